@@ -1,0 +1,270 @@
+"""The typed configuration: frozen, extra keys refused, ranges and cross-field rules checked. Default values live in conf/, never here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, field_validator, model_validator
+
+from rpr.errors import ConfigError, did_you_mean
+
+S = TypeVar("S", bound="Section")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class Section(BaseModel):
+    """A part of the configuration."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, protected_namespaces=())
+
+
+class RelativeDefaults(Section):
+    """What the paper uses for this size of model; conf/position/*.yaml takes its defaults from here."""
+
+    clip_distance: int = Field(ge=0)
+    tables: Literal["per_head", "shared_by_heads", "shared_by_heads_and_layers"]
+
+
+class ModelConfig(Section):
+    """Size and shape of the encoder-decoder Transformer."""
+
+    name: str
+    num_layers: PositiveInt
+    d_model: PositiveInt
+    num_heads: PositiveInt
+    d_ff: PositiveInt
+    dropout: float = Field(ge=0, lt=1)
+    norm: Literal["post", "pre"]
+    norm_epsilon: PositiveFloat
+    relative_defaults: RelativeDefaults
+
+    @model_validator(mode="after")
+    def heads_divide_the_width(self) -> ModelConfig:
+        if self.d_model % self.num_heads:
+            divisors = [str(n) for n in range(1, min(self.d_model, 64) + 1) if self.d_model % n == 0]
+            raise ValueError(
+                f"num_heads: {self.num_heads} does not divide model.d_model = {self.d_model}; choose one of {', '.join(divisors)}"
+            )
+        if self.d_model % 2:
+            raise ValueError(f"d_model: {self.d_model} is odd; sinusoids come in pairs: choose an even width")
+        return self
+
+
+class PositionConfig(Section):
+    """How the model knows the order of its tokens."""
+
+    name: str
+    absolute: Literal["none", "sinusoidal", "learned"]
+    max_positions: PositiveInt
+    relative_keys: bool
+    relative_values: bool
+    clip_distance: int = Field(ge=0)
+    tables: Literal["per_head", "shared_by_heads", "shared_by_heads_and_layers"]
+
+    @property
+    def relative(self) -> bool:
+        return self.relative_keys or self.relative_values
+
+
+class SyntheticConfig(Section):
+    """Sizes of the generated corpus, in sentence pairs; all pairs are distinct, within and across the splits."""
+
+    seed: int = Field(ge=0)
+    num_train: PositiveInt
+    num_validation: PositiveInt
+    num_test: PositiveInt
+    num_long: PositiveInt
+
+
+class DataConfig(Section):
+    """Where sentence pairs come from and how they become batches of pieces."""
+
+    name: str
+    source_language: str
+    target_language: str
+    synthetic: SyntheticConfig | None
+    hub: str | None
+    hub_config: str | None
+    path: str | None
+    validation_name: str
+    test_name: str
+    vocabulary_size: int = Field(ge=16, le=1_000_000)
+    max_length: int = Field(ge=2)
+    train_limit: PositiveInt | None
+    cache_dir: str
+
+    @model_validator(mode="after")
+    def one_source(self) -> DataConfig:
+        if self.source_language == self.target_language:
+            raise ValueError(f"source_language and target_language are both {self.source_language!r}; a pair has two languages")
+        if self.synthetic is not None and self.path is not None:
+            raise ValueError("path: the synthetic corpus is generated, not read; choose another data= with data.path")
+        if self.synthetic is None and self.hub is None and self.path is None:
+            raise ValueError(
+                f"path: {self.name} is not on a hub; give the folder or the pair of line files as data.path=..."
+            )
+        return self
+
+
+class OptimConfig(Section):
+    """The recipe: how many steps of how many tokens, the schedule, and which checkpoints count."""
+
+    name: str
+    max_steps: PositiveInt
+    warmup_steps: PositiveInt
+    learning_rate_scale: PositiveFloat
+    adam_beta1: float = Field(ge=0, lt=1)
+    adam_beta2: float = Field(ge=0, lt=1)
+    adam_epsilon: PositiveFloat
+    label_smoothing: float = Field(ge=0, lt=1)
+    max_tokens_per_unit: PositiveInt
+    units_per_step: PositiveInt
+    gradient_clip_norm: PositiveFloat | None
+    checkpoint_every_n_steps: PositiveInt | None
+    checkpoint_every_n_minutes: PositiveFloat | None
+    keep_checkpoints: PositiveInt
+    average_checkpoints: PositiveInt
+    validate_every_n_steps: PositiveInt
+
+    @model_validator(mode="after")
+    def checkpoints_exist_to_average(self) -> OptimConfig:
+        if (self.checkpoint_every_n_steps is None) == (self.checkpoint_every_n_minutes is None):
+            raise ValueError(
+                "checkpoint_every_n_steps and optim.checkpoint_every_n_minutes: set exactly one of them, the other to null"
+            )
+        if self.average_checkpoints > self.keep_checkpoints:
+            raise ValueError(
+                f"average_checkpoints: {self.average_checkpoints} is more than the "
+                f"optim.keep_checkpoints = {self.keep_checkpoints} that are kept; raise keep_checkpoints"
+            )
+        return self
+
+
+class HardwareConfig(Section):
+    """Where it runs. Nothing here changes what is learned beyond the rounding of its precision."""
+
+    name: str
+    accelerator: Literal["cpu", "gpu"]
+    devices: PositiveInt
+    num_nodes: PositiveInt
+    precision: Literal["32", "bf16"]
+    matmul_precision: Literal["highest", "high", "medium"]
+    num_workers: int = Field(ge=0)
+    threads: PositiveInt | None
+
+    @field_validator("precision", mode="before")
+    @classmethod
+    def precision_is_a_word(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, int) else value
+
+    @property
+    def num_ranks(self) -> int:
+        return self.devices * self.num_nodes
+
+
+class LoggerConfig(Section):
+    """Weights & Biases; the local record is always written."""
+
+    mode: Literal["online", "offline", "none"]
+    project: str
+    entity: str | None
+    tags: tuple[str, ...]
+    finish_timeout_seconds: PositiveFloat
+
+
+class EvaluationConfig(Section):
+    """How sentences are translated and scored."""
+
+    beam_size: PositiveInt
+    length_penalty: float = Field(ge=0)
+    max_extra_length: int = Field(ge=0)
+    max_tokens_per_batch: PositiveInt
+    validation_sentences: int = Field(ge=0)
+    test_splits: tuple[str, ...]
+
+
+class TrainConfig(Section):
+    """Everything one run is made of; conf/train.yaml holds every default."""
+
+    model: ModelConfig
+    position: PositionConfig
+    data: DataConfig
+    optim: OptimConfig
+    hardware: HardwareConfig
+    logger: LoggerConfig
+    evaluation: EvaluationConfig
+    seed: int = Field(ge=0, lt=2**31)
+    name: str | None
+    sweep: str | None
+    runs_dir: str
+
+    @model_validator(mode="after")
+    def names_are_folder_names(self) -> TrainConfig:
+        for key, name in (("name", self.name), ("sweep", self.sweep)):
+            if name is not None and not NAME.fullmatch(name):
+                raise ValueError(
+                    f"{key}: {name!r} cannot name a folder; use letters, digits, '.', '_' and '-', the first a letter or digit"
+                )
+        units, ranks = self.optim.units_per_step, self.hardware.num_ranks
+        if units % ranks and ranks % units:
+            raise ValueError(
+                f"hardware: {ranks} devices cannot share optim.units_per_step = {units} units equally; "
+                "choose a number that divides it or is a multiple of it"
+            )
+        return self
+
+    @property
+    def run_id(self) -> str:
+        """Eight hexadecimal digits of what decides the result and its speed: not names, paths of results, or loggers."""
+        deciding = self.model_dump(mode="json", exclude={"name", "sweep", "runs_dir", "logger"})
+        deciding["data"].pop("cache_dir")
+        return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]
+
+    @property
+    def label(self) -> str:
+        """The run's name: given, or made from its choices."""
+        if self.name is not None:
+            return self.name
+        clip = f"-k{self.position.clip_distance}" if self.position.relative else ""
+        return f"{self.data.name}-{self.model.name}-{self.position.name}{clip}-s{self.seed}"
+
+    @property
+    def run_dir_name(self) -> str:
+        return f"{self.label}-{self.run_id}"
+
+
+def validated(kind: type[S], settings: Mapping[str, Any]) -> S:
+    """Plain settings as a typed section.
+
+    Raises:
+        ConfigError: one line that names the dotted key, the value, the rule and the choices.
+    """
+    try:
+        return kind.model_validate(settings)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_problem(kind, problem) for problem in error.errors()[:3])) from None
+
+
+def _problem(kind: type[Section], problem: Any) -> str:
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        section = _section(kind, problem["loc"][:-1])
+        return f"{key}: no such setting" + did_you_mean(str(problem["loc"][-1]), section.model_fields)
+    if problem["type"] == "missing":
+        return f"{key}: this setting is missing; every default stands in conf/"
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "value_error":
+        return f"{key}.{message}" if key else message
+    return f"{key}: {problem['input']!r} is refused; {message[0].lower() + message[1:]}"
+
+
+def _section(kind: type[Section], path: tuple[Any, ...]) -> type[Section]:
+    for part in path:
+        annotation = kind.model_fields[part].annotation
+        candidates = [annotation, *get_args(annotation)]
+        kind = next(c for c in candidates if isinstance(c, type) and issubclass(c, Section))
+    return kind

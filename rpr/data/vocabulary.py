@@ -1,0 +1,164 @@
+"""One vocabulary of byte-pair pieces for both languages (sentencepiece), the same for the same sentences on every
+machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+
+from rpr.errors import DataError
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+MAX_TRAINING_PAIRS = 2_000_000
+# 256 of the pieces stand for the bytes of characters not seen in training. Below this size they would take a quarter or
+# more of a vocabulary whose corpus is tiny or synthetic, with embeddings that are never trained: there an unseen
+# character becomes UNK instead.
+BYTE_FALLBACK_FROM = 1024
+_TOO_LARGE = re.compile(r"Vocabulary size too high \(\d+\)\. Please set it to a value <= (\d+)")
+_TOO_SMALL = re.compile(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)")
+
+
+def num_threads() -> int:
+    """Threads for sentencepiece: the cores this process may use. BPE pieces and scores do not depend on it
+    (measured: 1, 2, 16).
+    """
+    return min(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def training_sentences(pairs: Iterable[tuple[str, str]], num_pairs: int, seed: int = 0) -> Iterator[str]:
+    """Both sides of all pairs, or of about MAX_TRAINING_PAIRS of them drawn by our own seeded generator.
+
+    sentencepiece's own sampling (input_sentence_size) draws differently in every process, whatever its seed.
+    """
+    keep = None
+    if num_pairs > MAX_TRAINING_PAIRS:
+        keep = np.random.Generator(np.random.PCG64(seed)).random(num_pairs) < MAX_TRAINING_PAIRS / num_pairs
+    for index, pair in enumerate(pairs):
+        if keep is None or keep[index]:
+            yield from pair
+
+
+class Vocabulary:
+    """Sentences to pieces and back. Pieces 0 to 3 are PAD, UNK, BOS and EOS; no text encodes to PAD, BOS or EOS."""
+
+    def __init__(self, model: bytes) -> None:
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+
+    @classmethod
+    def train(cls, sentences: Iterable[str], size: int, model_path: Path) -> Vocabulary:
+        """Learn exactly `size` pieces (the four special ones, and from 1,024 on 256 bytes, included) and write them to
+        model_path, at once or not at all.
+
+        Text is taken as it is (no NFKC: a fi ligature or a fraction stays what it was). Raises DataError when the
+        sentences have too few or too many distinct characters and words for `size`, with the limit that sentencepiece
+        names.
+        """
+        stream = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(sentences),
+                model_writer=stream,
+                model_type="bpe",
+                vocab_size=size,
+                pad_id=PAD,
+                unk_id=UNK,
+                bos_id=BOS,
+                eos_id=EOS,
+                character_coverage=1.0,
+                byte_fallback=size >= BYTE_FALLBACK_FROM,
+                normalization_rule_name="identity",
+                num_threads=num_threads(),
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            raise DataError(_explain(size, str(error))) from None
+        partial = model_path.with_name(f"{model_path.name}.{os.getpid()}.tmp")
+        partial.write_bytes(stream.getvalue())
+        os.replace(partial, model_path)
+        return cls(stream.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> Vocabulary:
+        """Open a model written by `train`. Raises DataError when it is absent or no such model."""
+        try:
+            vocabulary = cls(path.read_bytes())
+        except OSError as error:
+            raise DataError(
+                f"vocabulary {path}: cannot be read ({error.strerror}); run rpr-cli prepare again"
+            ) from None
+        except RuntimeError:
+            raise DataError(
+                f"vocabulary {path}: not a sentencepiece model; delete it and run rpr-cli prepare again"
+            ) from None
+        return vocabulary
+
+    def __len__(self) -> int:
+        return int(self._processor.get_piece_size())
+
+    @property
+    def digest(self) -> str:
+        """sha256 over pieces and scores. The file's bytes would not do: they hold the number of threads it was
+        trained with.
+        """
+        digest = hashlib.sha256()
+        for piece in range(len(self)):
+            digest.update(f"{self._processor.id_to_piece(piece)}\t{self._processor.get_score(piece)!r}\n".encode())
+        return digest.hexdigest()
+
+    def piece(self, index: int) -> str:
+        """The piece as sentencepiece writes it, a word's start as U+2581."""
+        return str(self._processor.id_to_piece(index))
+
+    def encode(self, sentence: str, *, eos: bool = False) -> list[int]:
+        """Pieces of one sentence, without BOS, with EOS behind if asked."""
+        return self.encode_batch([sentence], eos=eos)[0]
+
+    def encode_batch(self, sentences: Sequence[str], *, eos: bool = False) -> list[list[int]]:
+        """Pieces of many sentences, by all cores."""
+        pieces: list[list[int]] = self._processor.encode(list(sentences), add_eos=eos, num_threads=num_threads())
+        return pieces
+
+    def decode(self, pieces: Iterable[int]) -> str:
+        """The sentence up to the first EOS, PAD and BOS left out; runs of blanks come back as one."""
+        kept = []
+        for piece in pieces:
+            if piece == EOS:
+                break
+            if piece not in (PAD, BOS):
+                kept.append(int(piece))
+        return str(self._processor.decode(kept))
+
+
+def _explain(size: int, message: str) -> str:
+    """sentencepiece's refusal as a line about data.vocabulary_size."""
+    if found := _TOO_LARGE.search(message):
+        limit = int(found[1])
+        if size >= BYTE_FALLBACK_FROM > limit:
+            limit -= 256  # at that size the bytes are left out
+        return (
+            f"data.vocabulary_size: {size} is more than this corpus supports; "
+            f"it yields at most {limit} pieces: set data.vocabulary_size={limit} or less"
+        )
+    if found := _TOO_SMALL.search(message):
+        limit = int(found[1])
+        if limit >= BYTE_FALLBACK_FROM > size:
+            limit += 256  # at that size the bytes come in
+        special = "4 special pieces and 256 bytes" if limit >= BYTE_FALLBACK_FROM else "4 special pieces"
+        return (
+            f"data.vocabulary_size: {size} is too few for the characters of this corpus; "
+            f"with {special} they need {limit}: set data.vocabulary_size={limit} or more"
+        )
+    if "!sentences_.empty()" in message:
+        return "data: no sentence to learn a vocabulary from; all are empty or above 4,192 bytes: check the train split"
+    return (
+        f"data.vocabulary_size: sentencepiece cannot learn {size} pieces from this corpus "
+        f"({' '.join(message.split())}); try another size"
+    )

@@ -1,0 +1,34 @@
+"""The errors a user can cause: each says in one line what is wrong, the rule, and the remedy. The command line turns them into exit code 2."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RprError(Exception):
+    """Base of every error that is the user's to mend; its text is shown without a traceback."""
+
+
+class ConfigError(RprError):
+    """A setting is unknown, of the wrong type, out of range, or contradicts another one."""
+
+
+class DataError(RprError):
+    """A corpus, vocabulary, token cache or checkpoint cannot be used."""
+
+
+class RecordError(RprError):
+    """A run record is absent, damaged, or of a schema this version does not read."""
+
+
+class RunError(RprError):
+    """A run stopped for a reason that is no fault of its input (a rank died, a loss became non-finite)."""
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """`; did you mean X? (available: ...)`, or only the choices when none is near."""
+    names = sorted(choices)
+    near = difflib.get_close_matches(word, names, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"; {hint}(available: {', '.join(names)})"

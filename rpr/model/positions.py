@@ -1,0 +1,120 @@
+"""Where a token stands: sinusoids and learned vectors (absolute), and the tables of the paper (relative)."""
+
+# Shape suffixes: H heads, Q queries, K keys, D head width, M model width, R = 2k+1 table rows, L positions.
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Sharing = Literal["per_head", "shared_by_heads", "shared_by_heads_and_layers"]
+
+
+def relative_rows(num_queries: int, num_keys: int, clip_distance: int, *, first_query: int = 0) -> Tensor:
+    """Table row of each (query i, key j): clip(j - i, k) + k (Shaw et al. 2018, section 3.2).
+
+    The row is that of key position minus query position: row 0 is "k or more to the left", row 2k "k or more
+    to the right". With k = 0 every pair shares row 0.
+
+    Args:
+        num_queries, num_keys: lengths in tokens.
+        clip_distance: k >= 0.
+        first_query: position of the first query among the keys (the cache's length in step-by-step decoding).
+
+    Returns:
+        int64, [Q, K], values in 0..2k.
+
+    Raises:
+        ValueError: if clip_distance < 0.
+    """
+    if clip_distance < 0:
+        raise ValueError(f"clip_distance: {clip_distance} is negative; a distance is clipped at k >= 0")
+    distance_QK = torch.arange(num_keys)[None, :] - (first_query + torch.arange(num_queries))[:, None]
+    return distance_QK.clamp(-clip_distance, clip_distance) + clip_distance
+
+
+def sinusoids(num_positions: int, d_model: int) -> Tensor:
+    """Sinusoidal positions: sine half and cosine half concatenated (tensor2tensor's layout of Vaswani et al. 2017).
+
+    Wavelengths are geometric from 2 pi to 10,000 * 2 pi, so the d_model / 2 frequencies run from 1 to 1 / 10,000.
+
+    Returns:
+        float32, [L, M].
+    """
+    if d_model % 2:
+        raise ValueError(f"d_model: {d_model} is odd; sinusoids come in pairs: choose an even width")
+    half = d_model // 2
+    frequencies = torch.exp(torch.arange(half, dtype=torch.float64) * (-math.log(10_000.0) / max(1, half - 1)))
+    angles = torch.arange(num_positions, dtype=torch.float64)[:, None] * frequencies[None, :]
+    return torch.cat([angles.sin(), angles.cos()], dim=1).float()
+
+
+class SinusoidalPositions(nn.Module):
+    """Adds nothing to learn: position p gets row p of `sinusoids`, computed as far as it is asked for."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.d_model = d_model
+        self.register_buffer("table_LM", sinusoids(256, d_model), persistent=False)
+        self.table_LM: Tensor
+
+    def forward(self, first: int, length: int) -> Tensor:
+        """Vectors of positions first .. first + length - 1: [L, M]."""
+        if first + length > self.table_LM.shape[0]:
+            grown = sinusoids(2 * (first + length), self.d_model)
+            self.table_LM = grown.to(self.table_LM)
+        return self.table_LM[first : first + length]
+
+
+class LearnedPositions(nn.Module):
+    """One learned vector for each absolute position.
+
+    Positions from num_positions on share the last vector: a model scored on sentences longer than its table still
+    gives an answer (a bad one, which is what such a comparison wants to see).
+    """
+
+    def __init__(self, num_positions: int, d_model: int) -> None:
+        super().__init__()
+        self.weight_LM = nn.Parameter(torch.empty(num_positions, d_model))
+        nn.init.normal_(self.weight_LM, std=d_model**-0.5)
+
+    def forward(self, first: int, length: int) -> Tensor:
+        """Vectors of positions first .. first + length - 1: [L, M]."""
+        positions = torch.arange(first, first + length, device=self.weight_LM.device)
+        return self.weight_LM[positions.clamp(max=self.weight_LM.shape[0] - 1)]
+
+
+def absolute_positions(kind: str, *, d_model: int, max_positions: int) -> nn.Module | None:
+    """The module that gives absolute position vectors, or None where the model has none."""
+    if kind == "none":
+        return None
+    if kind == "sinusoidal":
+        return SinusoidalPositions(d_model)
+    if kind == "learned":
+        return LearnedPositions(max_positions, d_model)
+    raise ValueError(f"absolute: {kind!r} is not one of none, sinusoidal, learned")
+
+
+class RelativeTables(nn.Module):
+    """w^K and w^V: 2k+1 learned vectors each, one table for every head [H, R, D] or one for all heads [R, D].
+
+    Either may be absent (None). Initialised Glorot-uniform over (rows, width), as tensor2tensor does.
+    """
+
+    def __init__(
+        self, *, clip_distance: int, d_head: int, num_heads: int, per_head: bool, keys: bool, values: bool
+    ) -> None:
+        super().__init__()
+        if clip_distance < 0:
+            raise ValueError(f"clip_distance: {clip_distance} is negative; a distance is clipped at k >= 0")
+        self.clip_distance = clip_distance
+        shape = (num_heads, 2 * clip_distance + 1, d_head) if per_head else (2 * clip_distance + 1, d_head)
+        self.keys = nn.Parameter(torch.empty(shape)) if keys else None
+        self.values = nn.Parameter(torch.empty(shape)) if values else None
+        bound = math.sqrt(6.0 / (shape[-2] + shape[-1]))
+        for table in (self.keys, self.values):
+            if table is not None:
+                nn.init.uniform_(table, -bound, bound)

@@ -1,0 +1,312 @@
+"""The encoder-decoder Transformer of the paper: self-attention with relative positions, encoder-decoder attention without.
+
+Where the paper does not print a detail, tensor2tensor's transformer_base_v1 of the time is followed: post-norm, dropout
+on each sublayer's output and on the summed embedding, projections without bias, Glorot-uniform matrices, one embedding
+matrix for source, target and softmax, a zero vector as the decoder's first input.
+"""
+
+# Shape suffixes: B batch, S source length, T target length, H heads, Q queries, K keys, D head width, M model width,
+# V vocabulary, N hypotheses of one source sentence (the beam).
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rpr.model.attention import attend
+from rpr.model.dropout import Dropout
+from rpr.model.positions import RelativeTables, Sharing, absolute_positions
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Everything that decides a model's parameters and arithmetic; plain numbers, so that checkpoints can carry it."""
+
+    vocabulary_size: int
+    num_layers: int
+    d_model: int
+    num_heads: int
+    d_ff: int
+    dropout: float
+    norm: str  # post | pre
+    norm_epsilon: float
+    absolute: str  # none | sinusoidal | learned
+    max_positions: int  # rows of a learned absolute table
+    relative_keys: bool
+    relative_values: bool
+    clip_distance: int
+    tables: Sharing
+    pad: int = 0
+    bos: int = 2  # its embedding is the zero vector
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention; its relative tables may be shared with other layers."""
+
+    def __init__(self, shape: Shape, tables: RelativeTables | None) -> None:
+        super().__init__()
+        self.num_heads = shape.num_heads
+        self.qkv = _projection(shape.d_model, 3)
+        self.output = _projection(shape.d_model, 1)
+        self.tables = tables
+
+    def forward(self, x_BQM: Tensor, mask: Tensor | None, cache: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        return self.with_cache(x_BQM, mask, cache)[0]
+
+    def with_cache(
+        self, x_BQM: Tensor, mask: Tensor | None, cache: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Attention of the new positions to all so far, and the keys and values [B, H, K, D] of all so far."""
+        q_BHQD, k_BHKD, v_BHKD = (_split(part, self.num_heads) for part in self.qkv(x_BQM).chunk(3, dim=-1))
+        first_query = 0
+        if cache is not None:
+            first_query = cache[0].shape[2]
+            k_BHKD = torch.cat([cache[0], k_BHKD], dim=2)
+            v_BHKD = torch.cat([cache[1], v_BHKD], dim=2)
+        z_BHQD = attend(
+            q_BHQD,
+            k_BHKD,
+            v_BHKD,
+            key_table=None if self.tables is None else self.tables.keys,
+            value_table=None if self.tables is None else self.tables.values,
+            mask=mask,
+            first_query=first_query,
+        )
+        return self.output(_join(z_BHQD)), (k_BHKD, v_BHKD)
+
+
+class CrossAttention(nn.Module):
+    """Encoder-decoder attention: absolute order only through what the encoder wrote (the paper uses no tables here)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.num_heads = shape.num_heads
+        self.query = _projection(shape.d_model, 1)
+        self.key_value = _projection(shape.d_model, 2)
+        self.output = _projection(shape.d_model, 1)
+
+    def project_memory(self, memory_BSM: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the source, [B, H, S, D] each: computed once for a whole decoding."""
+        k_BHSD, v_BHSD = (_split(part, self.num_heads) for part in self.key_value(memory_BSM).chunk(2, dim=-1))
+        return k_BHSD, v_BHSD
+
+    def forward(self, x_BTM: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
+        q_BHTD = _split(self.query(x_BTM), self.num_heads)
+        out: Tensor = self.output(_join(attend(q_BHTD, *memory, mask=mask)))
+        return out
+
+
+class FeedForward(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.inner = nn.Linear(shape.d_model, shape.d_ff)
+        self.outer = nn.Linear(shape.d_ff, shape.d_model)
+        for linear in (self.inner, self.outer):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x_BTM: Tensor) -> Tensor:
+        out: Tensor = self.outer(F.relu(self.inner(x_BTM)))
+        return out
+
+
+class Residual(nn.Module):
+    """dropout, add, norm around a sublayer (post-norm), or norm before it (pre-norm)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(shape.d_model, eps=shape.norm_epsilon)
+        self.dropout = Dropout(shape.dropout)
+        self.pre = shape.norm == "pre"
+
+    def before(self, x_BTM: Tensor) -> Tensor:
+        normed: Tensor = self.norm(x_BTM) if self.pre else x_BTM
+        return normed
+
+    def after(self, x_BTM: Tensor, sublayer_BTM: Tensor) -> Tensor:
+        summed: Tensor = x_BTM + self.dropout(sublayer_BTM)
+        return summed if self.pre else self.norm(summed)
+
+
+class EncoderLayer(nn.Module):
+    def __init__(self, shape: Shape, tables: RelativeTables | None) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(shape, tables)
+        self.feed_forward = FeedForward(shape)
+        self.residuals = nn.ModuleList([Residual(shape) for _ in range(2)])
+
+    def forward(self, x_BSM: Tensor, mask: Tensor) -> Tensor:
+        first, second = self.residuals
+        x_BSM = first.after(x_BSM, self.self_attention(first.before(x_BSM), mask))
+        out: Tensor = second.after(x_BSM, self.feed_forward(second.before(x_BSM)))
+        return out
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, shape: Shape, tables: RelativeTables | None) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(shape, tables)
+        self.cross_attention = CrossAttention(shape)
+        self.feed_forward = FeedForward(shape)
+        self.residuals = nn.ModuleList([Residual(shape) for _ in range(3)])
+
+    def forward(
+        self,
+        x_BTM: Tensor,
+        self_mask: Tensor | None,
+        memory: tuple[Tensor, Tensor],
+        memory_mask: Tensor,
+        cache: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        first, second, third = self.residuals
+        attended, cache = self.self_attention.with_cache(first.before(x_BTM), self_mask, cache)
+        x_BTM = first.after(x_BTM, attended)
+        # While decoding, the N hypotheses of a sentence are N queries to its one memory.
+        queries = second.before(x_BTM)
+        num_sources = memory[0].shape[0]
+        crossed = self.cross_attention(queries.reshape(num_sources, -1, queries.shape[-1]), memory, memory_mask)
+        x_BTM = second.after(x_BTM, crossed.reshape_as(x_BTM))
+        return third.after(x_BTM, self.feed_forward(third.before(x_BTM))), cache
+
+
+@dataclass
+class DecoderState:
+    """What step-by-step decoding keeps: per layer the keys and values of the source and of the pieces so far."""
+
+    memories: list[tuple[Tensor, Tensor]]
+    memory_mask: Tensor
+    caches: list[tuple[Tensor, Tensor] | None]
+    length: int = 0
+
+    def select(self, hypotheses: Tensor, sources: Tensor | None = None) -> None:
+        """Keep and reorder: row indices into the hypotheses; into the sources too when sentences leave the batch."""
+        self.caches = [
+            None if cache is None else (cache[0].index_select(0, hypotheses), cache[1].index_select(0, hypotheses))
+            for cache in self.caches
+        ]
+        if sources is not None:
+            self.memories = [(k.index_select(0, sources), v.index_select(0, sources)) for k, v in self.memories]
+            self.memory_mask = self.memory_mask.index_select(0, sources)
+
+
+class Transformer(nn.Module):
+    """See the module's docstring. All sizes come from `shape`."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embedding_VM = nn.Parameter(torch.empty(shape.vocabulary_size, shape.d_model))
+        nn.init.normal_(self.embedding_VM, std=shape.d_model**-0.5)
+        positions = {"d_model": shape.d_model, "max_positions": shape.max_positions}
+        self.source_positions = absolute_positions(shape.absolute, **positions)
+        self.target_positions = absolute_positions(shape.absolute, **positions)
+        self.dropout = Dropout(shape.dropout)
+        self.encoder = nn.ModuleList([EncoderLayer(shape, t) for t in _tables_of_layers(shape)])
+        self.decoder = nn.ModuleList([DecoderLayer(shape, t) for t in _tables_of_layers(shape)])
+        final = nn.LayerNorm if shape.norm == "pre" else None
+        self.encoder_norm = nn.Identity() if final is None else final(shape.d_model, eps=shape.norm_epsilon)
+        self.decoder_norm = nn.Identity() if final is None else final(shape.d_model, eps=shape.norm_epsilon)
+
+    def encode(self, source_BS: Tensor) -> tuple[Tensor, Tensor]:
+        """Pieces (with EOS, padded) to memory [B, S, M] and the mask of its real positions, bool [B, 1, 1, S]."""
+        mask = (source_BS != self.shape.pad)[:, None, None, :]
+        x_BSM = self._embed(source_BS, self.source_positions, first=0)
+        for layer in self.encoder:
+            x_BSM = layer(x_BSM, mask)
+        memory_BSM: Tensor = self.encoder_norm(x_BSM)
+        return memory_BSM, mask
+
+    def decode(self, target_input_BT: Tensor, memory_BSM: Tensor, memory_mask: Tensor) -> Tensor:
+        """All target positions at once (training): hidden states [B, T, M]; position t sees the inputs 0..t."""
+        length = target_input_BT.shape[1]
+        causal = torch.ones(length, length, dtype=torch.bool, device=target_input_BT.device).tril()
+        x_BTM = self._embed(target_input_BT, self.target_positions, first=0)
+        for layer in self.decoder:
+            x_BTM, _ = layer(x_BTM, causal, layer.cross_attention.project_memory(memory_BSM), memory_mask)
+        hidden_BTM: Tensor = self.decoder_norm(x_BTM)
+        return hidden_BTM
+
+    def forward(self, source_BS: Tensor, target_input_BT: Tensor) -> Tensor:
+        """Hidden states [B, T, M] that `logits` turns into scores of the next piece."""
+        return self.decode(target_input_BT, *self.encode(source_BS))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores over the vocabulary, [..., V], through the shared embedding."""
+        return F.linear(hidden, self.embedding_VM)
+
+    def start_decoding(self, source_BS: Tensor) -> DecoderState:
+        memory_BSM, mask = self.encode(source_BS)
+        memories = [layer.cross_attention.project_memory(memory_BSM) for layer in self.decoder]
+        return DecoderState(memories=memories, memory_mask=mask, caches=[None] * len(self.decoder))
+
+    def next_logits(self, pieces_BT: Tensor, state: DecoderState) -> Tensor:
+        """Feed the next pieces of every hypothesis, get the scores of the piece after the last: [B, V].
+
+        The rows are hypotheses, N consecutive ones for each source of the state. Usually T = 1 (BOS first); more
+        pieces at once are right too (a forced prefix).
+        """
+        length = pieces_BT.shape[1]
+        mask = None
+        if length > 1:
+            keys = torch.arange(state.length + length, device=pieces_BT.device)
+            mask = keys[None, :] <= state.length + torch.arange(length, device=pieces_BT.device)[:, None]
+        x_BTM = self._embed(pieces_BT, self.target_positions, first=state.length)
+        if length > 1 and x_BTM.shape[0] != state.memory_mask.shape[0]:
+            raise ValueError("several pieces at once need one hypothesis a source")
+        for index, layer in enumerate(self.decoder):
+            x_BTM, state.caches[index] = layer(
+                x_BTM, mask, state.memories[index], state.memory_mask, state.caches[index]
+            )
+        state.length += length
+        return self.logits(self.decoder_norm(x_BTM[:, -1]))
+
+    def _embed(self, pieces_BT: Tensor, positions: nn.Module | None, *, first: int) -> Tensor:
+        x_BTM = F.embedding(pieces_BT, self.embedding_VM) * math.sqrt(self.shape.d_model)
+        x_BTM = x_BTM.masked_fill((pieces_BT == self.shape.bos)[..., None], 0.0)
+        if positions is not None:
+            x_BTM = x_BTM + positions(first, pieces_BT.shape[1]).to(x_BTM.dtype)
+        dropped: Tensor = self.dropout(x_BTM)
+        return dropped
+
+
+def _tables_of_layers(shape: Shape) -> Sequence[RelativeTables | None]:
+    """The relative tables of each layer of one stack; the same object in every layer when shared by layers."""
+    if not (shape.relative_keys or shape.relative_values):
+        return [None] * shape.num_layers
+
+    def make() -> RelativeTables:
+        return RelativeTables(
+            clip_distance=shape.clip_distance,
+            d_head=shape.d_model // shape.num_heads,
+            num_heads=shape.num_heads,
+            per_head=shape.tables == "per_head",
+            keys=shape.relative_keys,
+            values=shape.relative_values,
+        )
+
+    if shape.tables == "shared_by_heads_and_layers":
+        return [make()] * shape.num_layers
+    return [make() for _ in range(shape.num_layers)]
+
+
+def _projection(d_model: int, parts: int) -> nn.Linear:
+    """`parts` square projections in one matrix, without bias, each Glorot-uniform as if it stood alone."""
+    linear = nn.Linear(d_model, parts * d_model, bias=False)
+    for block in linear.weight.data.chunk(parts):
+        nn.init.xavier_uniform_(block)
+    return linear
+
+
+def _split(x_BTM: Tensor, num_heads: int) -> Tensor:
+    """[B, T, M] -> [B, H, T, D]."""
+    return x_BTM.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
+def _join(x_BHTD: Tensor) -> Tensor:
+    """[B, H, T, D] -> [B, T, M]."""
+    return x_BHTD.transpose(1, 2).flatten(-2)

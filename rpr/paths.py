@@ -1,0 +1,15 @@
+"""Where conf/ and sweeps/ lie: beside rpr/ in a checkout or editable install, inside it in an installed wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def data_dir(name: str) -> Path:
+    """The folder `conf` or `sweeps`."""
+    for folder in (HERE / name, HERE.parent / name):
+        if any(folder.glob("*.yaml")):
+            return folder
+    raise FileNotFoundError(f"{name}/ is neither in {HERE} nor in {HERE.parent}; reinstall rpr")

@@ -1,0 +1,348 @@
+"""The run record: one JSON file per run that says what was run, how to run it again, and what came out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from rpr.errors import RecordError
+
+SCHEMA = 1
+RECORD_NAME = "record.json"
+METRICS_NAME = "metrics.jsonl"
+# Without these a record cannot be put into a table; everything else in the configuration is free-form.
+REQUIRED_SETTINGS = (
+    "model.name",
+    "data.name",
+    "position.name",
+    "position.absolute",
+    "position.relative_keys",
+    "position.relative_values",
+    "position.clip_distance",
+    "position.tables",
+    "optim.max_steps",
+    "hardware.name",
+)
+# What write_record puts first; it tells a truncated record in a flat folder from any other JSON file.
+_HEAD = re.compile(r'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"name"\s*:')
+_NOT_WALKED = {"wandb", "checkpoints", "__pycache__"}
+
+
+class Section(BaseModel):
+    """A part of the record: frozen, extra keys refused, and NaN or infinity is no measurement."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+
+class Git(Section):
+    """The state of the checkout; all None where there is none (an installed wheel)."""
+
+    commit: str | None
+    dirty: bool | None
+
+
+class Data(Section):
+    """The corpus as it was used."""
+
+    name: str
+    synthetic: bool
+    train_pairs: int = Field(ge=0)
+    dropped_pairs: int = Field(ge=0)
+    vocabulary_size: int = Field(ge=1)
+    key: str
+    notes: tuple[str, ...] = ()
+
+
+class Training(Section):
+    """How fast and how far; `excludes` says what the speed leaves out. None means not measured, never zero."""
+
+    steps_per_second: float | None = Field(gt=0)
+    source_tokens_per_second: float | None = Field(gt=0)
+    target_tokens_per_second: float | None = Field(gt=0)
+    measured_steps: int = Field(ge=0)
+    excludes: str
+    seconds: float = Field(ge=0)
+    peak_memory_bytes: int | None = Field(ge=0)
+    peak_memory_kind: str | None
+    train_loss: float | None
+    validation_loss: float | None
+    matmul_precision: str | None
+    precision: str | None
+    parameters_note: str | None = None
+
+
+class Score(Section):
+    """One number of one metric on one test set, with all that is needed to read it."""
+
+    split: str
+    test_set: str
+    metric: str
+    score: float
+    signature: str
+    num_sentences: int = Field(ge=1)
+    checkpoint: str
+    beam_size: int = Field(ge=1)
+    length_penalty: float
+    precision: str | None = None
+
+
+class WandbRun(Section):
+    """The mirror of the run in W&B; never read back."""
+
+    id: str
+    mode: str
+    url: str | None
+
+
+class Record(Section):
+    """One run. `status` is "running" from the first moment on, so that a crash is visible and never an absence."""
+
+    schema_version: Literal[1] = Field(default=1, alias="schema")
+    name: str
+    run_id: str
+    status: Literal["running", "finished", "failed"]
+    error: str | None
+    sweeps: tuple[str, ...] = ()
+    command: str
+    config: dict[str, Any]
+    git: Git
+    versions: dict[str, str]
+    device: str
+    hardware: str
+    seed: int
+    started: str
+    finished: str | None
+    steps: int | None = Field(ge=0)
+    parameters: int | None = Field(ge=0)
+    data: Data | None
+    training: Training | None
+    scores: tuple[Score, ...] = ()
+    wandb: WandbRun | None
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    @field_validator("error", mode="before")
+    @classmethod
+    def on_one_line(cls, error: object) -> object:
+        # Folded, not refused: this is written while a run is failing, and must not hide the failure behind its own.
+        return " ".join(error.split()) if isinstance(error, str) else error
+
+    @model_validator(mode="after")
+    def complete(self) -> Record:
+        if self.status == "failed" and not self.error:
+            raise ValueError("error: a failed run says why in one line")
+        for key in REQUIRED_SETTINGS:
+            if self.setting(key) is None:
+                raise ValueError(f"config.{key}: missing")
+        return self
+
+    def setting(self, key: str) -> Any:
+        """The configuration's value at a dotted key, None where there is none."""
+        value: Any = self.config
+        for part in key.split("."):
+            if not isinstance(value, Mapping) or part not in value:
+                return None
+            value = value[part]
+        return value
+
+    @property
+    def data_name(self) -> str:
+        return str(self.setting("data.name"))
+
+    @property
+    def model_name(self) -> str:
+        return str(self.setting("model.name"))
+
+    @property
+    def max_steps(self) -> int:
+        return int(self.setting("optim.max_steps"))
+
+    @property
+    def clip_distance(self) -> int | None:
+        """The paper's k; None where the run has no relative positions, although the setting has some value then."""
+        return int(self.setting("position.clip_distance")) if self.relative else None
+
+    @property
+    def relative(self) -> bool:
+        return bool(self.setting("position.relative_keys") or self.setting("position.relative_values"))
+
+    @property
+    def synthetic(self) -> bool:
+        """True when either the configuration or the corpus says so: a synthetic figure must not pass for a real one."""
+        return self.setting("data.synthetic") not in (None, False) or (self.data is not None and self.data.synthetic)
+
+    def score(self, split: str, metric: str = "sacrebleu") -> Score | None:
+        """The score of a split, None where it was not measured."""
+        return next((score for score in self.scores if (score.split, score.metric) == (split, metric)), None)
+
+    @property
+    def outcome(self) -> str | None:
+        """Why there is no result: None for a finished run, else one line."""
+        if self.status == "failed":
+            return f"failed: {self.error}"
+        if self.status == "running":
+            return f"still running, or killed (started {self.started})"
+        return None
+
+
+class Found(NamedTuple):
+    """Records with their paths, in the order of their paths, and one line for each file that could not be used."""
+
+    records: list[tuple[Path, Record]]
+    problems: list[str]
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all: a temporary file in the same folder, fsync, rename.
+
+    Raises:
+        OSError: if the folder cannot be written; the old file is untouched then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Replace the record at `path` atomically.
+
+    Raises:
+        ValueError: if the configuration holds NaN or infinity, which is not JSON.
+    """
+    document = record.model_dump(by_alias=True)  # not mode="json", which would turn an infinity into null
+    replace_file(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_record(path: Path) -> Record:
+    """Read one record strictly.
+
+    Raises:
+        RecordError: if it is absent, not JSON, of another schema, or has a wrong field.
+    """
+    return _parse(path, _read_text(path))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RecordError(
+            f"{path}: no such record; a run writes it at its start: look for {RECORD_NAME} below runs/"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path}: cannot be read ({error}); restore it or repeat the run") from None
+
+
+def _parse(path: Path, text: str) -> Record:
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RecordError(
+            f"{path}: truncated or not JSON (line {error.lineno}, column {error.colno}: {error.msg}); "
+            f"restore it or repeat the run"
+        ) from None
+    if not isinstance(document, dict):
+        raise RecordError(
+            f"{path}: a run record is a JSON object, this is a {type(document).__name__}; restore it or repeat the run"
+        )
+    schema = document.get("schema")
+    if type(schema) is int and schema > SCHEMA:
+        raise RecordError(f"{path}: schema {schema} is newer than {SCHEMA}, the newest this rpr reads; update rpr")
+    try:
+        return Record.model_validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        what = first["msg"].removeprefix("Value error, ")
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise RecordError(
+            f"{path}: {f'{where}: ' if where else ''}{what}{more}; restore it or repeat the run"
+        ) from None
+
+
+def find_records(root: Path, sweep: str | None = None) -> Found:
+    """Every record below `root`: files named record.json, and record files of any name (sweeps/results/<sweep>/*.json).
+
+    Of several records of the same run (run_id, seed and hardware: a repeat, or a committed copy) the newest finished
+    one is kept, since counting one configuration twice would pass for two seeds. With `sweep`, only the runs of that
+    sweep. A damaged record is a line among the problems, not an end.
+    """
+    kept: dict[tuple[str, int, str], tuple[Path, Record]] = {}
+    problems: list[str] = []
+    for path in _candidates(root):
+        try:
+            text = _read_text(path)
+            if path.name != RECORD_NAME and not _looks_like_a_record(text):
+                continue
+            record = _parse(path, text)
+        except RecordError as error:
+            problems.append(str(error))
+            continue
+        if sweep is not None and sweep not in record.sweeps:
+            continue
+        key = (record.run_id, record.seed, record.hardware)
+        old = kept.get(key)
+        if old is not None and _rank(record) <= _rank(old[1]):
+            continue
+        kept[key] = (path, record)
+    return Found(sorted(kept.values(), key=lambda item: str(item[0])), problems)
+
+
+def _rank(record: Record) -> tuple[bool, str]:
+    return (record.status == "finished", record.started)
+
+
+def _candidates(root: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if name not in _NOT_WALKED and not name.startswith("."))
+        for name in sorted(files):
+            if name.endswith(".json") and not name.startswith("."):
+                yield Path(folder, name)
+
+
+def _looks_like_a_record(text: str) -> bool:
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError:
+        return _HEAD.match(text) is not None
+    return isinstance(document, dict) and {"schema", "run_id", "status"} <= document.keys()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl; a last line cut by a crash is left out, and an absent file has no lines.
+
+    Raises:
+        RecordError: if a line before the last is damaged, or a line has no step.
+    """
+    if not path.exists():
+        return []
+    lines = _read_text(path).splitlines()
+    metrics = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            if number == len(lines):
+                break
+            raise RecordError(f"{path}:{number}: not JSON; delete this line to read the others") from None
+        if not isinstance(entry, dict) or type(entry.get("step")) is not int:
+            raise RecordError(
+                f'{path}:{number}: a line of metrics is an object with a whole "step"; delete it to read the others'
+            )
+        metrics.append(entry)
+    return metrics

@@ -1,0 +1,133 @@
+"""What has to be said beside the figures: the paper's own, how ours differ from them, and how ours were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rpr.results import paper
+from rpr.results.record import Record, Score
+from rpr.results.rows import HEADLINE_METRIC, METRIC_NAMES, SHARING, Cell, Column, Position
+
+
+def paper_figure(position: Position, record: Record) -> tuple[Cell, str | None]:
+    """The paper's BLEU on newstest2013 for this variant, and a remark where its figure is elsewhere or needs a word."""
+    size: paper.Size = "big" if "big" in record.model_name else "base"
+    pair: paper.Pair = "en_fr" if record.setting("data.target_language") == "fr" else "en_de"
+    kind, k = position.kind, position.clip_distance
+    if kind == "absolute":
+        figure = paper.TABLE1[size, "absolute", pair]
+        where = f"{pair.upper().replace('_', '-')}, {size}"
+        return Cell(
+            None, reason=f"paper: {figure} on another test set, {paper.TABLE1_TEST_SET} ({where}, Table 1)"
+        ), None
+    if kind == "none":
+        return Cell(paper.TABLE3[False, False], n=1), None
+    if kind == "relative" and k is not None and k in paper.TABLE2:
+        return Cell(paper.TABLE2[k], n=1), None
+    if kind == "relative":
+        return Cell(None, reason=f"the paper's Table 2 has no row for k = {k}"), None
+    if kind in ("relative_keys", "relative_values"):
+        if k == paper.TABLE3_CLIP_DISTANCE:
+            figure = paper.TABLE3[position.relative_values, position.relative_keys]
+            return Cell(
+                figure, n=1
+            ), "the paper's Table 3 does not print its k; 16, the base model's, is the natural reading"
+        return Cell(
+            None, reason="the paper's Table 3 does not print its k; 16, not this row's, is the natural reading"
+        ), None
+    if kind == "absolute_and_relative":
+        return Cell(None, reason='the paper prints no figure for both together ("did not observe any benefit")'), None
+    return Cell(None, reason="not in the paper"), None
+
+
+def differences(records: Sequence[Record]) -> tuple[str, ...]:
+    """How the runs of one table differ from the paper's Tables 2 and 3 (WMT14 EN-DE, newstest2013), one line each."""
+    record = records[0]
+    found = [f"data: {_corpus(records)}; the paper: WMT 2014 EN-DE, {paper.TRAIN_PAIRS['en_de']} pairs"]
+    base = paper.MODELS["base"]
+    shape = {name: record.setting(f"model.{name}") for name in ("num_layers", "d_model", "num_heads", "d_ff")}
+    differing = [
+        f"{name} {value} ({getattr(base, name)})" for name, value in shape.items() if value != getattr(base, name)
+    ]
+    if differing:
+        found.append(f"model {record.model_name} (the paper's base in brackets): {', '.join(differing)}")
+    if record.max_steps != base.steps:
+        found.append(f"training: {record.max_steps:,} steps; the paper: {base.steps:,}")
+    sharing = sorted({str(run.setting("position.tables")) for run in records if run.relative} - {base.tables})
+    if sharing:
+        names = " and ".join(SHARING.get(name, name) for name in sharing)
+        found.append(f"relative tables: {names}; the paper's base model: one per layer and head")
+    sets = sorted({score.test_set for run in records for score in run.scores if score.split == "test"})
+    if sets and sets != [paper.TABLE2_TEST_SET]:
+        found.append(f"test set: {', '.join(sets)}; the paper's Tables 2 and 3: {paper.TABLE2_TEST_SET}")
+    found.append(f"BLEU: ours is sacreBLEU with its signature; the paper's: {paper.BLEU_KIND}")
+    return tuple(found)
+
+
+def _corpus(records: Sequence[Record]) -> str:
+    record = records[0]
+    words = record.data_name
+    if any(run.synthetic for run in records):
+        words += ", SYNTHETIC sentences, no natural language"
+    pairs = sorted({run.data.train_pairs for run in records if run.data is not None})
+    return words + (f", {' or '.join(f'{count:,}' for count in pairs)} pairs" if pairs else "")
+
+
+def score_notes(columns: Sequence[Column], records: Sequence[Record]) -> tuple[str, ...]:
+    """How each metric was computed, once for all test sets alike; rows scored in different ways are called so."""
+    sets_by_way: dict[tuple[str, str], list[str]] = {}
+    notes = []
+    for column in columns:
+        scores = [score for run in records for score in run.scores if is_in(column, score)]
+        ways = sorted({_way(score) for score in scores})
+        if len(ways) > 1:
+            name = f"{METRIC_NAMES.get(column.metric, column.metric)} on {column.split}"
+            notes.append(f"NOT COMPARABLE: the rows of {name} were scored in {len(ways)} different ways, see below")
+        for way in ways:
+            counts = sorted({score.num_sentences for score in scores if _way(score) == way})
+            sentences = " or ".join(f"{count:,}" for count in counts)
+            where = f"{column.split} ({column.test_set}, {sentences} sentences)"
+            sets_by_way.setdefault((column.metric, way), []).append(where)
+            if len(counts) > 1:
+                notes.append(f"NOT COMPARABLE: the rows of {column.split} were scored on {sentences} sentences")
+    for (metric, way), sets in sets_by_way.items():
+        notes.append(f"{METRIC_NAMES.get(metric, metric)} on {', '.join(sets)}: {way}")
+    checkpoints = sorted(
+        {score.checkpoint for run in records for score in run.scores if score.metric == HEADLINE_METRIC}
+    )
+    if checkpoints:
+        differ = "the rows used different checkpoints: " if len(checkpoints) > 1 else "checkpoint: "
+        notes.append(differ + "; ".join(checkpoints))
+    return tuple(notes)
+
+
+def is_in(column: Column, score: Score) -> bool:
+    """Whether a score belongs into a column."""
+    return column == Column(score.split, score.test_set, score.metric)
+
+
+def _way(score: Score) -> str:
+    precision = f", {score.precision}" if score.precision else ""
+    decoding = f"beam {score.beam_size}, length penalty {score.length_penalty:g}{precision}"
+    return f"{score.signature}, {decoding}"
+
+
+def speed_notes(records: Sequence[Record]) -> tuple[str, ...]:
+    """How steps/s were measured, and on what."""
+    measured = [
+        (run, run.training) for run in records if run.training is not None and run.training.steps_per_second is not None
+    ]
+    if not measured:
+        return ()
+    excludes = "; ".join(sorted({training.excludes for _, training in measured}))
+    steps = sorted({training.measured_steps for _, training in measured})
+    span = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
+    baseline = "relative to absolute (sinusoidal) with the same corpus, model, device and precision"
+    notes = [
+        f"speed: steps/s over {span} steps, leaving out {excludes}; {baseline}; the paper: {paper.RELATIVE_SPEED}",
+        f"device: {'; '.join(sorted({run.device for run, _ in measured}))}",
+    ]
+    torch = sorted({run.versions["torch"] for run, _ in measured if "torch" in run.versions})
+    if len(torch) > 1:
+        notes.append(f"the runs used different versions of torch: {', '.join(torch)}")
+    return tuple(notes)

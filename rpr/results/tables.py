@@ -1,0 +1,197 @@
+"""From run records to tables of position variants beside the paper's figures: pure functions, no files."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from rpr.errors import RecordError
+from rpr.results.record import Record
+from rpr.results.remarks import differences, is_in, paper_figure, score_notes, speed_notes
+from rpr.results.rows import METRIC_NAMES, SHARING, SPLITS, Cell, Column, Position, Row, Table
+
+# Settings that decide what a figure means; runs that differ in one of them never share a table.
+_DECIDING = ("model", "data", "optim", "evaluation")
+_NOT_DECIDING = {"data.cache_dir"}
+_KNOWN_POSITION = {"name", "absolute", "max_positions", "relative_keys", "relative_values", "clip_distance", "tables"}
+
+
+def summarise(values: Sequence[float]) -> Cell:
+    """Mean and sample standard deviation (n - 1) of at least one value."""
+    sd = statistics.stdev(values) if len(values) > 1 else None
+    return Cell(statistics.fmean(values), sd, len(values))
+
+
+def position_of(record: Record) -> Position:
+    """The variant a run belongs to; k and sharing only count where there is a relative table."""
+    settings: Mapping[str, object] = record.config["position"]
+    other = tuple(sorted((key, str(value)) for key, value in settings.items() if key not in _KNOWN_POSITION))
+    return Position(
+        str(settings["absolute"]),
+        bool(settings["relative_keys"]),
+        bool(settings["relative_values"]),
+        record.clip_distance,
+        str(settings["tables"]) if record.relative else None,
+        other,
+    )
+
+
+def position_tables(records: Iterable[Record]) -> tuple[Table, ...]:
+    """One table for each (corpus, model, steps, hardware) and for each other setting that decides a figure.
+
+    Raises:
+        RecordError: if there is no record.
+    """
+    groups: dict[tuple[str, str, int, str], dict[str, list[Record]]] = {}
+    for record in sorted(records, key=lambda record: (record.name, record.seed, record.run_id, record.started)):
+        key = (record.data_name, record.model_name, record.max_steps, record.hardware)
+        groups.setdefault(key, {}).setdefault(json.dumps(_settings(record), sort_keys=True), []).append(record)
+    if not groups:
+        raise RecordError("no run record to report; run `rpr-cli sweep ...` first, or name its folder")
+    tables = []
+    for key, variants in sorted(groups.items()):
+        settings = [json.loads(text) for text in sorted(variants)]
+        names = {name for one in settings for name in one}
+        varying = sorted(name for name in names if len({json.dumps(one.get(name)) for one in settings}) > 1)
+        for text, members in sorted(variants.items()):
+            mine = json.loads(text)
+            variant = ", ".join(f"{name} = {mine.get(name)}" for name in varying)
+            tables.append(_table(key, variant, members))
+    return tuple(tables)
+
+
+def _settings(record: Record) -> dict[str, object]:
+    sections = {name: record.config.get(name) for name in _DECIDING}
+    return {key: value for key, value in _flat(sections) if key not in _NOT_DECIDING}
+
+
+def _flat(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _table(key: tuple[str, str, int, str], variant: str, records: list[Record]) -> Table:
+    found = {
+        Column(score.split, score.test_set, score.metric)
+        for record in records
+        if record.status == "finished"
+        for score in record.scores
+    }
+    columns = tuple(sorted(found, key=_column_order))
+    by_position: dict[Position, list[Record]] = {}
+    for record in records:
+        by_position.setdefault(position_of(record), []).append(record)
+    shared = len({position.tables for position in by_position if position.tables}) > 1
+    baseline = _baseline_speeds(records)
+    positions = sorted(by_position, key=lambda position: position.order)
+    rows = tuple(_row(position, by_position[position], columns, baseline, shared) for position in positions)
+    data, model, max_steps, hardware = key
+    synthetic = any(record.synthetic for record in records)
+    finished = [record for record in records if record.status == "finished"]
+    notes = (*score_notes(columns, finished), *speed_notes(finished))
+    return Table(data, model, max_steps, hardware, synthetic, variant, columns, rows, notes, differences(records))
+
+
+def _column_order(column: Column) -> tuple[int, str, int, str, str]:
+    metrics, splits = list(METRIC_NAMES), list(SPLITS)
+    metric = metrics.index(column.metric) if column.metric in metrics else len(metrics)
+    split = splits.index(column.split) if column.split in splits else len(splits)
+    return (metric, column.metric, split, column.split, column.test_set)
+
+
+def _row(
+    position: Position,
+    records: list[Record],
+    columns: tuple[Column, ...],
+    baseline: Mapping[object, float],
+    show_sharing: bool,
+) -> Row:
+    finished = _one_per_seed([record for record in records if record.status == "finished"])
+    done = {record.seed for record in finished}
+    unfinished = "; ".join(
+        f"seed {run.seed} {run.outcome}" for run in records if run.outcome is not None and run.seed not in done
+    )
+    figure, figure_remark = paper_figure(position, records[0])
+    remarks = [remark for remark in (figure_remark, unfinished if finished else "") if remark]
+    for record in finished:
+        if record.steps is not None and record.steps != record.max_steps:
+            remarks.append(f"seed {record.seed} stopped at step {record.steps:,} of {record.max_steps:,}")
+    label = position.label
+    if show_sharing and position.tables:
+        label += f", {SHARING.get(position.tables, position.tables)}"
+    parameters = {record.parameters for record in finished if record.parameters is not None}
+    memory = [
+        run.training.peak_memory_bytes
+        for run in finished
+        if run.training and run.training.peak_memory_bytes is not None
+    ]
+    steps_per_second, relative_speed = _speed(finished, baseline, unfinished)
+    return Row(
+        position=position,
+        label=label,
+        cells={column: _score_cell(column, finished, unfinished) for column in columns},
+        paper=figure,
+        steps_per_second=steps_per_second,
+        relative_speed=relative_speed,
+        parameters=parameters.pop() if len(parameters) == 1 else None,
+        peak_memory_bytes=max(memory, default=None),
+        remarks=tuple(remarks),
+        records=tuple(records),
+    )
+
+
+def _one_per_seed(records: list[Record]) -> list[Record]:
+    newest = {record.seed: record for record in sorted(records, key=lambda record: record.started)}
+    return [newest[seed] for seed in sorted(newest)]
+
+
+def _score_cell(column: Column, finished: list[Record], unfinished: str) -> Cell:
+    scores = [score for record in finished for score in record.scores if is_in(column, score)]
+    if not scores:
+        return Cell(None, reason=f"not evaluated on {column.split}" if finished else unfinished)
+    if len({(score.signature, score.num_sentences, score.beam_size, score.length_penalty) for score in scores}) > 1:
+        return Cell(None, reason=f"{column.split}: the seeds were scored in different ways, so they have no mean")
+    return summarise([score.score for score in scores])
+
+
+def _speed_setting(record: Record) -> tuple[str, str | None, str | None]:
+    training = record.training
+    return (record.device, training.precision if training else None, training.matmul_precision if training else None)
+
+
+def _baseline_speeds(records: list[Record]) -> dict[object, float]:
+    """Mean steps/s of the sinusoidal baseline for each (device, precision): only like is compared with like."""
+    speeds: dict[object, list[float]] = {}
+    for record in _one_per_seed(
+        [run for run in records if run.status == "finished" and position_of(run).kind == "absolute"]
+    ):
+        if record.training is not None and record.training.steps_per_second is not None:
+            speeds.setdefault(_speed_setting(record), []).append(record.training.steps_per_second)
+    return {setting: statistics.fmean(values) for setting, values in speeds.items()}
+
+
+def _speed(finished: list[Record], baseline: Mapping[object, float], unfinished: str) -> tuple[Cell, Cell]:
+    measured = [
+        (run.training.steps_per_second, _speed_setting(run))
+        for run in finished
+        if run.training and run.training.steps_per_second
+    ]
+    if not measured:
+        reason = "speed not measured" if finished else unfinished
+        return Cell(None, reason=reason), Cell(None, reason=reason)
+    ratios = [speed / baseline[setting] for speed, setting in measured if setting in baseline]
+    where = "on this device and precision" if baseline else "of this corpus, model and hardware"
+    ratio = (
+        summarise(ratios)
+        if ratios
+        else Cell(None, reason=f"no finished absolute (sinusoidal) run {where} to compare with")
+    )
+    if len({setting for _, setting in measured}) > 1:
+        return Cell(
+            None, reason="steps/s: the seeds ran on different devices or precisions, so they have no mean"
+        ), ratio
+    return summarise([speed for speed, _ in measured]), ratio

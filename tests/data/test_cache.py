@@ -1,0 +1,250 @@
+"""Checked here: the cache gives back the pairs it was made from, and is found, rebuilt, waited for or left absent
+when it should be.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rpr.config import DataConfig, SyntheticConfig
+from rpr.data import cache, corpus, synthetic
+from rpr.data.cache import PreparedData, cache_key, prepare
+from rpr.data.vocabulary import EOS
+from rpr.errors import DataError
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+SYNTHETIC = SyntheticConfig(seed=1, num_train=400, num_validation=20, num_test=30, num_long=10)
+
+
+def config(folder: Path, **changes: Any) -> DataConfig:
+    settings: dict[str, Any] = {
+        "name": "tried", "source_language": "en", "target_language": "de", "synthetic": SYNTHETIC,
+        "hub": None, "hub_config": None, "path": None, "validation_name": "validation", "test_name": "test",
+        "vocabulary_size": 200, "max_length": 100, "train_limit": None,
+        "cache_dir": str(folder / "cache"),
+    }  # fmt: skip
+    return DataConfig(**(settings | changes))
+
+
+def line_config(folder: Path, pairs: list[tuple[str, str]], **changes: Any) -> DataConfig:
+    """The pairs as line files in the folder, and their configuration."""
+    for language, sentences in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+        (folder / f"pairs.{language}").write_text("".join(f"{sentence}\n" for sentence in sentences))
+    return config(folder, synthetic=None, path=str(folder / "pairs"), **({"vocabulary_size": 60} | changes))
+
+
+PAIRS = [(f"small line {index} of words", f"kleine Zeile {index} mit Worten") for index in range(100)]
+
+
+def test_pieces_and_text_are_those_of_the_corpus(tmp_path: Path) -> None:
+    told: list[tuple[int, int, str]] = []
+    prepared = prepare(config(tmp_path), lambda *told_now: told.append(told_now))
+    pairs = synthetic.generate(**SYNTHETIC.model_dump())
+    assert prepared.splits == ("train", "validation", "test", "long") and len(prepared.vocabulary) == 200
+    for name in prepared.splits:
+        split = prepared.split(name)
+        assert len(split) == len(pairs[name]) == prepared.meta.counts[name]
+        for index, pair in enumerate(pairs[name]):
+            source, target = split.source(index), split.target(index)
+            assert source[-1] == target[-1] == EOS
+            assert (prepared.vocabulary.decode(source), prepared.vocabulary.decode(target)) == (
+                pair.source,
+                pair.target,
+            )
+            assert (split.source_lengths[index], split.target_lengths[index]) == (len(source), len(target))
+        assert split.source_lengths.dtype == split.target_lengths.dtype == np.int32
+        if name != "train":
+            assert prepared.text(name) == ([pair.source for pair in pairs[name]], [pair.target for pair in pairs[name]])
+    assert prepared.meta.synthetic and prepared.meta.dropped == {} and prepared.meta.notes == []
+    assert (400, 400, "encoding train") in told and all(0 <= done <= total for done, total, _ in told)
+    assert sorted(file.name for file in (tmp_path / "cache").iterdir() if not file.name.endswith(".lock")) == [
+        prepared.directory.name
+    ]
+
+
+def test_a_ready_cache_opens_fast_and_without_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = prepare(config(tmp_path))
+    monkeypatch.setattr(cache, "load_corpus", lambda data: pytest.fail("the corpus was read again"))
+    start = time.monotonic()
+    again = prepare(config(tmp_path))
+    assert time.monotonic() - start < 1
+    assert (again.meta, again.directory) == (first.meta, first.directory)
+
+
+def test_long_and_empty_train_pairs_are_dropped_and_counted_others_never(tmp_path: Path) -> None:
+    long = ("word " * 60, "Wort " * 60)
+    pairs = [("x", ""), long, *PAIRS, ("", "y"), *PAIRS[:8], ("only", ""), long]
+    prepared = prepare(line_config(tmp_path, pairs, max_length=50))
+    # 113 pairs: test takes the last 5 (one of them empty), validation the 5 before.
+    assert prepared.meta.counts == {"train": 100, "validation": 5, "test": 4}
+    assert prepared.meta.dropped == {"train": {"empty": 2, "too_long": 1}, "test": {"empty": 1, "too_long": 0}}
+    assert prepared.split("train").source_lengths.max() <= 50 < prepared.split("test").source_lengths.max()
+    assert len(prepared.text("test")[0]) == 4 and prepared.text("test")[1][-1] == "Wort " * 59 + "Wort"
+    assert prepared.meta.notes[0] == "test: pairs 109 to 113 of train, held out of it"
+    assert prepared.meta.split_names == {"validation": "held-out-validation", "test": "held-out-test"}
+
+
+def test_nothing_left_to_train_on(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError,
+        match=r"no usable pair in train \(0 with an empty side, 90 above data.max_length = 3 pieces\); .* or raise",
+    ):
+        prepare(line_config(tmp_path, PAIRS, max_length=3))
+    assert [file.name for file in (tmp_path / "cache").iterdir() if not file.name.endswith(".lock")] == []
+
+
+def test_the_key_follows_content_and_settings(tmp_path: Path) -> None:
+    data = line_config(tmp_path, PAIRS)
+    changes = {
+        "vocabulary_size": 61,
+        "max_length": 99,
+        "train_limit": 50,
+        "source_language": "de",
+        "target_language": "en",
+    }
+    keys = {
+        cache_key(data),
+        *(cache_key(data.model_copy(update={key: value})) for key, value in changes.items() if "language" not in key),
+    }
+    turned = data.model_copy(update={"source_language": "de", "target_language": "en"})
+    keys |= {cache_key(turned), cache_key(line_config(tmp_path, [*PAIRS[:-1], ("one line", "changed")]))}
+    assert len(keys) == 6
+    first, second = (
+        prepare(line_config(tmp_path, PAIRS)),
+        prepare(line_config(tmp_path, [*PAIRS[:-1], ("one line", "changed")])),
+    )
+    assert first.directory != second.directory and second.text("test")[1][-1] == "changed"
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("train.source.pieces", "truncate"),
+        ("test.target.txt", "remove"),
+        ("meta.json", "truncate"),
+        ("meta.json", "remove"),
+        ("vocabulary.model", "overwrite"),
+    ],
+)
+def test_a_damaged_cache_is_rebuilt_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, file: str, damage: str
+) -> None:
+    first = prepare(config(tmp_path))
+    path = first.directory / file
+    whole = path.read_bytes()
+    if damage == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(whole[:-7] if damage == "truncate" else b"\0" * len(whole))
+    with caplog.at_level(logging.WARNING):
+        again = prepare(config(tmp_path))
+    assert "is damaged" in caplog.text and "building it again" in caplog.text
+    assert again.meta == first.meta and (again.directory / file).stat().st_size == len(whole)
+    assert again.split("train").source(3).tolist() == first.split("train").source(3).tolist()
+
+
+KILLED = """
+import os, signal, sys; from rpr.config import DataConfig; from rpr.data.cache import prepare
+def progress(done, total, what):
+    if what == "encoding test": os.kill(os.getpid(), signal.SIGKILL)
+prepare(DataConfig.model_validate_json(sys.argv[1]), progress)
+"""
+
+
+def test_a_killed_build_leaves_nothing_that_counts(tmp_path: Path) -> None:
+    data = config(tmp_path)
+    killed = subprocess.run([sys.executable, "-c", KILLED, data.model_dump_json()], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    root = tmp_path / "cache"
+    assert all(file.name.startswith(".") for file in root.iterdir()) and list(root.glob(".*.tmp"))
+    prepare(data)
+    assert not list(root.glob(".*.tmp"))
+
+
+def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="data.vocabulary_size: 1000 is more than this corpus supports"):
+        prepare(line_config(tmp_path, PAIRS, vocabulary_size=1000))
+    assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".lock"]
+
+
+def prepared_in_a_process(data: DataConfig) -> tuple[str, float]:
+    built = []
+    prepared = prepare(data, lambda done, total, what: built.append(what))
+    return prepared.meta.vocabulary_digest, len(built)
+
+
+def test_of_two_processes_one_builds_and_one_waits(tmp_path: Path) -> None:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        results = pool.map(prepared_in_a_process, [config(tmp_path)] * 2, chunksize=1)
+    assert len({digest for digest, _ in results}) == 1
+    assert sorted(told > 0 for _, told in results) == [False, True]
+
+
+def test_a_cache_folder_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        DataError, match=r"^data.cache_dir: .*/file/cache cannot be used \(Not a directory\); .*choose another folder"
+    ):
+        prepare(config(tmp_path / "file"))
+
+
+def test_splits_and_text_that_are_not_there(tmp_path: Path) -> None:
+    prepared = prepare(config(tmp_path))
+    with pytest.raises(DataError, match=r"no split 'dev' \(available: train, validation, test, long\)"):
+        prepared.split("dev")
+    with pytest.raises(
+        DataError, match="the text of train is not kept in the token cache; choose one of validation, test, long"
+    ):
+        prepared.text("train")
+
+
+def test_prepared_data_and_its_splits_are_small_to_send(tmp_path: Path) -> None:
+    prepared = prepare(config(tmp_path))
+    split = prepared.split("train")
+    assert split.source_lengths.sum() > 1000
+    packed = pickle.dumps(split)
+    assert len(packed) < 500 and pickle.loads(packed).source(5).tolist() == split.source(5).tolist()
+    assert pickle.loads(pickle.dumps(prepared)).text("test") == prepared.text("test")
+
+
+def test_more_than_65536_pieces_are_kept_whole(tmp_path: Path) -> None:
+    with (tmp_path / "uint32.p").open("wb") as pieces, (tmp_path / "uint32.o").open("wb") as offsets:
+        assert cache._write([[1, 70_000], [2]], 10, "uint32", pieces, offsets) == 13
+    assert np.fromfile(tmp_path / "uint32.o", np.int64).tolist() == [12, 13]
+    assert np.fromfile(tmp_path / "uint32.p", np.uint32).tolist() == [1, 70_000, 2]
+
+
+def test_many_small_chunks_equal_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = prepare(config(tmp_path / "a"))
+    monkeypatch.setattr(cache, "ENCODED_AT_ONCE", 7)
+    pieces = prepare(config(tmp_path / "b"))
+    for file in whole.meta.file_sizes:
+        assert (whole.directory / file).read_bytes() == (pieces.directory / file).read_bytes()
+
+
+def test_multi30k(tmp_path: Path) -> None:
+    if not (SHARED / "multi30k_en_de").is_dir():
+        pytest.skip(f"no {SHARED / 'multi30k_en_de'} here")
+    data = config(tmp_path, synthetic=None, path=str(SHARED / "multi30k_en_de"), vocabulary_size=8000, max_length=256)
+    prepared: PreparedData = prepare(data)
+    assert prepared.meta.counts == {"train": 29000, "validation": 1014, "test": 1000}
+    sources, references = prepared.text("test")
+    test = prepared.split("test")
+    loaded = corpus.load_corpus(data)
+    assert list(zip(sources, references, strict=True)) == list(loaded.iter_pairs("test"))
+    assert [prepared.vocabulary.decode(test.target(index)) for index in range(1000)] == references
+    assert (
+        os.path.getsize(prepared.directory / "train.source.pieces") == 2 * prepared.split("train").source_lengths.sum()
+    )

@@ -1,0 +1,361 @@
+"""Checked here: each way of giving a corpus against the pairs that were written into it; every refusal by its
+message; the fingerprint by what must change it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rpr.config import DataConfig, SyntheticConfig
+from rpr.data.corpus import Corpus, fingerprint, load_corpus, normalise
+from rpr.errors import DataError
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+PAIRS = [(f"a small line {index}", f"eine kleine Zeile {index}") for index in range(100)]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Any:
+    def make(**changes: Any) -> DataConfig:
+        settings: dict[str, Any] = {
+            "name": "tried", "source_language": "en", "target_language": "de", "synthetic": None,
+            "hub": None, "hub_config": None, "path": str(tmp_path / "corpus"), "validation_name": "newstest2013",
+            "test_name": "newstest2014", "vocabulary_size": 100, "max_length": 100,
+            "train_limit": None, "cache_dir": str(tmp_path / "cache"),
+        }  # fmt: skip
+        return DataConfig(**(settings | changes))
+
+    return make
+
+
+def write_lines(folder: Path, split: str, pairs: list[tuple[str, str]], end: str = "\n") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for language, sentences in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+        (folder / f"{split}.{language}").write_bytes("".join(f"{sentence}{end}" for sentence in sentences).encode())
+
+
+def write_parquet(
+    file: Path, pairs: list[tuple[str, str]], languages: tuple[str, str] = ("en", "de"), flat: bool = False
+) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = [dict(sorted(zip(languages, pair, strict=True))) for pair in pairs]
+    table = pyarrow.Table.from_pylist(rows if flat else [{"translation": row} for row in rows])
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(table, file)
+
+
+def content(corpus: Corpus) -> dict[str, list[tuple[str, str]]]:
+    return {split: list(corpus.iter_pairs(split)) for split in corpus.splits}
+
+
+# What a sentence is
+
+
+@pytest.mark.parametrize(
+    ("raw", "clean"),
+    [
+        ("  a \t b\r\n", "a b"),
+        ("\ufeffa\u2028b\u2029c\x85d\x00e\u00a0f\x1fg", "a b c d e f g"),
+        ("e\u0301", "\u00e9"),
+        ("\u200d \ufb01", "\u200d \ufb01"),
+        (" \n", ""),
+    ],
+)
+def test_a_sentence_is_one_line(raw: str, clean: str) -> None:
+    assert normalise(raw) == clean == normalise(clean)
+    assert len(clean.splitlines()) <= 1
+
+
+# Line files
+
+
+@pytest.mark.parametrize("validation", ["validation", "valid", "val", "dev"])
+def test_a_folder_of_line_files(config: Any, tmp_path: Path, validation: str) -> None:
+    for split, pairs in (
+        ("train", PAIRS[:80]),
+        (validation, PAIRS[80:90]),
+        ("test", PAIRS[90:]),
+        ("test2016", PAIRS[:3]),
+    ):
+        write_lines(tmp_path / "corpus", split, pairs)
+    corpus = load_corpus(config())
+    assert content(corpus) == {
+        "train": PAIRS[:80],
+        "validation": PAIRS[80:90],
+        "test": PAIRS[90:],
+        "test2016": PAIRS[:3],
+    }
+    assert corpus.split_names == {"validation": "newstest2013", "test": "newstest2014", "test2016": "test2016"}
+    assert (corpus.notes, corpus.synthetic, corpus.held_out) == ((), False, frozenset())
+    assert corpus.splits["train"][7] == PAIRS[7] and list(corpus.iter_pairs("train", start=75)) == PAIRS[75:80]
+    with pytest.raises(IndexError):
+        corpus.splits["train"][80]
+
+
+def test_windows_files_packed_files_and_no_last_line_end(config: Any, tmp_path: Path) -> None:
+    write_lines(tmp_path / "corpus", "train", PAIRS, end="\r\n")
+    english, german = tmp_path / "corpus" / "train.en", tmp_path / "corpus" / "train.de"
+    english.write_bytes(b"\xef\xbb\xbf" + english.read_bytes().rstrip())
+    (tmp_path / "corpus" / "train.de.gz").write_bytes(gzip.compress(german.read_bytes()))
+    german.unlink()
+    corpus = load_corpus(config())
+    assert [pair for split in ("train", "validation", "test") for pair in corpus.iter_pairs(split)] == PAIRS
+
+
+def test_a_prefix_holds_validation_and_test_out_of_train_and_says_so(config: Any, tmp_path: Path) -> None:
+    write_lines(tmp_path, "corpus", PAIRS)
+    corpus = load_corpus(config(train_limit=40))
+    assert content(corpus) == {"train": PAIRS[:40], "validation": PAIRS[90:95], "test": PAIRS[95:]}
+    assert corpus.notes == (
+        "test: pairs 96 to 100 of train, held out of it",
+        "validation: pairs 91 to 95 of train, held out of it",
+        "train: the first 40 of 90 pairs",
+    )
+    assert corpus.split_names == {"validation": "held-out-validation", "test": "held-out-test"}
+
+
+def test_only_the_split_that_is_missing_is_held_out(config: Any, tmp_path: Path) -> None:
+    write_lines(tmp_path / "corpus", "train", PAIRS)
+    write_lines(tmp_path / "corpus", "test", PAIRS[:2])
+    corpus = load_corpus(config())
+    assert content(corpus) == {"train": PAIRS[:95], "validation": PAIRS[95:], "test": PAIRS[:2]}
+    assert corpus.split_names == {"validation": "held-out-validation", "test": "newstest2014"}
+    assert corpus.held_out == {"validation"}
+
+
+def test_at_most_a_thousand_pairs_are_held_out(config: Any, tmp_path: Path) -> None:
+    write_lines(tmp_path, "corpus", PAIRS * 300)
+    assert {split: len(pairs) for split, pairs in load_corpus(config()).splits.items()} == {
+        "train": 28000,
+        "validation": 1000,
+        "test": 1000,
+    }
+
+
+def test_empty_sides_pass_in_train_and_are_refused_in_test(config: Any, tmp_path: Path) -> None:
+    write_lines(tmp_path / "corpus", "train", [("x", " "), *PAIRS])
+    write_lines(tmp_path / "corpus", "test", [*PAIRS[:4], ("here", "\u00a0"), ("x", "y")])
+    corpus = load_corpus(config())
+    assert next(corpus.iter_pairs("train")) == ("x", "")
+    with pytest.raises(
+        DataError, match=r"the target of line 5 of .*test\.en and test\.de of test is empty; .*mend or remove"
+    ):
+        list(corpus.iter_pairs("test", start=2))
+
+
+# Refusals
+
+
+def test_nothing_at_the_path(config: Any, tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError,
+        match=r"^data.path: .*/corpus does not exist \(looked for a folder, or corpus.en and corpus.de in .*; check",
+    ):
+        load_corpus(config())
+    (tmp_path / "corpus").mkdir()
+    with pytest.raises(
+        DataError, match=r"no usable files in .*; looked for train.en\[.gz\] and train.de\[.gz\], and for \*.parquet"
+    ):
+        load_corpus(config())
+    with pytest.raises(DataError, match="no usable files"):
+        fingerprint(config())
+    (tmp_path / "corpus.en").write_text("x\n")
+    with pytest.raises(DataError, match=r"corpus.en is a file; give its folder, or .* the path without .en"):
+        load_corpus(config(path=str(tmp_path / "corpus.en")))
+
+
+def test_one_language_missing(config: Any, tmp_path: Path) -> None:
+    write_lines(tmp_path / "corpus", "train", PAIRS)
+    write_lines(tmp_path / "corpus", "dev", PAIRS[:2])
+    (tmp_path / "corpus" / "dev.de").unlink()
+    with pytest.raises(DataError, match=r"/dev.en is there but .*/dev.de is not; a split needs both languages"):
+        load_corpus(config())
+    (tmp_path / "corpus" / "train.en").unlink()
+    with pytest.raises(DataError, match=r"/train.de is there but .*/train.en is not"):
+        load_corpus(config())
+
+
+def test_unequal_numbers_of_lines(config: Any, tmp_path: Path) -> None:
+    write_lines(tmp_path / "corpus", "train", PAIRS)
+    (tmp_path / "corpus" / "train.de").write_text("eins\nzwei")
+    with pytest.raises(
+        DataError, match=r"train.en has 100 lines and .*train.de has 2; line i of one must translate line i .*realign"
+    ):
+        load_corpus(config())
+
+
+def test_no_utf8(config: Any, tmp_path: Path) -> None:
+    write_lines(tmp_path / "corpus", "train", [*PAIRS, ("x", "schoen")])
+    file = tmp_path / "corpus" / "train.de"
+    file.write_bytes(file.read_bytes().replace(b"Zeile 41", b"gr\xfcn 41"))
+    with pytest.raises(DataError, match=r"line 42 of .*train.de is not UTF-8 \(byte 0xfc at 14\); convert the file"):
+        list(load_corpus(config()).iter_pairs("train"))
+
+
+def test_a_truncated_packed_file(config: Any, tmp_path: Path) -> None:
+    write_lines(tmp_path / "corpus", "train", PAIRS)
+    file = tmp_path / "corpus" / "train.de"
+    (tmp_path / "corpus" / "train.de.gz").write_bytes(gzip.compress(file.read_bytes())[:-30])
+    file.unlink()
+    with pytest.raises(DataError, match=r"train.de.gz cannot be read \(.*\); make it readable or fetch it again"):
+        load_corpus(config())
+
+
+def test_empty_and_too_small_splits(config: Any, tmp_path: Path) -> None:
+    write_lines(tmp_path / "corpus", "train", PAIRS[:2])
+    with pytest.raises(DataError, match="2 train pairs are too few to hold out .*add pairs or files"):
+        load_corpus(config())
+    (tmp_path / "corpus" / "test.en").touch()
+    (tmp_path / "corpus" / "test.de").touch()
+    with pytest.raises(DataError, match="split test of .*corpus is empty; it needs at least one pair"):
+        load_corpus(config())
+
+
+def test_no_train_split(config: Any, tmp_path: Path) -> None:
+    write_lines(tmp_path / "corpus", "test", PAIRS)
+    with pytest.raises(DataError, match=r"has no train split \(available: test\); it needs one"):
+        load_corpus(config())
+
+
+# Folders in the layout of the WMT sets on the hub
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_folder_of_parquet(config: Any, tmp_path: Path, flat: bool) -> None:
+    write_parquet(tmp_path / "corpus" / "data" / "train-00000-of-00001.parquet", PAIRS, flat=flat)
+    write_parquet(tmp_path / "corpus" / "data" / "validation-00000-of-00001.parquet", PAIRS[:5], flat=flat)
+    corpus = load_corpus(config(hub="wmt/wmt14", hub_config="de-en"))
+    assert content(corpus) == {"train": PAIRS[:95], "validation": PAIRS[:5], "test": PAIRS[95:]}
+    assert corpus.splits["train"][3] == PAIRS[3] and list(corpus.iter_pairs("train", start=90)) == PAIRS[90:95]
+    turned = load_corpus(config(source_language="de", target_language="en"))
+    assert turned.splits["train"][3] == PAIRS[3][::-1]
+
+
+README = "---\nconfigs:\n" + "".join(
+    f"- config_name: {name}\n  data_files:\n  - split: train\n    path: {name}/train-*\n" for name in ("de-en", "fr-en")
+)
+
+
+def test_a_clone_with_several_configs(config: Any, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "corpus" / "de-en" / "train-0.parquet", PAIRS)
+    write_parquet(tmp_path / "corpus" / "fr-en" / "train-0.parquet", PAIRS, languages=("en", "fr"))
+    (tmp_path / "corpus" / "README.md").write_text(README + "---\n")
+    assert len(load_corpus(config(hub_config="de-en")).splits["train"]) == 90
+    with pytest.raises(
+        DataError, match=r"data.hub_config: no 'de-eng' in .*did you mean de-en\? \(available: de-en, fr-en\)"
+    ):
+        load_corpus(config(hub_config="de-eng"))
+    with pytest.raises(
+        DataError, match=r"data.target_language: no 'de' in the translation column of train in .*\(available: en, fr\)"
+    ):
+        load_corpus(config(hub_config="fr-en"))
+
+
+def test_a_damaged_parquet_file(config: Any, tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "train.parquet").write_bytes(b"no parquet")
+    with pytest.raises(
+        DataError, match="^data: .*corpus cannot be read as a dataset .*; mend it, or give a local copy.*data.path="
+    ):
+        load_corpus(config())
+
+
+# The hub and the generated corpus
+
+OFFLINE = """
+import sys, time
+import huggingface_hub.constants as constants
+from rpr.config import DataConfig
+from rpr.data.corpus import load_corpus
+from rpr.errors import DataError
+start = time.monotonic()
+try:
+    load_corpus(DataConfig.model_validate_json(sys.argv[1]))
+except DataError as error:
+    print(error, constants.HF_HUB_OFFLINE, time.monotonic() - start < 20)
+"""
+
+
+def test_a_hub_out_of_reach_is_told_without_retries(config: Any, tmp_path: Path) -> None:
+    data = config(path=None, hub="wmt/wmt14", hub_config="de-en")
+    environment = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "NO_PROXY": "*"}
+    environment = {
+        key: value for key, value in environment.items() if not key.lower().endswith("_proxy") or key == "NO_PROXY"
+    }
+    command = [sys.executable, "-c", OFFLINE, data.model_dump_json()]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.strip()
+    expected = "data.hub: wmt/wmt14 is not in the local cache and the hub is out of reach; give a local copy"
+    assert out.startswith(expected) and "data.path=..." in out and out.endswith("False True")
+
+
+SYNTHETIC = SyntheticConfig(seed=1, num_train=50, num_validation=5, num_test=6, num_long=7)
+
+
+def test_the_generated_corpus(config: Any) -> None:
+    corpus = load_corpus(config(path=None, synthetic=SYNTHETIC, train_limit=20))
+    assert {split: len(pairs) for split, pairs in corpus.splits.items()} == {
+        "train": 20,
+        "validation": 5,
+        "test": 6,
+        "long": 7,
+    }
+    assert corpus.synthetic and corpus.split_names["long"] == "long"
+    assert all(source and target for split in corpus.splits for source, target in corpus.iter_pairs(split))
+
+
+def test_the_fingerprint_of_the_generated_corpus_is_its_parameters(config: Any) -> None:
+    first = fingerprint(config(path=None, synthetic=SYNTHETIC))
+    assert first == fingerprint(config(path=None, synthetic=SYNTHETIC, vocabulary_size=50))
+    assert first != fingerprint(config(path=None, synthetic=SYNTHETIC.model_copy(update={"num_long": 8})))
+
+
+def test_the_fingerprint_follows_the_content_not_the_time(config: Any, tmp_path: Path) -> None:
+    write_lines(tmp_path / "corpus", "train", PAIRS)
+    first = fingerprint(config())
+    assert not (tmp_path / "cache" / "digests.json").exists(), "so young a file may change within the clock's grain"
+    file = tmp_path / "corpus" / "train.de"
+    old = time.time() - 100
+    os.utime(file, (old, old))
+    assert fingerprint(config()) == first
+    assert (tmp_path / "cache" / "digests.json").is_file(), "the digest of a file that has rested is remembered"
+    assert fingerprint(config()) == first
+    file.write_text(file.read_text().replace("Zeile 41", "Reihe 41"))
+    second = fingerprint(config())
+    assert second != first
+    write_lines(tmp_path / "corpus", "dev", PAIRS[:3])
+    assert fingerprint(config()) not in (first, second)
+
+
+def test_the_fingerprint_of_a_folder_of_parquet(config: Any, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "corpus" / "train.parquet", PAIRS)
+    first = fingerprint(config())
+    write_parquet(tmp_path / "corpus" / "train.parquet", [*PAIRS[:-1], ("other", "anders")])
+    assert fingerprint(config()) != first
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "sizes"),
+    [("multi30k_en_de", "de", (29000, 1014, 1000)), ("wmt_mini_en_fr", "fr", (155820, 3000, 3003))],
+)
+def test_real_sets(config: Any, name: str, target: str, sizes: tuple[int, int, int]) -> None:
+    if not (SHARED / name).is_dir():
+        pytest.skip(f"no {SHARED / name} here")
+    corpus = load_corpus(config(path=str(SHARED / name), target_language=target))
+    assert tuple(len(corpus.splits[split]) for split in ("train", "validation", "test")) == sizes
+    for source, reference in corpus.iter_pairs("test"):
+        assert source and reference
+    if name.startswith("multi30k"):
+        assert corpus.splits["train"][6] == (
+            "A man is smiling at a stuffed lion",
+            "Ein Mann lächelt einen ausgestopften Löwen an.",
+        )

@@ -1,0 +1,135 @@
+"""Checked here: text comes back from its pieces, also text never seen; the vocabulary is the same in another
+process; refusals name the way out.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rpr.data import vocabulary as module
+from rpr.data.corpus import normalise
+from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary, training_sentences
+from rpr.errors import DataError
+
+
+def sentences(number: int = 600) -> list[str]:
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcdefghijklmnoprstuwzäöüß", k=draw.randint(2, 9))) for _ in range(900)]
+    return [" ".join(draw.choices(words, k=8)) for _ in range(number)]
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+    return Vocabulary.train(sentences(), 1100, tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
+
+
+ODD = [
+    "naïve 中文 ☃ 😀",
+    "ﬁne ½ ² Å",
+    "x\u200dy a\u0301\u0323 \U0001f468\u200d\U0001f469",
+    "<s> </s> <unk> <0x41>",
+    "ПРИВЕТ שלום 🏴",
+    "\u00ad",
+]
+
+
+@pytest.mark.parametrize("text", [*ODD, *sentences(3)])
+def test_text_comes_back_from_its_pieces(large: Vocabulary, text: str) -> None:
+    text = normalise(text)
+    pieces = large.encode(text)
+    assert not {PAD, UNK, BOS, EOS} & set(pieces)
+    assert large.decode(pieces) == text
+    assert large.encode(text, eos=True) == [*pieces, EOS]
+    assert large.encode_batch([text, "ab"], eos=True) == [[*pieces, EOS], large.encode("ab", eos=True)]
+
+
+def test_decoding_stops_at_eos_and_ignores_padding(large: Vocabulary) -> None:
+    pieces = large.encode("abc def")
+    assert large.decode([BOS, PAD, *pieces, EOS, *pieces]) == "abc def"
+    assert large.decode([]) == large.decode([EOS]) == large.decode([PAD, BOS]) == ""
+
+
+def test_special_pieces_stand_at_the_front_and_the_size_is_exact(large: Vocabulary) -> None:
+    assert [large.piece(index) for index in (PAD, UNK, BOS, EOS)] == ["<pad>", "<unk>", "<s>", "</s>"]
+    assert len(large) == 1100
+
+
+def test_small_vocabularies_do_without_bytes(tmp_path: Path) -> None:
+    small = Vocabulary.train(sentences(), 200, tmp_path / "small.model")
+    assert len(small) == 200 and UNK in small.encode("中") and UNK not in small.encode(sentences(1)[0])
+
+
+TRAIN = """
+import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])
+import test_vocabulary as t; from rpr.data import vocabulary as v
+v.num_threads = lambda: 1
+print(v.Vocabulary.train(t.sentences(), 1100, Path(sys.argv[2])).digest)
+"""
+
+
+def test_the_same_in_another_process_with_another_number_of_threads(large: Vocabulary, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TRAIN, str(Path(__file__).parent), str(tmp_path / "other.model")]
+    there = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert there == large.digest == Vocabulary.load(tmp_path / "other.model").digest
+    assert Vocabulary.train(sentences(599), 1100, tmp_path / "less.model").digest != large.digest
+    assert [file.name for file in sorted(tmp_path.iterdir())] == ["less.model", "other.model"]
+
+
+def test_a_vocabulary_can_be_sent_to_another_process(large: Vocabulary) -> None:
+    assert pickle.loads(pickle.dumps(large)).digest == large.digest
+
+
+@pytest.mark.parametrize("size", [900, 30_000])
+def test_too_large_names_a_limit_that_works(tmp_path: Path, size: int) -> None:
+    with pytest.raises(
+        DataError, match=rf"^data.vocabulary_size: {size} is more than .*set data.vocabulary_size=\d+ or less$"
+    ) as error:
+        Vocabulary.train(["a b c d", "d e f"], size, tmp_path / "v.model")
+    limit = int(str(error.value).rsplit("=", 1)[1].split()[0])
+    assert not list(tmp_path.iterdir())
+    assert len(Vocabulary.train(["a b c d", "d e f"], limit, tmp_path / "v.model")) == limit
+
+
+@pytest.mark.parametrize(("num_characters", "size"), [(40, 16), (2000, 1100), (1100, 500)])
+def test_too_small_names_a_limit_that_works(tmp_path: Path, num_characters: int, size: int) -> None:
+    text = [
+        " ".join(chr(0x4E00 + index) * 2 for index in range(first, first + 10))
+        for first in range(0, num_characters, 10)
+    ]
+    with pytest.raises(
+        DataError, match=rf"^data.vocabulary_size: {size} is too few .*set data.vocabulary_size=\d+ or more$"
+    ) as error:
+        Vocabulary.train(text, size, tmp_path / "v.model")
+    limit = int(str(error.value).rsplit("=", 1)[1].split()[0])
+    assert len(Vocabulary.train(text, limit, tmp_path / "v.model")) == limit
+
+
+def test_nothing_to_learn_from(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no sentence to learn a vocabulary from.*check the train split"):
+        Vocabulary.train([], 100, tmp_path / "v.model")
+
+
+def test_loading_what_is_no_vocabulary(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"none\.model: cannot be read \(No such file or directory\); run rpr-cli prepare"
+    ):
+        Vocabulary.load(tmp_path / "none.model")
+    (tmp_path / "bad.model").write_bytes(b"not a model")
+    with pytest.raises(DataError, match=r"bad\.model: not a sentencepiece model; delete it"):
+        Vocabulary.load(tmp_path / "bad.model")
+
+
+def test_training_pairs_are_sampled_the_same_way_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [(f"s{index}", f"t{index}") for index in range(1000)]
+    assert list(training_sentences(pairs, 1000)) == [side for pair in pairs for side in pair]
+    monkeypatch.setattr(module, "MAX_TRAINING_PAIRS", 100)
+    drawn = list(training_sentences(pairs, 1000))
+    assert drawn == list(training_sentences(pairs, 1000)) and 120 < len(drawn) < 280
+    assert [side[1:] for side in drawn[::2]] == [side[1:] for side in drawn[1::2]]
+    assert drawn != list(training_sentences(pairs, 1000, seed=1))
