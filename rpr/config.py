@@ -252,7 +252,7 @@ def validated(kind: type[S], settings: Mapping[str, Any]) -> S:
 def _problem(kind: type[Section], problem: Any) -> str:
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        section = _section(kind, problem["loc"][:-1])
+        section = section_at(kind, problem["loc"][:-1])
         return f"{key}: no such setting" + did_you_mean(str(problem["loc"][-1]), section.model_fields)
     if problem["type"] == "missing":
         return f"{key}: this setting is missing; every default stands in conf/"
@@ -262,9 +262,71 @@ def _problem(kind: type[Section], problem: Any) -> str:
     return f"{key}: {problem['input']!r} is refused; {message[0].lower() + message[1:]}"
 
 
-def _section(kind: type[Section], path: tuple[Any, ...]) -> type[Section]:
+def section_at(kind: type[Section], path: tuple[Any, ...]) -> type[Section]:
+    """The typed section at a dotted path of another."""
     for part in path:
         annotation = kind.model_fields[part].annotation
         candidates = [annotation, *get_args(annotation)]
         kind = next(c for c in candidates if isinstance(c, type) and issubclass(c, Section))
     return kind
+
+
+class EvaluateConfig(Section):
+    """rpr-cli evaluate; None is "as the run has it"."""
+
+    run: str
+    average: PositiveInt | None
+    beam_size: PositiveInt | None
+    length_penalty: float | None = Field(ge=0)
+    splits: tuple[str, ...] | None
+    cache_dir: str | None
+    hardware: HardwareConfig
+    runs_dir: str
+    format: Literal["table", "json"]
+
+
+class TranslateConfig(Section):
+    """rpr-cli translate; None is "as the run has it"."""
+
+    run: str
+    average: PositiveInt | None
+    beam_size: PositiveInt | None
+    length_penalty: float | None = Field(ge=0)
+    cache_dir: str | None
+    lines_per_batch: PositiveInt
+    hardware: HardwareConfig
+    runs_dir: str
+
+
+class PrepareConfig(Section):
+    """rpr-cli prepare."""
+
+    data: DataConfig
+    runs_dir: str
+
+
+class ReportConfig(Section):
+    """rpr-cli report."""
+
+    runs_dir: str
+    sweep: str | None
+    out_dir: str
+    title: str | None
+    format: Literal["table", "json"]
+
+
+class BenchConfig(Section):
+    """rpr-cli bench."""
+
+    model: ModelConfig
+    optim: OptimConfig
+    hardware: HardwareConfig
+    variants: tuple[str, ...] = Field(min_length=1)
+    vocabulary_size: PositiveInt
+    sentences: PositiveInt
+    length: PositiveInt
+    rounds: PositiveInt
+    steps_per_round: PositiveInt
+    seed: int = Field(ge=0)
+    runs_dir: str
+    format: Literal["table", "json"]

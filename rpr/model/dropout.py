@@ -27,7 +27,7 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu":
             return F.dropout(x, self.p)
-        dropped_levels = round(self.p * LEVELS)
+        dropped_levels = min(round(self.p * LEVELS), LEVELS - 1)  # a p next to 1 keeps one level: no division by 0
         words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         levels = words.view(torch.int16)[: x.numel()].view(x.shape)
         keep = (levels >= dropped_levels - LEVELS // 2).to(x.dtype)

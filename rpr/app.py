@@ -1,0 +1,287 @@
+"""The command line: argv -> sub-command -> Hydra -> typed configuration -> rpr.commands. The only importer of Hydra."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rpr import __version__
+from rpr.errors import ConfigError, RprError, did_you_mean
+
+
+class Command(NamedTuple):
+    """A sub-command: what it is for, and its typed configuration in rpr.config."""
+
+    purpose: str
+    config: str
+
+
+COMMANDS = {
+    "train": Command("train one run and score it: model= position= data= optim= hardware= logger=; -m sweeps", "TrainConfig"),
+    "sweep": Command("run a named sweep of sweeps/ or a file of your own: rpr-cli sweep quick [--dry-run]", "TrainConfig"),
+    "report": Command("tables beside the paper's, plots and one HTML page, from local records", "ReportConfig"),
+    "evaluate": Command("translate and score a trained run again: run=runs/...", "EvaluateConfig"),
+    "translate": Command("translate stdin line by line: run=runs/...", "TranslateConfig"),
+    "prepare": Command("corpus -> vocabulary -> token cache, ahead of training: data=...", "PrepareConfig"),
+    "bench": Command("steps/s of the position variants, side by side", "BenchConfig"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0 done, 1 a job failed, 2 the input is at fault."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_usage())
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(f"rpr-cli {__version__}")
+        return 0
+    if arguments[0] == "-sc":
+        return _complete(arguments)
+    # Hydra's own re-runs of sys.argv, and torchrun -m rpr.app, name the command this way.
+    name = arguments[0].removeprefix("--config-name=")
+    try:
+        if name not in COMMANDS:
+            raise ConfigError(f"no such command {name!r}" + did_you_mean(name, COMMANDS))
+        if name == "sweep":
+            return _sweep(arguments[1:])
+        return _run(name, arguments[1:])
+    except KeyboardInterrupt:
+        print("rpr-cli: interrupted; the same command again goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `rpr-cli report | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if os.environ.get("RPR_DEBUG"):
+            raise
+        message = _one_line(error)
+        if message is None:
+            raise
+        print(f"rpr-cli: {message}", file=sys.stderr)
+        return 2
+
+
+def _usage() -> str:
+    lines = ["usage: rpr-cli COMMAND [setting=value ...] [Hydra flags]", ""]
+    lines += [f"  {name:<10} {command.purpose}" for name, command in COMMANDS.items()]
+    lines += ["", "`rpr-cli COMMAND --help` lists the groups and settings; `--cfg job` shows the composed configuration."]
+    return "\n".join(lines)
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    """One sub-command through hydra.main: overrides, -m, --cfg, --info and --help are Hydra's own."""
+    from hydra._internal.utils import get_args_parser
+
+    flags = get_args_parser().parse_args(arguments)
+    overrides, multirun = flags.overrides, flags.multirun
+    shown = flags.cfg or flags.info or flags.help or flags.hydra_help
+    if multirun and shown:
+        raise ConfigError("-m: goes with none of --cfg, --info, --help; look at one job without -m")
+    if multirun and name != "train":
+        raise ConfigError(f"-m: {name} is one command, not a sweep; -m goes with train")
+    if multirun and not flags.config_dir:  # another search path: each job is checked when it starts
+        for job in _expand(overrides):  # every job is checked before the first starts
+            _checked(name, job)
+    failures: list[str] = []
+    _hydra(name, arguments, _task(name, failures))
+    for failure in failures:
+        print(f"rpr-cli: failed: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _task(name: str, failures: list[str]) -> Callable[[Any], None]:
+    def task(settings: Any) -> None:
+        from hydra.core.hydra_config import HydraConfig
+
+        hydra = HydraConfig.get()
+        many = hydra.mode is not None and hydra.mode.name == "MULTIRUN"
+        plain = _plain(settings)
+        if many and name == "train" and plain["sweep"] is None:
+            plain["sweep"] = Path(hydra.sweep.dir).name
+        overrides = [str(override) for override in hydra.overrides.task if not override.startswith("sweep=")]
+        command = shlex.join(["rpr-cli", name, *overrides])
+        try:
+            _dispatch(name, plain, command, own_process=many)
+        except Exception as error:
+            message = _one_line(error) or f"{type(error).__name__}: {error}"
+            if not many:
+                raise
+            failures.append(f"{command}: {message}")
+
+    return task
+
+
+def _dispatch(name: str, settings: dict[str, Any], command: str, *, own_process: bool) -> None:
+    import importlib
+
+    from rpr import config
+
+    kind = getattr(config, COMMANDS[name].config)
+    typed = config.validated(kind, settings)
+    module = importlib.import_module(f"rpr.commands.{name}")
+    if name == "train":
+        module.run(typed, command=command, own_process=own_process)
+    elif name == "bench":
+        positions = {variant: _position(variant, settings) for variant in typed.variants}
+        module.run(typed, positions)
+    else:
+        module.run(typed)
+
+
+def _position(variant: str, settings: dict[str, Any]) -> Any:
+    """A choice of conf/position/, as the model's defaults fill it."""
+    from rpr.config import PositionConfig, validated
+
+    model = settings["model"]["name"]
+    return validated(PositionConfig, _compose("train", [f"model={model}", f"position={variant}"])["position"])
+
+
+def _sweep(arguments: list[str]) -> int:
+    """`rpr-cli sweep NAME|FILE [overrides] [--dry-run]`: every row of the file is a Hydra multirun of train."""
+    from rpr.commands import sweep
+
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(sweep.usage())
+        return 0 if arguments else 2
+    plan = sweep.read(arguments[0])
+    dry_run = "--dry-run" in arguments
+    flags = [a for a in arguments[1:] if a.startswith("-") and a != "--dry-run"]
+    if flags:
+        raise ConfigError(f"sweep: {flags[0]} is no flag of sweep; give overrides (data=..., seed=1,2) or --dry-run")
+    overrides = [a for a in arguments[1:] if a != "--dry-run"]
+    rows = [[*plan.overrides, *row, *overrides, f"sweep={plan.name}"] for row in plan.rows]
+    jobs = [job for row in rows for job in _expand(row)]
+    for job in jobs:
+        _checked("train", job)
+    print(f"sweep {plan.name}: {len(jobs)} jobs", file=sys.stderr)
+    if dry_run:
+        for job in jobs:
+            print(shlex.join(["rpr-cli", "train", *job]))
+        return 0
+    failures: list[str] = []
+    for row in rows:
+        _hydra("train", ["--multirun", *row], _task("train", failures))
+    for failure in failures:
+        print(f"rpr-cli: failed: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _hydra(name: str, arguments: list[str], task: Callable[[Any], None]) -> None:
+    import hydra
+
+    from rpr.paths import data_dir
+
+    # Hydra would print tracebacks and exit with 1; raised, its errors become one line and exit code 2 here.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    before = sys.argv
+    sys.argv = [before[0], f"--config-name={name}", *arguments]
+    try:
+        hydra.main(version_base="1.3", config_path=str(data_dir("conf")))(task)()
+    finally:
+        sys.argv = before
+
+
+def _expand(overrides: list[str]) -> list[list[str]]:
+    """The jobs of a multirun, as Hydra's basic sweeper makes them."""
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    jobs: list[list[str]] = []
+    for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None):
+        jobs.extend([list(job) for job in batch])
+    return jobs
+
+
+def _checked(name: str, overrides: list[str]) -> None:
+    """Compose and validate one job without running it."""
+    from rpr import config
+
+    config.validated(getattr(config, COMMANDS[name].config), _compose(name, overrides))
+
+
+def _compose(name: str, overrides: list[str]) -> dict[str, Any]:
+    from hydra import compose, initialize_config_dir
+
+    from rpr.paths import data_dir
+
+    with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
+        return _plain(compose(config_name=name, overrides=overrides))
+
+
+def _plain(settings: Any) -> dict[str, Any]:
+    """Settings as plain Python values; a mandatory one that is missing is refused.
+
+    Raises:
+        ConfigError: a value is still `???`.
+    """
+    from omegaconf import OmegaConf
+
+    missing = sorted(OmegaConf.missing_keys(settings))
+    if missing:
+        raise ConfigError(f"{missing[0]}: has no default and was not given; add {missing[0]}=...")
+    plain: dict[str, Any] = OmegaConf.to_container(settings, resolve=True)  # type: ignore[assignment]
+    return plain
+
+
+def _one_line(error: BaseException) -> str | None:
+    """The text of an error that is the user's to mend, on one line; None for any other."""
+    from hydra.errors import HydraException, MissingConfigException
+    from omegaconf.errors import OmegaConfBaseException
+
+    if isinstance(error, RprError):
+        return " ".join(str(error).split())
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, choice = error.missing_cfg_file.rpartition("/")
+        return f"{group}: no such choice {choice!r}" + did_you_mean(choice, error.options)
+    if isinstance(error, (HydraException, OmegaConfBaseException)):
+        lines = [line.strip() for line in str(error).splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
+        text = "; ".join(line.rstrip(".;") for line in lines)
+        unknown = _unknown_key(text)
+        return unknown or text
+    return None
+
+
+def _unknown_key(text: str) -> str | None:
+    """`Could not override 'model.kk'...` with the settings that exist there."""
+    import re
+
+    from rpr import config
+
+    found = re.match(r"Could not override '(?:[\w/]+@)?([\w.]+)'", text)
+    if found is None:
+        return None
+    *path, last = found[1].split(".")
+    kinds = [getattr(config, command.config) for command in COMMANDS.values()]
+    for kind in kinds:
+        try:
+            section = config.section_at(kind, tuple(path))
+        except (KeyError, StopIteration):
+            continue
+        return f"{found[1]}: no such setting" + did_you_mean(last, section.model_fields)
+    return None
+
+
+def _complete(arguments: list[str]) -> int:
+    """Hydra's tab completion, which asks `rpr-cli -sc query=bash` with the line in COMP_LINE."""
+    request = arguments[1] if len(arguments) > 1 else ""
+    words = os.environ.get("COMP_LINE", "").split(" ")
+    if request.startswith("query=") and len(words) <= 2:
+        typed = words[1] if len(words) > 1 else ""
+        print("\n".join(name for name in COMMANDS if name.startswith(typed)))
+        return 0
+    name = "train"
+    if request.startswith("query=") and words[1] in COMMANDS and words[1] != "sweep":
+        name = words[1]
+        os.environ["COMP_LINE"] = " ".join([words[0], *words[2:]])
+    _hydra(name, arguments, lambda settings: None)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""One short file for each sub-command; rpr.app alone imports them."""

@@ -1,0 +1,28 @@
+"""rpr-cli report: tables, plots and one HTML page from local records."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from rpr.config import ReportConfig
+from rpr.errors import RecordError
+from rpr.results.record import find_records
+from rpr.results.report import build_report
+
+
+def run(config: ReportConfig) -> None:
+    root = Path(config.runs_dir)
+    if not root.exists():
+        raise RecordError(f"runs_dir: {root} does not exist; train something first (rpr-cli sweep quick) or name another runs_dir=")
+    found = find_records(root, config.sweep)
+    name = config.sweep or "all"
+    title = config.title or (f"Sweep {config.sweep}" if config.sweep else "All runs")
+    report = build_report(found.records, Path(config.out_dir) / name, title, found.problems)
+    if config.format == "json":
+        print(json.dumps(report.document, indent=2, ensure_ascii=False))
+        return
+    print(report.text)
+    pages = [path for path in report.files if path.suffix in (".html", ".svg", ".md")]
+    print("\n".join(f"written: {path}" for path in pages), file=sys.stderr)

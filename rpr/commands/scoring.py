@@ -1,0 +1,60 @@
+"""Translate the test splits of a run's data and score them; used by train and evaluate."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from rpr.config import TrainConfig
+from rpr.data.cache import PreparedData
+from rpr.evaluation.bleu import all_scores
+from rpr.evaluation.translate import translate_split
+from rpr.model.transformer import Transformer
+from rpr.results.record import Score, replace_file
+
+
+def device_of(config: TrainConfig) -> torch.device:
+    return torch.device("cuda" if config.hardware.accelerator == "gpu" else "cpu")
+
+
+def score_splits(
+    config: TrainConfig, data: PreparedData, model: Transformer, checkpoint: str, run_dir: Path
+) -> tuple[Score, ...]:
+    """Scores of every split that the evaluation names and the data has; hypotheses are left beside the record."""
+    evaluation = config.evaluation
+    scores: list[Score] = []
+    for split in evaluation.test_splits:
+        if split not in data.splits:
+            continue
+        print(f"translating {split} ({len(data.split(split))} sentences, beam {evaluation.beam_size})", file=sys.stderr)
+        hypotheses = translate_split(
+            model,
+            data.split(split),
+            data.vocabulary,
+            beam_size=evaluation.beam_size,
+            length_penalty=evaluation.length_penalty,
+            max_extra_length=evaluation.max_extra_length,
+            max_tokens_per_batch=evaluation.max_tokens_per_batch,
+            device=device_of(config),
+        )
+        sources, references = data.text(split)
+        for kind, lines in (("sources", sources), ("references", references), ("hypotheses", hypotheses)):
+            replace_file(run_dir / f"{split}.{kind}.txt", "".join(line + "\n" for line in lines))
+        scores.extend(
+            Score(
+                split=split,
+                test_set=data.meta.split_names.get(split, f"{data.meta.name} {split}"),
+                metric=metric.name,
+                score=metric.score,
+                signature=metric.signature,
+                num_sentences=metric.num_sentences,
+                checkpoint=checkpoint,
+                beam_size=evaluation.beam_size,
+                length_penalty=evaluation.length_penalty,
+                precision=config.hardware.precision,
+            )
+            for metric in all_scores(hypotheses, references, config.data.target_language)
+        )
+    return tuple(scores)

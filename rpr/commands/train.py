@@ -1,0 +1,283 @@
+"""rpr-cli train: one run, from the corpus to its record."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rpr.config import TrainConfig, validated
+from rpr.errors import ConfigError, RprError, RunError
+from rpr.results import provenance
+from rpr.results.record import RECORD_NAME, Record, Training, read_record, replace_file, write_record
+from rpr.results.record import Data as DataRecord
+
+JOB_NAME = "job.json"
+
+
+def run(config: TrainConfig, *, command: str, own_process: bool = False) -> Path:
+    """Train and evaluate what the configuration says, unless that is done already; returns the run's folder.
+
+    A run that was cut resumes from its newest checkpoint. With `own_process` (jobs of a sweep) the work is done in a
+    fresh process, so that W&B, peak memory and random state are the job's own.
+    """
+    from rpr.training import launch, runtime
+
+    runtime.check_devices(config.hardware)
+    run_dir = Path(config.runs_dir).absolute() / config.run_dir_name
+    if runtime.is_rank():  # torchrun started this command itself
+        _as_rank(config, command, run_dir)
+        return run_dir
+    if _done(run_dir, config):
+        return run_dir
+    job = _begin(config, command, run_dir)
+    try:
+        _prepare(config)
+        if own_process or config.hardware.num_ranks > 1:
+            launch.run_worker("rpr.commands.train", job, config.hardware)
+        else:
+            work(config, run_dir)
+    except BaseException as error:
+        _mark_failed(run_dir, error)
+        raise
+    _tell(run_dir)
+    return run_dir
+
+
+def work(config: TrainConfig, run_dir: Path) -> None:
+    """What each rank does: fit; then the first alone translates, scores and closes the record."""
+    from rpr.commands.scoring import device_of, score_splits
+    from rpr.evaluation.bleu import sacrebleu_13a
+    from rpr.evaluation.translate import translate_split
+    from rpr.model.transformer import Transformer
+    from rpr.training import fit, runtime, tracking
+    from rpr.training.module import shape_of
+
+    runtime.set_up(config.hardware)
+    data = _prepare(config)
+    first = runtime.is_first_rank()
+    logger = tracking.start(config, run_dir, synthetic=data.meta.synthetic) if first else None
+    failed = True
+    summary: dict[str, Any] = {}
+    try:
+        sentences = config.evaluation.validation_sentences
+
+        def validation_bleu(model: Any) -> float:
+            hypotheses = translate_split(
+                model,
+                data.split("validation"),
+                data.vocabulary,
+                beam_size=1,
+                length_penalty=config.evaluation.length_penalty,
+                max_extra_length=config.evaluation.max_extra_length,
+                max_tokens_per_batch=config.evaluation.max_tokens_per_batch,
+                device=device_of(config),
+                limit=sentences,
+            )
+            return sacrebleu_13a(hypotheses, data.text("validation")[1][:sentences]).score
+
+        outcome = fit.fit(config, data, run_dir, logger=logger, validation_bleu=validation_bleu if sentences else None)
+        if not first:
+            failed = False
+            return
+        weights, checkpoint = fit.averaged_weights(run_dir, config.optim.average_checkpoints)
+        model = Transformer(shape_of(config, len(data.vocabulary)))
+        model.load_state_dict(weights)
+        scores = score_splits(config, data, model.to(device_of(config)).eval(), checkpoint, run_dir)
+        summary = {f"{score.split}/{score.metric}": score.score for score in scores}
+        summary |= {"steps_per_second": outcome.steps_per_second, "validation_loss": outcome.validation_loss}
+        record = read_record(run_dir / RECORD_NAME)
+        carried = _carried(record.training, outcome)
+        write_record(
+            run_dir / RECORD_NAME,
+            record.model_copy(
+                update={
+                    "status": "finished",
+                    "finished": provenance.now(),
+                    "device": runtime.device_name(config.hardware),
+                    "steps": outcome.steps,
+                    "parameters": outcome.parameters,
+                    "data": _data_record(config, data),
+                    "training": Training(
+                        excludes=fit.EXCLUDES,
+                        matmul_precision=config.hardware.matmul_precision,
+                        precision=config.hardware.precision,
+                        **carried,
+                    ),
+                    "scores": scores,
+                    "wandb": None if logger is None else tracking.reference(logger),
+                }
+            ),
+        )
+        failed = False
+    finally:
+        tracking.finish(logger, summary, failed=failed)
+
+
+def _carried(before: Training | None, outcome: Any) -> dict[str, Any]:
+    """The training's figures; those a short resume could not measure again are kept from the run before it."""
+    names = (
+        "steps_per_second",
+        "source_tokens_per_second",
+        "target_tokens_per_second",
+        "measured_steps",
+        "seconds",
+        "peak_memory_bytes",
+        "peak_memory_kind",
+        "train_loss",
+        "validation_loss",
+    )
+    figures = {name: getattr(outcome, name) for name in names}
+    if before is not None:
+        figures = {name: getattr(before, name) if value is None else value for name, value in figures.items()}
+    return figures
+
+
+def _done(run_dir: Path, config: TrainConfig) -> bool:
+    """Whether this very run is finished; then it only joins the sweep that asks for it."""
+    path = run_dir / RECORD_NAME
+    if not path.exists():
+        return False
+    record = read_record(path)
+    if record.status != "finished":
+        return False
+    if config.sweep is not None and config.sweep not in record.sweeps:
+        write_record(path, record.model_copy(update={"sweeps": (*record.sweeps, config.sweep)}))
+    print(f"{run_dir.name}: finished already on {record.finished}", file=sys.stderr)
+    _tell(run_dir)
+    return True
+
+
+def _begin(config: TrainConfig, command: str, run_dir: Path) -> Path:
+    """The run's folder with its record, status running, and its configuration."""
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        path = run_dir / RECORD_NAME
+        earlier = read_record(path) if path.exists() else None
+        sweeps = earlier.sweeps if earlier else ()
+        if config.sweep is not None and config.sweep not in sweeps:
+            sweeps = (*sweeps, config.sweep)
+        record = Record(
+            name=config.label,
+            run_id=config.run_id,
+            status="running",
+            error=None,
+            sweeps=sweeps,
+            command=command,
+            config=config.model_dump(mode="json"),
+            git=provenance.git_state(),
+            versions=provenance.versions(),
+            device=config.hardware.name,
+            hardware=config.hardware.name,
+            seed=config.seed,
+            started=earlier.started if earlier else provenance.now(),
+            finished=None,
+            steps=None,
+            parameters=None,
+            data=None,
+            training=earlier.training if earlier else None,
+            wandb=None,
+        )
+        write_record(path, record)
+        job = run_dir / JOB_NAME
+        replace_file(job, json.dumps(config.model_dump(mode="json"), indent=2))
+        replace_file(run_dir / "config.yaml", _as_yaml(config))
+    except OSError as error:
+        raise ConfigError(f"runs_dir: {run_dir} cannot be written ({error.strerror}); choose another runs_dir=...") from None
+    return job
+
+
+def _as_yaml(config: TrainConfig) -> str:
+    import yaml
+
+    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return text
+
+
+def _prepare(config: TrainConfig) -> Any:
+    from rpr.data.cache import prepare
+
+    last = [0.0]
+
+    def progress(done: int, total: int, what: str) -> None:
+        if done == total or time.monotonic() - last[0] > 5:
+            last[0] = time.monotonic()
+            print(f"{config.data.name}: {what} {done:,}/{total:,}", file=sys.stderr, flush=True)
+
+    return prepare(config.data, progress)
+
+
+def _data_record(config: TrainConfig, data: Any) -> DataRecord:
+    return DataRecord(
+        name=data.meta.name,
+        synthetic=data.meta.synthetic,
+        train_pairs=len(data.split("train")),
+        dropped_pairs=sum(data.meta.dropped.values()),
+        vocabulary_size=len(data.vocabulary),
+        key=data.meta.key,
+        notes=data.meta.notes,
+    )
+
+
+def _as_rank(config: TrainConfig, command: str, run_dir: Path) -> None:
+    from rpr.training import runtime
+
+    path = run_dir / RECORD_NAME
+    if path.exists() and read_record(path).status == "finished":
+        return
+    if runtime.is_first_rank():
+        _begin(config, command, run_dir)
+    try:
+        work(config, run_dir)
+    except BaseException as error:
+        if runtime.is_first_rank():
+            _mark_failed(run_dir, error)
+        raise
+
+
+def _mark_failed(run_dir: Path, error: BaseException) -> None:
+    """The error in the record; what the process that failed wrote itself is not replaced by its parent's echo."""
+    path = run_dir / RECORD_NAME
+    record = read_record(path)
+    if record.status == "failed" and isinstance(error, RunError):
+        return
+    reason = str(error) or type(error).__name__
+    if not isinstance(error, RprError):
+        reason = f"{type(error).__name__}: {error}"
+    write_record(path, record.model_copy(update={"status": "failed", "error": " ".join(reason.split())}))
+
+
+def _tell(run_dir: Path) -> None:
+    """The result of a run, in a few lines on stdout."""
+    record = read_record(run_dir / RECORD_NAME)
+    synthetic = " (synthetic data)" if record.synthetic else ""
+    print(f"{record.name}{synthetic}: {run_dir}")
+    for score in record.scores:
+        print(f"  {score.split:<11} {score.metric:<15} {score.score:6.2f}  {score.num_sentences} sentences  {score.signature}")
+    if record.training is not None and record.training.steps_per_second is not None:
+        training = record.training
+        print(
+            f"  {training.steps_per_second:.3f} steps/s, {training.target_tokens_per_second:,.0f} target tokens/s "
+            f"over {training.measured_steps} steps (without {training.excludes}) on {record.device}"
+        )
+
+
+def main(job: Path) -> None:
+    """A worker: `python -m rpr.commands.train <run folder>/job.json`, started by rpr.training.launch."""
+    config = validated(TrainConfig, json.loads(job.read_text(encoding="utf-8")))
+    try:
+        work(config, job.parent)
+    except BaseException as error:
+        if int(os.environ.get("RANK", "0")) == 0:
+            _mark_failed(job.parent, error)
+        if isinstance(error, RprError):
+            print(f"rpr-cli: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
+        raise
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

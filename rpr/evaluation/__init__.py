@@ -1,0 +1,1 @@
+"""From a trained model to figures: translate.py gives hypotheses, bleu.py scores them."""

@@ -1,0 +1,60 @@
+"""Checkpoints: which there are, what is in them, and the plain mean of the last N."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rpr.errors import DataError
+
+STEP = re.compile(r"step=?(\d+)\.ckpt")
+PREFIX = "model."  # of the Transformer's weights in a LightningModule's state
+
+
+def checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """(step, file) of every checkpoint in the folder, oldest first."""
+    found = [(int(m[1]), path) for path in folder.glob("step*.ckpt") if (m := STEP.fullmatch(path.name))]
+    return sorted(found)
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint's plain contents; never runs code from the file.
+
+    Raises:
+        DataError: the file is absent, damaged, or holds more than plain data.
+    """
+    try:
+        loaded: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such checkpoint") from None
+    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DataError(f"{path}: cannot be read as a checkpoint ({reason[:120]}); delete it and use an earlier one") from None
+    if not isinstance(loaded, dict) or "state_dict" not in loaded:
+        raise DataError(f"{path}: holds no state_dict; give a checkpoint that rpr-cli train wrote")
+    return loaded
+
+
+def model_weights(path: Path) -> dict[str, Tensor]:
+    """The Transformer's weights of a checkpoint, by parameter name."""
+    state = load_checkpoint(path)["state_dict"]
+    return {name.removeprefix(PREFIX): weight for name, weight in state.items() if name.startswith(PREFIX)}
+
+
+def average(paths: list[Path]) -> dict[str, Tensor]:
+    """The plain mean of the checkpoints' weights, summed in float64 (as the paper's big recipe averages its last 20)."""
+    assert paths
+    if len(paths) == 1:
+        return model_weights(paths[0])
+    total: dict[str, Tensor] = {}
+    kinds: dict[str, torch.dtype] = {}
+    for path in paths:
+        for name, weight in model_weights(path).items():
+            kinds[name] = weight.dtype
+            total[name] = total[name] + weight.double() if name in total else weight.double()
+    return {name: (weight / len(paths)).to(kinds[name]) for name, weight in total.items()}

@@ -1,0 +1,106 @@
+"""The LightningModule: a thin shell round the Transformer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from rpr.config import TrainConfig
+from rpr.data.batches import Batch
+from rpr.model.transformer import Shape, Transformer
+from rpr.training.loss import label_smoothed_loss
+from rpr.training.schedule import learning_rate
+
+
+def shape_of(config: TrainConfig, vocabulary_size: int) -> Shape:
+    """The model that a configuration asks for, over a vocabulary of this size."""
+    model, position = config.model, config.position
+    return Shape(
+        vocabulary_size=vocabulary_size,
+        num_layers=model.num_layers,
+        d_model=model.d_model,
+        num_heads=model.num_heads,
+        d_ff=model.d_ff,
+        dropout=model.dropout,
+        norm=model.norm,
+        norm_epsilon=model.norm_epsilon,
+        absolute=position.absolute,
+        max_positions=position.max_positions,
+        relative_keys=position.relative_keys,
+        relative_values=position.relative_values,
+        clip_distance=position.clip_distance,
+        tables=position.tables,
+    )
+
+
+class TranslationModule(pl.LightningModule):
+    """Label-smoothed training of a Transformer, Adam with the warm-up schedule.
+
+    The loss of a step is the mean over the target tokens of the whole effective batch: each micro-batch divides its
+    sum by the step's own token count, which the sampler knows. So the same step on 1, 2 or 8 devices, accumulated or
+    not, has the same gradient up to rounding.
+    """
+
+    def __init__(self, config: TrainConfig, vocabulary_size: int) -> None:
+        super().__init__()
+        self.config = config
+        torch.manual_seed(config.seed)
+        self.model = Transformer(shape_of(config, vocabulary_size))
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        # Dropout as a function of (seed, step, micro-batch, rank): a resumed run draws what the uninterrupted one would.
+        accumulate = self.trainer.accumulate_grad_batches
+        draw = (self.global_step * accumulate + batch_idx % accumulate) * self.trainer.world_size + self.global_rank
+        torch.manual_seed((self.config.seed * 1_000_003 + draw) % 2**63)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        loss_sum = self._loss_sum(batch, self.config.optim.label_smoothing)
+        # Lightning divides by the micro-batches, DDP by the ranks: both are undone here.
+        copies = self.trainer.accumulate_grad_batches * self.trainer.world_size
+        loss = loss_sum * (copies / batch.step_target_tokens)
+        self.last_train_loss = loss.detach()
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        loss_sum = self._loss_sum(batch, smoothing=0.0)
+        self.validation_sums.append(torch.stack([loss_sum.double(), loss_sum.new_tensor(batch.num_target_tokens).double()]))
+
+    def on_validation_epoch_start(self) -> None:
+        self.validation_sums: list[Tensor] = []
+
+    def on_validation_epoch_end(self) -> None:
+        total = torch.stack(self.validation_sums).sum(dim=0)
+        total = self.trainer.strategy.reduce(total, reduce_op="sum")
+        self.last_validation_loss = float(total[0] / total[1])
+
+    def _loss_sum(self, batch: Batch, smoothing: float) -> Tensor:
+        hidden_BTM = self.model(batch.source_BS, batch.target_input_BT)
+        real_BT = batch.target_output_BT != self.model.shape.pad
+        # Only real positions meet the vocabulary: padding would cost a row of V logits each.
+        logits_NV = self.model.logits(hidden_BTM[real_BT])
+        if logits_NV.shape[0] == 0:  # an empty share of a step: a zero that every parameter can be asked about
+            return hidden_BTM.sum() * 0.0
+        return label_smoothed_loss(logits_NV.float(), batch.target_output_BT[real_BT], smoothing)
+
+    def configure_optimizers(self) -> Any:
+        optim = self.config.optim
+        optimizer = torch.optim.Adam(
+            self.parameters(),
+            lr=1.0,
+            betas=(optim.adam_beta1, optim.adam_beta2),
+            eps=optim.adam_epsilon,
+            fused=True,
+        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer,
+            lambda done: learning_rate(
+                done + 1,
+                d_model=self.config.model.d_model,
+                warmup_steps=optim.warmup_steps,
+                scale=optim.learning_rate_scale,
+            ),
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

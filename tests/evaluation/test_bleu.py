@@ -1,0 +1,144 @@
+"""Checked here: sacrebleu and chrF against sacrebleu's own command, the paper group's protocol against its steps
+worked by hand, and every guard by its message.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sacrebleu
+
+from rpr.errors import DataError
+from rpr.evaluation.bleu import (
+    Metric,
+    all_scores,
+    bleu_tok,
+    bleu_tok_split,
+    chrf,
+    moses_language,
+    sacrebleu_13a,
+    split_compounds,
+    tokenised,
+)
+
+HYPOTHESES = [
+    "Das ist ein Test-Satz für alle.",
+    "Der Hund läuft schnell durch den Park.",
+    "„Ja“, sagte sie z.B. gestern.",
+]
+REFERENCES = ["Das ist ein Test-Satz für uns alle.", "Der Hund rennt durch den Park.", "„Ja“, sagte er z.B. gestern."]
+
+
+def test_equals_sacrebleus_own_command(tmp_path: Path) -> None:
+    for name, lines in (("hypotheses", HYPOTHESES), ("references", REFERENCES)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    command = [sys.executable, "-m", "sacrebleu", "references", "-i", "hypotheses", "-m", "bleu", "chrf", "-w", "6"]
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    theirs = json.loads(answer.stdout)
+    for ours, other in zip((sacrebleu_13a, chrf), theirs, strict=True):
+        metric = ours(HYPOTHESES, REFERENCES)
+        assert metric.score == pytest.approx(other["score"], abs=1e-6)
+        assert metric.signature == other["signature"]
+        assert metric.num_sentences == 3
+
+
+def test_a_compound_worked_by_hand() -> None:
+    """ "Test-Satz" is one Moses token, three after the split; "ab-cd-ef" has two hyphens that both split."""
+    assert tokenised(["Ein Test-Satz."], "de") == ["Ein Test-Satz ."]
+    assert split_compounds(["Test-Satz"]) == ["Test ##AT##-##AT## Satz"]
+    assert split_compounds(["ab-cd-ef - x -y"]) == ["ab ##AT##-##AT## cd ##AT##-##AT## ef - x -y"]
+
+
+def test_the_split_counts_parts_of_compounds_by_hand() -> None:
+    """Moses: a b c d Test-Satz against a b c d Test-Wort: precisions 4/5 3/4 2/3 1/2, product 1/5, BLEU 66.87.
+    Split into 7 tokens, the last one wrong: 6/7 5/6 4/5 3/4, product 3/7, BLEU 80.91. No brevity penalty.
+    """
+    pair = ["a b c d Test-Satz"], ["a b c d Test-Wort"]
+    assert bleu_tok(*pair, "de").score == pytest.approx(100 * (1 / 5) ** 0.25)
+    assert bleu_tok_split(*pair, "de").score == pytest.approx(100 * (3 / 7) ** 0.25)
+
+
+def test_unicode_punctuation_is_replaced_and_nothing_is_escaped() -> None:
+    """As replace-unicode-punctuation.perl has it: the closing German quote becomes ", the opening one is not in it."""
+    assert tokenised(["„Gut“, 'so' & <b>！"], "de") == ["„ Gut \" , ' so ' & < b > !"]
+
+
+def test_abbreviations_belong_to_the_language() -> None:
+    assert tokenised(["Das ist bzw. war es."], "de") == ["Das ist bzw. war es ."]
+    assert tokenised(["Das ist Bzw. War es."], "en") == ["Das ist Bzw . War es ."]
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [("de", "de"), ("DE", "de"), ("pt_BR", "pt"), ("zh-CN", "zh"), ("ja", "ja"), ("xx", "en"), ("", "en")],
+)
+def test_language_codes(given: str, used: str) -> None:
+    assert moses_language(given) == used
+    assert f"tok:moses-{used}|" in bleu_tok(["a b"], ["a b"], given).signature
+
+
+def test_all_scores_are_the_single_ones_with_signatures() -> None:
+    scores = all_scores(HYPOTHESES, REFERENCES, "de")
+    assert scores == [
+        sacrebleu_13a(HYPOTHESES, REFERENCES),
+        bleu_tok_split(HYPOTHESES, REFERENCES, "de"),
+        bleu_tok(HYPOTHESES, REFERENCES, "de"),
+        chrf(HYPOTHESES, REFERENCES),
+    ]
+    assert [score.name for score in scores] == ["sacrebleu", "bleu_tok_split", "bleu_tok", "chrf"]
+    assert scores[0].signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
+    assert scores[1].signature.startswith("nrefs:1|case:mixed|eff:no|tok:moses-de-compound_split|smooth:none|version:")
+    assert "|sacremoses:" in scores[1].signature and "tok:moses-de|" in scores[2].signature
+
+
+def test_identical_text_scores_100_and_empty_hypotheses_0() -> None:
+    assert [score.score for score in all_scores(REFERENCES, REFERENCES, "de")] == pytest.approx([100] * 4)
+    assert [score.score for score in all_scores(["", "", ""], REFERENCES, "de")] == [0, 0, 0, 0]
+
+
+def test_quiet_about_text_that_looks_tokenised(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        all_scores(["Das ist so ."] * 200, ["Das ist so ."] * 200, "de")
+    assert caplog.text == "" and capfd.readouterr() == ("", "")
+
+
+SCORERS: list[Callable[[list[str], list[str]], object]] = [
+    sacrebleu_13a,
+    chrf,
+    lambda hypotheses, references: bleu_tok(hypotheses, references, "de"),
+    lambda hypotheses, references: bleu_tok_split(hypotheses, references, "de"),
+    lambda hypotheses, references: all_scores(hypotheses, references, "de"),
+]
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "message"),
+    [
+        (["a"] * 10, ["a"] * 5, "^BLEU: 10 hypotheses for 5 references; line i of one must be"),
+        (["a"], [], "^BLEU: 1 hypotheses for 0 references"),
+        ([], [], "^BLEU: 0 hypotheses and 0 references; give at least 1 sentence$"),
+        (["a"] * 4, ["a", " ", "b", ""], "^BLEU: 2 of 4 references are empty, the first in line 2; leave out"),
+        ("abc", ["a", "b", "c"], "^BLEU: hypotheses are one string of 3 characters; give a list"),
+        (["a", "b"], "ab", "^BLEU: references are one string of 2 characters; give a list"),
+    ],
+)
+def test_guards(
+    scorer: Callable[[list[str], list[str]], object], hypotheses: list[str], references: list[str], message: str
+) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        scorer(hypotheses, references)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_metric_is_frozen() -> None:
+    with pytest.raises(AttributeError, match="score"):
+        Metric("chrf", 1.0, "s", 1).score = 2.0  # type: ignore[misc]

@@ -1,0 +1,249 @@
+"""Checked here: beam search against the enumeration of every output (float64), greedy and cached stepping against full
+decoding, scores by hand, and that a sentence's result does not depend on the batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rpr.model.beam_search import Hypothesis, beam_search, penalty
+from rpr.model.transformer import Shape, Transformer
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+NONE = Shape(
+    vocabulary_size=6,
+    num_layers=2,
+    d_model=8,
+    num_heads=2,
+    d_ff=16,
+    dropout=0.1,
+    norm="post",
+    norm_epsilon=1e-6,
+    absolute="none",
+    max_positions=4,
+    relative_keys=False,
+    relative_values=False,
+    clip_distance=2,
+    tables="per_head",
+)
+RELATIVE = replace(NONE, relative_keys=True, relative_values=True)
+VARIANTS = {
+    "none": NONE,
+    "sinusoidal": replace(NONE, absolute="sinusoidal"),
+    "learned": replace(NONE, absolute="learned"),
+    "per_head": RELATIVE,
+    "shared_by_heads": replace(RELATIVE, tables="shared_by_heads"),
+    "shared_by_heads_and_layers": replace(RELATIVE, tables="shared_by_heads_and_layers"),
+    "keys_only": replace(NONE, relative_keys=True),
+    "values_only": replace(NONE, relative_values=True),
+    "clip_0": replace(RELATIVE, clip_distance=0),
+    "absolute_and_relative": replace(RELATIVE, absolute="sinusoidal", norm="pre"),
+}
+
+
+def build(shape: Shape, seed: int = 0) -> Transformer:
+    """Random, float64, with an output spread wide enough that hypotheses differ."""
+    torch.manual_seed(seed)
+    model = Transformer(shape).double().eval()
+    model.embedding_VM.data.mul_(2)
+    return model
+
+
+def sources(lengths: list[int], vocabulary_size: int, seed: int = 1) -> torch.Tensor:
+    torch.manual_seed(seed)
+    rows = torch.zeros(len(lengths), max(lengths), dtype=torch.int64)
+    for row, length in zip(rows, lengths, strict=True):
+        row[: length - 1] = torch.randint(4, vocabulary_size, (length - 1,))
+        row[length - 1] = EOS
+    return rows
+
+
+def full_log_probabilities(model: Transformer, source_S: torch.Tensor, pieces: tuple[int, ...]) -> torch.Tensor:
+    """log p of every piece after BOS and each prefix of `pieces`, by decoding all at once: [T + 1, V]."""
+    with torch.no_grad():
+        hidden = model(source_S[None], torch.tensor([[BOS, *pieces]]))
+        return model.logits(hidden)[0].log_softmax(-1)
+
+
+def enumerate_all(model: Transformer, source_S: torch.Tensor, limit: int, alpha: float) -> list[tuple[float, tuple]]:
+    """(score, pieces) of every output that ends within `limit` pieces, EOS counted, best first."""
+    usable = [piece for piece in range(model.shape.vocabulary_size) if piece not in (PAD, BOS, EOS)]
+    found = []
+    for length in range(limit):
+        for pieces in itertools.product(usable, repeat=length):
+            table = full_log_probabilities(model, source_S, pieces)
+            log_p = sum(table[t, piece].item() for t, piece in enumerate((*pieces, EOS)))
+            found.append((log_p / ((5 + length + 1) / 6) ** alpha, pieces))
+    return sorted(found, reverse=True)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_wide_beam_finds_what_enumeration_finds(seed: int, alpha: float) -> None:
+    """All 13 outputs of limit 3 and all 40 of limit 4, in order, with their scores."""
+    model = build(RELATIVE, seed)
+    source_BS = sources([2, 3], 6, seed)  # limits 3 and 4
+    found = beam_search(model, source_BS, beam_size=60, length_penalty=alpha, max_extra_length=1)
+    for row, (length, hypotheses) in enumerate(zip([2, 3], found, strict=True)):
+        expected = enumerate_all(model, source_BS[row, :length], length + 1, alpha)
+        assert [h.pieces for h in hypotheses] == [pieces for _, pieces in expected]
+        assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in expected], abs=1e-10)
+        assert all(h.finished for h in hypotheses)
+
+
+def plain_beam(model: Transformer, source_S: torch.Tensor, beam: int, alpha: float, limit: int) -> list[Hypothesis]:
+    """The definition, one sentence, lists, no caches and no stopping before the limit."""
+    alive: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    done: list[Hypothesis] = []
+    for length in range(1, limit + 1):
+        extended = []
+        for log_p, pieces in alive:
+            last = full_log_probabilities(model, source_S, pieces)[-1].tolist()
+            extended += [(log_p + last[p], (*pieces, p)) for p in range(len(last)) if p not in (PAD, BOS)]
+        best = sorted(extended, reverse=True)[: 2 * beam]
+        weight = ((5 + length) / 6) ** alpha
+        done += [Hypothesis(pieces[:-1], log_p / weight, log_p, True) for log_p, pieces in best if pieces[-1] == EOS]
+        alive = [item for item in best if item[1][-1] != EOS][:beam]
+    return sorted(done, key=lambda hypothesis: -hypothesis.score)[:beam]
+
+
+@pytest.mark.parametrize("name", ["none", "learned", "per_head"])
+@pytest.mark.parametrize("beam", [2, 4])
+def test_a_narrow_beam_equals_the_definition(name: str, beam: int) -> None:
+    """Stopping early loses nothing here: the bound is exact for the N kept. 5 sentences of different limits."""
+    model = build(replace(VARIANTS[name], vocabulary_size=11), seed=3)
+    lengths = [2, 7, 4, 3, 5]
+    source_BS = sources(lengths, 11)
+    found = beam_search(model, source_BS, beam_size=beam, length_penalty=0.6, max_extra_length=4)
+    for row, length in enumerate(lengths):
+        expected = plain_beam(model, source_BS[row, :length], beam, 0.6, length + 4)
+        assert [h.pieces for h in found[row]] == [h.pieces for h in expected]
+        for ours, theirs in zip(found[row], expected, strict=True):
+            assert (ours.score, ours.log_probability) == pytest.approx((theirs.score, theirs.log_probability))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_beam_1_is_the_argmax_chain_of_full_decoding(name: str) -> None:
+    model = build(replace(VARIANTS[name], vocabulary_size=9), seed=2)
+    lengths = [4, 2, 6]
+    source_BS = sources(lengths, 9)
+    found = beam_search(model, source_BS, beam_size=1, length_penalty=0.6, max_extra_length=5)
+    for row, length in enumerate(lengths):
+        pieces: tuple[int, ...] = ()
+        log_p = 0.0
+        while len(pieces) < length + 5 and (not pieces or pieces[-1] != EOS):
+            last = full_log_probabilities(model, source_BS[row, :length], pieces)[-1]
+            last[[PAD, BOS]] = -torch.inf
+            log_p += last.max().item()
+            pieces = (*pieces, int(last.argmax()))
+        (only,) = found[row]
+        assert only.finished == (pieces[-1] == EOS)
+        assert only.pieces == (pieces[:-1] if only.finished else pieces)
+        assert only.log_probability == pytest.approx(log_p)
+        assert only.score == pytest.approx(log_p / ((5 + len(pieces)) / 6) ** 0.6)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_cached_steps_equal_full_decoding(name: str) -> None:
+    """12 pieces: beyond clip distance 2 and the 4 learned positions; with a reordering of the rows on the way."""
+    model = build(replace(VARIANTS[name], vocabulary_size=9))
+    source_BS = sources([5, 3], 9)
+    target_BT = torch.cat([torch.full((2, 1), BOS), torch.randint(4, 9, (2, 12))], dim=1)
+    with torch.no_grad():
+        state = model.start_decoding(source_BS)
+        expected_BTV = model.logits(model(source_BS, target_BT))
+        for t in range(6):
+            assert torch.allclose(model.next_logits(target_BT[:, t : t + 1], state), expected_BTV[:, t], atol=1e-12)
+        swapped = torch.tensor([1, 0])
+        state.select(swapped, swapped)
+        for t in range(6, 13):
+            step = model.next_logits(target_BT[swapped, t : t + 1], state)
+            assert torch.allclose(step, expected_BTV[swapped, t], atol=1e-12)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_sentence_does_not_depend_on_its_batch(beam: int) -> None:
+    model = build(replace(RELATIVE, vocabulary_size=20), seed=5)
+    lengths = [9, 2, 5, 14, 3, 7]
+    source_BS = sources(lengths, 20)
+    settings = {"beam_size": beam, "length_penalty": 0.6, "max_extra_length": 6}
+    together = beam_search(model, source_BS, **settings)
+    for row, length in enumerate(lengths):
+        (alone,) = beam_search(model, source_BS[row : row + 1, :length], **settings)
+        assert [h.pieces for h in together[row]] == [h.pieces for h in alone]
+        assert [h.score for h in together[row]] == pytest.approx([h.score for h in alone], rel=1e-10)
+
+
+def fixed(log_p_of: dict[int, float], vocabulary_size: int = 6) -> Transformer:
+    """A model that gives every prefix the same probabilities, so that scores can be worked by hand."""
+    model = build(replace(NONE, vocabulary_size=vocabulary_size))
+    logits_V = torch.full((vocabulary_size,), -1e4, dtype=torch.float64)
+    for piece, probability in log_p_of.items():
+        logits_V[piece] = probability
+    step = model.next_logits
+    model.next_logits = lambda pieces, state: step(pieces, state) * 0 + logits_V  # type: ignore[method-assign]
+    return model
+
+
+def test_length_penalty_by_hand() -> None:
+    """p(EOS) = 0.3, p(4) = 0.7: "" scores log .3 = -1.2040; "4 4 4" log(.7^3 .3) = -2.2740, at alpha 2 over
+    (9/6)^2 = 2.25 it is -1.0107 and wins; at alpha 0 the shorter always wins.
+    """
+    model = fixed({EOS: torch.tensor(0.3).log().item(), 4: torch.tensor(0.7).log().item()})
+    source_BS = torch.tensor([[4, EOS]])
+    settings = {"beam_size": 4, "max_extra_length": 2}
+    (plain,) = beam_search(model, source_BS, length_penalty=0.0, **settings)
+    assert [h.pieces for h in plain] == [(), (4,), (4, 4), (4, 4, 4)]
+    assert [h.score for h in plain] == pytest.approx([-1.20397, -1.56065, -1.91732, -2.27400], abs=1e-5)
+    (penalised,) = beam_search(model, source_BS, length_penalty=2.0, **settings)
+    assert [h.pieces for h in penalised] == [(4, 4, 4), (4, 4), (4,), ()]
+    assert penalised[0].score == pytest.approx(-1.01067, abs=1e-5)
+    assert penalised[0].log_probability == pytest.approx(-2.27400, abs=1e-5)
+    assert penalty(7, 0.6).item() == pytest.approx(2**0.6)
+
+
+def test_equal_scores_go_to_the_lower_piece() -> None:
+    model = fixed({UNK: 0.0, EOS: 0.0, 4: 0.0, 5: 0.0})
+    (found,) = beam_search(model, torch.tensor([[4, EOS]]), beam_size=3, length_penalty=0.0, max_extra_length=1)
+    assert [h.pieces for h in found] == [(), (UNK,), (4,)]
+    assert [h.score for h in found] == pytest.approx([-1.38629, -2.77259, -2.77259], abs=1e-5)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_pad_and_bos_are_never_generated(beam: int) -> None:
+    """They are given nearly all probability; what is left is not renormalised."""
+    model = fixed({PAD: 5.0, BOS: 6.0, UNK: -1.0, EOS: -3.0, 4: 1.0, 5: 0.5})
+    (found,) = beam_search(model, torch.tensor([[4, EOS]]), beam_size=beam, length_penalty=0.6, max_extra_length=8)
+    assert all(not {PAD, BOS, EOS} & set(h.pieces) for h in found)
+    assert found[0].log_probability < -4
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_nothing_finished_at_the_limit(beam: int) -> None:
+    """EOS never among the best 2N: the best alive is returned, marked, with source (2 with EOS) + 3 pieces."""
+    model = fixed({piece: -0.1 * piece for piece in range(4, 12)}, vocabulary_size=12)
+    (found,) = beam_search(model, torch.tensor([[4, EOS, PAD]]), beam_size=beam, length_penalty=0.6, max_extra_length=3)
+    (only,) = found
+    assert (only.finished, only.pieces) == (False, (4,) * 5)
+    assert only.log_probability == pytest.approx(5 * torch.arange(8).mul(-0.1).double().log_softmax(0)[0].item())
+    assert only.score == pytest.approx(only.log_probability / (10 / 6) ** 0.6)
+
+
+def test_n_best_is_sorted_and_distinct() -> None:
+    model = build(replace(RELATIVE, vocabulary_size=15), seed=7)
+    for hypotheses in beam_search(model, sources([4, 6, 3], 15), beam_size=5, length_penalty=0.6, max_extra_length=10):
+        assert 1 <= len(hypotheses) <= 5
+        assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
+        assert len({h.pieces for h in hypotheses}) == len(hypotheses)
+
+
+def test_an_empty_batch_and_a_model_in_training() -> None:
+    model = build(NONE)
+    settings = {"beam_size": 2, "length_penalty": 0.6, "max_extra_length": 3}
+    assert beam_search(model, torch.empty(0, 4, dtype=torch.int64), **settings) == []
+    with pytest.raises(AssertionError, match=r"model\.eval\(\) first"):
+        beam_search(model.train(), torch.tensor([[4, EOS]]), **settings)
