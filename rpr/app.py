@@ -20,6 +20,13 @@ class Command(NamedTuple):
     config: str
 
 
+class Failure(NamedTuple):
+    """A job that ended with an error."""
+
+    command: str
+    error: Exception
+
+
 COMMANDS = {
     "train": Command("train one run and score it: model= position= data= optim= hardware= logger=; -m sweeps", "TrainConfig"),
     "sweep": Command("run a named sweep of sweeps/ or a file of your own: rpr-cli sweep quick [--dry-run]", "TrainConfig"),
@@ -87,31 +94,37 @@ def _run(name: str, arguments: list[str]) -> int:
     if multirun and not flags.config_dir:  # another search path: each job is checked when it starts
         for job in _expand(overrides):  # every job is checked before the first starts
             _checked(name, job)
-    failures: list[str] = []
+    failures: list[Failure] = []
     _hydra(name, arguments, _task(name, failures))
+    if failures and not multirun:
+        raise failures[0].error
+    return _told(failures)
+
+
+def _told(failures: list[Failure]) -> int:
+    """The exit code of a sweep, after a line for each job that failed."""
     for failure in failures:
-        print(f"rpr-cli: failed: {failure}", file=sys.stderr)
+        print(f"rpr-cli: failed: {failure.command}: {_one_line(failure.error) or failure.error!r}", file=sys.stderr)
     return 1 if failures else 0
 
 
-def _task(name: str, failures: list[str]) -> Callable[[Any], None]:
+def _task(name: str, failures: list[Failure]) -> Callable[[Any], None]:
+    """What Hydra runs for each job. Errors are kept instead of raised: Hydra would print its own lines round them."""
+
     def task(settings: Any) -> None:
         from hydra.core.hydra_config import HydraConfig
 
         hydra = HydraConfig.get()
         many = hydra.mode is not None and hydra.mode.name == "MULTIRUN"
-        plain = _plain(settings)
-        if many and name == "train" and plain["sweep"] is None:
-            plain["sweep"] = Path(hydra.sweep.dir).name
         overrides = [str(override) for override in hydra.overrides.task if not override.startswith("sweep=")]
         command = shlex.join(["rpr-cli", name, *overrides])
         try:
+            plain = _plain(settings)
+            if many and plain["sweep"] is None:
+                plain["sweep"] = Path(hydra.sweep.dir).name
             _dispatch(name, plain, command, own_process=many)
         except Exception as error:
-            message = _one_line(error) or f"{type(error).__name__}: {error}"
-            if not many:
-                raise
-            failures.append(f"{command}: {message}")
+            failures.append(Failure(command, error))
 
     return task
 
@@ -163,12 +176,10 @@ def _sweep(arguments: list[str]) -> int:
         for job in jobs:
             print(shlex.join(["rpr-cli", "train", *job]))
         return 0
-    failures: list[str] = []
+    failures: list[Failure] = []
     for row in rows:
         _hydra("train", ["--multirun", *row], _task("train", failures))
-    for failure in failures:
-        print(f"rpr-cli: failed: {failure}", file=sys.stderr)
-    return 1 if failures else 0
+    return _told(failures)
 
 
 def _hydra(name: str, arguments: list[str], task: Callable[[Any], None]) -> None:

@@ -58,15 +58,17 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, d_model: int) -> None:
         super().__init__()
         self.d_model = d_model
-        self.register_buffer("table_LM", sinusoids(256, d_model), persistent=False)
-        self.table_LM: Tensor
+        # No buffer: DDP would compare buffers between ranks, and this one grows with the longest sentence a rank met.
+        self._table_LM = sinusoids(256, d_model)
 
-    def forward(self, first: int, length: int) -> Tensor:
+    def forward(self, first: int, length: int, device: torch.device) -> Tensor:
         """Vectors of positions first .. first + length - 1: [L, M]."""
-        if first + length > self.table_LM.shape[0]:
-            grown = sinusoids(2 * (first + length), self.d_model)
-            self.table_LM = grown.to(self.table_LM)
-        return self.table_LM[first : first + length]
+        with torch.inference_mode(False):  # a table grown while decoding must serve training afterwards
+            if first + length > self._table_LM.shape[0]:
+                self._table_LM = sinusoids(2 * (first + length), self.d_model)
+            if self._table_LM.device != device:
+                self._table_LM = self._table_LM.to(device)
+        return self._table_LM[first : first + length]
 
 
 class LearnedPositions(nn.Module):
@@ -81,9 +83,9 @@ class LearnedPositions(nn.Module):
         self.weight_LM = nn.Parameter(torch.empty(num_positions, d_model))
         nn.init.normal_(self.weight_LM, std=d_model**-0.5)
 
-    def forward(self, first: int, length: int) -> Tensor:
+    def forward(self, first: int, length: int, device: torch.device) -> Tensor:
         """Vectors of positions first .. first + length - 1: [L, M]."""
-        positions = torch.arange(first, first + length, device=self.weight_LM.device)
+        positions = torch.arange(first, first + length, device=device)
         return self.weight_LM[positions.clamp(max=self.weight_LM.shape[0] - 1)]
 
 

@@ -269,7 +269,7 @@ class Transformer(nn.Module):
         x_BTM = F.embedding(pieces_BT, self.embedding_VM) * math.sqrt(self.shape.d_model)
         x_BTM = x_BTM.masked_fill((pieces_BT == self.shape.bos)[..., None], 0.0)
         if positions is not None:
-            x_BTM = x_BTM + positions(first, pieces_BT.shape[1]).to(x_BTM.dtype)
+            x_BTM = x_BTM + positions(first, pieces_BT.shape[1], pieces_BT.device).to(x_BTM.dtype)
         dropped: Tensor = self.dropout(x_BTM)
         return dropped
 

@@ -13,6 +13,16 @@ import torch.nn.functional as F
 
 from rpr.model.attention import attend, collect, reference, spread
 
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Tensors this small gain nothing from threads, and on a busy machine wait for them (measured: 60 s, not 12)."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 D_HEAD, HEADS = 3, 2
 FORMS = pytest.mark.parametrize("form", [reference, attend], ids=["reference", "attend"])
 PLACES = pytest.mark.parametrize(

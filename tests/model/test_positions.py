@@ -20,6 +20,8 @@ from rpr.model.positions import (
     sinusoids,
 )
 
+CPU = torch.device("cpu")
+
 
 def test_rows_of_ten_positions_with_k_3_are_the_matrix_of_the_paper():
     assert relative_rows(10, 10, 3).tolist() == [
@@ -92,28 +94,37 @@ def test_an_odd_width_has_no_sinusoids():
 @pytest.mark.parametrize("first, length", [(0, 5), (3, 4), (255, 1), (255, 2), (250, 700), (5000, 3)])
 def test_sinusoidal_positions_are_rows_of_the_table_as_far_as_asked(first, length):
     positions = SinusoidalPositions(8)
-    torch.testing.assert_close(positions(first, length), sinusoids(first + length, 8)[first:], rtol=0, atol=0)
+    torch.testing.assert_close(positions(first, length, CPU), sinusoids(first + length, 8)[first:], rtol=0, atol=0)
 
 
-def test_sinusoidal_positions_keep_their_precision_when_they_grow_and_stay_out_of_checkpoints():
-    positions = SinusoidalPositions(8).to(torch.float64)
-    assert positions(1000, 2).dtype == torch.float64
-    assert list(positions.parameters()) == []
+def test_sinusoidal_positions_stay_out_of_parameters_buffers_and_checkpoints():
+    positions = SinusoidalPositions(8)
+    positions(1000, 2, CPU)
+    assert [*positions.parameters(), *positions.buffers()] == []
     assert positions.state_dict() == {}
+
+
+def test_a_table_grown_while_decoding_serves_training_afterwards():
+    positions = SinusoidalPositions(8)
+    with torch.inference_mode():
+        positions(1000, 2, CPU)
+    x = torch.ones(2, 8, requires_grad=True)
+    (x * positions(1000, 2, CPU)).sum().backward()  # an inference tensor cannot be saved for backward
+    assert torch.equal(x.grad, sinusoids(1002, 8)[1000:])
 
 
 def test_learned_positions_are_rows_of_their_weight_and_the_last_one_beyond():
     positions = LearnedPositions(5, 3)
     weight = positions.weight_LM
-    torch.testing.assert_close(positions(0, 5), weight, rtol=0, atol=0)
-    torch.testing.assert_close(positions(1, 2), weight[1:3], rtol=0, atol=0)
-    torch.testing.assert_close(positions(3, 4), weight[[3, 4, 4, 4]], rtol=0, atol=0)
-    torch.testing.assert_close(positions(100, 2), weight[[4, 4]], rtol=0, atol=0)
+    torch.testing.assert_close(positions(0, 5, CPU), weight, rtol=0, atol=0)
+    torch.testing.assert_close(positions(1, 2, CPU), weight[1:3], rtol=0, atol=0)
+    torch.testing.assert_close(positions(3, 4, CPU), weight[[3, 4, 4, 4]], rtol=0, atol=0)
+    torch.testing.assert_close(positions(100, 2, CPU), weight[[4, 4]], rtol=0, atol=0)
 
 
 def test_learned_positions_learn_where_they_were_asked():
     positions = LearnedPositions(5, 3)
-    positions(2, 4).sum().backward()  # positions 2, 3, 4, 5: the last two share row 4
+    positions(2, 4, CPU).sum().backward()  # positions 2, 3, 4, 5: the last two share row 4
     assert positions.weight_LM.grad[:, 0].tolist() == [0, 0, 1, 1, 2]
 
 
