@@ -28,8 +28,12 @@ class Failure(NamedTuple):
 
 
 COMMANDS = {
-    "train": Command("train one run and score it: model= position= data= optim= hardware= logger=; -m sweeps", "TrainConfig"),
-    "sweep": Command("run a named sweep of sweeps/ or a file of your own: rpr-cli sweep quick [--dry-run]", "TrainConfig"),
+    "train": Command(
+        "train one run and score it: model= position= data= optim= hardware= logger=; -m sweeps", "TrainConfig"
+    ),
+    "sweep": Command(
+        "run a named sweep of sweeps/ or a file of your own: rpr-cli sweep quick [--dry-run]", "TrainConfig"
+    ),
     "report": Command("tables beside the paper's, plots and one HTML page, from local records", "ReportConfig"),
     "evaluate": Command("translate and score a trained run again: run=runs/...", "EvaluateConfig"),
     "translate": Command("translate stdin line by line: run=runs/...", "TranslateConfig"),
@@ -66,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("RPR_DEBUG"):
             raise
-        message = _one_line(error)
+        message = _one_line(error, name)
         if message is None:
             raise
         print(f"rpr-cli: {message}", file=sys.stderr)
@@ -76,7 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _usage() -> str:
     lines = ["usage: rpr-cli COMMAND [setting=value ...] [Hydra flags]", ""]
     lines += [f"  {name:<10} {command.purpose}" for name, command in COMMANDS.items()]
-    lines += ["", "`rpr-cli COMMAND --help` lists the groups and settings; `--cfg job` shows the composed configuration."]
+    lines += [
+        "",
+        "`rpr-cli COMMAND --help` lists the groups and settings; `--cfg job` shows the composed configuration.",
+    ]
     return "\n".join(lines)
 
 
@@ -104,7 +111,8 @@ def _run(name: str, arguments: list[str]) -> int:
 def _told(failures: list[Failure]) -> int:
     """The exit code of a sweep, after a line for each job that failed."""
     for failure in failures:
-        print(f"rpr-cli: failed: {failure.command}: {_one_line(failure.error) or failure.error!r}", file=sys.stderr)
+        reason = _one_line(failure.error) or repr(failure.error)
+        print(f"rpr-cli: failed: {failure.command}: {reason}", file=sys.stderr)
     return 1 if failures else 0
 
 
@@ -167,7 +175,11 @@ def _sweep(arguments: list[str]) -> int:
     if flags:
         raise ConfigError(f"sweep: {flags[0]} is no flag of sweep; give overrides (data=..., seed=1,2) or --dry-run")
     overrides = [a for a in arguments[1:] if a != "--dry-run"]
-    rows = [[*plan.overrides, *row, *overrides, f"sweep={plan.name}"] for row in plan.rows]
+    given = {_key(override) for override in overrides}
+    rows = [
+        [*(word for word in (*plan.overrides, *row) if _key(word) not in given), *overrides, f"sweep={plan.name}"]
+        for row in plan.rows
+    ]
     jobs = [job for row in rows for job in _expand(row)]
     for job in jobs:
         _checked("train", job)
@@ -180,6 +192,10 @@ def _sweep(arguments: list[str]) -> int:
     for row in rows:
         _hydra("train", ["--multirun", *row], _task("train", failures))
     return _told(failures)
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
 
 
 def _hydra(name: str, arguments: list[str], task: Callable[[Any], None]) -> None:
@@ -240,8 +256,8 @@ def _plain(settings: Any) -> dict[str, Any]:
     return plain
 
 
-def _one_line(error: BaseException) -> str | None:
-    """The text of an error that is the user's to mend, on one line; None for any other."""
+def _one_line(error: BaseException, name: str = "train") -> str | None:
+    """The text of an error that is the user's to mend, on one line; None for any other. `name` is the command."""
     from hydra.errors import HydraException, MissingConfigException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -253,13 +269,13 @@ def _one_line(error: BaseException) -> str | None:
     if isinstance(error, (HydraException, OmegaConfBaseException)):
         lines = [line.strip() for line in str(error).splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
         text = "; ".join(line.rstrip(".;") for line in lines)
-        unknown = _unknown_key(text)
+        unknown = _unknown_key(text, name)
         return unknown or text
     return None
 
 
-def _unknown_key(text: str) -> str | None:
-    """`Could not override 'model.kk'...` with the settings that exist there."""
+def _unknown_key(text: str, name: str) -> str | None:
+    """`Could not override 'model.kk'...` with the settings that the command has there."""
     import re
 
     from rpr import config
@@ -267,14 +283,15 @@ def _unknown_key(text: str) -> str | None:
     found = re.match(r"Could not override '(?:[\w/]+@)?([\w.]+)'", text)
     if found is None:
         return None
-    *path, last = found[1].split(".")
-    kinds = [getattr(config, command.config) for command in COMMANDS.values()]
-    for kind in kinds:
+    path = found[1].split(".")
+    kind = getattr(config, COMMANDS[name].config)
+    for depth, part in enumerate(path):
+        if part not in kind.model_fields:
+            return f"{'.'.join(path[: depth + 1])}: no such setting" + did_you_mean(part, kind.model_fields)
         try:
-            section = config.section_at(kind, tuple(path))
-        except (KeyError, StopIteration):
-            continue
-        return f"{found[1]}: no such setting" + did_you_mean(last, section.model_fields)
+            kind = config.section_at(kind, (part,))
+        except StopIteration:  # a plain value
+            break
     return None
 
 

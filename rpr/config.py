@@ -8,7 +8,16 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from rpr.errors import ConfigError, did_you_mean
 
@@ -19,7 +28,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class Section(BaseModel):
     """A part of the configuration."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False, protected_namespaces=())
 
 
 class RelativeDefaults(Section):
@@ -100,7 +109,9 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def one_source(self) -> DataConfig:
         if self.source_language == self.target_language:
-            raise ValueError(f"source_language and target_language are both {self.source_language!r}; a pair has two languages")
+            raise ValueError(
+                f"source_language and target_language are both {self.source_language!r}; a pair has two languages"
+            )
         if self.synthetic is not None and self.path is not None:
             raise ValueError("path: the synthetic corpus is generated, not read; choose another data= with data.path")
         if self.synthetic is None and self.hub is None and self.path is None:

@@ -15,7 +15,9 @@ from rpr.results.report import build_report
 def run(config: ReportConfig) -> None:
     root = Path(config.runs_dir)
     if not root.exists():
-        raise RecordError(f"runs_dir: {root} does not exist; train something first (rpr-cli sweep quick) or name another runs_dir=")
+        raise RecordError(
+            f"runs_dir: {root} does not exist; train something first (rpr-cli sweep quick) or name another runs_dir="
+        )
     found = find_records(root, config.sweep)
     name = config.sweep or "all"
     title = config.title or (f"Sweep {config.sweep}" if config.sweep else "All runs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -13,32 +14,30 @@ from rpr.evaluation.bleu import all_scores
 from rpr.evaluation.translate import translate_split
 from rpr.model.transformer import Transformer
 from rpr.results.record import Score, replace_file
-
-
-def device_of(config: TrainConfig) -> torch.device:
-    return torch.device("cuda" if config.hardware.accelerator == "gpu" else "cpu")
+from rpr.training import runtime
 
 
 def score_splits(
     config: TrainConfig, data: PreparedData, model: Transformer, checkpoint: str, run_dir: Path
 ) -> tuple[Score, ...]:
     """Scores of every split that the evaluation names and the data has; hypotheses are left beside the record."""
-    evaluation = config.evaluation
+    evaluation, device = config.evaluation, runtime.torch_device(config.hardware)
     scores: list[Score] = []
     for split in evaluation.test_splits:
         if split not in data.splits:
             continue
         print(f"translating {split} ({len(data.split(split))} sentences, beam {evaluation.beam_size})", file=sys.stderr)
-        hypotheses = translate_split(
-            model,
-            data.split(split),
-            data.vocabulary,
-            beam_size=evaluation.beam_size,
-            length_penalty=evaluation.length_penalty,
-            max_extra_length=evaluation.max_extra_length,
-            max_tokens_per_batch=evaluation.max_tokens_per_batch,
-            device=device_of(config),
-        )
+        with torch.autocast(device.type, torch.bfloat16, enabled=config.hardware.precision == "bf16"):
+            hypotheses = translate_split(
+                model,
+                data.split(split),
+                data.vocabulary,
+                beam_size=evaluation.beam_size,
+                length_penalty=evaluation.length_penalty,
+                max_extra_length=evaluation.max_extra_length,
+                max_tokens_per_batch=evaluation.max_tokens_per_batch,
+                device=device,
+            )
         sources, references = data.text(split)
         for kind, lines in (("sources", sources), ("references", references), ("hypotheses", hypotheses)):
             replace_file(run_dir / f"{split}.{kind}.txt", "".join(line + "\n" for line in lines))
@@ -58,3 +57,11 @@ def score_splits(
             for metric in all_scores(hypotheses, references, config.data.target_language)
         )
     return tuple(scores)
+
+
+def score_lines(scores: Iterable[Score]) -> list[str]:
+    """One line a score: split, metric, number, sentences, signature."""
+    return [
+        f"  {score.split:<11} {score.metric:<15} {score.score:6.2f}  {score.num_sentences} sentences  {score.signature}"
+        for score in scores
+    ]

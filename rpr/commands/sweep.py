@@ -53,12 +53,17 @@ def read(name: str) -> Plan:
         raise ConfigError(f"{path}: a sweep has the keys description, overrides and jobs (a list of override lines)")
     if not NAME.fullmatch(path.stem):
         raise ConfigError(f"{path}: the file's name is the sweep's; use letters, digits, '.', '_' and '-'")
-    lines = [*content.get("overrides", []), *content["jobs"]]
-    if not content["jobs"] or not all(isinstance(line, str) for line in lines):
-        raise ConfigError(f"{path}: overrides and jobs are lists of text, e.g. 'position=none seed=1,2'; jobs is not empty")
-    return Plan(
-        name=path.stem,
-        description=str(content.get("description", "")),
-        overrides=tuple(word for line in content.get("overrides", []) for word in shlex.split(line)),
-        rows=tuple(tuple(shlex.split(line)) for line in content["jobs"]),
-    )
+    overrides, jobs = content.get("overrides") or [], content["jobs"]
+    if not isinstance(overrides, list) or not jobs or not all(isinstance(line, str) for line in [*overrides, *jobs]):
+        raise ConfigError(
+            f"{path}: overrides and jobs are lists of text, e.g. 'position=none seed=1,2'; jobs is not empty"
+        )
+    try:
+        return Plan(
+            name=path.stem,
+            description=str(content.get("description", "")),
+            overrides=tuple(word for line in overrides for word in shlex.split(line)),
+            rows=tuple(tuple(shlex.split(line)) for line in jobs),
+        )
+    except ValueError as error:
+        raise ConfigError(f"{path}: a quotation mark is left open ({error})") from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ def run(config: TrainConfig, *, command: str, own_process: bool = False) -> Path
 
 def work(config: TrainConfig, run_dir: Path) -> None:
     """What each rank does: fit; then the first alone translates, scores and closes the record."""
-    from rpr.commands.scoring import device_of, score_splits
+    from rpr.commands.scoring import score_splits
     from rpr.evaluation.bleu import sacrebleu_13a
     from rpr.evaluation.translate import translate_split
     from rpr.model.transformer import Transformer
@@ -74,7 +73,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
                 length_penalty=config.evaluation.length_penalty,
                 max_extra_length=config.evaluation.max_extra_length,
                 max_tokens_per_batch=config.evaluation.max_tokens_per_batch,
-                device=device_of(config),
+                device=runtime.torch_device(config.hardware),
                 limit=sentences,
             )
             return sacrebleu_13a(hypotheses, data.text("validation")[1][:sentences]).score
@@ -86,7 +85,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
         weights, checkpoint = fit.averaged_weights(run_dir, config.optim.average_checkpoints)
         model = Transformer(shape_of(config, len(data.vocabulary)))
         model.load_state_dict(weights)
-        scores = score_splits(config, data, model.to(device_of(config)).eval(), checkpoint, run_dir)
+        scores = score_splits(config, data, model.to(runtime.torch_device(config.hardware)).eval(), checkpoint, run_dir)
         summary = {f"{score.split}/{score.metric}": score.score for score in scores}
         summary |= {"steps_per_second": outcome.steps_per_second, "validation_loss": outcome.validation_loss}
         record = read_record(run_dir / RECORD_NAME)
@@ -186,7 +185,9 @@ def _begin(config: TrainConfig, command: str, run_dir: Path) -> Path:
         replace_file(job, json.dumps(config.model_dump(mode="json"), indent=2))
         replace_file(run_dir / "config.yaml", _as_yaml(config))
     except OSError as error:
-        raise ConfigError(f"runs_dir: {run_dir} cannot be written ({error.strerror}); choose another runs_dir=...") from None
+        raise ConfigError(
+            f"runs_dir: {run_dir} cannot be written ({error.strerror}); choose another runs_dir=..."
+        ) from None
     return job
 
 
@@ -198,16 +199,10 @@ def _as_yaml(config: TrainConfig) -> str:
 
 
 def _prepare(config: TrainConfig) -> Any:
+    from rpr.commands.prepare import progress
     from rpr.data.cache import prepare
 
-    last = [0.0]
-
-    def progress(done: int, total: int, what: str) -> None:
-        if done == total or time.monotonic() - last[0] > 5:
-            last[0] = time.monotonic()
-            print(f"{config.data.name}: {what} {done:,}/{total:,}", file=sys.stderr, flush=True)
-
-    return prepare(config.data, progress)
+    return prepare(config.data, progress(config.data.name))
 
 
 def _data_record(config: TrainConfig, data: Any) -> DataRecord:
@@ -252,11 +247,12 @@ def _mark_failed(run_dir: Path, error: BaseException) -> None:
 
 def _tell(run_dir: Path) -> None:
     """The result of a run, in a few lines on stdout."""
+    from rpr.commands.scoring import score_lines
+
     record = read_record(run_dir / RECORD_NAME)
     synthetic = " (synthetic data)" if record.synthetic else ""
     print(f"{record.name}{synthetic}: {run_dir}")
-    for score in record.scores:
-        print(f"  {score.split:<11} {score.metric:<15} {score.score:6.2f}  {score.num_sentences} sentences  {score.signature}")
+    print("\n".join(score_lines(record.scores)))
     if record.training is not None and record.training.steps_per_second is not None:
         training = record.training
         print(

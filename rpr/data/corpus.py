@@ -513,7 +513,7 @@ def _datasets_call(data: DataConfig, call: Callable[[DataConfig, str | None], An
         raise DataError(
             f"data.hub: the hub has no dataset {source}, or it asks for a login; check the name, or {otherwise}"
         ) from None
-    except Exception as error:  # noqa: BLE001 the library raises many kinds, down to its Arrow reader's
+    except Exception as error:
         root: BaseException = error
         while isinstance(root, datasets.exceptions.DatasetGenerationError) and (root.__cause__ or root.__context__):
             root = root.__cause__ or root.__context__ or root

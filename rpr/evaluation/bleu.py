@@ -16,8 +16,8 @@ from importlib.metadata import version
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
-from sacremoses import MosesPunctNormalizer, MosesTokenizer  # type: ignore[import-untyped]
-from sacremoses.corpus import NonbreakingPrefixes  # type: ignore[import-untyped]
+from sacremoses import MosesPunctNormalizer, MosesTokenizer
+from sacremoses.corpus import NonbreakingPrefixes
 
 from rpr.errors import DataError
 

@@ -136,7 +136,7 @@ def _occurring_rows(num_queries: int, num_keys: int, num_rows: int, first_query:
     first = max(-clip_distance, min(clip_distance, lowest))
     last = max(-clip_distance, min(clip_distance, highest))
     left = min(max(0, -clip_distance - lowest), highest - lowest)
-    right = min(max(0, highest - clip_distance), highest - lowest)
+    right = max(0, highest - clip_distance)
     return first + clip_distance, last + clip_distance, left, right
 
 
@@ -182,7 +182,7 @@ def _distances_to_keys(by_distance_BHQC: Tensor, num_keys: int) -> Tensor:
     width = num_distances - 1
     flat = by_distance_BHQC.reshape(*batch, num_queries * num_distances)
     cut = flat[..., num_queries - 1 : num_queries - 1 + num_queries * width]
-    return cut.unflatten(-1, (num_queries, width))[..., :num_keys]
+    return cut.reshape(*batch, num_queries, width)[..., :num_keys]
 
 
 def _keys_to_distances(weights_BHQK: Tensor) -> Tensor:
@@ -193,4 +193,4 @@ def _keys_to_distances(weights_BHQK: Tensor) -> Tensor:
     num_distances = num_queries + num_keys - 1
     padded = F.pad(weights_BHQK, (0, num_distances - 1 - num_keys))
     flat = F.pad(padded.flatten(-2), (num_queries - 1, 1))
-    return flat.unflatten(-1, (num_queries, num_distances))
+    return flat.view(*batch, num_queries, num_distances)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -138,13 +139,13 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.self_attention = SelfAttention(shape, tables)
         self.feed_forward = FeedForward(shape)
-        self.residuals = nn.ModuleList([Residual(shape) for _ in range(2)])
+        self.around_attention = Residual(shape)
+        self.around_feed_forward = Residual(shape)
 
     def forward(self, x_BSM: Tensor, mask: Tensor) -> Tensor:
-        first, second = self.residuals
-        x_BSM = first.after(x_BSM, self.self_attention(first.before(x_BSM), mask))
-        out: Tensor = second.after(x_BSM, self.feed_forward(second.before(x_BSM)))
-        return out
+        attended_BSM = self.self_attention(self.around_attention.before(x_BSM), mask)
+        x_BSM = self.around_attention.after(x_BSM, attended_BSM)
+        return self.around_feed_forward.after(x_BSM, self.feed_forward(self.around_feed_forward.before(x_BSM)))
 
 
 class DecoderLayer(nn.Module):
@@ -153,7 +154,9 @@ class DecoderLayer(nn.Module):
         self.self_attention = SelfAttention(shape, tables)
         self.cross_attention = CrossAttention(shape)
         self.feed_forward = FeedForward(shape)
-        self.residuals = nn.ModuleList([Residual(shape) for _ in range(3)])
+        self.around_attention = Residual(shape)
+        self.around_cross_attention = Residual(shape)
+        self.around_feed_forward = Residual(shape)
 
     def forward(
         self,
@@ -163,15 +166,15 @@ class DecoderLayer(nn.Module):
         memory_mask: Tensor,
         cache: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        first, second, third = self.residuals
-        attended, cache = self.self_attention.with_cache(first.before(x_BTM), self_mask, cache)
-        x_BTM = first.after(x_BTM, attended)
+        attended, cache = self.self_attention.with_cache(self.around_attention.before(x_BTM), self_mask, cache)
+        x_BTM = self.around_attention.after(x_BTM, attended)
         # While decoding, the N hypotheses of a sentence are N queries to its one memory.
-        queries = second.before(x_BTM)
+        queries = self.around_cross_attention.before(x_BTM)
         num_sources = memory[0].shape[0]
         crossed = self.cross_attention(queries.reshape(num_sources, -1, queries.shape[-1]), memory, memory_mask)
-        x_BTM = second.after(x_BTM, crossed.reshape_as(x_BTM))
-        return third.after(x_BTM, self.feed_forward(third.before(x_BTM))), cache
+        x_BTM = self.around_cross_attention.after(x_BTM, crossed.reshape_as(x_BTM))
+        transformed = self.feed_forward(self.around_feed_forward.before(x_BTM))
+        return self.around_feed_forward.after(x_BTM, transformed), cache
 
 
 @dataclass
@@ -212,6 +215,10 @@ class Transformer(nn.Module):
         self.encoder_norm = nn.Identity() if final is None else final(shape.d_model, eps=shape.norm_epsilon)
         self.decoder_norm = nn.Identity() if final is None else final(shape.d_model, eps=shape.norm_epsilon)
 
+    @property
+    def _decoder_layers(self) -> list[DecoderLayer]:
+        return [cast(DecoderLayer, layer) for layer in self.decoder]
+
     def encode(self, source_BS: Tensor) -> tuple[Tensor, Tensor]:
         """Pieces (with EOS, padded) to memory [B, S, M] and the mask of its real positions, bool [B, 1, 1, S]."""
         mask = (source_BS != self.shape.pad)[:, None, None, :]
@@ -226,7 +233,7 @@ class Transformer(nn.Module):
         length = target_input_BT.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool, device=target_input_BT.device).tril()
         x_BTM = self._embed(target_input_BT, self.target_positions, first=0)
-        for layer in self.decoder:
+        for layer in self._decoder_layers:
             x_BTM, _ = layer(x_BTM, causal, layer.cross_attention.project_memory(memory_BSM), memory_mask)
         hidden_BTM: Tensor = self.decoder_norm(x_BTM)
         return hidden_BTM
@@ -241,7 +248,7 @@ class Transformer(nn.Module):
 
     def start_decoding(self, source_BS: Tensor) -> DecoderState:
         memory_BSM, mask = self.encode(source_BS)
-        memories = [layer.cross_attention.project_memory(memory_BSM) for layer in self.decoder]
+        memories = [layer.cross_attention.project_memory(memory_BSM) for layer in self._decoder_layers]
         return DecoderState(memories=memories, memory_mask=mask, caches=[None] * len(self.decoder))
 
     def next_logits(self, pieces_BT: Tensor, state: DecoderState) -> Tensor:
@@ -258,7 +265,7 @@ class Transformer(nn.Module):
         x_BTM = self._embed(pieces_BT, self.target_positions, first=state.length)
         if length > 1 and x_BTM.shape[0] != state.memory_mask.shape[0]:
             raise ValueError("several pieces at once need one hypothesis a source")
-        for index, layer in enumerate(self.decoder):
+        for index, layer in enumerate(self._decoder_layers):
             x_BTM, state.caches[index] = layer(
                 x_BTM, mask, state.memories[index], state.memory_mask, state.caches[index]
             )
@@ -304,7 +311,7 @@ def _projection(d_model: int, parts: int) -> nn.Linear:
 
 def _split(x_BTM: Tensor, num_heads: int) -> Tensor:
     """[B, T, M] -> [B, H, T, D]."""
-    return x_BTM.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+    return x_BTM.view(*x_BTM.shape[:2], num_heads, -1).transpose(1, 2)
 
 
 def _join(x_BHTD: Tensor) -> Tensor:

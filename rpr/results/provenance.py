@@ -10,7 +10,17 @@ from pathlib import Path
 
 from rpr.results.record import Git
 
-PACKAGES = ("rpr", "torch", "pytorch-lightning", "hydra-core", "wandb", "sacrebleu", "sentencepiece", "datasets", "numpy")
+PACKAGES = (
+    "rpr",
+    "torch",
+    "pytorch-lightning",
+    "hydra-core",
+    "wandb",
+    "sacrebleu",
+    "sentencepiece",
+    "datasets",
+    "numpy",
+)
 
 
 def now() -> str:

@@ -34,7 +34,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: no such checkpoint") from None
     except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DataError(f"{path}: cannot be read as a checkpoint ({reason[:120]}); delete it and use an earlier one") from None
+        raise DataError(
+            f"{path}: cannot be read as a checkpoint ({reason[:120]}); delete it and use an earlier one"
+        ) from None
     if not isinstance(loaded, dict) or "state_dict" not in loaded:
         raise DataError(f"{path}: holds no state_dict; give a checkpoint that rpr-cli train wrote")
     return loaded

@@ -14,6 +14,7 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from rpr.data.batches import Batch
+from rpr.training.module import TranslationModule
 
 WARM_UP_STEPS = 10  # left out of every speed: allocators, caches and kernels settle in them
 LOG_EVERY = 25
@@ -124,7 +125,8 @@ class Metrics(pl.Callback):
         seconds, steps, source, target = (a - b for a, b in zip(now, self._last, strict=True))
         self._last = now
         # One micro-batch's share of the step's loss, so scaled to the whole step by chance, not exactly.
-        loss = pl_module.last_train_loss
+        loss = _shell(pl_module).last_train_loss
+        assert loss is not None
         row: dict[str, Any] = {"train/loss": float(loss), "learning_rate": trainer.optimizers[0].param_groups[0]["lr"]}
         if steps and seconds > 0:
             row["steps_per_second"] = steps / seconds
@@ -135,7 +137,7 @@ class Metrics(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.sanity_checking or not trainer.is_global_zero:
             return
-        row: dict[str, Any] = {"validation/loss": pl_module.last_validation_loss}
+        row: dict[str, Any] = {"validation/loss": _shell(pl_module).last_validation_loss}
         if self.translate is not None:
             row["validation/bleu"] = self.translate(pl_module)
         self._write(trainer, trainer.global_step, row)
@@ -149,6 +151,11 @@ class Metrics(pl.Callback):
         if not sys.stderr.isatty():
             shown = "  ".join(f"{name} {value:.4g}" for name, value in row.items() if "source" not in name)
             print(f"step {step}/{trainer.max_steps}  {shown}", file=sys.stderr, flush=True)
+
+
+def _shell(module: pl.LightningModule) -> TranslationModule:
+    assert isinstance(module, TranslationModule)
+    return module
 
 
 def _synchronise() -> None:

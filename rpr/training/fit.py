@@ -107,7 +107,7 @@ def fit(
     seconds, steps, source, target = stopwatch.reading()
     measured = steps > 0 and seconds > 0
     peak, kind = runtime.peak_memory(hardware)
-    train_loss = getattr(module, "last_train_loss", None)
+    train_loss = module.last_train_loss
     return Outcome(
         steps=trainer.global_step,
         parameters=sum(p.numel() for p in module.parameters()),
@@ -119,7 +119,7 @@ def fit(
         peak_memory_bytes=peak,
         peak_memory_kind=kind,
         train_loss=None if train_loss is None else float(train_loss),
-        validation_loss=getattr(module, "last_validation_loss", None),
+        validation_loss=module.last_validation_loss,
     )
 
 
@@ -140,7 +140,12 @@ def _quieten() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for name in ("pytorch_lightning", "lightning.pytorch", "pytorch_lightning.utilities.rank_zero"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    for message in (".*does not have many workers.*", ".*IterableDataset.*", ".*Checkpoint directory.*", ".*mid-epoch.*"):
+    for message in (
+        ".*does not have many workers.*",
+        ".*IterableDataset.*",
+        ".*Checkpoint directory.*",
+        ".*mid-epoch.*",
+    ):
         warnings.filterwarnings("ignore", message)
 
 

@@ -15,7 +15,16 @@ from pathlib import Path
 from rpr.config import HardwareConfig
 from rpr.errors import ConfigError, RunError
 
-_RANK_VARIABLES = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+_RANK_VARIABLES = (
+    "LOCAL_RANK",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "NODE_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 GRACE_SECONDS = 15
 
 

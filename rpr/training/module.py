@@ -8,7 +8,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from rpr.config import TrainConfig
+from rpr.config import ModelConfig, PositionConfig, TrainConfig
 from rpr.data.batches import Batch
 from rpr.model.transformer import Shape, Transformer
 from rpr.training.loss import label_smoothed_loss
@@ -16,8 +16,12 @@ from rpr.training.schedule import learning_rate
 
 
 def shape_of(config: TrainConfig, vocabulary_size: int) -> Shape:
-    """The model that a configuration asks for, over a vocabulary of this size."""
-    model, position = config.model, config.position
+    """The model of a run, over a vocabulary of this size."""
+    return transformer_shape(config.model, config.position, vocabulary_size)
+
+
+def transformer_shape(model: ModelConfig, position: PositionConfig, vocabulary_size: int) -> Shape:
+    """The model that two configurations ask for together, over a vocabulary of this size."""
     return Shape(
         vocabulary_size=vocabulary_size,
         num_layers=model.num_layers,
@@ -47,6 +51,8 @@ class TranslationModule(pl.LightningModule):
     def __init__(self, config: TrainConfig, vocabulary_size: int) -> None:
         super().__init__()
         self.config = config
+        self.last_train_loss: Tensor | None = None  # of the last micro-batch
+        self.last_validation_loss: float | None = None
         torch.manual_seed(config.seed)
         self.model = Transformer(shape_of(config, vocabulary_size))
 
@@ -66,7 +72,9 @@ class TranslationModule(pl.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         loss_sum = self._loss_sum(batch, smoothing=0.0)
-        self.validation_sums.append(torch.stack([loss_sum.double(), loss_sum.new_tensor(batch.num_target_tokens).double()]))
+        self.validation_sums.append(
+            torch.stack([loss_sum.double(), loss_sum.new_tensor(batch.num_target_tokens).double()])
+        )
 
     def on_validation_epoch_start(self) -> None:
         self.validation_sums: list[Tensor] = []
@@ -82,7 +90,8 @@ class TranslationModule(pl.LightningModule):
         # Only real positions meet the vocabulary: padding would cost a row of V logits each.
         logits_NV = self.model.logits(hidden_BTM[real_BT])
         if logits_NV.shape[0] == 0:  # an empty share of a step: a zero that every parameter can be asked about
-            return hidden_BTM.sum() * 0.0
+            nothing: Tensor = hidden_BTM.sum() * 0.0
+            return nothing
         return label_smoothed_loss(logits_NV.float(), batch.target_output_BT[real_BT], smoothing)
 
     def configure_optimizers(self) -> Any:

@@ -93,3 +93,8 @@ def is_rank() -> bool:
 
 def is_first_rank() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
+
+
+def torch_device(hardware: HardwareConfig) -> torch.device:
+    """Where one process decodes."""
+    return torch.device("cuda" if hardware.accelerator == "gpu" else "cpu")

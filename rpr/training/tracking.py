@@ -91,7 +91,9 @@ def _logger(config: TrainConfig, run_dir: Path, synthetic: bool, *, offline: boo
             finish_timeout=config.logger.finish_timeout_seconds,
         ),
     )
-    logger.experiment.config.update({**flat(config), **config.model_dump(mode="json", exclude={"seed", "sweep"})}, allow_val_change=True)
+    logger.experiment.config.update(
+        {**flat(config), **config.model_dump(mode="json", exclude={"seed", "sweep"})}, allow_val_change=True
+    )
     return logger
 
 

@@ -1,0 +1,54 @@
+# Everything a person or CI does here, by name. `make help` prints this list.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+
+.PHONY: help demo test test-slow lint type bench package clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 12
+
+# The pins of constraints.txt decide the versions; pyproject.toml only says which ranges are right.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,slurm,parallel]'
+	@touch $@
+
+demo: $(READY)  ## set up, sweep the clip distance on the synthetic corpus, show table and plot (about 15 minutes)
+	$(BIN)/rpr-cli sweep quick
+	$(BIN)/rpr-cli report sweep=quick
+
+test: $(READY)  ## the tests a change must pass
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-slow: $(READY)  ## the long tests, and those that need a GPU
+	$(BIN)/python -m pytest -m "slow or gpu"
+
+lint: $(READY)  ## style, format and the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+type: $(READY)  ## strict types
+	$(BIN)/python -m mypy
+
+bench: $(READY)  ## steps/s of the position variants, side by side
+	$(BIN)/rpr-cli bench
+
+package: $(READY)  ## build the wheel and prove it in a fresh environment, from an empty folder
+	rm -rf dist
+	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps -w dist .
+	@set -e; folder=$$(mktemp -d); wheel=$$(ls $(CURDIR)/dist/rpr-*.whl); \
+	trap 'rm -rf "$$folder"' EXIT; \
+	$(PYTHON) -m venv $$folder/venv; \
+	$$folder/venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt "$$wheel"; \
+	mkdir $$folder/empty; cd $$folder/empty; \
+	$$folder/venv/bin/rpr-cli train --cfg job model=big hardware=8xgpu > $$folder/job.yaml; \
+	grep -q 'name: wmt14_en_de' $$folder/job.yaml; grep -q 'max_steps: 300000' $$folder/job.yaml; \
+	$$folder/venv/bin/rpr-cli sweep quick --dry-run > $$folder/jobs; test $$(wc -l < $$folder/jobs) -eq 7; \
+	$$folder/venv/bin/rpr-cli train --cfg job model=nope 2> $$folder/refusal && exit 1; \
+	grep -q 'no such choice' $$folder/refusal; echo "the wheel works from an empty folder: $$wheel"
+
+clean:  ## forget what was built (not the runs)
+	rm -rf dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,40 @@
+"""rpr-cli evaluate: translate and score a trained run again, from a checkpoint or an average of the last N."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rpr.commands import loading
+from rpr.commands.scoring import score_lines, score_splits
+from rpr.config import EvaluateConfig
+from rpr.results.record import replace_file
+
+
+def run(config: EvaluateConfig) -> None:
+    """Prints the scores and leaves them with the hypotheses in <run>/evaluations/<what was asked for>.
+
+    The run's record stays as the training wrote it.
+    """
+    run_dir = Path(config.run).absolute()
+    trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
+    asked = {
+        "beam_size": config.beam_size,
+        "length_penalty": config.length_penalty,
+        "test_splits": config.splits,
+    }
+    evaluation = trained.evaluation.model_copy(update={k: v for k, v in asked.items() if v is not None})
+    trained = trained.model_copy(update={"evaluation": evaluation})
+    data, model, checkpoint = loading.load(trained, run_dir, config.average)
+    average = config.average or trained.optim.average_checkpoints
+    name = f"average{average}-beam{evaluation.beam_size}-alpha{evaluation.length_penalty:g}"
+    out_dir = run_dir / "evaluations" / name
+    out_dir.mkdir(parents=True, exist_ok=True)
+    scores = score_splits(trained, data, model, checkpoint, out_dir)
+    document = [score.model_dump(mode="json") for score in scores]
+    replace_file(out_dir / "scores.json", json.dumps(document, indent=2) + "\n")
+    if config.format == "json":
+        print(json.dumps(document, indent=2))
+        return
+    print(f"{run_dir.name}: {checkpoint}, beam {evaluation.beam_size}, length penalty {evaluation.length_penalty:g}")
+    print("\n".join(score_lines(scores)))

@@ -1,0 +1,75 @@
+"""Shared by all tests: a small synthetic corpus that is prepared once, a model that trains in seconds on it, and an
+environment in which neither W&B, torchrun nor a debugging switch of the person who runs the tests can be felt.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rpr import app
+from rpr.config import TrainConfig, validated
+from rpr.data.cache import PreparedData, prepare
+
+SMALL_CORPUS = (
+    "data.synthetic.num_train=2000",
+    "data.synthetic.num_validation=24",
+    "data.synthetic.num_test=24",
+    "data.synthetic.num_long=12",
+    "data.vocabulary_size=300",
+)
+TINY = (
+    *SMALL_CORPUS,
+    "logger=none",
+    "model.num_layers=1",
+    "model.d_model=32",
+    "model.num_heads=2",
+    "model.d_ff=64",
+    "optim.max_tokens_per_unit=512",
+    "evaluation.validation_sentences=0",
+    "evaluation.max_extra_length=5",
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*os.environ]:
+        if name.startswith(("WANDB_", "RPR_", "HYDRA_", "TORCHELASTIC_")) or name in (
+            "RANK",
+            "WORLD_SIZE",
+            "COMP_LINE",
+        ):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One token cache for the whole session: it is keyed by content, so tests cannot disturb each other in it."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def tiny(cache_dir: Path, tmp_path: Path) -> list[str]:
+    """Overrides of a run that takes seconds."""
+    return [*TINY, f"data.cache_dir={cache_dir}", f"runs_dir={tmp_path / 'runs'}"]
+
+
+@pytest.fixture
+def tiny_config(tiny: list[str]) -> Callable[..., TrainConfig]:
+    """The typed configuration of a tiny run with further overrides."""
+
+    def make(*overrides: str) -> TrainConfig:
+        return validated(TrainConfig, app._compose("train", [*tiny, *overrides]))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def small_data(cache_dir: Path) -> PreparedData:
+    """The small corpus, prepared."""
+    settings: dict[str, Any] = app._compose("train", [*TINY, f"data.cache_dir={cache_dir}"])
+    return prepare(validated(TrainConfig, settings).data)

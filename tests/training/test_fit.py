@@ -1,0 +1,172 @@
+"""Checked here: an interrupted and resumed training against the uninterrupted one, bit for bit, weights and optimiser;
+what is done about a damaged checkpoint; which files a training leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rpr.config import TrainConfig
+from rpr.data.cache import PreparedData
+from rpr.errors import RunError
+from rpr.training import fit
+from rpr.training.averaging import checkpoints, load_checkpoint
+
+RECIPE = (
+    "model.dropout=0.1",
+    "position.clip_distance=2",
+    "optim.max_steps=12",
+    "optim.warmup_steps=4",
+    "optim.units_per_step=2",  # two micro-batches a step: their draws of dropout are part of what is resumed
+    "optim.checkpoint_every_n_steps=4",
+    "optim.validate_every_n_steps=6",
+)
+
+
+@pytest.fixture
+def config(tiny_config: Callable[..., TrainConfig]) -> TrainConfig:
+    return tiny_config(*RECIPE)
+
+
+@pytest.fixture(scope="module")
+def whole_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("whole")
+
+
+@pytest.fixture
+def whole(config: TrainConfig, small_data: PreparedData, whole_folder: Path) -> Path:
+    """The uninterrupted run, trained once for all tests here."""
+    if not (whole_folder / "checkpoints").exists():
+        outcome = fit.fit(config, small_data, whole_folder, logger=None, validation_bleu=lambda model: 12.5)
+        assert outcome.steps == 12 and outcome.measured_steps == 2 and outcome.steps_per_second is not None
+        assert outcome.train_loss is not None and outcome.validation_loss is not None
+    return whole_folder
+
+
+def final(run_dir: Path) -> dict[str, Any]:
+    step, path = checkpoints(run_dir / "checkpoints")[-1]
+    assert step == 12
+    return load_checkpoint(path)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            assert_same(a, b)
+    else:
+        assert one == other
+
+
+def cut(whole: Path, run_dir: Path, *steps: int) -> Path:
+    """A run that left only the checkpoints of these steps."""
+    (run_dir / "checkpoints").mkdir(parents=True)
+    for step in steps:
+        shutil.copy(whole / "checkpoints" / f"step{step:08d}.ckpt", run_dir / "checkpoints")
+    return run_dir
+
+
+def test_what_a_training_leaves(whole: Path) -> None:
+    assert [step for step, _ in checkpoints(whole / "checkpoints")] == [4, 8, 12]
+    assert sorted(path.name for path in whole.iterdir()) == ["checkpoints", "metrics.jsonl"]
+    rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    validations = [row for row in rows if "validation/loss" in row]
+    assert [row["step"] for row in validations] == [6, 12] and validations[0]["validation/bleu"] == 12.5
+    (last,) = [row for row in rows if "train/loss" in row]
+    assert last["step"] == 12
+    # d_model 32, warm-up 4, scale as the recipe has it. The rate beside step 12 is that of the step to come, or of it.
+    optim = json.loads(json.dumps(last["learning_rate"]))
+    assert 0 < optim < 1
+
+
+@pytest.mark.parametrize("steps", [(4,), (4, 8)])
+def test_a_resumed_run_is_the_uninterrupted_one(
+    config: TrainConfig, small_data: PreparedData, whole: Path, tmp_path: Path, steps: tuple[int, ...]
+) -> None:
+    run_dir = cut(whole, tmp_path / "cut", *steps)
+    torch.manual_seed(999)  # whatever the process drew before
+    fit.fit(config, small_data, run_dir, logger=None, validation_bleu=None)
+    one, other = final(whole), final(run_dir)
+    assert_same(one["state_dict"], other["state_dict"])
+    assert_same(one["optimizer_states"], other["optimizer_states"])
+    assert_same(one["lr_schedulers"], other["lr_schedulers"])
+    assert [step for step, _ in checkpoints(run_dir / "checkpoints")] == [4, 8, 12]
+
+
+def test_dropout_is_on_so_the_test_above_says_something(
+    tiny_config: Callable[..., TrainConfig], small_data: PreparedData, whole: Path, tmp_path: Path
+) -> None:
+    fit.fit(tiny_config(*RECIPE, "model.dropout=0"), small_data, tmp_path / "other", logger=None, validation_bleu=None)
+    weights, others = final(whole)["state_dict"], final(tmp_path / "other")["state_dict"]
+    assert any(not torch.equal(weights[name], others[name]) for name in weights)
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over(
+    config: TrainConfig,
+    small_data: PreparedData,
+    whole: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run_dir = cut(whole, tmp_path / "cut", 4, 8, 12)
+    newest = run_dir / "checkpoints" / "step00000012.ckpt"
+    newest.write_bytes(newest.read_bytes()[:1000])
+    fit.fit(config, small_data, run_dir, logger=None, validation_bleu=None)
+    assert "step00000012.ckpt: cannot be read as a checkpoint (" in capsys.readouterr().err
+    assert_same(final(whole)["state_dict"], final(run_dir)["state_dict"])
+    weights, words = fit.averaged_weights(run_dir, 3)
+    assert words == "average of 3 (steps 4 to 12)"
+    assert_same(weights, fit.averaged_weights(whole, 3)[0])
+
+
+def test_a_finished_training_trains_nothing_more(
+    config: TrainConfig, small_data: PreparedData, whole: Path, tmp_path: Path
+) -> None:
+    """A run killed while it translated: the next start goes straight there."""
+    run_dir = cut(whole, tmp_path / "cut", 8, 12)
+    before = (run_dir / "checkpoints" / "step00000012.ckpt").read_bytes()
+    outcome = fit.fit(config, small_data, run_dir, logger=None, validation_bleu=None)
+    assert outcome.steps == 12 and outcome.measured_steps == 0 and outcome.steps_per_second is None
+    assert (run_dir / "checkpoints" / "step00000012.ckpt").read_bytes() == before
+
+
+def test_only_the_last_n_checkpoints_are_kept(
+    tiny_config: Callable[..., TrainConfig], small_data: PreparedData, tmp_path: Path
+) -> None:
+    config = tiny_config(
+        "optim.max_steps=11", "optim.checkpoint_every_n_steps=2", "optim.keep_checkpoints=3", "model.dropout=0"
+    )
+    fit.fit(config, small_data, tmp_path, logger=None, validation_bleu=None)
+    # The last step's is written although 11 is no multiple of 2.
+    assert [step for step, _ in checkpoints(tmp_path / "checkpoints")] == [6, 8, 10, 11]
+
+
+def test_a_half_written_line_of_the_metrics_is_cut_off(
+    config: TrainConfig, small_data: PreparedData, whole: Path, tmp_path: Path
+) -> None:
+    run_dir = cut(whole, tmp_path / "cut", 8)
+    (run_dir / "metrics.jsonl").write_text('{"step": 6, "validation/loss": 4.0}\n{"step": 8, "val')
+    fit.fit(config, small_data, run_dir, logger=None, validation_bleu=None)
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert rows[0] == {"step": 6, "validation/loss": 4.0} and rows[-1]["step"] == 12
+
+
+def test_weights_that_are_no_numbers_end_the_run(
+    tiny_config: Callable[..., TrainConfig], small_data: PreparedData, tmp_path: Path
+) -> None:
+    config = tiny_config("optim.max_steps=4", "optim.learning_rate_scale=1e38", "optim.warmup_steps=1")
+    with pytest.raises(RunError, match=r"the weights became non-finite; lower optim\.learning_rate_scale, or resume"):
+        fit.fit(config, small_data, tmp_path, logger=None, validation_bleu=None)
