@@ -1,4 +1,7 @@
-"""The typed configuration: frozen, extra keys refused, ranges and cross-field rules checked. Default values live in conf/, never here."""
+"""The typed configuration: frozen, extra keys refused, ranges and cross-field rules checked.
+
+Default values live in conf/, never here.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,8 @@ class ModelConfig(Section):
         if self.d_model % self.num_heads:
             divisors = [str(n) for n in range(1, min(self.d_model, 64) + 1) if self.d_model % n == 0]
             raise ValueError(
-                f"num_heads: {self.num_heads} does not divide model.d_model = {self.d_model}; choose one of {', '.join(divisors)}"
+                f"num_heads: {self.num_heads} does not divide model.d_model = {self.d_model}; "
+                f"choose one of {', '.join(divisors)}"
             )
         if self.d_model % 2:
             raise ValueError(f"d_model: {self.d_model} is odd; sinusoids come in pairs: choose an even width")
@@ -145,7 +149,8 @@ class OptimConfig(Section):
     def checkpoints_exist_to_average(self) -> OptimConfig:
         if (self.checkpoint_every_n_steps is None) == (self.checkpoint_every_n_minutes is None):
             raise ValueError(
-                "checkpoint_every_n_steps and optim.checkpoint_every_n_minutes: set exactly one of them, the other to null"
+                "checkpoint_every_n_steps and optim.checkpoint_every_n_minutes: "
+                "set exactly one of them, the other to null"
             )
         if self.average_checkpoints > self.keep_checkpoints:
             raise ValueError(
@@ -218,7 +223,8 @@ class TrainConfig(Section):
         for key, name in (("name", self.name), ("sweep", self.sweep)):
             if name is not None and not NAME.fullmatch(name):
                 raise ValueError(
-                    f"{key}: {name!r} cannot name a folder; use letters, digits, '.', '_' and '-', the first a letter or digit"
+                    f"{key}: {name!r} cannot name a folder; "
+                    "use letters, digits, '.', '_' and '-', the first a letter or digit"
                 )
         units, ranks = self.optim.units_per_step, self.hardware.num_ranks
         if units % ranks and ranks % units:
@@ -230,7 +236,7 @@ class TrainConfig(Section):
 
     @property
     def run_id(self) -> str:
-        """Eight hexadecimal digits of what decides the result and its speed: not names, paths of results, or loggers."""
+        """Eight hexadecimal digits of what decides the result and its speed: not names, folders or loggers."""
         deciding = self.model_dump(mode="json", exclude={"name", "sweep", "runs_dir", "logger"})
         deciding["data"].pop("cache_dir")
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]

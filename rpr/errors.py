@@ -1,4 +1,7 @@
-"""The errors a user can cause: each says in one line what is wrong, the rule, and the remedy. The command line turns them into exit code 2."""
+"""The errors a user can cause: each says in one line what is wrong, the rule, and the remedy.
+
+The command line turns them into exit code 2.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ WARM_UP_STEPS = 3
 
 
 def run(config: BenchConfig, positions: dict[str, PositionConfig]) -> None:
-    """A step is forward, label-smoothed loss, backward and Adam. Speeds are relative to the first variant, round by round.
+    """A step is forward, label-smoothed loss, backward and Adam; speeds are relative to the first variant.
 
     The ratio of a round compares steps taken right after one another, so a machine whose speed drifts still compares
     fairly; the median over rounds is shown with the smallest and largest.

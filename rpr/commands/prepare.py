@@ -17,13 +17,15 @@ def run(config: PrepareConfig) -> None:
     print(data.directory)
     synthetic = " (synthetic)" if data.meta.synthetic else ""
     print(
-        f"  {data.meta.name}{synthetic}: vocabulary of {len(data.vocabulary)} pieces, {data.meta.dropped or 'no'} pairs dropped"
+        f"  {data.meta.name}{synthetic}: vocabulary of {len(data.vocabulary)} pieces, "
+        f"{data.meta.dropped or 'no'} pairs dropped"
     )
     for name in data.splits:
         split = data.split(name)
         source, target = split.source_lengths, split.target_lengths
         print(
-            f"  {name:<11} {len(split):>9,} pairs; pieces a sentence: source {source.mean():.1f} (longest {source.max()}), "
+            f"  {name:<11} {len(split):>9,} pairs; pieces a sentence: "
+            f"source {source.mean():.1f} (longest {source.max()}), "
             f"target {target.mean():.1f} (longest {target.max()})"
         )
 

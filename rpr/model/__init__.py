@@ -1,1 +1,1 @@
-"""The Transformer and its positions: tensors only (torch and the standard library), no configuration object, no file, no logger."""
+"""The Transformer and its positions: tensors only; no configuration object, no file, no logger."""

@@ -1,4 +1,4 @@
-"""The encoder-decoder Transformer of the paper: self-attention with relative positions, encoder-decoder attention without.
+"""The paper's encoder-decoder Transformer: relative positions in self-attention, none in encoder-decoder attention.
 
 Where the paper does not print a detail, tensor2tensor's transformer_base_v1 of the time is followed: post-norm, dropout
 on each sublayer's output and on the summed embedding, projections without bias, Glorot-uniform matrices, one embedding

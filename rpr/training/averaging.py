@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         loaded: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise DataError(f"{path}: no such checkpoint") from None
-    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+    except (
+        Exception
+    ) as error:  # damaged bytes are followed as opcodes and can raise anything (KeyError, IndexError, ...)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(
             f"{path}: cannot be read as a checkpoint ({reason[:120]}); delete it and use an earlier one"
@@ -49,7 +50,7 @@ def model_weights(path: Path) -> dict[str, Tensor]:
 
 
 def average(paths: list[Path]) -> dict[str, Tensor]:
-    """The plain mean of the checkpoints' weights, summed in float64 (as the paper's big recipe averages its last 20)."""
+    """The plain mean of the checkpoints' weights, summed in float64 (the paper's big recipe averages its last 20)."""
     assert paths
     if len(paths) == 1:
         return model_weights(paths[0])

@@ -84,6 +84,7 @@ class Checkpoints(ModelCheckpoint):
             save_top_k=keep,
             every_n_train_steps=every_n_steps,
             train_time_interval=every,
+            enable_version_counter=False,  # a step's file is replaced, not put beside as step...-v1, which nobody reads
         )
         self._stopwatch = stopwatch
 

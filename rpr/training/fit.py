@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -124,12 +125,14 @@ def fit(
 
 
 def _newest(folder: Path) -> Path | None:
-    """The newest checkpoint that can be read; a damaged one is passed over with a line that says so."""
+    """The newest checkpoint that can be read; a damaged one is set aside, with a line that says so."""
     for _, path in reversed(averaging.checkpoints(folder)):
         try:
             averaging.load_checkpoint(path)
         except DataError as error:
             print(f"rpr-cli: {error}", file=sys.stderr)
+            with contextlib.suppress(FileNotFoundError):  # another rank was quicker
+                path.replace(path.with_name(f"{path.name}.damaged"))  # or it would spoil the average at the end
             continue
         return path
     return None

@@ -57,7 +57,7 @@ class TranslationModule(pl.LightningModule):
         self.model = Transformer(shape_of(config, vocabulary_size))
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        # Dropout as a function of (seed, step, micro-batch, rank): a resumed run draws what the uninterrupted one would.
+        # Dropout as a function of (seed, step, micro-batch, rank): a resumed run draws what an unbroken one would.
         accumulate = self.trainer.accumulate_grad_batches
         draw = (self.global_step * accumulate + batch_idx % accumulate) * self.trainer.world_size + self.global_rank
         torch.manual_seed((self.config.seed * 1_000_003 + draw) % 2**63)

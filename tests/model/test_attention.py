@@ -1,5 +1,5 @@
-"""Checked here: `reference` and `attend` against equations 3 and 4 by explicit Python loops in float64; gradients against
-finite differences (gradcheck) and against `reference`; zero tables and k = 0 against F.scaled_dot_product_attention;
+"""Checked here: `reference` and `attend` against equations 3 and 4 by explicit Python loops in float64; gradients
+against finite differences (gradcheck) and against `reference`; zero tables and k = 0 against torch's own attention;
 `spread` and `collect` against loops and against each other (they are adjoint); masks, offsets and bfloat16.
 """
 

@@ -123,7 +123,7 @@ def attention_by_hand(shape, x, y, w_q, w_k, w_v, w_o, mask, tables=None):
 
 
 def forward_by_hand(model, source, target_input, positions):
-    """Hidden states of every target position: post-norm x = norm(x + f(x)), pre-norm x = x + f(norm(x)) and a last norm."""
+    """Hidden states of every target position: post-norm norm(x + f(x)), pre-norm x + f(norm(x)) and a last norm."""
     shape = model.shape
 
     def residual(x, part, function):
@@ -443,7 +443,9 @@ def test_logits_are_products_with_every_embedding():
     hidden = torch.randn(2, 3, 12, dtype=torch.float64)
     logits = model.logits(hidden)
     assert logits.shape == (2, 3, 23)
-    assert logits[1, 2, 7].item() == pytest.approx(sum(a * b for a, b in zip(hidden[1, 2], model.embedding_VM[7])))
+    assert logits[1, 2, 7].item() == pytest.approx(
+        sum(a * b for a, b in zip(hidden[1, 2], model.embedding_VM[7], strict=True))
+    )
 
 
 # Parameters
