@@ -45,6 +45,9 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 done, 1 a job failed, 2 the input is at fault."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    # Large tensors in huge pages, where Linux offers them: a CPU step touches fresh memory every time. Read by torch at
+    # its first allocation, and inherited by the processes of a sweep.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_usage())
         return 0 if arguments else 2

@@ -336,10 +336,10 @@ class BenchConfig(Section):
     """rpr-cli bench."""
 
     model: ModelConfig
+    data: DataConfig
     optim: OptimConfig
     hardware: HardwareConfig
     variants: tuple[str, ...] = Field(min_length=1)
-    vocabulary_size: PositiveInt
     sentences: PositiveInt
     length: PositiveInt
     rounds: PositiveInt

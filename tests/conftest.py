@@ -52,6 +52,12 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
+@pytest.fixture(scope="session")
+def tiny_overrides() -> tuple[str, ...]:
+    """What makes a run tiny; without its folders."""
+    return TINY
+
+
 @pytest.fixture
 def tiny(cache_dir: Path, tmp_path: Path) -> list[str]:
     """Overrides of a run that takes seconds."""

@@ -1,5 +1,6 @@
-"""Checked here: the command line from argv to exit code, in process: what it prints where, that each refusal is one line
-on stderr with exit code 2 and that nothing was started; the installed script's speed and what it imports, in a fresh process.
+"""Checked here: the command line from argv to exit code, in process: what it prints where, that each refusal is one
+line on stderr with exit code 2 and that nothing was started; the installed script's speed and what it imports, in a
+fresh process.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ def run(config: BenchConfig, positions: dict[str, PositionConfig]) -> None:
     device = runtime.torch_device(config.hardware)
     torch.manual_seed(config.seed)
     shape = (config.sentences, config.length)
-    source = torch.randint(4, config.vocabulary_size, shape, device=device)
-    target = torch.randint(4, config.vocabulary_size, shape, device=device)
+    source = torch.randint(4, config.data.vocabulary_size, shape, device=device)
+    target = torch.randint(4, config.data.vocabulary_size, shape, device=device)
     steps = {name: _step(config, config.model, position, source, target) for name, position in positions.items()}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for step in steps.values():
@@ -70,7 +70,7 @@ def run(config: BenchConfig, positions: dict[str, PositionConfig]) -> None:
         return
     print(
         f"model={config.model.name}, {config.sentences} sentences of {config.length} pieces, vocabulary "
-        f"{config.vocabulary_size}, {config.hardware.precision} (products: {config.hardware.matmul_precision}), "
+        f"{config.data.vocabulary_size}, {config.hardware.precision} (products: {config.hardware.matmul_precision}), "
         f"{runtime.device_name(config.hardware)}"
     )
     print(f"{'variant':<24}{'steps/s':>9}   of {config.variants[0]}: median (smallest to largest of {config.rounds})")
@@ -85,7 +85,7 @@ def run(config: BenchConfig, positions: dict[str, PositionConfig]) -> None:
 def _step(
     config: BenchConfig, model_config: ModelConfig, position: PositionConfig, source: Tensor, target: Tensor
 ) -> Callable[[], None]:
-    model = Transformer(transformer_shape(model_config, position, config.vocabulary_size)).to(source.device)
+    model = Transformer(transformer_shape(model_config, position, config.data.vocabulary_size)).to(source.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
     bfloat16 = config.hardware.precision == "bf16"
 

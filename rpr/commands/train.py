@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,8 @@ def work(config: TrainConfig, run_dir: Path) -> None:
         summary = {f"{score.split}/{score.metric}": score.score for score in scores}
         summary |= {"steps_per_second": outcome.steps_per_second, "validation_loss": outcome.validation_loss}
         record = read_record(run_dir / RECORD_NAME)
-        carried = _carried(record.training, outcome)
+        measured = asdict(outcome)
+        steps, parameters = measured.pop("steps"), measured.pop("parameters")
         write_record(
             run_dir / RECORD_NAME,
             record.model_copy(
@@ -97,14 +99,14 @@ def work(config: TrainConfig, run_dir: Path) -> None:
                     "status": "finished",
                     "finished": provenance.now(),
                     "device": runtime.device_name(config.hardware),
-                    "steps": outcome.steps,
-                    "parameters": outcome.parameters,
+                    "steps": steps,
+                    "parameters": parameters,
                     "data": _data_record(config, data),
                     "training": Training(
                         excludes=fit.EXCLUDES,
                         matmul_precision=config.hardware.matmul_precision,
                         precision=config.hardware.precision,
-                        **carried,
+                        **measured,
                     ),
                     "scores": scores,
                     "wandb": None if logger is None else tracking.reference(logger),
@@ -114,25 +116,6 @@ def work(config: TrainConfig, run_dir: Path) -> None:
         failed = False
     finally:
         tracking.finish(logger, summary, failed=failed)
-
-
-def _carried(before: Training | None, outcome: Any) -> dict[str, Any]:
-    """The training's figures; those a short resume could not measure again are kept from the run before it."""
-    names = (
-        "steps_per_second",
-        "source_tokens_per_second",
-        "target_tokens_per_second",
-        "measured_steps",
-        "seconds",
-        "peak_memory_bytes",
-        "peak_memory_kind",
-        "train_loss",
-        "validation_loss",
-    )
-    figures = {name: getattr(outcome, name) for name in names}
-    if before is not None:
-        figures = {name: getattr(before, name) if value is None else value for name, value in figures.items()}
-    return figures
 
 
 def _done(run_dir: Path, config: TrainConfig) -> bool:
@@ -177,7 +160,7 @@ def _begin(config: TrainConfig, command: str, run_dir: Path) -> Path:
             steps=None,
             parameters=None,
             data=None,
-            training=earlier.training if earlier else None,
+            training=None,
             wandb=None,
         )
         write_record(path, record)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rpr.commands import loading
 from rpr.config import TranslateConfig
-from rpr.data.corpus import normalise
+from rpr.data.pairs import normalise
 from rpr.evaluation.translate import translate_split
 from rpr.training import runtime
 

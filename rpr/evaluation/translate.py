@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from rpr.data.cache import TokenSplit
+from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import EOS, PAD, Vocabulary
 from rpr.model.beam_search import beam_search
 from rpr.model.transformer import Transformer

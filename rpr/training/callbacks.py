@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -144,6 +145,7 @@ class Metrics(pl.Callback):
         self._write(trainer, trainer.global_step, row)
 
     def _write(self, trainer: pl.Trainer, step: int, row: dict[str, Any]) -> None:
+        row = {name: value for name, value in row.items() if math.isfinite(value)}  # NaN is no JSON
         line = {"step": step, "time": round(time.time() - self.started, 3), **row}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytorch_lightning as pl
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from rpr.config import ModelConfig, PositionConfig, TrainConfig
 from rpr.data.batches import Batch
+from rpr.errors import RunError
 from rpr.model.transformer import Shape, Transformer
 from rpr.training.loss import label_smoothed_loss
 from rpr.training.schedule import learning_rate
@@ -82,7 +84,12 @@ class TranslationModule(pl.LightningModule):
     def on_validation_epoch_end(self) -> None:
         total = torch.stack(self.validation_sums).sum(dim=0)
         total = self.trainer.strategy.reduce(total, reduce_op="sum")
-        self.last_validation_loss = float(total[0] / total[1])
+        loss = float(total[0] / total[1])
+        if not math.isfinite(loss):  # on every rank alike, and before anything is translated with such weights
+            raise RunError(
+                f"the validation loss became {loss} at step {self.global_step}; lower optim.learning_rate_scale"
+            )
+        self.last_validation_loss = loss
 
     def _loss_sum(self, batch: Batch, smoothing: float) -> Tensor:
         hidden_BTM = self.model(batch.source_BS, batch.target_input_BT)

@@ -25,7 +25,7 @@ from rpr.data.batches import (
     evaluation_units,
     padding_waste,
 )
-from rpr.data.cache import TokenSplit
+from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.errors import ConfigError
 
@@ -102,7 +102,7 @@ ORDER = """
 import hashlib, sys
 from pathlib import Path
 from rpr.data.batches import TrainingBatches
-from rpr.data.cache import TokenSplit
+from rpr.data.token_split import TokenSplit
 batches = TrainingBatches(TokenSplit(Path(sys.argv[1]), "train", 3000, "uint16"), 512, 4, seed=int(sys.argv[2]))
 units = [unit.astype("<i8").tobytes() for step in (0, 3, 700) for unit in batches.step_units(step)]
 print(hashlib.sha256(b"".join(units)).hexdigest())

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,7 +16,9 @@ from typing import Any
 import pytest
 
 from rpr.config import DataConfig, SyntheticConfig
-from rpr.data.corpus import Corpus, fingerprint, load_corpus, normalise
+from rpr.data import corpus as module
+from rpr.data.corpus import Corpus, fingerprint, load_corpus
+from rpr.data.pairs import normalise
 from rpr.errors import DataError
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -317,6 +320,21 @@ def test_the_fingerprint_of_the_generated_corpus_is_its_parameters(config: Any) 
     first = fingerprint(config(path=None, synthetic=SYNTHETIC))
     assert first == fingerprint(config(path=None, synthetic=SYNTHETIC, vocabulary_size=50))
     assert first != fingerprint(config(path=None, synthetic=SYNTHETIC.model_copy(update={"num_long": 8})))
+
+
+@pytest.mark.parametrize("file", ["synthetic.py", "synthetic_grammar.py", "synthetic_lexicon.py"])
+def test_the_fingerprint_of_the_generated_corpus_follows_the_generator(
+    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    data, folder = config(path=None, synthetic=SYNTHETIC), Path(module.__file__).parent
+    first = fingerprint(data)
+    for source in folder.glob("*.py"):
+        shutil.copy(source, tmp_path)
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "corpus.py"))
+    assert fingerprint(data) == first
+    with (tmp_path / file).open("a") as handle:
+        handle.write("# changed\n")
+    assert fingerprint(data) != first
 
 
 def test_the_fingerprint_follows_the_content_not_the_time(config: Any, tmp_path: Path) -> None:

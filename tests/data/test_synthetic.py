@@ -16,8 +16,8 @@ import pytest
 
 from rpr.data import synthetic
 from rpr.data import synthetic_lexicon as lexicon
-from rpr.data.synthetic import (
-    Chooser,
+from rpr.data.synthetic import Chooser, generate, random_sentence
+from rpr.data.synthetic_grammar import (
     Clause,
     Coordination,
     Main,
@@ -26,8 +26,6 @@ from rpr.data.synthetic import (
     PrepositionalPhrase,
     Sentence,
     Subordinate,
-    generate,
-    random_sentence,
     translate,
 )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rpr.data import vocabulary as module
-from rpr.data.corpus import normalise
+from rpr.data.pairs import normalise
 from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary, training_sentences
 from rpr.errors import DataError
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rpr.data.cache import TokenSplit
+from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import EOS, Vocabulary
 from rpr.evaluation.translate import length_batches, translate_split
 from rpr.model.beam_search import beam_search

@@ -54,7 +54,7 @@ def _one_thread() -> object:
     torch.set_num_threads(before)
 
 
-STEPS = 300
+STEPS = 250
 
 
 def test_with_relative_positions_the_order_is_learned() -> None:

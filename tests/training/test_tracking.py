@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def records(path: Path) -> Iterator[Any]:
     from wandb.proto import wandb_internal_pb2
 
     data, position, part = path.read_bytes(), 7, b""
-    assert data[:4] == b":W&B"
+    assert data[:4] in (b":W&B", b"")
     while position + 7 <= len(data):
         left = 32768 - position % 32768
         if left < 7:
@@ -60,6 +61,8 @@ def records(path: Path) -> Iterator[Any]:
             continue
         body = data[position + 7 : position + 7 + length]
         position += 7 + length
+        if len(body) < length:  # still being written
+            return
         part = body if kind in (1, 2) else part + body
         if kind in (1, 4):
             record = wandb_internal_pb2.Record()
@@ -72,8 +75,12 @@ def key(item: Any) -> str:
 
 
 def read_back(run_dir: Path) -> dict[str, Any]:
-    """The one run below the folder: identity, configuration, history rows, summary and exit code (None: never ended)."""
+    """The one run below the folder: identity, configuration, history rows, summary, exit code (None: never ended)."""
     (path,) = run_dir.glob("wandb/offline-run-*/run-*.wandb")
+    # W&B's own process may write the end a moment after finish() returned (seen on a busy machine).
+    patience = time.monotonic() + 20
+    while time.monotonic() < patience and not any(r.WhichOneof("record_type") == "exit" for r in records(path)):
+        time.sleep(0.2)
     found: dict[str, Any] = {"config": {}, "history": [], "summary": {}, "exit": None}
     for record in records(path):
         match record.WhichOneof("record_type"):

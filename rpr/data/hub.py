@@ -1,0 +1,200 @@
+"""Sentence pairs that the datasets library reads: the Hugging Face hub, and local folders of parquet and the like."""
+
+from __future__ import annotations
+
+import re
+import socket
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rpr.config import DataConfig
+from rpr.data.line_files import read_json, update_json
+from rpr.data.pairs import SPLIT_NAMES, Pair, Pairs, cache_root, local_path, normalise
+from rpr.errors import DataError, did_you_mean
+
+DATA_SUFFIXES = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
+
+
+class ArrowPairs(Pairs):
+    """Rows of a memory-mapped datasets.Dataset, with one `translation` column of structs or with one column per
+    language.
+    """
+
+    def __init__(self, dataset: Any, data: DataConfig, split: str) -> None:
+        self._languages = (data.source_language, data.target_language)
+        self._translation = "translation" in dataset.column_names
+        available = dataset.column_names
+        if self._translation:
+            feature = dataset.features["translation"]  # a Translation, or a plain struct
+            available = list(getattr(feature, "languages", feature))
+        for key, language in zip(("source", "target"), self._languages, strict=True):
+            if language not in available:
+                column = "translation column" if self._translation else "columns"
+                raise DataError(
+                    f"data.{key}_language: no {language!r} in the {column} of {split} in {data.path or data.hub}"
+                    f"{did_you_mean(language, available)}"
+                )
+        self._rows = dataset.with_format("arrow")
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, start: int, stop: int) -> Iterator[Pair]:
+        for begin in range(start, stop, 10_000):
+            table = self._rows[begin : min(begin + 10_000, stop)]
+            if self._translation:
+                column = table.column("translation").combine_chunks()
+                sides = [column.field(language).to_pylist() for language in self._languages]
+            else:
+                sides = [table.column(language).to_pylist() for language in self._languages]
+            for source, target in zip(*sides, strict=True):
+                yield normalise(source or ""), normalise(target or "")
+
+
+def _datasets() -> Any:
+    """The library; imported only where it is needed, as it takes a second or two."""
+    import datasets  # type: ignore[import-untyped, unused-ignore]
+
+    return datasets
+
+
+def dataset_files(data: DataConfig) -> tuple[Path, list[Path]]:
+    """The folder and what in it makes the dataset, sorted, relative to it: data files (of data.hub_config, where it
+    has its own folder) and README.
+    """
+    root = local_path(data)
+    within = root / data.hub_config if data.hub_config and (root / data.hub_config).is_dir() else root
+    names = [file.relative_to(root) for file in within.rglob("*") if file.is_file() and file.suffix in DATA_SUFFIXES]
+    names = sorted(name for name in names if not any(part.startswith(".") for part in name.parts))
+    if not names:
+        lines = " and ".join(f"train.{language}[.gz]" for language in (data.source_language, data.target_language))
+        raise DataError(
+            f"data.path: no usable files in {root}; "
+            f"looked for {lines}, and for *{', *'.join(DATA_SUFFIXES)} with a translation column"
+        )
+    return root, [name for name in [Path("README.md")] if (root / name).is_file()] + names
+
+
+def dataset_splits(data: DataConfig) -> dict[str, Pairs]:
+    splits = _datasets_call(data, _load)
+    canonical = {name: split for split, names in SPLIT_NAMES.items() for name in names}
+    canonical |= {name: name for name in splits if name.startswith("test")}
+    return {canonical[name]: ArrowPairs(rows, data, name) for name, rows in splits.items() if name in canonical}
+
+
+def _load(data: DataConfig, config: str | None) -> Any:
+    datasets = _datasets()
+
+    if data.path is not None:
+        return datasets.load_dataset(str(local_path(data)), config, cache_dir=str(cache_root(data) / "arrow"))
+    assert data.hub is not None
+    revision = hub_revision(data)
+    return datasets.load_dataset(
+        data.hub, config, revision=revision if re.fullmatch(r"[0-9a-f]{40}", revision) else None
+    )
+
+
+def hub_revision(data: DataConfig) -> str:
+    """The commit of the hub's dataset that this cache_dir is pinned to."""
+    store = cache_root(data) / "hub_revisions.json"
+    revision = read_json(store).get(str(data.hub))
+    if not isinstance(revision, str):
+        revision = str(_datasets_call(data, _builder).hash)
+        update_json(store, str(data.hub), revision)
+    return revision
+
+
+def _builder(data: DataConfig, config: str | None) -> Any:
+    datasets = _datasets()
+
+    assert data.hub is not None
+    return datasets.load_dataset_builder(data.hub, config)
+
+
+def _datasets_call(data: DataConfig, call: Callable[[DataConfig, str | None], Any]) -> Any:
+    """Call with the config to load, all that may go wrong told as DataError in one line."""
+    datasets = _datasets()
+
+    source, config = (
+        (str(local_path(data)), _local_config(data)) if data.path is not None else (str(data.hub), data.hub_config)
+    )
+    otherwise = "give a local copy (a folder with parquet or line files) as data.path=..."
+    bars = datasets.are_progress_bars_disabled()
+    try:
+        with _offline_where_out_of_reach(local=data.path is not None):
+            if data.path is not None:
+                datasets.disable_progress_bars()
+            return call(data, config)
+    except DataError:
+        raise
+    except ConnectionError:
+        raise DataError(
+            f"data.hub: {source} is not in the local cache and the hub is out of reach; {otherwise}"
+        ) from None
+    except datasets.exceptions.DatasetNotFoundError:
+        raise DataError(
+            f"data.hub: the hub has no dataset {source}, or it asks for a login; check the name, or {otherwise}"
+        ) from None
+    except Exception as error:
+        root: BaseException = error
+        while isinstance(root, datasets.exceptions.DatasetGenerationError) and (root.__cause__ or root.__context__):
+            root = root.__cause__ or root.__context__ or root
+        text = " ".join(str(root).split())
+        if "BuilderConfig" in text or "onfig name is missing" in text:
+            raise DataError(
+                f"data.hub_config: {config!r} of {source}: {text[:300]}; set data.hub_config=... to one of them"
+            ) from None
+        raise DataError(f"data: {source} cannot be read as a dataset ({text[:300]}); mend it, or {otherwise}") from None
+    finally:
+        if not bars:
+            datasets.enable_progress_bars()
+
+
+def _local_config(data: DataConfig) -> str | None:
+    """data.hub_config where the folder has it; else `default` where that is all it has, as a folder of parquet
+    files without README does.
+    """
+    datasets = _datasets()
+
+    names = datasets.get_dataset_config_names(str(dataset_files(data)[0]))
+    if data.hub_config in names:
+        return data.hub_config
+    if len(names) == 1 and (data.hub_config is None or names == ["default"]):
+        return str(names[0])
+    raise DataError(
+        f"data.hub_config: no {data.hub_config!r} in {data.path}{did_you_mean(str(data.hub_config), names)}"
+    )
+
+
+@contextmanager
+def _offline_where_out_of_reach(*, local: bool) -> Iterator[None]:
+    """Spare the library's 23 seconds of retries where the hub's host does not answer, or is not needed; what was
+    loaded before still opens.
+    """
+    datasets = _datasets()
+    from huggingface_hub import constants
+
+    saved = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    try:
+        if local or not _answers(constants.ENDPOINT):
+            constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = saved
+
+
+def _answers(address: str) -> bool:
+    url = urllib.parse.urlsplit(address)
+    if url.scheme in urllib.request.getproxies() or "all" in urllib.request.getproxies():
+        return True  # only the proxy can tell
+    try:
+        socket.create_connection(
+            (url.hostname or "", url.port or (80 if url.scheme == "http" else 443)), timeout=5
+        ).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,162 @@
+"""Sentence pairs in line files, plain or packed by gzip, and digests of files, remembered between runs."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import itertools
+import json
+import os
+import re
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from rpr.config import DataConfig
+from rpr.data.pairs import SPLIT_NAMES, Pair, Pairs, local_path, normalise
+from rpr.errors import DataError
+
+
+class LinePairs(Pairs):
+    """Line i of one file is the translation of line i of the other. Raises DataError when their numbers of lines
+    differ.
+    """
+
+    def __init__(self, source: Path, target: Path) -> None:
+        self._files = (source, target)
+        num_source, num_target = _count_lines(source), _count_lines(target)
+        if num_source != num_target:
+            raise DataError(
+                f"data.path: {source} has {num_source} lines and {target} has {num_target}; "
+                "line i of one must translate line i of the other: mend or realign the files"
+            )
+        self._len = num_source
+
+    def __len__(self) -> int:
+        return self._len
+
+    def where(self, index: int) -> str:
+        return f"line {index + 1} of {self._files[0]} and {self._files[1].name}"
+
+    def read(self, start: int, stop: int) -> Iterator[Pair]:
+        return zip(*(_read_lines(file, start, stop) for file in self._files), strict=True)
+
+
+def find_line_files(data: DataConfig) -> dict[str, tuple[Path, Path]]:
+    """The (source, target) files of each split, or none where data.path is a folder without any; .gz files count.
+    DataError where one side lacks.
+    """
+    path, languages = local_path(data), (data.source_language, data.target_language)
+    stems: list[tuple[str, Path]] = [("train", path)]
+    if path.is_dir():
+        stems = [(split, path / name) for split, names in SPLIT_NAMES.items() for name in names]
+        more = {re.sub(r"\.gz$", "", file.name) for file in path.glob(f"test?*.{languages[0]}*")}
+        stems += [
+            (name.removesuffix(f".{languages[0]}"), path / name.removesuffix(f".{languages[0]}"))
+            for name in sorted(more)
+        ]
+    found: dict[str, tuple[Path, Path]] = {}
+    for split, stem in stems:
+        sides = [
+            next((file for end in ("", ".gz") if (file := Path(f"{stem}.{language}{end}")).is_file()), None)
+            for language in languages
+        ]
+        if sides[0] and sides[1]:
+            found.setdefault(split, (sides[0], sides[1]))
+        elif sides[0] or sides[1]:
+            lacking = languages[0] if sides[1] else languages[1]
+            raise DataError(
+                f"data.path: {sides[0] or sides[1]} is there but {stem}.{lacking} is not; a split needs both languages"
+            )
+    if not found and not path.is_dir():
+        expected = f"a folder, or {path.name}.{languages[0]} and {path.name}.{languages[1]} in {path.parent}"
+        if path.is_file():
+            raise DataError(
+                f"data.path: {path} is a file; "
+                f"give its folder, or for line files the path without .{languages[0]} (looked for {expected})"
+            )
+        raise DataError(
+            f"data.path: {path} does not exist (looked for {expected}); "
+            "check data.path, source_language and target_language"
+        )
+    return found
+
+
+@contextmanager
+def _reading(file: Path, *, packed: bool = False) -> Iterator[IO[bytes]]:
+    """The file open for bytes, unpacked if it ends in .gz unless `packed`; whatever goes wrong while it is read is
+    a DataError.
+    """
+    try:
+        with gzip.open(file, "rb") if file.suffix == ".gz" and not packed else file.open("rb") as handle:
+            yield handle  # type: ignore[misc]
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"data.path: {file} cannot be read ({' '.join(str(error).split())}); make it readable or fetch it again"
+        ) from None
+
+
+def _count_lines(file: Path) -> int:
+    lines, last = 0, b"\n"
+    with _reading(file) as handle:
+        while chunk := handle.read(1 << 22):
+            lines, last = lines + chunk.count(b"\n"), chunk[-1:]
+    return lines + (last != b"\n")
+
+
+def _read_lines(file: Path, start: int, stop: int) -> Iterator[str]:
+    with _reading(file) as handle:
+        for number, line in enumerate(itertools.islice(handle, start, stop), start + 1):
+            try:
+                yield normalise(line.decode())
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"data.path: line {number} of {file} is not UTF-8 "
+                    f"(byte 0x{line[error.start]:02x} at {error.start}); "
+                    "convert the file, for example with iconv"
+                ) from None
+
+
+# Digests
+
+
+def file_digests(files: Sequence[Path], store: Path) -> list[str]:
+    """sha256 of each file's content, from the store where path, size and time of change are those it was computed
+    for.
+    """
+    known = read_json(store)
+    digests = []
+    for file in files:
+        status = file.stat()
+        entry = known.get(str(file))
+        if not isinstance(entry, list) or entry[:2] != [status.st_size, status.st_mtime_ns]:
+            with _reading(file, packed=True) as handle:
+                entry = [status.st_size, status.st_mtime_ns, hashlib.file_digest(handle, "sha256").hexdigest()]  # type: ignore[arg-type]
+            if (
+                time.time_ns() - status.st_mtime_ns > 2_000_000_000
+            ):  # a younger file may change again within the clock's grain
+                update_json(store, str(file), entry)
+        digests.append(str(entry[2]))
+    return digests
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def update_json(path: Path, key: str, value: object) -> None:
+    """Set one key of a small JSON file; a folder that cannot be written costs only the speed of a next start."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        partial.write_text(json.dumps(read_json(path) | {key: value}, indent=1))
+        os.replace(partial, path)
+    except OSError:
+        pass
