@@ -146,23 +146,23 @@ def forward_by_hand(model, source, target_input, positions):
     source_mask = (source != PAD)[:, None, None, :]
     x = embed(source)
     for layer in model.encoder:
-        x = residual(x, layer.residuals[0], self_attention(layer.self_attention, source_mask))
-        x = residual(x, layer.residuals[1], feed_forward(layer.feed_forward))
+        x = residual(x, layer.around_attention, self_attention(layer.self_attention, source_mask))
+        x = residual(x, layer.around_feed_forward, feed_forward(layer.feed_forward))
     memory = norm_by_hand(x, model.encoder_norm, shape.norm_epsilon) if shape.norm == "pre" else x
 
     causal = torch.ones(target_input.shape[1], target_input.shape[1]).tril().bool()
     x = embed(target_input)
     for layer in model.decoder:
-        x = residual(x, layer.residuals[0], self_attention(layer.self_attention, causal))
+        x = residual(x, layer.around_attention, self_attention(layer.self_attention, causal))
         cross = layer.cross_attention
         w_k, w_v = cross.key_value.weight.split(shape.d_model)
         w_q, w_o = cross.query.weight, cross.output.weight
         x = residual(
             x,
-            layer.residuals[1],
+            layer.around_cross_attention,
             lambda y, p=(w_q, w_k, w_v, w_o): attention_by_hand(shape, y, memory, *p, source_mask),
         )
-        x = residual(x, layer.residuals[2], feed_forward(layer.feed_forward))
+        x = residual(x, layer.around_feed_forward, feed_forward(layer.feed_forward))
     return norm_by_hand(x, model.decoder_norm, shape.norm_epsilon) if shape.norm == "pre" else x
 
 
@@ -567,7 +567,7 @@ def test_a_sublayers_output_is_dropped_before_it_is_added(norm, monkeypatch):
     monkeypatch.setattr(Dropout, "forward", lambda self, x: x if self is model.dropout else torch.zeros_like(x))
     source = sentences(6)
     expected = model.embedding_VM[source] * math.sqrt(12)
-    norms = [residual.norm for layer in model.encoder for residual in layer.residuals]
+    norms = [r.norm for layer in model.encoder for r in (layer.around_attention, layer.around_feed_forward)]
     for layer_norm in norms if norm == "post" else [model.encoder_norm]:
         expected = norm_by_hand(expected, layer_norm, 1e-6)
     assert_equal(model.encode(source)[0], expected)
