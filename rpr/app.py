@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rpr import __version__
-from rpr.errors import ConfigError, RprError, did_you_mean
+from rpr.errors import ConfigError, RprError, RunError, did_you_mean
 
 
 class Command(NamedTuple):
@@ -105,10 +105,13 @@ def _run(name: str, arguments: list[str]) -> int:
         for job in _expand(overrides):  # every job is checked before the first starts
             _checked(name, job)
     failures: list[Failure] = []
+    if multirun:
+        _multirun(arguments, failures)
+        return _told(failures)
     _hydra(name, arguments, _task(name, failures))
-    if failures and not multirun:
+    if failures:
         raise failures[0].error
-    return _told(failures)
+    return 0
 
 
 def _told(failures: list[Failure]) -> int:
@@ -135,6 +138,8 @@ def _task(name: str, failures: list[Failure]) -> Callable[[Any], None]:
                 plain["sweep"] = Path(hydra.sweep.dir).name
             _dispatch(name, plain, command, own_process=many)
         except Exception as error:
+            if many and "BasicLauncher" not in hydra.launcher["_target_"]:
+                raise  # joblib and submitit run this in other processes, where a list would be lost
             failures.append(Failure(command, error))
 
     return task
@@ -193,8 +198,15 @@ def _sweep(arguments: list[str]) -> int:
         return 0
     failures: list[Failure] = []
     for row in rows:
-        _hydra("train", ["--multirun", *row], _task("train", failures))
+        _multirun(["--multirun", *row], failures)
     return _told(failures)
+
+
+def _multirun(arguments: list[str], failures: list[Failure]) -> None:
+    try:
+        _hydra("train", arguments, _task("train", failures))
+    except RunError as error:  # of a job in another process (joblib, submitit), after all of them have run
+        failures.append(Failure(shlex.join(["rpr-cli", "train", *arguments]), error))
 
 
 def _key(override: str) -> str:
