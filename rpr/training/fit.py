@@ -148,6 +148,7 @@ def _quieten() -> None:
         ".*IterableDataset.*",
         ".*Checkpoint directory.*",
         ".*mid-epoch.*",
+        ".*LeafSpec.*",
     ):
         warnings.filterwarnings("ignore", message)
 
