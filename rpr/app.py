@@ -136,7 +136,7 @@ def _task(name: str, failures: list[Failure]) -> Callable[[Any], None]:
             plain = _plain(settings)
             if many and plain["sweep"] is None:
                 plain["sweep"] = Path(hydra.sweep.dir).name
-            _dispatch(name, plain, command, own_process=many)
+            _dispatch(name, plain, overrides, own_process=many)
         except Exception as error:
             if many and "BasicLauncher" not in hydra.launcher["_target_"]:
                 raise  # joblib and submitit run this in other processes, where a list would be lost
@@ -145,7 +145,7 @@ def _task(name: str, failures: list[Failure]) -> Callable[[Any], None]:
     return task
 
 
-def _dispatch(name: str, settings: dict[str, Any], command: str, *, own_process: bool) -> None:
+def _dispatch(name: str, settings: dict[str, Any], overrides: Sequence[str], *, own_process: bool) -> None:
     import importlib
 
     from rpr import config
@@ -154,20 +154,20 @@ def _dispatch(name: str, settings: dict[str, Any], command: str, *, own_process:
     typed = config.validated(kind, settings)
     module = importlib.import_module(f"rpr.commands.{name}")
     if name == "train":
-        module.run(typed, command=command, own_process=own_process)
+        module.run(typed, command=shlex.join(["rpr-cli", name, *overrides]), own_process=own_process)
     elif name == "bench":
-        positions = {variant: _position(variant, settings) for variant in typed.variants}
+        positions = {variant: _position(variant, overrides) for variant in typed.variants}
         module.run(typed, positions)
     else:
         module.run(typed)
 
 
-def _position(variant: str, settings: dict[str, Any]) -> Any:
-    """A choice of conf/position/, as the model's defaults fill it."""
+def _position(variant: str, overrides: Sequence[str]) -> Any:
+    """A choice of conf/position/, as the chosen model fills it."""
     from rpr.config import PositionConfig, validated
 
-    model = settings["model"]["name"]
-    return validated(PositionConfig, _compose("train", [f"model={model}", f"position={variant}"])["position"])
+    model = [override for override in overrides if _key(override).partition(".")[0] == "model"]
+    return validated(PositionConfig, _compose("train", [*model, f"position={variant}"])["position"])
 
 
 def _sweep(arguments: list[str]) -> int:
@@ -249,11 +249,18 @@ def _checked(name: str, overrides: list[str]) -> None:
 
 def _compose(name: str, overrides: list[str]) -> dict[str, Any]:
     from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
 
     from rpr.paths import data_dir
 
-    with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
-        return _plain(compose(config_name=name, overrides=overrides))
+    # Within a running job (bench composes its variants) Hydra's global state is the job's: set aside, and put back.
+    state = GlobalHydra.instance()
+    running, state.hydra = state.hydra, None
+    try:
+        with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
+            return _plain(compose(config_name=name, overrides=overrides))
+    finally:
+        state.hydra = running
 
 
 def _plain(settings: Any) -> dict[str, Any]:

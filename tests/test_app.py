@@ -6,6 +6,7 @@ fresh process.
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -269,3 +270,23 @@ def test_cli_py_in_a_checkout_is_the_same_command() -> None:
     assert told.stdout == f"rpr-cli {__version__}\n"
     told = subprocess.run([sys.executable, script, "trian"], capture_output=True, text=True, env={**os.environ})
     assert told.returncode == 2 and told.stderr.startswith("rpr-cli: no such command 'trian'; did you mean train?")
+
+
+def test_bench_compares_the_variants_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["model.d_model=32", "model.num_layers=1", "model.d_ff=32", "data.vocabulary_size=50"]
+    work = ["sentences=4", "length=6", "rounds=2", "steps_per_round=1", "variants=[absolute,relative]"]
+    assert app.main(["bench", *sizes, *work, "model.relative_defaults.clip_distance=3", "format=json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    baseline, relative = document["rows"]
+    assert (baseline["variant"], baseline["relative_speed"]) == ("absolute", 1.0)
+    assert relative["variant"] == "relative"
+    assert relative["relative_speed_min"] <= relative["relative_speed"] <= relative["relative_speed_max"]
+    assert app.main(["bench", *sizes, *work]) == 0
+    assert "absolute: median (smallest to largest of 2)" in capsys.readouterr().out
+
+
+def test_bench_refuses_an_unknown_variant_and_several_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["bench", "variants=[absolut]"]) == 2
+    assert "no such choice 'absolut'; did you mean absolute?" in capsys.readouterr().err
+    assert app.main(["bench", "hardware=2xcpu"]) == 2
+    assert "bench runs in one process" in capsys.readouterr().err
