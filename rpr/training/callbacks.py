@@ -13,6 +13,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
+from torch import Tensor
 
 from rpr.data.batches import Batch
 from rpr.training.module import TranslationModule
@@ -107,6 +108,7 @@ class Metrics(pl.Callback):
         self.translate = translate
         self.started = time.time()
         self._last = (0.0, 0, 0, 0)
+        self._losses: list[Tensor] = []  # of the micro-batches since the last line, left on their device
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.is_global_zero and self.path.exists():
@@ -119,17 +121,20 @@ class Metrics(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         step = trainer.global_step
-        if (batch_idx + 1) % trainer.accumulate_grad_batches or not trainer.is_global_zero:
+        if not trainer.is_global_zero:
             return
-        if step % LOG_EVERY and step != trainer.max_steps:
+        loss = _shell(pl_module).last_train_loss
+        assert loss is not None
+        self._losses.append(loss)
+        if (batch_idx + 1) % trainer.accumulate_grad_batches or (step % LOG_EVERY and step != trainer.max_steps):
             return
         now = self.stopwatch.reading()
         seconds, steps, source, target = (a - b for a, b in zip(now, self._last, strict=True))
         self._last = now
-        # One micro-batch's share of the step's loss, so scaled to the whole step by chance, not exactly.
-        loss = _shell(pl_module).last_train_loss
-        assert loss is not None
-        row: dict[str, Any] = {"train/loss": float(loss), "learning_rate": trainer.optimizers[0].param_groups[0]["lr"]}
+        # The mean over the steps since the last line, of this rank's share (each scaled to a whole step).
+        mean = float(torch.stack(self._losses).mean())
+        self._losses.clear()
+        row: dict[str, Any] = {"train/loss": mean, "learning_rate": trainer.optimizers[0].param_groups[0]["lr"]}
         if steps and seconds > 0:
             row["steps_per_second"] = steps / seconds
             row["source_tokens_per_second"] = source / seconds
