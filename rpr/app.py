@@ -34,7 +34,9 @@ COMMANDS = {
     "sweep": Command(
         "run a named sweep of sweeps/ or a file of your own: rpr-cli sweep quick [--dry-run]", "TrainConfig"
     ),
-    "report": Command("tables beside the paper's, plots and one HTML page, from local records", "ReportConfig"),
+    "report": Command(
+        "tables beside the paper's, plots and one HTML page; run=runs/...: what its positions learned", "ReportConfig"
+    ),
     "evaluate": Command("translate and score a trained run again: run=runs/...", "EvaluateConfig"),
     "translate": Command("translate stdin line by line: run=runs/...", "TranslateConfig"),
     "prepare": Command("corpus -> vocabulary -> token cache, ahead of training: data=...", "PrepareConfig"),

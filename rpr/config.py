@@ -323,13 +323,28 @@ class PrepareConfig(Section):
 
 
 class ReportConfig(Section):
-    """rpr-cli report."""
+    """rpr-cli report: of the records of a sweep, or of all; or, with `run`, of the positions of one trained run."""
 
     runs_dir: str
     sweep: str | None
     out_dir: str
     title: str | None
     format: Literal["table", "json"]
+    run: str | None
+    average: PositiveInt | None
+    validation_sentences: PositiveInt
+    max_distance: PositiveInt
+    cache_dir: str | None
+    hardware: HardwareConfig
+
+    @model_validator(mode="after")
+    def one_subject(self) -> ReportConfig:
+        if self.sweep is not None and self.run is not None:
+            raise ValueError(
+                f"run and sweep: {self.run} and {self.sweep} are both given; a report is of one run's positions or of "
+                "a sweep's records: leave one of them out"
+            )
+        return self
 
 
 class BenchConfig(Section):

@@ -80,6 +80,7 @@ def test_every_choice_composes_and_validates_with_every_other(model: str) -> Non
         ("evaluate", ["run=runs/x", "hardware=1xgpu"]),
         ("translate", ["run=runs/x", "hardware=cpu"]),
         ("report", ["sweep=quick"]),
+        ("report", ["run=runs/x", "hardware=1xgpu"]),
         *[("prepare", [f"data={name}", "data.path=/x"]) for name in GROUPS["data"] if name != "synthetic"],
         ("prepare", []),
         *[("bench", [f"model={name}"]) for name in GROUPS["model"]],

@@ -1,4 +1,4 @@
-"""rpr-cli report: tables, plots and one HTML page from local records."""
+"""rpr-cli report: tables, plots and one HTML page from local records, or a picture of one run's positions."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from rpr.results.report import build_report
 
 
 def run(config: ReportConfig) -> None:
+    if config.run is not None:
+        from rpr.commands import positions  # torch and Lightning, which a report from records does not wait for
+
+        positions.report(config, Path(config.run).absolute())
+        return
     root = Path(config.runs_dir)
     if not root.exists():
         raise RecordError(

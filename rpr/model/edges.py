@@ -1,0 +1,242 @@
+"""Which table row each (query, key) pair uses, and the two moves between pairs and rows that attention needs.
+
+`add_to_scores` takes products with the table's rows, [G, Q, W], to the pairs [G, Q, K]; `sum_weights` sums pairs into
+rows. The one is the other's adjoint. For clipped distances neither gathers nor scatters: read with rows of K + 1
+numbers, the scores have every distance in a column of its own (`_diagonals`), and the pairs beyond the clip distance
+are two triangles. So the result never depends on the order of threads, on any device.
+"""
+
+# Shape suffixes: G products (batch and heads in one), Q queries, K keys, R table rows, W rows that occur,
+# C consecutive distances (columns of a view along the diagonals).
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Edges(Protocol):
+    """The rows of one table between some queries and keys."""
+
+    @property
+    def rows(self) -> slice:
+        """The rows that occur (or more), one column each in `by_row`; the anchor is not among them."""
+        ...
+
+    @property
+    def anchor(self) -> int | None:
+        """A row that the products leave out: the others are taken relative to it.
+
+        The softmax does not see a number that all keys of a query share, and P sums to 1 over the keys. So
+        q_i . (w_r - w_anchor) serves for the scores, and P (v + w_anchor) + S (w - w_anchor) for the values.
+        """
+        ...
+
+    def queries(self, start: int, stop: int, num_keys: int) -> Edges:
+        """The same for queries start..stop-1 and the first num_keys keys."""
+        ...
+
+    def add_to_scores(self, scores_GQK: Tensor, by_row_GQW: Tensor) -> None:
+        """scores[g, i, j] += by_row[g, i, row(i, j)], in place; `scores` is from `scores_buffer`."""
+        ...
+
+    def sum_weights(self, weights_GQK: Tensor) -> Tensor:
+        """by_row[g, i, r] = sum of weights[g, i, j] over the keys j whose row is r; from `scores_buffer` too."""
+        ...
+
+
+def scores_buffer(num_products: int, num_queries: int, num_keys: int, like: Tensor) -> Tensor:
+    """An uninitialised, contiguous [G, Q, K] inside a storage with a zeroed margin at both ends.
+
+    A view along the diagonals starts up to Q + K numbers before the first score and ends as many after the last.
+    """
+    margin = num_queries + num_keys
+    size = num_products * num_queries * num_keys
+    flat = like.new_empty(size + 2 * margin)
+    flat[:margin].zero_()
+    flat[margin + size :].zero_()
+    return flat[margin : margin + size].view(num_products, num_queries, num_keys)
+
+
+@dataclass(frozen=True)
+class Distances:
+    """row(i, j) = clip(j - i, k) + k, with query i at position first_query + i (Shaw et al. 2018, section 3.2).
+
+    With `causal` only keys up to the query's own position count, so rows right of the diagonal are never read.
+    Where distances are clipped, the row of one clipped edge is the anchor: it needs no column and no triangle.
+    """
+
+    num_queries: int
+    num_keys: int
+    first_query: int
+    num_rows: int  # 2k + 1
+    causal: bool
+    anchor: int | None
+
+    @staticmethod
+    def between(num_queries: int, num_keys: int, first_query: int, num_rows: int, *, causal: bool) -> Distances:
+        clip_distance = (num_rows - 1) // 2
+        anchor = None
+        if not causal and num_keys - 1 - first_query > clip_distance:
+            anchor = num_rows - 1
+        elif first_query + num_queries - 1 > clip_distance:
+            anchor = 0
+        return Distances(num_queries, num_keys, first_query, num_rows, causal, anchor)
+
+    @property
+    def clip_distance(self) -> int:
+        return (self.num_rows - 1) // 2
+
+    @property
+    def lowest(self) -> int:
+        """The smallest distance j - i that occurs."""
+        return -(self.first_query + self.num_queries - 1)
+
+    @property
+    def highest(self) -> int:
+        highest = self.num_keys - 1 - self.first_query
+        return min(highest, 0) if self.causal else highest
+
+    @property
+    def first(self) -> int:
+        """The smallest distance with a column; smaller ones share it, unless their row is the anchor."""
+        return max(self.lowest, -self.clip_distance + (self.anchor == 0))
+
+    @property
+    def last(self) -> int:
+        return min(self.highest, self.clip_distance - (self.anchor == self.num_rows - 1))
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.first + self.clip_distance, max(self.first, self.last + 1) + self.clip_distance)
+
+    def queries(self, start: int, stop: int, num_keys: int) -> Distances:
+        return Distances(
+            stop - start, num_keys, self.first_query + start, self.num_rows, self.causal, self.anchor
+        )
+
+    def add_to_scores(self, scores_GQK: Tensor, by_row_GQW: Tensor) -> None:
+        if self.first > self.last:  # k = 0, or all queries far behind all keys: the anchor says it all
+            return
+        exists_QW = _exists(self, scores_GQK.dtype, scores_GQK.device)
+        for columns in self._chunks():
+            # 0 is added where a query has no key at that distance: those cells are a neighbouring row's.
+            self._diagonals(scores_GQK, columns).addcmul_(by_row_GQW[..., columns], exists_QW[:, columns])
+        if self._has_farther:
+            queries, keys = self._farther
+            triangle = _farther_left(self, scores_GQK.dtype, scores_GQK.device)
+            scores_GQK[:, queries, keys].addcmul_(by_row_GQW[:, queries, :1], triangle)
+
+    def sum_weights(self, weights_GQK: Tensor) -> Tensor:
+        if self.first > self.last:
+            return weights_GQK.new_zeros(*weights_GQK.shape[:2], 0)
+        columns = slice(0, self.last - self.first + 1)
+        by_row_GQW = self._diagonals(weights_GQK, columns) * _exists(self, weights_GQK.dtype, weights_GQK.device)
+        if self._has_farther:
+            queries, keys = self._farther
+            triangle = _farther_left(self, weights_GQK.dtype, weights_GQK.device)
+            by_row_GQW[:, queries, 0] += (weights_GQK[:, queries, keys] * triangle).sum(-1)
+        return by_row_GQW
+
+    def _diagonals(self, scores_GQK: Tensor, columns: slice) -> Tensor:
+        """A view of the scores by distance, [G, Q, C]: column c of query i is its key at distance first + c.
+
+        Where that key does not exist, the cell lies on a neighbouring row or in the buffer's margin.
+        """
+        offset = scores_GQK.storage_offset() + self.first_query + self.first + columns.start
+        return scores_GQK.as_strided(
+            (scores_GQK.shape[0], self.num_queries, columns.stop - columns.start),
+            (self.num_queries * self.num_keys, self.num_keys + 1, 1),
+            offset,
+        )
+
+    def _chunks(self) -> Iterator[slice]:
+        """Columns to be written together: at most K + 1, as wider views overlap themselves from row to row."""
+        width, most = self.last - self.first + 1, self.num_keys + 1
+        parts = -(-width // most)
+        size = -(-width // parts)
+        for start in range(0, width, size):
+            yield slice(start, min(start + size, width))
+
+    @property
+    def _has_farther(self) -> bool:
+        return self.lowest < self.first and self.anchor != 0
+
+    @property
+    def _farther(self) -> tuple[slice, slice]:
+        """Queries and keys of the smallest block that holds all pairs farther left than `first`."""
+        first_query = max(0, 1 - self.first - self.first_query)
+        num_keys = min(self.num_keys, self.num_queries - 1 + self.first_query + self.first)
+        return slice(first_query, self.num_queries), slice(0, num_keys)
+
+
+@lru_cache(maxsize=128)
+def _exists(at: Distances, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """1 where a query has a key at the column's distance, else 0: [Q, W]."""
+    queries = at.first_query + torch.arange(at.num_queries, device=device)
+    keys_QW = queries[:, None] + torch.arange(at.first, at.last + 1, device=device)
+    return ((keys_QW >= 0) & (keys_QW < at.num_keys)).to(dtype)
+
+
+def _farther_left(at: Distances, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """1 for the pairs of the block `_farther` that are farther left than `first`, else 0."""
+    queries, keys = at._farther
+    diagonal = queries.start + at.first_query + at.first - 1
+    return torch.ones(queries.stop - queries.start, keys.stop, dtype=dtype, device=device).tril(diagonal)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """row(i, j) from a matrix of labels, [Q, K] or [B, Q, K] (int64): a dependency tree, a table schema.
+
+    Heads come first in G, so that label matrices of a batch repeat for every head.
+    """
+
+    labels: Tensor
+    num_rows: int
+
+    @property
+    def rows(self) -> slice:
+        return slice(0, self.num_rows)
+
+    def queries(self, start: int, stop: int, num_keys: int) -> Labels:
+        return Labels(self.labels[..., start:stop, :num_keys], self.num_rows)
+
+    @property
+    def anchor(self) -> int | None:
+        return None
+
+    def add_to_scores(self, scores_GQK: Tensor, by_row_GQW: Tensor) -> None:
+        labels = self._for_products(scores_GQK)
+        by_row = by_row_GQW.reshape(*labels.shape[:-1], -1)
+        scores_GQK += by_row.gather(-1, labels).view_as(scores_GQK)
+
+    def sum_weights(self, weights_GQK: Tensor) -> Tensor:
+        labels = self._for_products(weights_GQK)
+        num_products, num_queries, _ = weights_GQK.shape
+        if weights_GQK.device.type == "cpu":
+            by_row = weights_GQK.new_zeros(*labels.shape[:-1], self.num_rows)
+            by_row.scatter_add_(-1, labels, weights_GQK.view_as(labels))
+            return by_row.view(num_products, num_queries, self.num_rows)
+        # Elsewhere a scatter adds in no fixed order; products with 0/1 matrices do, and run on the matrix units.
+        return self._sum_by_products(weights_GQK)
+
+    def _sum_by_products(self, weights_GQK: Tensor) -> Tensor:
+        num_products, num_queries, num_keys = weights_GQK.shape
+        labels_BQK = self.labels if self.labels.dim() == 3 else self.labels[None]
+        num_matrices = labels_BQK.shape[0]
+        one_hot = torch.nn.functional.one_hot(labels_BQK, self.num_rows).to(weights_GQK.dtype)
+        each = weights_GQK.view(-1, num_matrices, num_queries, num_keys).permute(1, 2, 0, 3)  # [B, Q, H, K]
+        by_row = each @ one_hot  # [B, Q, H, R]
+        return by_row.permute(2, 0, 1, 3).reshape(num_products, num_queries, self.num_rows)
+
+    def _for_products(self, scores_GQK: Tensor) -> Tensor:
+        """The labels of every product, by expansion alone: [H, B, Q, K] or [G, Q, K]."""
+        if self.labels.dim() == 3:
+            return self.labels.expand(scores_GQK.shape[0] // self.labels.shape[0], *self.labels.shape)
+        return self.labels.expand(scores_GQK.shape)

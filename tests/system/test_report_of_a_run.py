@@ -1,0 +1,164 @@
+"""Checked here: `rpr-cli report run=...` through rpr.app.main on tiny runs that the command itself trained: the two
+files it leaves, what it prints, that a repeat gives the same bytes, and the one line of each refusal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from rpr import app
+from rpr.results.record import Record, read_record, write_record
+
+SCRIPT = Path(sys.executable).with_name("rpr-cli")
+RECIPE = (
+    "optim.max_steps=4",
+    "optim.warmup_steps=4",
+    "optim.checkpoint_every_n_steps=2",
+    "optim.validate_every_n_steps=4",
+    "evaluation.test_splits=[]",
+    "hardware.threads=1",
+    "position.clip_distance=3",
+)
+
+
+@pytest.fixture(scope="module")
+def trained(
+    tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, tiny_overrides: tuple[str, ...], small_data: object
+) -> dict[str, Path]:
+    """A run with relative tables and one with learned absolute positions, by the name of their positions."""
+    runs = tmp_path_factory.mktemp("runs")
+    overrides = [*tiny_overrides, *RECIPE, f"data.cache_dir={cache_dir}", f"runs_dir={runs}"]
+    command = [SCRIPT, "train", "-m", "position=relative,learned", *overrides]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    return {read_record(path).config["position"]["name"]: path.parent for path in runs.glob("*/record.json")}
+
+
+@pytest.fixture
+def run_dir(trained: dict[str, Path], tmp_path: Path) -> Path:
+    """The relative run as training left it, to be damaged."""
+    here = tmp_path / trained["relative"].name
+    return Path(shutil.copytree(trained["relative"], here, ignore=shutil.ignore_patterns("positions.*")))
+
+
+@pytest.fixture(autouse=True)
+def _torch_as_it_was() -> Iterator[None]:
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+
+
+def changed(run_dir: Path, **changes: object) -> Record:
+    record = read_record(run_dir / "record.json").model_copy(update=changes)
+    write_record(run_dir / "record.json", record)
+    return record
+
+
+def report(run_dir: Path, *overrides: str) -> int:
+    return app.main(["report", f"run={run_dir}", "hardware.threads=1", *overrides])
+
+
+def refused(capsys: pytest.CaptureFixture[str], run_dir: Path, *overrides: str) -> str:
+    capsys.readouterr()
+    assert report(run_dir, *overrides) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("rpr-cli: ") and err.count("\n") == 1 and "Traceback" not in err
+    assert not list(run_dir.glob("positions*")) and not list(run_dir.glob(".positions*"))
+    return err.removeprefix("rpr-cli: ").rstrip("\n")
+
+
+def test_a_relative_run(trained: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained["relative"]
+    before = (run / "record.json").read_bytes()
+    assert report(run) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"{run.name}: relative, k = 3 | average of 2 (steps 2 to 4) | synthetic data\n")
+    assert "  encoder layer 1    norm of w^K at -3: " in out and "  decoder layer 1    heads attend most at " in out
+    assert err == f"written: {run / 'positions.svg'}\nwritten: {run / 'positions.json'}\n"
+    page, numbers = (run / "positions.svg").read_bytes(), (run / "positions.json").read_bytes()
+    ElementTree.fromstring(page)
+    for words in (b"encoder layer 1", b"decoder layer 1", b"24 validation", b"synthetic data"):
+        assert words in page
+    document = json.loads(numbers)
+    assert (document["num_sentences"], document["max_distance"]) == (24, 8)
+    assert [len(entry["keys"]["norms"][0]) for entry in document["tables"]] == [7, 7]
+    # A repeat: the same bytes; on stdout the same document, and nothing else.
+    assert report(run, "format=json") == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == document and err == ""
+    assert ((run / "positions.svg").read_bytes(), (run / "positions.json").read_bytes()) == (page, numbers)
+    assert (run / "record.json").read_bytes() == before
+
+
+def test_a_run_without_relative_tables(trained: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained["learned"]
+    assert report(run, "validation_sentences=5", "max_distance=6", "average=1", "title=Mine") == 0
+    assert capsys.readouterr().out.startswith(f"{run.name}: absolute (learned) | step 4 | synthetic data\n")
+    page = (run / "positions.svg").read_text()
+    assert page.count("This run has no relative tables") == 2 and "learned absolute tables" in page and ">Mine<" in page
+    document = json.loads((run / "positions.json").read_text())
+    assert (document["num_sentences"], document["max_distance"], document["tables"]) == (5, 6, [])
+    assert [len(entry["norms"]) for entry in document["absolute"]] == [1024, 1024]
+
+
+def test_a_run_that_is_not_finished_is_shown_as_such(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changed(run_dir, status="running", finished=None)
+    assert report(run_dir, "validation_sentences=2") == 0
+    assert "| not finished | synthetic data" in capsys.readouterr().out
+
+
+def test_no_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = refused(capsys, tmp_path)
+    assert told == f"run: {tmp_path} holds no record.json; give the folder of a run, e.g. run=runs/NAME-HASH"
+
+
+def test_a_failed_run(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changed(run_dir, status="failed", error="the validation loss became nan at step 4")
+    assert refused(capsys, run_dir) == (
+        f"run: {run_dir.name} failed: the validation loss became nan at step 4; "
+        "its weights show nothing that was learned: mend and repeat it"
+    )
+
+
+def test_no_checkpoint(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(run_dir / "checkpoints")
+    assert refused(capsys, run_dir) == f"{run_dir}: no checkpoints; train the run first"
+
+
+def test_a_damaged_checkpoint(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in (run_dir / "checkpoints").glob("*.ckpt"):
+        path.write_bytes(path.read_bytes()[:1000])
+    told = refused(capsys, run_dir)
+    assert " cannot be read as a checkpoint (" in told and told.endswith("delete it and use an earlier one")
+
+
+def test_a_folder_that_cannot_be_written(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    (run_dir / "positions.svg").mkdir()  # where the picture should go; works for root, too
+    assert report(run_dir, "validation_sentences=2") == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert f"run: {run_dir} cannot be written (" in err and "make it writable, or copy the run elsewhere" in err
+
+
+def test_a_run_and_a_sweep_together(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = refused(capsys, run_dir, "sweep=quick")
+    assert told.startswith(f"run and sweep: {run_dir} and quick are both given; a report is of one run's positions or ")
+    assert told.endswith("leave one of them out")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what is told where no GPU is")
+def test_gpus_that_are_not_there(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = refused(capsys, run_dir, "hardware=1xgpu")
+    assert told.startswith("hardware=1xgpu: 1 GPUs are asked for and 0 are here; choose hardware=cpu")
