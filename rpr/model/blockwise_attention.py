@@ -1,16 +1,22 @@
-"""Attention with relative positions, block of queries by block of queries, with its own backward.
+"""Attention with relative positions, part by part, with its own backward.
 
-The same mathematics as `rpr.model.attention.reference` in few passes over the weights. Heads come first, so that a
-product with a table per head is one plain matrix product over all positions of the batch; the scale enters with the
-copy of q; scores, softmax and their gradient share one buffer. One block holds all queries where the weights are small
-enough to keep for the backward pass. Else each block's weights are computed again there, and [B, H, Q, K] never exists.
+The same mathematics as `rpr.model.attention.reference`, arranged for memory: on a CPU what relative positions cost
+beyond their few products is reading and writing. A part is some heads of some sentences, small enough that all its
+steps, from the copy of q to the copy of z, find its numbers in cache. Within a part heads come first, so that a
+product with a table per head is one plain matrix product; the scale enters with the copy of q, the anchor's vector with
+the copy of v; scores, softmax and their gradients share one buffer; results go straight to where the caller wants them.
+
+Long sequences are cut into blocks of queries besides, and each block's weights are computed again in the backward
+pass: nothing of size [B, H, Q, K] exists.
 """
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R table rows, W table rows that occur,
-# G = H*B (one product each), T tables (H, or 1 where heads share it), N positions that use the same table.
+# G = H*B products of a part, T tables of a part (its heads, or 1 where heads share it), N positions that share a table.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,13 +26,58 @@ from torch.autograd.function import once_differentiable
 from rpr.model.edges import Edges, scores_buffer
 
 MASKED = -1e9  # added to a hidden score: it vanishes beside any other, and a row with nothing else has no NaN
+CACHE_BYTES = 2**20  # of q in one part on a CPU; measured, docs/attention-speed.md
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything about an attention that is not a tensor to be differentiated."""
+
+    key_edges: Edges | None
+    value_edges: Edges | None
+    mask_BHQK: Tensor | None  # bool, broadcastable
+    causal: bool
+    first_query: int
+    queries_per_block: int | None  # None: all at once, with the weights kept for the backward pass
+
+    def part(self, sentences: slice, heads: slice) -> Layout:
+        def cut(edges: Edges | None) -> Edges | None:
+            return None if edges is None else edges.sentences(sentences.start, sentences.stop)
+
+        mask = self.mask_BHQK
+        if mask is not None:
+            mask = mask[sentences if mask.shape[0] > 1 else slice(None), heads if mask.shape[1] > 1 else slice(None)]
+        return replace(self, key_edges=cut(self.key_edges), value_edges=cut(self.value_edges), mask_BHQK=mask)
+
+    def blocks(self, num_queries: int, num_keys: int) -> Iterator[tuple[int, int, int]]:
+        """First and last (exclusive) query of each block, and how many keys it needs."""
+        size = self.queries_per_block or num_queries
+        for start in range(0, num_queries, size):
+            stop = min(start + size, num_queries)
+            needed = num_keys if not self.causal else min(num_keys, self.first_query + stop)
+            yield start, stop, num_keys if self.queries_per_block is None else needed
+
+    def hidden(self, start: int, stop: int, num_keys: int, like: Tensor) -> Tensor | None:
+        """What hides keys when it is added to the scores of queries start..stop-1: 0 or a large negative number."""
+        visible = None
+        if (mask := self.mask_BHQK) is not None:
+            visible = mask[..., :num_keys] if mask.shape[-2] == 1 else mask[..., start:stop, :num_keys]
+        if self.causal and self.first_query + start < num_keys - 1:
+            keys = torch.arange(num_keys, device=like.device)
+            queries = self.first_query + torch.arange(start, stop, device=like.device)
+            earlier_QK = keys[None, :] <= queries[:, None]
+            visible = earlier_QK if visible is None else visible & earlier_QK
+        if visible is None:
+            return None
+        lowest = max(MASKED, torch.finfo(like.dtype).min / 2)
+        return like.new_zeros(visible.shape).masked_fill_(~visible, lowest)
 
 
 class BlockwiseAttention(torch.autograd.Function):
-    """apply(q, k, v, key_table, value_table, key_edges, value_edges, mask, causal, first_query, queries_per_block).
+    """apply(q_BHQD, k_BHKD, v_BHKD, key_table, value_table, layout) -> z_BHQD.
 
-    q_BHQD, k_BHKD, v_BHKD may be any views; tables are [R, D] or [H, R, D], or None with their edges; mask is bool,
-    4-dimensional, broadcastable to [B, H, Q, K]. Returns z_BHQD. Deterministic. Differentiable once.
+    q, k, v may be any views; tables are [R, D] or [H, R, D], or None with their edges. z lies in memory as [B, Q, H, D];
+    the gradients of q, k and v of self-attention as one [B, Q, 3, H, D]. Deterministic. Differentiable once.
     """
 
     @staticmethod
@@ -37,155 +88,222 @@ class BlockwiseAttention(torch.autograd.Function):
         v_BHKD: Tensor,
         key_table: Tensor | None,
         value_table: Tensor | None,
-        key_edges: Edges | None,
-        value_edges: Edges | None,
-        mask: Tensor | None,
-        causal: bool,
-        first_query: int,
-        queries_per_block: int,
+        layout: Layout,
     ) -> Tensor:
+        batch, heads, num_queries, width = q_BHQD.shape
+        z_BHQD = q_BHQD.new_empty(batch, num_queries, heads, width).transpose(1, 2)
+        saved: list[Tensor | None] = []
         with torch.autocast(q_BHQD.device.type, enabled=False):
-            batch, heads, num_queries, width = q_BHQD.shape
-            # Scaled where it is copied anyway: both terms of equation 5 need it, and so does the gradient of k.
-            q_GQD = torch.empty_like(q_BHQD.transpose(0, 1), memory_format=torch.contiguous_format)
-            torch.mul(q_BHQD.transpose(0, 1), width**-0.5, out=q_GQD)
-            q_GQD = q_GQD.view(heads * batch, num_queries, width)
-            k_GKD = k_BHKD.transpose(0, 1).reshape(heads * batch, -1, width)
-            v_GKD = _values(v_BHKD, value_table, value_edges)
-            mask = None if mask is None else mask.transpose(0, 1)
-            key_rows = _occurring(key_table, key_edges, q_GQD.dtype)
-            value_rows = _occurring(value_table, value_edges, q_GQD.dtype)
-
-            blocks = _Blocks(q_GQD, k_GKD, key_rows, key_edges, mask, causal, first_query, queries_per_block, heads)
-            out_GQD = torch.empty_like(q_GQD)
-            sums_GQW = None if value_rows is None else out_GQD.new_empty(*q_GQD.shape[:2], value_rows.shape[-2])
-            weights_GQK = None
-            for start, stop, num_keys in blocks.ranges:
-                weights_GQK = blocks.weights(start, stop, num_keys)
-                if blocks.single:
-                    torch.bmm(weights_GQK, v_GKD, out=out_GQD)
-                else:
-                    out_GQD[:, start:stop] = torch.bmm(weights_GQK, v_GKD[:, :num_keys])
-                if sums_GQW is not None and value_edges is not None:
-                    sums_GQW = _store(sums_GQW, weights_GQK, value_edges, start, stop, num_keys, blocks.single)
-            if sums_GQW is not None and value_rows is not None:
-                _add_product(out_GQD, sums_GQW, value_rows)
-
-            kept = weights_GQK if blocks.single else None
-            ctx.save_for_backward(q_GQD, k_GKD, v_GKD, key_table, value_table, mask, sums_GQW, kept)
-            ctx.settings = (key_edges, value_edges, causal, first_query, queries_per_block, heads)
-            return out_GQD.view(heads, batch, num_queries, width).transpose(0, 1)
+            for at in _parts(q_BHQD):
+                tables = (_for_heads(key_table, at), _for_heads(value_table, at))
+                z_GQD, kept = _forward(q_BHQD[at], k_BHKD[at], v_BHKD[at], *tables, layout.part(*at))
+                _put(z_BHQD, at, z_GQD)
+                if any(ctx.needs_input_grad):
+                    saved += kept
+                del z_GQD, kept
+        ctx.save_for_backward(key_table, value_table, *saved)
+        ctx.layout, ctx.num_keys = layout, k_BHKD.shape[2]
+        return z_BHQD
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, dz_BHQD: Tensor) -> tuple[Tensor | None, ...]:
-        q_GQD, k_GKD, v_GKD, key_table, value_table, mask, sums_GQW, kept = ctx.saved_tensors
-        key_edges, value_edges, causal, first_query, queries_per_block, heads = ctx.settings
+        key_table, value_table, *saved = ctx.saved_tensors
+        d_qkv = _gradient_buffers(dz_BHQD, ctx.num_keys)
+        d_tables = [None if table is None else torch.zeros_like(table) for table in (key_table, value_table)]
         with torch.autocast(dz_BHQD.device.type, enabled=False):
-            num_products, num_queries, width = q_GQD.shape
-            dz_GQD = dz_BHQD.transpose(0, 1).reshape(num_products, num_queries, width)
-            key_rows = _occurring(key_table, key_edges, q_GQD.dtype)
-            value_rows = _occurring(value_table, value_edges, q_GQD.dtype)
-            projected_GQW = None if value_rows is None else _product(dz_GQD, value_rows.transpose(-2, -1))
-
-            recomputed = None if kept is not None else key_rows
-            blocks = _Blocks(q_GQD, k_GKD, recomputed, key_edges, mask, causal, first_query, queries_per_block, heads)
-            dq_GQD = torch.empty_like(q_GQD)
-            dk_GKD, dv_GKD = (None, None) if blocks.single else (torch.zeros_like(k_GKD), torch.zeros_like(v_GKD))
-            dsums_GQW = None if key_rows is None else q_GQD.new_empty(num_products, num_queries, key_rows.shape[-2])
-            for start, stop, num_keys in blocks.ranges:
-                weights_GQK = blocks.weights(start, stop, num_keys) if kept is None else kept
-                dz = dz_GQD[:, start:stop]
-                dweights_GQK = scores_buffer(num_products, stop - start, num_keys, like=q_GQD)
-                torch.bmm(dz, v_GKD[:, :num_keys].transpose(1, 2), out=dweights_GQK)
-                if projected_GQW is not None and value_edges is not None:
-                    block_edges = value_edges.queries(start, stop, num_keys)
-                    columns = _columns(block_edges, value_edges)
-                    block_edges.add_to_scores(dweights_GQK, projected_GQW[:, start:stop, columns])
-                dscores_GQK = _softmax_backward_(dweights_GQK, weights_GQK)
-                scale = width**-0.5
-                if blocks.single:
-                    torch.baddbmm(dq_GQD, dscores_GQK, k_GKD, beta=0, alpha=scale, out=dq_GQD)
-                    dv_GKD = torch.bmm(weights_GQK.transpose(1, 2), dz)
-                    dk_GKD = torch.bmm(dscores_GQK.transpose(1, 2), q_GQD)
-                else:
-                    dq_GQD[:, start:stop] = torch.bmm(dscores_GQK, k_GKD[:, :num_keys]).mul_(scale)
-                    dv_GKD[:, :num_keys] += torch.bmm(weights_GQK.transpose(1, 2), dz)
-                    dk_GKD[:, :num_keys] += torch.bmm(dscores_GQK.transpose(1, 2), q_GQD[:, start:stop])
-                if dsums_GQW is not None:
-                    dsums_GQW = _store(dsums_GQW, dscores_GQK, key_edges, start, stop, num_keys, blocks.single)
-
-            dkey_table = dvalue_table = None
-            if dsums_GQW is not None:
-                _add_product(dq_GQD, dsums_GQW, key_rows, alpha=scale)
-                dkey_table = _table_gradient(dsums_GQW, q_GQD, key_table, key_edges, whole=False)
-            if sums_GQW is not None:
-                dvalue_table = _table_gradient(sums_GQW, dz_GQD, value_table, value_edges, whole=True)
-            dq, dk, dv = (x.view(heads, -1, x.shape[1], width).transpose(0, 1) for x in (dq_GQD, dk_GKD, dv_GKD))
-            return dq, dk, dv, dkey_table, dvalue_table, None, None, None, None, None, None
+            for at in _parts(dz_BHQD):
+                kept, saved = saved[:KEPT], saved[KEPT:]
+                tables = (_for_heads(key_table, at), _for_heads(value_table, at))
+                of_qkv, of_tables = _backward(dz_BHQD[at], *tables, kept, ctx.layout.part(*at))
+                for whole, part in zip(d_qkv, of_qkv, strict=True):
+                    _put(whole, at, part)
+                for whole, part in zip(d_tables, of_tables, strict=True):
+                    if part is not None:
+                        _for_heads(whole, at).add_(part)
+        return *d_qkv, *d_tables, None
 
 
-class _Blocks:
-    """The weights P of every block of queries. Causal blocks have keys only up to their last query."""
+KEPT = 5  # tensors that _forward keeps of a part: q scaled, k, v with anchor, S, P (or None)
+Part = tuple[slice, slice]  # sentences, heads
+
+
+def _forward(
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    v_BHKD: Tensor,
+    key_table: Tensor | None,
+    value_table: Tensor | None,
+    layout: Layout,
+) -> tuple[Tensor, list[Tensor | None]]:
+    """z of a part, [G, Q, D], and what `_backward` needs."""
+    q_GQD = _heads_first(torch.mul, q_BHQD, q_BHQD.shape[-1] ** -0.5)  # both terms of equation 5 are scaled
+    k_GKD = _heads_first(None, k_BHKD)
+    anchor = _anchor(value_table, layout.value_edges)
+    v_GKD = _heads_first(None, v_BHKD) if anchor is None else _heads_first(torch.add, v_BHKD, anchor)
+    value_rows = _rows(value_table, layout.value_edges, q_GQD.dtype)
+    z_GQD, sums_GQW, weights_GQK = torch.empty_like(q_GQD), None, None
+    if value_rows is not None and layout.queries_per_block is not None:
+        sums_GQW = q_GQD.new_zeros(*q_GQD.shape[:2], value_rows.shape[1])
+    weights = _Weights(q_GQD, k_GKD, key_table, layout, q_BHQD.shape[1])
+    for start, stop, num_keys in layout.blocks(q_GQD.shape[1], k_GKD.shape[1]):
+        weights_GQK = weights(start, stop, num_keys)
+        if layout.queries_per_block is None:
+            torch.bmm(weights_GQK, v_GKD, out=z_GQD)
+        else:
+            z_GQD[:, start:stop] = torch.bmm(weights_GQK, v_GKD[:, :num_keys])
+        if value_rows is not None:
+            sums_GQW = _sums(sums_GQW, weights_GQK, layout.value_edges, start, stop, num_keys)
+    if sums_GQW is not None:
+        _add_product(z_GQD, sums_GQW, value_rows)
+    return z_GQD, [q_GQD, k_GKD, v_GKD, sums_GQW, weights_GQK if layout.queries_per_block is None else None]
+
+
+def _backward(
+    dz_BHQD: Tensor,
+    key_table: Tensor | None,
+    value_table: Tensor | None,
+    kept: list[Tensor | None],
+    layout: Layout,
+) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor | None, Tensor | None]]:
+    """The gradients of q, k, v, [G, ., D], and of the part's tables."""
+    q_GQD, k_GKD, v_GKD, sums_GQW, all_weights = kept
+    scale = q_GQD.shape[-1] ** -0.5
+    dz_GQD = _heads_first(None, dz_BHQD)
+    key_rows, value_rows = (
+        _rows(table, edges, q_GQD.dtype)
+        for table, edges in ((key_table, layout.key_edges), (value_table, layout.value_edges))
+    )
+    projected_GQW = None if value_rows is None else _product(dz_GQD, value_rows.transpose(1, 2))
+    weights = _Weights(q_GQD, k_GKD, key_table, layout, dz_BHQD.shape[1]) if all_weights is None else None
+    dq_GQD, dsums_GQW = torch.empty_like(q_GQD), None
+    if weights is not None:
+        dk_GKD, dv_GKD = torch.zeros_like(k_GKD), torch.zeros_like(v_GKD)
+        dsums_GQW = None if key_rows is None else q_GQD.new_zeros(*q_GQD.shape[:2], key_rows.shape[1])
+    for start, stop, num_keys in layout.blocks(q_GQD.shape[1], k_GKD.shape[1]):
+        weights_GQK = all_weights if weights is None else weights(start, stop, num_keys)
+        dscores_GQK = scores_buffer(*weights_GQK.shape, like=q_GQD)
+        torch.bmm(dz_GQD[:, start:stop], v_GKD[:, :num_keys].transpose(1, 2), out=dscores_GQK)
+        if projected_GQW is not None:
+            _add_to_scores(dscores_GQK, projected_GQW, layout.value_edges, start, stop, num_keys)
+        _softmax_backward_(dscores_GQK, weights_GQK)
+        if weights is None:
+            torch.baddbmm(dq_GQD, dscores_GQK, k_GKD, beta=0, alpha=scale, out=dq_GQD)
+            dv_GKD = torch.bmm(weights_GQK.transpose(1, 2), dz_GQD)
+            dk_GKD = torch.bmm(dscores_GQK.transpose(1, 2), q_GQD)
+        else:
+            dq_GQD[:, start:stop] = torch.bmm(dscores_GQK, k_GKD[:, :num_keys]).mul_(scale)
+            dv_GKD[:, :num_keys] += torch.bmm(weights_GQK.transpose(1, 2), dz_GQD[:, start:stop])
+            dk_GKD[:, :num_keys] += torch.bmm(dscores_GQK.transpose(1, 2), q_GQD[:, start:stop])
+        if key_rows is not None:
+            dsums_GQW = _sums(dsums_GQW, dscores_GQK, layout.key_edges, start, stop, num_keys)
+    dkey_table = dvalue_table = None
+    if dsums_GQW is not None:
+        _add_product(dq_GQD, dsums_GQW, key_rows, alpha=scale)
+        dkey_table = _table_gradient(dsums_GQW, q_GQD, key_table, layout.key_edges, whole=False)
+    if sums_GQW is not None:
+        dvalue_table = _table_gradient(sums_GQW, dz_GQD, value_table, layout.value_edges, whole=True)
+    return (dq_GQD, dk_GKD, dv_GKD), (dkey_table, dvalue_table)
+
+
+class _Weights:
+    """P of any block of a part's queries, [G, stop - start, num_keys]."""
 
     def __init__(
-        self,
-        q_GQD: Tensor,
-        k_GKD: Tensor,
-        key_rows: Tensor | None,
-        key_edges: Edges | None,
-        mask_HBQK: Tensor | None,
-        causal: bool,
-        first_query: int,
-        queries_per_block: int,
-        heads: int,
+        self, q_GQD: Tensor, k_GKD: Tensor, key_table: Tensor | None, layout: Layout, num_heads: int
     ) -> None:
-        self.q_GQD, self.k_GKD, self.key_edges = q_GQD, k_GKD, key_edges
-        self.mask_HBQK, self.causal, self.first_query, self.heads = mask_HBQK, causal, first_query, heads
-        # For all blocks at once: [G, Q, W] is small, and a block's queries do not lie together.
-        self.projected_GQW = None if key_rows is None else _product(q_GQD, key_rows.transpose(-2, -1))
-        num_queries, num_keys = q_GQD.shape[1], k_GKD.shape[1]
-        self.single = queries_per_block >= num_queries
-        self.ranges = []
-        for start in range(0, num_queries, queries_per_block):
-            stop = min(start + queries_per_block, num_queries)
-            seen = min(num_keys, first_query + stop) if causal and not self.single else num_keys
-            self.ranges.append((start, stop, seen))
+        self.q_GQD, self.k_GKD, self.layout, self.num_heads = q_GQD, k_GKD, layout, num_heads
+        rows_TWD = _rows(key_table, layout.key_edges, q_GQD.dtype)
+        # For all blocks at once: [G, Q, W] is small.
+        self.projected_GQW = None if rows_TWD is None else _product(q_GQD, rows_TWD.transpose(1, 2))
 
-    def weights(self, start: int, stop: int, num_keys: int) -> Tensor:
-        """P of queries start..stop-1 over the first num_keys keys, [G, stop - start, num_keys]."""
-        q_GQD, k_GKD = self.q_GQD[:, start:stop], self.k_GKD[:, :num_keys]
-        scores_GQK = scores_buffer(q_GQD.shape[0], stop - start, num_keys, like=q_GQD)
-        torch.bmm(q_GQD, k_GKD.transpose(1, 2), out=scores_GQK)
-        if self.projected_GQW is not None and self.key_edges is not None:
-            block_edges = self.key_edges.queries(start, stop, num_keys)
-            columns = _columns(block_edges, self.key_edges)
-            block_edges.add_to_scores(scores_GQK, self.projected_GQW[:, start:stop, columns])
-        bias = hidden_bias(self.mask_HBQK, self.causal, self.first_query, start, stop, num_keys, scores_GQK)
+    def __call__(self, start: int, stop: int, num_keys: int) -> Tensor:
+        scores_GQK = scores_buffer(self.q_GQD.shape[0], stop - start, num_keys, like=self.q_GQD)
+        torch.bmm(self.q_GQD[:, start:stop], self.k_GKD[:, :num_keys].transpose(1, 2), out=scores_GQK)
+        if self.projected_GQW is not None:
+            _add_to_scores(scores_GQK, self.projected_GQW, self.layout.key_edges, start, stop, num_keys)
+        bias = self.layout.hidden(start, stop, num_keys, like=scores_GQK)
         if bias is not None:
-            scores_GQK.view(self.heads, -1, stop - start, num_keys).add_(bias)
+            by_head = scores_GQK.view(self.num_heads, -1, stop - start, num_keys)
+            by_head.add_(bias if bias.dim() == 2 else bias.transpose(0, 1))
         return torch.softmax(scores_GQK, dim=-1, out=scores_GQK)
 
 
-def hidden_bias(
-    mask: Tensor | None, causal: bool, first_query: int, start: int, stop: int, num_keys: int, like: Tensor
-) -> Tensor | None:
-    """What hides keys when it is added to the scores of queries start..stop-1: 0 or a large negative number."""
-    visible = None
-    if mask is not None:
-        visible = mask[..., :num_keys] if mask.shape[-2] == 1 else mask[..., start:stop, :num_keys]
-    if causal and first_query + start < num_keys - 1:
-        keys = torch.arange(num_keys, device=like.device)
-        queries = first_query + torch.arange(start, stop, device=like.device)
-        earlier_QK = keys[None, :] <= queries[:, None]
-        visible = earlier_QK if visible is None else visible & earlier_QK
-    if visible is None:
-        return None
-    lowest = max(MASKED, torch.finfo(like.dtype).min / 2)
-    return like.new_zeros(visible.shape).masked_fill_(~visible, lowest)
+class SplitHeads(torch.autograd.Function):
+    """apply(qkv_BQM, num_heads) -> q, k, v, views [B, H, Q, D] of one projection's output.
+
+    Where the three gradients already lie as BlockwiseAttention writes them, they are the projection's gradient; torch's
+    own chunk would copy them once more, which took a tenth of a layer's time.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.num_heads = num_heads
+        q, k, v = qkv_BQM.unflatten(-1, (3, num_heads, -1)).unbind(2)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        batch, heads, length, width = gradients[0].shape
+        row = 3 * heads * width
+        first = gradients[0]
+        for index, gradient in enumerate(gradients):
+            if (
+                gradient.stride() != (length * row, width, row, 1)
+                or gradient.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
+                or gradient.storage_offset() != first.storage_offset() + index * heads * width
+            ):
+                return torch.stack([x.transpose(1, 2) for x in gradients], dim=2).flatten(2), None
+        return first.as_strided((batch, length, row), (length * row, row, 1)), None
 
 
-def _occurring(table: Tensor | None, edges: Edges | None, dtype: torch.dtype) -> Tensor | None:
+def _parts(x_BHQD: Tensor) -> Iterator[Part]:
+    """Everything at once, or on a CPU as many heads and sentences at a time as the cache holds."""
+    batch, heads, length, width = x_BHQD.shape
+    if x_BHQD.device.type != "cpu":
+        yield slice(0, batch), slice(0, heads)
+        return
+    affordable = max(1, CACHE_BYTES // (length * width * x_BHQD.element_size()))
+    heads_at_once = min(heads, max(1, affordable // batch))
+    num_parts = -(-batch // affordable)
+    sentences_at_once = -(-batch // num_parts)
+    for head in range(0, heads, heads_at_once):
+        for sentence in range(0, batch, sentences_at_once):
+            yield (
+                slice(sentence, min(sentence + sentences_at_once, batch)),
+                slice(head, min(head + heads_at_once, heads)),
+            )
+
+
+def _heads_first(operation: Callable[..., Tensor] | None, x_BHQD: Tensor, operand: Any = None) -> Tensor:
+    """A contiguous [G, Q, D], with an operation on the way."""
+    x_HBQD = x_BHQD.transpose(0, 1)
+    if operation is None:
+        return x_HBQD.contiguous().view(-1, *x_HBQD.shape[2:])
+    out = torch.empty_like(x_HBQD, memory_format=torch.contiguous_format)
+    operation(x_HBQD, operand, out=out)
+    return out.view(-1, *x_HBQD.shape[2:])
+
+
+def _put(whole_BHQD: Tensor, at: Part, part_GQD: Tensor) -> None:
+    place = whole_BHQD[at].transpose(0, 1)
+    place.copy_(part_GQD.view(place.shape))
+
+
+def _gradient_buffers(dz_BHQD: Tensor, num_keys: int) -> tuple[Tensor, ...]:
+    batch, heads, num_queries, width = dz_BHQD.shape
+    if num_keys == num_queries:  # as rpr.model.transformer's projection wants them: no copy is needed there
+        packed = dz_BHQD.new_empty(batch, num_queries, 3, heads, width)
+        return tuple(part.transpose(1, 2) for part in packed.unbind(2))
+    return tuple(dz_BHQD.new_empty(batch, n, heads, width).transpose(1, 2) for n in (num_queries, num_keys, num_keys))
+
+
+def _for_heads(table: Tensor, at: Part) -> Tensor:
+    return table if table is None or table.dim() == 2 else table[at[1]]
+
+
+def _rows(table: Tensor | None, edges: Edges | None, dtype: torch.dtype) -> Tensor | None:
     """The rows that occur, relative to the anchor: [T, W, D]."""
     if table is None or edges is None:
         return None
@@ -195,20 +313,12 @@ def _occurring(table: Tensor | None, edges: Edges | None, dtype: torch.dtype) ->
     return rows.to(dtype) if rows.dim() == 3 else rows.to(dtype)[None]
 
 
-def _columns(block: Edges, whole: Edges) -> slice:
-    """Where a block's rows stand among all that occur."""
-    return slice(block.rows.start - whole.rows.start, block.rows.stop - whole.rows.start)
-
-
-def _values(v_BHKD: Tensor, table: Tensor | None, edges: Edges | None) -> Tensor:
-    """v, heads first, with the anchor's vector added: [G, K, D]."""
-    v_HBKD = v_BHKD.transpose(0, 1)
+def _anchor(table: Tensor | None, edges: Edges | None) -> Tensor | None:
+    """The anchor's vector, broadcastable to [H, B, K, D]."""
     if table is None or edges is None or edges.anchor is None:
-        return v_HBKD.reshape(-1, *v_HBKD.shape[2:])
-    anchor = table[..., edges.anchor, :].to(v_HBKD.dtype)
-    out = torch.empty_like(v_HBKD, memory_format=torch.contiguous_format)
-    torch.add(v_HBKD, anchor[:, None, None, :] if anchor.dim() == 2 else anchor, out=out)
-    return out.view(-1, *v_HBKD.shape[2:])
+        return None
+    vector = table[..., edges.anchor, :]
+    return vector if vector.dim() == 1 else vector[:, None, None, :]
 
 
 def _product(x_GQD: Tensor, matrix_TDW: Tensor) -> Tensor:
@@ -217,35 +327,43 @@ def _product(x_GQD: Tensor, matrix_TDW: Tensor) -> Tensor:
     return product_TNW.view(*x_GQD.shape[:2], matrix_TDW.shape[-1])
 
 
-def _for_tables(x_GQY: Tensor, num_tables: int) -> Tensor:
-    """[G, Q, Y] as one matrix for each table, [T, N, Y]; Y may be 0."""
-    num_products, num_queries, columns = x_GQY.shape
-    return x_GQY.view(num_tables, num_products * num_queries // num_tables, columns)
-
-
 def _add_product(out_GQD: Tensor, by_row_GQW: Tensor, rows_TWD: Tensor, *, alpha: float = 1.0) -> None:
     """out += alpha * by_row @ rows, in place."""
     out_TND, by_row_TNW = (_for_tables(x, rows_TWD.shape[0]) for x in (out_GQD, by_row_GQW))
     out_TND.baddbmm_(by_row_TNW, rows_TWD, alpha=alpha)
 
 
-def _store(
-    all_GQW: Tensor, weights_GQK: Tensor, edges: Edges, start: int, stop: int, num_keys: int, single: bool
+def _for_tables(x_GQY: Tensor, num_tables: int) -> Tensor:
+    """[G, Q, Y] as one matrix for each table, [T, N, Y]; Y may be 0."""
+    num_products, num_queries, columns = x_GQY.shape
+    return x_GQY.view(num_tables, num_products * num_queries // num_tables, columns)
+
+
+def _columns(block: Edges, whole: Edges) -> slice:
+    """Where a block's rows stand among all that occur."""
+    return slice(block.rows.start - whole.rows.start, block.rows.stop - whole.rows.start)
+
+
+def _add_to_scores(scores_GQK: Tensor, by_row_GQW: Tensor, edges: Edges, start: int, stop: int, num_keys: int) -> None:
+    block = edges.queries(start, stop, num_keys)
+    block.add_to_scores(scores_GQK, by_row_GQW[:, start:stop, _columns(block, edges)])
+
+
+def _sums(
+    all_GQW: Tensor | None, weights_GQK: Tensor, edges: Edges, start: int, stop: int, num_keys: int
 ) -> Tensor:
-    """The block's weights summed by table row, put in its place among all."""
-    block_edges = edges.queries(start, stop, num_keys)
-    sums = block_edges.sum_weights(weights_GQK)
-    if single:
+    """The block's weights summed by table row; in their place among all, where there are other blocks."""
+    block = edges.queries(start, stop, num_keys)
+    sums = block.sum_weights(weights_GQK)
+    if all_GQW is None:
         return sums
-    columns = _columns(block_edges, edges)
-    all_GQW[:, start:stop] = 0
-    all_GQW[:, start:stop, columns] = sums
+    all_GQW[:, start:stop, _columns(block, edges)] = sums
     return all_GQW
 
 
-def _softmax_backward_(dweights_GQK: Tensor, weights_GQK: Tensor) -> Tensor:
+def _softmax_backward_(dweights_GQK: Tensor, weights_GQK: Tensor) -> None:
     """P * (dP - sum_j P dP), written over dP."""
-    return torch.ops.aten._softmax_backward_data.out(
+    torch.ops.aten._softmax_backward_data.out(
         dweights_GQK, weights_GQK, -1, weights_GQK.dtype, grad_input=dweights_GQK
     )
 

@@ -41,6 +41,10 @@ class Edges(Protocol):
         """The same for queries start..stop-1 and the first num_keys keys."""
         ...
 
+    def sentences(self, start: int, stop: int) -> Edges:
+        """The same for sentences start..stop-1 of the batch."""
+        ...
+
     def add_to_scores(self, scores_GQK: Tensor, by_row_GQW: Tensor) -> None:
         """scores[g, i, j] += by_row[g, i, row(i, j)], in place; `scores` is from `scores_buffer`."""
         ...
@@ -119,6 +123,9 @@ class Distances:
         return Distances(
             stop - start, num_keys, self.first_query + start, self.num_rows, self.causal, self.anchor
         )
+
+    def sentences(self, start: int, stop: int) -> Distances:
+        return self
 
     def add_to_scores(self, scores_GQK: Tensor, by_row_GQW: Tensor) -> None:
         if self.first > self.last:  # k = 0, or all queries far behind all keys: the anchor says it all
@@ -206,6 +213,9 @@ class Labels:
 
     def queries(self, start: int, stop: int, num_keys: int) -> Labels:
         return Labels(self.labels[..., start:stop, :num_keys], self.num_rows)
+
+    def sentences(self, start: int, stop: int) -> Labels:
+        return self if self.labels.dim() == 2 else Labels(self.labels[start:stop], self.num_rows)
 
     @property
     def anchor(self) -> int | None:

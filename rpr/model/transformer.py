@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rpr.model.attention import attend
+from rpr.model.attention import attend, split_heads
 from rpr.model.dropout import Dropout
 from rpr.model.positions import RelativeTables, Sharing, absolute_positions
 
@@ -49,9 +49,10 @@ class Shape:
 class SelfAttention(nn.Module):
     """Multi-head self-attention; its relative tables may be shared with other layers."""
 
-    def __init__(self, shape: Shape, tables: RelativeTables | None) -> None:
+    def __init__(self, shape: Shape, tables: RelativeTables | None, *, causal: bool) -> None:
         super().__init__()
         self.num_heads = shape.num_heads
+        self.causal = causal
         self.qkv = _projection(shape.d_model, 3)
         self.output = _projection(shape.d_model, 1)
         self.tables = tables
@@ -63,7 +64,7 @@ class SelfAttention(nn.Module):
         self, x_BQM: Tensor, mask: Tensor | None, cache: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Attention of the new positions to all so far, and the keys and values [B, H, K, D] of all so far."""
-        q_BHQD, k_BHKD, v_BHKD = (_split(part, self.num_heads) for part in self.qkv(x_BQM).chunk(3, dim=-1))
+        q_BHQD, k_BHKD, v_BHKD = split_heads(self.qkv(x_BQM), self.num_heads)
         first_query = 0
         if cache is not None:
             first_query = cache[0].shape[2]
@@ -76,6 +77,7 @@ class SelfAttention(nn.Module):
             key_table=None if self.tables is None else self.tables.keys,
             value_table=None if self.tables is None else self.tables.values,
             mask=mask,
+            causal=self.causal,
             first_query=first_query,
         )
         return self.output(_join(z_BHQD)), (k_BHKD, v_BHKD)
@@ -137,7 +139,7 @@ class Residual(nn.Module):
 class EncoderLayer(nn.Module):
     def __init__(self, shape: Shape, tables: RelativeTables | None) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(shape, tables)
+        self.self_attention = SelfAttention(shape, tables, causal=False)
         self.feed_forward = FeedForward(shape)
         self.around_attention = Residual(shape)
         self.around_feed_forward = Residual(shape)
@@ -151,7 +153,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     def __init__(self, shape: Shape, tables: RelativeTables | None) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(shape, tables)
+        self.self_attention = SelfAttention(shape, tables, causal=True)
         self.cross_attention = CrossAttention(shape)
         self.feed_forward = FeedForward(shape)
         self.around_attention = Residual(shape)
@@ -161,12 +163,11 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x_BTM: Tensor,
-        self_mask: Tensor | None,
         memory: tuple[Tensor, Tensor],
         memory_mask: Tensor,
         cache: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        attended, cache = self.self_attention.with_cache(self.around_attention.before(x_BTM), self_mask, cache)
+        attended, cache = self.self_attention.with_cache(self.around_attention.before(x_BTM), None, cache)
         x_BTM = self.around_attention.after(x_BTM, attended)
         # While decoding, the N hypotheses of a sentence are N queries to its one memory.
         queries = self.around_cross_attention.before(x_BTM)
@@ -230,11 +231,9 @@ class Transformer(nn.Module):
 
     def decode(self, target_input_BT: Tensor, memory_BSM: Tensor, memory_mask: Tensor) -> Tensor:
         """All target positions at once (training): hidden states [B, T, M]; position t sees the inputs 0..t."""
-        length = target_input_BT.shape[1]
-        causal = torch.ones(length, length, dtype=torch.bool, device=target_input_BT.device).tril()
         x_BTM = self._embed(target_input_BT, self.target_positions, first=0)
         for layer in self._decoder_layers:
-            x_BTM, _ = layer(x_BTM, causal, layer.cross_attention.project_memory(memory_BSM), memory_mask)
+            x_BTM, _ = layer(x_BTM, layer.cross_attention.project_memory(memory_BSM), memory_mask)
         hidden_BTM: Tensor = self.decoder_norm(x_BTM)
         return hidden_BTM
 
@@ -258,17 +257,11 @@ class Transformer(nn.Module):
         pieces at once are right too (a forced prefix).
         """
         length = pieces_BT.shape[1]
-        mask = None
-        if length > 1:
-            keys = torch.arange(state.length + length, device=pieces_BT.device)
-            mask = keys[None, :] <= state.length + torch.arange(length, device=pieces_BT.device)[:, None]
         x_BTM = self._embed(pieces_BT, self.target_positions, first=state.length)
         if length > 1 and x_BTM.shape[0] != state.memory_mask.shape[0]:
             raise ValueError("several pieces at once need one hypothesis a source")
         for index, layer in enumerate(self._decoder_layers):
-            x_BTM, state.caches[index] = layer(
-                x_BTM, mask, state.memories[index], state.memory_mask, state.caches[index]
-            )
+            x_BTM, state.caches[index] = layer(x_BTM, state.memories[index], state.memory_mask, state.caches[index])
         state.length += length
         return self.logits(self.decoder_norm(x_BTM[:, -1]))
 
