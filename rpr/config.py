@@ -15,6 +15,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ValidationError,
@@ -169,6 +170,7 @@ class HardwareConfig(Section):
     num_nodes: PositiveInt
     precision: Literal["32", "bf16"]
     matmul_precision: Literal["highest", "high", "medium"]
+    attention: Literal["auto", "dense", "blockwise", "composed", "compiled", "triton"]
     num_workers: int = Field(ge=0)
     threads: PositiveInt | None
 
@@ -347,6 +349,26 @@ class ReportConfig(Section):
         return self
 
 
+class LayerBenchConfig(Section):
+    """bench: one self-attention layer at several lengths."""
+
+    lengths: tuple[PositiveInt, ...] = Field(min_length=1)
+    positions: PositiveInt
+    clip_distances: tuple[NonNegativeInt, ...] = Field(min_length=1)
+    causal: tuple[bool, ...] = Field(min_length=1)
+    algorithms: tuple[
+        Literal["attend", "per_position", "dense", "blockwise", "composed", "compiled", "triton"], ...
+    ] = Field(min_length=1)
+    rounds: PositiveInt
+
+
+class GradientBenchConfig(Section):
+    """bench: how exact the tables' gradients are in bfloat16."""
+
+    length: PositiveInt
+    clip_distance: NonNegativeInt
+
+
 class BenchConfig(Section):
     """rpr-cli bench."""
 
@@ -354,11 +376,14 @@ class BenchConfig(Section):
     data: DataConfig
     optim: OptimConfig
     hardware: HardwareConfig
+    parts: tuple[Literal["step", "layer", "gradients"], ...] = Field(min_length=1)
     variants: tuple[str, ...] = Field(min_length=1)
     sentences: PositiveInt
     length: PositiveInt
     rounds: PositiveInt
     steps_per_round: PositiveInt
+    layer: LayerBenchConfig
+    gradients: GradientBenchConfig
     seed: int = Field(ge=0)
     runs_dir: str
     format: Literal["table", "json"]

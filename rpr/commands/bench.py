@@ -1,105 +1,147 @@
-"""rpr-cli bench: training steps/s of the position variants, in turn on the same batches in one process."""
+"""rpr-cli bench: what position variants cost, side by side in one process."""
 
 from __future__ import annotations
 
 import json
-import statistics
+import os
 import sys
-import time
-from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
 
-import torch
-from torch import Tensor
+os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # memory is counted with torch's profiler, which would talk about it
 
-from rpr.config import BenchConfig, ModelConfig, PositionConfig
+from rpr.config import BenchConfig, PositionConfig
 from rpr.errors import ConfigError
-from rpr.model.transformer import Transformer
 from rpr.results.paper import RELATIVE_SPEED
-from rpr.training import runtime
-from rpr.training.loss import label_smoothed_loss
-from rpr.training.module import transformer_shape
-
-WARM_UP_STEPS = 3
+from rpr.training import benchmark, runtime
 
 
 def run(config: BenchConfig, positions: dict[str, PositionConfig]) -> None:
-    """A step is forward, label-smoothed loss, backward and Adam; speeds are relative to the first variant.
-
-    The ratio of a round compares steps taken right after one another, so a machine whose speed drifts still compares
-    fairly; the median over rounds is shown with the smallest and largest.
-    """
+    """Measure the parts asked for, and print them as tables or as one JSON document."""
     if config.hardware.num_ranks > 1:
         raise ConfigError(f"hardware={config.hardware.name}: bench runs in one process; choose hardware=cpu or 1xgpu")
     runtime.check_devices(config.hardware)
     runtime.set_up(config.hardware)
-    device = runtime.torch_device(config.hardware)
-    torch.manual_seed(config.seed)
-    shape = (config.sentences, config.length)
-    source = torch.randint(4, config.data.vocabulary_size, shape, device=device)
-    target = torch.randint(4, config.data.vocabulary_size, shape, device=device)
-    steps = {name: _step(config, config.model, position, source, target) for name, position in positions.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for step in steps.values():
-        for _ in range(WARM_UP_STEPS):
-            step()
-    for done in range(config.rounds):
-        for name, step in steps.items():
-            _synchronise(device)
-            started = time.perf_counter()
-            for _ in range(config.steps_per_round):
-                step()
-            _synchronise(device)
-            seconds[name].append((time.perf_counter() - started) / config.steps_per_round)
-        print(f"round {done + 1}/{config.rounds}", file=sys.stderr, flush=True)
-    baseline = seconds[config.variants[0]]
-    rows = []
-    for name in config.variants:
-        ratios = [base / own for base, own in zip(baseline, seconds[name], strict=True)]
-        rows.append(
-            {
-                "variant": name,
-                "steps_per_second": 1 / statistics.median(seconds[name]),
-                "relative_speed": statistics.median(ratios),
-                "relative_speed_min": min(ratios),
-                "relative_speed_max": max(ratios),
-            }
-        )
+    parts: dict[str, list[dict[str, Any]]] = {}
+    if "step" in config.parts:
+        parts["step"] = _steps(config, positions)
+    if "layer" in config.parts:
+        parts["layer"] = _layers(config, positions)
+    if "gradients" in config.parts:
+        parts["gradients"] = _gradients(config)
+    device = runtime.device_name(config.hardware)
     if config.format == "json":
-        device_name = runtime.device_name(config.hardware)
-        print(json.dumps({"device": device_name, "config": config.model_dump(mode="json"), "rows": rows}, indent=2))
+        print(json.dumps({"device": device, "config": config.model_dump(mode="json"), **parts}, indent=2))
         return
-    print(
-        f"model={config.model.name}, {config.sentences} sentences of {config.length} pieces, vocabulary "
-        f"{config.data.vocabulary_size}, {config.hardware.precision} (products: {config.hardware.matmul_precision}), "
-        f"{runtime.device_name(config.hardware)}"
-    )
-    print(f"{'variant':<24}{'steps/s':>9}   of {config.variants[0]}: median (smallest to largest of {config.rounds})")
-    for row in rows:
+    precision = f"{config.hardware.precision} (products: {config.hardware.matmul_precision})"
+    print(f"{precision}, {device}, attention={config.hardware.attention}")
+    baseline = config.variants[0]
+    if rows := parts.get("step"):
         print(
-            f"{row['variant']:<24}{row['steps_per_second']:>9.2f}   {row['relative_speed']:.3f} "
-            f"({row['relative_speed_min']:.3f} to {row['relative_speed_max']:.3f})"
+            f"\nWhole training step: model={config.model.name}, {config.sentences} sentences of {config.length}, "
+            f"vocabulary {config.data.vocabulary_size}, k = {config.model.relative_defaults.clip_distance}"
         )
-    print(f"the paper: relative at {RELATIVE_SPEED:.2f} of absolute (base model on P100 GPUs)")
+        print(
+            f"{'variant':<28}{'steps/s':>9}{'speed of ' + baseline:>20}{'(min to max)':>18}{'peak MB':>9}{'ratio':>7}"
+        )
+        for row in rows:
+            print(
+                f"{row['variant']:<28}{row['steps_per_second']:>9.3f}{row['relative_speed']:>20.3f}"
+                f"{_range(row):>18}{row['peak_megabytes']:>9.0f}{row['relative_memory']:>7.3f}"
+            )
+        print(f"the paper: relative at {RELATIVE_SPEED:.2f} of absolute (base model on P100 GPUs)")
+    if rows := parts.get("layer"):
+        print(
+            f"\nOne self-attention layer with its projections, forward and backward: d {config.model.d_model}, "
+            f"{config.model.num_heads} heads, about {config.layer.positions} positions"
+        )
+        print(
+            f"{'length':>6}{'batch':>6}{'k':>4} {'':<8}{'variant':<28}{'ms':>9}{'time of ' + baseline:>20}"
+            f"{'(min to max)':>18}{'extra MB':>10}"
+        )
+        for row in rows:
+            print(
+                f"{row['length']:>6}{row['batch']:>6}{row['clip_distance']:>4} {'causal' if row['causal'] else '':<8}"
+                f"{row['variant']:<28}{1e3 * row['seconds']:>9.2f}{row['relative_time']:>20.3f}"
+                f"{_range(row):>18}{row['extra_megabytes']:>10.1f}"
+            )
+    if rows := parts.get("gradients"):
+        print(
+            f"\nThe tables' gradients in bfloat16, length {config.gradients.length}, "
+            f"k = {config.gradients.clip_distance}: error of the whole table against float64"
+        )
+        print(f"{'algorithm':<28}{'w^K':>9}{'w^V':>9}")
+        for row in rows:
+            print(f"{row['algorithm']:<28}{row['keys']:>9.2%}{row['values']:>9.2%}")
 
 
-def _step(
-    config: BenchConfig, model_config: ModelConfig, position: PositionConfig, source: Tensor, target: Tensor
-) -> Callable[[], None]:
-    model = Transformer(transformer_shape(model_config, position, config.data.vocabulary_size)).to(source.device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
-    bfloat16 = config.hardware.precision == "bf16"
-
-    def step() -> None:
-        with torch.autocast(source.device.type, torch.bfloat16, enabled=bfloat16):
-            logits = model.logits(model(source, target)).flatten(0, 1).float()
-            loss = label_smoothed_loss(logits, target.flatten(), config.optim.label_smoothing) / target.numel()
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-
-    return step
+def _range(row: dict[str, Any]) -> str:
+    return f"({row['min']:.3f} to {row['max']:.3f})"
 
 
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+def _steps(config: BenchConfig, positions: dict[str, PositionConfig]) -> list[dict[str, Any]]:
+    device = runtime.torch_device(config.hardware)
+    timings = benchmark.take_turns(
+        benchmark.training_steps(config, positions, device),
+        rounds=config.rounds,
+        steps_per_round=config.steps_per_round,
+        device=device,
+        progress=lambda done: _tell(f"step: round {done} of {config.rounds}"),
+    )
+    baseline = timings[config.variants[0]]
+    return [
+        {
+            "variant": name,
+            "steps_per_second": 1 / timing.seconds,
+            "relative_speed": timing.ratio,
+            "min": timing.ratio_min,
+            "max": timing.ratio_max,
+            "peak_megabytes": timing.peak_bytes / 1e6,
+            "relative_memory": timing.peak_bytes / baseline.peak_bytes,
+        }
+        for name, timing in timings.items()
+    ]
+
+
+def _layers(config: BenchConfig, positions: dict[str, PositionConfig]) -> list[dict[str, Any]]:
+    device = runtime.torch_device(config.hardware)
+    rows = []
+    for case in benchmark.layer_cases(config):
+        _tell(f"layer: {asdict(case)}")
+        timings = benchmark.take_turns(
+            benchmark.layer_steps(config, positions, case, device),
+            rounds=config.layer.rounds,
+            steps_per_round=config.steps_per_round,
+            device=device,
+        )
+        baseline = timings[config.variants[0]]
+        rows += [
+            {
+                **asdict(case),
+                "variant": name,
+                "seconds": timing.seconds,
+                "relative_time": 1 / timing.ratio,
+                "min": 1 / timing.ratio_max,
+                "max": 1 / timing.ratio_min,
+                "extra_megabytes": (timing.peak_bytes - baseline.peak_bytes) / 1e6,
+            }
+            for name, timing in timings.items()
+        ]
+    return rows
+
+
+def _gradients(config: BenchConfig) -> list[dict[str, Any]]:
+    errors = benchmark.table_gradient_errors(
+        config.layer.algorithms,
+        config.hardware.attention,
+        length=config.gradients.length,
+        clip_distance=config.gradients.clip_distance,
+        d_head=config.model.d_model // config.model.num_heads,
+        seed=config.seed,
+        device=runtime.torch_device(config.hardware),
+    )
+    return [{"algorithm": name, **asdict(error)} for name, error in errors.items()]
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

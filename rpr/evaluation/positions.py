@@ -72,6 +72,7 @@ def measure(
     finally:
         for hook in hooks:
             hook.remove()
+    assert all(sums.any() for stack in (encoder, decoder) for sums in stack.sums_HW), "a layer's hook did not run"
     longest = max(len(source) for source, _ in pairs), max(len(target) for _, target in pairs)
     return PositionNumbers(
         num_sentences=len(pairs),

@@ -29,6 +29,8 @@ and return z [B, H, Q, D]. A query that sees no key gets finite numbers of no me
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache
 from typing import Literal
 
 import torch
@@ -39,7 +41,7 @@ from rpr.model.blockwise_attention import MASKED, BlockwiseAttention, Layout, Sp
 from rpr.model.edges import Distances, Edges, Labels
 from rpr.model.positions import relative_rows
 
-Implementation = Literal["auto", "dense", "blockwise", "composed", "triton"]
+Implementation = Literal["auto", "dense", "blockwise", "composed", "compiled", "triton"]
 
 LONG = 1024  # keys from which the weights are not kept for the backward pass but computed again, block by block
 BLOCK_SCORES = 2**18  # scores of one product in a block of queries
@@ -129,8 +131,9 @@ def attend(
         mask = mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
     if implementation == "auto" and key_table is None and value_table is None and _fused_is_faster(q_BHQD, k_BHKD):
         return _fused(q_BHQD, k_BHKD, v_BHKD, mask, causal, first_query)
-    if implementation == "composed" or (implementation == "auto" and _composed_is_better(q_BHQD)):
-        return composed(
+    if implementation in ("composed", "compiled") or (implementation == "auto" and _composed_is_better(q_BHQD)):
+        compute = _compiled() if implementation == "compiled" else composed
+        return compute(
             q_BHQD,
             k_BHKD,
             v_BHKD,
@@ -174,7 +177,9 @@ def attend(
         first_query=first_query,
         queries_per_block=max(64, BLOCK_SCORES // num_keys) if by_blocks else None,
     )
-    z_BHQD: Tensor = BlockwiseAttention.apply(q_BHQD, k_BHKD, v_BHKD, key_table, value_table, layout)
+    z_BHQD: Tensor = BlockwiseAttention.apply(  # type: ignore[no-untyped-call]
+        q_BHQD, k_BHKD, v_BHKD, key_table, value_table, layout
+    )
     return z_BHQD
 
 
@@ -227,9 +232,9 @@ def weights(
 def split_heads(qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """q, k, v of self-attention from one projection, [B, Q, 3 H D] -> three views [B, H, Q, D]."""
     if torch.compiler.is_compiling():
-        q, k, v = qkv_BQM.unflatten(-1, (3, num_heads, -1)).unbind(2)
+        q, k, v = qkv_BQM.view(*qkv_BQM.shape[:2], 3, num_heads, -1).unbind(2)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    parts: tuple[Tensor, Tensor, Tensor] = SplitHeads.apply(qkv_BQM, num_heads)
+    parts: tuple[Tensor, Tensor, Tensor] = SplitHeads.apply(qkv_BQM, num_heads)  # type: ignore[no-untyped-call]
     return parts
 
 
@@ -264,7 +269,7 @@ def _times_table(x_BHQX: Tensor, matrix: Tensor) -> Tensor:
         return x_BHQX @ matrix
     batch, heads, num_queries, width = x_BHQX.shape
     by_head = x_BHQX.transpose(0, 1).reshape(heads, batch * num_queries, width) @ matrix
-    return by_head.unflatten(1, (batch, num_queries)).transpose(0, 1)
+    return by_head.view(heads, batch, num_queries, -1).transpose(0, 1)
 
 
 def _scores_to_weights(
@@ -316,6 +321,11 @@ def _fused_is_faster(q_BHQD: Tensor, k_BHKD: Tensor) -> bool:
     return k_BHKD.shape[2] >= (LONG if through_bfloat16 else 128)
 
 
+@cache
+def _compiled() -> Callable[..., Tensor]:
+    return torch.compile(composed, dynamic=True)
+
+
 def _composed_is_better(q_BHQD: Tensor) -> bool:
     """Under torch.compile, which fuses it; and for the few queries of a decoding step, where it copies no cache."""
     return torch.compiler.is_compiling() or (q_BHQD.shape[2] <= 16 and not torch.is_grad_enabled())
@@ -328,7 +338,7 @@ def _fused(
         return F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKD, is_causal=True)
     layout = Layout(None, None, mask, causal, first_query, None)
     # Added numbers, as a boolean mask gives NaN on rows with nothing to see.
-    bias = layout.hidden(0, q_BHQD.shape[2], k_BHKD.shape[2], like=q_BHQD)
+    bias = layout.hidden((0, q_BHQD.shape[2], k_BHKD.shape[2]), like=q_BHQD)
     return F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKD, attn_mask=bias)
 
 
@@ -368,7 +378,7 @@ def _products_by_query(x_BHQX: Tensor, edges: Tensor) -> Tensor:
     """x_i times the matrix of query i, for all i: [B, H, Q, X] with [.., Q, X, Y] to [B, H, Q, Y]."""
     if edges.dim() == 3:  # one matrix for all sentences and heads: Q products of [B H, X]
         by_query = torch.bmm(x_BHQX.flatten(0, 1).transpose(0, 1), edges)
-        return by_query.transpose(0, 1).unflatten(0, x_BHQX.shape[:2])
+        return by_query.transpose(0, 1).reshape(*x_BHQX.shape[:3], -1)
     if edges.dim() == 4:  # a table per head: H Q products of [B, X]
         by_query = x_BHQX.permute(1, 2, 0, 3) @ edges
         return by_query.permute(2, 0, 1, 3)

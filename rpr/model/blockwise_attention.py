@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +26,10 @@ from torch.autograd.function import once_differentiable
 from rpr.model.edges import Edges, scores_buffer
 
 MASKED = -1e9  # added to a hidden score: it vanishes beside any other, and a row with nothing else has no NaN
-CACHE_BYTES = 2**20  # of q in one part on a CPU; measured, docs/attention-speed.md
+CACHE_BYTES = 2**22  # of q in one part on a CPU; measured, docs/attention-speed.md
+
+
+Block = tuple[int, int, int]  # first query, last query (exclusive), number of keys it needs
 
 
 @dataclass(frozen=True)
@@ -49,16 +52,16 @@ class Layout:
             mask = mask[sentences if mask.shape[0] > 1 else slice(None), heads if mask.shape[1] > 1 else slice(None)]
         return replace(self, key_edges=cut(self.key_edges), value_edges=cut(self.value_edges), mask_BHQK=mask)
 
-    def blocks(self, num_queries: int, num_keys: int) -> Iterator[tuple[int, int, int]]:
-        """First and last (exclusive) query of each block, and how many keys it needs."""
+    def blocks(self, num_queries: int, num_keys: int) -> Iterator[Block]:
         size = self.queries_per_block or num_queries
         for start in range(0, num_queries, size):
             stop = min(start + size, num_queries)
             needed = num_keys if not self.causal else min(num_keys, self.first_query + stop)
             yield start, stop, num_keys if self.queries_per_block is None else needed
 
-    def hidden(self, start: int, stop: int, num_keys: int, like: Tensor) -> Tensor | None:
-        """What hides keys when it is added to the scores of queries start..stop-1: 0 or a large negative number."""
+    def hidden(self, block: Block, like: Tensor) -> Tensor | None:
+        """What hides keys when it is added to the block's scores: 0 or a large negative number."""
+        start, stop, num_keys = block
         visible = None
         if (mask := self.mask_BHQK) is not None:
             visible = mask[..., :num_keys] if mask.shape[-2] == 1 else mask[..., start:stop, :num_keys]
@@ -76,8 +79,8 @@ class Layout:
 class BlockwiseAttention(torch.autograd.Function):
     """apply(q_BHQD, k_BHKD, v_BHKD, key_table, value_table, layout) -> z_BHQD.
 
-    q, k, v may be any views; tables are [R, D] or [H, R, D], or None with their edges. z lies in memory as [B, Q, H, D];
-    the gradients of q, k and v of self-attention as one [B, Q, 3, H, D]. Deterministic. Differentiable once.
+    q, k, v may be any views; tables are [R, D] or [H, R, D], or None with their edges. In memory z is [B, Q, H, D],
+    and the gradients of self-attention's q, k and v are one [B, Q, 3, H, D]. Deterministic. Differentiable once.
     """
 
     @staticmethod
@@ -95,7 +98,7 @@ class BlockwiseAttention(torch.autograd.Function):
         saved: list[Tensor | None] = []
         with torch.autocast(q_BHQD.device.type, enabled=False):
             for at in _parts(q_BHQD):
-                tables = (_for_heads(key_table, at), _for_heads(value_table, at))
+                tables = _tables(key_table, value_table, layout, at, q_BHQD.dtype)
                 z_GQD, kept = _forward(q_BHQD[at], k_BHKD[at], v_BHKD[at], *tables, layout.part(*at))
                 _put(z_BHQD, at, z_GQD)
                 if any(ctx.needs_input_grad):
@@ -106,88 +109,91 @@ class BlockwiseAttention(torch.autograd.Function):
         return z_BHQD
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, dz_BHQD: Tensor) -> tuple[Tensor | None, ...]:
         key_table, value_table, *saved = ctx.saved_tensors
         d_qkv = _gradient_buffers(dz_BHQD, ctx.num_keys)
         d_tables = [None if table is None else torch.zeros_like(table) for table in (key_table, value_table)]
         with torch.autocast(dz_BHQD.device.type, enabled=False):
-            for at in _parts(dz_BHQD):
-                kept, saved = saved[:KEPT], saved[KEPT:]
-                tables = (_for_heads(key_table, at), _for_heads(value_table, at))
+            for index, at in enumerate(_parts(dz_BHQD)):
+                kept = _Kept(*saved[index * len(_Kept._fields) : (index + 1) * len(_Kept._fields)])
+                tables = _tables(key_table, value_table, ctx.layout, at, kept.q_GQD.dtype)
                 of_qkv, of_tables = _backward(dz_BHQD[at], *tables, kept, ctx.layout.part(*at))
                 for whole, part in zip(d_qkv, of_qkv, strict=True):
                     _put(whole, at, part)
-                for whole, part in zip(d_tables, of_tables, strict=True):
-                    if part is not None:
-                        _for_heads(whole, at).add_(part)
+                for table, part_gradient in zip(d_tables, of_tables, strict=True):
+                    if table is not None and part_gradient is not None:
+                        _for_heads(table, at).add_(part_gradient)
         return *d_qkv, *d_tables, None
 
 
-KEPT = 5  # tensors that _forward keeps of a part: q scaled, k, v with anchor, S, P (or None)
 Part = tuple[slice, slice]  # sentences, heads
 
 
+class _Kept(NamedTuple):
+    """What the backward pass of a part needs."""
+
+    q_GQD: Tensor  # scaled
+    k_GKD: Tensor
+    v_GKD: Tensor  # with the anchor's vector
+    sums_GQW: Tensor | None  # S
+    weights_GQK: Tensor | None  # P, or None where it is to be computed again
+
+
 def _forward(
-    q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    v_BHKD: Tensor,
-    key_table: Tensor | None,
-    value_table: Tensor | None,
-    layout: Layout,
-) -> tuple[Tensor, list[Tensor | None]]:
-    """z of a part, [G, Q, D], and what `_backward` needs."""
+    q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, keys: _Table | None, values: _Table | None, layout: Layout
+) -> tuple[Tensor, _Kept]:
+    """z of a part, [G, Q, D]."""
     q_GQD = _heads_first(torch.mul, q_BHQD, q_BHQD.shape[-1] ** -0.5)  # both terms of equation 5 are scaled
     k_GKD = _heads_first(None, k_BHKD)
-    anchor = _anchor(value_table, layout.value_edges)
-    v_GKD = _heads_first(None, v_BHKD) if anchor is None else _heads_first(torch.add, v_BHKD, anchor)
-    value_rows = _rows(value_table, layout.value_edges, q_GQD.dtype)
-    z_GQD, sums_GQW, weights_GQK = torch.empty_like(q_GQD), None, None
-    if value_rows is not None and layout.queries_per_block is not None:
-        sums_GQW = q_GQD.new_zeros(*q_GQD.shape[:2], value_rows.shape[1])
-    weights = _Weights(q_GQD, k_GKD, key_table, layout, q_BHQD.shape[1])
-    for start, stop, num_keys in layout.blocks(q_GQD.shape[1], k_GKD.shape[1]):
-        weights_GQK = weights(start, stop, num_keys)
-        if layout.queries_per_block is None:
+    with_anchor = values is not None and values.anchor is not None
+    v_GKD = _heads_first(torch.add, v_BHKD, values.anchor) if values and with_anchor else _heads_first(None, v_BHKD)
+    z_GQD = torch.empty_like(q_GQD)
+    keep = layout.queries_per_block is None
+    sums_GQW = None if values is None or keep else values.no_sums(q_GQD)
+    weights_of = _Weights(q_GQD, k_GKD, keys, layout, num_heads=q_BHQD.shape[1])
+    weights_GQK = None
+    for block in layout.blocks(q_GQD.shape[1], k_GKD.shape[1]):
+        start, stop, num_keys = block
+        weights_GQK = weights_of(block)
+        if keep:
             torch.bmm(weights_GQK, v_GKD, out=z_GQD)
         else:
             z_GQD[:, start:stop] = torch.bmm(weights_GQK, v_GKD[:, :num_keys])
-        if value_rows is not None:
-            sums_GQW = _sums(sums_GQW, weights_GQK, layout.value_edges, start, stop, num_keys)
-    if sums_GQW is not None:
-        _add_product(z_GQD, sums_GQW, value_rows)
-    return z_GQD, [q_GQD, k_GKD, v_GKD, sums_GQW, weights_GQK if layout.queries_per_block is None else None]
+        if values is not None:
+            sums_GQW = values.sums(weights_GQK, block, sums_GQW)
+    if values is not None and sums_GQW is not None:
+        values.add_product(z_GQD, sums_GQW)
+    return z_GQD, _Kept(q_GQD, k_GKD, v_GKD, sums_GQW, weights_GQK if keep else None)
 
 
 def _backward(
-    dz_BHQD: Tensor,
-    key_table: Tensor | None,
-    value_table: Tensor | None,
-    kept: list[Tensor | None],
-    layout: Layout,
+    dz_BHQD: Tensor, keys: _Table | None, values: _Table | None, kept: _Kept, layout: Layout
 ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor | None, Tensor | None]]:
     """The gradients of q, k, v, [G, ., D], and of the part's tables."""
-    q_GQD, k_GKD, v_GKD, sums_GQW, all_weights = kept
+    q_GQD, k_GKD, v_GKD, sums_GQW, kept_weights = kept
     scale = q_GQD.shape[-1] ** -0.5
     dz_GQD = _heads_first(None, dz_BHQD)
-    key_rows, value_rows = (
-        _rows(table, edges, q_GQD.dtype)
-        for table, edges in ((key_table, layout.key_edges), (value_table, layout.value_edges))
-    )
-    projected_GQW = None if value_rows is None else _product(dz_GQD, value_rows.transpose(1, 2))
-    weights = _Weights(q_GQD, k_GKD, key_table, layout, dz_BHQD.shape[1]) if all_weights is None else None
-    dq_GQD, dsums_GQW = torch.empty_like(q_GQD), None
-    if weights is not None:
+    projected_GQW = None if values is None else values.project(dz_GQD)
+    dq_GQD, dk_GKD, dv_GKD = torch.empty_like(q_GQD), torch.empty(0), torch.empty(0)
+    dsums_GQW = None
+    if kept_weights is None:
         dk_GKD, dv_GKD = torch.zeros_like(k_GKD), torch.zeros_like(v_GKD)
-        dsums_GQW = None if key_rows is None else q_GQD.new_zeros(*q_GQD.shape[:2], key_rows.shape[1])
-    for start, stop, num_keys in layout.blocks(q_GQD.shape[1], k_GKD.shape[1]):
-        weights_GQK = all_weights if weights is None else weights(start, stop, num_keys)
-        dscores_GQK = scores_buffer(*weights_GQK.shape, like=q_GQD)
+        dsums_GQW = None if keys is None else keys.no_sums(q_GQD)
+    weights_of = None
+    if kept_weights is None:
+        weights_of = _Weights(q_GQD, k_GKD, keys, layout, num_heads=dz_BHQD.shape[1])
+    for block in layout.blocks(q_GQD.shape[1], k_GKD.shape[1]):
+        start, stop, num_keys = block
+        weights_GQK = weights_of(block) if weights_of is not None else kept_weights
+        assert weights_GQK is not None
+        num_products = q_GQD.shape[0]
+        dscores_GQK = scores_buffer(num_products, stop - start, num_keys, like=q_GQD)
         torch.bmm(dz_GQD[:, start:stop], v_GKD[:, :num_keys].transpose(1, 2), out=dscores_GQK)
-        if projected_GQW is not None:
-            _add_to_scores(dscores_GQK, projected_GQW, layout.value_edges, start, stop, num_keys)
+        if values is not None and projected_GQW is not None:
+            values.add_to_scores(dscores_GQK, projected_GQW, block)
         _softmax_backward_(dscores_GQK, weights_GQK)
-        if weights is None:
+        if weights_of is None:
             torch.baddbmm(dq_GQD, dscores_GQK, k_GKD, beta=0, alpha=scale, out=dq_GQD)
             dv_GKD = torch.bmm(weights_GQK.transpose(1, 2), dz_GQD)
             dk_GKD = torch.bmm(dscores_GQK.transpose(1, 2), q_GQD)
@@ -195,38 +201,125 @@ def _backward(
             dq_GQD[:, start:stop] = torch.bmm(dscores_GQK, k_GKD[:, :num_keys]).mul_(scale)
             dv_GKD[:, :num_keys] += torch.bmm(weights_GQK.transpose(1, 2), dz_GQD[:, start:stop])
             dk_GKD[:, :num_keys] += torch.bmm(dscores_GQK.transpose(1, 2), q_GQD[:, start:stop])
-        if key_rows is not None:
-            dsums_GQW = _sums(dsums_GQW, dscores_GQK, layout.key_edges, start, stop, num_keys)
+        if keys is not None:
+            dsums_GQW = keys.sums(dscores_GQK, block, dsums_GQW)
     dkey_table = dvalue_table = None
-    if dsums_GQW is not None:
-        _add_product(dq_GQD, dsums_GQW, key_rows, alpha=scale)
-        dkey_table = _table_gradient(dsums_GQW, q_GQD, key_table, layout.key_edges, whole=False)
-    if sums_GQW is not None:
-        dvalue_table = _table_gradient(sums_GQW, dz_GQD, value_table, layout.value_edges, whole=True)
+    if keys is not None and dsums_GQW is not None:
+        keys.add_product(dq_GQD, dsums_GQW, alpha=scale)
+        dkey_table = keys.gradient(dsums_GQW, q_GQD, weights_sum_to_one=False)
+    if values is not None and sums_GQW is not None:
+        dvalue_table = values.gradient(sums_GQW, dz_GQD, weights_sum_to_one=True)
     return (dq_GQD, dk_GKD, dv_GKD), (dkey_table, dvalue_table)
 
 
 class _Weights:
     """P of any block of a part's queries, [G, stop - start, num_keys]."""
 
-    def __init__(
-        self, q_GQD: Tensor, k_GKD: Tensor, key_table: Tensor | None, layout: Layout, num_heads: int
-    ) -> None:
-        self.q_GQD, self.k_GKD, self.layout, self.num_heads = q_GQD, k_GKD, layout, num_heads
-        rows_TWD = _rows(key_table, layout.key_edges, q_GQD.dtype)
+    def __init__(self, q_GQD: Tensor, k_GKD: Tensor, keys: _Table | None, layout: Layout, *, num_heads: int) -> None:
+        self.q_GQD, self.k_GKD, self.keys, self.layout, self.num_heads = q_GQD, k_GKD, keys, layout, num_heads
         # For all blocks at once: [G, Q, W] is small.
-        self.projected_GQW = None if rows_TWD is None else _product(q_GQD, rows_TWD.transpose(1, 2))
+        self.projected_GQW = None if keys is None else keys.project(q_GQD)
 
-    def __call__(self, start: int, stop: int, num_keys: int) -> Tensor:
+    def __call__(self, block: Block) -> Tensor:
+        start, stop, num_keys = block
         scores_GQK = scores_buffer(self.q_GQD.shape[0], stop - start, num_keys, like=self.q_GQD)
         torch.bmm(self.q_GQD[:, start:stop], self.k_GKD[:, :num_keys].transpose(1, 2), out=scores_GQK)
-        if self.projected_GQW is not None:
-            _add_to_scores(scores_GQK, self.projected_GQW, self.layout.key_edges, start, stop, num_keys)
-        bias = self.layout.hidden(start, stop, num_keys, like=scores_GQK)
+        if self.keys is not None and self.projected_GQW is not None:
+            self.keys.add_to_scores(scores_GQK, self.projected_GQW, block)
+        bias = self.layout.hidden(block, like=scores_GQK)
         if bias is not None:
             by_head = scores_GQK.view(self.num_heads, -1, stop - start, num_keys)
             by_head.add_(bias if bias.dim() == 2 else bias.transpose(0, 1))
         return torch.softmax(scores_GQK, dim=-1, out=scores_GQK)
+
+
+class _Table:
+    """One table as a part uses it: the rows that occur, relative to the anchor, and the four products with them."""
+
+    def __init__(self, table: Tensor, edges: Edges, dtype: torch.dtype) -> None:
+        self.table, self.edges = table, edges
+        rows = table[..., edges.rows, :]
+        self.anchor: Tensor | None = None  # broadcastable to [H, B, K, D]
+        if edges.anchor is not None:
+            rows = rows - table[..., edges.anchor, None, :]
+            vector = table[..., edges.anchor, :].to(dtype)
+            self.anchor = vector if vector.dim() == 1 else vector[:, None, None, :]
+        self.rows_TWD = rows.to(dtype) if rows.dim() == 3 else rows.to(dtype)[None]
+
+    def project(self, x_GQD: Tensor) -> Tensor:
+        """x times the rows, [G, Q, W]."""
+        product_TNW = torch.bmm(self._by_table(x_GQD), self.rows_TWD.transpose(1, 2))
+        return product_TNW.view(*x_GQD.shape[:2], product_TNW.shape[-1])
+
+    def add_to_scores(self, scores_GQK: Tensor, projected_GQW: Tensor, block: Block) -> None:
+        edges = self.edges.queries(*block)
+        edges.add_to_scores(scores_GQK, projected_GQW[:, block[0] : block[1], self._columns(edges)])
+
+    def no_sums(self, like_GQD: Tensor) -> Tensor:
+        return like_GQD.new_zeros(*like_GQD.shape[:2], self.rows_TWD.shape[1])
+
+    def sums(self, weights_GQK: Tensor, block: Block, all_GQW: Tensor | None) -> Tensor:
+        """The block's weights summed by row; in their place among all, where there are other blocks."""
+        edges = self.edges.queries(*block)
+        sums = edges.sum_weights(weights_GQK)
+        if all_GQW is None:
+            return sums
+        all_GQW[:, block[0] : block[1], self._columns(edges)] = sums
+        return all_GQW
+
+    def add_product(self, out_GQD: Tensor, sums_GQW: Tensor, *, alpha: float = 1.0) -> None:
+        """out += alpha * sums @ rows, in place."""
+        self._by_table(out_GQD).baddbmm_(self._by_table(sums_GQW), self.rows_TWD, alpha=alpha)
+
+    def gradient(self, sums_GQW: Tensor, x_GQD: Tensor, *, weights_sum_to_one: bool) -> Tensor:
+        """sums^T x over all positions that use the table; rows that do not occur get zero.
+
+        The anchor gets what is left of the sum over all rows: that of x for P, which sums to 1 over the keys, and 0
+        for the scores' gradient, which sums to 0.
+        """
+        x_TND = self._by_table(x_GQD)
+        occurring_TWD = torch.bmm(self._by_table(sums_GQW).transpose(1, 2), x_TND).to(self.table.dtype)
+        if occurring_TWD.shape[1] == self.table.shape[-2]:
+            return occurring_TWD.view_as(self.table)
+        gradient = torch.zeros_like(self.table)
+        gradient_TRD = gradient.view(-1, *self.table.shape[-2:])
+        gradient_TRD[:, self.edges.rows] = occurring_TWD
+        if self.edges.anchor is not None:
+            gradient_TRD[:, self.edges.anchor] = -occurring_TWD.sum(1)
+            if weights_sum_to_one:
+                gradient_TRD[:, self.edges.anchor] += x_TND.sum(1, dtype=self.table.dtype)
+        return gradient
+
+    def _by_table(self, x_GQY: Tensor) -> Tensor:
+        """[G, Q, Y] as one matrix for each table, [T, N, Y]; Y may be 0."""
+        num_products, num_queries, columns = x_GQY.shape
+        num_tables = self.rows_TWD.shape[0]
+        return x_GQY.view(num_tables, num_products * num_queries // num_tables, columns)
+
+    def _columns(self, block: Edges) -> slice:
+        """Where a block's rows stand among all that occur."""
+        return slice(block.rows.start - self.edges.rows.start, block.rows.stop - self.edges.rows.start)
+
+
+def _tables(
+    key_table: Tensor | None, value_table: Tensor | None, layout: Layout, at: Part, dtype: torch.dtype
+) -> tuple[_Table | None, _Table | None]:
+    layout = layout.part(*at)
+    keys = values = None
+    if key_table is not None and layout.key_edges is not None:
+        keys = _Table(_for_heads(key_table, at), layout.key_edges, dtype)
+    if value_table is not None and layout.value_edges is not None:
+        values = _Table(_for_heads(value_table, at), layout.value_edges, dtype)
+    return keys, values
+
+
+def _for_heads(table: Tensor, at: Part) -> Tensor:
+    return table if table.dim() == 2 else table[at[1]]
+
+
+def _softmax_backward_(dweights_GQK: Tensor, weights_GQK: Tensor) -> None:
+    """P * (dP - sum_j P dP), written over dP."""
+    torch.ops.aten._softmax_backward_data.out(dweights_GQK, weights_GQK, -1, weights_GQK.dtype, grad_input=dweights_GQK)
 
 
 class SplitHeads(torch.autograd.Function):
@@ -239,11 +332,11 @@ class SplitHeads(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
         ctx.num_heads = num_heads
-        q, k, v = qkv_BQM.unflatten(-1, (3, num_heads, -1)).unbind(2)
+        q, k, v = qkv_BQM.view(*qkv_BQM.shape[:2], 3, num_heads, -1).unbind(2)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         batch, heads, length, width = gradients[0].shape
         row = 3 * heads * width
@@ -297,93 +390,3 @@ def _gradient_buffers(dz_BHQD: Tensor, num_keys: int) -> tuple[Tensor, ...]:
         packed = dz_BHQD.new_empty(batch, num_queries, 3, heads, width)
         return tuple(part.transpose(1, 2) for part in packed.unbind(2))
     return tuple(dz_BHQD.new_empty(batch, n, heads, width).transpose(1, 2) for n in (num_queries, num_keys, num_keys))
-
-
-def _for_heads(table: Tensor, at: Part) -> Tensor:
-    return table if table is None or table.dim() == 2 else table[at[1]]
-
-
-def _rows(table: Tensor | None, edges: Edges | None, dtype: torch.dtype) -> Tensor | None:
-    """The rows that occur, relative to the anchor: [T, W, D]."""
-    if table is None or edges is None:
-        return None
-    rows = table[..., edges.rows, :]
-    if edges.anchor is not None:
-        rows = rows - table[..., edges.anchor, None, :]
-    return rows.to(dtype) if rows.dim() == 3 else rows.to(dtype)[None]
-
-
-def _anchor(table: Tensor | None, edges: Edges | None) -> Tensor | None:
-    """The anchor's vector, broadcastable to [H, B, K, D]."""
-    if table is None or edges is None or edges.anchor is None:
-        return None
-    vector = table[..., edges.anchor, :]
-    return vector if vector.dim() == 1 else vector[:, None, None, :]
-
-
-def _product(x_GQD: Tensor, matrix_TDW: Tensor) -> Tensor:
-    """[G, Q, D] times each head's matrix (or the one for all): [G, Q, W]."""
-    product_TNW = torch.bmm(_for_tables(x_GQD, matrix_TDW.shape[0]), matrix_TDW)
-    return product_TNW.view(*x_GQD.shape[:2], matrix_TDW.shape[-1])
-
-
-def _add_product(out_GQD: Tensor, by_row_GQW: Tensor, rows_TWD: Tensor, *, alpha: float = 1.0) -> None:
-    """out += alpha * by_row @ rows, in place."""
-    out_TND, by_row_TNW = (_for_tables(x, rows_TWD.shape[0]) for x in (out_GQD, by_row_GQW))
-    out_TND.baddbmm_(by_row_TNW, rows_TWD, alpha=alpha)
-
-
-def _for_tables(x_GQY: Tensor, num_tables: int) -> Tensor:
-    """[G, Q, Y] as one matrix for each table, [T, N, Y]; Y may be 0."""
-    num_products, num_queries, columns = x_GQY.shape
-    return x_GQY.view(num_tables, num_products * num_queries // num_tables, columns)
-
-
-def _columns(block: Edges, whole: Edges) -> slice:
-    """Where a block's rows stand among all that occur."""
-    return slice(block.rows.start - whole.rows.start, block.rows.stop - whole.rows.start)
-
-
-def _add_to_scores(scores_GQK: Tensor, by_row_GQW: Tensor, edges: Edges, start: int, stop: int, num_keys: int) -> None:
-    block = edges.queries(start, stop, num_keys)
-    block.add_to_scores(scores_GQK, by_row_GQW[:, start:stop, _columns(block, edges)])
-
-
-def _sums(
-    all_GQW: Tensor | None, weights_GQK: Tensor, edges: Edges, start: int, stop: int, num_keys: int
-) -> Tensor:
-    """The block's weights summed by table row; in their place among all, where there are other blocks."""
-    block = edges.queries(start, stop, num_keys)
-    sums = block.sum_weights(weights_GQK)
-    if all_GQW is None:
-        return sums
-    all_GQW[:, start:stop, _columns(block, edges)] = sums
-    return all_GQW
-
-
-def _softmax_backward_(dweights_GQK: Tensor, weights_GQK: Tensor) -> None:
-    """P * (dP - sum_j P dP), written over dP."""
-    torch.ops.aten._softmax_backward_data.out(
-        dweights_GQK, weights_GQK, -1, weights_GQK.dtype, grad_input=dweights_GQK
-    )
-
-
-def _table_gradient(by_row_GQW: Tensor, x_GQD: Tensor, table: Tensor, edges: Edges, *, whole: bool) -> Tensor:
-    """by_row^T x over all positions that use a table; rows that do not occur get zero.
-
-    The anchor gets what is left of all rows' sum: with `whole` the sum of x (P sums to 1 over the keys), else 0
-    (the scores' gradient sums to 0).
-    """
-    num_tables = table.shape[0] if table.dim() == 3 else 1
-    by_row_TNW, x_TND = (_for_tables(x, num_tables) for x in (by_row_GQW, x_GQD))
-    occurring_TWD = torch.bmm(by_row_TNW.transpose(1, 2), x_TND).to(table.dtype)
-    if by_row_GQW.shape[-1] == table.shape[-2]:
-        return occurring_TWD.view_as(table)
-    gradient = torch.zeros_like(table)
-    gradient_TRD = gradient.view(num_tables, *table.shape[-2:])
-    gradient_TRD[:, edges.rows] = occurring_TWD
-    if edges.anchor is not None:
-        gradient_TRD[:, edges.anchor] = -occurring_TWD.sum(1)
-        if whole:
-            gradient_TRD[:, edges.anchor] += x_TND.sum(1, dtype=table.dtype)
-    return gradient

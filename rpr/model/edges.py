@@ -120,9 +120,7 @@ class Distances:
         return slice(self.first + self.clip_distance, max(self.first, self.last + 1) + self.clip_distance)
 
     def queries(self, start: int, stop: int, num_keys: int) -> Distances:
-        return Distances(
-            stop - start, num_keys, self.first_query + start, self.num_rows, self.causal, self.anchor
-        )
+        return Distances(stop - start, num_keys, self.first_query + start, self.num_rows, self.causal, self.anchor)
 
     def sentences(self, start: int, stop: int) -> Distances:
         return self

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rpr.model.attention import attend, split_heads
+from rpr.model.attention import Implementation, attend, split_heads
 from rpr.model.dropout import Dropout
 from rpr.model.positions import RelativeTables, Sharing, absolute_positions
 
@@ -53,6 +53,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.num_heads = shape.num_heads
         self.causal = causal
+        self.implementation: Implementation = "auto"
         self.qkv = _projection(shape.d_model, 3)
         self.output = _projection(shape.d_model, 1)
         self.tables = tables
@@ -79,6 +80,7 @@ class SelfAttention(nn.Module):
             mask=mask,
             causal=self.causal,
             first_query=first_query,
+            implementation=self.implementation,
         )
         return self.output(_join(z_BHQD)), (k_BHKD, v_BHKD)
 
@@ -215,6 +217,12 @@ class Transformer(nn.Module):
         final = nn.LayerNorm if shape.norm == "pre" else None
         self.encoder_norm = nn.Identity() if final is None else final(shape.d_model, eps=shape.norm_epsilon)
         self.decoder_norm = nn.Identity() if final is None else final(shape.d_model, eps=shape.norm_epsilon)
+
+    def use_attention(self, implementation: Implementation) -> None:
+        """How self-attention is computed from now on; no parameter and, up to rounding, no result depends on it."""
+        for module in self.modules():
+            if isinstance(module, SelfAttention):
+                module.implementation = implementation
 
     @property
     def _decoder_layers(self) -> list[DecoderLayer]:

@@ -3,34 +3,40 @@
 The tables enter as two narrow side tables and leave as two (flash attention, Dao et al. 2022, with equations 3 and 4
 of Shaw et al. 2018):
 
-    in:   R = q w_K^T [B, H, Q, R];                in the backward pass also G = dO w_V^T
-    out:  S[i, row] = sum of P_ij over the keys j whose row is `row`;  in the backward pass also dR, the same of dE
+    in:   R = q w_K^T;                                                            backward also G = dz w_V^T
+    out:  S[i, row] = sum of P_ij over the keys j whose row is `row`;             backward also dR, the same of dE
 
-A query's distances with |j - i| < k each belong to one key, so their cells of S and dR are plain stores. All that lie
+A query's distances with |j - i| < k belong to one key each, so their cells of S and dR are plain stores. All keys
 further left or right share one row: their sums travel with the running sum of the softmax. Nothing is added
-atomically, so the same inputs give the same bits. The small products with the tables are torch's.
+atomically: the same inputs give the same bits. The small products with the tables are torch's.
 
-The kernels' arithmetic is proven in Triton's interpreter, and they are compiled for an H100 (compute capability 9.0)
-as tests; they were NOT yet run on a GPU, so nothing is known of their speed, and the tile sizes are reasoned.
+The kernels' arithmetic is proven in Triton's interpreter, and they compile for compute capability 9.0 (an H100). They
+were NOT yet run on a GPU: their speed is unknown, and the tile sizes are chosen from the compiler's register counts.
 """
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows (k+1 with a causal mask);
-# G groups that have a table of their own (1 or H), N = the B*Q or H*B*Q queries of a group.
-# In kernels Q, K and D are one tile's; 1 is an axis to be broadcast. Logits are in units of log 2 (exp2 is the GPU's).
+# G groups that have a table of their own (1 or H), N = the queries of a group (H*B*Q or B*Q).
+# In kernels Q, K and D are one tile's, and logits are in units of log 2, because exp2 is what a GPU has.
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-MAX_D_HEAD = 256  # above it a tile of queries, keys and values no longer fits into shared memory
-NUM_WARPS = 4
+try:
+    import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    import triton.language as tl  # type: ignore[import-untyped, import-not-found, unused-ignore]
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "tiled attention needs triton: it comes with torch's CUDA builds, or pip install triton"
+    ) from error
+
 HALF = (torch.bfloat16, torch.float16)
 
 # Where a tile lies: all its keys k or more to the left of its queries, near them, or all k or more to the right.
@@ -40,7 +46,34 @@ RIGHT = tl.constexpr(2)
 LOG2_E = tl.constexpr(math.log2(math.e))
 
 # Lengths change with every batch: no new compilation for one that is 1 or a multiple of 16.
-LENGTHS = ["num_queries", "num_keys", "first_query", "key_rows", "value_rows", "key_clip", "value_clip", "near_clip"]
+LENGTHS = ["num_batch", "num_queries", "num_keys", "first_query", "mask_stride_b", "mask_stride_h", "mask_stride_q"]
+LENGTHS += ["key_rows", "value_rows", "key_clip", "value_clip", "near_clip"]
+
+
+class Tiles(NamedTuple):
+    """(queries, keys) of a tile in each kernel, powers of two and at least 16."""
+
+    forward: tuple[int, int]
+    backward_query: tuple[int, int]
+    backward_key: tuple[int, int]
+    num_warps: int = 4
+    num_stages: int = 1
+
+
+# By kind of product and D: the largest tiles tried whose registers (nearly) all fit, as ptxas counts them for an H100;
+# shared memory stays below 82 KiB (an A100 has 163). A table and no timing at start-up: another tile adds in another
+# order, and the results would hang on how busy the GPU was.
+TILES = {
+    ("half", 64): Tiles((64, 32), (64, 32), (32, 64), num_stages=3),
+    ("half", 128): Tiles((64, 32), (64, 32), (16, 64), num_stages=2),
+    ("half", 256): Tiles((64, 16), (32, 32), (32, 32), num_stages=2),
+    ("tf32", 64): Tiles((64, 32), (64, 16), (32, 64), num_stages=2),
+    ("tf32", 128): Tiles((32, 32), (32, 32), (32, 32)),
+    ("tf32", 256): Tiles((32, 16), (16, 16), (16, 16)),
+    ("ieee", 64): Tiles((32, 32), (32, 32), (32, 32), num_warps=8),
+    ("ieee", 128): Tiles((32, 16), (16, 16), (16, 32), num_warps=8),
+    ("ieee", 256): Tiles((16, 16), (16, 16), (16, 16), num_warps=8),
+}
 
 
 def fused_attention(
@@ -53,37 +86,68 @@ def fused_attention(
     mask: Tensor | None = None,
     causal: bool = False,
     first_query: int = 0,
-    tiles: tuple[int, int] | None = None,
+    tiles: Tiles | None = None,
 ) -> Tensor:
     """The attention of `rpr.model.attention.reference`, forward and backward, in memory linear in Q and K.
 
-    A query that sees no key gets zeros, and gives no gradient (`reference` gives it the mean of the values).
+    A query that sees no key gets zeros and gives no gradient (`reference` gives it the mean of the values). float32
+    products are TF32 only where `torch.set_float32_matmul_precision` allows it.
 
     Args:
-        q_BHQD, k_BHKD, v_BHKD: x W^Q, x W^K, x W^V, unscaled, of one dtype; views are read in place where the last
-            axis is contiguous. D at most 256.
+        q_BHQD, k_BHKD, v_BHKD: x W^Q, x W^K, x W^V, unscaled, of one dtype, D at most 256; views are read in place
+            where D is contiguous.
         key_table, value_table: w^K, w^V: [R, D] shared by heads or [H, R, D] per head; None is no term. Their number
-            of rows may differ. Products with them are made in q's dtype and summed in float32 (or float64).
+            of rows may differ. Products with them are made in q's dtype, and summed in float32 (or float64).
         mask: bool, broadcastable to [B, H, Q, K]; False hides the key from the query. Never expanded in memory.
-        causal: a query sees only the keys up to its own position.
+        causal: the query at position p sees the keys 0 .. p only.
         first_query: position of the first query among the keys.
-        tiles: (queries, keys) of a tile, powers of two; None chooses by D and dtype. float32 products follow
-            `torch.get_float32_matmul_precision`: TF32 only where it is not "highest".
+        tiles: None takes the table's.
 
     Returns:
         z: [B, H, Q, D], laid out so that z.transpose(1, 2).flatten(-2) is a view.
     """
     assert q_BHQD.dtype == k_BHKD.dtype == v_BHKD.dtype, (q_BHQD.dtype, k_BHKD.dtype, v_BHKD.dtype)
-    assert q_BHQD.shape[-1] <= MAX_D_HEAD, f"d_head {q_BHQD.shape[-1]} > {MAX_D_HEAD}"
+    batch, num_heads, num_queries, d_head = q_BHQD.shape
+    num_keys = k_BHKD.shape[2]
+    d_tile = max(16, triton.next_power_of_2(d_head))
+    assert d_tile <= 256, f"d_head: {d_head} is more than the 256 whose tiles fit into shared memory"
+    exact = q_BHQD.dtype == torch.float64 or torch.get_float32_matmul_precision() == "highest"
+    precision = "ieee" if exact else "tf32"
+    if tiles is None:
+        tiles = TILES["half" if q_BHQD.dtype in HALF else precision, max(64, d_tile)]
     key_table, key_clip = _occurring_rows(key_table, causal)
     value_table, value_clip = _occurring_rows(value_table, causal)
-    geometry = _Geometry(q_BHQD, k_BHKD, causal, first_query, key_clip, value_clip, tiles)
-    z_BHQD: Tensor = _FusedAttention.apply(q_BHQD, k_BHKD, v_BHKD, key_table, value_table, mask, geometry)  # type: ignore[no-untyped-call]
+    if mask is not None:
+        assert mask.dtype == torch.bool, mask.dtype
+        mask = mask.view(torch.uint8).expand(batch, num_heads, num_queries, num_keys)  # stride 0 where it is broadcast
+    settings = {
+        **{f"mask_stride_{axis}": 0 if mask is None else mask.stride(i) for i, axis in enumerate("bhqk")},
+        "num_batch": batch,
+        "num_heads": num_heads,
+        "num_queries": num_queries,
+        "num_keys": num_keys,
+        "first_query": first_query,
+        "key_rows": 1 if key_table is None else key_table.shape[-2],
+        "value_rows": 1 if value_table is None else value_table.shape[-2],
+        "key_clip": key_clip,
+        "value_clip": value_clip,
+        "near_clip": max(key_clip, value_clip),
+        "SCALE": d_head**-0.5,
+        "D_HEAD": d_head,
+        "D_TILE": d_tile,
+        "MASK_BY_QUERY": mask is not None and mask.stride(2) != 0,
+        "CAUSAL": causal,
+        "PRECISION": precision,
+        "num_warps": tiles.num_warps,
+        "num_stages": tiles.num_stages,
+    }
+    inputs = (q_BHQD, k_BHKD, v_BHKD, key_table, value_table, mask)
+    z_BHQD: Tensor = _FusedAttention.apply(*inputs, settings, tiles)  # type: ignore[no-untyped-call]
     return z_BHQD
 
 
 def _occurring_rows(table: Tensor | None, causal: bool) -> tuple[Tensor | None, int]:
-    """The rows that the kernels read, and their k >= 1: with a causal mask nothing lies right of the diagonal."""
+    """The rows that the kernels read, and their k >= 1: with a causal mask none lies right of the diagonal."""
     if table is None:
         return None, 1
     assert table.shape[-2] % 2 == 1, f"a table has 2k+1 rows, this one {table.shape[-2]}"
@@ -93,65 +157,8 @@ def _occurring_rows(table: Tensor | None, causal: bool) -> tuple[Tensor | None, 
     return (table[..., : clip_distance + 1, :] if causal else table), clip_distance
 
 
-class _Geometry:
-    """What the three kernels need to know besides tensors."""
-
-    def __init__(
-        self,
-        q_BHQD: Tensor,
-        k_BHKD: Tensor,
-        causal: bool,
-        first_query: int,
-        key_clip: int,
-        value_clip: int,
-        tiles: tuple[int, int] | None,
-    ) -> None:
-        self.batch, self.num_heads, self.num_queries, self.d_head = q_BHQD.shape
-        self.num_keys = k_BHKD.shape[2]
-        self.wide = torch.float64 if q_BHQD.dtype == torch.float64 else torch.float32
-        self.causal, self.first_query = causal, first_query
-        self.key_clip, self.value_clip, self.near_clip = key_clip, value_clip, max(key_clip, value_clip)
-        *self.tiles, self.num_stages = _tiles(self.d_head, q_BHQD.dtype)
-        if tiles is not None:
-            self.tiles = [tiles, tiles, tiles]
-        exact = q_BHQD.dtype == torch.float64 or torch.get_float32_matmul_precision() == "highest"
-        self.precision = "ieee" if exact else "tf32"
-
-    def arguments(self, tiles: tuple[int, int]) -> dict[str, Any]:
-        """Keyword arguments that the kernels share, for tiles of this size."""
-        return {
-            "num_batch": self.batch,
-            "num_heads": self.num_heads,
-            "num_queries": self.num_queries,
-            "num_keys": self.num_keys,
-            "first_query": self.first_query,
-            "key_rows": self.key_clip + 1 if self.causal else 2 * self.key_clip + 1,
-            "value_rows": self.value_clip + 1 if self.causal else 2 * self.value_clip + 1,
-            "key_clip": self.key_clip,
-            "value_clip": self.value_clip,
-            "near_clip": self.near_clip,
-            "SCALE": self.d_head**-0.5,
-            "D_HEAD": self.d_head,
-            "D_TILE": max(16, triton.next_power_of_2(self.d_head)),
-            "Q_TILE": tiles[0],
-            "K_TILE": tiles[1],
-            "CAUSAL": self.causal,
-            "PRECISION": self.precision,
-            "num_warps": NUM_WARPS,
-            "num_stages": self.num_stages,
-        }
-
-    def programs(self, length: int, tile: int) -> tuple[int]:
-        """One axis, the tiles of a head side by side: the other axes of a grid end at 65,535."""
-        return (self.batch * self.num_heads * triton.cdiv(length, tile),)
-
-
-def _tiles(d_head: int, dtype: torch.dtype) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], int]:
-    return (64, 32), (64, 32), (32, 64), 2
-
-
 class _FusedAttention(torch.autograd.Function):
-    """The kernels and the products with the tables around them. Side tables lie [H, B, Q, R]: a group is a matrix."""
+    """The kernels, and the products with the tables around them. Side tables lie [H, B, Q, R]: a group is a matrix."""
 
     @staticmethod
     def forward(
@@ -162,132 +169,134 @@ class _FusedAttention(torch.autograd.Function):
         key_table: Tensor | None,
         value_table: Tensor | None,
         mask: Tensor | None,
-        geometry: _Geometry,
+        settings: dict[str, Any],
+        tiles: Tiles,
     ) -> Tensor:
         q_BHQD, k_BHKD, v_BHKD = (_rows_contiguous(x) for x in (q_BHQD, k_BHKD, v_BHKD))
-        batch, heads, queries = q_BHQD.shape[:3]
-        # The value table's term is added after the kernel: until then the sums stay as exact as they are.
-        dtype = q_BHQD.dtype if value_table is None else geometry.wide
-        z_BQHD = q_BHQD.new_empty(batch, queries, heads, geometry.d_head, dtype=dtype)
-        lse_HBQ = q_BHQD.new_empty(heads, batch, queries, dtype=geometry.wide)
-        band_HBQR = None
-        if value_table is not None:  # -inf: the cells of distances that do not occur are never stored
-            shape = (heads, batch, queries, value_table.shape[-2])
-            band_HBQR = q_BHQD.new_full(shape, -math.inf, dtype=geometry.wide)
-        with torch.cuda.device_of(q_BHQD), torch.autocast(q_BHQD.device.type, enabled=False):
-            _forward_kernel[geometry.programs(queries, geometry.tiles[0][0])](
-                q_BHQD,
-                k_BHKD,
-                v_BHKD,
-                _project(q_BHQD, key_table),
-                z_BQHD,
-                lse_HBQ,
-                band_HBQR,
-                *_strides(q_BHQD, k_BHKD, v_BHKD),
-                **_mask_arguments(mask, geometry),
-                **geometry.arguments(geometry.tiles[0]),
-            )
-            if band_HBQR is not None and value_table is not None:
-                band_HBQR.sub_(lse_HBQ[..., None]).exp2_()  # the logits become S
-                z_BQHD += _unproject(band_HBQR, value_table, q_BHQD.dtype).permute(1, 2, 0, 3)
+        batch, heads, queries, width = q_BHQD.shape
+        wide = torch.float64 if q_BHQD.dtype == torch.float64 else torch.float32
+        # The value table's term is added after the kernel, to sums that are not rounded before.
+        z_BQHD = q_BHQD.new_empty(batch, queries, heads, width, dtype=q_BHQD.dtype if value_table is None else wide)
+        lse_HBQ = q_BHQD.new_empty(heads, batch, queries, dtype=wide)
+        s_HBQR = None
+        if value_table is not None:  # -inf: cells of distances that do not occur are never stored
+            s_HBQR = lse_HBQ.new_full((heads, batch, queries, value_table.shape[-2]), -math.inf)
+        with _plain(q_BHQD):
+            r_HBQR = _project(q_BHQD, key_table)
+            strided, others = (q_BHQD, k_BHKD, v_BHKD), (r_HBQR, z_BQHD, lse_HBQ, s_HBQR, mask)
+            _launch(_forward_kernel, queries, 0, tiles.forward, strided, others, settings)
+            if value_table is not None and s_HBQR is not None:
+                s_HBQR.sub_(lse_HBQ[..., None]).exp2_()  # the kernel stores logits
+                z_BQHD += _unproject(s_HBQR, value_table, q_BHQD.dtype)
         z_BHQD = z_BQHD.to(q_BHQD.dtype).transpose(1, 2)
-        ctx.save_for_backward(q_BHQD, k_BHKD, v_BHKD, key_table, value_table, mask, z_BHQD, lse_HBQ, band_HBQR)
-        ctx.geometry = geometry
+        ctx.save_for_backward(q_BHQD, k_BHKD, v_BHKD, key_table, value_table, mask, z_BHQD, lse_HBQ, s_HBQR)
+        ctx.settings, ctx.tiles = settings, tiles
         return z_BHQD
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, dz_BHQD: Tensor) -> tuple[Tensor | None, ...]:
         q_BHQD, k_BHKD, v_BHKD, key_table, value_table, mask, z_BHQD, lse_HBQ, s_HBQR = ctx.saved_tensors
-        geometry: _Geometry = ctx.geometry
         dz_BHQD = _rows_contiguous(dz_BHQD)
+        batch, heads, queries, width = q_BHQD.shape
+        keys = k_BHKD.shape[2]
+        dq_dtype = q_BHQD.dtype if key_table is None else lse_HBQ.dtype
+        dq_BQHD = q_BHQD.new_empty(batch, queries, heads, width, dtype=dq_dtype)
+        dk_BKHD, dv_BKHD = (k_BHKD.new_empty(batch, keys, heads, width) for _ in range(2))
         delta_HBQ = torch.empty_like(lse_HBQ)
-        dq_BQHD = torch.empty_like(z_BHQD.transpose(1, 2), dtype=q_BHQD.dtype if key_table is None else geometry.wide)
-        dk_BKHD, dv_BKHD = (torch.empty_like(x.transpose(1, 2).contiguous()) for x in (k_BHKD, v_BHKD))
-        dr_HBQR = None
-        if key_table is not None:
-            dr_HBQR = lse_HBQ.new_zeros(*lse_HBQ.shape, key_table.shape[-2])
+        dr_HBQR = None if key_table is None else lse_HBQ.new_zeros(*lse_HBQ.shape, key_table.shape[-2])
         d_key_table = d_value_table = None
-        with torch.cuda.device_of(q_BHQD), torch.autocast(q_BHQD.device.type, enabled=False):
-            r_HBQR, g_HBQR = _project(q_BHQD, key_table), _project(dz_BHQD, value_table)
-            inputs = (q_BHQD, k_BHKD, v_BHKD, dz_BHQD, r_HBQR, g_HBQR, lse_HBQ, delta_HBQ)
-            strides = _strides(q_BHQD, k_BHKD, v_BHKD, dz_BHQD)
-            masking = _mask_arguments(mask, geometry)
-            _backward_query_kernel[geometry.programs(geometry.num_queries, geometry.tiles[1][0])](
-                *inputs, z_BHQD, dq_BQHD, dr_HBQR, *strides, **masking, **geometry.arguments(geometry.tiles[1])
-            )
-            _backward_key_kernel[geometry.programs(geometry.num_keys, geometry.tiles[2][1])](
-                *inputs, dk_BKHD, dv_BKHD, *strides, **masking, **geometry.arguments(geometry.tiles[2])
-            )
+        with _plain(q_BHQD):
+            strided = (q_BHQD, k_BHKD, v_BHKD, dz_BHQD)
+            # R again instead of kept: a small product, and the layers' tables would add up.
+            sides = (_project(q_BHQD, key_table), _project(dz_BHQD, value_table), lse_HBQ, delta_HBQ)
+            by_query = (*sides, z_BHQD, dq_BQHD, dr_HBQR, mask)
+            _launch(_backward_query_kernel, queries, 0, ctx.tiles.backward_query, strided, by_query, ctx.settings)
+            by_key = (*sides, dk_BKHD, dv_BKHD, mask)
+            _launch(_backward_key_kernel, keys, 1, ctx.tiles.backward_key, strided, by_key, ctx.settings)
             if dr_HBQR is not None:
-                dq_BQHD += _unproject(dr_HBQR, key_table, q_BHQD.dtype).permute(1, 2, 0, 3)
+                dq_BQHD += _unproject(dr_HBQR, key_table, q_BHQD.dtype)
                 if ctx.needs_input_grad[3]:
                     d_key_table = _table_gradient(dr_HBQR, q_BHQD, key_table)
-            if value_table is not None and ctx.needs_input_grad[4]:
+            if s_HBQR is not None and ctx.needs_input_grad[4]:
                 d_value_table = _table_gradient(s_HBQR, dz_BHQD, value_table)
-        dq_BHQD = dq_BQHD.to(q_BHQD.dtype).transpose(1, 2)
-        return dq_BHQD, dk_BKHD.transpose(1, 2), dv_BKHD.transpose(1, 2), d_key_table, d_value_table, None, None
+        gradients = (dq_BQHD.to(q_BHQD.dtype), dk_BKHD, dv_BKHD)
+        return *(x.transpose(1, 2) for x in gradients), d_key_table, d_value_table, None, None, None
+
+
+@contextmanager
+def _plain(x: Tensor) -> Iterator[None]:
+    """On x's device, and without autocast, which would round the products with the tables."""
+    device = torch.cuda.device_of(x)  # type: ignore[no-untyped-call]
+    with device, torch.autocast(x.device.type, enabled=False):
+        yield
+
+
+def _launch(
+    kernel: Any,
+    length: int,
+    axis: int,
+    tile: tuple[int, int],
+    strided: tuple[Tensor, ...],
+    others: tuple[Tensor | None, ...],
+    settings: dict[str, Any],
+) -> None:
+    """One program for each sentence, head and tile of the axis: 0 queries, 1 keys; `length` is that axis's.
+
+    A grid of one axis: the others end at 65,535.
+    """
+    programs = settings["num_batch"] * settings["num_heads"] * triton.cdiv(length, tile[axis])
+    if programs:
+        strides = [x.stride(a) for x in strided for a in range(3)]
+        kernel[(programs,)](*strided, *others, *strides, Q_TILE=tile[0], K_TILE=tile[1], **settings)
 
 
 def _rows_contiguous(x_BHXD: Tensor) -> Tensor:
     return x_BHXD if x_BHXD.stride(-1) == 1 else x_BHXD.contiguous()
 
 
-def _strides(*tensors: Tensor) -> list[int]:
-    return [x.stride(axis) for x in tensors for axis in range(3)]
-
-
-def _mask_arguments(mask: Tensor | None, geometry: _Geometry) -> dict[str, Any]:
-    """The mask as bytes with stride 0 where it is broadcast; MASK_BY_QUERY: whether it differs between queries."""
-    strides = [0, 0, 0, 0]
-    if mask is not None:
-        assert mask.dtype == torch.bool, mask.dtype
-        shape = (geometry.batch, geometry.num_heads, geometry.num_queries, geometry.num_keys)
-        mask = mask.view(torch.uint8).expand(shape)
-        strides = [0 if size == 1 else stride for size, stride in zip(shape, mask.stride(), strict=True)]
-    names = ("mask_stride_b", "mask_stride_h", "mask_stride_q", "mask_stride_k")
-    return {"mask_ptr": mask, **dict(zip(names, strides, strict=True)), "MASK_BY_QUERY": strides[2] != 0}
-
-
 def _project(x_BHQD: Tensor, table: Tensor | None) -> Tensor | None:
-    """x w^T, in wide sums: [H, B, Q, R]; None without a table."""
+    """x w^T, [H, B, Q, R]; None without a table."""
     if table is None:
         return None
     batch, heads, queries = x_BHQD.shape[:3]
-    table_GRD = table if table.dim() == 3 else table[None]
-    projected_GNR = _product(_fold(x_BHQD.transpose(0, 1), table), table_GRD.transpose(1, 2), x_BHQD.dtype)
-    return projected_GNR.view(heads, batch, queries, -1)
+    x_GND = _by_group(x_BHQD.transpose(0, 1), table)
+    r_GNR = _product(x_GND, _per_group(table).transpose(1, 2), x_BHQD.dtype)
+    return r_GNR.view(heads, batch, queries, table.shape[-2])
 
 
 def _unproject(x_HBQR: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
-    """x w, in wide sums: [H, B, Q, D]."""
-    table_GRD = table if table.dim() == 3 else table[None]
-    return _product(_fold(x_HBQR, table), table_GRD, dtype).view(*x_HBQR.shape[:3], -1)
+    """x w, [B, Q, H, D]."""
+    z_GND = _product(_by_group(x_HBQR, table), _per_group(table), dtype)
+    return z_GND.view(*x_HBQR.shape[:3], table.shape[-1]).permute(1, 2, 0, 3)
 
 
 def _table_gradient(x_HBQR: Tensor, y_BHQD: Tensor, table: Tensor) -> Tensor:
     """x^T y summed over all queries that share a table, in the table's shape and dtype."""
-    x_GNR, y_GND = _fold(x_HBQR, table), _fold(y_BHQD.transpose(0, 1), table)
+    x_GNR, y_GND = _by_group(x_HBQR, table), _by_group(y_BHQD.transpose(0, 1), table)
     return _product(x_GNR.transpose(1, 2), y_GND, y_BHQD.dtype).view(table.shape).to(table.dtype)
 
 
-def _fold(x_HBQX: Tensor, table: Tensor) -> Tensor:
-    """[G, N, X]: the queries that share a table in one matrix."""
+def _per_group(table: Tensor) -> Tensor:
+    return table if table.dim() == 3 else table[None]
+
+
+def _by_group(x_HBQX: Tensor, table: Tensor) -> Tensor:
+    """[G, N, X]: one matrix of all queries that share a table."""
     return x_HBQX.flatten(1, 2) if table.dim() == 3 else x_HBQX.flatten(0, 2)[None]
 
 
 def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """a @ b of numbers rounded to dtype, in sums and a result of float32 (float64 for float64).
+    """a @ b of numbers rounded to dtype; sums and result in float32 (float64 for float64).
 
-    The sums of a table's gradient run over every query of the batch; in bfloat16 most of them would be lost.
+    A table's gradient sums over every query of the batch: in bfloat16 additions most of it would be lost.
     """
     a, b = a.to(dtype), b.to(dtype)
     if dtype not in HALF:
         return a @ b
-    if a.is_cuda and "dtype" in torch.ops.aten.bmm.overloads():  # torch 2.8 and later, on GPUs
+    if a.is_cuda and hasattr(torch.ops.aten.bmm, "dtype"):  # torch 2.8 and later, and there on GPUs alone
         return torch.bmm(a, b, out_dtype=torch.float32)
     return a.float() @ b.float()
-
 
 
 # The kernels. A program has one (sentence, head) and one tile of queries or keys, and walks over tiles of the other.
@@ -295,7 +304,7 @@ def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
 # fmt: off
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _load_rows(ptr, rows, stride, num_rows, D_HEAD: tl.constexpr, D_TILE: tl.constexpr):  # type: ignore[no-untyped-def]
     """A tile [rows, D]: zero beyond the last row and beyond the head's width."""
     columns = tl.arange(0, D_TILE)
@@ -303,7 +312,7 @@ def _load_rows(ptr, rows, stride, num_rows, D_HEAD: tl.constexpr, D_TILE: tl.con
     return tl.load(pointers, mask=(rows < num_rows)[:, None] & (columns < D_HEAD)[None, :], other=0.0)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _store_rows(ptr, x, rows, stride, num_rows, D_HEAD: tl.constexpr, D_TILE: tl.constexpr):  # type: ignore[no-untyped-def]
     """The rounding to the tensor's dtype is the last thing done to x."""
     columns = tl.arange(0, D_TILE)
@@ -311,7 +320,7 @@ def _store_rows(ptr, x, rows, stride, num_rows, D_HEAD: tl.constexpr, D_TILE: tl
     tl.store(pointers, x.to(ptr.dtype.element_ty), mask=(rows < num_rows)[:, None] & (columns < D_HEAD)[None, :])
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _visible(  # type: ignore[no-untyped-def]
     mask_ptr, stride_q, stride_k, queries, keys, num_queries, num_keys, distance,
     BY_QUERY: tl.constexpr, CAUSAL: tl.constexpr,
@@ -336,7 +345,7 @@ def _gather(ptr, offsets, distance, readable, clip):  # type: ignore[no-untyped-
     return tl.load(ptr + (offsets + tl.minimum(tl.maximum(distance, -clip), clip) + clip), mask=readable, other=0.0)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _edge(row_pointers, readable, clip, SIDE: tl.constexpr):  # type: ignore[no-untyped-def]
     """R[i, row(i, j)] of a tile on a clipped edge: one number for all its keys."""
     if SIDE == RIGHT:
@@ -344,11 +353,17 @@ def _edge(row_pointers, readable, clip, SIDE: tl.constexpr):  # type: ignore[no-
     return tl.load(row_pointers, mask=readable, other=0.0)
 
 
-@triton.jit(do_not_specialize=LENGTHS)
+@triton.jit
+def _as_logit(sums, highest):  # type: ignore[no-untyped-def]
+    """The one logit whose exponential would be the sum; -inf for none."""
+    return tl.where(sums == 0.0, float("-inf"), highest + tl.log2(tl.where(sums == 0.0, 1.0, sums)))
+
+
+@triton.jit(do_not_specialize=LENGTHS)  # type: ignore[untyped-decorator]
 def _forward_kernel(  # type: ignore[no-untyped-def]
-    q_ptr, k_ptr, v_ptr, r_ptr, z_ptr, lse_ptr, band_ptr,
+    q_ptr, k_ptr, v_ptr, r_ptr, z_ptr, lse_ptr, band_ptr, mask_ptr,
     q_stride_b, q_stride_h, q_stride_q, k_stride_b, k_stride_h, k_stride_k, v_stride_b, v_stride_h, v_stride_k,
-    mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q, mask_stride_k,
+    mask_stride_b, mask_stride_h, mask_stride_q, mask_stride_k,
     num_batch, num_heads, num_queries, num_keys, first_query, key_rows, value_rows, key_clip, value_clip, near_clip,
     SCALE: tl.constexpr, D_HEAD: tl.constexpr, D_TILE: tl.constexpr, Q_TILE: tl.constexpr, K_TILE: tl.constexpr,
     MASK_BY_QUERY: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
@@ -380,8 +395,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     left_Q = tl.full([Q_TILE], 0.0, wide)
     right_Q = tl.full([Q_TILE], 0.0, wide)
 
-    low = first_query + first
-    high = low + Q_TILE - 1
+    low, high = first_query + first, first_query + first + Q_TILE - 1  # positions of the first and last query
     near_start = tl.minimum(tl.maximum(low - near_clip + 1, 0) // K_TILE * K_TILE, num_keys)
     near_stop = tl.minimum((high + near_clip + K_TILE - 1) // K_TILE * K_TILE, num_keys)
     if CAUSAL:
@@ -434,27 +448,23 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
             v_KD = _load_rows(v_ptr, keys_K, v_stride_k, num_keys, D_HEAD, D_TILE)
             acc_QD = acc_QD * rescale_Q[:, None] + tl.dot(p_QK.to(v_KD.dtype), v_KD, input_precision=PRECISION)
 
-    empty_Q = total_Q == 0.0
-    total_Q = tl.where(empty_Q, 1.0, total_Q)
     # +inf where nothing is visible: every exp2(logit - lse) is then 0, here and in the backward pass.
-    lse_Q = tl.where(empty_Q, float("inf"), highest_Q + tl.log2(total_Q))
+    lse_Q = tl.where(total_Q == 0.0, float("inf"), _as_logit(total_Q, highest_Q))
     tl.store(lse_ptr + local_Q, lse_Q, mask=inside_Q)
+    acc_QD /= tl.where(total_Q == 0.0, 1.0, total_Q)[:, None]
     z_ptr += (b * num_queries * num_heads + h) * D_HEAD
-    _store_rows(z_ptr, acc_QD / total_Q[:, None], queries_Q, num_heads * D_HEAD, num_queries, D_HEAD, D_TILE)
-    if band_ptr is not None:  # a sum is kept as the one logit that would make it
-        left_Q = tl.where(left_Q == 0.0, float("-inf"), highest_Q + tl.log2(tl.where(left_Q == 0.0, 1.0, left_Q)))
-        tl.store(band_ptr + local_Q * value_rows, left_Q, mask=inside_Q)
+    _store_rows(z_ptr, acc_QD, queries_Q, num_heads * D_HEAD, num_queries, D_HEAD, D_TILE)
+    if band_ptr is not None:
+        tl.store(band_ptr + local_Q * value_rows, _as_logit(left_Q, highest_Q), mask=inside_Q)
         if not CAUSAL:
-            right_Q = tl.where(right_Q == 0.0, float("-inf"), highest_Q + tl.log2(tl.where(right_Q == 0.0, 1.0, right_Q)))
-            tl.store(band_ptr + local_Q * value_rows + 2 * value_clip, right_Q, mask=inside_Q)
+            tl.store(band_ptr + local_Q * value_rows + 2 * value_clip, _as_logit(right_Q, highest_Q), mask=inside_Q)
 
 
-@triton.jit(do_not_specialize=LENGTHS)
+@triton.jit(do_not_specialize=LENGTHS)  # type: ignore[untyped-decorator]
 def _backward_query_kernel(  # type: ignore[no-untyped-def]
-    q_ptr, k_ptr, v_ptr, dz_ptr, r_ptr, g_ptr, lse_ptr, delta_ptr, z_ptr, dq_ptr, dr_ptr,
+    q_ptr, k_ptr, v_ptr, dz_ptr, r_ptr, g_ptr, lse_ptr, delta_ptr, z_ptr, dq_ptr, dr_ptr, mask_ptr,
     q_stride_b, q_stride_h, q_stride_q, k_stride_b, k_stride_h, k_stride_k, v_stride_b, v_stride_h, v_stride_k,
-    dz_stride_b, dz_stride_h, dz_stride_q,
-    mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q, mask_stride_k,
+    dz_stride_b, dz_stride_h, dz_stride_q, mask_stride_b, mask_stride_h, mask_stride_q, mask_stride_k,
     num_batch, num_heads, num_queries, num_keys, first_query, key_rows, value_rows, key_clip, value_clip, near_clip,
     SCALE: tl.constexpr, D_HEAD: tl.constexpr, D_TILE: tl.constexpr, Q_TILE: tl.constexpr, K_TILE: tl.constexpr,
     MASK_BY_QUERY: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
@@ -493,8 +503,7 @@ def _backward_query_kernel(  # type: ignore[no-untyped-def]
     left_Q = tl.full([Q_TILE], 0.0, wide)
     right_Q = tl.full([Q_TILE], 0.0, wide)
 
-    low = first_query + first
-    high = low + Q_TILE - 1
+    low, high = first_query + first, first_query + first + Q_TILE - 1  # positions of the first and last query
     near_start = tl.minimum(tl.maximum(low - near_clip + 1, 0) // K_TILE * K_TILE, num_keys)
     near_stop = tl.minimum((high + near_clip + K_TILE - 1) // K_TILE * K_TILE, num_keys)
     if CAUSAL:
@@ -553,12 +562,11 @@ def _backward_query_kernel(  # type: ignore[no-untyped-def]
             tl.store(dr_ptr + local_Q * key_rows + 2 * key_clip, right_Q, mask=inside_Q)
 
 
-@triton.jit(do_not_specialize=LENGTHS)
+@triton.jit(do_not_specialize=LENGTHS)  # type: ignore[untyped-decorator]
 def _backward_key_kernel(  # type: ignore[no-untyped-def]
-    q_ptr, k_ptr, v_ptr, dz_ptr, r_ptr, g_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
+    q_ptr, k_ptr, v_ptr, dz_ptr, r_ptr, g_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, mask_ptr,
     q_stride_b, q_stride_h, q_stride_q, k_stride_b, k_stride_h, k_stride_k, v_stride_b, v_stride_h, v_stride_k,
-    dz_stride_b, dz_stride_h, dz_stride_q,
-    mask_ptr, mask_stride_b, mask_stride_h, mask_stride_q, mask_stride_k,
+    dz_stride_b, dz_stride_h, dz_stride_q, mask_stride_b, mask_stride_h, mask_stride_q, mask_stride_k,
     num_batch, num_heads, num_queries, num_keys, first_query, key_rows, value_rows, key_clip, value_clip, near_clip,
     SCALE: tl.constexpr, D_HEAD: tl.constexpr, D_TILE: tl.constexpr, Q_TILE: tl.constexpr, K_TILE: tl.constexpr,
     MASK_BY_QUERY: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,

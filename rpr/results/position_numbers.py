@@ -79,6 +79,16 @@ class StackPairs:
     pairs: tuple[int, ...]
     even_attention: tuple[float | None, ...]
 
+    @property
+    def often(self) -> slice:
+        """The distances, as places in the lists of numbers, that at least one query in a hundred has.
+
+        A mean over fewer says little. The farther, the fewer pairs: so these lie side by side, 0 among them.
+        """
+        queries = self.pairs[len(self.pairs) // 2]
+        places = [place for place, count in enumerate(self.pairs) if 100 * count >= queries]
+        return slice(places[0], places[-1] + 1)
+
 
 @dataclass(frozen=True)
 class AbsoluteTable:
@@ -138,7 +148,9 @@ def _rounded(value: Any) -> Any:
 
 
 def summary(numbers: PositionNumbers) -> list[str]:
-    """Lines for a terminal: the tables' norms at -k, 0 and k, and the distance at which each head attends most."""
+    """Lines for a terminal: the tables' norms at -k, 0 and k, and the distance at which each head attends most, of
+    those that at least one query in a hundred has.
+    """
     lines = []
     for tables in numbers.tables:
         kinds = [(name, table) for name, table in (("w^K", tables.keys), ("w^V", tables.values)) if table is not None]
@@ -146,17 +158,19 @@ def summary(numbers: PositionNumbers) -> list[str]:
             mean = mean_over_heads(table.norms)
             k = table.clip_distance
             offsets = sorted({-k, 0, k})
-            norms = ", ".join(
-                f"{offset:+d}: {mean[offset + k]:.2f}" if offset else f"0: {mean[k]:.2f}" for offset in offsets
-            )
+            norms = ", ".join(f"{_signed(offset)}: {mean[offset + k]:.2f}" for offset in offsets)
             lines.append(f"  {tables.label:<18} norm of {name} at {norms}")
     for layer in numbers.attention:
-        most = [strongest(head, numbers.max_distance) for head in layer.attention]
-        heads = "  ".join(
-            f"{distance:+d} ({value:.2f})" if distance else f"0 ({value:.2f})" for distance, value in most
-        )
+        often = numbers.stack(layer.stack).often
+        distances = range(-numbers.max_distance, numbers.max_distance + 1)[often]
+        most = [strongest(distances, head[often]) for head in layer.attention]
+        heads = "  ".join(f"{_signed(distance)} ({value:.2f})" for distance, value in most)
         lines.append(f"  {layer.label:<18} heads attend most at {heads}")
     return lines
+
+
+def _signed(distance: int) -> str:
+    return f"{distance:+d}" if distance else "0"
 
 
 def mean_over_heads(rows: Sequence[Sequence[float | None]]) -> list[float]:
@@ -168,8 +182,8 @@ def mean_over_heads(rows: Sequence[Sequence[float | None]]) -> list[float]:
     return means
 
 
-def strongest(head: Sequence[float | None], max_distance: int) -> tuple[int, float]:
+def strongest(distances: Sequence[int], attention: Sequence[float | None]) -> tuple[int, float]:
     """The distance of the greatest mean attention, the nearest of equals, and that mean."""
-    found = [(-value, abs(index - max_distance), index) for index, value in enumerate(head) if value is not None]
-    value, _, index = min(found)
-    return index - max_distance, -value
+    found = [(value, distance) for value, distance in zip(attention, distances, strict=True) if value is not None]
+    value, distance = max(found, key=lambda item: (item[0], -abs(item[1])))
+    return distance, value

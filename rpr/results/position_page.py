@@ -12,7 +12,6 @@ from rpr.results.position_numbers import (
     LayerAttention,
     LayerTables,
     PositionNumbers,
-    StackPairs,
     TableNumbers,
     mean_over_heads,
 )
@@ -186,7 +185,7 @@ def _attention(sheet: Sheet, numbers: PositionNumbers) -> None:
         "attention spread evenly over what a query sees. Colours: each head. Distances that fewer than one query in "
         "a hundred has are left out.",
     )
-    shown = {stack.stack: _often(stack, numbers.max_distance) for stack in numbers.stacks}
+    shown = {stack.stack: stack.often for stack in numbers.stacks}
     highest = {stack.stack: 0.0 for stack in numbers.stacks}
     for layer in numbers.attention:
         present = [value or 0.0 for head in layer.attention for value in head[shown[layer.stack]]]
@@ -216,15 +215,6 @@ def _attention(sheet: Sheet, numbers: PositionNumbers) -> None:
     bar = sheet.axes(sheet.right + 0.16, 0.13, _STRIP_HEIGHT + height, first_line - sheet.top)
     sheet.figure.colorbar(image, cax=bar)
     bar.grid(visible=False)
-
-
-def _often(stack: StackPairs, max_distance: int) -> slice:
-    """The distances, as places in the lists of numbers, that at least one query in a hundred has.
-
-    The farther, the fewer pairs: so they lie side by side.
-    """
-    often = [place for place, count in enumerate(stack.pairs) if 100 * count >= stack.pairs[max_distance]]
-    return slice(often[0], often[-1] + 1)
 
 
 def _layer_attention(

@@ -57,6 +57,7 @@ class TranslationModule(pl.LightningModule):
         self.last_validation_loss: float | None = None
         torch.manual_seed(config.seed)
         self.model = Transformer(shape_of(config, vocabulary_size))
+        self.model.use_attention(config.hardware.attention)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout as a function of (seed, step, micro-batch, rank): a resumed run draws what an unbroken one would.

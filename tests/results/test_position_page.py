@@ -147,7 +147,8 @@ def test_many_layers_go_on_further_lines_of_a_page_of_bounded_width(tmp_path):
 
 
 def test_distances_that_hardly_occur_are_left_out(tmp_path):
-    """Sentences of 4 pieces in a window of 8: the axis ends at 3."""
+    """Sentences of 4 pieces in a window of 8: the axis ends at 3. And 1 query in 100 is enough, fewer are not."""
+    assert StackPairs("encoder", (0, 9, 10, 1000, 10, 9, 0), (0.1,) * 7).often == slice(2, 5)
     figure = position_page(made_up(k=None, longest=4), "A run", "")
     limits = [axes.get_xlim() for axes in figure.axes if axes.images]
     assert limits == [(-3.5, 3.5)] * 2 + [(-3.5, 0.5)] * 2
@@ -183,7 +184,7 @@ def test_summary_by_hand():
 
 
 def test_the_nearest_of_equal_distances_is_the_strongest():
-    assert strongest((0.5, 0.1, None, 0.2, 0.5), 2) == (-2, 0.5)
-    assert strongest((0.5, 0.5, 0.1), 1) == (0, 0.5)
+    assert strongest((-2, -1, 0, 1), (0.5, 0.1, None, 0.5)) == (1, 0.5)
+    assert strongest((-1, 0, 1), (0.5, 0.5, 0.1)) == (0, 0.5)
     assert mean_over_heads([[1.0, None], [3.0, None]])[0] == 2.0
     assert math.isnan(mean_over_heads([[None], [None]])[0])

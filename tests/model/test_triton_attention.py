@@ -1,0 +1,489 @@
+"""Checked here: `fused_attention`, forward and backward, against `reference` in float64 to 1e-11, in Triton's
+interpreter on a CPU; bfloat16 gradients against float64; that the kernels compile for GPUs (which needs none); and,
+where there is a GPU, the compiled kernels against `reference` up to 4,096 positions.
+
+The interpreter must be chosen before triton is first imported, and Lightning imports it too: these checks run in a
+process of their own. To see them one by one: TRITON_INTERPRET=1 python -m pytest tests/model/test_triton_attention.py
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+pytest.importorskip("triton")
+
+from rpr.model.attention import reference
+from rpr.model.triton_attention import Tiles, fused_attention
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ROOT = Path(__file__).parents[2]
+SMALL = Tiles((16, 16), (16, 16), (16, 16))
+HEADS = 2
+
+
+def own_process(arguments, timeout_seconds, **environment):
+    """Run python with this environment; what it said if it failed."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | environment
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_seconds
+    )
+    assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-10_000:]
+    return done.stdout
+
+
+def interpreted_tests(marked, timeout_seconds):
+    arguments = ["-m", "pytest", "--noconftest", "-p", "no:cacheprovider", "-m", marked, __file__]
+    environment = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTEST_ADDOPTS": "", "CUDA_VISIBLE_DEVICES": ""}
+    return own_process(arguments, timeout_seconds, **environment)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="this is the process that it starts")
+def test_the_arithmetic_in_the_interpreter():
+    assert " passed" in interpreted_tests("not slow and not gpu", 280)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(INTERPRETED, reason="this is the process that it starts")
+def test_the_arithmetic_in_the_interpreter_at_length():
+    assert " passed" in interpreted_tests("slow and not gpu", 1700)
+
+
+# In the interpreter
+
+
+def make_table(clip_distance, per_head, width):
+    rows = 2 * clip_distance + 1
+    return torch.randn((HEADS, rows, width) if per_head else (rows, width), dtype=torch.float64)
+
+
+def make_inputs(num_queries, num_keys, key_clip, value_clip, *, batch=1, per_head=True, width=8):
+    """q, k, v [B, H, ., D] and the two tables, float64, all with gradients; a clip distance of None is no table."""
+    torch.manual_seed(1000 * num_queries + num_keys)
+    q = torch.randn(batch, HEADS, num_queries, width, dtype=torch.float64).requires_grad_()
+    k, v = (torch.randn(batch, HEADS, num_keys, width, dtype=torch.float64).requires_grad_() for _ in range(2))
+    clips = {"key_table": key_clip, "value_table": value_clip}
+    tables = {
+        name: None if clip is None else make_table(clip, per_head, width).requires_grad_()
+        for name, clip in clips.items()
+    }
+    return q, k, v, tables
+
+
+def with_causal(mask, causal, num_queries, first_query, num_keys):
+    """What `reference` needs instead of causal=True."""
+    if not causal:
+        return mask
+    earlier = torch.arange(num_keys)[None, :] <= first_query + torch.arange(num_queries)[:, None]
+    return earlier if mask is None else earlier & mask
+
+
+def present(*tensors):
+    return [x for x in tensors if x is not None]
+
+
+def assert_equals_reference(q, k, v, tables, *, mask=None, causal=False, first_query=0, tiles=SMALL, tolerance=1e-11):
+    """Forward and every gradient. Queries that see nothing: zeros, and no gradient, whatever `reference` says."""
+    inputs = present(q, k, v, *tables.values())
+    whole_mask = with_causal(mask, causal, q.shape[2], first_query, k.shape[2])
+    seeing = torch.ones(1, dtype=torch.bool) if whole_mask is None else whole_mask.any(-1, keepdim=True)
+    expected = reference(q, k, v, mask=whole_mask, first_query=first_query, **tables) * seeing
+    actual = fused_attention(q, k, v, mask=mask, causal=causal, first_query=first_query, tiles=tiles, **tables)
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+    dz = torch.randn_like(expected)
+    gradients = torch.autograd.grad(actual, inputs, dz)
+    for got, wanted in zip(gradients, torch.autograd.grad(expected, inputs, dz), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
+
+
+def relative_error(actual, expected):
+    return ((actual.double() - expected).norm() / expected.norm()).item()
+
+
+class TestInterpreted:
+    __test__ = INTERPRETED
+
+    @pytest.mark.parametrize("on_keys", [True, False], ids=["keys", "no_keys"])
+    @pytest.mark.parametrize("on_values", [True, False], ids=["values", "no_values"])
+    @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both_sides"])
+    def test_every_combination_of_tables(self, on_keys, on_values, causal):
+        # 37 positions in tiles of 16: with k = 3 there are tiles near the diagonal and on both edges.
+        clips = (3 if on_keys else None, 3 if on_values else None)
+        assert_equals_reference(*make_inputs(37, 37, *clips, per_head=not causal), causal=causal)
+
+    @pytest.mark.parametrize(
+        "key_clip, value_clip, causal",
+        [
+            (0, 0, False),
+            (0, 2, True),
+            (1, 0, False),
+            (2, 2, False),
+            (1, 5, True),
+            (5, 1, False),
+            (16, 40, False),
+            (40, 16, True),
+        ],
+    )
+    def test_clip_distances_that_differ(self, key_clip, value_clip, causal):
+        inputs = make_inputs(35, 35, key_clip, value_clip, per_head=causal)
+        assert_equals_reference(*inputs, causal=causal)
+
+    @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both_sides"])
+    @pytest.mark.parametrize("num_queries, first_query, num_keys", [(1, 6, 7), (20, 17, 37), (33, 6, 20), (2, 9, 1)])
+    def test_queries_that_start_later(self, num_queries, first_query, num_keys, causal):
+        inputs = make_inputs(num_queries, num_keys, 2, 4)
+        assert_equals_reference(*inputs, first_query=first_query, causal=causal)
+
+    @pytest.mark.parametrize(
+        "shape, causal",
+        [
+            ((2, 1, 1, 20), False),
+            ((2, 1, 1, 20), True),
+            ((1, HEADS, 18, 1), False),
+            ((2, 1, 18, 20), True),
+            ((20,), True),
+        ],
+        ids=str,
+    )
+    def test_masks_are_followed(self, shape, causal):
+        inputs = make_inputs(18, 20, 2, 3, batch=2)
+        mask = torch.rand(shape, generator=torch.Generator().manual_seed(len(shape))) < 0.5
+        assert_equals_reference(*inputs, mask=mask, causal=causal)
+
+    @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both_sides"])
+    def test_queries_that_see_nothing_give_zeros_and_no_gradient(self, causal):
+        q, k, v, tables = make_inputs(20, 20, 2, 3, batch=2)
+        mask = torch.ones(2, 1, 20, 20, dtype=torch.bool)
+        mask[1] = False  # a sentence of nothing but padding
+        mask[0, 0, 3] = False
+        mask[0, :, :, :16] = False  # and a first tile with nothing to see
+        assert_equals_reference(q, k, v, tables, mask=mask, causal=causal)
+        out = fused_attention(q, k, v, mask=mask, causal=causal, tiles=SMALL, **tables)
+        assert not out[1].any() and not out[0, :, 3].any()
+
+    def test_a_hidden_key_has_no_influence_however_large(self):
+        q, k, v, tables = make_inputs(20, 20, 2, 3)
+        mask = torch.arange(20) != 4
+        quiet = fused_attention(q, k, v, mask=mask, tiles=SMALL, **tables)
+        with torch.no_grad():
+            k[:, :, 4], v[:, :, 4] = 1e4, 1e6
+        assert torch.equal(fused_attention(q, k, v, mask=mask, tiles=SMALL, **tables), quiet)
+
+    def test_a_causal_query_reads_no_row_right_of_the_diagonal(self):
+        q, k, v, tables = make_inputs(20, 20, 3, 2)
+        clean = fused_attention(q, k, v, causal=True, tiles=SMALL, **tables)
+        with torch.no_grad():
+            for table in tables.values():
+                table[:, table.shape[1] // 2 + 1 :] = torch.nan
+        out = fused_attention(q, k, v, causal=True, tiles=SMALL, **tables)
+        assert torch.equal(out, clean)
+        out.sum().backward()
+        for table in tables.values():
+            assert table.grad.isfinite().all() and not table.grad[:, table.shape[1] // 2 + 1 :].any()
+
+    @pytest.mark.parametrize(
+        "tiles, causal",
+        [(Tiles((32, 16), (16, 32), (64, 16)), True), (Tiles((16, 64), (32, 16), (16, 32)), False), (None, True)],
+        ids=["wide", "deep", "default"],
+    )
+    def test_tiles_of_any_shape_and_heads_of_any_width(self, tiles, causal):
+        inputs = make_inputs(65, 70, 2, 5, width=20)
+        assert_equals_reference(*inputs, tiles=tiles, causal=causal, first_query=5)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both_sides"])
+    @pytest.mark.parametrize("length, key_clip, value_clip", [(130, 16, 16), (200, 8, 33), (100, 256, 2), (96, 1, 1)])
+    def test_many_tiles(self, length, key_clip, value_clip, causal):
+        inputs = make_inputs(length, length, key_clip, value_clip, batch=2)
+        mask = (torch.arange(length) < length - 20)[None, None, None] | torch.tensor([True, False])[:, None, None, None]
+        assert_equals_reference(*inputs, mask=mask, causal=causal)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("seed", range(40))
+    def test_random_shapes(self, seed):
+        random = torch.Generator().manual_seed(seed)
+
+        def choose(*choices):
+            return choices[int(torch.randint(len(choices), (), generator=random))]
+
+        num_queries, num_keys = choose(1, 7, 16, 31, 50), choose(1, 5, 32, 33, 60)
+        clips = choose(None, 0, 1, 7, 70), choose(None, 0, 2, 15, 16)
+        inputs = make_inputs(num_queries, num_keys, *clips, batch=choose(1, 2), per_head=choose(True, False))
+        shape = choose(None, (num_keys,), (num_queries, num_keys), (HEADS, 1, num_keys))
+        mask = None if shape is None else torch.rand(shape, generator=random) < 0.7
+        sizes = [(choose(16, 32), choose(16, 32)) for _ in range(3)]
+        assert_equals_reference(
+            *inputs, mask=mask, causal=choose(True, False), first_query=choose(0, 1, 40), tiles=Tiles(*sizes)
+        )
+
+    def test_views_of_one_projection_are_read_in_place_and_the_heads_join_as_a_view(self):
+        _, _, _, tables = make_inputs(20, 20, 2, 3)
+        qkv = torch.randn(2, 20, 3, HEADS, 8, dtype=torch.float64, requires_grad=True)
+        q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
+        assert_equals_reference(q, k, v, tables)
+        out = fused_attention(q, k, v, tiles=SMALL, **tables)
+        assert out.transpose(1, 2).flatten(-2).data_ptr() == out.data_ptr()
+        # A gradient with strides of 0, as sum() gives it, and inputs whose last axis is not contiguous.
+        (expected,) = torch.autograd.grad(reference(q, k, v, **tables).sum(), qkv)
+        torch.testing.assert_close(torch.autograd.grad(out.sum(), qkv)[0], expected, rtol=1e-11, atol=1e-11)
+        turned = [x.detach().transpose(-2, -1).contiguous().transpose(-2, -1).requires_grad_() for x in (q, k, v)]
+        assert_equals_reference(*turned, tables)
+
+    def test_the_same_inputs_give_the_same_bits(self):
+        q, k, v, tables = make_inputs(40, 40, 2, 3)
+        inputs = present(q, k, v, *tables.values())
+        runs = []
+        for _ in range(2):
+            out = fused_attention(q, k, v, tiles=SMALL, **tables)
+            runs.append([out, *torch.autograd.grad(out.square().sum(), inputs)])
+        assert all(torch.equal(one, two) for one, two in zip(*runs, strict=True))
+
+    def test_nothing_of_size_queries_times_keys_is_held(self):
+        length = 100
+        q, k, v, tables = make_inputs(length, length, 4, 4)
+
+        class Largest(TorchDispatchMode):
+            num_bytes = 0
+
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                out = func(*args, **(kwargs or {}))
+                if isinstance(out, torch.Tensor):
+                    self.num_bytes = max(self.num_bytes, out.untyped_storage().nbytes())
+                return out
+
+        with Largest() as largest:
+            fused_attention(q, k, v, **tables).square().sum().backward()
+        assert v.grad is not None
+        assert largest.num_bytes == HEADS * length * 9 * 8  # a side table in float64: wider than the head's 8
+
+    def test_autocast_and_frozen_tables_change_nothing(self):
+        q, k, v, tables = make_inputs(20, 20, 2, 3)
+        tables = {name: table.detach().float() for name, table in tables.items()}
+        q, k, v = (x.detach().float().requires_grad_() for x in (q, k, v))
+        plain = fused_attention(q, k, v, tiles=SMALL, **tables)
+        with torch.autocast("cpu", torch.bfloat16):
+            cast = fused_attention(q, k, v, tiles=SMALL, **tables)
+            gradients = torch.autograd.grad(cast.sum(), (q, k, v))
+        assert torch.equal(plain, cast)
+        for one, two in zip(gradients, torch.autograd.grad(plain.sum(), (q, k, v)), strict=True):
+            assert torch.equal(one, two)
+
+    def test_no_keys_and_no_queries(self):
+        q, k, v, tables = make_inputs(3, 0, 2, 2)
+        out = fused_attention(q, k, v, **tables)
+        assert out.shape == q.shape and not out.any()
+        q, k, v, tables = make_inputs(0, 3, 2, 2)
+        fused_attention(q, k, v, **tables).sum().backward()
+        assert not v.grad.any()
+
+    @pytest.mark.parametrize(
+        "dtype, length, largest_error",
+        [(torch.float32, 100, 2e-6), (torch.float16, 100, 2e-3), (torch.bfloat16, 512, 0.01)],
+    )
+    def test_rounding_forward_and_in_every_gradient(self, dtype, length, largest_error, bfloat16_in_the_interpreter):
+        # Products of numbers rounded to 8 bits (bfloat16) are wrong by at most 0.4 % each, partly averaged out; the
+        # sums over all queries in the tables' gradients are float32's.
+        exact = make_inputs(length, length, 16, 16, width=32)
+        tensors = [x.detach().to(dtype) for x in (*exact[:3], *exact[3].values())]
+        outs, gradients = [], []
+        dz = torch.randn_like(tensors[0])
+        large = Tiles((64, 64), (64, 64), (64, 64))  # fewer steps for the interpreter
+        for precision, attention in ((torch.float64, reference), (dtype, partial(fused_attention, tiles=large))):
+            inputs = [x.to(precision).requires_grad_() for x in tensors]
+            q, k, v, key_table, value_table = inputs
+            outs.append(attention(q, k, v, key_table=key_table, value_table=value_table))
+            gradients.append(torch.autograd.grad(outs[-1], inputs, dz.to(precision)))
+        assert outs[1].dtype == dtype
+        errors = [relative_error(outs[1], outs[0])]
+        errors += [relative_error(got, wanted) for wanted, got in zip(*gradients, strict=True)]
+        assert max(errors) < largest_error
+
+    @pytest.fixture
+    def bfloat16_in_the_interpreter(self, monkeypatch):
+        """The interpreter keeps bfloat16 as its 16 bits, multiplies those as integers, and cuts instead of rounding."""
+        import numpy as np
+        import triton.language as tl
+        from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+        plain_dot, plain_cast = InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl
+
+        def widened(x):
+            if x.dtype.scalar != tl.bfloat16:
+                return x
+            return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+        def dot(self, a, b, *rest):
+            return plain_dot(self, widened(a), widened(b), *rest)
+
+        def cast(self, x, to):
+            if (x.dtype.scalar, to.scalar) != (tl.float32, tl.bfloat16):
+                return plain_cast(self, x, to)
+            rounded = torch.from_numpy(np.array(x.data)).bfloat16().view(torch.int16).numpy().view(np.uint16)
+            return TensorHandle(rounded, tl.bfloat16)
+
+        monkeypatch.setattr(InterpreterBuilder, "create_dot", dot)
+        monkeypatch.setattr(InterpreterBuilder, "cast_impl", cast)
+
+
+# Compiling for a GPU, without one
+
+
+def compile_cases(cases, capability):
+    """Compile what fused_attention would launch for each (dtype, precision, width, key, value, causal, mask, tiles).
+
+    A driver that only names the target and a launch that ends before the launch: everything up to machine code is
+    Triton's own way, from the very arguments. Prints a line for each kernel.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.jit import JITFunction
+
+    class Driver:
+        get_current_target = staticmethod(lambda: GPUTarget("cuda", capability, 32))
+        get_current_device = staticmethod(lambda: 0)
+        get_current_stream = staticmethod(lambda device: 0)
+
+    def compile_only(self, grid):
+        def launch(*args, **kwargs):
+            compiled = self.run(*args, grid=grid, warmup=True, **kwargs)
+            assert len(compiled.asm["cubin"]) > 1000
+            assert not re.search(r"\b(atom|red)\.", compiled.asm["ptx"])  # nothing is added atomically
+            tf32 = "tf32" in compiled.asm["ptx"]
+            assert tf32 == (dtype == torch.float32 and precision == "high"), (dtype, precision)
+            # An A100 has 163 KiB for a program, an H100 227.
+            assert compiled.metadata.shared <= (163 if capability < 90 else 227) * 1024
+            print(self.fn.__name__, *case, "shared memory", compiled.metadata.shared)
+
+        return launch
+
+    triton.runtime.driver.set_active(Driver())
+    JITFunction.__getitem__ = compile_only
+    for case in cases:
+        dtype, precision, width, on_keys, on_values, causal, masked = case
+        torch.set_float32_matmul_precision(precision)
+        q, k, v = (x.transpose(1, 2).requires_grad_() for x in torch.randn(2, 100, 3, 4, width).to(dtype).unbind(2))
+        table = torch.randn(4, 33, width, requires_grad=True)
+        mask = {"no_mask": None, "by_key": torch.ones(2, 1, 1, 100), "by_query": torch.ones(100, 100)}[masked]
+        out = fused_attention(
+            q,
+            k,
+            v,
+            key_table=table if on_keys else None,
+            value_table=table if on_values else None,
+            causal=causal,
+            mask=None if mask is None else mask.bool(),
+        )
+        out.sum().backward()
+
+
+ONE_CASE = [(torch.bfloat16, "highest", 64, True, True, False, "by_key")]
+ALL_CASES = [
+    *itertools.product(
+        (torch.float32, torch.bfloat16, torch.float16),
+        ("highest",),
+        (64,),
+        (True, False),
+        (True, False),
+        (True, False),
+        ("no_mask",),
+    ),
+    *itertools.product(
+        (torch.bfloat16, torch.float32), ("high",), (64,), (True,), (True,), (True, False), ("by_key", "by_query")
+    ),
+    *itertools.product(
+        (torch.bfloat16, torch.float32), ("highest", "high"), (8, 80, 128, 256), (True,), (True,), (False,), ("by_key",)
+    ),
+]
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
+def test_the_kernels_compile_for_an_h100(tmp_path):
+    printed = own_process([__file__, "one", "90"], 280, TRITON_CACHE_DIR=str(tmp_path))
+    assert len(printed.splitlines()) == 3 * len(ONE_CASE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
+@pytest.mark.parametrize("capability", ["80", "90"], ids=["a100", "h100"])
+def test_every_kind_of_kernel_compiles(tmp_path, capability):
+    printed = own_process([__file__, "all", capability], 3500, TRITON_CACHE_DIR=str(tmp_path))
+    assert len(printed.splitlines()) == 3 * len(ALL_CASES)
+
+
+# On a GPU
+
+
+def reference_in_pieces(tensors, tables, dz, mask, causal):
+    """`reference` in float64 on the GPU, 64 queries at a time, as it holds [B, H, Q, K, D]: z and all gradients."""
+    q, k, v, *present_tables = inputs = [x.double().requires_grad_() for x in tensors]
+    given = dict(zip(tables, present_tables, strict=True))
+    num_queries, outs = q.shape[2], []
+    for first in range(0, num_queries, 64):
+        part = slice(first, first + 64)
+        rows = q[:, :, part]
+        piece_mask = mask if mask is None or mask.shape[-2] == 1 else mask[..., part, :]
+        if causal:
+            earlier = with_causal(None, True, rows.shape[2], first, k.shape[2]).cuda()
+            piece_mask = earlier if piece_mask is None else piece_mask & earlier
+        out = reference(rows, k, v, mask=piece_mask, first_query=first, **given)
+        out.backward(dz[:, :, part].double())
+        outs.append(out.detach())
+    return [torch.cat(outs, dim=2), *(x.grad for x in inputs)]
+
+
+def fused_on_gpu(tensors, tables, dz, mask, causal):
+    q, k, v, *present_tables = inputs = [x.detach().requires_grad_() for x in tensors]
+    out = fused_attention(q, k, v, mask=mask, causal=causal, **dict(zip(tables, present_tables, strict=True)))
+    return [out.detach(), *torch.autograd.grad(out, inputs, dz)]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(INTERPRETED or not torch.cuda.is_available(), reason="needs a GPU, and compiled kernels")
+@pytest.mark.parametrize("length", [1000, 4096])
+@pytest.mark.parametrize(
+    "dtype, precision, largest_error",
+    [
+        (torch.float32, "highest", 1e-5),
+        (torch.float32, "high", 3e-3),
+        (torch.bfloat16, "highest", 0.01),
+        (torch.float16, "highest", 2e-3),
+    ],
+)
+@pytest.mark.parametrize(
+    "tables",
+    [("key_table", "value_table"), ("key_table",), ("value_table",), ()],
+    ids=["both", "keys", "values", "none"],
+)
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "both_sides"])
+def test_on_a_gpu(length, dtype, precision, largest_error, tables, causal):
+    before = torch.get_float32_matmul_precision()
+    torch.manual_seed(length)
+    shapes = [(1, HEADS, length, 64)] * 3 + [(HEADS, 33, 64), (129, 64)][: len(tables)]
+    tensors = [torch.randn(shape, device="cuda").to(dtype) for shape in shapes]
+    dz = torch.randn_like(tensors[0])
+    mask = (torch.arange(length, device="cuda") < length - 77)[None, None, None, :]
+    expected = reference_in_pieces(tensors, tables, dz, mask, causal)
+    try:
+        torch.set_float32_matmul_precision(precision)
+        actual, again = (fused_on_gpu(tensors, tables, dz, mask, causal) for _ in range(2))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    errors = [relative_error(got, wanted) for got, wanted in zip(actual, expected, strict=True)]
+    print(errors)
+    assert max(errors) < largest_error
+    assert all(torch.equal(one, two) for one, two in zip(actual, again, strict=True))
+
+
+if __name__ == "__main__":  # in a process of its own: see compile_cases
+    compile_cases({"one": ONE_CASE, "all": ALL_CASES}[sys.argv[1]], int(sys.argv[2]))
