@@ -279,14 +279,26 @@ def test_cli_py_in_a_checkout_is_the_same_command() -> None:
 def test_bench_compares_the_variants_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["model.d_model=32", "model.num_layers=1", "model.d_ff=32", "data.vocabulary_size=50"]
     work = ["sentences=4", "length=6", "rounds=2", "steps_per_round=1", "variants=[absolute,relative]"]
-    assert app.main(["bench", *sizes, *work, "model.relative_defaults.clip_distance=3", "format=json"]) == 0
+    layer = ["layer.lengths=[4,8]", "layer.positions=16", "layer.clip_distances=[3]", "layer.rounds=2"]
+    gradients = ["gradients.length=9", "gradients.clip_distance=2"]
+    command = ["bench", *sizes, *work, *layer, *gradients]
+    assert app.main([*command, "model.relative_defaults.clip_distance=3", "format=json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    baseline, relative = document["rows"]
-    assert (baseline["variant"], baseline["relative_speed"]) == ("absolute", 1.0)
-    assert relative["variant"] == "relative"
-    assert relative["relative_speed_min"] <= relative["relative_speed"] <= relative["relative_speed_max"]
-    assert app.main(["bench", *sizes, *work]) == 0
-    assert "absolute: median (smallest to largest of 2)" in capsys.readouterr().out
+    baseline, relative = document["step"]
+    assert (baseline["variant"], baseline["relative_speed"], baseline["relative_memory"]) == ("absolute", 1.0, 1.0)
+    assert relative["variant"] == "relative" and relative["peak_megabytes"] > baseline["peak_megabytes"]
+    assert relative["min"] <= relative["relative_speed"] <= relative["max"]
+    cases = [(row["length"], row["batch"], row["causal"], row["variant"]) for row in document["layer"]]
+    names = ["absolute", "relative", "relative (per_position)"]
+    assert cases == [(n, 16 // n, causal, name) for causal in (False, True) for n in (4, 8) for name in names]
+    assert [row["algorithm"] for row in document["gradients"]] == ["attend", "per_position"]
+    assert all(0 < row["keys"] < 1 and 0 < row["values"] < 1 for row in document["gradients"])
+    assert app.main(command) == 0
+    printed = capsys.readouterr().out
+    assert printed.index("Whole training step") < printed.index("One self-attention") < printed.index("in bfloat16")
+    assert app.main([*command, "parts=[gradients]", "layer.algorithms=[attend,composed]"]) == 0
+    printed = capsys.readouterr().out
+    assert "composed" in printed and "One self-attention" not in printed
 
 
 def test_bench_refuses_an_unknown_variant_and_several_processes(capsys: pytest.CaptureFixture[str]) -> None:

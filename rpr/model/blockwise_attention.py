@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 from rpr.model.edges import Edges, scores_buffer
 
 MASKED = -1e9  # added to a hidden score: it vanishes beside any other, and a row with nothing else has no NaN
-CACHE_BYTES = 2**22  # of q in one part on a CPU; measured, docs/attention-speed.md
+PART_BYTES = 2**24  # of q in one part on a CPU; measured, docs/attention-speed.md
 
 
 Block = tuple[int, int, int]  # first query, last query (exclusive), number of keys it needs
@@ -357,7 +357,7 @@ def _parts(x_BHQD: Tensor) -> Iterator[Part]:
     if x_BHQD.device.type != "cpu":
         yield slice(0, batch), slice(0, heads)
         return
-    affordable = max(1, CACHE_BYTES // (length * width * x_BHQD.element_size()))
+    affordable = max(1, PART_BYTES // (length * width * x_BHQD.element_size()))
     heads_at_once = min(heads, max(1, affordable // batch))
     num_parts = -(-batch // affordable)
     sentences_at_once = -(-batch // num_parts)

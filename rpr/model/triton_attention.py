@@ -10,7 +10,7 @@ A query's distances with |j - i| < k belong to one key each, so their cells of S
 further left or right share one row: their sums travel with the running sum of the softmax. Nothing is added
 atomically: the same inputs give the same bits. The small products with the tables are torch's.
 
-The kernels' arithmetic is proven in Triton's interpreter, and they compile for compute capability 9.0 (an H100). They
+The kernels' arithmetic is proven in Triton's interpreter, and they compile to machine code for A100 and H100. They
 were NOT yet run on a GPU: their speed is unknown, and the tile sizes are chosen from the compiler's register counts.
 """
 
@@ -61,7 +61,7 @@ class Tiles(NamedTuple):
 
 
 # By kind of product and D: the largest tiles tried whose registers (nearly) all fit, as ptxas counts them for an H100;
-# shared memory stays below 82 KiB (an A100 has 163). A table and no timing at start-up: another tile adds in another
+# shared memory is at most 80 KiB (an A100 has 163). A table and no timing at start-up: another tile adds in another
 # order, and the results would hang on how busy the GPU was.
 TILES = {
     ("half", 64): Tiles((64, 32), (64, 32), (32, 64), num_stages=3),
