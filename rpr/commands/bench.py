@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # memory is counted with torch's profiler, which would talk about it
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # memory is counted with torch's profiler, which would talk about it
 
 from rpr.config import BenchConfig, PositionConfig
 from rpr.errors import ConfigError

@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 from rpr.model.edges import Edges, scores_buffer
 
 MASKED = -1e9  # added to a hidden score: it vanishes beside any other, and a row with nothing else has no NaN
-PART_BYTES = 2**24  # of q in one part on a CPU; measured, docs/attention-speed.md
+PART_BYTES = 2**23  # of q, and of P, in one part on a CPU; measured, docs/attention-speed.md
 
 
 Block = tuple[int, int, int]  # first query, last query (exclusive), number of keys it needs
@@ -97,7 +97,7 @@ class BlockwiseAttention(torch.autograd.Function):
         z_BHQD = q_BHQD.new_empty(batch, num_queries, heads, width).transpose(1, 2)
         saved: list[Tensor | None] = []
         with torch.autocast(q_BHQD.device.type, enabled=False):
-            for at in _parts(q_BHQD):
+            for at in _parts(q_BHQD, k_BHKD.shape[2], layout):
                 tables = _tables(key_table, value_table, layout, at, q_BHQD.dtype)
                 z_GQD, kept = _forward(q_BHQD[at], k_BHKD[at], v_BHKD[at], *tables, layout.part(*at))
                 _put(z_BHQD, at, z_GQD)
@@ -115,7 +115,7 @@ class BlockwiseAttention(torch.autograd.Function):
         d_qkv = _gradient_buffers(dz_BHQD, ctx.num_keys)
         d_tables = [None if table is None else torch.zeros_like(table) for table in (key_table, value_table)]
         with torch.autocast(dz_BHQD.device.type, enabled=False):
-            for index, at in enumerate(_parts(dz_BHQD)):
+            for index, at in enumerate(_parts(dz_BHQD, ctx.num_keys, ctx.layout)):
                 kept = _Kept(*saved[index * len(_Kept._fields) : (index + 1) * len(_Kept._fields)])
                 tables = _tables(key_table, value_table, ctx.layout, at, kept.q_GQD.dtype)
                 of_qkv, of_tables = _backward(dz_BHQD[at], *tables, kept, ctx.layout.part(*at))
@@ -351,22 +351,19 @@ class SplitHeads(torch.autograd.Function):
         return first.as_strided((batch, length, row), (length * row, row, 1)), None
 
 
-def _parts(x_BHQD: Tensor) -> Iterator[Part]:
-    """Everything at once, or on a CPU as many heads and sentences at a time as the cache holds."""
-    batch, heads, length, width = x_BHQD.shape
+def _parts(x_BHQD: Tensor, num_keys: int, layout: Layout) -> Iterator[Part]:
+    """Everything at once, or on a CPU so many heads and sentences at a time that neither q nor P is large."""
+    batch, heads, num_queries, width = x_BHQD.shape
     if x_BHQD.device.type != "cpu":
         yield slice(0, batch), slice(0, heads)
         return
-    affordable = max(1, PART_BYTES // (length * width * x_BHQD.element_size()))
+    numbers = max(num_queries * width, min(num_queries, layout.queries_per_block or num_queries) * num_keys)
+    affordable = max(1, PART_BYTES // (numbers * x_BHQD.element_size()))
     heads_at_once = min(heads, max(1, affordable // batch))
-    num_parts = -(-batch // affordable)
-    sentences_at_once = -(-batch // num_parts)
+    sentences_at_once = -(-batch // -(-batch // affordable))
     for head in range(0, heads, heads_at_once):
         for sentence in range(0, batch, sentences_at_once):
-            yield (
-                slice(sentence, min(sentence + sentences_at_once, batch)),
-                slice(head, min(head + heads_at_once, heads)),
-            )
+            yield slice(sentence, sentence + sentences_at_once), slice(head, head + heads_at_once)
 
 
 def _heads_first(operation: Callable[..., Tensor] | None, x_BHQD: Tensor, operand: Any = None) -> Tensor:

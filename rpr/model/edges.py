@@ -19,6 +19,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+ROWS = 64  # queries whose pairs beyond the clip distance are handled together
+
 
 class Edges(Protocol):
     """The rows of one table between some queries and keys."""
@@ -113,7 +115,9 @@ class Distances:
 
     @property
     def last(self) -> int:
-        return min(self.highest, self.clip_distance - (self.anchor == self.num_rows - 1))
+        last = min(self.highest, self.clip_distance - (self.anchor == self.num_rows - 1))
+        # Queries far behind all keys use the clipped row alone, though its own distance does not occur.
+        return max(last, self.first) if self.lowest < -self.clip_distance and self.anchor != 0 else last
 
     @property
     def rows(self) -> slice:
@@ -126,26 +130,28 @@ class Distances:
         return self
 
     def add_to_scores(self, scores_GQK: Tensor, by_row_GQW: Tensor) -> None:
-        if self.first > self.last:  # k = 0, or all queries far behind all keys: the anchor says it all
-            return
-        exists_QW = _exists(self, scores_GQK.dtype, scores_GQK.device)
         for columns in self._chunks():
             # 0 is added where a query has no key at that distance: those cells are a neighbouring row's.
+            exists_QW = _exists(self, scores_GQK.dtype, scores_GQK.device)
             self._diagonals(scores_GQK, columns).addcmul_(by_row_GQW[..., columns], exists_QW[:, columns])
-        if self._has_farther:
-            queries, keys = self._farther
-            triangle = _farther_left(self, scores_GQK.dtype, scores_GQK.device)
-            scores_GQK[:, queries, keys].addcmul_(by_row_GQW[:, queries, :1], triangle)
+        for queries, keys, triangle in self._farther():
+            here_GQK, edge_GQ1 = scores_GQK[:, queries, keys], by_row_GQW[:, queries, :1]
+            if triangle:
+                here_GQK.addcmul_(edge_GQ1, _triangle(here_GQK, keys.stop - keys.start))
+            else:
+                here_GQK.add_(edge_GQ1)
 
     def sum_weights(self, weights_GQK: Tensor) -> Tensor:
-        if self.first > self.last:
-            return weights_GQK.new_zeros(*weights_GQK.shape[:2], 0)
-        columns = slice(0, self.last - self.first + 1)
-        by_row_GQW = self._diagonals(weights_GQK, columns) * _exists(self, weights_GQK.dtype, weights_GQK.device)
-        if self._has_farther:
-            queries, keys = self._farther
-            triangle = _farther_left(self, weights_GQK.dtype, weights_GQK.device)
-            by_row_GQW[:, queries, 0] += (weights_GQK[:, queries, keys] * triangle).sum(-1)
+        if self.first > min(self.last, self.highest):
+            by_row_GQW = weights_GQK.new_zeros(*weights_GQK.shape[:2], max(0, self.last - self.first + 1))
+        else:
+            columns = slice(0, self.last - self.first + 1)
+            by_row_GQW = self._diagonals(weights_GQK, columns) * _exists(self, weights_GQK.dtype, weights_GQK.device)
+        for queries, keys, triangle in self._farther():
+            here_GQK = weights_GQK[:, queries, keys]
+            if triangle:
+                here_GQK = here_GQK * _triangle(here_GQK, keys.stop - keys.start)
+            by_row_GQW[:, queries, 0] += here_GQK.sum(-1)
         return by_row_GQW
 
     def _diagonals(self, scores_GQK: Tensor, columns: slice) -> Tensor:
@@ -162,22 +168,32 @@ class Distances:
 
     def _chunks(self) -> Iterator[slice]:
         """Columns to be written together: at most K + 1, as wider views overlap themselves from row to row."""
-        width, most = self.last - self.first + 1, self.num_keys + 1
+        width, most = min(self.last, self.highest) - self.first + 1, self.num_keys + 1
+        if width <= 0:  # k = 0, or all queries far behind all keys
+            return
         parts = -(-width // most)
         size = -(-width // parts)
         for start in range(0, width, size):
             yield slice(start, min(start + size, width))
 
-    @property
-    def _has_farther(self) -> bool:
-        return self.lowest < self.first and self.anchor != 0
+    def _farther(self) -> Iterator[tuple[slice, slice, bool]]:
+        """All pairs farther left than `first` that share its row: rectangles, and triangles along the diagonal.
 
-    @property
-    def _farther(self) -> tuple[slice, slice]:
-        """Queries and keys of the smallest block that holds all pairs farther left than `first`."""
-        first_query = max(0, 1 - self.first - self.first_query)
-        num_keys = min(self.num_keys, self.num_queries - 1 + self.first_query + self.first)
-        return slice(first_query, self.num_queries), slice(0, num_keys)
+        Queries go ROWS at a time. For them the keys that are farther left from all are a rectangle; from there on each
+        query has one key more than the one before it, the first of them none.
+        """
+        if self.lowest >= self.first or self.anchor == 0:
+            return
+        # query i has the keys 0 .. i + shift - 1 farther left, as far as there are any
+        shift = self.first_query + self.first
+        for start in range(max(0, 1 - shift), self.num_queries, ROWS):
+            stop = min(start + ROWS, self.num_queries)
+            for_all = min(max(0, start + shift), self.num_keys)
+            for_last = min(stop - 1 + shift, self.num_keys)
+            if for_all:
+                yield slice(start, stop), slice(0, for_all), False
+            if for_last > for_all:
+                yield slice(start, stop), slice(for_all, for_last), True
 
 
 @lru_cache(maxsize=128)
@@ -188,11 +204,9 @@ def _exists(at: Distances, dtype: torch.dtype, device: torch.device) -> Tensor:
     return ((keys_QW >= 0) & (keys_QW < at.num_keys)).to(dtype)
 
 
-def _farther_left(at: Distances, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """1 for the pairs of the block `_farther` that are farther left than `first`, else 0."""
-    queries, keys = at._farther
-    diagonal = queries.start + at.first_query + at.first - 1
-    return torch.ones(queries.stop - queries.start, keys.stop, dtype=dtype, device=device).tril(diagonal)
+def _triangle(like_GQK: Tensor, num_keys: int) -> Tensor:
+    """1 where key < query of a block whose first query has none of its keys, its second one, and so on; else 0."""
+    return like_GQK.new_ones(like_GQK.shape[1], num_keys).tril(-1)
 
 
 @dataclass(frozen=True)
