@@ -179,6 +179,12 @@ class HardwareConfig(Section):
     def precision_is_a_word(cls, value: Any) -> Any:
         return str(value) if isinstance(value, int) else value
 
+    @model_validator(mode="after")
+    def triton_needs_a_gpu(self) -> HardwareConfig:
+        if self.attention == "triton" and self.accelerator == "cpu":
+            raise ValueError("attention: triton needs a GPU; choose attention=auto, or hardware=1xgpu")
+        return self
+
     @property
     def num_ranks(self) -> int:
         return self.devices * self.num_nodes

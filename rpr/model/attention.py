@@ -313,12 +313,14 @@ def _softmax(scores_BHQK: Tensor, visible: Tensor | None) -> Tensor:
 def _fused_is_faster(q_BHQD: Tensor, k_BHKD: Tensor) -> bool:
     """Whether torch's fused kernel for plain attention beats our passes, by what was measured.
 
-    On a CPU the kernel gains nothing from products through bfloat16 (docs/attention-speed.md).
+    On a CPU the kernel gains little from products through bfloat16 (sweeps/results/speed/attention.md).
     """
     if q_BHQD.device.type != "cpu":
         return True
-    through_bfloat16 = torch.get_float32_matmul_precision() == "medium" and q_BHQD.dtype == torch.float32
-    return k_BHKD.shape[2] >= (LONG if through_bfloat16 else 128)
+    through_bfloat16 = q_BHQD.dtype == torch.bfloat16 or (
+        q_BHQD.dtype == torch.float32 and torch.get_float32_matmul_precision() == "medium"
+    )
+    return k_BHKD.shape[2] >= (LONG if through_bfloat16 else 256)
 
 
 @cache

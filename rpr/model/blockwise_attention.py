@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 from rpr.model.edges import Edges, scores_buffer
 
 MASKED = -1e9  # added to a hidden score: it vanishes beside any other, and a row with nothing else has no NaN
-PART_BYTES = 2**23  # of q, and of P, in one part on a CPU; measured, docs/attention-speed.md
+PART_BYTES = 2**23  # of q, and of P, in one part on a CPU; measured, sweeps/results/speed/attention.md
 
 
 Block = tuple[int, int, int]  # first query, last query (exclusive), number of keys it needs

@@ -131,9 +131,17 @@ class Distances:
 
     def add_to_scores(self, scores_GQK: Tensor, by_row_GQW: Tensor) -> None:
         for columns in self._chunks():
-            # 0 is added where a query has no key at that distance: those cells are a neighbouring row's.
-            exists_QW = _exists(self, scores_GQK.dtype, scores_GQK.device)
-            self._diagonals(scores_GQK, columns).addcmul_(by_row_GQW[..., columns], exists_QW[:, columns])
+            # 0 is added where a query has no key at that distance: those cells are a neighbouring row's. At the ends
+            # of a product they would be another product's, written by another thread at the same time: one by one.
+            inner = self._inner_queries(columns)
+            exists_QW = _exists(self, scores_GQK.dtype, scores_GQK.device)[inner, columns]
+            self._diagonals(scores_GQK, columns)[:, inner].addcmul_(by_row_GQW[:, inner, columns], exists_QW)
+            for query in (*range(inner.start), *range(inner.stop, self.num_queries)):
+                start = max(columns.start, -(self.first_query + query + self.first))
+                stop = min(columns.stop, self.num_keys - (self.first_query + query + self.first))
+                if start < stop:
+                    key = self.first_query + query + self.first + start
+                    scores_GQK[:, query, key : key + stop - start] += by_row_GQW[:, query, start:stop]
         for queries, keys, triangle in self._farther():
             here_GQK, edge_GQ1 = scores_GQK[:, queries, keys], by_row_GQW[:, queries, :1]
             if triangle:
@@ -175,6 +183,14 @@ class Distances:
         size = -(-width // parts)
         for start in range(0, width, size):
             yield slice(start, min(start + size, width))
+
+    def _inner_queries(self, columns: slice) -> slice:
+        """The queries whose cells along the diagonals all lie in their own product."""
+        row = self.num_keys + 1
+        before_first = -(self.first_query + self.first + columns.start)
+        after_last = self.num_queries * self.num_keys - (self.first_query + self.first + columns.stop - 1)
+        start = min(max(0, -(-before_first // row)), self.num_queries)
+        return slice(start, min(max(start, -(-after_last // row)), self.num_queries))
 
     def _farther(self) -> Iterator[tuple[slice, slice, bool]]:
         """All pairs farther left than `first` that share its row: rectangles, and triangles along the diagonal.
