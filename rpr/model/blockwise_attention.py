@@ -96,6 +96,7 @@ class BlockwiseAttention(torch.autograd.Function):
         batch, heads, num_queries, width = q_BHQD.shape
         z_BHQD = q_BHQD.new_empty(batch, num_queries, heads, width).transpose(1, 2)
         saved: list[Tensor | None] = []
+        ctx.tables = []
         with torch.autocast(q_BHQD.device.type, enabled=False):
             for at in _parts(q_BHQD, k_BHKD.shape[2], layout):
                 tables = _tables(key_table, value_table, layout, at, q_BHQD.dtype)
@@ -103,6 +104,7 @@ class BlockwiseAttention(torch.autograd.Function):
                 _put(z_BHQD, at, z_GQD)
                 if any(ctx.needs_input_grad):
                     saved += kept
+                    ctx.tables.append(tables)
                 del z_GQD, kept
         ctx.save_for_backward(key_table, value_table, *saved)
         ctx.layout, ctx.num_keys = layout, k_BHKD.shape[2]
@@ -113,14 +115,19 @@ class BlockwiseAttention(torch.autograd.Function):
     def backward(ctx: Any, dz_BHQD: Tensor) -> tuple[Tensor | None, ...]:
         key_table, value_table, *saved = ctx.saved_tensors
         d_qkv = _gradient_buffers(dz_BHQD, ctx.num_keys)
-        d_tables = [None if table is None else torch.zeros_like(table) for table in (key_table, value_table)]
+        d_tables: list[Tensor | None] = []
         with torch.autocast(dz_BHQD.device.type, enabled=False):
-            for index, at in enumerate(_parts(dz_BHQD, ctx.num_keys, ctx.layout)):
+            parts = list(_parts(dz_BHQD, ctx.num_keys, ctx.layout))
+            for index, at in enumerate(parts):
                 kept = _Kept(*saved[index * len(_Kept._fields) : (index + 1) * len(_Kept._fields)])
-                tables = _tables(key_table, value_table, ctx.layout, at, kept.q_GQD.dtype)
-                of_qkv, of_tables = _backward(dz_BHQD[at], *tables, kept, ctx.layout.part(*at))
+                keys, values = ctx.tables[index]
+                of_qkv, of_tables = _backward(dz_BHQD[at], keys, values, kept, ctx.layout.part(*at))
                 for whole, part in zip(d_qkv, of_qkv, strict=True):
                     _put(whole, at, part)
+                if len(parts) == 1:
+                    d_tables = [*of_tables]
+                    break
+                d_tables = d_tables or [None if x is None else torch.zeros_like(x) for x in (key_table, value_table)]
                 for table, part_gradient in zip(d_tables, of_tables, strict=True):
                     if table is not None and part_gradient is not None:
                         _for_heads(table, at).add_(part_gradient)
@@ -279,16 +286,23 @@ class _Table:
         """
         x_TND = self._by_table(x_GQD)
         occurring_TWD = torch.bmm(self._by_table(sums_GQW).transpose(1, 2), x_TND).to(self.table.dtype)
-        if occurring_TWD.shape[1] == self.table.shape[-2]:
-            return occurring_TWD.view_as(self.table)
-        gradient = torch.zeros_like(self.table)
-        gradient_TRD = gradient.view(-1, *self.table.shape[-2:])
-        gradient_TRD[:, self.edges.rows] = occurring_TWD
-        if self.edges.anchor is not None:
-            gradient_TRD[:, self.edges.anchor] = -occurring_TWD.sum(1)
+        rows, anchor, num_rows = self.edges.rows, self.edges.anchor, self.table.shape[-2]
+        parts = [occurring_TWD]
+        if anchor is not None:
+            left_T1D = -occurring_TWD.sum(1, keepdim=True)
             if weights_sum_to_one:
-                gradient_TRD[:, self.edges.anchor] += x_TND.sum(1, dtype=self.table.dtype)
-        return gradient
+                left_T1D += x_TND.sum(1, keepdim=True, dtype=self.table.dtype)
+            # The anchor is the first or the last row, the others that occur follow in one piece.
+            parts = [left_T1D, *parts] if anchor == 0 else [*parts, left_T1D]
+        before = rows.start - (anchor == 0)
+        after = num_rows - rows.stop - (anchor == num_rows - 1 and anchor != 0)
+        if before:
+            parts.insert(1 if anchor == 0 else 0, occurring_TWD.new_zeros(len(occurring_TWD), before, x_GQD.shape[-1]))
+        if after:
+            place = len(parts) - (anchor == num_rows - 1 and anchor != 0)
+            parts.insert(place, occurring_TWD.new_zeros(len(occurring_TWD), after, x_GQD.shape[-1]))
+        gradient_TRD = torch.cat(parts, dim=1) if len(parts) > 1 else occurring_TWD
+        return gradient_TRD.view_as(self.table)
 
     def _by_table(self, x_GQY: Tensor) -> Tensor:
         """[G, Q, Y] as one matrix for each table, [T, N, Y]; Y may be 0."""

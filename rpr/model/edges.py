@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from itertools import pairwise
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -130,67 +131,87 @@ class Distances:
         return self
 
     def add_to_scores(self, scores_GQK: Tensor, by_row_GQW: Tensor) -> None:
-        for columns in self._chunks():
-            # 0 is added where a query has no key at that distance: those cells are a neighbouring row's. At the ends
-            # of a product they would be another product's, written by another thread at the same time: one by one.
-            inner = self._inner_queries(columns)
-            exists_QW = _exists(self, scores_GQK.dtype, scores_GQK.device)[inner, columns]
-            self._diagonals(scores_GQK, columns)[:, inner].addcmul_(by_row_GQW[:, inner, columns], exists_QW)
-            for query in (*range(inner.start), *range(inner.stop, self.num_queries)):
-                start = max(columns.start, -(self.first_query + query + self.first))
-                stop = min(columns.stop, self.num_keys - (self.first_query + query + self.first))
-                if start < stop:
-                    key = self.first_query + query + self.first + start
-                    scores_GQK[:, query, key : key + stop - start] += by_row_GQW[:, query, start:stop]
-        for queries, keys, triangle in self._farther():
+        plan = _plan(self, scores_GQK.dtype, scores_GQK.device)
+        for apart in plan.writes:
+            # 0 is added where a query has no key at that distance: those cells are a neighbouring row's.
+            self._diagonals(scores_GQK, apart).addcmul_(
+                by_row_GQW[apart.products, apart.queries, apart.columns], plan.exists_QW[apart.queries, apart.columns]
+            )
+        for queries, keys, triangle_QK in plan.farther:
             here_GQK, edge_GQ1 = scores_GQK[:, queries, keys], by_row_GQW[:, queries, :1]
-            if triangle:
-                here_GQK.addcmul_(edge_GQ1, _triangle(here_GQK, keys.stop - keys.start))
-            else:
+            if triangle_QK is None:
                 here_GQK.add_(edge_GQ1)
+            else:
+                here_GQK.addcmul_(edge_GQ1, triangle_QK)
 
     def sum_weights(self, weights_GQK: Tensor) -> Tensor:
-        if self.first > min(self.last, self.highest):
-            by_row_GQW = weights_GQK.new_zeros(*weights_GQK.shape[:2], max(0, self.last - self.first + 1))
+        plan = _plan(self, weights_GQK.dtype, weights_GQK.device)
+        if plan.writes:
+            by_row_GQW = self._diagonals(weights_GQK, self._everything) * plan.exists_QW
         else:
-            columns = slice(0, self.last - self.first + 1)
-            by_row_GQW = self._diagonals(weights_GQK, columns) * _exists(self, weights_GQK.dtype, weights_GQK.device)
-        for queries, keys, triangle in self._farther():
+            by_row_GQW = weights_GQK.new_zeros(*weights_GQK.shape[:2], max(0, self.last - self.first + 1))
+        for queries, keys, triangle_QK in plan.farther:
             here_GQK = weights_GQK[:, queries, keys]
-            if triangle:
-                here_GQK = here_GQK * _triangle(here_GQK, keys.stop - keys.start)
+            if triangle_QK is not None:
+                here_GQK = here_GQK * triangle_QK
             by_row_GQW[:, queries, 0] += here_GQK.sum(-1)
         return by_row_GQW
 
-    def _diagonals(self, scores_GQK: Tensor, columns: slice) -> Tensor:
-        """A view of the scores by distance, [G, Q, C]: column c of query i is its key at distance first + c.
+    @property
+    def _everything(self) -> Apart:
+        return Apart(slice(0, None, 1), slice(0, self.num_queries, 1), slice(0, self.last - self.first + 1))
+
+    def _diagonals(self, scores_GQK: Tensor, apart: Apart) -> Tensor:
+        """A view of the scores by distance, [G', Q', C]: column c of query i is its key at distance first + c.
 
         Where that key does not exist, the cell lies on a neighbouring row or in the buffer's margin.
         """
-        offset = scores_GQK.storage_offset() + self.first_query + self.first + columns.start
+        products, queries, columns = apart
+        product, row = self.num_queries * self.num_keys, self.num_keys + 1
         return scores_GQK.as_strided(
-            (scores_GQK.shape[0], self.num_queries, columns.stop - columns.start),
-            (self.num_queries * self.num_keys, self.num_keys + 1, 1),
-            offset,
+            (
+                len(range(scores_GQK.shape[0])[products]),
+                len(range(self.num_queries)[queries]),
+                columns.stop - columns.start,
+            ),
+            (products.step * product, queries.step * row, 1),
+            scores_GQK.storage_offset()
+            + products.start * product
+            + queries.start * row
+            + self.first_query
+            + self.first
+            + columns.start,
         )
 
-    def _chunks(self) -> Iterator[slice]:
-        """Columns to be written together: at most K + 1, as wider views overlap themselves from row to row."""
-        width, most = min(self.last, self.highest) - self.first + 1, self.num_keys + 1
-        if width <= 0:  # k = 0, or all queries far behind all keys
-            return
-        parts = -(-width // most)
-        size = -(-width // parts)
-        for start in range(0, width, size):
-            yield slice(start, min(start + size, width))
+    def _writes(self) -> list[Apart]:
+        """The fewest views along the diagonals that together have every cell, and none of which has a cell twice.
 
-    def _inner_queries(self, columns: slice) -> slice:
-        """The queries whose cells along the diagonals all lie in their own product."""
-        row = self.num_keys + 1
-        before_first = -(self.first_query + self.first + columns.start)
-        after_last = self.num_queries * self.num_keys - (self.first_query + self.first + columns.stop - 1)
-        start = min(max(0, -(-before_first // row)), self.num_queries)
-        return slice(start, min(max(start, -(-after_last // row)), self.num_queries))
+        Rows overlap where they are wider than K + 1, and the last of a product the first of the next one.
+        """
+        width = min(self.last, self.highest) - self.first + 1
+        if width <= 0:  # k = 0, or all queries far behind all keys
+            return []
+        for parts in range(1, width + 1):
+            size = -(-width // parts)
+            for row_step, product_step in ((1, 1), (2, 1), (1, 2), (2, 2)):
+                if self._disjoint(size, row_step, product_step):
+                    return [
+                        Apart(
+                            slice(p, None, product_step),
+                            slice(r, self.num_queries, row_step),
+                            slice(c, min(c + size, width)),
+                        )
+                        for c in range(0, width, size)
+                        for p in range(product_step)
+                        for r in range(min(row_step, self.num_queries))
+                    ]
+        raise AssertionError("single columns of every second row and product never overlap")
+
+    def _disjoint(self, width: int, row_step: int, product_step: int) -> bool:
+        product, row = self.num_queries * self.num_keys, self.num_keys + 1
+        rows_of_one = range(0, (self.num_queries - 1) // row_step * row_step * row + 1, row_step * row)
+        starts = [*rows_of_one, *(start + product_step * product for start in rows_of_one)]
+        return all(after - before >= width for before, after in pairwise(starts))
 
     def _farther(self) -> Iterator[tuple[slice, slice, bool]]:
         """All pairs farther left than `first` that share its row: rectangles, and triangles along the diagonal.
@@ -202,7 +223,7 @@ class Distances:
             return
         # query i has the keys 0 .. i + shift - 1 farther left, as far as there are any
         shift = self.first_query + self.first
-        for start in range(max(0, 1 - shift), self.num_queries, ROWS):
+        for start in range(max(0, -shift), self.num_queries, ROWS):
             stop = min(start + ROWS, self.num_queries)
             for_all = min(max(0, start + shift), self.num_keys)
             for_last = min(stop - 1 + shift, self.num_keys)
@@ -212,17 +233,33 @@ class Distances:
                 yield slice(start, stop), slice(for_all, for_last), True
 
 
-@lru_cache(maxsize=128)
-def _exists(at: Distances, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """1 where a query has a key at the column's distance, else 0: [Q, W]."""
+class Apart(NamedTuple):
+    """Cells of a view along the diagonals; slices of the products, queries and columns."""
+
+    products: slice
+    queries: slice
+    columns: slice
+
+
+class _Plan(NamedTuple):
+    """What `Distances` needs at every call, and depends on nothing but the lengths."""
+
+    exists_QW: Tensor  # 1 where a query has a key at the column's distance, else 0
+    writes: list[Apart]
+    farther: list[tuple[slice, slice, Tensor | None]]  # None: the whole rectangle
+
+
+@lru_cache(maxsize=256)
+def _plan(at: Distances, dtype: torch.dtype, device: torch.device) -> _Plan:
     queries = at.first_query + torch.arange(at.num_queries, device=device)
-    keys_QW = queries[:, None] + torch.arange(at.first, at.last + 1, device=device)
-    return ((keys_QW >= 0) & (keys_QW < at.num_keys)).to(dtype)
-
-
-def _triangle(like_GQK: Tensor, num_keys: int) -> Tensor:
-    """1 where key < query of a block whose first query has none of its keys, its second one, and so on; else 0."""
-    return like_GQK.new_ones(like_GQK.shape[1], num_keys).tril(-1)
+    keys_QW = queries[:, None] + torch.arange(at.first, max(at.first, at.last + 1), device=device)
+    exists_QW = ((keys_QW >= 0) & (keys_QW < at.num_keys)).to(dtype)
+    farther = []
+    for queries_, keys, is_triangle in at._farther():
+        shape = (queries_.stop - queries_.start, keys.stop - keys.start)
+        triangle_QK = torch.ones(shape, dtype=dtype, device=device).tril(-1) if is_triangle else None
+        farther.append((queries_, keys, triangle_QK))
+    return _Plan(exists_QW, at._writes(), farther)
 
 
 @dataclass(frozen=True)
