@@ -17,7 +17,8 @@ They take the same arguments:
     labels                  int64 [Q, K] or [B, Q, K]: the table row of each pair, in place of clip(j - i, k) + k (a
                             dependency tree, a table schema; the tables may then have any number of rows)
     mask                    bool, broadcastable to [B, H, Q, K]; False hides the key from the query
-    causal                  the query at position p sees keys 0..p alone; table rows right of the diagonal are not read
+    causal                  the query at position p sees keys 0..p alone; what is trained does not even read the table
+                            rows right of the diagonal
     first_query             position of the first query among the keys: the length of a cache
 
 and return z [B, H, Q, D]. A query that sees no key gets finite numbers of no meaning, and finite gradients.

@@ -287,22 +287,18 @@ class _Table:
         x_TND = self._by_table(x_GQD)
         occurring_TWD = torch.bmm(self._by_table(sums_GQW).transpose(1, 2), x_TND).to(self.table.dtype)
         rows, anchor, num_rows = self.edges.rows, self.edges.anchor, self.table.shape[-2]
+        # The rows that occur and the anchor beside them follow in one piece; the others get zeros.
         parts = [occurring_TWD]
         if anchor is not None:
             left_T1D = -occurring_TWD.sum(1, keepdim=True)
             if weights_sum_to_one:
                 left_T1D += x_TND.sum(1, keepdim=True, dtype=self.table.dtype)
-            # The anchor is the first or the last row, the others that occur follow in one piece.
-            parts = [left_T1D, *parts] if anchor == 0 else [*parts, left_T1D]
-        before = rows.start - (anchor == 0)
-        after = num_rows - rows.stop - (anchor == num_rows - 1 and anchor != 0)
-        if before:
-            parts.insert(1 if anchor == 0 else 0, occurring_TWD.new_zeros(len(occurring_TWD), before, x_GQD.shape[-1]))
-        if after:
-            place = len(parts) - (anchor == num_rows - 1 and anchor != 0)
-            parts.insert(place, occurring_TWD.new_zeros(len(occurring_TWD), after, x_GQD.shape[-1]))
-        gradient_TRD = torch.cat(parts, dim=1) if len(parts) > 1 else occurring_TWD
-        return gradient_TRD.view_as(self.table)
+            parts = [left_T1D, occurring_TWD] if anchor == 0 else [occurring_TWD, left_T1D]
+        before = min(rows.start, rows.start if anchor is None else anchor)
+        after = num_rows - max(rows.stop, 0 if anchor is None else anchor + 1)
+        zeros_TRD = occurring_TWD.new_zeros(occurring_TWD.shape[0], max(before, after), x_GQD.shape[-1])
+        parts = [zeros_TRD[:, :before], *parts, zeros_TRD[:, :after]]
+        return torch.cat(parts, dim=1).view_as(self.table)
 
     def _by_table(self, x_GQY: Tensor) -> Tensor:
         """[G, Q, Y] as one matrix for each table, [T, N, Y]; Y may be 0."""
