@@ -13,6 +13,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # memory is counted with torch'
 from rpr.config import BenchConfig, PositionConfig
 from rpr.errors import ConfigError
 from rpr.results.paper import RELATIVE_SPEED
+from rpr.results.provenance import git_state, versions
 from rpr.training import benchmark, runtime
 
 
@@ -22,57 +23,65 @@ def run(config: BenchConfig, positions: dict[str, PositionConfig]) -> None:
         raise ConfigError(f"hardware={config.hardware.name}: bench runs in one process; choose hardware=cpu or 1xgpu")
     runtime.check_devices(config.hardware)
     runtime.set_up(config.hardware)
-    parts: dict[str, list[dict[str, Any]]] = {}
+    document: dict[str, Any] = {
+        "device": runtime.device_name(config.hardware),
+        "git": git_state().model_dump(),
+        "versions": versions(),
+        "config": config.model_dump(mode="json"),
+    }
     if "step" in config.parts:
-        parts["step"] = _steps(config, positions)
+        document["step"] = _steps(config, positions)
     if "layer" in config.parts:
-        parts["layer"] = _layers(config, positions)
+        document["layer"] = _layers(config, positions)
     if "gradients" in config.parts:
-        parts["gradients"] = _gradients(config)
-    device = runtime.device_name(config.hardware)
-    if config.format == "json":
-        print(json.dumps({"device": device, "config": config.model_dump(mode="json"), **parts}, indent=2))
-        return
-    precision = f"{config.hardware.precision} (products: {config.hardware.matmul_precision})"
-    print(f"{precision}, {device}, attention={config.hardware.attention}")
-    baseline = config.variants[0]
-    if rows := parts.get("step"):
-        print(
-            f"\nWhole training step: model={config.model.name}, {config.sentences} sentences of {config.length}, "
-            f"vocabulary {config.data.vocabulary_size}, k = {config.model.relative_defaults.clip_distance}"
-        )
-        print(
-            f"{'variant':<28}{'steps/s':>9}{'speed of ' + baseline:>20}{'(min to max)':>18}{'peak MB':>9}{'ratio':>7}"
-        )
-        for row in rows:
-            print(
-                f"{row['variant']:<28}{row['steps_per_second']:>9.3f}{row['relative_speed']:>20.3f}"
-                f"{_range(row):>18}{row['peak_megabytes']:>9.0f}{row['relative_memory']:>7.3f}"
-            )
-        print(f"the paper: relative at {RELATIVE_SPEED:.2f} of absolute (base model on P100 GPUs)")
-    if rows := parts.get("layer"):
-        print(
-            f"\nOne self-attention layer with its projections, forward and backward: d {config.model.d_model}, "
-            f"{config.model.num_heads} heads, about {config.layer.positions} positions"
-        )
-        print(
+        document["gradients"] = _gradients(config)
+    print(json.dumps(document, indent=2) if config.format == "json" else as_text(document))
+
+
+def as_text(document: dict[str, Any]) -> str:
+    """The document's tables."""
+    config = document["config"]
+    hardware, model, baseline = config["hardware"], config["model"], config["variants"][0]
+    lines = [
+        f"{document['device']}, torch {document['versions']['torch']}, precision {hardware['precision']} "
+        f"(products: {hardware['matmul_precision']}), attention={hardware['attention']}"
+    ]
+    if rows := document.get("step"):
+        lines += [
+            "",
+            f"Whole training step: model={model['name']}, {config['sentences']} sentences of {config['length']}, "
+            f"vocabulary {config['data']['vocabulary_size']}, k = {model['relative_defaults']['clip_distance']}",
+            f"{'variant':<28}{'steps/s':>9}{'speed of ' + baseline:>20}{'(min to max)':>18}{'peak MB':>9}{'ratio':>7}",
+        ]
+        lines += [
+            f"{row['variant']:<28}{row['steps_per_second']:>9.3f}{row['relative_speed']:>20.3f}"
+            f"{_range(row):>18}{row['peak_megabytes']:>9.0f}{row['relative_memory']:>7.3f}"
+            for row in rows
+        ]
+        lines.append(f"the paper: relative at {RELATIVE_SPEED:.2f} of absolute (base model on P100 GPUs)")
+    if rows := document.get("layer"):
+        lines += [
+            "",
+            f"One self-attention layer with its projections, forward and backward: d {model['d_model']}, "
+            f"{model['num_heads']} heads, about {config['layer']['positions']} positions",
             f"{'length':>6}{'batch':>6}{'k':>4} {'':<8}{'variant':<28}{'ms':>9}{'time of ' + baseline:>20}"
-            f"{'(min to max)':>18}{'extra MB':>10}"
-        )
-        for row in rows:
-            print(
-                f"{row['length']:>6}{row['batch']:>6}{row['clip_distance']:>4} {'causal' if row['causal'] else '':<8}"
-                f"{row['variant']:<28}{1e3 * row['seconds']:>9.2f}{row['relative_time']:>20.3f}"
-                f"{_range(row):>18}{row['extra_megabytes']:>10.1f}"
-            )
-    if rows := parts.get("gradients"):
-        print(
-            f"\nThe tables' gradients in bfloat16, length {config.gradients.length}, "
-            f"k = {config.gradients.clip_distance}: error of the whole table against float64"
-        )
-        print(f"{'algorithm':<28}{'w^K':>9}{'w^V':>9}")
-        for row in rows:
-            print(f"{row['algorithm']:<28}{row['keys']:>9.2%}{row['values']:>9.2%}")
+            f"{'(min to max)':>18}{'extra MB':>10}",
+        ]
+        lines += [
+            f"{row['length']:>6}{row['batch']:>6}{row['clip_distance']:>4} {'causal' if row['causal'] else '':<8}"
+            f"{row['variant']:<28}{1e3 * row['seconds']:>9.2f}{row['relative_time']:>20.3f}"
+            f"{_range(row):>18}{row['extra_megabytes']:>10.1f}"
+            for row in rows
+        ]
+    if rows := document.get("gradients"):
+        lines += [
+            "",
+            f"The tables' gradients in bfloat16, length {config['gradients']['length']}, "
+            f"k = {config['gradients']['clip_distance']}: error of the whole table against float64",
+            f"{'algorithm':<28}{'w^K':>9}{'w^V':>9}",
+        ]
+        lines += [f"{row['algorithm']:<28}{row['keys']:>9.2%}{row['values']:>9.2%}" for row in rows]
+    return "\n".join(lines)
 
 
 def _range(row: dict[str, Any]) -> str:
