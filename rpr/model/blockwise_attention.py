@@ -1,10 +1,10 @@
 """Attention with relative positions, part by part, with its own backward.
 
-The same mathematics as `rpr.model.attention.reference`, arranged for memory: on a CPU what relative positions cost
-beyond their few products is reading and writing. A part is some heads of some sentences, small enough that all its
-steps, from the copy of q to the copy of z, find its numbers in cache. Within a part heads come first, so that a
-product with a table per head is one plain matrix product; the scale enters with the copy of q, the anchor's vector with
-the copy of v; scores, softmax and their gradients share one buffer; results go straight to where the caller wants them.
+The same mathematics as `rpr.model.attention.reference`, arranged for few passes over memory: beyond their narrow
+products, reading and writing is what relative positions cost on a CPU. Heads come first, so that a product with a table
+per head is one plain matrix product; the scale enters with the copy of q, the anchor's vector with the copy of v;
+scores, softmax and their gradients share one buffer; results go straight to where the caller wants them. A part is some
+heads of some sentences, so that no buffer is larger than it need be.
 
 Long sequences are cut into blocks of queries besides, and each block's weights are computed again in the backward
 pass: nothing of size [B, H, Q, K] exists.
@@ -27,7 +27,6 @@ from rpr.model.edges import Edges, scores_buffer
 
 MASKED = -1e9  # added to a hidden score: it vanishes beside any other, and a row with nothing else has no NaN
 PART_BYTES = 2**23  # of q, and of P, in one part on a CPU; measured, sweeps/results/speed/attention.md
-
 
 Block = tuple[int, int, int]  # first query, last query (exclusive), number of keys it needs
 

@@ -3,7 +3,7 @@
 `add_to_scores` takes products with the table's rows, [G, Q, W], to the pairs [G, Q, K]; `sum_weights` sums pairs into
 rows. The one is the other's adjoint. For clipped distances neither gathers nor scatters: read with rows of K + 1
 numbers, the scores have every distance in a column of its own (`_diagonals`), and the pairs beyond the clip distance
-are two triangles. So the result never depends on the order of threads, on any device.
+are rectangles and triangles. So the result never depends on the order of threads, on any device.
 """
 
 # Shape suffixes: G products (batch and heads in one), Q queries, K keys, R table rows, W rows that occur,

@@ -1,0 +1,132 @@
+"""The paper's equations and the paper's algorithm; their arguments are described in `rpr.model.attention`."""
+
+# Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows.
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from rpr.model.blockwise_attention import MASKED
+from rpr.model.positions import relative_rows
+
+
+def reference(
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    v_BHKD: Tensor,
+    *,
+    key_table: Tensor | None = None,
+    value_table: Tensor | None = None,
+    labels: Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    first_query: int = 0,
+) -> Tensor:
+    """Equations 3 and 4 with a^K_ij and a^V_ij written out: [B, H, Q, K, D] numbers."""
+    num_queries, num_keys = q_BHQD.shape[2], k_BHKD.shape[2]
+    edges_BHQKD = k_BHKD[:, :, None, :, :].expand(-1, -1, num_queries, -1, -1)
+    if key_table is not None:
+        edges_BHQKD = edges_BHQKD + _edge_vectors(key_table, labels, num_queries, num_keys, first_query)
+    scores_BHQK = torch.einsum("bhqd,bhqkd->bhqk", q_BHQD, edges_BHQKD) / math.sqrt(q_BHQD.shape[-1])
+    weights_BHQK = softmax(scores_BHQK, visible_keys(mask, causal, first_query, scores_BHQK))
+    values_BHQKD = v_BHKD[:, :, None, :, :].expand(-1, -1, num_queries, -1, -1)
+    if value_table is not None:
+        values_BHQKD = values_BHQKD + _edge_vectors(value_table, labels, num_queries, num_keys, first_query)
+    return torch.einsum("bhqk,bhqkd->bhqd", weights_BHQK, values_BHQKD)
+
+
+def per_position(
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    v_BHKD: Tensor,
+    *,
+    key_table: Tensor | None = None,
+    value_table: Tensor | None = None,
+    labels: Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    first_query: int = 0,
+) -> Tensor:
+    """The paper's own algorithm (section 3.3): a_ij gathered once for all sentences, one product for each query.
+
+    Equation 5 with n parallel products of [B H, D] by [D, n]. Its space is n^2 D beyond plain attention, and in low
+    precision the gradient of a table row sums all its n^2 pairs in that precision.
+    """
+    num_queries, num_keys = q_BHQD.shape[2], k_BHKD.shape[2]
+    scores_BHQK = q_BHQD @ k_BHKD.transpose(-2, -1)
+    if key_table is not None:
+        a_key = _edge_vectors(key_table.to(q_BHQD.dtype), labels, num_queries, num_keys, first_query)
+        scores_BHQK = scores_BHQK + _products_by_query(q_BHQD, a_key.transpose(-2, -1))
+    scores_BHQK = scores_BHQK / math.sqrt(q_BHQD.shape[-1])
+    weights_BHQK = softmax(scores_BHQK, visible_keys(mask, causal, first_query, scores_BHQK))
+    z_BHQD = weights_BHQK @ v_BHKD
+    if value_table is not None:
+        a_value = _edge_vectors(value_table.to(q_BHQD.dtype), labels, num_queries, num_keys, first_query)
+        z_BHQD = z_BHQD + _products_by_query(weights_BHQK, a_value)
+    return z_BHQD
+
+
+def visible_keys(mask: Tensor | None, causal: bool, first_query: int, scores_BHQK: Tensor) -> Tensor | None:
+    if not causal or first_query + 1 >= scores_BHQK.shape[-1]:  # one query at the end of a cache sees everything
+        return mask
+    num_queries, num_keys = scores_BHQK.shape[-2:]
+    keys = torch.arange(num_keys, device=scores_BHQK.device)
+    queries = first_query + torch.arange(num_queries, device=scores_BHQK.device)
+    earlier_QK = keys[None, :] <= queries[:, None]
+    return earlier_QK if mask is None else mask & earlier_QK
+
+
+def softmax(scores_BHQK: Tensor, visible: Tensor | None) -> Tensor:
+    if visible is not None:
+        lowest = max(MASKED, torch.finfo(scores_BHQK.dtype).min / 2)
+        scores_BHQK = scores_BHQK.masked_fill(~visible, lowest)
+    # float32 whatever the products' precision: a bfloat16 exponent sum over hundreds of keys loses its tail.
+    wide = torch.float64 if scores_BHQK.dtype == torch.float64 else torch.float32
+    return scores_BHQK.softmax(dim=-1, dtype=wide).to(scores_BHQK.dtype)
+
+
+def _edge_vectors(table: Tensor, labels: Tensor | None, num_queries: int, num_keys: int, first_query: int) -> Tensor:
+    """a_ij for all pairs, broadcastable to [B, H, Q, K, D]."""
+    if labels is None:
+        clip_distance = (table.shape[-2] - 1) // 2
+        labels = relative_rows(num_queries, num_keys, clip_distance, first_query=first_query).to(table.device)
+    edges = table[..., labels, :]  # [Q, K, D], [H, Q, K, D], [B, Q, K, D] or [H, B, Q, K, D]
+    if labels.dim() == 2:
+        return edges
+    return edges[:, None] if table.dim() == 2 else edges.transpose(0, 1)
+
+
+def _products_by_query(x_BHQX: Tensor, edges: Tensor) -> Tensor:
+    """x_i times the matrix of query i, for all i: [B, H, Q, X] with [.., Q, X, Y] to [B, H, Q, Y]."""
+    if edges.dim() == 3:  # one matrix for all sentences and heads: Q products of [B H, X]
+        by_query = torch.bmm(x_BHQX.flatten(0, 1).transpose(0, 1), edges)
+        return by_query.transpose(0, 1).reshape(*x_BHQX.shape[:3], -1)
+    if edges.dim() == 4:  # a table per head: H Q products of [B, X]
+        by_query = x_BHQX.permute(1, 2, 0, 3) @ edges
+        return by_query.permute(2, 0, 1, 3)
+    return (x_BHQX[..., None, :] @ edges)[..., 0, :]  # labels of each sentence: nothing is shared
+
+
+def check_shapes(
+    q_BHQD: Tensor, k_BHKD: Tensor, key_table: Tensor | None, value_table: Tensor | None, labels: Tensor | None
+) -> None:
+    """Raises ValueError for tables or labels of a shape that is none of those described."""
+    batch, heads, num_queries, width = q_BHQD.shape
+    for name, table in (("key_table", key_table), ("value_table", value_table)):
+        if table is None:
+            continue
+        if table.dim() not in (2, 3) or table.shape[-1] != width or (table.dim() == 3 and table.shape[0] != heads):
+            raise ValueError(
+                f"{name}: shape {list(table.shape)} is neither [R, {width}] (shared by heads) nor [{heads}, R, {width}]"
+            )
+        if labels is None and table.shape[-2] % 2 == 0:
+            raise ValueError(f"{name}: {table.shape[-2]} rows are not 2k+1, one for each distance from -k to k")
+    if labels is not None:
+        pairs = (num_queries, k_BHKD.shape[2])
+        if labels.dtype != torch.int64 or tuple(labels.shape) not in (pairs, (batch, *pairs)):
+            raise ValueError(
+                f"labels: {labels.dtype} {list(labels.shape)} is not int64 {list(pairs)} or {[batch, *pairs]}"
+            )
