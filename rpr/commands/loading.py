@@ -39,6 +39,7 @@ def load(config: TrainConfig, run_dir: Path, average: int | None) -> tuple[Prepa
     data = prepare(config.data)
     weights, checkpoint = fit.averaged_weights(run_dir, average or config.optim.average_checkpoints)
     model = Transformer(shape_of(config, len(data.vocabulary)))
+    model.use_attention(config.hardware.attention)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

@@ -85,6 +85,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
             return
         weights, checkpoint = fit.averaged_weights(run_dir, config.optim.average_checkpoints)
         model = Transformer(shape_of(config, len(data.vocabulary)))
+        model.use_attention(config.hardware.attention)
         model.load_state_dict(weights)
         scores = score_splits(config, data, model.to(runtime.torch_device(config.hardware)).eval(), checkpoint, run_dir)
         summary = {f"{score.split}/{score.metric}": score.score for score in scores}

@@ -80,7 +80,7 @@ class SelfAttention(nn.Module):
             mask=mask,
             causal=self.causal,
             first_query=first_query,
-            implementation=self.implementation,
+            implementation=self.implementation if cache is None else "auto",  # the choice is for whole sentences
         )
         return self.output(_join(z_BHQD)), (k_BHKD, v_BHKD)
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from rpr.model.attention import reference
+from rpr.model import transformer
+from rpr.model.attention import attend, reference
 from rpr.model.dropout import Dropout
 from rpr.model.transformer import Shape, Transformer
 
@@ -375,6 +376,31 @@ def test_selection_before_the_first_step_keeps_the_empty_caches():
     state.select(torch.tensor([1]), torch.tensor([1]))
     expected = model.logits(model(source[1:], torch.tensor([[BOS]])))[:, 0]
     assert_equal(model.next_logits(torch.tensor([[BOS]]), state), expected)
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise", "composed"])
+@pytest.mark.parametrize("kind", ["none", "relative", "shared_by_heads"])
+def test_the_choice_of_implementation_reaches_every_self_attention_and_changes_no_output(
+    kind, implementation, monkeypatch
+):
+    model = make_model(kind)
+    source, target = sentences(7, 4), target_inputs(5, 6)
+    expected = model(source, target)
+    asked = []
+
+    def attend_and_tell(*arguments, implementation="auto", **named):
+        asked.append(implementation)
+        return attend(*arguments, implementation=implementation, **named)
+
+    monkeypatch.setattr(transformer, "attend", attend_and_tell)
+    model.use_attention(implementation)
+    assert_equal(model(source, target), expected)
+    # two layers a stack; encoder-decoder attention has no tables and no choice
+    assert sorted(asked) == sorted([implementation] * 4 + ["auto"] * 2)
+    state = model.start_decoding(source)
+    full = model.logits(expected)
+    for position in range(3):
+        assert_equal(model.next_logits(target[:, position : position + 1], state), full[:, position])
 
 
 def test_several_pieces_of_several_hypotheses_are_refused():
