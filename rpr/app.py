@@ -29,7 +29,8 @@ class Failure(NamedTuple):
 
 COMMANDS = {
     "train": Command(
-        "train one run and score it: model= position= data= optim= hardware= logger=; -m sweeps", "TrainConfig"
+        "train one run and score it: model= position= data= optim= hardware= logger=; -m sweeps; run=... goes on",
+        "TrainConfig",
     ),
     "sweep": Command(
         "run a named sweep of sweeps/ or a file of your own: rpr-cli sweep quick [--dry-run]", "TrainConfig"
@@ -106,6 +107,8 @@ def _run(name: str, arguments: list[str]) -> int:
     if multirun and not flags.config_dir:  # another search path: each job is checked when it starts
         for job in _expand(overrides):  # every job is checked before the first starts
             _checked(name, job)
+    if name == "train" and any(_key(override) == "run" for override in overrides):
+        return _resume(arguments)
     failures: list[Failure] = []
     if multirun:
         _multirun(arguments, failures)
@@ -113,6 +116,20 @@ def _run(name: str, arguments: list[str]) -> int:
     _hydra(name, arguments, _task(name, failures))
     if failures:
         raise failures[0].error
+    return 0
+
+
+def _resume(arguments: list[str]) -> int:
+    """`rpr-cli train run=FOLDER`: everything else is in the run's record."""
+    from rpr.commands import train
+
+    if len(arguments) > 1:
+        others = [argument for argument in arguments if _key(argument) != "run"]
+        raise ConfigError(
+            f"run: {' '.join(others)} cannot be set for a run that goes on as it was begun; "
+            "give run=... alone, or a new run's settings without it"
+        )
+    train.resume(Path(arguments[0].partition("=")[2]))
     return 0
 
 

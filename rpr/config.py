@@ -26,6 +26,13 @@ from pydantic import (
 from rpr.errors import ConfigError, did_you_mean
 
 S = TypeVar("S", bound="Section")
+# What a run did before these settings existed. Records of that time are read with it, and a run of today that does the
+# same has the same id.
+BEFORE_THE_SETTING: Mapping[str, Any] = {
+    "optim.ema_decay": None,
+    "optim.non_finite": "stop",
+    "logger.artifacts": "none",
+}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -144,7 +151,9 @@ class OptimConfig(Section):
     checkpoint_every_n_minutes: PositiveFloat | None
     keep_checkpoints: PositiveInt
     average_checkpoints: PositiveInt
+    ema_decay: float | None = Field(gt=0, lt=1)
     validate_every_n_steps: PositiveInt
+    non_finite: Literal["stop", "skip"]
 
     @model_validator(mode="after")
     def checkpoints_exist_to_average(self) -> OptimConfig:
@@ -158,6 +167,11 @@ class OptimConfig(Section):
                 f"average_checkpoints: {self.average_checkpoints} is more than the "
                 f"optim.keep_checkpoints = {self.keep_checkpoints} that are kept; raise keep_checkpoints"
             )
+        if self.ema_decay is not None and self.average_checkpoints > 1:
+            raise ValueError(
+                f"ema_decay: {self.ema_decay} keeps a moving average and optim.average_checkpoints = "
+                f"{self.average_checkpoints} averages checkpoints; set it to 1, or optim.ema_decay=null"
+            )
         return self
 
 
@@ -168,7 +182,7 @@ class HardwareConfig(Section):
     accelerator: Literal["cpu", "gpu"]
     devices: PositiveInt
     num_nodes: PositiveInt
-    precision: Literal["32", "bf16"]
+    precision: Literal["64", "32", "bf16"]
     matmul_precision: Literal["highest", "high", "medium"]
     attention: Literal["auto", "dense", "blockwise", "composed", "compiled", "triton"]
     num_workers: int = Field(ge=0)
@@ -197,6 +211,7 @@ class LoggerConfig(Section):
     project: str
     entity: str | None
     tags: tuple[str, ...]
+    artifacts: Literal["none", "results", "checkpoint"]
     finish_timeout_seconds: PositiveFloat
 
 
@@ -247,6 +262,10 @@ class TrainConfig(Section):
         """Eight hexadecimal digits of what decides the result and its speed: not names, folders or loggers."""
         deciding = self.model_dump(mode="json", exclude={"name", "sweep", "runs_dir", "logger"})
         deciding["data"].pop("cache_dir")
+        for key, earlier in BEFORE_THE_SETTING.items():
+            section, _, name = key.partition(".")
+            if deciding.get(section, {}).get(name, ...) == earlier:
+                del deciding[section][name]
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]
 
     @property
@@ -260,6 +279,20 @@ class TrainConfig(Section):
     @property
     def run_dir_name(self) -> str:
         return f"{self.label}-{self.run_id}"
+
+
+def of_a_record(settings: Mapping[str, Any]) -> TrainConfig:
+    """The configuration that a record holds; settings that came later have the value of what was done before.
+
+    Raises:
+        ConfigError: as `validated`.
+    """
+    whole = {name: dict(part) if isinstance(part, Mapping) else part for name, part in settings.items()}
+    for key, earlier in BEFORE_THE_SETTING.items():
+        section, _, name = key.partition(".")
+        if isinstance(whole.get(section), dict):
+            whole[section].setdefault(name, earlier)
+    return validated(TrainConfig, whole)
 
 
 def validated(kind: type[S], settings: Mapping[str, Any]) -> S:

@@ -222,7 +222,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"hardware.devices": 3, "optim.units_per_step": 8}, r"^hardware: 3 devices cannot share optim\.units_per_s"),
     ({"hardware.num_nodes": 3, "optim.units_per_step": 8}, r"^hardware: 3 devices cannot share"),
     ({"hardware.attention": "triton"}, r"^hardware\.attention: triton needs a GPU; choose attention=auto"),
-    ({"hardware.precision": 16}, r"^hardware\.precision: '?16'? is refused; input should be '32' or 'bf16'$"),
+    ({"hardware.precision": 16}, r"^hardware\.precision: '?16'? is refused; input should be '64', '32' or 'bf16'$"),
     ({"data.vocabulary_size": 8}, r"^data\.vocabulary_size: 8 is refused; .*greater than or equal to 16$"),
     ({"data.target_language": "en"}, r"^data\.source_language and target_language are both 'en'; a pair has two"),
     ({"data.path": "/x"}, r"^data\.path: the synthetic corpus is generated, not read; choose another data="),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rpr.config import HardwareConfig, TrainConfig, validated
+from rpr.config import HardwareConfig, TrainConfig, of_a_record
 from rpr.data.cache import PreparedData, prepare
 from rpr.errors import DataError, RecordError
 from rpr.model.transformer import Transformer
-from rpr.results.record import RECORD_NAME, read_record
+from rpr.results.record import RECORD_NAME, Record, read_record
 from rpr.training import fit, runtime
 from rpr.training.module import shape_of
 
@@ -19,13 +19,22 @@ def config_of(run_dir: Path, hardware: HardwareConfig, cache_dir: str | None) ->
     Raises:
         RecordError: the folder holds no readable record.
     """
-    if not (run_dir / RECORD_NAME).exists():
-        raise RecordError(f"run: {run_dir} holds no {RECORD_NAME}; give the folder of a run, e.g. run=runs/NAME-HASH")
-    settings = read_record(run_dir / RECORD_NAME).config
+    settings = record_of(run_dir).config
     settings = {**settings, "hardware": hardware.model_dump(mode="json")}
     if cache_dir is not None:
         settings["data"] = {**settings["data"], "cache_dir": cache_dir}
-    return validated(TrainConfig, settings)
+    return of_a_record(settings)
+
+
+def record_of(run_dir: Path) -> Record:
+    """The record in a run's folder.
+
+    Raises:
+        RecordError: the folder holds no readable record.
+    """
+    if not (run_dir / RECORD_NAME).exists():
+        raise RecordError(f"run: {run_dir} holds no {RECORD_NAME}; give the folder of a run, e.g. run=runs/NAME-HASH")
+    return read_record(run_dir / RECORD_NAME)
 
 
 def load(config: TrainConfig, run_dir: Path, average: int | None) -> tuple[PreparedData, Transformer, str]:
@@ -37,7 +46,8 @@ def load(config: TrainConfig, run_dir: Path, average: int | None) -> tuple[Prepa
     runtime.check_devices(config.hardware)
     runtime.set_up(config.hardware)
     data = prepare(config.data)
-    weights, checkpoint = fit.averaged_weights(run_dir, average or config.optim.average_checkpoints)
+    ema_decay = config.optim.ema_decay if average is None else None
+    weights, checkpoint = fit.averaged_weights(run_dir, average or config.optim.average_checkpoints, ema_decay)
     model = Transformer(shape_of(config, len(data.vocabulary)))
     model.use_attention(config.hardware.attention)
     try:

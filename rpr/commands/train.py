@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
+import signal
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rpr.config import TrainConfig, validated
+from rpr.config import TrainConfig, of_a_record
 from rpr.errors import ConfigError, RprError, RunError
 from rpr.results import provenance
 from rpr.results.record import RECORD_NAME, Record, Training, read_record, replace_file, write_record
@@ -18,33 +19,52 @@ from rpr.results.record import Data as DataRecord
 JOB_NAME = "job.json"
 
 
-def run(config: TrainConfig, *, command: str, own_process: bool = False) -> Path:
+def run(config: TrainConfig, *, command: str, own_process: bool = False, run_dir: Path | None = None) -> Path:
     """Train and evaluate what the configuration says, unless that is done already; returns the run's folder.
 
     A run that was cut resumes from its newest checkpoint. With `own_process` (jobs of a sweep) the work is done in a
-    fresh process, so that W&B, peak memory and random state are the job's own.
+    fresh process, so that W&B, peak memory and random state are the job's own. `run_dir` is where a run lies that does
+    not lie where its configuration says.
     """
     from rpr.training import launch, runtime
 
-    runtime.check_devices(config.hardware)
-    run_dir = Path(config.runs_dir).absolute() / config.run_dir_name
+    hardware = config.hardware
+    runtime.check_devices(hardware)
+    run_dir = run_dir or Path(config.runs_dir).absolute() / config.run_dir_name
     if runtime.is_rank():  # torchrun started this command itself
+        runtime.check_world(hardware)
         _as_rank(config, command, run_dir)
         return run_dir
     if _done(run_dir, config):
         return run_dir
+    if hardware.num_nodes > 1 and launch.slurm_place(hardware)[0] > 0:  # the first node keeps the books
+        _prepare(config)
+        launch.run_worker("rpr.commands.train", run_dir / JOB_NAME, hardware)
+        return run_dir
     job = _begin(config, command, run_dir)
+    before = launch.stop_on_sigterm()
     try:
         _prepare(config)
-        if own_process or config.hardware.num_ranks > 1:
-            launch.run_worker("rpr.commands.train", job, config.hardware)
+        if own_process or hardware.num_ranks > 1:
+            launch.run_worker("rpr.commands.train", job, hardware)
         else:
             work(config, run_dir)
     except BaseException as error:
         _mark_failed(run_dir, error)
         raise
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
     _tell(run_dir)
     return run_dir
+
+
+def resume(run_dir: Path) -> Path:
+    """Go on with the run in this folder, from its own record alone; a finished one is only told of."""
+    from rpr.commands.loading import record_of
+
+    record = record_of(run_dir)
+    return run(of_a_record(record.config), command=record.command, run_dir=run_dir.absolute())
 
 
 def work(config: TrainConfig, run_dir: Path) -> None:
@@ -83,7 +103,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
         if not first:
             failed = False
             return
-        weights, checkpoint = fit.averaged_weights(run_dir, config.optim.average_checkpoints)
+        weights, checkpoint = fit.averaged_weights(run_dir, config.optim.average_checkpoints, config.optim.ema_decay)
         model = Transformer(shape_of(config, len(data.vocabulary)))
         model.use_attention(config.hardware.attention)
         model.load_state_dict(weights)
@@ -212,9 +232,20 @@ def _as_rank(config: TrainConfig, command: str, run_dir: Path) -> None:
     try:
         work(config, run_dir)
     except BaseException as error:
-        if runtime.is_first_rank():
-            _mark_failed(run_dir, error)
+        _after_a_failure(run_dir, error)
         raise
+
+
+def _after_a_failure(run_dir: Path, error: BaseException) -> None:
+    """The first rank writes it down. The others wait to be ended by torchrun, which would else end the first before it
+    has said why.
+    """
+    from rpr.training import launch, runtime
+
+    if runtime.is_first_rank():
+        _mark_failed(run_dir, error)
+    elif isinstance(error, Exception):
+        time.sleep(launch.GRACE_SECONDS)
 
 
 def _mark_failed(run_dir: Path, error: BaseException) -> None:
@@ -223,8 +254,11 @@ def _mark_failed(run_dir: Path, error: BaseException) -> None:
     record = read_record(path)
     if record.status == "failed" and isinstance(error, RunError):
         return
-    reason = str(error) or type(error).__name__
-    if not isinstance(error, RprError):
+    if isinstance(error, RprError):
+        reason = str(error)
+    elif isinstance(error, (KeyboardInterrupt, SystemExit)):
+        reason = "interrupted; the same command goes on from the last checkpoint"
+    else:
         reason = f"{type(error).__name__}: {error}"
     write_record(path, record.model_copy(update={"status": "failed", "error": " ".join(reason.split())}))
 
@@ -247,12 +281,15 @@ def _tell(run_dir: Path) -> None:
 
 def main(job: Path) -> None:
     """A worker: `python -m rpr.commands.train <run folder>/job.json`, started by rpr.training.launch."""
-    config = validated(TrainConfig, json.loads(job.read_text(encoding="utf-8")))
+    from rpr.training import launch
+
+    launch.die_with_parent()
+    launch.stop_on_sigterm()
+    config = of_a_record(json.loads(job.read_text(encoding="utf-8")))
     try:
         work(config, job.parent)
     except BaseException as error:
-        if int(os.environ.get("RANK", "0")) == 0:
-            _mark_failed(job.parent, error)
+        _after_a_failure(job.parent, error)
         if isinstance(error, RprError):
             print(f"rpr-cli: {error}", file=sys.stderr)
             raise SystemExit(2) from None

@@ -75,6 +75,9 @@ class Training(Section):
     matmul_precision: str | None
     precision: str | None
     parameters_note: str | None = None
+    skipped_steps: int | None = Field(default=None, ge=0)  # whose gradient was not finite (optim.non_finite=skip)
+    loss_spikes: int | None = Field(default=None, ge=0)
+    padding_waste: float | None = Field(default=None, ge=0, le=1)  # of the padded tokens of an epoch
 
 
 class Score(Section):

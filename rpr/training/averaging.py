@@ -49,6 +49,18 @@ def model_weights(path: Path) -> dict[str, Tensor]:
     return {name.removeprefix(PREFIX): weight for name, weight in state.items() if name.startswith(PREFIX)}
 
 
+def moving_average(path: Path) -> dict[str, Tensor]:
+    """The exponential moving average of the weights that a checkpoint holds.
+
+    Raises:
+        DataError: the run kept none (optim.ema_decay was null).
+    """
+    weights = load_checkpoint(path)["callbacks"].get("MovingAverage", {}).get("weights")
+    if not isinstance(weights, dict):
+        raise DataError(f"{path}: holds no moving average; it was written with optim.ema_decay=null")
+    return weights
+
+
 def average(paths: list[Path]) -> dict[str, Tensor]:
     """The plain mean of the checkpoints' weights, summed in float64 (the paper's big recipe averages its last 20)."""
     assert paths

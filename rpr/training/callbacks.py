@@ -1,4 +1,4 @@
-"""What happens round the steps: timing, the metrics file, BLEU on validation sentences, checkpoints."""
+"""What happens round the steps: timing, the metrics file, BLEU on validation sentences."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import ModelCheckpoint
-from torch import Tensor
 
 from rpr.data.batches import Batch
-from rpr.training.module import TranslationModule
+from rpr.results.record import replace_file
+from rpr.training.guards import LOG_EVERY, Guard
+from rpr.training.module import ends_step, shell
 
 WARM_UP_STEPS = 10  # left out of every speed: allocators, caches and kernels settle in them
-LOG_EVERY = 25
 
 
 class Stopwatch(pl.Callback):
-    """Time spent on training steps, data wait included; warm-up, validation and checkpoints left out."""
+    """Time spent on training steps, data wait included; warm-up, validation and checkpoints left out.
+
+    Kept in checkpoints: what a resumed run tells is of all its parts (each with a warm-up of its own).
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -32,6 +34,19 @@ class Stopwatch(pl.Callback):
         self.target_tokens = 0
         self._seen = 0
         self._running_since: float | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        seconds, steps, source_tokens, target_tokens = self.reading()
+        return {
+            "seconds": seconds,
+            "steps": steps,
+            "source_tokens": source_tokens,
+            "target_tokens": target_tokens,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.seconds, self.steps = state_dict["seconds"], state_dict["steps"]
+        self.source_tokens, self.target_tokens = state_dict["source_tokens"], state_dict["target_tokens"]
 
     def pause(self) -> None:
         if self._running_since is not None:
@@ -52,7 +67,7 @@ class Stopwatch(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
-        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+        if not ends_step(trainer, batch_idx):
             return
         if self._running_since is not None:
             self.steps += 1
@@ -71,70 +86,46 @@ class Stopwatch(pl.Callback):
         self.pause()
 
 
-class Checkpoints(ModelCheckpoint):
-    """The last N checkpoints, by steps or by minutes; the stopwatch stands while one is written."""
-
-    def __init__(
-        self, folder: Path, stopwatch: Stopwatch, *, keep: int, every_n_steps: int | None, every: Any | None
-    ) -> None:
-        super().__init__(
-            folder,
-            filename="step{step:08d}",
-            auto_insert_metric_name=False,
-            monitor="step",
-            mode="max",
-            save_top_k=keep,
-            every_n_train_steps=every_n_steps,
-            train_time_interval=every,
-            enable_version_counter=False,  # a step's file is replaced, not put beside as step...-v1, which nobody reads
-        )
-        self._stopwatch = stopwatch
-
-    def _save_checkpoint(self, trainer: pl.Trainer, filepath: str) -> None:
-        self._stopwatch.pause()
-        super()._save_checkpoint(trainer, filepath)
-        self._stopwatch.resume()
-
-
 class Metrics(pl.Callback):
     """One line of metrics.jsonl every few steps and at each validation; a mirror in W&B; a plain line where no bar is.
 
     `translate` turns the current weights into validation BLEU, or is None.
     """
 
-    def __init__(self, path: Path, stopwatch: Stopwatch, translate: Callable[[Any], float] | None) -> None:
+    def __init__(
+        self, path: Path, stopwatch: Stopwatch, guard: Guard, translate: Callable[[Any], float] | None
+    ) -> None:
         self.path = path
         self.stopwatch = stopwatch
+        self.guard = guard
         self.translate = translate
         self.started = time.time()
         self._last = (0.0, 0, 0, 0)
-        self._losses: list[Tensor] = []  # of the micro-batches since the last line, left on their device
 
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._last = self.stopwatch.reading()
         if trainer.is_global_zero and self.path.exists():
-            # A kill can cut the last line; what follows must not be glued to it.
-            whole = self.path.read_bytes()
-            if whole and not whole.endswith(b"\n"):
-                self.path.write_bytes(whole[: whole.rfind(b"\n") + 1])
+            _forget_later_rows(self.path, trainer.global_step)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         step = trainer.global_step
-        if not trainer.is_global_zero:
+        if not ends_step(trainer, batch_idx) or (step % LOG_EVERY and step != trainer.max_steps):
             return
-        loss = _shell(pl_module).last_train_loss
-        assert loss is not None
-        self._losses.append(loss)
-        if (batch_idx + 1) % trainer.accumulate_grad_batches or (step % LOG_EVERY and step != trainer.max_steps):
+        self.guard.read(trainer, pl_module)  # on every rank: their losses are added up
+        done = self.guard.take()
+        if not trainer.is_global_zero or not done:
             return
         now = self.stopwatch.reading()
         seconds, steps, source, target = (a - b for a, b in zip(now, self._last, strict=True))
         self._last = now
-        # The mean over the steps since the last line, of this rank's share (each scaled to a whole step).
-        mean = float(torch.stack(self._losses).mean())
-        self._losses.clear()
-        row: dict[str, Any] = {"train/loss": mean, "learning_rate": trainer.optimizers[0].param_groups[0]["lr"]}
+        row: dict[str, Any] = {
+            "train/loss": sum(one.loss for one in done) / len(done),  # the mean over the steps since the last line
+            "train/gradient_norm": sum(one.gradient_norm for one in done) / len(done),
+            "train/gradient_norm_max": max(one.gradient_norm for one in done),
+            "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
+        }
         if steps and seconds > 0:
             row["steps_per_second"] = steps / seconds
             row["source_tokens_per_second"] = source / seconds
@@ -144,7 +135,7 @@ class Metrics(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.sanity_checking or not trainer.is_global_zero:
             return
-        row: dict[str, Any] = {"validation/loss": _shell(pl_module).last_validation_loss}
+        row: dict[str, Any] = {"validation/loss": shell(pl_module).last_validation_loss}
         if self.translate is not None:
             row["validation/bleu"] = self.translate(pl_module)
         self._write(trainer, trainer.global_step, row)
@@ -161,9 +152,18 @@ class Metrics(pl.Callback):
             print(f"step {step}/{trainer.max_steps}  {shown}", file=sys.stderr, flush=True)
 
 
-def _shell(module: pl.LightningModule) -> TranslationModule:
-    assert isinstance(module, TranslationModule)
-    return module
+def _forget_later_rows(path: Path, step: int) -> None:
+    """Leave the rows up to the step that a run resumes from: those after it will be written again.
+
+    A kill can cut the last line; what follows must not be glued to it.
+    """
+    kept = []
+    for line in path.read_bytes().splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            break
+        if json.loads(line)["step"] <= step:
+            kept.append(line)
+    replace_file(path, b"".join(kept))
 
 
 def _synchronise() -> None:

@@ -35,6 +35,7 @@ class TranslationData(pl.LightningDataModule):
         self.config = config
         self.data = data
         self.start_step = 0
+        self._batches: TrainingBatches | None = None
 
     def state_dict(self) -> dict[str, Any]:
         # From global_step, not from a counter of batches: checkpoints are written before the batch's end is announced.
@@ -44,20 +45,39 @@ class TranslationData(pl.LightningDataModule):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.start_step = state_dict["step"]
 
-    def train_dataloader(self) -> DataLoader[Batch]:
-        assert self.trainer is not None
-        optim = self.config.optim
+    @property
+    def batches(self) -> TrainingBatches:
+        """This rank's training stream, planned once."""
+        if self._batches is None:
+            assert self.trainer is not None
+            optim = self.config.optim
+            self._batches = TrainingBatches(
+                self.data.split("train"),
+                optim.max_tokens_per_unit,
+                optim.units_per_step,
+                self.config.seed,
+                num_devices=self.trainer.world_size,
+                rank=self.trainer.global_rank,
+            )
+        self._batches.start_step = self.start_step
+        return self._batches
+
+    def pairs_of_step(self, step: int) -> list[int]:
+        """The pairs of train that a step, counted from 0, learned from, over all ranks."""
+        return [int(pair) for unit in self.batches.step_units(step) for pair in unit]
+
+    def text_of_pair(self, pair: int) -> tuple[str, str]:
+        """Source and target of a pair of train, as its pieces spell them."""
         train = self.data.split("train")
-        batches = TrainingBatches(
-            train,
-            optim.max_tokens_per_unit,
-            optim.units_per_step,
-            self.config.seed,
-            num_devices=self.trainer.world_size,
-            rank=self.trainer.global_rank,
-            start_step=self.start_step,
-        )
-        return self._loader(train, batches)
+        source, target = (self.data.vocabulary.decode(side(pair).tolist()) for side in (train.source, train.target))
+        return source, target
+
+    def padding_waste(self) -> float:
+        """The share of padding among the padded tokens of an epoch."""
+        return self.batches.padding_waste()
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        return self._loader(self.data.split("train"), self.batches)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None

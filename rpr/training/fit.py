@@ -5,35 +5,42 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.callbacks import TQDMProgressBar
 from pytorch_lightning.loggers import WandbLogger
+from pytorch_lightning.strategies import DDPStrategy
 from torch import nn
 
 from rpr.config import TrainConfig
 from rpr.data.batches import accumulation
 from rpr.data.cache import PreparedData
-from rpr.errors import DataError, RunError
+from rpr.errors import DataError
+from rpr.results.record import METRICS_NAME, read_metrics
 from rpr.training import averaging, runtime
-from rpr.training.callbacks import WARM_UP_STEPS, Checkpoints, Metrics, Stopwatch
+from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch
 from rpr.training.datamodule import TranslationData
+from rpr.training.guards import Guard
 from rpr.training.module import TranslationModule
+from rpr.training.moving_average import MovingAverage
+from rpr.training.saving import Checkpoints, WholeFiles
 
+PRECISIONS: dict[str, Any] = {"64": "64-true", "32": "32-true", "bf16": "bf16-mixed"}
 EXCLUDES = f"the first {WARM_UP_STEPS} steps, validation, checkpoints"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training gave. A speed is None where too few steps were run to measure one (a resume near the end)."""
+    """What a training gave, over all its parts where it was resumed. A speed is None where too few steps were run to
+    measure one.
+    """
 
     steps: int
     parameters: int
@@ -44,8 +51,11 @@ class Outcome:
     target_tokens_per_second: float | None
     peak_memory_bytes: int
     peak_memory_kind: str
-    train_loss: float | None
+    train_loss: float | None  # mean over the last steps that were logged together
     validation_loss: float | None
+    skipped_steps: int
+    loss_spikes: int
+    padding_waste: float
 
 
 def fit(
@@ -59,56 +69,44 @@ def fit(
     """Train to config.optim.max_steps and leave checkpoints in <run_dir>/checkpoints, the last step's among them.
 
     Raises:
-        RunError: the loss became non-finite.
+        RunError: the loss or a gradient became non-finite, or a checkpoint could not be written.
     """
     _quieten()
-    hardware, optim = config.hardware, config.optim
-    module = TranslationModule(config, len(data.vocabulary))
-    stopwatch = Stopwatch()
-    every = optim.checkpoint_every_n_minutes
+    optim = config.optim
     folder = run_dir / "checkpoints"
-    checkpoints = Checkpoints(
-        folder,
-        stopwatch,
-        keep=optim.keep_checkpoints,
-        every_n_steps=optim.checkpoint_every_n_steps,
-        every=None if every is None else timedelta(minutes=every),
-    )
+    module = TranslationModule(config, len(data.vocabulary))
+    batches = TranslationData(config, data)
+    stopwatch = Stopwatch()
+    guard = Guard(run_dir, optim.non_finite, batches.pairs_of_step, batches.text_of_pair)
     translate = None if validation_bleu is None else lambda shell: validation_bleu(shell.model)
-    metrics = Metrics(run_dir / "metrics.jsonl", stopwatch, translate)
-    terminal = sys.stderr.isatty()
-    accumulate = accumulation(optim.units_per_step, hardware.num_ranks)
-    trainer = pl.Trainer(
-        accelerator=hardware.accelerator,
-        devices=hardware.devices,
-        num_nodes=hardware.num_nodes,
-        strategy="ddp" if hardware.num_ranks > 1 else "auto",
-        precision="bf16-mixed" if hardware.precision == "bf16" else "32-true",
-        max_steps=optim.max_steps,
-        max_epochs=-1,
-        accumulate_grad_batches=accumulate,
-        gradient_clip_val=optim.gradient_clip_norm,
-        val_check_interval=optim.validate_every_n_steps * accumulate,
-        check_val_every_n_epoch=None,
-        num_sanity_val_steps=0,
-        use_distributed_sampler=False,
-        logger=logger if logger is not None else False,
-        log_every_n_steps=10**9,  # rpr.training.callbacks.Metrics logs
-        callbacks=[stopwatch, checkpoints, metrics, *([TQDMProgressBar(refresh_rate=10)] if terminal else [])],
-        enable_progress_bar=terminal,
-        enable_model_summary=False,
-        default_root_dir=run_dir,
-    )
-    trainer.fit(module, TranslationData(config, data), ckpt_path=_newest(folder), weights_only=True)
-    if not all(bool(torch.isfinite(parameter).all()) for parameter in module.parameters()):
-        raise RunError(f"the weights became non-finite; lower optim.learning_rate_scale, or resume from {folder}")
-    last = folder / f"step{trainer.global_step:08d}.ckpt"
-    if not last.exists():
-        trainer.save_checkpoint(last)
+    interrupts = Interrupts()
+    # In this order: the guard before what writes, the average's weights in place while metrics translates with them.
+    callbacks: list[pl.Callback] = [
+        interrupts,
+        stopwatch,
+        guard,
+        Metrics(run_dir / METRICS_NAME, stopwatch, guard, translate),
+        *([] if optim.ema_decay is None else [MovingAverage(optim.ema_decay)]),
+        Checkpoints(
+            folder,
+            stopwatch,
+            keep=optim.keep_checkpoints,
+            every_n_steps=optim.checkpoint_every_n_steps,
+            every_n_minutes=optim.checkpoint_every_n_minutes,
+            before_saving=guard.before_saving,
+        ),
+    ]
+    trainer = _trainer(config, run_dir, callbacks, logger)
+    try:
+        trainer.fit(module, batches, ckpt_path=_newest(folder), weights_only=True)
+    except SystemExit:
+        if interrupts.interrupted:  # Lightning makes an exit code of it
+            raise KeyboardInterrupt from None
+        raise
     seconds, steps, source, target = stopwatch.reading()
     measured = steps > 0 and seconds > 0
-    peak, kind = runtime.peak_memory(hardware)
-    train_loss = module.last_train_loss
+    peak, kind = runtime.peak_memory(config.hardware)
+    logged = read_metrics(run_dir / METRICS_NAME) if runtime.is_first_rank() else []
     return Outcome(
         steps=trainer.global_step,
         parameters=sum(p.numel() for p in module.parameters()),
@@ -119,9 +117,65 @@ def fit(
         target_tokens_per_second=target / seconds if measured else None,
         peak_memory_bytes=peak,
         peak_memory_kind=kind,
-        train_loss=None if train_loss is None else float(train_loss),
-        validation_loss=module.last_validation_loss,
+        train_loss=_last(logged, "train/loss"),
+        validation_loss=_last(logged, "validation/loss"),
+        skipped_steps=guard.skipped_steps,
+        loss_spikes=guard.loss_spikes,
+        padding_waste=batches.padding_waste(),
     )
+
+
+def _trainer(
+    config: TrainConfig, run_dir: Path, callbacks: list[pl.Callback], logger: WandbLogger | None
+) -> pl.Trainer:
+    hardware, optim = config.hardware, config.optim
+    terminal = sys.stderr.isatty()
+    accumulate = accumulation(optim.units_per_step, hardware.num_ranks)
+    trainer = pl.Trainer(
+        accelerator=hardware.accelerator,
+        devices=hardware.devices,
+        num_nodes=hardware.num_nodes,
+        strategy=DDPStrategy(gradient_as_bucket_view=True) if hardware.num_ranks > 1 else "auto",
+        precision=PRECISIONS[hardware.precision],
+        plugins=[WholeFiles()],
+        max_steps=optim.max_steps,
+        max_epochs=-1,
+        accumulate_grad_batches=accumulate,
+        val_check_interval=optim.validate_every_n_steps * accumulate,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        logger=logger if logger is not None else False,
+        log_every_n_steps=10**9,  # rpr.training.callbacks.Metrics logs
+        callbacks=[*callbacks, *([TQDMProgressBar(refresh_rate=10)] if terminal else [])],
+        enable_progress_bar=terminal,
+        enable_model_summary=False,
+        default_root_dir=run_dir,
+    )
+    # With several ranks Lightning asks before every micro-batch whether one got SIGTERM, and waits for the GPU to hear
+    # the answer. Ours may die at once: what a run has is on the disk.
+    loop = trainer.fit_loop.epoch_loop
+    if hasattr(loop, "_broadcast_sigterm_tensor"):
+        loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+    return trainer
+
+
+class Interrupts(pl.Callback):
+    """Ctrl-C and SIGTERM as they are meant: Lightning exits with 1 on the first and has ranks talk on the second."""
+
+    def __init__(self) -> None:
+        self.interrupted = False
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.world_size > 1:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self.interrupted = isinstance(exception, KeyboardInterrupt)
+
+
+def _last(rows: list[dict[str, Any]], name: str) -> float | None:
+    return next((row[name] for row in reversed(rows) if name in row), None)
 
 
 def _newest(folder: Path) -> Path | None:
@@ -153,16 +207,19 @@ def _quieten() -> None:
         warnings.filterwarnings("ignore", message)
 
 
-def averaged_weights(run_dir: Path, last: int) -> tuple[dict[str, Any], str]:
-    """Weights of the mean of the last N checkpoints of a run, and the words that say which.
+def averaged_weights(run_dir: Path, last: int, ema_decay: float | None = None) -> tuple[dict[str, Any], str]:
+    """Weights of the mean of the last N checkpoints of a run, and the words that say which; with a decay, the moving
+    average that the last checkpoint holds.
 
     Raises:
-        DataError: the run has no checkpoint.
+        DataError: the run has no checkpoint, or its last one no moving average.
     """
     found = averaging.checkpoints(run_dir / "checkpoints")[-last:]
     if not found:
         raise DataError(f"{run_dir}: no checkpoints; train the run first")
     steps = [step for step, _ in found]
+    if ema_decay is not None:
+        return averaging.moving_average(found[-1][1]), f"moving average (decay {ema_decay:g}) at step {steps[-1]}"
     if len(found) == 1:
         return averaging.model_weights(found[0][1]), f"step {steps[0]}"
     return averaging.average([path for _, path in found]), f"average of {len(found)} (steps {steps[0]} to {steps[-1]})"

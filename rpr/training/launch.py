@@ -1,15 +1,18 @@
 """Starting the processes of a run: a fresh one for each job of a sweep, torchrun for several ranks.
 
 Lightning's own launcher re-runs sys.argv, which in a Hydra multirun is the whole sweep; torchrun is given the one job.
+Run as a module, this file is torchrun without its traceback: the message of the rank that failed stands above it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from rpr.config import HardwareConfig
@@ -26,44 +29,70 @@ _RANK_VARIABLES = (
     "MASTER_PORT",
 )
 GRACE_SECONDS = 15
+NODES_WAIT_SECONDS = 3600  # for each other: the first may be preparing the corpus
+SIGTERM_EXIT = 128 + signal.SIGTERM
 
 
 def run_worker(module: str, job: Path, hardware: HardwareConfig) -> None:
     """Run `python -m <module> <job>` on as many ranks as the hardware has, and wait for it.
 
     Raises:
-        ConfigError: several nodes without torchrun having started this process.
+        ConfigError: several nodes, and neither torchrun nor SLURM has started this process on each.
         RunError: a process ended with an error.
     """
-    if hardware.num_nodes > 1:
-        raise ConfigError(
-            f"hardware.num_nodes: {hardware.num_nodes} nodes are started by torchrun, one command on each node: "
-            f"torchrun --nnodes {hardware.num_nodes} --nproc-per-node {hardware.devices} --rdzv-backend c10d "
-            "--rdzv-endpoint HOST:29500 -m rpr.app train ..."
-        )
     command = [sys.executable, "-m", module, str(job)]
-    if hardware.devices > 1:
-        torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={hardware.devices}", "--max-restarts=0"]
-        command = [sys.executable, "-m", *torchrun, "-m", module, str(job)]
     environment = {name: value for name, value in os.environ.items() if name not in _RANK_VARIABLES}
-    if hardware.devices > 1:
+    if hardware.num_ranks > 1:
+        command = [sys.executable, "-m", "rpr.training.launch", *_torchrun(hardware), "-m", module, str(job)]
         environment.setdefault("OMP_NUM_THREADS", str(hardware.threads or 1))
     code = _wait(command, environment)
     if code:
         raise RunError(f"the training process ended with exit code {code}; its message stands above")
 
 
-def _wait(command: list[str], environment: dict[str, str]) -> int:
-    """Run to the end; whatever ends this process first ends the child too."""
-    child = subprocess.Popen(command, env=environment, preexec_fn=_die_with_parent)
+def _torchrun(hardware: HardwareConfig) -> list[str]:
+    """torchrun's own flags for one node, or for this node of several."""
+    flags = [f"--nproc-per-node={hardware.devices}", "--max-restarts=0"]
+    if hardware.num_nodes == 1:
+        return ["--standalone", *flags]
+    node, first_host, job_id = slurm_place(hardware)
+    waiting = f"join_timeout={NODES_WAIT_SECONDS},read_timeout={NODES_WAIT_SECONDS}"
+    return [
+        f"--nnodes={hardware.num_nodes}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-id={job_id}",
+        f"--rdzv-endpoint={first_host}:{20000 + job_id % 20000}",  # jobs that share a node have other numbers
+        f"--rdzv-conf=is_host={int(node == 0)},{waiting}",
+        *flags,
+    ]
 
-    def stop(signum: int, frame: object) -> None:
-        raise SystemExit(128 + signum)
 
+def slurm_place(hardware: HardwareConfig) -> tuple[int, str, int]:
+    """This node's number, the first node's name and the job's number, where submitit started a task on each node."""
     try:
-        previous = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not the main thread (joblib's threads): the parent's own handler stands
-        previous = None
+        import submitit
+
+        place = submitit.JobEnvironment()
+    except (ImportError, RuntimeError):  # not installed, or not in one of its jobs
+        place = None
+    if place is None or place.num_nodes != hardware.num_nodes:
+        raise ConfigError(
+            f"hardware.num_nodes: {hardware.num_nodes} nodes are started by SLURM (rpr-cli train -m "
+            "hardware=slurm_8xgpu hardware.num_nodes=...), or by torchrun, one command on each node: "
+            f"torchrun --nnodes {hardware.num_nodes} --nproc-per-node {hardware.devices} --rdzv-backend c10d "
+            "--rdzv-endpoint HOST:29500 -m rpr.app train ..."
+        )
+    return place.node, place.hostnames[0], int(place.raw_job_id)
+
+
+def _wait(command: list[str], environment: dict[str, str]) -> int:
+    """Run to the end; whatever ends this process first ends the child too.
+
+    The child has a session of its own: Ctrl-C reaches this process alone, which then ends the child in order.
+    """
+    prepare_child = partial(_in_child, os.getpid())
+    child = subprocess.Popen(command, env=environment, preexec_fn=prepare_child, start_new_session=True)
+    previous = stop_on_sigterm()
     try:
         return child.wait()
     finally:
@@ -78,7 +107,47 @@ def _wait(command: list[str], environment: dict[str, str]) -> int:
                 child.wait()
 
 
-def _die_with_parent() -> None:
-    """Linux: SIGTERM when the parent dies, even by SIGKILL. Elsewhere: nothing."""
+def stop_on_sigterm() -> signal._HANDLER:
+    """From now on SIGTERM raises SystemExit in the main thread; returns the handler before, None off that thread."""
+
+    def stop(signum: int, frame: object) -> None:
+        raise SystemExit(SIGTERM_EXIT)
+
+    try:
+        return signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # joblib's threads: the handler of the main thread stands
+        return None
+
+
+def _in_child(parent: int) -> None:
+    # SLURM tells submitit by SIGUSR2 that time is up; what it starts anew ends the child, the signal must not.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    die_with_parent()
+    if os.getppid() != parent:  # it was gone already
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def die_with_parent() -> None:
+    """Linux: SIGTERM to this process when its parent dies, even by SIGKILL. Elsewhere: nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def _torchrun_without_traceback(arguments: list[str]) -> int:
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    try:
+        main(arguments)
+    except ChildFailedError as error:
+        code = error.get_first_failure()[1].exitcode
+        return code if code > 0 else 128 - code
+    except SignalException:
+        return SIGTERM_EXIT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_torchrun_without_traceback(sys.argv[1:]))

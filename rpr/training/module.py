@@ -17,6 +17,12 @@ from rpr.training.loss import label_smoothed_loss
 from rpr.training.schedule import learning_rate
 
 
+def ends_step(trainer: pl.Trainer, batch_idx: int) -> bool:
+    """Whether this micro-batch was the last of a step."""
+    accumulate: int = trainer.accumulate_grad_batches
+    return (batch_idx + 1) % accumulate == 0
+
+
 def shape_of(config: TrainConfig, vocabulary_size: int) -> Shape:
     """The model of a run, over a vocabulary of this size."""
     return transformer_shape(config.model, config.position, vocabulary_size)
@@ -53,7 +59,8 @@ class TranslationModule(pl.LightningModule):
     def __init__(self, config: TrainConfig, vocabulary_size: int) -> None:
         super().__init__()
         self.config = config
-        self.last_train_loss: Tensor | None = None  # of the last micro-batch
+        self.micro_losses: list[Tensor] = []  # of this rank's micro-batches since the guard took them
+        self.gradient_norm: Tensor | None = None  # of the last step, before clipping
         self.last_validation_loss: float | None = None
         torch.manual_seed(config.seed)
         self.model = Transformer(shape_of(config, vocabulary_size))
@@ -70,8 +77,18 @@ class TranslationModule(pl.LightningModule):
         # Lightning divides by the micro-batches, DDP by the ranks: both are undone here.
         copies = self.trainer.accumulate_grad_batches * self.trainer.world_size
         loss = loss_sum * (copies / batch.step_target_tokens)
-        self.last_train_loss = loss.detach()
+        self.micro_losses.append(loss.detach())
         return loss
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Clip, and let the optimiser leave every weight alone where a gradient is not finite; nothing waits for it."""
+        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        limit = self.config.optim.gradient_clip_norm
+        if limit is not None:
+            torch.nn.utils.clip_grads_with_norm_(self.parameters(), limit, norm)
+        self.gradient_norm = norm.detach()
+        optimizer.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         loss_sum = self._loss_sum(batch, smoothing=0.0)
@@ -121,3 +138,9 @@ class TranslationModule(pl.LightningModule):
             ),
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def shell(module: pl.LightningModule) -> TranslationModule:
+    """The module as what it is; Lightning's callbacks know it as any."""
+    assert isinstance(module, TranslationModule)
+    return module

@@ -88,6 +88,21 @@ def peak_memory(hardware: HardwareConfig) -> tuple[int, str]:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, "resident memory of one process"
 
 
+def check_world(hardware: HardwareConfig) -> None:
+    """Refuse a torchrun of another number of processes than the hardware has.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    started = int(os.environ["WORLD_SIZE"])
+    if started != hardware.num_ranks:
+        raise ConfigError(
+            f"hardware={hardware.name}: torchrun started {started} processes for {hardware.num_nodes} nodes of "
+            f"{hardware.devices} devices; set hardware.num_nodes and hardware.devices to torchrun's --nnodes and "
+            "--nproc-per-node"
+        )
+
+
 def is_rank() -> bool:
     """Whether torchrun started this process as one of several."""
     return "TORCHELASTIC_RUN_ID" in os.environ

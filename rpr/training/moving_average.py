@@ -1,0 +1,55 @@
+"""The exponential moving average of the weights, as an alternative to averaging checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from rpr.data.batches import Batch
+from rpr.training.module import ends_step, shell
+
+
+class MovingAverage(pl.Callback):
+    """average = decay * average + (1 - decay) * weights after every step; validation sees the average.
+
+    Kept in checkpoints under its own name, beside the weights that training goes on with.
+    """
+
+    def __init__(self, decay: float) -> None:
+        self.decay = decay
+        self.weights: dict[str, Tensor] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weights": self.weights}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.weights = state_dict["weights"]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        current = _weights(pl_module)
+        source = self.weights or current
+        self.weights = {name: source[name].detach().to(weight.device, copy=True) for name, weight in current.items()}
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        if ends_step(trainer, batch_idx):
+            current = [weight.detach() for weight in _weights(pl_module).values()]
+            torch._foreach_lerp_(list(self.weights.values()), current, 1 - self.decay)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._swap(pl_module)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._swap(pl_module)
+
+    def _swap(self, pl_module: pl.LightningModule) -> None:
+        for name, weight in _weights(pl_module).items():
+            weight.data, self.weights[name] = self.weights[name], weight.data
+
+
+def _weights(module: pl.LightningModule) -> dict[str, Tensor]:
+    return dict(shell(module).model.named_parameters())

@@ -1,0 +1,165 @@
+"""Writing checkpoints: when, how many are kept, and each whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.plugins.io import CheckpointIO
+
+from rpr.data.batches import Batch
+from rpr.errors import RunError
+from rpr.training.averaging import checkpoints, load_checkpoint
+from rpr.training.callbacks import Stopwatch
+from rpr.training.guards import LOG_EVERY
+from rpr.training.module import ends_step
+
+
+class WholeFiles(CheckpointIO):
+    """A checkpoint appears under its name complete and on the disk, or not at all; read as plain data only.
+
+    Lightning's own writer goes through a file in the system's folder for temporary files, from where the move is no
+    single act when that is another file system, and through a copy of all of it in memory.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        path = Path(path)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            _sync_folder(path.parent)
+        except (OSError, RuntimeError) as error:  # torch's writer turns the system's error into one of its own
+            reason = _os_error(error)
+            raise RunError(
+                f"{path}: this checkpoint cannot be written ({reason}); the earlier ones are whole: "
+                "mend that, and the same command goes on from the last of them"
+            ) from None
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+    def load_checkpoint(
+        self, path: Any, map_location: Any | None = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        return load_checkpoint(Path(path))
+
+    def remove_checkpoint(self, path: Any) -> None:
+        Path(path).unlink(missing_ok=True)
+
+
+def _os_error(error: BaseException) -> str:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return " ".join(str(error).split())[:120]
+
+
+def _sync_folder(folder: Path) -> None:
+    """The new name on the disk too; file systems that cannot do it lose nothing but that."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+class Checkpoints(pl.callbacks.Checkpoint):
+    """The last N checkpoints, by steps or by minutes, and always one of the last step.
+
+    Only between steps: within one, gradients of some micro-batches would be lost. `before_saving` is called on every
+    rank first, and may refuse; the stopwatch stands while one is written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        stopwatch: Stopwatch,
+        *,
+        keep: int,
+        every_n_steps: int | None,
+        every_n_minutes: float | None,
+        before_saving: Callable[[pl.Trainer, pl.LightningModule], None],
+    ) -> None:
+        self._folder, self._stopwatch, self._keep = folder, stopwatch, keep
+        self._every_n_steps, self._every_n_minutes = every_n_steps, every_n_minutes
+        self._before_saving = before_saving
+        self._saved_step = 0
+        self._saved_at = 0.0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
+        if not trainer.is_global_zero:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for unfinished in self._folder.glob(".step*.ckpt.*.tmp"):  # a kill while one was written
+                unfinished.unlink(missing_ok=True)
+            with tempfile.TemporaryFile(dir=self._folder):  # now, not when the first checkpoint is due
+                pass
+        except OSError as error:
+            raise RunError(
+                f"{self._folder}: checkpoints cannot be written there ({error.strerror}); "
+                "make the folder writable or choose another runs_dir"
+            ) from None
+        self._tell_of_little_space(trainer)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        step = trainer.global_step
+        if ends_step(trainer, batch_idx) and step != self._saved_step and self._is_due(trainer, step):
+            self.save(trainer, pl_module)
+
+    def _is_due(self, trainer: pl.Trainer, step: int) -> bool:
+        if step == trainer.max_steps:
+            return True
+        if self._every_n_steps is not None:
+            return step % self._every_n_steps == 0
+        assert self._every_n_minutes is not None
+        if trainer.world_size > 1 and trainer.strategy.root_device.type == "cuda" and step % LOG_EVERY:
+            return False  # asking the first rank's clock waits for the GPU
+        passed = time.monotonic() - self._saved_at >= 60 * self._every_n_minutes
+        due: bool = trainer.strategy.broadcast(passed)
+        return due
+
+    def save(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._stopwatch.pause()
+        self._before_saving(trainer, pl_module)
+        trainer.save_checkpoint(self._folder / f"step{trainer.global_step:08d}.ckpt")
+        self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
+        if trainer.is_global_zero:
+            for _, old in checkpoints(self._folder)[: -self._keep]:
+                old.unlink(missing_ok=True)
+        self._stopwatch.resume()
+
+    def _tell_of_little_space(self, trainer: pl.Trainer) -> None:
+        """A line when the disk cannot hold the checkpoints that will be kept (weights and both moments of Adam)."""
+        there = checkpoints(self._folder)
+        size = sum(3 * parameter.nbytes for parameter in trainer.lightning_module.parameters())
+        # One more than are kept stands while the newest is written.
+        needed = (self._keep + 1 - min(len(there), self._keep)) * size
+        free = shutil.disk_usage(self._folder).free
+        if needed > free:
+            print(
+                f"rpr-cli: {self._folder}: {self._keep} checkpoints of {size / 1e9:.1f} GB are kept and "
+                f"{free / 1e9:.1f} GB are free; lower optim.keep_checkpoints or choose another runs_dir",
+                file=sys.stderr,
+                flush=True,
+            )

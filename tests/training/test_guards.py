@@ -1,0 +1,161 @@
+"""Checked here: what a step whose gradient is not finite does (stop: the message, the file of pairs, the checkpoints that
+stay; skip: no weight and no moment of Adam moves, and the count is kept over a resume), the norm against torch's own
+over all gradients, clipping by it, and which losses count as jumps, against a plain mean and deviation.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rpr.config import TrainConfig
+from rpr.data.cache import PreparedData
+from rpr.errors import RunError
+from rpr.training import fit, guards
+from rpr.training.averaging import checkpoints, load_checkpoint
+from rpr.training.guards import SPIKE_MEMORY, Spread
+from rpr.training.module import TranslationModule
+
+RECIPE = ("optim.max_steps=6", "optim.units_per_step=2", "optim.checkpoint_every_n_steps=1", "optim.keep_checkpoints=9")
+BAD_STEP = 4
+
+
+@pytest.fixture
+def one_bad_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second micro-batch of step 4 has an infinite loss."""
+    training_step = TranslationModule.training_step
+
+    def spoiled(self: TranslationModule, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = training_step(self, batch, batch_idx)
+        return loss * math.inf if (self.global_step, batch_idx % 2) == (BAD_STEP - 1, 1) else loss
+
+    monkeypatch.setattr(TranslationModule, "training_step", spoiled)
+
+
+@pytest.mark.usefixtures("one_bad_step")
+def test_a_gradient_that_is_not_finite_stops_the_run(
+    tiny_config: Callable[..., TrainConfig], small_data: PreparedData, tmp_path: Path
+) -> None:
+    with pytest.raises(RunError) as stopped:
+        fit.fit(tiny_config(*RECIPE), small_data, tmp_path, logger=None, validation_bleu=None)
+    message = str(stopped.value)
+    assert message.startswith("step 4: the loss or its gradient is not finite (loss ")
+    assert "; the last good checkpoint is step00000003.ckpt; lower optim.learning_rate_scale, look at these" in message
+    assert [step for step, _ in checkpoints(tmp_path / "checkpoints")] == [1, 2, 3]
+    report = json.loads((tmp_path / "not_finite_step00000004.json").read_text())
+    train = small_data.split("train")
+    assert len(report["pairs"]) > 10 and f"{len(report['pairs'])} pairs of the token cache" in message
+    for entry in report["pairs"]:
+        assert small_data.vocabulary.encode(entry["source"], eos=True) == train.source(entry["pair"]).tolist()
+        assert small_data.vocabulary.encode(entry["target"], eos=True) == train.target(entry["pair"]).tolist()
+
+
+@pytest.mark.usefixtures("one_bad_step")
+def test_a_skipped_step_changes_nothing_and_is_counted(
+    tiny_config: Callable[..., TrainConfig],
+    small_data: PreparedData,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = tiny_config(*RECIPE, "optim.non_finite=skip")
+    outcome = fit.fit(config, small_data, tmp_path, logger=None, validation_bleu=None)
+    assert outcome.steps == 6 and outcome.skipped_steps == 1
+    assert "no weight was changed, and the step is counted" in capsys.readouterr().err
+    before, after, later = (load_checkpoint(tmp_path / "checkpoints" / f"step0000000{n}.ckpt") for n in (3, 4, 5))
+    assert all(torch.equal(after["state_dict"][name], weight) for name, weight in before["state_dict"].items())
+    for index, moments in before["optimizer_states"][0]["state"].items():
+        for name, value in moments.items():
+            assert torch.equal(after["optimizer_states"][0]["state"][index][name], value), name
+    assert any(not torch.equal(later["state_dict"][name], weight) for name, weight in after["state_dict"].items())
+    # Resumed after it, the count is still there.
+    for step, path in checkpoints(tmp_path / "checkpoints"):
+        if step > 5:
+            path.unlink()
+    again = fit.fit(config, small_data, tmp_path, logger=None, validation_bleu=None)
+    assert again.skipped_steps == 1
+
+
+@pytest.mark.parametrize("scale, step", [("1e41", 2), ("1e38", 4)])  # infinite weights; finite ones, far too large
+def test_broken_weights_are_not_skipped_over(
+    scale: str,
+    step: int,
+    tiny_config: Callable[..., TrainConfig],
+    small_data: PreparedData,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guards, "MOST_SKIPPED_IN_A_ROW", 2)
+    config = tiny_config(
+        "optim.max_steps=6", f"optim.learning_rate_scale={scale}", "optim.warmup_steps=1", "optim.non_finite=skip"
+    )
+    with pytest.raises(RunError, match=rf"^step {step}: .*; there is no checkpoint yet; lower optim"):
+        fit.fit(config, small_data, tmp_path, logger=None, validation_bleu=None)
+
+
+def test_no_checkpoint_of_weights_that_are_not_finite(
+    tiny_config: Callable[..., TrainConfig], small_data: PreparedData, tmp_path: Path
+) -> None:
+    config = tiny_config("optim.max_steps=1", "optim.learning_rate_scale=1e41", "optim.warmup_steps=1")
+    with pytest.raises(RunError, match=r"^step 1: weights are not finite; there is no checkpoint yet; lower optim"):
+        fit.fit(config, small_data, tmp_path, logger=None, validation_bleu=None)
+    assert not checkpoints(tmp_path / "checkpoints")
+
+
+@pytest.mark.parametrize("limit", [None, 0.05])
+def test_the_norm_and_clipping_by_it(limit: float | None, tiny_config: Callable[..., TrainConfig]) -> None:
+    torch.manual_seed(0)
+    module = TranslationModule(tiny_config(f"optim.gradient_clip_norm={'null' if limit is None else limit}"), 300)
+    for parameter in module.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    before = torch.cat([p.grad.flatten() for p in module.parameters()])  # type: ignore[union-attr]
+    optimizer = torch.optim.Adam(module.parameters(), fused=True)
+    module.on_before_optimizer_step(optimizer)
+    after = torch.cat([p.grad.flatten() for p in module.parameters()])  # type: ignore[union-attr]
+    assert module.gradient_norm is not None
+    torch.testing.assert_close(module.gradient_norm, before.norm())
+    torch.testing.assert_close(after, before if limit is None else before * (limit / before.norm()), rtol=1e-4, atol=0)
+    assert optimizer.found_inf == 0  # type: ignore[attr-defined]
+
+
+def test_the_spread_is_that_of_the_steps_seen() -> None:
+    draw = random.Random(1)
+    losses = [5 + draw.gauss(0, 0.2) for _ in range(SPIKE_MEMORY)]
+    spread = Spread()
+    for number, loss in enumerate(losses):
+        assert spread.deviations(100.0) is None, number
+        spread.add(loss)
+    assert spread.mean == pytest.approx(statistics.fmean(losses))
+    assert spread.variance == pytest.approx(statistics.pvariance(losses))
+    assert spread.deviations(spread.mean + 3 * math.sqrt(spread.variance)) == pytest.approx(3)
+    for _ in range(20 * SPIKE_MEMORY):  # old steps are forgotten
+        spread.add(2 + draw.gauss(0, 0.1))
+    assert spread.mean == pytest.approx(2, abs=0.1) and math.sqrt(spread.variance) == pytest.approx(0.1, abs=0.05)
+
+
+def test_a_jump_of_the_loss_is_told_once(
+    tiny_config: Callable[..., TrainConfig],
+    small_data: PreparedData,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(guards, "SPIKE_MEMORY", 5)
+    loss_sum = TranslationModule._loss_sum
+
+    def jumping(self: TranslationModule, batch: Any, smoothing: float) -> torch.Tensor:
+        return loss_sum(self, batch, smoothing) * (10 if self.global_step == 7 else 1)
+
+    monkeypatch.setattr(TranslationModule, "_loss_sum", jumping)
+    config = tiny_config("optim.max_steps=9", "optim.learning_rate_scale=0.01")
+    outcome = fit.fit(config, small_data, tmp_path, logger=None, validation_bleu=None)
+    told = [line for line in capsys.readouterr().err.splitlines() if "jumped" in line]
+    assert outcome.loss_spikes == 1 and len(told) == 1
+    assert told[0].startswith("rpr-cli: step 8: the loss jumped to ") and "pairs of the token cache: " in told[0]

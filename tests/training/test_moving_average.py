@@ -1,0 +1,68 @@
+"""Checked here: the moving average against the sum written out over every step's weights; that it goes through a
+checkpoint unchanged; that validation sees it and training does not.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from rpr.config import TrainConfig
+from rpr.data.cache import PreparedData
+from rpr.errors import DataError
+from rpr.training import fit
+from rpr.training.averaging import checkpoints, model_weights, moving_average
+from rpr.training.module import TranslationModule
+
+DECAY = 0.8
+RECIPE = (
+    "optim.max_steps=6",
+    "optim.checkpoint_every_n_steps=1",
+    "optim.keep_checkpoints=9",
+    "optim.average_checkpoints=1",
+    "optim.validate_every_n_steps=4",
+)
+
+
+def test_it_is_the_weighted_sum_of_all_weights_so_far(
+    tiny_config: Callable[..., TrainConfig], small_data: PreparedData, tmp_path: Path
+) -> None:
+    config = tiny_config(*RECIPE, f"optim.ema_decay={DECAY}")
+    seen = []
+
+    def look(model: torch.nn.Module) -> float:
+        seen.append({name: weight.detach().clone() for name, weight in model.named_parameters()})
+        return 1.0
+
+    fit.fit(config, small_data, tmp_path / "run", logger=None, validation_bleu=look)
+    found = checkpoints(tmp_path / "run" / "checkpoints")
+    assert [step for step, _ in found] == [1, 2, 3, 4, 5, 6]
+    expected = dict(TranslationModule(config, len(small_data.vocabulary)).model.named_parameters())  # the first weights
+    for step, path in found:
+        weights = model_weights(path)
+        expected = {name: DECAY * expected[name] + (1 - DECAY) * weights[name] for name in expected}
+        kept = moving_average(path)
+        assert kept.keys() == expected.keys()
+        for name in expected:
+            torch.testing.assert_close(kept[name], expected[name].detach(), msg=lambda m, n=name: f"{n}: {m}")
+        if step == 4:  # validation translated with the average
+            assert all(torch.equal(seen[0][name], kept[name]) for name in kept)
+    # Training itself does not feel it, and a resumed run has the same average.
+    fit.fit(tiny_config(*RECIPE), small_data, tmp_path / "plain", logger=None, validation_bleu=None)
+    plain = model_weights(checkpoints(tmp_path / "plain" / "checkpoints")[-1][1])
+    assert all(torch.equal(model_weights(found[-1][1])[name], weight) for name, weight in plain.items())
+    (tmp_path / "cut" / "checkpoints").mkdir(parents=True)
+    shutil.copy(found[2][1], tmp_path / "cut" / "checkpoints")
+    fit.fit(config, small_data, tmp_path / "cut", logger=None, validation_bleu=None)
+    again = moving_average(checkpoints(tmp_path / "cut" / "checkpoints")[-1][1])
+    assert all(torch.equal(again[name], weight) for name, weight in moving_average(found[-1][1]).items())
+
+    weights, words = fit.averaged_weights(tmp_path / "run", 1, DECAY)
+    assert words == "moving average (decay 0.8) at step 6"
+    assert all(torch.equal(weights[name], again[name]) for name in again)
+    with pytest.raises(DataError, match=r"holds no moving average; it was written with optim\.ema_decay=null"):
+        fit.averaged_weights(tmp_path / "plain", 1, DECAY)
