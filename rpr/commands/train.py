@@ -10,13 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rpr.config import TrainConfig, of_a_record
+from rpr.config import HardwareConfig, TrainConfig, of_a_record
 from rpr.errors import ConfigError, RprError, RunError
 from rpr.results import provenance
 from rpr.results.record import RECORD_NAME, Record, Training, read_record, replace_file, write_record
 from rpr.results.record import Data as DataRecord
 
 JOB_NAME = "job.json"
+FAULT_EXIT, SIGNALLED = 2, 128  # exit codes: our own errors; above it, signals
 
 
 def run(config: TrainConfig, *, command: str, own_process: bool = False, run_dir: Path | None = None) -> Path:
@@ -39,14 +40,14 @@ def run(config: TrainConfig, *, command: str, own_process: bool = False, run_dir
         return run_dir
     if hardware.num_nodes > 1 and launch.slurm_place(hardware)[0] > 0:  # the first node keeps the books
         _prepare(config)
-        launch.run_worker("rpr.commands.train", run_dir / JOB_NAME, hardware)
+        _worker(run_dir / JOB_NAME, hardware)
         return run_dir
     job = _begin(config, command, run_dir)
     before = launch.stop_on_sigterm()
     try:
         _prepare(config)
         if own_process or hardware.num_ranks > 1:
-            launch.run_worker("rpr.commands.train", job, hardware)
+            _worker(job, hardware)
         else:
             work(config, run_dir)
     except BaseException as error:
@@ -65,6 +66,27 @@ def resume(run_dir: Path) -> Path:
 
     record = record_of(run_dir)
     return run(of_a_record(record.config), command=record.command, run_dir=run_dir.absolute())
+
+
+def _worker(job: Path, hardware: HardwareConfig) -> None:
+    """The work in processes of their own.
+
+    Raises:
+        RunError: they ended with an error; its text is what the record says, where they could still write it.
+    """
+    from rpr.training import launch
+
+    code = launch.run_worker("rpr.commands.train", job, hardware)
+    if code == 0:
+        return
+    record = read_record(job.parent / RECORD_NAME)
+    if code == FAULT_EXIT and record.error is not None:
+        raise RunError(record.error)
+    how = f"exit code {code}"
+    if code > SIGNALLED:
+        how = signal.Signals(code - SIGNALLED).name
+        how += ", which the system sends when it is out of memory" if how == "SIGKILL" else ""
+    raise RunError(f"the training process was ended by {how}; the same command goes on from the last checkpoint")
 
 
 def work(config: TrainConfig, run_dir: Path) -> None:
@@ -291,8 +313,7 @@ def main(job: Path) -> None:
     except BaseException as error:
         _after_a_failure(job.parent, error)
         if isinstance(error, RprError):
-            print(f"rpr-cli: {error}", file=sys.stderr)
-            raise SystemExit(2) from None
+            raise SystemExit(FAULT_EXIT) from None  # told by the process that waits for this one
         raise
 
 

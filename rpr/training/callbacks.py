@@ -18,6 +18,7 @@ from rpr.results.record import replace_file
 from rpr.training.guards import LOG_EVERY, Guard
 from rpr.training.module import ends_step, shell
 
+NOT_SHOWN = ("source_tokens_per_second", "train/gradient_norm_max")  # in the lines of a run without a terminal
 WARM_UP_STEPS = 10  # left out of every speed: allocators, caches and kernels settle in them
 
 
@@ -148,7 +149,7 @@ class Metrics(pl.Callback):
         if trainer.logger is not None:
             trainer.logger.log_metrics(row, step=step)
         if not sys.stderr.isatty():
-            shown = "  ".join(f"{name} {value:.4g}" for name, value in row.items() if "source" not in name)
+            shown = "  ".join(f"{name} {value:.4g}" for name, value in row.items() if name not in NOT_SHOWN)
             print(f"step {step}/{trainer.max_steps}  {shown}", file=sys.stderr, flush=True)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Sampler
 
 from rpr.config import TrainConfig
-from rpr.data.batches import Batch, TrainingBatches, TranslationDataset, evaluation_units
+from rpr.data.batches import NO_PAIRS, Batch, TrainingBatches, TranslationDataset, evaluation_units
 from rpr.data.cache import PreparedData
 
 
@@ -83,7 +83,9 @@ class TranslationData(pl.LightningDataModule):
         assert self.trainer is not None
         validation = self.data.split("validation")
         units = evaluation_units(validation, self.config.optim.max_tokens_per_unit)
-        return self._loader(validation, Shares(units, self.trainer.global_rank, self.trainer.world_size), workers=0)
+        world = self.trainer.world_size
+        units += [NO_PAIRS] * (-len(units) % world)  # Lightning wants a batch, and equally many, on every rank
+        return self._loader(validation, Shares(units, self.trainer.global_rank, world), workers=0)
 
     def _loader(self, split: Any, sampler: Sampler[Any], workers: int | None = None) -> DataLoader[Batch]:
         num_workers = self.config.hardware.num_workers if workers is None else workers

@@ -195,7 +195,7 @@ def _newest(folder: Path) -> Path | None:
 def _quieten() -> None:
     """Lightning's banners and adverts say nothing about a run; its warnings that do are kept."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    for name in ("pytorch_lightning", "lightning.pytorch", "pytorch_lightning.utilities.rank_zero"):
+    for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "pytorch_lightning.utilities.rank_zero"):
         logging.getLogger(name).setLevel(logging.ERROR)
     for message in (
         ".*does not have many workers.*",

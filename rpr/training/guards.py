@@ -177,7 +177,8 @@ class Guard(pl.Callback):
             _tell(trainer, f"{what}; no weight was changed, and the step is counted (optim.non_finite=skip)")
             return
         raise RunError(
-            f"{what}; {self._last_good()}; lower optim.learning_rate_scale, look at these pairs, or set optim.non_finite=skip"
+            f"{what}; {self._last_good()}; lower optim.learning_rate_scale, look at these pairs, "
+            "or set optim.non_finite=skip"
         )
 
     def _last_good(self) -> str:

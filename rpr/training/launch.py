@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from rpr.config import HardwareConfig
-from rpr.errors import ConfigError, RunError
+from rpr.errors import ConfigError
 
 _RANK_VARIABLES = (
     "LOCAL_RANK",
@@ -33,12 +33,12 @@ NODES_WAIT_SECONDS = 3600  # for each other: the first may be preparing the corp
 SIGTERM_EXIT = 128 + signal.SIGTERM
 
 
-def run_worker(module: str, job: Path, hardware: HardwareConfig) -> None:
-    """Run `python -m <module> <job>` on as many ranks as the hardware has, and wait for it.
+def run_worker(module: str, job: Path, hardware: HardwareConfig) -> int:
+    """Run `python -m <module> <job>` on as many ranks as the hardware has, and wait for it: the exit code, that of the
+    rank that failed first, as a shell counts them (above 128: by a signal).
 
     Raises:
         ConfigError: several nodes, and neither torchrun nor SLURM has started this process on each.
-        RunError: a process ended with an error.
     """
     command = [sys.executable, "-m", module, str(job)]
     environment = {name: value for name, value in os.environ.items() if name not in _RANK_VARIABLES}
@@ -46,8 +46,7 @@ def run_worker(module: str, job: Path, hardware: HardwareConfig) -> None:
         command = [sys.executable, "-m", "rpr.training.launch", *_torchrun(hardware), "-m", module, str(job)]
         environment.setdefault("OMP_NUM_THREADS", str(hardware.threads or 1))
     code = _wait(command, environment)
-    if code:
-        raise RunError(f"the training process ended with exit code {code}; its message stands above")
+    return code if code >= 0 else 128 - code
 
 
 def _torchrun(hardware: HardwareConfig) -> list[str]:

@@ -92,15 +92,15 @@ class TranslationModule(pl.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         loss_sum = self._loss_sum(batch, smoothing=0.0)
-        self.validation_sums.append(
-            torch.stack([loss_sum.double(), loss_sum.new_tensor(batch.num_target_tokens).double()])
-        )
+        self.validation_loss_sum += loss_sum
+        self.validation_tokens += batch.num_target_tokens
 
     def on_validation_epoch_start(self) -> None:
-        self.validation_sums: list[Tensor] = []
+        self.validation_loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.validation_tokens = 0  # a rank may have no unit of a small split
 
     def on_validation_epoch_end(self) -> None:
-        total = torch.stack(self.validation_sums).sum(dim=0)
+        total = torch.stack([self.validation_loss_sum, self.validation_loss_sum.new_tensor(self.validation_tokens)])
         total = self.trainer.strategy.reduce(total, reduce_op="sum")
         loss = float(total[0] / total[1])
         if not math.isfinite(loss):  # on every rank alike, and before anything is translated with such weights

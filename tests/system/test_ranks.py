@@ -1,0 +1,227 @@
+"""Checked here: what becomes of the processes of a run with two ranks and their loader workers when one of them is
+ended in every way; that the ranks of two nodes find each other; and that one device with eight micro-batches, two with
+four and eight with one learn the same weights, in float64.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from rpr.config import TrainConfig
+from rpr.results.record import Record, read_record
+from rpr.training.averaging import checkpoints, model_weights
+
+SCRIPT = Path(sys.executable).with_name("rpr-cli")
+ENDLESS = (
+    "hardware=2xcpu",
+    "hardware.num_workers=1",
+    "optim.max_steps=100000",
+    "optim.units_per_step=2",
+    "optim.checkpoint_every_n_steps=20",
+    "optim.validate_every_n_steps=100000",
+)
+
+
+def started(arguments: list[str], mark: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RPR_TEST_MARK": mark}
+    return subprocess.Popen(
+        [SCRIPT, "train", *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+
+
+def family(mark: str) -> dict[int, str]:
+    """The living processes that have the mark in their environment, with their command lines."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"RPR_TEST_MARK={mark}".encode() not in (folder / "environ").read_bytes():
+                continue
+            if ") Z " in (folder / "stat").read_text():  # dead, only not yet waited for
+                continue
+            found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
+        except OSError:  # gone meanwhile
+            continue
+    return found
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return condition()
+
+
+def one_of(mark: str, words: str) -> int:
+    return next(pid for pid, line in family(mark).items() if words in line)
+
+
+def the_command(process: subprocess.Popen[bytes], mark: str) -> int:
+    return process.pid
+
+
+def torchrun(process: subprocess.Popen[bytes], mark: str) -> int:
+    return one_of(mark, "rpr.training.launch")
+
+
+def a_rank(process: subprocess.Popen[bytes], mark: str) -> int:
+    return one_of(mark, "-u -m rpr.commands.train")
+
+
+WAYS = [
+    pytest.param(the_command, signal.SIGKILL, -signal.SIGKILL, id="the command killed"),
+    pytest.param(the_command, signal.SIGTERM, 143, id="the command terminated", marks=pytest.mark.slow),
+    pytest.param(the_command, signal.SIGINT, 130, id="Ctrl-C", marks=pytest.mark.slow),
+    pytest.param(torchrun, signal.SIGKILL, 2, id="torchrun killed", marks=pytest.mark.slow),
+    pytest.param(a_rank, signal.SIGKILL, 2, id="a rank killed", marks=pytest.mark.slow),
+    pytest.param(a_rank, signal.SIGTERM, 2, id="a rank terminated", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and dying with a parent is Linux's")
+@pytest.mark.parametrize("whom, how, expected", WAYS)
+def test_no_process_outlives_the_run(
+    whom: Callable[[subprocess.Popen[bytes], str], int],
+    how: signal.Signals,
+    expected: int,
+    tiny: list[str],
+    tiny_config: Callable[..., TrainConfig],
+    small_data: object,
+) -> None:
+    mark = uuid.uuid4().hex
+    config = tiny_config(*ENDLESS)
+    run_dir = Path(config.runs_dir) / config.run_dir_name
+    process = started([*tiny, *ENDLESS], mark)
+    try:
+        assert wait_for(lambda: len(checkpoints(run_dir / "checkpoints")) > 1, 120), process.poll()
+        assert len(family(mark)) >= 6  # the command, torchrun, two ranks, a loader worker of each
+        os.kill(whom(process, mark), how)
+        assert process.wait(40) == expected
+        assert wait_for(lambda: not family(mark), 15), family(mark)
+    finally:
+        for pid in family(mark):
+            os.kill(pid, signal.SIGKILL)
+    assert process.stderr is not None
+    told = process.stderr.read().decode()
+    if whom is the_command:  # a loader worker may complain of its rank's death
+        assert "Traceback" not in told, told
+    record = read_record(run_dir / "record.json")
+    if whom is the_command and how == signal.SIGKILL:
+        assert record.status == "running" and record.outcome is not None and "or killed" in record.outcome
+    elif whom is the_command:
+        assert (record.status, record.error) == (
+            "failed",
+            "interrupted; the same command goes on from the last checkpoint",
+        )
+    else:
+        assert record.status == "failed"
+        assert record.error is not None and record.error.startswith("the training process was ended by SIG")
+        assert told.splitlines()[-1] == f"rpr-cli: {record.error}"
+
+
+def final(tiny_config: Callable[..., TrainConfig], *overrides: str) -> tuple[Record, dict[str, torch.Tensor]]:
+    config = tiny_config(*overrides)
+    run_dir = Path(config.runs_dir) / config.run_dir_name
+    step, path = checkpoints(run_dir / "checkpoints")[-1]
+    assert step == config.optim.max_steps
+    return read_record(run_dir / "record.json"), model_weights(path)
+
+
+SHARED = (
+    "hardware.precision=64",
+    "hardware.threads=1",
+    "optim.units_per_step=8",
+    "optim.max_steps=6",
+    "optim.warmup_steps=4",
+    "model.dropout=0",  # whose draws are each rank's own
+    "position.clip_distance=3",
+    "evaluation.test_splits=[]",
+)
+
+
+@pytest.mark.slow
+def test_one_two_and_eight_devices_learn_the_same(
+    tiny: list[str], tiny_config: Callable[..., TrainConfig], small_data: object
+) -> None:
+    results = {}
+    for devices in (1, 2, 8):
+        overrides = [*SHARED, "hardware=2xcpu", f"hardware.devices={devices}"]
+        process = started([*tiny, *overrides], "none")
+        assert process.wait(280) == 0, process.stderr and process.stderr.read()
+        record, results[devices] = final(tiny_config, *overrides)
+        assert record.training is not None and record.steps == 6
+    assert any(weight.dtype == torch.float64 for weight in results[1].values())
+    for devices in (2, 8):
+        for name, weight in results[1].items():
+            # Adam divides by the root of the second moment: rounding in gradients near zero comes out magnified.
+            torch.testing.assert_close(
+                results[devices][name], weight, rtol=0, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}"
+            )
+
+
+@pytest.mark.slow
+def test_two_nodes_find_each_other(
+    tiny: list[str], tiny_config: Callable[..., TrainConfig], small_data: object, tmp_path: Path
+) -> None:
+    """torchrun on each of two nodes, both here: the command that the refusal of hardware.num_nodes names."""
+    overrides = ["hardware.num_nodes=2", "optim.units_per_step=2", "optim.max_steps=6", "evaluation.test_splits=[]"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=2",
+        "--nproc-per-node=1",
+        "--rdzv-backend=c10d",
+    ]
+    torchrun += [f"--rdzv-endpoint=localhost:{29500 + os.getpid() % 400}", "--rdzv-id=1", "-m", "rpr.app", "train"]
+    nodes = [
+        subprocess.Popen([*torchrun, *tiny, *overrides], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    assert [node.wait(120) for node in nodes] == [0, 0], [node.stderr and node.stderr.read() for node in nodes]
+    record, _ = final(tiny_config, *overrides)
+    assert (record.status, record.steps) == ("finished", 6)
+
+
+@pytest.mark.slow
+def test_two_nodes_of_a_slurm_job(tiny: list[str], tiny_config: Callable[..., TrainConfig], small_data: object) -> None:
+    """What submitit starts once on each node, with the variables that SLURM sets there; both nodes are this machine."""
+    overrides = ["hardware.num_nodes=2", "optim.units_per_step=2", "optim.max_steps=8", "evaluation.test_splits=[]"]
+    job = {
+        "SUBMITIT_EXECUTOR": "slurm",
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_NTASKS": "2",
+        "SLURM_JOB_NODELIST": "localhost",
+    }
+    nodes = [
+        subprocess.Popen(
+            [SCRIPT, "train", *tiny, *overrides],
+            env={**os.environ, **job, "SLURM_NODEID": str(node), "SLURM_PROCID": str(node)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        for node in (1, 0)
+    ]
+    assert [node.wait(120) for node in nodes] == [0, 0], [node.stderr and node.stderr.read() for node in nodes]
+    record, _ = final(tiny_config, *overrides)
+    assert (record.status, record.steps) == ("finished", 8)
+
+
+@pytest.mark.slow
+def test_torchrun_with_another_number_of_processes_is_refused(tiny: list[str]) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    told = subprocess.run([*torchrun, "-m", "rpr.app", "train", *tiny], capture_output=True, text=True)
+    assert told.returncode != 0
+    assert "rpr-cli: hardware=cpu: torchrun started 2 processes for 1 nodes of 1 devices; set" in told.stderr

@@ -1,0 +1,65 @@
+"""Checked here: the words with which torchrun is started on one node and on each of several, and what is refused;
+tests/system/test_ranks.py starts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rpr.config import TrainConfig
+from rpr.errors import ConfigError
+from rpr.training import launch, runtime
+
+IN_A_JOB = {
+    "SUBMITIT_EXECUTOR": "slurm",
+    "SLURM_JOB_ID": "41234",
+    "SLURM_JOB_NUM_NODES": "4",
+    "SLURM_NODEID": "2",
+    "SLURM_JOB_NODELIST": "gpu[07-09],gpu12",
+}
+
+
+@pytest.fixture
+def nodes(tiny_config: Callable[..., TrainConfig]) -> TrainConfig:
+    return tiny_config("hardware=8xgpu", "hardware.num_nodes=4", "optim.units_per_step=8")
+
+
+def test_one_node(tiny_config: Callable[..., TrainConfig]) -> None:
+    flags = launch._torchrun(tiny_config("hardware=2xcpu", "optim.units_per_step=2").hardware)
+    assert flags == ["--standalone", "--nproc-per-node=2", "--max-restarts=0"]
+
+
+def test_several_nodes_of_a_slurm_job(nodes: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in IN_A_JOB.items():
+        monkeypatch.setenv(name, value)
+    flags = launch._torchrun(nodes.hardware)
+    assert {"--nnodes=4", "--nproc-per-node=8", "--rdzv-backend=c10d", "--rdzv-id=41234"} <= set(flags)
+    assert "--rdzv-endpoint=gpu07:21234" in flags
+    assert any("is_host=0," in flag for flag in flags)
+    monkeypatch.setenv("SLURM_NODEID", "0")
+    assert any("is_host=1," in flag for flag in launch._torchrun(nodes.hardware))
+
+
+@pytest.mark.parametrize("in_a_job_of", [None, "2"])
+def test_several_nodes_that_nobody_started(
+    in_a_job_of: str | None, nodes: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if in_a_job_of is not None:
+        for name, value in {**IN_A_JOB, "SLURM_JOB_NUM_NODES": in_a_job_of}.items():
+            monkeypatch.setenv(name, value)
+    with pytest.raises(
+        ConfigError, match=r"^hardware\.num_nodes: 4 nodes are started by SLURM .*torchrun --nnodes 4 --n"
+    ):
+        launch._torchrun(nodes.hardware)
+
+
+def test_as_many_processes_as_devices(nodes: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    runtime.check_world(nodes.hardware)
+    monkeypatch.setenv("WORLD_SIZE", "16")
+    with pytest.raises(
+        ConfigError, match=r"torchrun started 16 processes for 4 nodes of 8 devices; set hardware\.num_n"
+    ):
+        runtime.check_world(nodes.hardware)
