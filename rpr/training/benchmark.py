@@ -107,8 +107,9 @@ def _training_step(config: BenchConfig, position: PositionConfig, source: Tensor
 
     def step() -> None:
         with _autocast(config.hardware, source.device):
-            logits = model.logits(model(source, target)).flatten(0, 1).float()
-            loss = label_smoothed_loss(logits, target.flatten(), config.optim.label_smoothing) / target.numel()
+            hidden = model(source, target).flatten(0, 1)
+            smoothing = config.optim.label_smoothing
+            loss = label_smoothed_loss(hidden, model.embedding_VM, target.flatten(), smoothing) / target.numel()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)  # so that a step's memory holds its own gradients alone

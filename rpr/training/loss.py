@@ -1,19 +1,76 @@
-"""Label-smoothed cross entropy."""
+"""Label-smoothed cross entropy, from hidden states: the scores over the vocabulary never stand whole."""
 
-# Shape suffixes: N target pieces, V vocabulary.
+# Shape suffixes: N target pieces, M model width, V vocabulary, C the rows of a part.
 
 from __future__ import annotations
 
-import torch.nn.functional as F
+from typing import Any
+
+import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+# Rows of scores at once: enough for the products' efficiency, few enough that a part of them, (C, V), stays small.
+# On a CPU (V = 8,000 and 32,768) this takes half the time of all scores, their log-softmax and its gradient in turn.
+PART_ROWS = 1024
+PART_BYTES = 128 * 2**20
 
 
-def label_smoothed_loss(logits_NV: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
-    """Sum over N of the cross entropy against 1 - smoothing on the target, smoothing / (V - 1) on each other piece.
+def label_smoothed_loss(hidden_NM: Tensor, embedding_VM: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
+    """Sum over N of the cross entropy of softmax(hidden embedding^T) against 1 - smoothing on the target and
+    smoothing / (V - 1) on each other piece.
 
-    tensor2tensor's form. torch spreads its own smoothing e over all V pieces, the target included; the two are equal
-    for e = smoothing * V / (V - 1).
+    tensor2tensor's form. Scores are float32, or float64 where the inputs are. With gradients, both are computed at
+    once, in the forward pass, part by part; they cannot be differentiated again.
     """
-    vocabulary_size = logits_NV.shape[-1]
-    spread_over_all = smoothing * vocabulary_size / (vocabulary_size - 1)
-    return F.cross_entropy(logits_NV, targets_N, label_smoothing=spread_over_all, reduction="sum")
+    total: Tensor = _ProjectedLoss.apply(hidden_NM, embedding_VM, targets_N, smoothing)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _ProjectedLoss(torch.autograd.Function):
+    """With e = smoothing / (V - 1) and w = 1 - smoothing - e, the loss of a row is
+
+        logsumexp(scores) - w scores[target] - e sum(scores)
+
+    and its gradient by the scores softmax - w onehot(target) - e. The last term is the same for every piece, so it
+    meets the products as one sum over the embedding and one over the rows, never as a matrix.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden_NM: Tensor, embedding_VM: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
+        vocabulary_size = embedding_VM.shape[0]
+        other = smoothing / (vocabulary_size - 1)
+        target = 1 - smoothing - other
+        wide = torch.float64 if embedding_VM.dtype == torch.float64 else torch.float32
+        embedding_sum_M = embedding_VM.sum(dim=0)
+        wanted = any(ctx.needs_input_grad[:2])
+        grad_hidden_NM = torch.empty_like(hidden_NM, dtype=wide) if wanted else None
+        grad_embedding_VM = torch.zeros_like(embedding_VM) if wanted else None
+        total = torch.zeros((), dtype=wide, device=hidden_NM.device)
+        rows = max(1, min(PART_ROWS, PART_BYTES // (4 * vocabulary_size)))
+        for start in range(0, hidden_NM.shape[0], rows):
+            part = slice(start, start + rows)
+            hidden_CM, targets_C1 = hidden_NM[part], targets_N[part, None]
+            scores_CV = (hidden_CM @ embedding_VM.T).to(wide)
+            of_target_C1 = scores_CV.gather(1, targets_C1)
+            largest_C1 = scores_CV.amax(dim=1, keepdim=True)
+            powers_CV = scores_CV.sub_(largest_C1).exp_()  # softmax, but for the division by their sum
+            sum_C1 = powers_CV.sum(dim=1, keepdim=True)
+            total += (largest_C1 + sum_C1.log() - target * of_target_C1).sum()
+            total -= other * (hidden_CM.to(wide) @ embedding_sum_M.to(wide)).sum()
+            if grad_hidden_NM is None or grad_embedding_VM is None:
+                continue
+            expected_CM = (powers_CV @ embedding_VM) / sum_C1
+            grad_hidden_NM[part] = expected_CM - target * embedding_VM[targets_C1[:, 0]] - other * embedding_sum_M
+            powers_CV.scatter_add_(1, targets_C1, -target * sum_C1)  # one cell of each row: no two meet
+            grad_embedding_VM += powers_CV.T @ (hidden_CM / sum_C1)
+        if grad_embedding_VM is not None:
+            grad_embedding_VM -= other * hidden_NM.sum(dim=0)
+        ctx.save_for_backward(grad_hidden_NM, grad_embedding_VM)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        grad_hidden_NM, grad_embedding_VM = ctx.saved_tensors
+        return grad_hidden_NM * grad_total, grad_embedding_VM * grad_total, None, None

@@ -111,13 +111,12 @@ class TranslationModule(pl.LightningModule):
 
     def _loss_sum(self, batch: Batch, smoothing: float) -> Tensor:
         hidden_BTM = self.model(batch.source_BS, batch.target_input_BT)
-        real_BT = batch.target_output_BT != self.model.shape.pad
-        # Only real positions meet the vocabulary: padding would cost a row of V logits each.
-        logits_NV = self.model.logits(hidden_BTM[real_BT])
-        if logits_NV.shape[0] == 0:  # an empty share of a step: a zero that every parameter can be asked about
-            nothing: Tensor = hidden_BTM.sum() * 0.0
-            return nothing
-        return label_smoothed_loss(logits_NV.float(), batch.target_output_BT[real_BT], smoothing)
+        # Only real positions meet the vocabulary: padding would cost a row of V scores each. Their number is known, so
+        # that finding them does not wait for a GPU.
+        targets_P = batch.target_output_BT.flatten()
+        real_N = torch.nonzero_static(targets_P != self.model.shape.pad, size=batch.num_target_tokens)[:, 0]
+        hidden_NM = hidden_BTM.flatten(0, 1).index_select(0, real_N)
+        return label_smoothed_loss(hidden_NM, self.model.embedding_VM, targets_P[real_N], smoothing)
 
     def configure_optimizers(self) -> Any:
         optim = self.config.optim

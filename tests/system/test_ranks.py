@@ -9,10 +9,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,51 +31,22 @@ ENDLESS = (
 )
 
 
-def started(arguments: list[str], mark: str) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RPR_TEST_MARK": mark}
+def started(arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [SCRIPT, "train", *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
 
 
-def family(mark: str) -> dict[int, str]:
-    """The living processes that have the mark in their environment, with their command lines."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"RPR_TEST_MARK={mark}".encode() not in (folder / "environ").read_bytes():
-                continue
-            if ") Z " in (folder / "stat").read_text():  # dead, only not yet waited for
-                continue
-            found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
-        except OSError:  # gone meanwhile
-            continue
-    return found
-
-
-def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.1)
-    return condition()
-
-
-def one_of(mark: str, words: str) -> int:
-    return next(pid for pid, line in family(mark).items() if words in line)
-
-
-def the_command(process: subprocess.Popen[bytes], mark: str) -> int:
+def the_command(process: subprocess.Popen[bytes], family: Any) -> int:
     return process.pid
 
 
-def torchrun(process: subprocess.Popen[bytes], mark: str) -> int:
-    return one_of(mark, "rpr.training.launch")
+def torchrun(process: subprocess.Popen[bytes], family: Any) -> int:
+    return int(family.one("rpr.training.launch"))
 
 
-def a_rank(process: subprocess.Popen[bytes], mark: str) -> int:
-    return one_of(mark, "-u -m rpr.commands.train")
+def a_rank(process: subprocess.Popen[bytes], family: Any) -> int:
+    return int(family.one("-u -m rpr.commands.train"))
 
 
 WAYS = [
@@ -92,26 +62,23 @@ WAYS = [
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and dying with a parent is Linux's")
 @pytest.mark.parametrize("whom, how, expected", WAYS)
 def test_no_process_outlives_the_run(
-    whom: Callable[[subprocess.Popen[bytes], str], int],
+    whom: Callable[[subprocess.Popen[bytes], Any], int],
     how: signal.Signals,
     expected: int,
     tiny: list[str],
     tiny_config: Callable[..., TrainConfig],
     small_data: object,
+    family: Any,
+    wait_for: Callable[[Callable[[], bool], float], bool],
 ) -> None:
-    mark = uuid.uuid4().hex
     config = tiny_config(*ENDLESS)
     run_dir = Path(config.runs_dir) / config.run_dir_name
-    process = started([*tiny, *ENDLESS], mark)
-    try:
-        assert wait_for(lambda: len(checkpoints(run_dir / "checkpoints")) > 1, 120), process.poll()
-        assert len(family(mark)) >= 6  # the command, torchrun, two ranks, a loader worker of each
-        os.kill(whom(process, mark), how)
-        assert process.wait(40) == expected
-        assert wait_for(lambda: not family(mark), 15), family(mark)
-    finally:
-        for pid in family(mark):
-            os.kill(pid, signal.SIGKILL)
+    process = started([*tiny, *ENDLESS], family.environment)
+    assert wait_for(lambda: len(checkpoints(run_dir / "checkpoints")) > 1, 120), process.poll()
+    assert len(family.living()) >= 6  # the command, torchrun, two ranks, a loader worker of each
+    os.kill(whom(process, family), how)
+    assert process.wait(40) == expected
+    assert wait_for(lambda: not family.living(), 15), family.living()
     assert process.stderr is not None
     told = process.stderr.read().decode()
     if whom is the_command:  # a loader worker may complain of its rank's death
@@ -157,7 +124,7 @@ def test_one_two_and_eight_devices_learn_the_same(
     results = {}
     for devices in (1, 2, 8):
         overrides = [*SHARED, "hardware=2xcpu", f"hardware.devices={devices}"]
-        process = started([*tiny, *overrides], "none")
+        process = started([*tiny, *overrides], {**os.environ})
         assert process.wait(280) == 0, process.stderr and process.stderr.read()
         record, results[devices] = final(tiny_config, *overrides)
         assert record.training is not None and record.steps == 6

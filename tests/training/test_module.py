@@ -79,9 +79,8 @@ def test_the_gradient_of_a_step_does_not_depend_on_its_cutting(
         for number, spec in enumerate(specs):
             (module.training_step(dataset[spec], number) / accumulate / ranks).backward()
     for name, parameter in module.named_parameters():
-        # The logits pass through float32 on purpose; everything else here is float64.
         torch.testing.assert_close(
-            parameter.grad, expected[name], rtol=1e-4, atol=1e-7, msg=lambda m, n=name: f"{n}: {m}"
+            parameter.grad, expected[name], rtol=1e-9, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}"
         )
 
 

@@ -1,0 +1,68 @@
+"""Processes of the command line, looked at from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+
+class Family:
+    """All living processes that descend from one command: they have its mark in their environment."""
+
+    def __init__(self) -> None:
+        self.mark = uuid4().hex
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For the command."""
+        return {**os.environ, "OMP_NUM_THREADS": "1", "RPR_TEST_MARK": self.mark}
+
+    def living(self) -> dict[int, str]:
+        """Process numbers with command lines."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"RPR_TEST_MARK={self.mark}".encode() not in (folder / "environ").read_bytes():
+                    continue
+                if ") Z " in (folder / "stat").read_text():  # dead, only not yet waited for
+                    continue
+                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
+            except OSError:  # gone meanwhile
+                continue
+        return found
+
+    def one(self, words: str) -> int:
+        """One whose command line has these words."""
+        return next(pid for pid, line in self.living().items() if words in line)
+
+    def kill(self) -> None:
+        for pid in self.living():
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def family() -> Iterator[Family]:
+    processes = Family()
+    yield processes
+    processes.kill()
+
+
+@pytest.fixture(scope="session")
+def wait_for() -> Callable[[Callable[[], bool], float], bool]:
+    """Whether a condition came true within some seconds."""
+
+    def wait(condition: Callable[[], bool], seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if condition():
+                return True
+            time.sleep(0.002)
+        return condition()
+
+    return wait
