@@ -357,9 +357,15 @@ class TranslateConfig(Section):
 
 
 class PrepareConfig(Section):
-    """rpr-cli prepare."""
+    """rpr-cli prepare. `optim` says what the batches are that `loader` measures; None is one process for each core."""
 
     data: DataConfig
+    optim: OptimConfig
+    processes: PositiveInt | None
+    loader: bool
+    batches: PositiveInt
+    copies: PositiveInt | None
+    format: Literal["table", "json"]
     runs_dir: str
 
 

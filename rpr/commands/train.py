@@ -156,6 +156,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
                 }
             ),
         )
+        tracking.log_artifacts(logger, run_dir)
         failed = False
     finally:
         tracking.finish(logger, summary, failed=failed)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 LEVELS = 2**16
 
@@ -27,11 +30,37 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu":
             return F.dropout(x, self.p)
+        return self.add(x.new_zeros(()).expand_as(x), x)
+
+    def add(self, residual: Tensor, x: Tensor) -> Tensor:
+        """residual + dropout(x), shapes alike; on a CPU in one pass over the numbers."""
+        if not self.training or self.p == 0:
+            return residual + x
+        if x.device.type != "cpu":
+            return residual + F.dropout(x, self.p)
         dropped_levels = min(round(self.p * LEVELS), LEVELS - 1)  # a p next to 1 keeps one level: no division by 0
-        words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        levels = words.view(torch.int16)[: x.numel()].view(x.shape)
-        keep = (levels >= dropped_levels - LEVELS // 2).to(x.dtype)
-        return x * keep.mul_(LEVELS / (LEVELS - dropped_levels))
+        out: Tensor = _DropAndAdd.apply(residual, x, dropped_levels)  # type: ignore[no-untyped-call]
+        return out
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+class _DropAndAdd(torch.autograd.Function):
+    """residual + scale * keep * x, where keep is 0 for the numbers whose level is below `dropped_levels`, else 1."""
+
+    @staticmethod
+    def forward(ctx: Any, residual: Tensor, x: Tensor, dropped_levels: int) -> Tensor:
+        words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        levels = words.view(torch.int16)[: x.numel()].view(x.shape)
+        keep = torch.empty(x.shape, dtype=x.dtype)
+        torch.ge(levels, dropped_levels - LEVELS // 2, out=keep)
+        ctx.save_for_backward(keep)
+        ctx.scale = LEVELS / (LEVELS - dropped_levels)
+        return torch.addcmul(residual, x, keep, value=ctx.scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, None]:
+        (keep,) = ctx.saved_tensors
+        return grad_out, torch.addcmul(grad_out.new_zeros(()), grad_out, keep, value=ctx.scale), None

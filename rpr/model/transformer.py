@@ -134,7 +134,7 @@ class Residual(nn.Module):
         return normed
 
     def after(self, x_BTM: Tensor, sublayer_BTM: Tensor) -> Tensor:
-        summed: Tensor = x_BTM + self.dropout(sublayer_BTM)
+        summed: Tensor = self.dropout.add(x_BTM, sublayer_BTM)
         return summed if self.pre else self.norm(summed)
 
 

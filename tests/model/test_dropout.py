@@ -59,6 +59,23 @@ def test_the_gradient_is_the_mask_of_the_forward_pass():
     torch.testing.assert_close(x.grad * x.detach(), out.detach())
 
 
+@pytest.mark.parametrize("p", [0.0, 0.3])
+def test_a_sum_with_dropout_is_the_sum_of_both(p):
+    """Value and both gradients, with the same draw."""
+    residual, x = (torch.randn(6, 5, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    grad_out = torch.randn(6, 5, 4, dtype=torch.float64)
+    dropout = Dropout(p)
+    torch.manual_seed(11)
+    expected = residual + dropout(x)
+    torch.manual_seed(11)
+    found = dropout.add(residual, x)
+    torch.testing.assert_close(found, expected)
+    gradients = (torch.autograd.grad(out, [residual, x], grad_out) for out in (found, expected))
+    for mine, right in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, right)
+    assert torch.equal(dropout.eval().add(residual, x), residual + x)
+
+
 def test_nothing_happens_in_eval_nor_at_p_0():
     x = torch.randn(1000)
     assert torch.equal(Dropout(0.5).eval()(x), x)

@@ -1,0 +1,304 @@
+"""A W&B server for tests, on this machine's loopback: as much of its two protocols (GraphQL, and the stream of files)
+as the client speaks for runs, their resumption, `wandb sync`, artifacts and `wandb agent`. What arrives is kept as the
+real server shows it: one entry for each run, its history at the offsets that the client names.
+
+Each request is kept too; `hang` lets every later request wait, as a network does that swallows packets.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+KEY = "k" * 40
+ENTITY = "tester"
+
+
+@dataclass
+class Run:
+    """A run as the server has it."""
+
+    name: str
+    project: str
+    upserts: list[dict[str, Any]] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
+    exit_code: int | None = None
+    artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def last(self, name: str) -> Any:
+        """The newest value of a field that the client has sent and that is not empty."""
+        return next((upsert[name] for upsert in reversed(self.upserts) if upsert.get(name)), None)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        entries = json.loads(self.last("config") or "{}")
+        return {name: entry["value"] for name, entry in entries.items() if name != "_wandb"}
+
+    def forget_after(self, step: int) -> None:
+        """As if the later rows had never arrived."""
+        self.history = [row for row in self.history if row["_step"] <= step]
+        self.summary |= {"_step": step, "trainer/global_step": step}
+
+    def series(self, name: str) -> list[tuple[int, Any]]:
+        """(optimiser step, value) of each history row that has the value."""
+        return [(row["trainer/global_step"], row[name]) for row in self.history if name in row]
+
+
+class FakeWandb:
+    """The server; `with FakeWandb() as server:` runs it in a thread."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Run] = {}
+        self.requests: list[tuple[str, Any]] = []
+        self.uploads: dict[str, bytes] = {}
+        self.agent_jobs: list[dict[str, Any]] = []  # what agents are still told to run
+        self.sweep_command: list[str] = []
+        self._released = threading.Event()
+        self._released.set()
+        server = self
+
+        class Handler(_Handler):
+            fake = server
+
+        self._http = _QuietServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
+
+    def __enter__(self) -> FakeWandb:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gone: connections are refused from now on."""
+        if self._thread.is_alive():
+            self._http.shutdown()
+            self._thread.join()
+        self._http.server_close()
+        self._released.set()
+
+    def hang(self) -> None:
+        """Requests are accepted and never answered from now on."""
+        self._released.clear()
+
+    def answer_again(self) -> None:
+        """Later requests are answered; those that waited are dropped."""
+        self._released.set()
+
+    def environment(self) -> dict[str, str]:
+        """What makes a client talk to this server."""
+        return {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": KEY}
+
+    def wait_for(self, condition: Any, seconds: float = 20) -> None:
+        """Until a condition on this server holds.
+
+        Raises:
+            AssertionError: it did not in this time.
+        """
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, f"not seen; requests were {[name for name, _ in self.requests]}"
+            time.sleep(0.02)
+
+    # What the requests do.
+
+    def graphql(self, operation: str, variables: dict[str, Any]) -> dict[str, Any] | None:
+        match operation:
+            case "Viewer" | "ViewerInfo":
+                teams: dict[str, Any] = {"edges": []}
+                person = {"id": "v", "entity": ENTITY, "username": ENTITY, "email": "", "flags": "{}", "teams": teams}
+                return {"viewer": person, "serverInfo": {}}
+            case "ServerFeaturesQuery":
+                return {"serverInfo": {"features": []}}
+            case "RunResumeStatus":
+                return {"model": self._resume_status(variables)}
+            case "UpsertBucket":
+                return {"upsertBucket": self._upsert(variables)}
+            case "CreateRunFiles":
+                files = [{"name": name, "uploadUrl": f"{self.url}/store/{name}"} for name in variables["files"]]
+                return {"createRunFiles": {"runID": variables["run"], "uploadHeaders": [], "files": files}}
+            case "ArtifactType":
+                return {"project": None}  # whether one of this name exists already: no
+            case "CreateArtifact":
+                return {"createArtifact": {"artifact": self._artifact(variables["input"])}}
+            case "CreateArtifactManifest" | "UpdateArtifactManifest":
+                file = {"id": "f", "uploadUrl": f"{self.url}/store/manifest", "uploadHeaders": []}
+                name = operation[0].lower() + operation[1:]
+                return {name: {"artifactManifest": {"id": "m", "file": file}}}
+            case "CreateArtifactFiles":
+                edges = [
+                    {
+                        "node": {
+                            "storagePath": f"s/{spec['name']}",
+                            "uploadUrl": f"{self.url}/store/artifact/{spec['name']}",
+                            "uploadHeaders": [],
+                            "uploadMultipartUrls": None,
+                            "artifact": {"id": spec["artifactID"]},
+                        }
+                    }
+                    for spec in variables["input"]["artifactFiles"]
+                ]
+                return {"createArtifactFiles": {"files": {"edges": edges}}}
+            case "CommitArtifact":
+                return {"commitArtifact": {"artifact": {"id": variables["artifactID"], "digest": "d"}}}
+            case "CreateAgent":
+                return {"createAgent": {"agent": {"id": "agent"}}}
+            case "Heartbeat":
+                commands = [self.agent_jobs.pop(0)] if self.agent_jobs else []
+                return {"agentHeartbeat": {"agent": {"id": "agent"}, "commands": json.dumps(commands)}}
+            case "SweepWithRuns":
+                return {"project": {"sweep": _sweep(variables["sweep"], self.sweep_command)}}
+        return {}
+
+    def _run(self, name: str, project: str) -> Run:
+        return self.runs.setdefault(name, Run(name, project))
+
+    def _resume_status(self, variables: dict[str, Any]) -> dict[str, Any]:
+        run = self.runs.get(variables["name"])
+        bucket = None
+        if run is not None:
+            tail = [json.dumps(run.history[-1])] if run.history else []
+            bucket = {
+                "id": f"id-{run.name}",
+                "name": run.name,
+                "summaryMetrics": json.dumps(run.summary),
+                "displayName": run.last("displayName"),
+                "logLineCount": 0,
+                "historyLineCount": len(run.history),
+                "eventsLineCount": 0,
+                "historyTail": json.dumps(tail),
+                "eventsTail": "[]",
+                "config": run.last("config") or "{}",
+                "tags": run.last("tags") or [],
+                "notes": None,
+                "wandbConfig": '{"t": 1}',  # a run without it has not been started (a sweep's, made beforehand)
+            }
+        return {"id": "p", "name": variables["project"], "entity": {"id": "e", "name": ENTITY}, "bucket": bucket}
+
+    def _upsert(self, variables: dict[str, Any]) -> dict[str, Any]:
+        new = variables["name"] not in self.runs
+        run = self._run(variables["name"], variables.get("project") or "")
+        run.upserts.append(variables)
+        project = {"id": "p", "name": run.project, "entity": {"id": "e", "name": ENTITY}}
+        bucket = {
+            "id": f"id-{run.name}",
+            "name": run.name,
+            "displayName": run.last("displayName") or run.name,
+            "description": None,
+            "config": run.last("config") or "{}",
+            "sweepName": run.last("sweep"),
+            "project": project,
+            "historyLineCount": len(run.history),
+        }
+        return {"bucket": bucket, "inserted": new}
+
+    def _artifact(self, given: dict[str, Any]) -> dict[str, Any]:
+        self.runs[given["runName"]].artifacts[given["artifactCollectionName"]] = given
+        sequence = {"id": "q", "latestArtifact": None}
+        return {"id": given["clientID"], "state": "PENDING", "artifactSequence": sequence}
+
+    def stream(self, run: Run, document: dict[str, Any]) -> None:
+        files = document.get("files") or {}
+        if history := files.get("wandb-history.jsonl"):
+            lines = [json.loads(line) for line in history["content"]]
+            start = history["offset"]
+            run.history[start : start + len(lines)] = lines
+        if summary := files.get("wandb-summary.json"):
+            run.summary = json.loads(summary["content"][-1])
+        if document.get("complete"):
+            run.exit_code = document.get("exitcode")
+
+
+def _sweep(name: str, command: list[str]) -> dict[str, Any]:
+    config = f"method: grid\ncommand: {json.dumps(command)}\nparameters:\n  seed:\n    values: [2]\n"
+    return {
+        "id": "w",
+        "name": name,
+        "displayName": name,
+        "method": "grid",
+        "state": "RUNNING",
+        "description": None,
+        "bestLoss": None,
+        "config": config,
+        "controller": None,
+        "scheduler": None,
+        "createdAt": "2024-01-01T00:00:00",
+        "heartbeatAt": None,
+        "updatedAt": None,
+        "earlyStopJobRunning": False,
+        "runCount": 0,
+        "priorRuns": {"edges": []},
+        "runs": {"edges": []},
+    }
+
+
+class _QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away in the middle is what some tests are about."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    fake: FakeWandb
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+    def _body(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def _answer(self, document: Any) -> None:
+        if not self.fake._released.is_set():
+            self.fake._released.wait()
+            self.close_connection = True
+            return
+        body = json.dumps(document).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        self.fake.requests.append((f"GET {self.path}", None))
+        self._answer({})
+
+    def do_PUT(self) -> None:
+        body = self._body()
+        self.fake.requests.append((f"PUT {self.path}", len(body)))
+        self.fake.uploads[self.path.removeprefix("/store/")] = body
+        self._answer({})
+
+    def do_POST(self) -> None:
+        received = self._body()
+        if not self.fake._released.is_set() or self.path.startswith("/sdk/otel"):  # the client's own telemetry
+            self._answer({})
+            return
+        body = json.loads(received or b"{}")
+        if self.path == "/graphql":
+            name = body.get("operationName") or _operation(body["query"])
+            variables = body.get("variables") or {}
+            self.fake.requests.append((name, variables))
+            self._answer({"data": self.fake.graphql(name, variables)})
+            return
+        self.fake.requests.append((self.path, body))
+        parts = self.path.strip("/").split("/")
+        if parts[0] == "files" and parts[-1] == "file_stream":
+            self.fake.stream(self.fake._run(parts[3], parts[2]), body)
+        self._answer({})
+
+
+def _operation(query: str) -> str:
+    return query.replace("(", " ").replace("{", " ").split()[1]
