@@ -300,6 +300,14 @@ def _tell(run_dir: Path) -> None:
             f"  {training.steps_per_second:.3f} steps/s, {training.target_tokens_per_second:,.0f} target tokens/s "
             f"over {training.measured_steps} steps (without {training.excludes}) on {record.device}"
         )
+    if record.training is not None and record.training.padding_waste is not None:
+        skipped = record.training.skipped_steps
+        spikes = record.training.loss_spikes
+        print(
+            f"  padding {record.training.padding_waste:.1%} of the tokens"
+            + (f", {skipped} steps skipped" if skipped else "")
+            + (f", {spikes} jumps of the loss" if spikes else "")
+        )
 
 
 def main(job: Path) -> None:

@@ -60,6 +60,11 @@ def differences(records: Sequence[Record]) -> tuple[str, ...]:
     sets = sorted({score.test_set for run in records for score in run.scores if score.split == "test"})
     if sets and sets != [paper.TABLE2_TEST_SET]:
         found.append(f"test set: {', '.join(sets)}; the paper's Tables 2 and 3: {paper.TABLE2_TEST_SET}")
+    found += [
+        f"{run.name}: {run.training.skipped_steps} steps changed nothing, as their gradient was not finite"
+        for run in records
+        if run.training is not None and run.training.skipped_steps
+    ]
     found.append(f"BLEU: ours is sacreBLEU with its signature; the paper's: {paper.BLEU_KIND}")
     return tuple(found)
 

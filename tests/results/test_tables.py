@@ -221,6 +221,14 @@ def test_differences_from_the_paper_are_named(make):
         assert word in text
 
 
+def test_steps_that_were_left_out_are_named(make):
+    record = make()
+    skipped = record.training.model_copy(update={"skipped_steps": 3})
+    lines = one([record.model_copy(update={"training": skipped})]).differences
+    assert f"{record.name}: 3 steps changed nothing, as their gradient was not finite" in lines
+    assert not any("changed nothing" in line for line in one([record]).differences)
+
+
 def test_nothing_to_report_is_refused():
     with pytest.raises(RecordError, match="no run record to report; run `rpr-cli sweep"):
         position_tables([])

@@ -184,7 +184,7 @@ def rows_of(run_dir: Path) -> list[dict[str, Any]]:
 def test_the_metrics_of_a_resumed_run_are_those_of_the_uninterrupted_one(
     config: TrainConfig, small_data: PreparedData, whole: Path, tmp_path: Path
 ) -> None:
-    """Rows after the checkpoint are forgotten, a line cut by a kill too; a loss averaged over both parts is the same."""
+    """Rows after the checkpoint are forgotten, a line cut by a kill too; a mean over both parts is the same."""
     run_dir = cut(whole, tmp_path / "cut", 8)
     lines = (whole / "metrics.jsonl").read_text()
     (run_dir / "metrics.jsonl").write_text(lines + '{"step": 12, "val')

@@ -1,6 +1,6 @@
-"""Checked here: what a step whose gradient is not finite does (stop: the message, the file of pairs, the checkpoints that
-stay; skip: no weight and no moment of Adam moves, and the count is kept over a resume), the norm against torch's own
-over all gradients, clipping by it, and which losses count as jumps, against a plain mean and deviation.
+"""Checked here: what a step whose gradient is not finite does (stop: the message, the file of pairs, the checkpoints
+that stay; skip: no weight and no moment of Adam moves, and the count is kept over a resume), the norm against torch's
+own over all gradients, clipping by it, and which losses count as jumps, against a plain mean and deviation.
 """
 
 from __future__ import annotations
