@@ -1,43 +1,153 @@
-"""rpr-cli prepare: corpus -> vocabulary -> token cache."""
+"""rpr-cli prepare: corpus -> vocabulary -> token cache; and what that and its batches cost."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
 
 from rpr.config import PrepareConfig
-from rpr.data.cache import prepare
+from rpr.data.cache import PreparedData, cache_key, prepare
+from rpr.data.measure import measure_loader, measure_plan
+from rpr.data.workers import num_cores, peak_bytes
+from rpr.results.provenance import git_state, versions
 
 SECONDS_BETWEEN_LINES = 3
 
 
 def run(config: PrepareConfig) -> None:
-    data = prepare(config.data, progress(config.data.name))
-    print(data.directory)
-    synthetic = " (synthetic)" if data.meta.synthetic else ""
-    print(
-        f"  {data.meta.name}{synthetic}: vocabulary of {len(data.vocabulary)} pieces, "
-        f"{data.meta.dropped or 'no'} pairs dropped"
-    )
-    for name in data.splits:
-        split = data.split(name)
-        source, target = split.source_lengths, split.target_lengths
-        print(
-            f"  {name:<11} {len(split):>9,} pairs; pieces a sentence: "
-            f"source {source.mean():.1f} (longest {source.max()}), "
-            f"target {target.mean():.1f} (longest {target.max()})"
+    """Prepare, and print what there is as a table or as one JSON document."""
+    start = time.monotonic()
+    cache_key(config.data)  # digests of the corpus's files: seconds at the first time, remembered afterwards
+    digest_seconds = time.monotonic() - start
+    data = prepare(config.data, progress(config.data.name), config.processes)
+    document: dict[str, Any] = {
+        "cores": num_cores(),
+        "git": git_state().model_dump(),
+        "versions": versions(),
+        "config": config.model_dump(mode="json"),
+        "data": _data(data),
+        "seconds": time.monotonic() - start,
+        "cpu_seconds": sum(os.times()[:4]),  # of this process and of the workers that have ended
+        "digest_seconds": digest_seconds,
+        "peak_bytes": peak_bytes(),
+        "build": None,
+        "loader": None,
+        "copies": None,
+    }
+    if data.built is not None:
+        document["build"] = {"processes": data.built.processes, "worker_peak_bytes": data.built.peak_bytes}
+    if config.loader:
+        document["loader"] = asdict(
+            measure_loader(config.data, config.optim.max_tokens_per_unit, config.optim.units_per_step, config.batches)
         )
+    if config.copies:
+        document["copies"] = asdict(measure_plan(config.data, config.optim.max_tokens_per_unit, config.copies))
+    if config.format == "json":
+        print(json.dumps(document, indent=2))
+    else:
+        print(data.directory)
+        print(as_text(document))
+
+
+def _data(data: PreparedData) -> dict[str, Any]:
+    splits = {}
+    for name in data.splits:
+        sides = {"source": data.split(name).source_lengths, "target": data.split(name).target_lengths}
+        pieces = {
+            side: {"mean_pieces": float(lengths.mean()), "longest": int(lengths.max())}
+            for side, lengths in sides.items()
+        }
+        splits[name] = {"pairs": data.meta.counts[name], **pieces}
+    return {
+        "name": data.meta.name,
+        "synthetic": data.meta.synthetic,
+        "key": data.meta.key,
+        "vocabulary_size": len(data.vocabulary),
+        "dropped": data.meta.dropped,
+        "bytes": sum(data.meta.file_sizes.values()),
+        "splits": splits,
+    }
+
+
+def as_text(document: dict[str, Any]) -> str:
+    """The document in words."""
+    data, build, loader, copies = (document[part] for part in ("data", "build", "loader", "copies"))
+    synthetic = " (synthetic)" if data["synthetic"] else ""
+    lines = [
+        f"  {data['name']}{synthetic}: vocabulary of {data['vocabulary_size']} pieces, "
+        f"{data['dropped'] or 'no'} pairs dropped, {_bytes(data['bytes'])} on disk"
+    ]
+    for name, split in data["splits"].items():
+        sides = (
+            f"{side} {split[side]['mean_pieces']:.1f} (longest {split[side]['longest']})"
+            for side in ("source", "target")
+        )
+        lines.append(f"  {name:<11} {split['pairs']:>9,} pairs; pieces a sentence: {', '.join(sides)}")
+    if build is None:
+        lines.append(f"  it was ready: opened in {_duration(document['seconds'])}")
+    else:
+        line = f"  prepared in {_duration(document['seconds'])}; peak memory {_bytes(document['peak_bytes'])}"
+        if build["processes"] > 1:
+            line += f", of the largest of {build['processes']} workers {_bytes(build['worker_peak_bytes'])}"
+        lines.append(line)
+    if loader is not None:
+        lines += [
+            f"  loader: opened in {loader['open_seconds']:.2f} s, planned in {loader['plan_seconds']:.2f} s, "
+            f"first batch {loader['first_batch_seconds']:.2f} s later (imports: {loader['import_seconds']:.1f} s)",
+            f"  loader: {loader['batches_per_second']:,.0f} batches/s, {loader['tokens_per_second']:,.0f} source and "
+            f"target tokens/s; padding {loader['padding_waste']:.1%}; peak memory {_bytes(loader['peak_bytes'])}",
+        ]
+    if copies is not None:
+        lines.append(
+            f"  {copies['pairs']:,} pairs like these: plan {copies['plan_seconds']:.2f} s, an epoch's order "
+            f"{copies['order_seconds']:.2f} s; padding {copies['padding_waste']:.1%}; "
+            f"peak memory {_bytes(copies['peak_bytes'])}"
+        )
+    return "\n".join(lines)
 
 
 def progress(name: str) -> Callable[[int, int, str], None]:
-    """Tells on stderr how far a preparation is, every few seconds."""
-    shown_at = 0.0
+    """Tells on stderr how far a preparation is, every few seconds: on one line where that is a terminal."""
+    shown_at = started_at = 0.0
+    started_with = 0
+    doing = ""
 
     def tell(done: int, total: int, what: str) -> None:
-        nonlocal shown_at
-        if done == total or time.monotonic() - shown_at > SECONDS_BETWEEN_LINES:
-            shown_at = time.monotonic()
-            print(f"{name}: {what} {done:,}/{total:,}", file=sys.stderr, flush=True)
+        nonlocal shown_at, started_at, started_with, doing
+        now = time.monotonic()
+        if what != doing:
+            doing, started_at, started_with, shown_at = what, now, done, now if done == 0 else 0.0
+        if done < total and now - shown_at < SECONDS_BETWEEN_LINES:
+            return
+        shown_at = now
+        line = f"{name}: {what} {done:,}/{total:,}"
+        if done > started_with and now > started_at:
+            rate = (done - started_with) / (now - started_at)
+            line += f", {rate:,.0f} pairs/s"
+            if done < total:
+                line += f", {_duration((total - done) / rate)} left"
+        if sys.stderr.isatty():
+            print(f"\r{line}\x1b[K", end="" if done < total else "\n", file=sys.stderr, flush=True)
+        else:
+            print(line, file=sys.stderr, flush=True)
 
     return tell
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
+
+
+def _bytes(number: int) -> str:
+    return f"{number / 1e9:.2f} GB" if number >= 1e8 else f"{number / 1e6:.1f} MB"

@@ -1,3 +1,4 @@
 """Text to pieces to batches: corpus.py gives sentence pairs (from synthetic.py, line_files.py or hub.py), vocabulary.py
-pieces, cache.py stores them, batches.py groups them.
+pieces; build.py writes them, encode.py being what its workers.py do, and cache.py finds them again; plan.py and
+batches.py group them; measure.py says how fast.
 """

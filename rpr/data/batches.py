@@ -6,10 +6,7 @@ step is `units_per_step` units: what one update of the weights learns from; it b
 what one device takes at once. Devices share a step's units (or the rows of a unit), so hardware changes neither the
 pairs of a step nor the order of the steps.
 
-Units follow Tensor2Tensor: buckets by max(source, target) with EOS, boundaries growing by 1.1, budget // bucket length
-rows. Two things are tighter: a bucket's length is that of its longest pair, and inside a bucket pairs are kept near
-others of like skew (target against source length), in cells. Padding: 10% without cells, 5% with (30,000 pairs of
-lognormal lengths), 3% on Multi30k. Every epoch puts the same numbers of pairs of the same cells in the same places;
+How pairs become units is in plan.py. Every epoch puts the same numbers of pairs of the same cells in the same places;
 which pairs of a cell go where, and the order of the units, is drawn anew. So all epochs have equally many units, and
 finding any step costs one division and one epoch's order.
 
@@ -20,6 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,13 +26,13 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, Sampler
 
+from rpr.data.plan import Drawn, Plan, cut
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.errors import ConfigError
 
 Indices = NDArray[np.int64]
-FIRST_BOUNDARY = 8
-GROWTH = 1.1
+DRAWN_AHEAD_FROM = 1_000_000  # pairs; an order of fewer is drawn in a tenth of a second
 NO_PAIRS: Indices = np.empty(0, np.int64)
 
 
@@ -72,75 +70,6 @@ class Batch(NamedTuple):
     step_target_tokens: int
 
 
-def bucket_boundaries(longest: int) -> NDArray[np.int64]:
-    """Integers from 8, each 1.1 times the one before and at least one more, up to `longest` or just above."""
-    boundaries = [FIRST_BOUNDARY]
-    while boundaries[-1] < longest:
-        boundaries.append(max(boundaries[-1] + 1, int(boundaries[-1] * GROWTH)))
-    return np.asarray(boundaries, np.int64)
-
-
-def _cut(ends: Sequence[int], longest: Sequence[int], budget: int) -> NDArray[np.int64]:
-    """Where units start, for buckets that end at `ends` (positions, ascending) and hold lengths up to `longest`
-    (ascending).
-    """
-    starts = []
-    position = opened = shorter = 0
-    for end, length in zip(ends, longest, strict=True):
-        rows = max(1, budget // length)
-        # What the bucket before left over opens this one's first unit, unless that would split it, or pad it by half
-        # and more.
-        if position < opened and (opened - position >= rows or 2 * length > 3 * shorter):
-            starts.append(np.asarray([position], np.int64))
-            position = opened
-        full = (end - position) // rows
-        starts.append(position + rows * np.arange(full, dtype=np.int64))
-        position += rows * full
-        opened, shorter = end, length
-    if position < ends[-1]:
-        starts.append(np.asarray([position], np.int64))
-    return np.concatenate(starts)
-
-
-class _Plan:
-    """What is the same in every epoch: the cell of each pair, and where units start and end in the order by cell."""
-
-    def __init__(
-        self, source_lengths: NDArray[np.int32], target_lengths: NDArray[np.int32], max_tokens_per_unit: int
-    ) -> None:
-        longer = np.maximum(source_lengths, target_lengths)
-        boundaries = bucket_boundaries(int(longer.max()))
-        bucket_of = np.searchsorted(boundaries, np.arange(int(longer.max()) + 1)).astype(np.int64)
-        bucket = bucket_of[longer]
-        skew = (
-            bucket_of[target_lengths] - bucket_of[source_lengths]
-        )  # 0: both sides alike; the longer side is always in `bucket`
-        # Odd buckets run backwards, so that a unit reaching over a bucket's end meets pairs of like skew.
-        np.negative(skew, out=skew, where=bucket % 2 == 1)
-        skew += len(boundaries)
-        cell = bucket * (2 * len(boundaries) + 1) + skew
-        occupied = np.flatnonzero(np.bincount(cell))
-        assert len(occupied) <= 1 << 16, "cells are numbered in 16 bits"
-        rank = np.zeros(int(cell.max()) + 1, np.uint16)
-        rank[occupied] = np.arange(len(occupied))
-        self.cell = rank[
-            cell
-        ]  # (N,) uint16: numpy's stable sort of 16 bits is a radix sort, linear in N and the same on every machine
-        counts = np.bincount(bucket, minlength=len(boundaries))
-        longest = np.zeros(len(boundaries), np.int64)
-        np.maximum.at(longest, bucket, longer)
-        used = np.flatnonzero(counts)
-        self.starts = _cut(np.cumsum(counts)[used].tolist(), longest[used].tolist(), max_tokens_per_unit)
-        self.ends = np.append(self.starts[1:], len(longer))
-
-    def epoch(self, seed: int, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The order of the pairs (N,) and the order of the units, drawn for this epoch."""
-        draw = np.random.Generator(np.random.PCG64([seed, epoch]))
-        order = draw.permutation(len(self.cell))
-        order = order[np.argsort(self.cell[order], kind="stable")]
-        return order, draw.permutation(len(self.starts))
-
-
 class TrainingBatches(Sampler[BatchSpec]):
     """This rank's micro-batches, without end, from `start_step` on; for DataLoader(TranslationDataset(split),
     sampler=..., batch_size=None).
@@ -165,12 +94,13 @@ class TrainingBatches(Sampler[BatchSpec]):
         self.start_step = start_step
         self._units_per_step, self._seed, self._num_devices, self._rank = units_per_step, seed, num_devices, rank
         self._source_lengths, self._target_lengths = split.source_lengths, split.target_lengths
-        self._plan = _Plan(self._source_lengths, self._target_lengths, max_tokens_per_unit)
-        self._drawn: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
+        self._plan = Plan(self._source_lengths, self._target_lengths, max_tokens_per_unit)
+        self._drawn: Drawn | None = None
+        self._ahead: tuple[int, Future[Drawn]] | None = None
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_lock": None, "_drawn": None}
+        return {**self.__dict__, "_lock": None, "_drawn": None, "_ahead": None}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
@@ -191,12 +121,32 @@ class TrainingBatches(Sampler[BatchSpec]):
         assert step >= 0
         epoch, place = divmod(step, self.steps_in_epoch(0))
         with self._lock:  # a pin-memory or logging thread may ask too
-            if self._drawn is None or self._drawn[0] != epoch:
-                self._drawn = (epoch, *self._plan.epoch(self._seed, epoch))
-            _, order, unit_order = self._drawn
-        chosen = unit_order[place * self._units_per_step : (place + 1) * self._units_per_step]
-        units = [order[self._plan.starts[unit] : self._plan.ends[unit]] for unit in chosen]
+            drawn = self._draw(epoch)
+            if 2 * place > self.steps_in_epoch(epoch) and len(drawn.order) >= DRAWN_AHEAD_FROM:
+                self._draw_ahead(epoch + 1)
+        chosen = drawn.unit_order[place * self._units_per_step : (place + 1) * self._units_per_step]
+        units = [drawn.order[self._plan.starts[unit] : self._plan.ends[unit]].astype(np.int64) for unit in chosen]
         return units + [NO_PAIRS] * (self._units_per_step - len(units))
+
+    def _draw(self, epoch: int) -> Drawn:
+        if self._drawn is None or self._drawn.epoch != epoch:
+            self._drawn = None  # its memory is free for the new one
+            ahead, self._ahead = self._ahead, None
+            self._drawn = ahead[1].result() if ahead and ahead[0] == epoch else self._plan.epoch(self._seed, epoch)
+        return self._drawn
+
+    def _draw_ahead(self, epoch: int) -> None:
+        """Draw in a thread, so that the steps between two epochs need not wait (3 seconds for 36 million pairs)."""
+        if self._ahead is None or self._ahead[0] != epoch:
+            executor = ThreadPoolExecutor(1)
+            self._ahead = epoch, executor.submit(self._plan.epoch, self._seed, epoch)
+            executor.shutdown(wait=False)
+
+    def padding_waste(self) -> float:
+        """As the function padding_waste, over all units of the first epoch; other epochs differ in its last digits."""
+        with self._lock:
+            order = self._draw(0).order
+        return self._plan.padding_waste(order, self._source_lengths, self._target_lengths)
 
     def step_specs(self, step: int) -> list[BatchSpec]:
         """This rank's `accumulate` micro-batches of a step."""
@@ -241,7 +191,7 @@ def evaluation_units(split: TokenSplit, max_tokens: int) -> list[Indices]:
     ends = np.flatnonzero(np.diff(longer[order], append=-1)) + 1  # each length its own bucket
     if not len(order):
         return []
-    return np.split(order, _cut(ends.tolist(), longer[order[ends - 1]].tolist(), max_tokens)[1:])
+    return np.split(order, cut(ends.tolist(), longer[order[ends - 1]].tolist(), max_tokens)[1:])
 
 
 def padding_waste(units: Sequence[Indices], split: TokenSplit) -> float:
@@ -255,19 +205,16 @@ def padding_waste(units: Sequence[Indices], split: TokenSplit) -> float:
     return 1 - real / padded if padded else 0.0
 
 
-def _pad(pieces: NDArray[np.generic], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows pieces[start : start + length] as (B, longest) int64, PAD behind."""
-    columns = np.arange(int(lengths.max()))
-    real = columns < lengths[:, None]
+def _pad(pieces: NDArray[np.generic], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rows that stand one behind the other as (B, longest) int64, PAD behind each."""
+    real = np.arange(int(lengths.max())) < lengths[:, None]
     padded = np.full(real.shape, PAD, np.int64)
-    padded[real] = pieces[(starts[:, None] + columns)[real]]
+    padded[real] = pieces
     return padded
 
 
 class TranslationDataset(Dataset[Batch]):
-    """Turns a BatchSpec, or the pair indices of an evaluation unit, into a Batch. Workers reopen the memory map for
-    themselves.
-    """
+    """Turns a BatchSpec, or the pair indices of an evaluation unit, into a Batch."""
 
     def __init__(self, split: TokenSplit) -> None:
         self.split = split
@@ -277,12 +224,12 @@ class TranslationDataset(Dataset[Batch]):
 
     def __getitem__(self, item: BatchSpec | Sequence[int] | Indices) -> Batch:
         step = item.step if isinstance(item, BatchSpec) else None
-        indices = np.asarray(item.indices if isinstance(item, BatchSpec) else item, np.int64)
-        if len(indices):
-            source = _pad(*self.split.source_rows(indices))
-            pieces, starts, lengths = self.split.target_rows(indices)
-            output = _pad(pieces, starts, lengths)
-            source_tokens, target_tokens = int(np.count_nonzero(source)), int(lengths.sum())
+        indices = np.asarray(item.indices if isinstance(item, BatchSpec) else item).tolist()
+        if indices:
+            pieces, lengths = self.split.source_rows(indices)
+            source, source_tokens = _pad(pieces, lengths), len(pieces)
+            pieces, lengths = self.split.target_rows(indices)
+            output, target_tokens = _pad(pieces, lengths), len(pieces)
         else:
             source, output = np.full((1, 1), EOS, np.int64), np.full((1, 1), PAD, np.int64)
             source_tokens = target_tokens = 0

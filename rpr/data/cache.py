@@ -7,7 +7,9 @@
         <split>.<source|target>.offsets     int64, N + 1: sentence i is pieces[offsets[i] : offsets[i + 1]]
         <split>.<source|target>.txt         the sentences themselves, one a line; all splits but train
 
-A cache is built beside its place and renamed when it is complete. A damaged one is built again, with a warning.
+A cache is built (rpr/data/build.py) beside its place, in .<name>-<key>.partial, and renamed when it is complete. What a
+killed build leaves there is finished by the next one of the same key; with other settings it stays, and may be deleted.
+A damaged cache is built again, with a warning.
 """
 
 from __future__ import annotations
@@ -15,31 +17,25 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import itertools
 import json
 import logging
-import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from rpr.config import DataConfig
-from rpr.data.corpus import Corpus, fingerprint, load_corpus
+from rpr.data.build import MODEL, STATE, Built, Progress, build
+from rpr.data.corpus import fingerprint
+from rpr.data.encode import SIDES
 from rpr.data.pairs import cache_root
 from rpr.data.token_split import TokenSplit
-from rpr.data.vocabulary import Vocabulary, training_sentences
+from rpr.data.vocabulary import Vocabulary
 from rpr.errors import DataError
 
 CACHE_VERSION = 1  # raise it when the same corpus and settings give other files
-ENCODED_AT_ONCE = 20_000  # pairs held in memory while building
-SIDES = ("source", "target")
-Progress = Callable[[int, int, str], None]
 log = logging.getLogger(__name__)
 
 
@@ -68,6 +64,7 @@ class PreparedData:
 
     def __init__(self, directory: Path, meta: Meta, vocabulary: Vocabulary) -> None:
         self.directory, self.meta, self.vocabulary = directory, meta, vocabulary
+        self.built: Built | None = None  # how, where this process built it
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -99,16 +96,18 @@ class PreparedData:
             raise DataError(f"data {self.meta.name}: no split {name!r} (available: {', '.join(self.splits)})")
 
 
-def prepare(data: DataConfig, progress: Progress | None = None) -> PreparedData:
+def prepare(data: DataConfig, progress: Progress | None = None, processes: int | None = None) -> PreparedData:
     """Open the token cache of this corpus and these settings, or build it first; progress(done, total, what) is called
-    now and then, in pairs.
+    now and then, in pairs. A large corpus is built by `processes` beside this one, by default one for each core.
 
     Of two processes that need the same cache, one builds and one waits. Raises DataError for whatever is wrong with the
-    corpus, the vocabulary's size or the cache folder.
+    corpus, the vocabulary's size or the cache folder; RunError when one of the processes dies.
     """
     root = cache_root(data)
     key = cache_key(data)
     directory = root / f"{re.sub(r'[^A-Za-z0-9._-]', '_', data.name)}-{key[:12]}"
+    partial = root / f".{directory.name}.partial"
+    built: Built | None = None
     try:
         if (prepared := _open(directory, key)) is not None:
             return prepared
@@ -116,27 +115,43 @@ def prepare(data: DataConfig, progress: Progress | None = None) -> PreparedData:
         with _only_one_builds(root / f".{directory.name}.lock"):
             if (prepared := _open(directory, key, warn=True)) is not None:
                 return prepared
-            for abandoned in root.glob(f".{directory.name}.*.tmp"):  # by builders that were killed: we hold their lock
-                shutil.rmtree(abandoned, ignore_errors=True)
-            partial = root / f".{directory.name}.{os.getpid()}.tmp"
-            try:
-                partial.mkdir()
-                _build(data, key, partial, progress or (lambda done, total, what: None))
-                if directory.exists():
-                    damaged = partial.with_name(f".{directory.name}.damaged.{os.getpid()}.tmp")
-                    directory.rename(damaged)
-                    shutil.rmtree(damaged, ignore_errors=True)
-                partial.rename(directory)
-            finally:
-                shutil.rmtree(partial, ignore_errors=True)
+            if _open(partial, key) is None:  # else an earlier build was stopped just before the end
+                partial.mkdir(exist_ok=True)
+                built = _built(data, key, partial, progress or (lambda done, total, what: None), processes)
+            for state in partial.glob(f"{STATE}*"):
+                state.unlink()
+            if directory.exists():
+                damaged = root / f".{directory.name}.damaged"
+                shutil.rmtree(damaged, ignore_errors=True)
+                directory.rename(damaged)
+                shutil.rmtree(damaged, ignore_errors=True)
+            partial.rename(directory)
     except OSError as error:
+        kept = "; what was built is kept, and the same command goes on there" if (partial / STATE).exists() else ""
         raise DataError(
             f"data.cache_dir: {root} cannot be used ({error.strerror or error}); "
-            "free some space or choose another folder"
+            f"free some space or choose another folder{kept}"
         ) from None
     prepared = _open(directory, key, warn=True)
     assert prepared is not None, "a cache that was just built is complete"
+    prepared.built = built
     return prepared
+
+
+def _built(data: DataConfig, key: str, partial: Path, progress: Progress, processes: int | None) -> Built:
+    """Build in `partial`. What a fault of the corpus leaves there is of no use, as is what was done in no time."""
+    try:
+        built = build(data, partial, progress, processes)
+        meta = json.dumps(asdict(_meta(data, key, partial, built)), indent=1, ensure_ascii=False)
+        (partial / "meta.json").write_text(meta, "utf-8")
+    except DataError:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    except BaseException:
+        if not (partial / STATE).exists():
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return built
 
 
 def cache_key(data: DataConfig) -> str:
@@ -167,7 +182,7 @@ def _open(directory: Path, key: str, warn: bool = False) -> PreparedData | None:
         for name, size in meta.file_sizes.items():
             if (actual := (directory / name).stat().st_size) != size:
                 raise DataError(f"{name} has {actual} bytes, not {size}")
-        vocabulary = Vocabulary.load(directory / "vocabulary.model")
+        vocabulary = Vocabulary.load(directory / MODEL)
         if vocabulary.digest != meta.vocabulary_digest:
             raise DataError("vocabulary.model is not the one the pieces were made with")
     except (OSError, ValueError, TypeError, AttributeError, DataError) as error:
@@ -195,105 +210,19 @@ def _only_one_builds(lock: Path) -> Iterator[None]:
         yield
 
 
-def _build(data: DataConfig, key: str, directory: Path, progress: Progress) -> None:
-    """Write every file of the cache into `directory`."""
-    corpus = load_corpus(data)
-    num_train = len(corpus.splits["train"])
-    sentences = training_sentences(
-        _told(corpus.iter_pairs("train"), num_train, "reading for the vocabulary", progress), num_train
-    )
-    vocabulary = Vocabulary.train(
-        (sentence for sentence in sentences if sentence), data.vocabulary_size, directory / "vocabulary.model"
-    )
-    piece_type = "uint16" if len(vocabulary) <= 1 << 16 else "uint32"
-    counts: dict[str, int] = {}
-    dropped: dict[str, dict[str, int]] = {}
-    for split in ["train", *(split for split in corpus.splits if split != "train")]:
-        counts[split], lost = _encode_split(corpus, split, vocabulary, data.max_length, directory, piece_type, progress)
-        if any(lost.values()):
-            dropped[split] = lost
-        if not counts[split]:
-            raise DataError(
-                f"data {data.name}: no usable pair in {split} ({lost['empty']} with an empty side, "
-                f"{lost['too_long']} above data.max_length = {data.max_length} pieces); "
-                "check the corpus or raise data.max_length"
-            )
-    sizes = {file.name: file.stat().st_size for file in sorted(directory.iterdir())}
-    meta = Meta(
+def _meta(data: DataConfig, key: str, directory: Path, built: Built) -> Meta:
+    sizes = {file.name: file.stat().st_size for file in sorted(directory.iterdir()) if not file.name.startswith(STATE)}
+    return Meta(
         key=key,
-        name=corpus.name,
-        source_language=corpus.source_language,
-        target_language=corpus.target_language,
-        synthetic=corpus.synthetic,
-        split_names=dict(corpus.split_names),
-        notes=list(corpus.notes),
-        counts=counts,
-        dropped=dropped,
-        piece_type=piece_type,
-        vocabulary_digest=vocabulary.digest,
+        name=built.corpus.name,
+        source_language=built.corpus.source_language,
+        target_language=built.corpus.target_language,
+        synthetic=built.corpus.synthetic,
+        split_names=dict(built.corpus.split_names),
+        notes=list(built.corpus.notes),
+        counts=built.counts,
+        dropped=built.dropped,
+        piece_type=built.piece_type,
+        vocabulary_digest=built.vocabulary.digest,
         file_sizes=sizes,
     )
-    (directory / "meta.json").write_text(json.dumps(asdict(meta), indent=1, ensure_ascii=False), "utf-8")
-
-
-def _told(pairs: Iterator[tuple[str, str]], total: int, what: str, progress: Progress) -> Iterator[tuple[str, str]]:
-    for done, pair in enumerate(pairs):
-        if done % ENCODED_AT_ONCE == 0:
-            progress(done, total, what)
-        yield pair
-    progress(total, total, what)
-
-
-def _encode_split(
-    corpus: Corpus,
-    split: str,
-    vocabulary: Vocabulary,
-    max_length: int,
-    directory: Path,
-    piece_type: str,
-    progress: Progress,
-) -> tuple[int, dict[str, int]]:
-    """Write one split's files, some thousand pairs at a time. Returns the number of pairs kept, and of those
-    dropped by reason.
-    """
-    lost = {"empty": 0, "too_long": 0}
-    kept = 0
-    ends = [0, 0]
-    kinds = ("pieces", "offsets") if split == "train" else ("pieces", "offsets", "txt")
-    with ExitStack() as stack:
-        files = {
-            (side, kind): stack.enter_context((directory / f"{split}.{side}.{kind}").open("wb"))
-            for side in SIDES
-            for kind in kinds
-        }
-        for side in SIDES:
-            files[side, "offsets"].write(np.zeros(1, np.int64).tobytes())
-        pairs = _told(corpus.iter_pairs(split), len(corpus.splits[split]), f"encoding {split}", progress)
-        while chunk := list(itertools.islice(pairs, ENCODED_AT_ONCE)):
-            whole = [pair for pair in chunk if pair[0] and pair[1]]
-            lost["empty"] += len(chunk) - len(whole)
-            encoded = [vocabulary.encode_batch([pair[side] for pair in whole], eos=True) for side in (0, 1)]
-            if split == "train":
-                fits = [
-                    len(source) <= max_length and len(target) <= max_length
-                    for source, target in zip(*encoded, strict=True)
-                ]
-                lost["too_long"] += len(fits) - sum(fits)
-                encoded = [list(itertools.compress(sentences, fits)) for sentences in encoded]
-            kept += len(encoded[0])
-            for number, side in enumerate(SIDES):
-                ends[number] = _write(
-                    encoded[number], ends[number], piece_type, files[side, "pieces"], files[side, "offsets"]
-                )
-                if split != "train":
-                    files[side, "txt"].writelines(f"{pair[number]}\n".encode() for pair in whole)
-    return kept, lost
-
-
-def _write(sentences: Sequence[Sequence[int]], end: int, piece_type: str, pieces_file: Any, offsets_file: Any) -> int:
-    """Append sentences and their ends to one side's two files; returns the new end."""
-    lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
-    total = int(lengths.sum())
-    pieces_file.write(np.fromiter(itertools.chain.from_iterable(sentences), piece_type, total).tobytes())
-    offsets_file.write((end + np.cumsum(lengths)).tobytes())
-    return end + total

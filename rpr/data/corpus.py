@@ -5,7 +5,6 @@ they are needed, never held whole.
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 from rpr.config import DataConfig
 from rpr.data.hub import dataset_files, dataset_splits, hub_revision
 from rpr.data.line_files import LinePairs, file_digests, find_line_files
-from rpr.data.pairs import Pair, Pairs, cache_root, normalise
+from rpr.data.pairs import Block, Pair, Pairs, TextBlock, cache_root
 from rpr.errors import DataError
 
 HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 20  # a missing split takes the last min(1000, a twentieth) of train
@@ -28,8 +27,10 @@ class ListPairs(Pairs):
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def read(self, start: int, stop: int) -> Iterator[Pair]:
-        return ((normalise(source), normalise(target)) for source, target in itertools.islice(self._pairs, start, stop))
+    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
+        for begin in range(start, stop, size):
+            sources, targets = zip(*self._pairs[begin : min(begin + size, stop)], strict=True)
+            yield TextBlock(sources, targets)
 
 
 class Part(Pairs):
@@ -42,8 +43,8 @@ class Part(Pairs):
     def __len__(self) -> int:
         return self._stop - self._start
 
-    def read(self, start: int, stop: int) -> Iterator[Pair]:
-        return self._whole.read(self._start + start, min(self._start + stop, self._stop))
+    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
+        return self._whole.blocks(self._start + start, min(self._start + stop, self._stop), size)
 
     def where(self, index: int) -> str:
         return self._whole.where(self._start + index)
@@ -64,20 +65,15 @@ class Corpus:
     split_names: Mapping[str, str]
     notes: tuple[str, ...]
 
-    def iter_pairs(self, split: str, start: int = 0) -> Iterator[Pair]:
-        """Normalised pairs from `start` on. A side may be empty in train and in what was held out of it; elsewhere
-        that raises DataError.
+    def refuse_empty(self, split: str, index: int, side: str) -> None:
+        """Raise DataError for an empty side of a pair, but in train and in what was held out of it, where such pairs
+        are left out.
         """
-        pairs = self.splits[split]
-        strict = split != "train" and split not in self.held_out
-        for index, pair in enumerate(pairs.read(start, len(pairs)), start):
-            if strict and not (pair[0] and pair[1]):
-                side = "target" if pair[0] else "source"
-                raise DataError(
-                    f"data {self.name}: the {side} of {pairs.where(index)} of {split} is empty; "
-                    "a split that is scored must be whole: mend or remove the pair"
-                )
-            yield pair
+        if split != "train" and split not in self.held_out:
+            raise DataError(
+                f"data {self.name}: the {side} of {self.splits[split].where(index)} of {split} is empty; "
+                "a split that is scored must be whole: mend or remove the pair"
+            )
 
 
 def load_corpus(data: DataConfig) -> Corpus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import socket
 import urllib.parse
@@ -13,9 +14,10 @@ from typing import Any
 
 from rpr.config import DataConfig
 from rpr.data.line_files import read_json, update_json
-from rpr.data.pairs import SPLIT_NAMES, Pair, Pairs, cache_root, local_path, normalise
+from rpr.data.pairs import SPLIT_NAMES, Block, Pairs, TextBlock, cache_root, local_path
 from rpr.errors import DataError, did_you_mean
 
+BLOCKS_PER_MAP = 20
 DATA_SUFFIXES = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
 
 
@@ -43,16 +45,18 @@ class ArrowPairs(Pairs):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def read(self, start: int, stop: int) -> Iterator[Pair]:
-        for begin in range(start, stop, 10_000):
-            table = self._rows[begin : min(begin + 10_000, stop)]
+    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
+        for begin in range(start, stop, size):
+            if (begin - start) % (size * BLOCKS_PER_MAP) == 0:
+                # Opened anew, which lets go of the pages read so far: they would count as memory of this process.
+                rows = pickle.loads(pickle.dumps(self._rows))
+            table = rows[begin : min(begin + size, stop)]
             if self._translation:
                 column = table.column("translation").combine_chunks()
                 sides = [column.field(language).to_pylist() for language in self._languages]
             else:
                 sides = [table.column(language).to_pylist() for language in self._languages]
-            for source, target in zip(*sides, strict=True):
-                yield normalise(source or ""), normalise(target or "")
+            yield TextBlock(*sides)
 
 
 def _datasets() -> Any:

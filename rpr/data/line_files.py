@@ -10,13 +10,14 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from rpr.config import DataConfig
-from rpr.data.pairs import SPLIT_NAMES, Pair, Pairs, local_path, normalise
+from rpr.data.pairs import SPLIT_NAMES, Block, Pair, Pairs, local_path, normalise
 from rpr.errors import DataError
 
 
@@ -41,8 +42,33 @@ class LinePairs(Pairs):
     def where(self, index: int) -> str:
         return f"line {index + 1} of {self._files[0]} and {self._files[1].name}"
 
-    def read(self, start: int, stop: int) -> Iterator[Pair]:
-        return zip(*(_read_lines(file, start, stop) for file in self._files), strict=True)
+    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
+        sides = (_read_lines(file, start, stop, size) for file in self._files)
+        for first, (source, target) in zip(range(start, stop, size), zip(*sides, strict=True), strict=True):
+            yield LineBlock(self._files, first, source, target)
+
+
+@dataclass(frozen=True)
+class LineBlock(Block):
+    """Lines as bytes. Raises DataError, when they are decoded, for one that is not UTF-8."""
+
+    files: tuple[Path, Path]
+    first: int
+    sources: Sequence[bytes]
+    targets: Sequence[bytes]
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def pairs(self, chosen: Iterable[bool] | None = None) -> list[Pair]:
+        rows = zip(itertools.count(self.first + 1), self.sources, self.targets)
+        return [
+            (
+                normalise(_decoded(source, self.files[0], number)),
+                normalise(_decoded(target, self.files[1], number)),
+            )
+            for number, source, target in (rows if chosen is None else itertools.compress(rows, chosen))
+        ]
 
 
 def find_line_files(data: DataConfig) -> dict[str, tuple[Path, Path]]:
@@ -107,17 +133,23 @@ def _count_lines(file: Path) -> int:
     return lines + (last != b"\n")
 
 
-def _read_lines(file: Path, start: int, stop: int) -> Iterator[str]:
+def _read_lines(file: Path, start: int, stop: int, size: int) -> Iterator[list[bytes]]:
+    """The lines start, ..., stop - 1, at most `size` at a time."""
     with _reading(file) as handle:
-        for number, line in enumerate(itertools.islice(handle, start, stop), start + 1):
-            try:
-                yield normalise(line.decode())
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"data.path: line {number} of {file} is not UTF-8 "
-                    f"(byte 0x{line[error.start]:02x} at {error.start}); "
-                    "convert the file, for example with iconv"
-                ) from None
+        lines = itertools.islice(handle, start, stop)
+        while block := list(itertools.islice(lines, size)):
+            yield block
+
+
+def _decoded(line: bytes, file: Path, number: int) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"data.path: line {number} of {file} is not UTF-8 "
+            f"(byte 0x{line[error.start]:02x} at {error.start}); "
+            "convert the file, for example with iconv"
+        ) from None
 
 
 # Digests

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rpr.config import DataConfig
 
 Pair = tuple[str, str]
 SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+READ_AT_ONCE = 1000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
@@ -24,21 +27,55 @@ def normalise(text: str) -> str:
     return unicodedata.normalize("NFC", " ".join(text.split()))
 
 
+class Block(ABC):
+    """Some consecutive pairs of a split, as read and not yet normalised: what is sent to a worker."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def pairs(self, chosen: Iterable[bool] | None = None) -> list[Pair]:
+        """The pairs, normalised; those chosen, or all."""
+
+
+@dataclass(frozen=True)
+class TextBlock(Block):
+    """Pairs whose text is at hand. A side may be None, which a column of a table can hold."""
+
+    sources: Sequence[str | None]
+    targets: Sequence[str | None]
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def pairs(self, chosen: Iterable[bool] | None = None) -> list[Pair]:
+        rows = zip(self.sources, self.targets, strict=True)
+        return [
+            (normalise(source or ""), normalise(target or ""))
+            for source, target in (rows if chosen is None else itertools.compress(rows, chosen))
+        ]
+
+
 class Pairs(ABC):
-    """A split: pairs of normalised sentences, read from where they lie. Iteration streams; an index may cost a scan
-    of line files.
+    """A split: pairs of sentences, read from where they lie. Iteration streams; an index may cost a scan of line
+    files.
     """
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def read(self, start: int, stop: int) -> Iterator[Pair]:
-        """The pairs start, ..., stop - 1."""
+    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
+        """The pairs start, ..., stop - 1, at most `size` at a time."""
 
     def where(self, index: int) -> str:
         """How an error message names one pair."""
         return f"pair {index + 1}"
+
+    def read(self, start: int, stop: int) -> Iterator[Pair]:
+        """The pairs start, ..., stop - 1, normalised."""
+        for block in self.blocks(start, stop, READ_AT_ONCE):
+            yield from block.pairs()
 
     def __iter__(self) -> Iterator[Pair]:
         return self.read(0, len(self))

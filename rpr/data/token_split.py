@@ -1,7 +1,11 @@
-"""One split of a token cache (rpr/data/cache.py), memory-mapped."""
+"""One split of a token cache (rpr/data/cache.py), read from its files as it is asked for."""
 
 from __future__ import annotations
 
+import os
+import struct
+import weakref
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,9 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+TWO_OFFSETS = struct.Struct("=qq")
+READ_AT_ONCE = 1 << 20  # ends of sentences, while the lengths are found
+
 
 class TokenSplit:
-    """The pieces of one split, read from disk as they are touched. Pickling it sends only its address."""
+    """The pieces of one split. Pickling it sends only its address.
+
+    Read by position and not mapped into memory: batches draw sentences from everywhere, so a map would soon count as
+    this process's memory to its last page (1.2 GB for 4.5 million pairs), in every process that reads.
+    """
 
     def __init__(self, directory: Path, name: str, count: int, piece_type: str) -> None:
         self.directory, self.name, self._count, self._piece_type = directory, name, count, piece_type
@@ -24,44 +35,63 @@ class TokenSplit:
 
     def source(self, index: int) -> NDArray[Any]:
         """Pieces of one source, EOS included; uint16 or uint32."""
-        pieces, offsets = self._source
-        return pieces[offsets[index] : offsets[index + 1]]
+        return self.source_rows([index])[0]
 
     def target(self, index: int) -> NDArray[Any]:
         """Pieces of one target, EOS included; uint16 or uint32."""
-        pieces, offsets = self._target
-        return pieces[offsets[index] : offsets[index + 1]]
+        return self.target_rows([index])[0]
 
     @cached_property
     def source_lengths(self) -> NDArray[np.int32]:
         """(N,) pieces of each source, EOS included."""
-        return np.diff(self._source[1]).astype(np.int32)
+        return self._lengths("source")
 
     @cached_property
     def target_lengths(self) -> NDArray[np.int32]:
         """(N,) pieces of each target, EOS included."""
-        return np.diff(self._target[1]).astype(np.int32)
+        return self._lengths("target")
 
-    def source_rows(self, indices: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
-        """All pieces of the side, and where the chosen sources start in them, and their lengths."""
-        pieces, offsets = self._source
-        return pieces, offsets[indices], offsets[indices + 1] - offsets[indices]
+    def source_rows(self, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The pieces of the chosen sources in a row, and how many each has."""
+        return self._rows(*self._source, indices)
 
-    def target_rows(self, indices: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
+    def target_rows(self, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """As source_rows, for the targets."""
-        pieces, offsets = self._target
-        return pieces, offsets[indices], offsets[indices + 1] - offsets[indices]
+        return self._rows(*self._target, indices)
+
+    def _rows(self, pieces: int, offsets: int, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        size = np.dtype(self._piece_type).itemsize
+        found = []
+        for index in indices:
+            start, end = TWO_OFFSETS.unpack(os.pread(offsets, TWO_OFFSETS.size, 8 * index))
+            found.append(os.pread(pieces, size * (end - start), size * start))
+        lengths = np.fromiter(map(len, found), np.int64, len(found)) // size
+        return np.frombuffer(b"".join(found), self._piece_type), lengths
+
+    def _lengths(self, side: str) -> NDArray[np.int32]:
+        lengths = np.empty(self._count, np.int32)
+        with self._file(side, "offsets").open("rb") as offsets:
+            before = np.fromfile(offsets, np.int64, 1)
+            for first in range(0, self._count, READ_AT_ONCE):
+                ends = np.fromfile(offsets, np.int64, min(READ_AT_ONCE, self._count - first))
+                lengths[first : first + len(ends)] = np.diff(ends, prepend=before)
+                before = ends[-1:]
+        return lengths
 
     @cached_property
-    def _source(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        return self._mapped("source")
+    def _source(self) -> tuple[int, int]:
+        return self._opened("source")
 
     @cached_property
-    def _target(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        return self._mapped("target")
+    def _target(self) -> tuple[int, int]:
+        return self._opened("target")
 
-    def _mapped(self, side: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        stem = self.directory / f"{self.name}.{side}"
-        # As plain arrays: np.memmap's own indexing and slicing cost several times as much.
-        pieces = np.asarray(np.memmap(f"{stem}.pieces", np.dtype(self._piece_type), mode="r"))
-        return pieces, np.asarray(np.memmap(f"{stem}.offsets", np.int64, mode="r"))
+    def _opened(self, side: str) -> tuple[int, int]:
+        """Descriptors of the side's pieces and offsets, closed when this object goes."""
+        pieces, offsets = (os.open(self._file(side, kind), os.O_RDONLY) for kind in ("pieces", "offsets"))
+        for descriptor in (pieces, offsets):
+            weakref.finalize(self, os.close, descriptor)
+        return pieces, offsets
+
+    def _file(self, side: str, kind: str) -> Path:
+        return self.directory / f"{self.name}.{side}.{kind}"

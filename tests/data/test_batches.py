@@ -9,22 +9,24 @@ import itertools
 import pickle
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
+from rpr.data import batches as module
 from rpr.data.batches import (
     Batch,
     BatchSpec,
     TrainingBatches,
     TranslationDataset,
     accumulation,
-    bucket_boundaries,
     evaluation_units,
     padding_waste,
 )
+from rpr.data.plan import Drawn, Plan
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.errors import ConfigError
@@ -57,11 +59,6 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> TokenSplit:
 def epoch_units(batches: TrainingBatches, epoch: int) -> list[np.ndarray]:
     steps = batches.steps_in_epoch(epoch)
     return [unit for step in range(epoch * steps, (epoch + 1) * steps) for unit in batches.step_units(step)]
-
-
-def test_bucket_boundaries_by_hand() -> None:
-    assert bucket_boundaries(22).tolist() == [8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22]
-    assert bucket_boundaries(3).tolist() == [8]
 
 
 @pytest.mark.parametrize("number", [1, 2, 17, 3000])
@@ -171,6 +168,59 @@ def test_little_padding_on_realistic_lengths(tmp_path: Path, number: int) -> Non
     split = write_split(tmp_path, *sentence_lengths(number))
     assert padding_waste(epoch_units(TrainingBatches(split, 4096, 8, 0), 0), split) < 0.08
     assert padding_waste(evaluation_units(split, 4096), split) < 0.15
+
+
+def test_the_next_epoch_is_drawn_ahead_where_it_is_large(split: TokenSplit, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = TrainingBatches(split, 512, 4, seed=3)
+    last = plain.steps_in_epoch(0) - 1
+    steps = (0, last // 2, last, last + 1, 2 * last + 1, 5 * last + 5, 0)
+    expected = [[unit.tolist() for unit in plain.step_units(step)] for step in steps]
+    monkeypatch.setattr(module, "DRAWN_AHEAD_FROM", len(split))
+    ahead = TrainingBatches(split, 512, 4, seed=3)
+    drawn: list[tuple[int, str]] = []
+    draw = Plan.epoch
+
+    def told(plan: Plan, seed: int, epoch: int) -> Drawn:
+        drawn.append((epoch, threading.current_thread().name))
+        return draw(plan, seed, epoch)
+
+    monkeypatch.setattr(Plan, "epoch", told)
+    for step, pairs in zip(steps, expected, strict=True):
+        units = ahead.step_units(step)
+        if step == last:
+            assert ahead._ahead is not None and ahead._ahead[1].result().epoch == 1
+        assert [unit.tolist() for unit in units] == pairs
+    main = threading.main_thread().name
+    aside = {epoch for epoch, name in drawn if name != main}
+    assert aside == {1, 2}, "not before the half of an epoch"
+    assert pickle.loads(pickle.dumps(ahead)).step_units(last)[0].tolist() == expected[2][0]
+
+
+def test_reading_a_split_needs_no_more_memory_than_its_batches(tmp_path: Path) -> None:
+    """A map of the files would count as memory of the process, page by page, until it holds them whole."""
+    split = write_split(tmp_path, np.full(100_000, 400), np.full(100_000, 400))
+    assert (tmp_path / "train.source.pieces").stat().st_size == 80_000_000
+    there = subprocess.run(
+        [sys.executable, "-c", READ, str(tmp_path)], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert int(there[0]) == split.source(99_999).sum() and int(there[1]) < 20e6
+
+
+READ = """
+import sys
+import threading
+from pathlib import Path
+import numpy as np
+from rpr.data.token_split import TokenSplit
+from rpr.data.workers import peak_bytes
+split = TokenSplit(Path(sys.argv[1]), "train", 100_000, "uint16")
+assert split.source_lengths.sum() == split.target_lengths.sum() == 40_000_000
+before = peak_bytes()
+for first in range(0, 100_000, 100):
+    pieces, lengths = split.source_rows(range(first, first + 100))
+    assert lengths.tolist() == [400] * 100
+print(pieces[-400:].sum(), peak_bytes() - before)
+"""
 
 
 def test_padding_waste_by_hand(tmp_path: Path) -> None:

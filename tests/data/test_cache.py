@@ -8,9 +8,6 @@ import logging
 import multiprocessing
 import os
 import pickle
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ import numpy as np
 import pytest
 
 from rpr.config import DataConfig, SyntheticConfig
-from rpr.data import cache, corpus, synthetic
+from rpr.data import build, corpus, synthetic
 from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.data.vocabulary import EOS
 from rpr.errors import DataError
@@ -76,7 +73,7 @@ def test_pieces_and_text_are_those_of_the_corpus(tmp_path: Path) -> None:
 
 def test_a_ready_cache_opens_fast_and_without_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = prepare(config(tmp_path))
-    monkeypatch.setattr(cache, "load_corpus", lambda data: pytest.fail("the corpus was read again"))
+    monkeypatch.setattr(build, "load_corpus", lambda data: pytest.fail("the corpus was read again"))
     start = time.monotonic()
     again = prepare(config(tmp_path))
     assert time.monotonic() - start < 1
@@ -94,6 +91,19 @@ def test_long_and_empty_train_pairs_are_dropped_and_counted_others_never(tmp_pat
     assert len(prepared.text("test")[0]) == 4 and prepared.text("test")[1][-1] == "Wort " * 59 + "Wort"
     assert prepared.meta.notes[0] == "test: pairs 109 to 113 of train, held out of it"
     assert prepared.meta.split_names == {"validation": "held-out-validation", "test": "held-out-test"}
+
+
+def test_an_empty_side_of_a_pair_that_is_scored_is_refused_by_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "PAIRS_PER_BLOCK", 3)
+    data = line_config(tmp_path, PAIRS)
+    for language, lines in (("en", [f"line {index}" for index in range(9)]), ("de", [*"abcdefg", "\u00a0", "i"])):
+        (tmp_path / f"test.{language}").write_text("".join(f"{line}\n" for line in lines))
+        (tmp_path / f"pairs.{language}").rename(tmp_path / f"train.{language}")
+    with pytest.raises(DataError, match=r"the target of line 8 of .*test\.en and test\.de of test is empty; .*mend"):
+        prepare(data.model_copy(update={"path": str(tmp_path)}))
+    assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".lock"]
 
 
 def test_nothing_left_to_train_on(tmp_path: Path) -> None:
@@ -155,24 +165,6 @@ def test_a_damaged_cache_is_rebuilt_with_a_warning(
     assert again.split("train").source(3).tolist() == first.split("train").source(3).tolist()
 
 
-KILLED = """
-import os, signal, sys; from rpr.config import DataConfig; from rpr.data.cache import prepare
-def progress(done, total, what):
-    if what == "encoding test": os.kill(os.getpid(), signal.SIGKILL)
-prepare(DataConfig.model_validate_json(sys.argv[1]), progress)
-"""
-
-
-def test_a_killed_build_leaves_nothing_that_counts(tmp_path: Path) -> None:
-    data = config(tmp_path)
-    killed = subprocess.run([sys.executable, "-c", KILLED, data.model_dump_json()], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    root = tmp_path / "cache"
-    assert all(file.name.startswith(".") for file in root.iterdir()) and list(root.glob(".*.tmp"))
-    prepare(data)
-    assert not list(root.glob(".*.tmp"))
-
-
 def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="data.vocabulary_size: 1000 is more than this corpus supports"):
         prepare(line_config(tmp_path, PAIRS, vocabulary_size=1000))
@@ -219,21 +211,6 @@ def test_prepared_data_and_its_splits_are_small_to_send(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(prepared)).text("test") == prepared.text("test")
 
 
-def test_more_than_65536_pieces_are_kept_whole(tmp_path: Path) -> None:
-    with (tmp_path / "uint32.p").open("wb") as pieces, (tmp_path / "uint32.o").open("wb") as offsets:
-        assert cache._write([[1, 70_000], [2]], 10, "uint32", pieces, offsets) == 13
-    assert np.fromfile(tmp_path / "uint32.o", np.int64).tolist() == [12, 13]
-    assert np.fromfile(tmp_path / "uint32.p", np.uint32).tolist() == [1, 70_000, 2]
-
-
-def test_many_small_chunks_equal_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = prepare(config(tmp_path / "a"))
-    monkeypatch.setattr(cache, "ENCODED_AT_ONCE", 7)
-    pieces = prepare(config(tmp_path / "b"))
-    for file in whole.meta.file_sizes:
-        assert (whole.directory / file).read_bytes() == (pieces.directory / file).read_bytes()
-
-
 def test_multi30k(tmp_path: Path) -> None:
     if not (SHARED / "multi30k_en_de").is_dir():
         pytest.skip(f"no {SHARED / 'multi30k_en_de'} here")
@@ -243,7 +220,7 @@ def test_multi30k(tmp_path: Path) -> None:
     sources, references = prepared.text("test")
     test = prepared.split("test")
     loaded = corpus.load_corpus(data)
-    assert list(zip(sources, references, strict=True)) == list(loaded.iter_pairs("test"))
+    assert list(zip(sources, references, strict=True)) == list(loaded.splits["test"])
     assert [prepared.vocabulary.decode(test.target(index)) for index in range(1000)] == references
     assert (
         os.path.getsize(prepared.directory / "train.source.pieces") == 2 * prepared.split("train").source_lengths.sum()

@@ -58,7 +58,7 @@ def write_parquet(
 
 
 def content(corpus: Corpus) -> dict[str, list[tuple[str, str]]]:
-    return {split: list(corpus.iter_pairs(split)) for split in corpus.splits}
+    return {split: list(pairs) for split, pairs in corpus.splits.items()}
 
 
 # What a sentence is
@@ -100,7 +100,7 @@ def test_a_folder_of_line_files(config: Any, tmp_path: Path, validation: str) ->
     }
     assert corpus.split_names == {"validation": "newstest2013", "test": "newstest2014", "test2016": "test2016"}
     assert (corpus.notes, corpus.synthetic, corpus.held_out) == ((), False, frozenset())
-    assert corpus.splits["train"][7] == PAIRS[7] and list(corpus.iter_pairs("train", start=75)) == PAIRS[75:80]
+    assert corpus.splits["train"][7] == PAIRS[7] and list(corpus.splits["train"].read(75, 80)) == PAIRS[75:80]
     with pytest.raises(IndexError):
         corpus.splits["train"][80]
 
@@ -112,7 +112,7 @@ def test_windows_files_packed_files_and_no_last_line_end(config: Any, tmp_path: 
     (tmp_path / "corpus" / "train.de.gz").write_bytes(gzip.compress(german.read_bytes()))
     german.unlink()
     corpus = load_corpus(config())
-    assert [pair for split in ("train", "validation", "test") for pair in corpus.iter_pairs(split)] == PAIRS
+    assert [pair for split in ("train", "validation", "test") for pair in corpus.splits[split]] == PAIRS
 
 
 def test_a_prefix_holds_validation_and_test_out_of_train_and_says_so(config: Any, tmp_path: Path) -> None:
@@ -149,11 +149,12 @@ def test_empty_sides_pass_in_train_and_are_refused_in_test(config: Any, tmp_path
     write_lines(tmp_path / "corpus", "train", [("x", " "), *PAIRS])
     write_lines(tmp_path / "corpus", "test", [*PAIRS[:4], ("here", "\u00a0"), ("x", "y")])
     corpus = load_corpus(config())
-    assert next(corpus.iter_pairs("train")) == ("x", "")
+    assert corpus.splits["train"][0] == ("x", "")
+    corpus.refuse_empty("train", 0, "target")
     with pytest.raises(
         DataError, match=r"the target of line 5 of .*test\.en and test\.de of test is empty; .*mend or remove"
     ):
-        list(corpus.iter_pairs("test", start=2))
+        corpus.refuse_empty("test", 4, "target")
 
 
 # Refusals
@@ -202,7 +203,7 @@ def test_no_utf8(config: Any, tmp_path: Path) -> None:
     file = tmp_path / "corpus" / "train.de"
     file.write_bytes(file.read_bytes().replace(b"Zeile 41", b"gr\xfcn 41"))
     with pytest.raises(DataError, match=r"line 42 of .*train.de is not UTF-8 \(byte 0xfc at 14\); convert the file"):
-        list(load_corpus(config()).iter_pairs("train"))
+        list(load_corpus(config()).splits["train"])
 
 
 def test_a_truncated_packed_file(config: Any, tmp_path: Path) -> None:
@@ -239,9 +240,32 @@ def test_a_folder_of_parquet(config: Any, tmp_path: Path, flat: bool) -> None:
     write_parquet(tmp_path / "corpus" / "data" / "validation-00000-of-00001.parquet", PAIRS[:5], flat=flat)
     corpus = load_corpus(config(hub="wmt/wmt14", hub_config="de-en"))
     assert content(corpus) == {"train": PAIRS[:95], "validation": PAIRS[:5], "test": PAIRS[95:]}
-    assert corpus.splits["train"][3] == PAIRS[3] and list(corpus.iter_pairs("train", start=90)) == PAIRS[90:95]
+    assert corpus.splits["train"][3] == PAIRS[3] and list(corpus.splits["train"].read(90, 95)) == PAIRS[90:95]
     turned = load_corpus(config(source_language="de", target_language="en"))
     assert turned.splits["train"][3] == PAIRS[3][::-1]
+
+
+READ_ALL = """
+import sys
+from rpr.config import DataConfig
+from rpr.data.corpus import load_corpus
+from rpr.data.workers import peak_bytes
+train = load_corpus(DataConfig.model_validate_json(sys.argv[1])).splits["train"]
+before = peak_bytes()
+print(sum(len(block) for block in train.blocks(0, len(train), 100)), peak_bytes() - before)
+"""
+
+
+def test_reading_a_large_table_takes_no_more_memory_than_its_blocks(config: Any, tmp_path: Path) -> None:
+    words = os.urandom(1500).hex()
+    write_parquet(
+        tmp_path / "corpus" / "train.parquet", [(f"{index} {words}", f"{words} {index}") for index in range(20_000)]
+    )
+    data = config(train_limit=18_000)
+    assert len(load_corpus(data).splits["train"]) == 18_000  # the library's own copy, made by another process
+    command = [sys.executable, "-c", READ_ALL, data.model_dump_json()]
+    there = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert int(there[0]) == 18_000 and int(there[1]) < 40e6, "of 108 MB"
 
 
 README = "---\nconfigs:\n" + "".join(
@@ -313,7 +337,7 @@ def test_the_generated_corpus(config: Any) -> None:
         "long": 7,
     }
     assert corpus.synthetic and corpus.split_names["long"] == "long"
-    assert all(source and target for split in corpus.splits for source, target in corpus.iter_pairs(split))
+    assert all(source and target for pairs in corpus.splits.values() for source, target in pairs)
 
 
 def test_the_fingerprint_of_the_generated_corpus_is_its_parameters(config: Any) -> None:
@@ -370,7 +394,7 @@ def test_real_sets(config: Any, name: str, target: str, sizes: tuple[int, int, i
         pytest.skip(f"no {SHARED / name} here")
     corpus = load_corpus(config(path=str(SHARED / name), target_language=target))
     assert tuple(len(corpus.splits[split]) for split in ("train", "validation", "test")) == sizes
-    for source, reference in corpus.iter_pairs("test"):
+    for source, reference in corpus.splits["test"]:
         assert source and reference
     if name.startswith("multi30k"):
         assert corpus.splits["train"][6] == (

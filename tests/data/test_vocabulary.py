@@ -4,17 +4,20 @@ process; refusals name the way out.
 
 from __future__ import annotations
 
+import io
 import pickle
 import random
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import sentencepiece
 
 from rpr.data import vocabulary as module
 from rpr.data.pairs import normalise
-from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary, training_sentences
+from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary, add_words, count_words, most_frequent, training_sample
 from rpr.errors import DataError
 
 
@@ -125,11 +128,46 @@ def test_loading_what_is_no_vocabulary(tmp_path: Path) -> None:
         Vocabulary.load(tmp_path / "bad.model")
 
 
-def test_training_pairs_are_sampled_the_same_way_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = [(f"s{index}", f"t{index}") for index in range(1000)]
-    assert list(training_sentences(pairs, 1000)) == [side for pair in pairs for side in pair]
+def test_training_pairs_are_sampled_the_same_way_whatever_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert training_sample(1000)(300) is None, "all pairs"
     monkeypatch.setattr(module, "MAX_TRAINING_PAIRS", 100)
-    drawn = list(training_sentences(pairs, 1000))
-    assert drawn == list(training_sentences(pairs, 1000)) and 120 < len(drawn) < 280
-    assert [side[1:] for side in drawn[::2]] == [side[1:] for side in drawn[1::2]]
-    assert drawn != list(training_sentences(pairs, 1000, seed=1))
+    whole = training_sample(1000)(1000)
+    assert whole is not None and 60 < whole.sum() < 140
+    draw = training_sample(1000)
+    assert np.array_equal(whole, np.concatenate([draw(count) for count in (1, 499, 500)]))  # type: ignore[list-item]
+    assert not np.array_equal(whole, training_sample(1000, seed=1)(1000))
+
+
+def from_sentences(sentences: list[str], size: int) -> list[tuple[str, float]]:
+    """The pieces and scores that sentencepiece finds in the sentences themselves."""
+    stream = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences), model_writer=stream, model_type="bpe", vocab_size=size,
+        pad_id=PAD, unk_id=UNK, bos_id=BOS, eos_id=EOS, character_coverage=1.0,
+        byte_fallback=size >= module.BYTE_FALLBACK_FROM, normalization_rule_name="identity", minloglevel=2,
+    )  # fmt: skip
+    return pieces(sentencepiece.SentencePieceProcessor(model_proto=stream.getvalue()))
+
+
+def pieces(processor: sentencepiece.SentencePieceProcessor) -> list[tuple[str, float]]:
+    return [(processor.id_to_piece(index), processor.get_score(index)) for index in range(processor.get_piece_size())]
+
+
+@pytest.mark.parametrize("size", [200, 1100])
+def test_words_and_their_counts_give_the_vocabulary_of_the_sentences(tmp_path: Path, size: int) -> None:
+    left_out = ["\u2585 qqq", "\u2585", "zzz " * 1100, "é" * 2100, "\u00fc" * 4192]
+    kept = ["a\u2581b \u2581", "<unk> <s>x</s> <0x41>", "x" * 4192, "yyy " * 1000]
+    text = [normalise(sentence) for sentence in [*sentences(), *kept, *left_out]]
+    learned = Vocabulary.train(text, size, tmp_path / "v.model")
+    assert pieces(learned._processor) == from_sentences(text, size)
+    assert not {"q", "z", "é"} & set(count_words(text))
+
+
+def test_only_the_most_frequent_words_are_kept_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {"a": 1, "b": 5, "c": 2, "d": 2, "e": 1}
+    assert add_words({}, counts) == counts == add_words(dict(counts), {})
+    monkeypatch.setattr(module, "MAX_WORDS", 3)
+    assert len(add_words(dict(counts), {"f": 1})) == 6, "twice as many may gather"
+    assert add_words(dict(counts), {"f": 2, "g": 9}) == {"b": 5, "c": 2, "g": 9}, "d and f come after c"
+    assert most_frequent(counts) == {"b": 5, "c": 2, "d": 2}
+    assert most_frequent(dict.fromkeys("xyzw", 1)) == dict.fromkeys("xyz", 1)

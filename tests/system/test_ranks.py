@@ -138,6 +138,25 @@ def test_one_two_and_eight_devices_learn_the_same(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["basic", "joblib", "submitit_local"])
+def test_jobs_of_two_ranks_in_a_multirun(
+    launcher: str, tiny: list[str], tiny_config: Callable[..., TrainConfig], small_data: object, family: Any
+) -> None:
+    """One after another, two at a time, and as SLURM's launcher would run them; nothing is trained twice or left."""
+    recipe = ["hardware=2xcpu", "optim.units_per_step=2", "optim.max_steps=12", "evaluation.test_splits=[]"]
+    how = [f"hydra/launcher={launcher}", *(["hydra.launcher.n_jobs=2"] if launcher == "joblib" else [])]
+    process = started(["-m", "position.clip_distance=0,2", *how, *tiny, *recipe], family.environment)
+    _, told = process.communicate(timeout=200)
+    assert process.returncode == 0, told.decode()
+    for clip_distance in (0, 2):
+        record, _ = final(tiny_config, *recipe, f"position.clip_distance={clip_distance}")
+        assert (record.status, record.steps) == ("finished", 12)
+    config = tiny_config(*recipe)
+    assert len([*Path(config.runs_dir).glob("*/record.json")]) == 2
+    assert not family.living()
+
+
+@pytest.mark.slow
 def test_two_nodes_find_each_other(
     tiny: list[str], tiny_config: Callable[..., TrainConfig], small_data: object, tmp_path: Path
 ) -> None:

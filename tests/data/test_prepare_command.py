@@ -1,0 +1,158 @@
+"""Checked here: what rpr-cli prepare prints, as words and as one JSON document; how it tells its progress; what it says
+of the loader against batches counted here.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rpr import app
+from rpr.commands import prepare as command
+from rpr.config import PrepareConfig, validated
+from rpr.data.batches import TrainingBatches, TranslationDataset, padding_waste
+from rpr.data.cache import prepare
+from rpr.data.measure import SEED, measure_loader
+from rpr.errors import RunError
+
+SIZES = ("num_train=600", "num_validation=20", "num_test=30", "num_long=10")
+
+
+@pytest.fixture
+def overrides(tmp_path: Path) -> list[str]:
+    synthetic = [f"data.synthetic.{size}" for size in SIZES]
+    return [*synthetic, "data.vocabulary_size=200", f"data.cache_dir={tmp_path / 'cache'}"]
+
+
+def config(overrides: list[str]) -> PrepareConfig:
+    return validated(PrepareConfig, app._compose("prepare", overrides))
+
+
+def test_the_words(overrides: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["prepare", *overrides]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("/") and Path(lines[0]).is_dir()
+    assert lines[1].startswith("  synthetic (synthetic): vocabulary of 200 pieces, no pairs dropped, ")
+    assert lines[2].startswith("  train             600 pairs; pieces a sentence: source ")
+    assert [line.split()[0] for line in lines[3:6]] == ["validation", "test", "long"]
+    assert lines[6].startswith("  prepared in ") and "; peak memory " in lines[6] and len(lines) == 7
+    assert app.main(["prepare", *overrides]) == 0
+    assert capsys.readouterr().out.splitlines()[6].startswith("  it was ready: opened in 0.")
+
+
+def test_the_document_is_all_that_is_printed(overrides: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    asked = ["optim=tiny", "optim.max_tokens_per_unit=300", "optim.units_per_step=2", "batches=5"]
+    assert app.main(["prepare", *overrides, *asked, "loader=true", "copies=3", "format=json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    data = prepare(config(overrides).data)
+    assert document["data"]["key"] == data.meta.key and document["data"]["vocabulary_size"] == 200
+    train = data.split("train")
+    assert document["data"]["splits"]["train"] == {
+        "pairs": 600,
+        "source": {"mean_pieces": train.source_lengths.mean(), "longest": train.source_lengths.max()},
+        "target": {"mean_pieces": train.target_lengths.mean(), "longest": train.target_lengths.max()},
+    }
+    files = [file.stat().st_size for file in data.directory.iterdir() if file.name != "meta.json"]
+    assert document["data"]["bytes"] == sum(files)
+    assert document["build"] == {"processes": 1, "worker_peak_bytes": 0}
+    assert document["config"]["loader"] is True and document["git"].keys() == {"commit", "dirty"}
+    loader = document["loader"]
+    batches = TrainingBatches(train, 300, 2, seed=SEED)
+    units = [unit for step in range(batches.steps_in_epoch(0)) for unit in batches.step_units(step)]
+    assert (loader["pairs"], loader["batches"]) == (600, 5)
+    assert loader["units"] == sum(len(unit) > 0 for unit in units)
+    assert loader["padding_waste"] == pytest.approx(padding_waste(units, train), abs=1e-12)
+    dataset = TranslationDataset(train)
+    timed = [dataset[unit] for unit in units[1:6]]  # the first is made before the clock starts
+    tokens = sum(batch.num_source_tokens + batch.num_target_tokens for batch in timed)
+    assert loader["tokens_per_second"] / loader["batches_per_second"] == pytest.approx(tokens / 5)
+    assert 0.1 < loader["import_seconds"] < 60 and 0 < loader["open_seconds"] < 5
+    assert document["copies"]["pairs"] == 3 * 600 and 2 < document["copies"]["units"] / loader["units"] < 3.1
+    assert 0 < document["copies"]["padding_waste"] < 0.2 and 5e7 < document["copies"]["peak_bytes"] < 1e9
+    assert 5e7 < loader["peak_bytes"] < 1e9 and document["peak_bytes"] > 1e7
+
+
+def test_a_measurement_that_fails_is_told(overrides: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    data = config(overrides).data.model_copy(update={"vocabulary_size": 100_000})
+    with pytest.raises(RunError, match="the process that measures ended with exit code 1; its message stands above"):
+        measure_loader(data, 300, 2, 5)
+    assert "is more than this corpus supports" in capfd.readouterr().err
+
+
+class Clock:
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(command, "time", made)
+    return made
+
+
+def tell_all(clock: Clock, moments: list[tuple[float, int, int, str]]) -> None:
+    tell = command.progress("corpus")
+    for now, done, total, what in moments:
+        clock.now = now
+        tell(done, total, what)
+
+
+MOMENTS = [
+    (100.0, 0, 9000, "reading"),
+    (101.0, 100, 9000, "reading"),
+    (103.5, 700, 9000, "reading"),
+    (104.0, 800, 9000, "reading"),
+    (110.0, 2000, 9000, "reading"),
+    (140.0, 9000, 9000, "reading"),
+    (150.0, 4000, 9_000_000, "encoding"),
+    (154.0, 5000, 9_000_000, "encoding"),
+]
+
+
+def test_progress_has_speed_and_time_left_every_few_seconds(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    tell_all(clock, MOMENTS)
+    assert capsys.readouterr().err.splitlines() == [
+        "corpus: reading 700/9,000, 200 pairs/s, 42 s left",
+        "corpus: reading 2,000/9,000, 200 pairs/s, 35 s left",
+        "corpus: reading 9,000/9,000, 225 pairs/s",
+        "corpus: encoding 4,000/9,000,000",
+        "corpus: encoding 5,000/9,000,000, 250 pairs/s, 9 h 59 min left",
+    ]
+
+
+def test_progress_stays_on_one_line_of_a_terminal(
+    clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    tell_all(clock, MOMENTS[:6])
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and told.endswith("\r" + "corpus: reading 9,000/9,000, 225 pairs/s\x1b[K\n")
+    assert told.startswith("\rcorpus: reading 700/9,000, 200 pairs/s, 42 s left\x1b[K\r")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.04, "0.0 s"), (9.4, "9.4 s"), (59.7, "1 min 00 s"), (65, "1 min 05 s"), (4000, "1 h 06 min")],
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert command._duration(seconds) == words
+
+
+def test_a_large_build_tells_the_memory_of_its_workers() -> None:
+    document: dict[str, Any] = {
+        "data": {"name": "n", "synthetic": False, "vocabulary_size": 9, "dropped": {}, "bytes": 1e6, "splits": {}},
+        "seconds": 61, "peak_bytes": 9e8, "loader": None, "copies": None,
+        "build": {"processes": 2, "worker_peak_bytes": 1.2e8},
+    }  # fmt: skip
+    assert command.as_text(document).splitlines() == [
+        "  n: vocabulary of 9 pieces, no pairs dropped, 1.0 MB on disk",
+        "  prepared in 1 min 01 s; peak memory 0.90 GB, of the largest of 2 workers 0.12 GB",
+    ]

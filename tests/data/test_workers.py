@@ -1,0 +1,125 @@
+"""Checked here: results come in the order of the tasks, few tasks are in flight, and workers end with their parent and
+are missed when they end before it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rpr.data.line_files import LineBlock
+from rpr.data.workers import Workers, num_cores, peak_bytes
+from rpr.errors import DataError, RunError
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_results_in_the_order_of_the_tasks_few_at_a_time(processes: int) -> None:
+    taken = []
+
+    def tasks() -> object:
+        for number in range(20):
+            taken.append(number)
+            yield number, 2 if number % 3 else 10_000  # every third takes long
+
+    with Workers(processes) as workers:
+        for done, result in enumerate(workers.map(_power, tasks())):  # type: ignore[arg-type, var-annotated]
+            assert result == _power((done, 2 if done % 3 else 10_000))
+            assert len(taken) <= done + 1 + processes
+        assert list(workers.map(len, ["ab", "c"])) == [2, 1] and list(workers.map(len, [])) == []
+    assert (workers.peak_bytes > 5e6) == (processes > 1)
+
+
+_power = max  # of a pair; a function that workers can import
+
+
+def test_what_a_worker_prints_is_no_result(capfd: pytest.CaptureFixture[str]) -> None:
+    with Workers(2) as workers:
+        assert list(workers.map(print, ["said", "more"])) == [None, None]
+    assert sorted(capfd.readouterr().err.split()) == ["more", "said"]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_fault_of_the_data_is_told_as_it_is(processes: int) -> None:
+    block = LineBlock((Path("a.en"), Path("a.de")), 40, [b"gr\xfcn\n"], [b"x\n"])
+    with (
+        pytest.raises(DataError, match=r"^data.path: line 41 of a.en is not UTF-8 \(byte 0xfc at 2\); convert"),
+        Workers(processes) as workers,
+    ):
+        list(workers.map(LineBlock.pairs, [block, block, block]))
+
+
+@pytest.mark.parametrize(
+    ("function", "number", "message"),
+    [
+        (signal.raise_signal, 9, "was killed by signal 9; perhaps memory ran out; the same command goes on"),
+        (os._exit, 3, "ended with exit code 3; the same command goes on where this one stopped"),
+    ],
+)
+def test_a_worker_that_dies_is_missed(function: object, number: int, message: str) -> None:
+    with pytest.raises(RunError, match=f"a process that prepares the corpus {message}"), Workers(2) as workers:
+        list(workers.map(function, [number] * 5))  # type: ignore[arg-type]
+
+
+PARENT = """
+import time
+from rpr.data.workers import Workers
+try:
+    with Workers(2) as workers:
+        results = workers.map(time.sleep, [0, 0, {seconds}, {seconds}, 0])
+        next(results)
+        print(*(worker.pid for worker in workers._workers), flush=True)
+        list(results)
+except KeyboardInterrupt:
+    raise SystemExit(130)
+"""
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; one that nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize(
+    ("number", "seconds", "code"), [(signal.SIGKILL, 1, -9), (signal.SIGTERM, 1, -15), (signal.SIGINT, 60, 130)]
+)
+def test_workers_end_with_their_parent_and_in_silence(number: int, seconds: int, code: int) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT.format(seconds=seconds)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert parent.stdout is not None and parent.stderr is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2 and all(map(alive, pids))
+    os.killpg(parent.pid, number)  # as Ctrl-C does, to the whole group
+    assert parent.wait(10) == code
+    end = time.monotonic() + 10
+    while any(map(alive, pids)):
+        assert time.monotonic() < end, "workers live on"
+        time.sleep(0.02)
+    assert parent.stderr.read() == ""
+    parent.stdout.close()
+    parent.stderr.close()
+
+
+def test_the_peak_is_this_process_own() -> None:
+    assert 1 <= num_cores() <= (os.cpu_count() or 1)
+    held = b"x" * 300_000_000
+    assert peak_bytes() > len(held)
+    del held
+    assert peak_bytes() > 300_000_000
+    with Workers(2) as workers:
+        list(workers.map(len, ["a"] * 3))
+    assert workers.peak_bytes < 200_000_000, "a worker is not charged with what its parent held"
