@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any, NamedTuple
 
 from rpr import __version__
 from rpr.errors import ConfigError, RprError, RunError, did_you_mean
+
+INTERRUPTED = "rpr-cli: interrupted; the same command again goes on from the last checkpoint"
 
 
 class Command(NamedTuple):
@@ -68,8 +71,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _sweep(arguments[1:])
         return _run(name, arguments[1:])
     except KeyboardInterrupt:
-        print("rpr-cli: interrupted; the same command again goes on from the last checkpoint", file=sys.stderr)
+        print(INTERRUPTED, file=sys.stderr)
         return 130
+    except SystemExit as stop:
+        if stop.code == 128 + signal.SIGTERM:  # rpr.training.launch makes it of the signal
+            print(INTERRUPTED, file=sys.stderr)
+        raise
     except BrokenPipeError:  # `rpr-cli report | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -116,7 +116,7 @@ class FeedForward(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, x_BTM: Tensor) -> Tensor:
-        out: Tensor = self.outer(F.relu(self.inner(x_BTM)))
+        out: Tensor = self.outer(F.relu(self.inner(x_BTM), inplace=True))
         return out
 
 

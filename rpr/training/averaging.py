@@ -21,14 +21,14 @@ def checkpoints(folder: Path) -> list[tuple[int, Path]]:
     return sorted(found)
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint's plain contents; never runs code from the file.
+def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
+    """A checkpoint's plain contents; never runs code from the file. Mapped, only what is looked at is read.
 
     Raises:
         DataError: the file is absent, damaged, or holds more than plain data.
     """
     try:
-        loaded: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        loaded: dict[str, Any] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
     except FileNotFoundError:
         raise DataError(f"{path}: no such checkpoint") from None
     except (
@@ -45,7 +45,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 def model_weights(path: Path) -> dict[str, Tensor]:
     """The Transformer's weights of a checkpoint, by parameter name."""
-    state = load_checkpoint(path)["state_dict"]
+    state = load_checkpoint(path, mapped=True)["state_dict"]
     return {name.removeprefix(PREFIX): weight for name, weight in state.items() if name.startswith(PREFIX)}
 
 
@@ -55,7 +55,7 @@ def moving_average(path: Path) -> dict[str, Tensor]:
     Raises:
         DataError: the run kept none (optim.ema_decay was null).
     """
-    weights = load_checkpoint(path)["callbacks"].get("MovingAverage", {}).get("weights")
+    weights = load_checkpoint(path, mapped=True)["callbacks"].get("MovingAverage", {}).get("weights")
     if not isinstance(weights, dict):
         raise DataError(f"{path}: holds no moving average; it was written with optim.ema_decay=null")
     return weights

@@ -182,7 +182,7 @@ def _newest(folder: Path) -> Path | None:
     """The newest checkpoint that can be read; a damaged one is set aside, with a line that says so."""
     for _, path in reversed(averaging.checkpoints(folder)):
         try:
-            averaging.load_checkpoint(path)
+            averaging.load_checkpoint(path, mapped=True)
         except DataError as error:
             print(f"rpr-cli: {error}", file=sys.stderr)
             with contextlib.suppress(FileNotFoundError):  # another rank was quicker

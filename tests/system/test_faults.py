@@ -179,6 +179,34 @@ def test_the_same_run_by_its_folder(
         assert told.returncode == 2 and message in told.stderr and told.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("how, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_run_that_is_asked_to_stop(
+    how: signal.Signals,
+    code: int,
+    tiny: list[str],
+    tiny_config: Callable[..., TrainConfig],
+    small_data: object,
+    family: Any,
+    wait_for: Callable[[Callable[[], bool], float], bool],
+) -> None:
+    recipe = ["optim.max_steps=100000", "optim.checkpoint_every_n_steps=5", "optim.validate_every_n_steps=100000"]
+    config = tiny_config(*recipe)
+    run_dir = Path(config.runs_dir) / config.run_dir_name
+    process = start([*tiny, *recipe], family)
+    assert wait_for(lambda: newest(run_dir) > 0, 60), process.communicate()
+    process.send_signal(how)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == code and b"Traceback" not in told, told.decode()
+    assert told.decode().splitlines()[-1] == (
+        "rpr-cli: interrupted; the same command again goes on from the last checkpoint"
+    )
+    record = read_record(run_dir / "record.json")
+    assert (record.status, record.error) == (
+        "failed",
+        "interrupted; the same command goes on from the last checkpoint",
+    )
+
+
 def test_a_disk_that_is_full(
     tiny: list[str], tiny_config: Callable[..., TrainConfig], small_data: object, family: Any
 ) -> None:

@@ -91,6 +91,7 @@ def test_no_process_outlives_the_run(
             "failed",
             "interrupted; the same command goes on from the last checkpoint",
         )
+        assert told.splitlines()[-1] == "rpr-cli: interrupted; the same command again goes on from the last checkpoint"
     else:
         assert record.status == "failed"
         assert record.error is not None and record.error.startswith("the training process was ended by SIG")
