@@ -40,8 +40,8 @@ _power = max  # of a pair; a function that workers can import
 
 def test_what_a_worker_prints_is_no_result(capfd: pytest.CaptureFixture[str]) -> None:
     with Workers(2) as workers:
-        assert list(workers.map(print, ["said", "more"])) == [None, None]
-    assert sorted(capfd.readouterr().err.split()) == ["more", "said"]
+        assert list(workers.map(print, ["said"])) == [None]
+    assert capfd.readouterr().err == "said\n"
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -99,6 +99,7 @@ def test_workers_end_with_their_parent_and_in_silence(number: int, seconds: int,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
     )
     assert parent.stdout is not None and parent.stderr is not None
     pids = [int(pid) for pid in parent.stdout.readline().split()]

@@ -23,6 +23,11 @@ class Family:
         """For the command."""
         return {**os.environ, "OMP_NUM_THREADS": "1", "RPR_TEST_MARK": self.mark}
 
+    @staticmethod
+    def hear_interrupts() -> None:
+        """In the child: Ctrl-C is ignored where the tests themselves run in the background."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
     def living(self) -> dict[int, str]:
         """Process numbers with command lines."""
         found = {}

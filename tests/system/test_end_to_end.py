@@ -148,7 +148,7 @@ def test_a_job_that_fails_stops_no_other(swept: Swept) -> None:
     records = [read_record(path) for path in swept.runs.glob("*/record.json")]
     (failed,) = [record for record in records if record.status == "failed"]
     assert failed.config["optim"]["learning_rate_scale"] == 1e38
-    assert failed.error == "the validation loss became nan at step 20; lower optim.learning_rate_scale"
+    assert failed.error is not None and failed.error.startswith("step 2: the loss or its gradient is not finite (loss ")
     (other,) = [record for record in records if record.clip_distance == 1 and record.status == "finished"]
     assert other.steps == 40
     last = told.stderr.strip().splitlines()[-1]

@@ -42,7 +42,11 @@ KILLS = 5  # of each hardware: 20 in all
 
 def start(arguments: list[str], family: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [SCRIPT, "train", *arguments], env=family.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [SCRIPT, "train", *arguments],
+        env=family.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        preexec_fn=family.hear_interrupts,
     )
 
 

@@ -31,9 +31,13 @@ ENDLESS = (
 )
 
 
-def started(arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def started(arguments: list[str], family: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [SCRIPT, "train", *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [SCRIPT, "train", *arguments],
+        env=family.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        preexec_fn=family.hear_interrupts,
     )
 
 
@@ -73,7 +77,7 @@ def test_no_process_outlives_the_run(
 ) -> None:
     config = tiny_config(*ENDLESS)
     run_dir = Path(config.runs_dir) / config.run_dir_name
-    process = started([*tiny, *ENDLESS], family.environment)
+    process = started([*tiny, *ENDLESS], family)
     assert wait_for(lambda: len(checkpoints(run_dir / "checkpoints")) > 1, 120), process.poll()
     assert len(family.living()) >= 6  # the command, torchrun, two ranks, a loader worker of each
     os.kill(whom(process, family), how)
@@ -120,12 +124,12 @@ SHARED = (
 
 @pytest.mark.slow
 def test_one_two_and_eight_devices_learn_the_same(
-    tiny: list[str], tiny_config: Callable[..., TrainConfig], small_data: object
+    tiny: list[str], tiny_config: Callable[..., TrainConfig], small_data: object, family: Any
 ) -> None:
     results = {}
     for devices in (1, 2, 8):
         overrides = [*SHARED, "hardware=2xcpu", f"hardware.devices={devices}"]
-        process = started([*tiny, *overrides], {**os.environ})
+        process = started([*tiny, *overrides], family)
         assert process.wait(280) == 0, process.stderr and process.stderr.read()
         record, results[devices] = final(tiny_config, *overrides)
         assert record.training is not None and record.steps == 6
@@ -146,7 +150,7 @@ def test_jobs_of_two_ranks_in_a_multirun(
     """One after another, two at a time, and as SLURM's launcher would run them; nothing is trained twice or left."""
     recipe = ["hardware=2xcpu", "optim.units_per_step=2", "optim.max_steps=12", "evaluation.test_splits=[]"]
     how = [f"hydra/launcher={launcher}", *(["hydra.launcher.n_jobs=2"] if launcher == "joblib" else [])]
-    process = started(["-m", "position.clip_distance=0,2", *how, *tiny, *recipe], family.environment)
+    process = started(["-m", "position.clip_distance=0,2", *how, *tiny, *recipe], family)
     _, told = process.communicate(timeout=200)
     assert process.returncode == 0, told.decode()
     for clip_distance in (0, 2):
