@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rpr import app
 from rpr.config import TrainConfig, validated
@@ -79,3 +80,24 @@ def small_data(cache_dir: Path) -> PreparedData:
     """The small corpus, prepared."""
     settings: dict[str, Any] = app._compose("train", [*TINY, f"data.cache_dir={cache_dir}"])
     return prepare(validated(TrainConfig, settings).data)
+
+
+@pytest.fixture(scope="session")
+def assert_same() -> Callable[[Any, Any], None]:
+    """Two checkpoints, or parts of them, are the same, tensors bit for bit."""
+
+    def same(one: Any, other: Any) -> None:
+        if isinstance(one, torch.Tensor):
+            assert torch.equal(one, other)
+        elif isinstance(one, dict):
+            assert one.keys() == other.keys()
+            for key in one:
+                same(one[key], other[key])
+        elif isinstance(one, list | tuple):
+            assert len(one) == len(other)
+            for a, b in zip(one, other, strict=True):
+                same(a, b)
+        else:
+            assert one == other
+
+    return same

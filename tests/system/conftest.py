@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+
+SCRIPT = Path(sys.executable).with_name("rpr-cli")
 
 
 class Family:
@@ -23,10 +27,15 @@ class Family:
         """For the command."""
         return {**os.environ, "OMP_NUM_THREADS": "1", "RPR_TEST_MARK": self.mark}
 
-    @staticmethod
-    def hear_interrupts() -> None:
-        """In the child: Ctrl-C is ignored where the tests themselves run in the background."""
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    def train(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """`rpr-cli train`, started. It hears Ctrl-C even where the tests themselves run in the background."""
+        return subprocess.Popen(
+            [SCRIPT, "train", *arguments],
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
 
     def living(self) -> dict[int, str]:
         """Process numbers with command lines."""

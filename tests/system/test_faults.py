@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from rpr.config import TrainConfig
 from rpr.results.record import Record, read_record
@@ -40,18 +39,8 @@ HARDWARE = [("cpu", 0), ("cpu", 2), ("2xcpu", 0), ("2xcpu", 2)]
 KILLS = 5  # of each hardware: 20 in all
 
 
-def start(arguments: list[str], family: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [SCRIPT, "train", *arguments],
-        env=family.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        preexec_fn=family.hear_interrupts,
-    )
-
-
 def finished(arguments: list[str], family: Any) -> None:
-    process = start(arguments, family)
+    process = family.train(*arguments)
     _, told = process.communicate(timeout=280)
     assert process.returncode == 0, told.decode()
 
@@ -65,19 +54,27 @@ def result(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]], Record]
     return load_checkpoint(path), plain, read_record(run_dir / "record.json")
 
 
-def assert_same(one: Any, other: Any) -> None:
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one:
-            assert_same(one[key], other[key])
-    elif isinstance(one, list):
-        assert len(one) == len(other)
-        for a, b in zip(one, other, strict=True):
-            assert_same(a, b)
-    else:
-        assert one == other
+@pytest.fixture
+def begun(
+    tiny: list[str],
+    tiny_config: Callable[..., TrainConfig],
+    small_data: object,
+    family: Any,
+    wait_for: Callable[[Callable[[], bool], float], bool],
+) -> Callable[[int], tuple[subprocess.Popen[bytes], Path]]:
+    """Starts a run of so many steps, and waits for its first checkpoint: the process and the run's folder."""
+
+    def begin(steps: int) -> tuple[subprocess.Popen[bytes], Path]:
+        recipe = [
+            f"optim.max_steps={steps}", "optim.checkpoint_every_n_steps=5", f"optim.validate_every_n_steps={steps}"
+        ]  # fmt: skip
+        config = tiny_config(*recipe)
+        run_dir = Path(config.runs_dir) / config.run_dir_name
+        process = family.train(*tiny, *recipe)
+        assert wait_for(lambda: newest(run_dir) > 0, 60), process.communicate()
+        return process, run_dir
+
+    return begin
 
 
 def newest(run_dir: Path) -> int:
@@ -122,6 +119,7 @@ def test_killed_at_random_moments(
     small_data: object,
     family: Any,
     wait_for: Callable[[Callable[[], bool], float], bool],
+    assert_same: Callable[[Any, Any], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     settings = [*tiny, *RECIPE, f"hardware={hardware}", f"hardware.num_workers={workers}"]
@@ -133,7 +131,7 @@ def test_killed_at_random_moments(
     draw = random.Random(f"{hardware} {workers}")
     unfinished_writes = 0
     for number, target in enumerate(sorted(draw.sample(range(1, STEPS - 10), KILLS))):
-        killed_after(target, start(command, family), run_dir, family, wait_for, draw, number)
+        killed_after(target, family.train(*command), run_dir, family, wait_for, draw, number)
         unfinished_writes += any((run_dir / "checkpoints").glob(".step*.tmp"))
     finished(command, family)
     (one, rows, record), (other, other_rows, other_record) = (result(runs[n] / config.run_dir_name) for n in runs)
@@ -149,18 +147,12 @@ def test_killed_at_random_moments(
 
 
 def test_the_same_run_by_its_folder(
-    tiny: list[str],
-    tiny_config: Callable[..., TrainConfig],
-    small_data: object,
+    begun: Callable[[int], tuple[subprocess.Popen[bytes], Path]],
     family: Any,
     wait_for: Callable[[Callable[[], bool], float], bool],
 ) -> None:
     """`rpr-cli train run=...` goes on from the record alone, and a finished run is only told of."""
-    recipe = ["optim.max_steps=400", "optim.checkpoint_every_n_steps=5", "optim.validate_every_n_steps=400"]
-    config = tiny_config(*recipe)
-    run_dir = Path(config.runs_dir) / config.run_dir_name
-    process = start([*tiny, *recipe], family)
-    assert wait_for(lambda: newest(run_dir) > 0, 60), process.communicate()
+    process, run_dir = begun(400)
     process.kill()
     process.communicate()
     assert read_record(run_dir / "record.json").status == "running" and newest(run_dir) < 400
@@ -185,19 +177,9 @@ def test_the_same_run_by_its_folder(
 
 @pytest.mark.parametrize("how, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_run_that_is_asked_to_stop(
-    how: signal.Signals,
-    code: int,
-    tiny: list[str],
-    tiny_config: Callable[..., TrainConfig],
-    small_data: object,
-    family: Any,
-    wait_for: Callable[[Callable[[], bool], float], bool],
+    how: signal.Signals, code: int, begun: Callable[[int], tuple[subprocess.Popen[bytes], Path]]
 ) -> None:
-    recipe = ["optim.max_steps=100000", "optim.checkpoint_every_n_steps=5", "optim.validate_every_n_steps=100000"]
-    config = tiny_config(*recipe)
-    run_dir = Path(config.runs_dir) / config.run_dir_name
-    process = start([*tiny, *recipe], family)
-    assert wait_for(lambda: newest(run_dir) > 0, 60), process.communicate()
+    process, run_dir = begun(100_000)
     process.send_signal(how)
     _, told = process.communicate(timeout=30)
     assert process.returncode == code and b"Traceback" not in told, told.decode()
@@ -212,7 +194,11 @@ def test_a_run_that_is_asked_to_stop(
 
 
 def test_a_disk_that_is_full(
-    tiny: list[str], tiny_config: Callable[..., TrainConfig], small_data: object, family: Any
+    tiny: list[str],
+    tiny_config: Callable[..., TrainConfig],
+    small_data: object,
+    family: Any,
+    assert_same: Callable[[Any, Any], None],
 ) -> None:
     """A limit on the size of files stands for it: the third checkpoint and those after it do not fit."""
     recipe = ["optim.max_steps=30", "optim.checkpoint_every_n_steps=5", "evaluation.test_splits=[]"]

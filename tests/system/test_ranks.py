@@ -31,16 +31,6 @@ ENDLESS = (
 )
 
 
-def started(arguments: list[str], family: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [SCRIPT, "train", *arguments],
-        env=family.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        preexec_fn=family.hear_interrupts,
-    )
-
-
 def the_command(process: subprocess.Popen[bytes], family: Any) -> int:
     return process.pid
 
@@ -77,7 +67,7 @@ def test_no_process_outlives_the_run(
 ) -> None:
     config = tiny_config(*ENDLESS)
     run_dir = Path(config.runs_dir) / config.run_dir_name
-    process = started([*tiny, *ENDLESS], family)
+    process = family.train(*tiny, *ENDLESS)
     assert wait_for(lambda: len(checkpoints(run_dir / "checkpoints")) > 1, 120), process.poll()
     assert len(family.living()) >= 6  # the command, torchrun, two ranks, a loader worker of each
     os.kill(whom(process, family), how)
@@ -129,7 +119,7 @@ def test_one_two_and_eight_devices_learn_the_same(
     results = {}
     for devices in (1, 2, 8):
         overrides = [*SHARED, "hardware=2xcpu", f"hardware.devices={devices}"]
-        process = started([*tiny, *overrides], family)
+        process = family.train(*tiny, *overrides)
         assert process.wait(280) == 0, process.stderr and process.stderr.read()
         record, results[devices] = final(tiny_config, *overrides)
         assert record.training is not None and record.steps == 6
@@ -150,7 +140,7 @@ def test_jobs_of_two_ranks_in_a_multirun(
     """One after another, two at a time, and as SLURM's launcher would run them; nothing is trained twice or left."""
     recipe = ["hardware=2xcpu", "optim.units_per_step=2", "optim.max_steps=12", "evaluation.test_splits=[]"]
     how = [f"hydra/launcher={launcher}", *(["hydra.launcher.n_jobs=2"] if launcher == "joblib" else [])]
-    process = started(["-m", "position.clip_distance=0,2", *how, *tiny, *recipe], family)
+    process = family.train(*["-m", "position.clip_distance=0,2", *how, *tiny, *recipe])
     _, told = process.communicate(timeout=200)
     assert process.returncode == 0, told.decode()
     for clip_distance in (0, 2):

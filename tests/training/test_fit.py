@@ -56,21 +56,6 @@ def final(run_dir: Path) -> dict[str, Any]:
     return load_checkpoint(path)
 
 
-def assert_same(one: Any, other: Any) -> None:
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one:
-            assert_same(one[key], other[key])
-    elif isinstance(one, list | tuple):
-        assert len(one) == len(other)
-        for a, b in zip(one, other, strict=True):
-            assert_same(a, b)
-    else:
-        assert one == other
-
-
 def cut(whole: Path, run_dir: Path, *steps: int) -> Path:
     """A run that left only the checkpoints of these steps."""
     (run_dir / "checkpoints").mkdir(parents=True)
@@ -91,7 +76,12 @@ def test_what_a_training_leaves(whole: Path) -> None:
 
 @pytest.mark.parametrize("steps", [(4,), (4, 8)])
 def test_a_resumed_run_is_the_uninterrupted_one(
-    config: TrainConfig, small_data: PreparedData, whole: Path, tmp_path: Path, steps: tuple[int, ...]
+    config: TrainConfig,
+    small_data: PreparedData,
+    whole: Path,
+    tmp_path: Path,
+    steps: tuple[int, ...],
+    assert_same: Callable[[Any, Any], None],
 ) -> None:
     run_dir = cut(whole, tmp_path / "cut", *steps)
     torch.manual_seed(999)  # whatever the process drew before
@@ -117,6 +107,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(
     whole: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    assert_same: Callable[[Any, Any], None],
 ) -> None:
     run_dir = cut(whole, tmp_path / "cut", 4, 8, 12)
     newest = run_dir / "checkpoints" / "step00000012.ckpt"
@@ -144,7 +135,10 @@ def test_a_finished_training_trains_nothing_more(
 
 
 def test_a_run_that_broke_off_and_went_on_in_its_own_folder(
-    tiny_config: Callable[..., TrainConfig], small_data: PreparedData, tmp_path: Path
+    tiny_config: Callable[..., TrainConfig],
+    small_data: PreparedData,
+    tmp_path: Path,
+    assert_same: Callable[[Any, Any], None],
 ) -> None:
     """A real interruption (validation fails at step 7): the weights at the end, and which checkpoints are kept."""
     config = tiny_config(
