@@ -88,7 +88,7 @@ def test_the_tables_are_rendered_from_the_documents(table: Any) -> None:
 def test_from_a_hundred_thousand_to_four_and_a_half_million_pairs(kind: str) -> None:
     found = documents(kind)
     assert [round(pairs(document) / 1e5) for document in found] == [1, 5, 15, 45]
-    assert all(document["git"]["commit"] for document in found)
+    assert all(document["git"]["dirty"] is False for document in found)
     assert {document["build"] is None for document in found} == {kind == "ready"}
 
 
