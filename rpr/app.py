@@ -42,7 +42,10 @@ COMMANDS = {
         "tables beside the paper's, plots and one HTML page; run=runs/...: what its positions learned", "ReportConfig"
     ),
     "evaluate": Command("translate and score a trained run again: run=runs/...", "EvaluateConfig"),
-    "translate": Command("translate stdin line by line: run=runs/...", "TranslateConfig"),
+    "translate": Command("translate stdin, or a file, line by line: run=runs/... [-- IN [OUT]]", "TranslateConfig"),
+    "compare": Command("which run is better, and how surely: compare RUN RUN ..., or sweep=...", "CompareConfig"),
+    "export": Command("a run as a folder for CTranslate2, or as safetensors: run=runs/... format=...", "ExportConfig"),
+    "verify": Command("check a trained run: caching, padding, shifts, exports: run=runs/...", "VerifyConfig"),
     "prepare": Command("corpus -> vocabulary -> token cache, ahead of training: data=...", "PrepareConfig"),
     "bench": Command("steps/s of the position variants, side by side", "BenchConfig"),
 }
@@ -69,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(f"no such command {name!r}" + did_you_mean(name, COMMANDS))
         if name == "sweep":
             return _sweep(arguments[1:])
-        return _run(name, arguments[1:])
+        return _run(name, _positional(name, arguments[1:]))
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
         return 130
@@ -98,6 +101,33 @@ def _usage() -> str:
         "`rpr-cli COMMAND --help` lists the groups and settings; `--cfg job` shows the composed configuration.",
     ]
     return "\n".join(lines)
+
+
+def _positional(name: str, arguments: list[str]) -> list[str]:
+    """Words that are no settings as the settings they stand for: folders for `compare`, files behind `--` for
+    `translate`.
+
+    Raises:
+        ConfigError: more files than there are places.
+    """
+    if name == "compare":
+        words = [word for word in arguments if "=" not in word and not word.startswith("-")]
+        others = [word for word in arguments if word not in words]
+        return [*others, f"runs=[{','.join(_quoted(word) for word in words)}]"] if words else others
+    if name == "translate" and "--" in arguments:
+        at = arguments.index("--")
+        words = arguments[at + 1 :]
+        if not 1 <= len(words) <= 2:
+            raise ConfigError(f"--: {len(words)} files behind it; give the input, and the output if it is a file")
+        places = zip(("input", "output"), words, strict=False)
+        return [*arguments[:at], *(f"{key}={_quoted(word)}" for key, word in places)]
+    return arguments
+
+
+def _quoted(value: str) -> str:
+    """A value that Hydra's grammar takes as it is."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _run(name: str, arguments: list[str]) -> int:
@@ -176,8 +206,7 @@ def _dispatch(name: str, settings: dict[str, Any], overrides: Sequence[str], *, 
 
     from rpr import config
 
-    kind = getattr(config, COMMANDS[name].config)
-    typed = config.validated(kind, settings)
+    typed = config.validated(_kind(name), settings)
     module = importlib.import_module(f"rpr.commands.{name}")
     if name == "train":
         module.run(typed, command=shlex.join(["rpr-cli", name, *overrides]), own_process=own_process)
@@ -186,6 +215,13 @@ def _dispatch(name: str, settings: dict[str, Any], overrides: Sequence[str], *, 
         module.run(typed, positions)
     else:
         module.run(typed)
+
+
+def _kind(name: str) -> Any:
+    """The typed configuration of a sub-command."""
+    from rpr import command_config, config
+
+    return getattr(config if COMMANDS[name].config == "TrainConfig" else command_config, COMMANDS[name].config)
 
 
 def _position(variant: str, overrides: Sequence[str]) -> Any:
@@ -270,7 +306,7 @@ def _checked(name: str, overrides: list[str]) -> None:
     """Compose and validate one job without running it."""
     from rpr import config
 
-    config.validated(getattr(config, COMMANDS[name].config), _compose(name, overrides))
+    config.validated(_kind(name), _compose(name, overrides))
 
 
 def _compose(name: str, overrides: list[str]) -> dict[str, Any]:
@@ -332,7 +368,7 @@ def _unknown_key(text: str, name: str) -> str | None:
     if found is None:
         return None
     path = found[1].split(".")
-    kind = getattr(config, COMMANDS[name].config)
+    kind = _kind(name)
     for depth, part in enumerate(path):
         if part not in kind.model_fields:
             return f"{'.'.join(path[: depth + 1])}: no such setting" + did_you_mean(part, kind.model_fields)

@@ -10,11 +10,13 @@ from typing import Any
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # memory is counted with torch's profiler, which would talk about it
 
-from rpr.config import BenchConfig, PositionConfig
+from rpr.command_config import BenchConfig
+from rpr.config import PositionConfig
 from rpr.errors import ConfigError
 from rpr.results.paper import RELATIVE_SPEED
 from rpr.results.provenance import git_state, versions
-from rpr.training import benchmark, runtime
+from rpr.runs import runtime
+from rpr.training import benchmark
 
 
 def run(config: BenchConfig, positions: dict[str, PositionConfig]) -> None:

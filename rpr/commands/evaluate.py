@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rpr.commands import loading
+from rpr.command_config import EvaluateConfig
 from rpr.commands.scoring import score_lines, score_splits
-from rpr.config import EvaluateConfig
 from rpr.results.record import replace_file
+from rpr.runs import loading
 
 
 def run(config: EvaluateConfig) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from rpr.config import PrepareConfig
+from rpr.command_config import PrepareConfig
 from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.data.measure import measure_loader, measure_plan
 from rpr.data.workers import num_cores, peak_bytes

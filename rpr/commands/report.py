@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from rpr.config import ReportConfig
+from rpr.command_config import ReportConfig
 from rpr.errors import RecordError
 from rpr.results.record import find_records
 from rpr.results.report import build_report

@@ -6,38 +6,28 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
-
 from rpr.config import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.evaluation.bleu import all_scores
+from rpr.evaluation.decoding import TorchEngine, search_of
 from rpr.evaluation.translate import translate_split
 from rpr.model.transformer import Transformer
 from rpr.results.record import Score, replace_file
-from rpr.training import runtime
+from rpr.runs import runtime
 
 
 def score_splits(
     config: TrainConfig, data: PreparedData, model: Transformer, checkpoint: str, run_dir: Path
 ) -> tuple[Score, ...]:
     """Scores of every split that the evaluation names and the data has; hypotheses are left beside the record."""
-    evaluation, device = config.evaluation, runtime.torch_device(config.hardware)
+    evaluation = config.evaluation
+    engine = TorchEngine(model, runtime.torch_device(config.hardware), bfloat16=config.hardware.precision == "bf16")
     scores: list[Score] = []
     for split in evaluation.test_splits:
         if split not in data.splits:
             continue
         print(f"translating {split} ({len(data.split(split))} sentences, beam {evaluation.beam_size})", file=sys.stderr)
-        with torch.autocast(device.type, torch.bfloat16, enabled=config.hardware.precision == "bf16"):
-            hypotheses = translate_split(
-                model,
-                data.split(split),
-                data.vocabulary,
-                beam_size=evaluation.beam_size,
-                length_penalty=evaluation.length_penalty,
-                max_extra_length=evaluation.max_extra_length,
-                max_tokens_per_batch=evaluation.max_tokens_per_batch,
-                device=device,
-            )
+        hypotheses = translate_split(engine, data.split(split), data.vocabulary, search_of(evaluation))
         sources, references = data.text(split)
         for kind, lines in (("sources", sources), ("references", references), ("hypotheses", hypotheses)):
             replace_file(run_dir / f"{split}.{kind}.txt", "".join(line + "\n" for line in lines))

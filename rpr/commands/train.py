@@ -27,7 +27,8 @@ def run(config: TrainConfig, *, command: str, own_process: bool = False, run_dir
     fresh process, so that W&B, peak memory and random state are the job's own. `run_dir` is where a run lies that does
     not lie where its configuration says.
     """
-    from rpr.training import launch, runtime
+    from rpr.runs import runtime
+    from rpr.training import launch
 
     hardware = config.hardware
     runtime.check_devices(hardware)
@@ -62,7 +63,7 @@ def run(config: TrainConfig, *, command: str, own_process: bool = False, run_dir
 
 def resume(run_dir: Path) -> Path:
     """Go on with the run in this folder, from its own record alone; a finished one is only told of."""
-    from rpr.commands.loading import record_of
+    from rpr.runs.loading import record_of
 
     record = record_of(run_dir)
     return run(of_a_record(record.config), command=record.command, run_dir=run_dir.absolute())
@@ -93,14 +94,16 @@ def work(config: TrainConfig, run_dir: Path) -> None:
     """What each rank does: fit; then the first alone translates, scores and closes the record."""
     from rpr.commands.scoring import score_splits
     from rpr.evaluation.bleu import sacrebleu_13a
+    from rpr.evaluation.decoding import TorchEngine, search_of
     from rpr.evaluation.translate import translate_split
-    from rpr.model.transformer import Transformer
-    from rpr.training import fit, runtime, tracking
-    from rpr.training.module import shape_of
+    from rpr.runs import loading, runtime
+    from rpr.training import fit, tracking
 
     runtime.set_up(config.hardware)
     data = _prepare(config)
     first = runtime.is_first_rank()
+    if first:
+        data.vocabulary.save(run_dir / loading.VOCABULARY_NAME)
     logger = tracking.start(config, run_dir, synthetic=data.meta.synthetic) if first else None
     failed = True
     summary: dict[str, Any] = {}
@@ -108,28 +111,18 @@ def work(config: TrainConfig, run_dir: Path) -> None:
         sentences = config.evaluation.validation_sentences
 
         def validation_bleu(model: Any) -> float:
-            hypotheses = translate_split(
-                model,
-                data.split("validation"),
-                data.vocabulary,
-                beam_size=1,
-                length_penalty=config.evaluation.length_penalty,
-                max_extra_length=config.evaluation.max_extra_length,
-                max_tokens_per_batch=config.evaluation.max_tokens_per_batch,
-                device=runtime.torch_device(config.hardware),
-                limit=sentences,
-            )
+            engine = TorchEngine(model, runtime.torch_device(config.hardware))
+            search = search_of(config.evaluation, greedy=True)
+            split = data.split("validation")
+            hypotheses = translate_split(engine, split, data.vocabulary, search, limit=sentences)
             return sacrebleu_13a(hypotheses, data.text("validation")[1][:sentences]).score
 
         outcome = fit.fit(config, data, run_dir, logger=logger, validation_bleu=validation_bleu if sentences else None)
         if not first:
             failed = False
             return
-        weights, checkpoint = fit.averaged_weights(run_dir, config.optim.average_checkpoints, config.optim.ema_decay)
-        model = Transformer(shape_of(config, len(data.vocabulary)))
-        model.use_attention(config.hardware.attention)
-        model.load_state_dict(weights)
-        scores = score_splits(config, data, model.to(runtime.torch_device(config.hardware)).eval(), checkpoint, run_dir)
+        model, checkpoint = loading.model_of(config, run_dir, None, len(data.vocabulary))
+        scores = score_splits(config, data, model, checkpoint, run_dir)
         summary = {f"{score.split}/{score.metric}": score.score for score in scores}
         summary |= {"steps_per_second": outcome.steps_per_second, "validation_loss": outcome.validation_loss}
         record = read_record(run_dir / RECORD_NAME)
@@ -245,7 +238,7 @@ def _data_record(config: TrainConfig, data: Any) -> DataRecord:
 
 
 def _as_rank(config: TrainConfig, command: str, run_dir: Path) -> None:
-    from rpr.training import runtime
+    from rpr.runs import runtime
 
     path = run_dir / RECORD_NAME
     if path.exists() and read_record(path).status == "finished":
@@ -263,7 +256,8 @@ def _after_a_failure(run_dir: Path, error: BaseException) -> None:
     """The first rank writes it down. The others wait to be ended by torchrun, which would else end the first before it
     has said why.
     """
-    from rpr.training import launch, runtime
+    from rpr.runs import runtime
+    from rpr.training import launch
 
     if runtime.is_first_rank():
         _mark_failed(run_dir, error)

@@ -123,9 +123,7 @@ class Vocabulary:
             )
         except RuntimeError as error:
             raise DataError(_explain(size, str(error))) from None
-        partial = model_path.with_name(f"{model_path.name}.{os.getpid()}.tmp")
-        partial.write_bytes(stream.getvalue())
-        os.replace(partial, model_path)
+        _write_whole(model_path, stream.getvalue())
         return cls(stream.getvalue())
 
     @classmethod
@@ -145,6 +143,10 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return int(self._processor.get_piece_size())
+
+    def save(self, path: Path) -> None:
+        """Write the model, at once or not at all; `load` opens it."""
+        _write_whole(path, self._processor.serialized_model_proto())
 
     @property
     def digest(self) -> str:
@@ -182,6 +184,12 @@ class Vocabulary:
             if piece not in (PAD, BOS):
                 kept.append(int(piece))
         return str(self._processor.decode(kept))
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    partial.write_bytes(content)
+    os.replace(partial, path)
 
 
 def _explain(size: int, message: str) -> str:

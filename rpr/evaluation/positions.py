@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rpr.data.vocabulary import BOS, PAD
-from rpr.evaluation.translate import length_batches
+from rpr.evaluation.decoding import length_batches
 from rpr.model.attention import weights
 from rpr.model.positions import LearnedPositions, RelativeTables, relative_rows
 from rpr.model.transformer import DecoderLayer, EncoderLayer, SelfAttention, Transformer

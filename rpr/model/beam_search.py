@@ -10,6 +10,7 @@ Each step keeps, of a sentence, the best 2N extensions of its N alive hypotheses
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from rpr.model.transformer import DecoderState, Transformer
 
 NEVER = -math.inf
+FREE = -1  # where no piece is forced
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ def beam_search(
     length_penalty: float,
     max_extra_length: int,
     eos: int = 3,
+    prefixes: Sequence[Sequence[int]] | None = None,
 ) -> list[list[Hypothesis]]:
     """The up to `beam_size` best translations of each source, best first.
 
@@ -57,6 +60,8 @@ def beam_search(
         model: in evaluation mode.
         source_BS: int64 pieces with EOS, padded.
         length_penalty: alpha >= 0.
+        prefixes: for each source the pieces its translations begin with; their log p counts as any other's. A prefix
+            as long as the greatest length leaves one piece after it.
     """
     assert not model.training, "beam search without dropout: call model.eval() first"
     assert beam_size >= 1 and length_penalty >= 0 and max_extra_length >= 0
@@ -64,10 +69,12 @@ def beam_search(
         return []
     with torch.inference_mode():
         limit_B = ((source_BS != model.shape.pad).sum(dim=1) + max_extra_length).clamp(min=1)
+        forced_BT = _forced(prefixes, source_BS.device) if prefixes is not None else limit_B.new_empty(len(limit_B), 0)
+        limit_B = torch.maximum(limit_B, (forced_BT != FREE).sum(dim=1) + 1)
         state = model.start_decoding(source_BS)
         if beam_size == 1:
-            return _greedy(model, state, limit_B, length_penalty, eos)
-        return _search(model, state, limit_B, beam_size, length_penalty, eos)
+            return _greedy(model, state, limit_B, length_penalty, eos, forced_BT)
+        return _search(model, state, limit_B, beam_size, length_penalty, eos, forced_BT)
 
 
 def penalty(length: Tensor | int, length_penalty: float) -> Tensor:
@@ -76,7 +83,13 @@ def penalty(length: Tensor | int, length_penalty: float) -> Tensor:
 
 
 def _search(
-    model: Transformer, state: DecoderState, limit_B: Tensor, beam_size: int, length_penalty: float, eos: int
+    model: Transformer,
+    state: DecoderState,
+    limit_B: Tensor,
+    beam_size: int,
+    length_penalty: float,
+    eos: int,
+    forced_BT: Tensor,
 ) -> list[list[Hypothesis]]:
     """N > 1. Scores and sums of log p are float64: the stopping rule compares quotients of them."""
     device, num_sentences = limit_B.device, len(limit_B)
@@ -92,8 +105,10 @@ def _search(
     while True:
         length += 1
         logits = model.next_logits(alive_BNT[:, :, -1].reshape(-1, 1), state)
-        logits_BNV = logits.view(*alive_BN.shape, -1)
-        log_p_BC, parents_BC, pieces_BC = _candidates(logits_BNV, alive_BN, 2 * beam_size, model)
+        log_p_BNV = _log_probabilities(logits, model).view(*alive_BN.shape, -1)
+        if length <= forced_BT.shape[1]:
+            log_p_BNV = _only(forced_BT[:, length - 1, None].expand_as(alive_BN), log_p_BNV)
+        log_p_BC, parents_BC, pieces_BC = _candidates(log_p_BNV, alive_BN, 2 * beam_size, model)
         candidates_BCT = torch.cat(
             [torch.take_along_dim(alive_BNT, parents_BC[..., None], dim=1), pieces_BC[..., None]], dim=-1
         )
@@ -129,12 +144,13 @@ def _search(
             return results
         state.select(rows_BN[stays].flatten(), stays)
         sentence_B, limit_B, best_possible_B = sentence_B[stays], limit_B[stays], best_possible_B[stays]
+        forced_BT = forced_BT[stays]
         alive_BN, alive_BNT = alive_BN[stays], alive_BNT[stays]
         done_BN, done_scores_BN, done_BNT = done_BN[stays], done_scores_BN[stays], done_BNT[stays]
 
 
 def _greedy(
-    model: Transformer, state: DecoderState, limit_B: Tensor, length_penalty: float, eos: int
+    model: Transformer, state: DecoderState, limit_B: Tensor, length_penalty: float, eos: int, forced_BT: Tensor
 ) -> list[list[Hypothesis]]:
     """N = 1: no candidates, and no reordering but when a sentence leaves."""
     device, num_sentences = limit_B.device, len(limit_B)
@@ -146,6 +162,8 @@ def _greedy(
     while True:
         length += 1
         log_p_BV = _log_probabilities(model.next_logits(pieces_BT[:, -1:], state), model)
+        if length <= forced_BT.shape[1]:
+            log_p_BV = _only(forced_BT[:, length - 1], log_p_BV)
         best_B, piece_B = log_p_BV.max(dim=-1)  # the lowest piece of equals
         log_p_B = log_p_B + best_B
         pieces_BT = torch.cat([pieces_BT, piece_B[:, None]], dim=1)
@@ -166,6 +184,7 @@ def _greedy(
             return results
         state.select(stays, stays)
         sentence_B, limit_B, pieces_BT, log_p_B = sentence_B[stays], limit_B[stays], pieces_BT[stays], log_p_B[stays]
+        forced_BT = forced_BT[stays]
 
 
 def _log_probabilities(logits: Tensor, model: Transformer) -> Tensor:
@@ -176,16 +195,28 @@ def _log_probabilities(logits: Tensor, model: Transformer) -> Tensor:
     return log_p
 
 
+def _forced(prefixes: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """The prefixes as rows of equal length, FREE behind each."""
+    rows = [torch.tensor(prefix, dtype=torch.int64) for prefix in prefixes]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=FREE).to(device)
+
+
+def _only(pieces: Tensor, log_p: Tensor) -> Tensor:
+    """`log_p` [..., V] where the piece is FREE; elsewhere every piece but this one at minus infinity."""
+    others = torch.arange(log_p.shape[-1], device=log_p.device) != pieces[..., None]
+    return log_p.masked_fill(others & (pieces != FREE)[..., None], NEVER)
+
+
 def _candidates(
-    logits_BNV: Tensor, alive_BN: Tensor, num_candidates: int, model: Transformer
+    log_p_BNV: Tensor, alive_BN: Tensor, num_candidates: int, model: Transformer
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The best one-piece extensions, sorted: log p (float64), alive parent and piece, [B, C] each.
 
     First the best C pieces of each row, then the best C of all rows: the same as of all rows' vocabularies at once.
     Where fewer than C exist, the rest has log p of minus infinity.
     """
-    width = min(num_candidates, logits_BNV.shape[-1])
-    log_p_BNW, pieces_BNW = _log_probabilities(logits_BNV, model).topk(width, dim=-1)
+    width = min(num_candidates, log_p_BNV.shape[-1])
+    log_p_BNW, pieces_BNW = log_p_BNV.topk(width, dim=-1)
     # topk promises no order of equals: sort by piece, and then stably by log p.
     pieces_BNW, order_BNW = pieces_BNW.sort(dim=-1)
     log_p = (alive_BN[..., None] + log_p_BNW.gather(-1, order_BNW)).flatten(1)

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from rpr.config import BenchConfig, HardwareConfig, PositionConfig
+from rpr.command_config import BenchConfig
+from rpr.config import HardwareConfig, PositionConfig
 from rpr.model.attention import Implementation, attend, per_position, reference, split_heads
 from rpr.model.positions import RelativeTables
 from rpr.model.transformer import Transformer
+from rpr.runs.shape import transformer_shape
 from rpr.training.loss import label_smoothed_loss
-from rpr.training.module import transformer_shape
 
 WARM_UP = 3
 

@@ -24,7 +24,7 @@ from rpr.data.batches import accumulation
 from rpr.data.cache import PreparedData
 from rpr.errors import DataError
 from rpr.results.record import METRICS_NAME, read_metrics
-from rpr.training import averaging, runtime
+from rpr.runs import checkpoints, runtime
 from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch
 from rpr.training.datamodule import TranslationData
 from rpr.training.guards import Guard
@@ -180,9 +180,9 @@ def _last(rows: list[dict[str, Any]], name: str) -> float | None:
 
 def _newest(folder: Path) -> Path | None:
     """The newest checkpoint that can be read; a damaged one is set aside, with a line that says so."""
-    for _, path in reversed(averaging.checkpoints(folder)):
+    for _, path in reversed(checkpoints.checkpoints(folder)):
         try:
-            averaging.load_checkpoint(path, mapped=True)
+            checkpoints.load_checkpoint(path, mapped=True)
         except DataError as error:
             print(f"rpr-cli: {error}", file=sys.stderr)
             with contextlib.suppress(FileNotFoundError):  # another rank was quicker
@@ -205,21 +205,3 @@ def _quieten() -> None:
         ".*LeafSpec.*",
     ):
         warnings.filterwarnings("ignore", message)
-
-
-def averaged_weights(run_dir: Path, last: int, ema_decay: float | None = None) -> tuple[dict[str, Any], str]:
-    """Weights of the mean of the last N checkpoints of a run, and the words that say which; with a decay, the moving
-    average that the last checkpoint holds.
-
-    Raises:
-        DataError: the run has no checkpoint, or its last one no moving average.
-    """
-    found = averaging.checkpoints(run_dir / "checkpoints")[-last:]
-    if not found:
-        raise DataError(f"{run_dir}: no checkpoints; train the run first")
-    steps = [step for step, _ in found]
-    if ema_decay is not None:
-        return averaging.moving_average(found[-1][1]), f"moving average (decay {ema_decay:g}) at step {steps[-1]}"
-    if len(found) == 1:
-        return averaging.model_weights(found[0][1]), f"step {steps[0]}"
-    return averaging.average([path for _, path in found]), f"average of {len(found)} (steps {steps[0]} to {steps[-1]})"

@@ -21,7 +21,7 @@ from torch import Tensor
 from rpr.data.batches import Batch
 from rpr.errors import RunError
 from rpr.results.record import replace_file
-from rpr.training.averaging import checkpoints
+from rpr.runs.checkpoints import checkpoints
 from rpr.training.module import ends_step, shell
 
 LOG_EVERY = 25  # steps between two lines of metrics.jsonl, and between two looks at the numbers on a GPU

@@ -9,10 +9,11 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from rpr.config import ModelConfig, PositionConfig, TrainConfig
+from rpr.config import TrainConfig
 from rpr.data.batches import Batch
 from rpr.errors import RunError
-from rpr.model.transformer import Shape, Transformer
+from rpr.model.transformer import Transformer
+from rpr.runs.shape import shape_of
 from rpr.training.loss import label_smoothed_loss
 from rpr.training.schedule import learning_rate
 
@@ -21,31 +22,6 @@ def ends_step(trainer: pl.Trainer, batch_idx: int) -> bool:
     """Whether this micro-batch was the last of a step."""
     accumulate: int = trainer.accumulate_grad_batches
     return (batch_idx + 1) % accumulate == 0
-
-
-def shape_of(config: TrainConfig, vocabulary_size: int) -> Shape:
-    """The model of a run, over a vocabulary of this size."""
-    return transformer_shape(config.model, config.position, vocabulary_size)
-
-
-def transformer_shape(model: ModelConfig, position: PositionConfig, vocabulary_size: int) -> Shape:
-    """The model that two configurations ask for together, over a vocabulary of this size."""
-    return Shape(
-        vocabulary_size=vocabulary_size,
-        num_layers=model.num_layers,
-        d_model=model.d_model,
-        num_heads=model.num_heads,
-        d_ff=model.d_ff,
-        dropout=model.dropout,
-        norm=model.norm,
-        norm_epsilon=model.norm_epsilon,
-        absolute=position.absolute,
-        max_positions=position.max_positions,
-        relative_keys=position.relative_keys,
-        relative_values=position.relative_values,
-        clip_distance=position.clip_distance,
-        tables=position.tables,
-    )
 
 
 class TranslationModule(pl.LightningModule):

@@ -18,7 +18,7 @@ from pytorch_lightning.plugins.io import CheckpointIO
 
 from rpr.data.batches import Batch
 from rpr.errors import RunError
-from rpr.training.averaging import checkpoints, load_checkpoint
+from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training.callbacks import Stopwatch
 from rpr.training.guards import LOG_EVERY
 from rpr.training.module import ends_step

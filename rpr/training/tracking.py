@@ -19,7 +19,7 @@ from pytorch_lightning.loggers import WandbLogger
 
 from rpr.config import TrainConfig
 from rpr.results.record import METRICS_NAME, RECORD_NAME, WandbRun, read_metrics
-from rpr.training import averaging
+from rpr.runs.checkpoints import checkpoints
 
 INIT_TIMEOUT_SECONDS = 30
 GRACE_SECONDS = 5  # beyond finish_timeout_seconds, in which W&B's own process must have answered
@@ -109,9 +109,9 @@ class Mirror(WandbLogger):
                 if path.exists():
                     results.add_file(str(path), name=path.name)
             self._run.log_artifact(results)
-            checkpoints = averaging.checkpoints(run_dir / "checkpoints")
-            if self.artifacts == "checkpoint" and checkpoints:
-                step, path = checkpoints[-1]
+            found = checkpoints(run_dir / "checkpoints")
+            if self.artifacts == "checkpoint" and found:
+                step, path = found[-1]
                 model = wandb.Artifact(f"model-{self._run.id}", type="model", metadata={"step": step})
                 model.add_file(str(path), name=path.name, policy="immutable")  # no copy: uploaded from where it lies
                 self._run.log_artifact(model)

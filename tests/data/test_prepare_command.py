@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from rpr import app
+from rpr.command_config import PrepareConfig
 from rpr.commands import prepare as command
-from rpr.config import PrepareConfig, validated
+from rpr.config import validated
 from rpr.data.batches import TrainingBatches, TranslationDataset, padding_waste
 from rpr.data.cache import prepare
 from rpr.data.measure import SEED, measure_loader

@@ -5,6 +5,7 @@ token budget, and that the model comes back as it was.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +13,13 @@ import torch
 
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import EOS, Vocabulary
-from rpr.evaluation.translate import length_batches, translate_split
+from rpr.evaluation.decoding import Search, TorchEngine, length_batches
+from rpr.evaluation.translate import translate_split
 from rpr.model.beam_search import beam_search
 from rpr.model.transformer import Shape, Transformer
 
 SEARCH = {"beam_size": 3, "length_penalty": 0.6, "max_extra_length": 4}
-SETTINGS = {**SEARCH, "max_tokens_per_batch": 60, "device": "cpu"}
+SETTINGS = Search(**SEARCH, max_tokens_per_batch=60)
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,10 @@ def model(vocabulary: Vocabulary) -> Transformer:
     return model
 
 
+def translated(model: Transformer, split: Any, vocabulary: Vocabulary, **more: Any) -> list[str]:
+    return translate_split(TorchEngine(model, "cpu"), split, vocabulary, SETTINGS, **more)
+
+
 @pytest.fixture(scope="module")
 def rows() -> list[list[int]]:
     draw = np.random.default_rng(0)
@@ -44,7 +50,7 @@ def rows() -> list[list[int]]:
 def test_equals_each_sentence_alone_in_the_order_given(
     model: Transformer, vocabulary: Vocabulary, rows: list[list[int]]
 ) -> None:
-    together = translate_split(model, rows, vocabulary, **SETTINGS)
+    together = translated(model, rows, vocabulary)
     model.eval()
     alone = [beam_search(model, torch.tensor([row]), **SEARCH)[0][0].pieces for row in rows]
     assert together == [vocabulary.decode(pieces) for pieces in alone]
@@ -57,18 +63,16 @@ def test_a_token_split_and_its_pieces_give_the_same(
     np.asarray([piece for row in rows for piece in row], np.uint16).tofile(tmp_path / "test.source.pieces")
     np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64).tofile(tmp_path / "test.source.offsets")
     split = TokenSplit(tmp_path, "test", len(rows), "uint16")
-    assert translate_split(model, split, vocabulary, **SETTINGS) == translate_split(model, rows, vocabulary, **SETTINGS)
+    assert translated(model, split, vocabulary) == translated(model, rows, vocabulary)
 
 
 def test_limit_and_progress(model: Transformer, vocabulary: Vocabulary, rows: list[list[int]]) -> None:
     calls: list[tuple[int, int]] = []
-    first = translate_split(
-        model, rows, vocabulary, **SETTINGS, limit=4, progress=lambda done, of: calls.append((done, of))
-    )
-    assert first == translate_split(model, rows, vocabulary, **SETTINGS)[:4]
+    first = translated(model, rows, vocabulary, limit=4, progress=lambda done, of: calls.append((done, of)))
+    assert first == translated(model, rows, vocabulary)[:4]
     assert calls == [(1, 4), (4, 4)]  # 13 pieces: 20 // 13 = 1 row; then 6 pieces: 3 rows
-    assert len(translate_split(model, rows, vocabulary, **SETTINGS, limit=100)) == 8
-    assert translate_split(model, [], vocabulary, **SETTINGS) == []
+    assert len(translated(model, rows, vocabulary, limit=100)) == 8
+    assert translated(model, [], vocabulary) == []
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -77,14 +81,14 @@ def test_training_mode_is_restored(
 ) -> None:
     model.train(training)
     model.encoder[0].train(not training)  # a frozen part keeps its own mode
-    translate_split(model, rows[:2], vocabulary, **SETTINGS)
+    translated(model, rows[:2], vocabulary)
     assert (model.training, model.encoder[0].training) == (training, not training)
 
     def fail(done: int, total: int) -> None:
         raise RuntimeError("stopped")
 
     with pytest.raises(RuntimeError, match="stopped"):
-        translate_split(model, rows[:2], vocabulary, **SETTINGS, progress=fail)
+        translated(model, rows[:2], vocabulary, progress=fail)
     assert (model.training, model.encoder[0].training) == (training, not training)
 
 
@@ -100,4 +104,4 @@ def test_batches_hold_every_sentence_once_within_the_budget() -> None:
 
 def test_a_source_without_eos_is_a_programming_error(model: Transformer, vocabulary: Vocabulary) -> None:
     with pytest.raises(AssertionError, match="source 1 has no EOS"):
-        translate_split(model, [[5, EOS], [5, 6]], vocabulary, **SETTINGS)
+        translated(model, [[5, EOS], [5, 6]], vocabulary)

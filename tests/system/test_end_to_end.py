@@ -20,7 +20,7 @@ import torch
 from rpr import app
 from rpr.config import TrainConfig, validated
 from rpr.results.record import Record, read_record
-from rpr.training.averaging import checkpoints, model_weights
+from rpr.runs.checkpoints import checkpoints, model_weights
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
 RECIPE = (

@@ -21,7 +21,7 @@ import pytest
 
 from rpr.config import TrainConfig
 from rpr.results.record import Record, read_record
-from rpr.training.averaging import checkpoints, load_checkpoint
+from rpr.runs.checkpoints import checkpoints, load_checkpoint
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
 STEPS = 240

@@ -18,7 +18,7 @@ import torch
 
 from rpr.config import TrainConfig
 from rpr.results.record import Record, read_record
-from rpr.training.averaging import checkpoints, model_weights
+from rpr.runs.checkpoints import checkpoints, model_weights
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
 ENDLESS = (

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from rpr import app
-from rpr.config import BenchConfig, PositionConfig, validated
+from rpr.command_config import BenchConfig
+from rpr.config import PositionConfig, validated
 from rpr.model.attention import attend, per_position, reference
 from rpr.training import benchmark
 from rpr.training.benchmark import (

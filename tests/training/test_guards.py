@@ -19,8 +19,8 @@ import torch
 from rpr.config import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.errors import RunError
+from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training import fit, guards
-from rpr.training.averaging import checkpoints, load_checkpoint
 from rpr.training.guards import SPIKE_MEMORY, Spread
 from rpr.training.module import TranslationModule
 

@@ -10,7 +10,8 @@ import pytest
 
 from rpr.config import TrainConfig
 from rpr.errors import ConfigError
-from rpr.training import launch, runtime
+from rpr.runs import runtime
+from rpr.training import launch
 
 IN_A_JOB = {
     "SUBMITIT_EXECUTOR": "slurm",

@@ -17,8 +17,8 @@ import torch
 from rpr.config import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.errors import RunError
+from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training import fit, saving
-from rpr.training.averaging import checkpoints, load_checkpoint
 from rpr.training.saving import WholeFiles
 
 ACCUMULATED = ("optim.max_steps=6", "optim.units_per_step=3", "optim.checkpoint_every_n_steps=null")

@@ -27,7 +27,8 @@ from rpr.config import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.errors import RunError
 from rpr.results.record import read_record
-from rpr.training import fit, runtime, tracking
+from rpr.runs import runtime
+from rpr.training import fit, tracking
 from tests.training.fake_wandb import KEY, FakeWandb
 
 RECIPE = (

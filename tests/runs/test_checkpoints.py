@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from rpr.errors import DataError
-from rpr.training.averaging import average, checkpoints, load_checkpoint, model_weights
-from rpr.training.fit import averaged_weights
+from rpr.runs.checkpoints import average, averaged_weights, checkpoints, load_checkpoint, model_weights
 
 
 def write(path: Path, **weights: torch.Tensor) -> Path:

@@ -73,3 +73,21 @@ def average(paths: list[Path]) -> dict[str, Tensor]:
             kinds[name] = weight.dtype
             total[name] = total[name] + weight.double() if name in total else weight.double()
     return {name: (weight / len(paths)).to(kinds[name]) for name, weight in total.items()}
+
+
+def averaged_weights(run_dir: Path, last: int, ema_decay: float | None = None) -> tuple[dict[str, Tensor], str]:
+    """Weights of the mean of the last N checkpoints of a run, and the words that say which; with a decay, the moving
+    average that the last checkpoint holds.
+
+    Raises:
+        DataError: the run has no checkpoint, or its last one no moving average.
+    """
+    found = checkpoints(run_dir / "checkpoints")[-last:]
+    if not found:
+        raise DataError(f"{run_dir}: no checkpoints; train the run first")
+    steps = [step for step, _ in found]
+    if ema_decay is not None:
+        return moving_average(found[-1][1]), f"moving average (decay {ema_decay:g}) at step {steps[-1]}"
+    if len(found) == 1:
+        return model_weights(found[0][1]), f"step {steps[0]}"
+    return average([path for _, path in found]), f"average of {len(found)} (steps {steps[0]} to {steps[-1]})"

@@ -1,0 +1,169 @@
+"""The typed configurations of the sub-commands but train's, which is rpr.config's. Default values live in conf/."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from rpr.config import DataConfig, HardwareConfig, ModelConfig, OptimConfig, Section
+
+
+class EvaluateConfig(Section):
+    """rpr-cli evaluate; None is "as the run has it"."""
+
+    run: str
+    average: PositiveInt | None
+    beam_size: PositiveInt | None
+    length_penalty: float | None = Field(ge=0)
+    splits: tuple[str, ...] | None
+    cache_dir: str | None
+    hardware: HardwareConfig
+    runs_dir: str
+    format: Literal["table", "json"]
+
+
+class TranslateConfig(Section):
+    """rpr-cli translate; None is "as the run has it"."""
+
+    run: str
+    backend: Literal["torch", "ctranslate2"] | None
+    compute_type: Literal["float32", "int8", "int8_float32", "bfloat16", "float16"]
+    average: PositiveInt | None
+    beam_size: PositiveInt | None
+    length_penalty: float | None = Field(ge=0)
+    n_best: PositiveInt | None
+    input: str | None
+    output: str | None
+    prefixes: str | None
+    lines_per_batch: PositiveInt
+    max_source_length: int = Field(ge=8)
+    cache_dir: str | None
+    hardware: HardwareConfig
+    runs_dir: str
+
+
+class ExportConfig(Section):
+    """rpr-cli export; None is "as the run has it"."""
+
+    run: str
+    format: Literal["safetensors", "ctranslate2"]
+    out: str | None
+    average: PositiveInt | None
+    sentences: PositiveInt
+    split: str
+    cache_dir: str | None
+    hardware: HardwareConfig
+    runs_dir: str
+
+
+class CompareConfig(Section):
+    """rpr-cli compare: the first run, or a sweep's baseline, against the others."""
+
+    runs: tuple[str, ...]
+    sweep: str | None
+    splits: tuple[str, ...] | None
+    metrics: tuple[Literal["sacrebleu", "bleu_tok", "bleu_tok_split", "chrf"], ...] = Field(min_length=1)
+    samples: int = Field(ge=100)
+    seed: int = Field(ge=0)
+    format: Literal["table", "json"]
+    runs_dir: str
+
+    @model_validator(mode="after")
+    def something_to_compare(self) -> CompareConfig:
+        if (self.sweep is None) == (len(self.runs) == 0):
+            raise ValueError("runs and sweep: give the folders of at least two runs, or a sweep's name as sweep=...")
+        if len(self.runs) == 1:
+            raise ValueError(f"runs: {self.runs[0]} alone has nothing to be compared with; give at least two folders")
+        return self
+
+
+class VerifyConfig(Section):
+    """rpr-cli verify."""
+
+    run: str
+    average: PositiveInt | None
+    sentences: PositiveInt
+    split: str
+    cache_dir: str | None
+    hardware: HardwareConfig
+    format: Literal["table", "json"]
+    runs_dir: str
+
+
+class PrepareConfig(Section):
+    """rpr-cli prepare. `optim` says what the batches are that `loader` measures; None is one process for each core."""
+
+    data: DataConfig
+    optim: OptimConfig
+    processes: PositiveInt | None
+    loader: bool
+    batches: PositiveInt
+    copies: PositiveInt | None
+    format: Literal["table", "json"]
+    runs_dir: str
+
+
+class ReportConfig(Section):
+    """rpr-cli report: of the records of a sweep, or of all; or, with `run`, of the positions of one trained run."""
+
+    runs_dir: str
+    sweep: str | None
+    out_dir: str
+    title: str | None
+    format: Literal["table", "json"]
+    run: str | None
+    average: PositiveInt | None
+    validation_sentences: PositiveInt
+    max_distance: PositiveInt
+    cache_dir: str | None
+    hardware: HardwareConfig
+
+    @model_validator(mode="after")
+    def one_subject(self) -> ReportConfig:
+        if self.sweep is not None and self.run is not None:
+            raise ValueError(
+                f"run and sweep: {self.run} and {self.sweep} are both given; a report is of one run's positions or of "
+                "a sweep's records: leave one of them out"
+            )
+        return self
+
+
+class LayerBenchConfig(Section):
+    """bench: one self-attention layer at several lengths."""
+
+    lengths: tuple[PositiveInt, ...] = Field(min_length=1)
+    positions: PositiveInt
+    clip_distances: tuple[NonNegativeInt, ...] = Field(min_length=1)
+    causal: tuple[bool, ...] = Field(min_length=1)
+    algorithms: tuple[
+        Literal["attend", "per_position", "dense", "blockwise", "composed", "compiled", "triton"], ...
+    ] = Field(min_length=1)
+    rounds: PositiveInt
+
+
+class GradientBenchConfig(Section):
+    """bench: how exact the tables' gradients are in bfloat16."""
+
+    length: PositiveInt
+    clip_distance: NonNegativeInt
+
+
+class BenchConfig(Section):
+    """rpr-cli bench."""
+
+    model: ModelConfig
+    data: DataConfig
+    optim: OptimConfig
+    hardware: HardwareConfig
+    parts: tuple[Literal["step", "layer", "gradients"], ...] = Field(min_length=1)
+    variants: tuple[str, ...] = Field(min_length=1)
+    sentences: PositiveInt
+    length: PositiveInt
+    rounds: PositiveInt
+    steps_per_round: PositiveInt
+    layer: LayerBenchConfig
+    gradients: GradientBenchConfig
+    seed: int = Field(ge=0)
+    runs_dir: str
+    format: Literal["table", "json"]
