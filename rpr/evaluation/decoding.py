@@ -24,6 +24,7 @@ Progress = Callable[[int, int], None]  # called with (translated, of all) senten
 class Search:
     """How translations are looked for; what the words mean stands in conf/evaluation/default.yaml.
 
+    `n_best` of the `beam_size` hypotheses are wanted: a search for fewer stops sooner, with the same ones first.
     `max_tokens_per_batch` bounds rows * longest source * beam_size of a batch; a source above it goes alone.
     """
 
@@ -31,6 +32,7 @@ class Search:
     length_penalty: float
     max_extra_length: int
     max_tokens_per_batch: int
+    n_best: int = 1
 
 
 def search_of(evaluation: EvaluationConfig, *, greedy: bool = False) -> Search:
@@ -54,7 +56,7 @@ class Engine(Protocol):
         prefixes: Sequence[Sequence[int]] | None = None,
         progress: Progress | None = None,
     ) -> list[list[Hypothesis]]:
-        """The up to `beam_size` best translations of each source, best first, in the order of the sources.
+        """The up to `n_best` best translations of each source, best first, in the order of the sources.
 
         Args:
             sources: pieces, each with its EOS.
@@ -95,6 +97,7 @@ class TorchEngine:
                     length_penalty=search.length_penalty,
                     max_extra_length=search.max_extra_length,
                     eos=EOS,
+                    n_best=search.n_best,
                     prefixes=None if prefixes is None else [prefixes[index] for index in batch],
                 )
                 for index, best in zip(batch, hypotheses, strict=True):

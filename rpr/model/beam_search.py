@@ -5,7 +5,7 @@ Each step keeps, of a sentence, the best 2N extensions of its N alive hypotheses
 """
 
 # Shape suffixes: B sentences still searched, S source length, T pieces so far, N hypotheses of one sentence (the beam),
-# C = 2N candidates, V vocabulary, W pieces considered of one row.
+# C = 2N candidates, V vocabulary; its pieces as W columns of G, and a rest of U.
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rpr.model.transformer import DecoderState, Transformer
+from rpr.model.incremental import DecoderState
+from rpr.model.transformer import Transformer
 
 NEVER = -math.inf
 FREE = -1  # where no piece is forced
+HEIGHT = 32  # pieces of a column
 
 
 @dataclass(frozen=True)
@@ -45,16 +47,18 @@ def beam_search(
     max_extra_length: int,
     eos: int = 3,
     prefixes: Sequence[Sequence[int]] | None = None,
+    n_best: int | None = None,
 ) -> list[list[Hypothesis]]:
-    """The up to `beam_size` best translations of each source, best first.
+    """The up to `n_best` best translations of each source, best first.
 
-    A sentence is done when the worst of its `beam_size` finished hypotheses is at least as good as the best alive one
+    A sentence is done when the worst of its `n_best` finished hypotheses is at least as good as the best alive one
     can still become (its log p under the penalty of the greatest length), or at the greatest length: as many pieces,
     EOS counted, as the source has with its EOS, plus `max_extra_length`. It leaves the batch then; nothing of one
-    sentence depends on the others. Equal scores: the better parent first, then the lower piece (pieces of one parent
-    that tie round its 2N-th place: as torch.topk has them). PAD and BOS are not generated; probabilities are not
-    renormalised for that. With `beam_size` 1 it is greedy: the likeliest piece each
-    time, up to EOS.
+    sentence depends on the others. Fewer than `beam_size` are the same ones as the first of all, in fewer steps: no
+    hypothesis that could still come before them is given up. Equal scores: the better parent first, then the lower
+    piece (pieces of one parent that tie round its 2N-th place: as torch.topk has them). PAD and BOS are not generated;
+    probabilities are not renormalised for that. With `beam_size` 1 it is greedy: the likeliest piece each time, up to
+    EOS.
 
     Args:
         model: in evaluation mode.
@@ -62,9 +66,11 @@ def beam_search(
         length_penalty: alpha >= 0.
         prefixes: for each source the pieces its translations begin with; their log p counts as any other's. A prefix
             as long as the greatest length leaves one piece after it.
+        n_best: at most `beam_size`; None: all of them.
     """
     assert not model.training, "beam search without dropout: call model.eval() first"
-    assert beam_size >= 1 and length_penalty >= 0 and max_extra_length >= 0
+    n_best = beam_size if n_best is None else n_best
+    assert 1 <= n_best <= beam_size and length_penalty >= 0 and max_extra_length >= 0
     if not len(source_BS):
         return []
     with torch.inference_mode():
@@ -74,7 +80,7 @@ def beam_search(
         state = model.start_decoding(source_BS)
         if beam_size == 1:
             return _greedy(model, state, limit_B, length_penalty, eos, forced_BT)
-        return _search(model, state, limit_B, beam_size, length_penalty, eos, forced_BT)
+        return _search(model, state, limit_B, beam_size, n_best, length_penalty, eos, forced_BT)
 
 
 def penalty(length: Tensor | int, length_penalty: float) -> Tensor:
@@ -87,6 +93,7 @@ def _search(
     state: DecoderState,
     limit_B: Tensor,
     beam_size: int,
+    n_best: int,
     length_penalty: float,
     eos: int,
     forced_BT: Tensor,
@@ -105,10 +112,10 @@ def _search(
     while True:
         length += 1
         logits = model.next_logits(alive_BNT[:, :, -1].reshape(-1, 1), state)
-        log_p_BNV = _log_probabilities(logits, model).view(*alive_BN.shape, -1)
+        logits_BNV, norms_BN1 = _normalised(logits.view(*alive_BN.shape, -1), model)
         if length <= forced_BT.shape[1]:
-            log_p_BNV = _only(forced_BT[:, length - 1, None].expand_as(alive_BN), log_p_BNV)
-        log_p_BC, parents_BC, pieces_BC = _candidates(log_p_BNV, alive_BN, 2 * beam_size, model)
+            logits_BNV = _only(forced_BT[:, length - 1, None].expand_as(alive_BN), logits_BNV)
+        log_p_BC, parents_BC, pieces_BC = best_extensions(logits_BNV, alive_BN[..., None] - norms_BN1, 2 * beam_size)
         candidates_BCT = torch.cat(
             [torch.take_along_dim(alive_BNT, parents_BC[..., None], dim=1), pieces_BC[..., None]], dim=-1
         )
@@ -129,17 +136,17 @@ def _search(
         alive_BN = log_p_BC.gather(1, order_BN)
         alive_BNT = torch.take_along_dim(candidates_BCT, order_BN[..., None], dim=1)
 
-        leaves_B = (done_scores_BN[:, -1] >= alive_BN[:, 0] / best_possible_B) | (limit_B <= length)
-        stays = (~leaves_B).nonzero()[:, 0]  # the one synchronisation of a step
-        if len(stays) == len(leaves_B):
+        leaves_B = (done_scores_BN[:, n_best - 1] >= alive_BN[:, 0] / best_possible_B) | (limit_B <= length)
+        leaving = leaves_B.nonzero()[:, 0]  # the one synchronisation of a step
+        if not len(leaving):
             state.select(rows_BN.flatten())
             continue
-        leaving = leaves_B.nonzero()[:, 0]
+        stays = _filling_gaps(leaves_B, leaving)
         found = _hypotheses(done_BNT[leaving], done_scores_BN[leaving], done_BN[leaving], eos, finished=True)
         alive_scores_BN = alive_BN[leaving, :1] / penalty(length, length_penalty).to(device)
         unfinished = _hypotheses(alive_BNT[leaving, :1], alive_scores_BN, alive_BN[leaving, :1], eos, finished=False)
         for sentence, finished, alive in zip(sentence_B[leaving].tolist(), found, unfinished, strict=True):
-            results[sentence] = finished or alive
+            results[sentence] = finished[:n_best] or alive
         if not len(stays):
             return results
         state.select(rows_BN[stays].flatten(), stays)
@@ -161,17 +168,18 @@ def _greedy(
     length = 0
     while True:
         length += 1
-        log_p_BV = _log_probabilities(model.next_logits(pieces_BT[:, -1:], state), model)
+        logits_BV, norms_B1 = _normalised(model.next_logits(pieces_BT[:, -1:], state), model)
         if length <= forced_BT.shape[1]:
-            log_p_BV = _only(forced_BT[:, length - 1], log_p_BV)
-        best_B, piece_B = log_p_BV.max(dim=-1)  # the lowest piece of equals
-        log_p_B = log_p_B + best_B
+            logits_BV = _only(forced_BT[:, length - 1], logits_BV)
+        best_B, piece_B = logits_BV.max(dim=-1)  # the lowest piece of equals
+        log_p_B = log_p_B + (best_B - norms_B1[:, 0])
         pieces_BT = torch.cat([pieces_BT, piece_B[:, None]], dim=1)
         ends_B = piece_B == eos
         leaves_B = ends_B | (limit_B <= length)
-        stays = (~leaves_B).nonzero()[:, 0]
-        if len(stays) == len(leaves_B):
+        left = leaves_B.nonzero()[:, 0]
+        if not len(left):
             continue
+        stays = _filling_gaps(leaves_B, left)
         scores_B = log_p_B / penalty(length, length_penalty).to(device)
         for finished in (True, False):
             leaving = (leaves_B & (ends_B == finished)).nonzero()[:, 0]
@@ -187,12 +195,22 @@ def _greedy(
         forced_BT = forced_BT[stays]
 
 
-def _log_probabilities(logits: Tensor, model: Transformer) -> Tensor:
-    """Log softmax over the last axis, in float32 whatever the products' precision; PAD and BOS at minus infinity."""
-    wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    log_p = logits.log_softmax(dim=-1, dtype=wide)
-    log_p[..., [model.shape.pad, model.shape.bos]] = NEVER
-    return log_p
+def _normalised(logits: Tensor, model: Transformer) -> tuple[Tensor, Tensor]:
+    """The scores [..., V] with PAD and BOS at minus infinity, and the log of the sum of all their exponentials [..., 1]
+    in float64: log p is the one less the other. At least float32, whatever the products' precision.
+    """
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    norms = wide.logsumexp(dim=-1, keepdim=True)
+    wide[..., [model.shape.pad, model.shape.bos]] = NEVER
+    return wide, norms.double()
+
+
+def _filling_gaps(leaves_B: Tensor, leaving: Tensor) -> Tensor:
+    """The places that stay, so ordered that nearly all keep theirs: the last ones go where others left."""
+    staying = len(leaves_B) - len(leaving)
+    order = torch.arange(staying, device=leaves_B.device)
+    order[leaving[leaving < staying]] = (~leaves_B[staying:]).nonzero()[:, 0] + staying
+    return order
 
 
 def _forced(prefixes: Sequence[Sequence[int]], device: torch.device) -> Tensor:
@@ -201,31 +219,45 @@ def _forced(prefixes: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=FREE).to(device)
 
 
-def _only(pieces: Tensor, log_p: Tensor) -> Tensor:
-    """`log_p` [..., V] where the piece is FREE; elsewhere every piece but this one at minus infinity."""
-    others = torch.arange(log_p.shape[-1], device=log_p.device) != pieces[..., None]
-    return log_p.masked_fill(others & (pieces != FREE)[..., None], NEVER)
+def _only(pieces: Tensor, logits: Tensor) -> Tensor:
+    """`logits` [..., V] where the piece is FREE; elsewhere every piece but this one at minus infinity."""
+    others = torch.arange(logits.shape[-1], device=logits.device) != pieces[..., None]
+    return logits.masked_fill(others & (pieces != FREE)[..., None], NEVER)
 
 
-def _candidates(
-    log_p_BNV: Tensor, alive_BN: Tensor, num_candidates: int, model: Transformer
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The best one-piece extensions, sorted: log p (float64), alive parent and piece, [B, C] each.
+def best_extensions(logits_BNV: Tensor, added_BN1: Tensor, num_candidates: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The best one-piece extensions, sorted: log p = logit + added (float64), alive parent and piece, [B, C] each.
 
-    First the best C pieces of each row, then the best C of all rows: the same as of all rows' vocabularies at once.
-    Where fewer than C exist, the rest has log p of minus infinity.
+    Where fewer than C exist, the rest has log p of minus infinity. The vocabulary is read once: piece v belongs to
+    column v mod W, the best C columns of all rows of a sentence hold its best C pieces, and only these are sorted.
     """
-    width = min(num_candidates, log_p_BNV.shape[-1])
-    log_p_BNW, pieces_BNW = log_p_BNV.topk(width, dim=-1)
-    # topk promises no order of equals: sort by piece, and then stably by log p.
-    pieces_BNW, order_BNW = pieces_BNW.sort(dim=-1)
-    log_p = (alive_BN[..., None] + log_p_BNW.gather(-1, order_BNW)).flatten(1)
-    pieces = pieces_BNW.flatten(1)
-    missing = max(0, num_candidates - log_p.shape[1])
-    log_p, pieces = F.pad(log_p, (0, missing), value=NEVER), F.pad(pieces, (0, missing), value=model.shape.pad)
-    log_p_BC, order_BC = _best(log_p, num_candidates)
-    parents_BC = (order_BC // width).clamp(max=alive_BN.shape[1] - 1)
-    return log_p_BC, parents_BC, pieces.gather(1, order_BC)
+    vocabulary = logits_BNV.shape[2]
+    height = max(1, min(HEIGHT, vocabulary // num_candidates))
+    width = vocabulary // height
+    split = height * width
+    whole_BNGW = logits_BNV[..., :split].view(*logits_BNV.shape[:2], height, width)
+    columns_BNW = torch.cat([whole_BNGW.amax(dim=2), logits_BNV[..., split:]], dim=2) + added_BN1
+    # First of each row and then of all, as topk promises no order of equals: so an earlier row comes first.
+    columns_BNC = columns_BNW.topk(min(num_candidates, columns_BNW.shape[2]), dim=2).indices.sort(dim=2).values
+    _, chosen_BC = _best(columns_BNW.gather(2, columns_BNC).flatten(1), num_candidates)
+    parents_BC, columns_BC = chosen_BC // columns_BNC.shape[2], columns_BNC.flatten(1).gather(1, chosen_BC)
+    # A column of the rest is one piece, those of the others are G of them, W apart.
+    steps_G = width * torch.arange(height, device=logits_BNV.device)
+    is_rest = (columns_BC >= width)[..., None]
+    pieces_BCG = torch.where(is_rest, (columns_BC + split - width)[..., None], columns_BC[..., None] + steps_G)
+    places_BCG = parents_BC[..., None] * vocabulary + pieces_BCG
+    log_p_BCG = (
+        logits_BNV.flatten(1).gather(1, places_BCG.flatten(1)).view_as(places_BCG)
+        + added_BN1[..., 0].gather(1, parents_BC)[..., None]
+    )
+    log_p_BCG[..., 1:].masked_fill_(is_rest, NEVER)
+    # topk promises no order of equals: by place, which is by parent and piece, and then stably by log p.
+    places, order = places_BCG.flatten(1).sort(dim=1)
+    log_p_BC, order_BC = _best(log_p_BCG.flatten(1).gather(1, order), num_candidates)
+    places_BC = places.gather(1, order_BC)
+    missing = num_candidates - log_p_BC.shape[1]
+    log_p_BC, places_BC = F.pad(log_p_BC, (0, missing), value=NEVER), F.pad(places_BC, (0, missing))
+    return log_p_BC, places_BC // vocabulary, places_BC % vocabulary
 
 
 def _best(scores: Tensor, number: int) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ matrix for source, target and softmax, a zero vector as the decoder's first inpu
 """
 
 # Shape suffixes: B batch, S source length, T target length, H heads, Q queries, K keys, D head width, M model width,
-# V vocabulary, N hypotheses of one source sentence (the beam).
+# V vocabulary, N hypotheses of one source sentence (the beam), X = B N rows of hypotheses.
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rpr.model import incremental
 from rpr.model.attention import Implementation, attend, split_heads
 from rpr.model.dropout import Dropout
+from rpr.model.incremental import DecoderState, Memory, Slots
 from rpr.model.positions import RelativeTables, Sharing, absolute_positions
 
 
@@ -58,19 +60,8 @@ class SelfAttention(nn.Module):
         self.output = _projection(shape.d_model, 1)
         self.tables = tables
 
-    def forward(self, x_BQM: Tensor, mask: Tensor | None, cache: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        return self.with_cache(x_BQM, mask, cache)[0]
-
-    def with_cache(
-        self, x_BQM: Tensor, mask: Tensor | None, cache: tuple[Tensor, Tensor] | None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Attention of the new positions to all so far, and the keys and values [B, H, K, D] of all so far."""
+    def forward(self, x_BQM: Tensor, mask: Tensor | None) -> Tensor:
         q_BHQD, k_BHKD, v_BHKD = split_heads(self.qkv(x_BQM), self.num_heads)
-        first_query = 0
-        if cache is not None:
-            first_query = cache[0].shape[2]
-            k_BHKD = torch.cat([cache[0], k_BHKD], dim=2)
-            v_BHKD = torch.cat([cache[1], v_BHKD], dim=2)
         z_BHQD = attend(
             q_BHQD,
             k_BHKD,
@@ -79,10 +70,16 @@ class SelfAttention(nn.Module):
             value_table=None if self.tables is None else self.tables.values,
             mask=mask,
             causal=self.causal,
-            first_query=first_query,
-            implementation=self.implementation if cache is None else "auto",  # the choice is for whole sentences
+            implementation=self.implementation,
         )
-        return self.output(_join(z_BHQD)), (k_BHKD, v_BHKD)
+        out_BQM: Tensor = self.output(_join(z_BHQD))
+        return out_BQM
+
+    def step(self, x_BNM: Tensor, slots: Slots, state: DecoderState) -> Tensor:
+        """The same for the newest piece of each hypothesis."""
+        q_BNHD, k_BNHD, v_BNHD = self.qkv(x_BNM).view(*x_BNM.shape[:2], 3, self.num_heads, -1).unbind(2)
+        out_BNM: Tensor = self.output(incremental.self_attention(q_BNHD, k_BNHD, v_BNHD, self.tables, slots, state))
+        return out_BNM
 
 
 class CrossAttention(nn.Module):
@@ -104,6 +101,12 @@ class CrossAttention(nn.Module):
         q_BHTD = _split(self.query(x_BTM), self.num_heads)
         out: Tensor = self.output(_join(attend(q_BHTD, *memory, mask=mask)))
         return out
+
+    def step(self, x_BNM: Tensor, memory: Memory, state: DecoderState) -> Tensor:
+        """The same for the newest piece of each hypothesis."""
+        q_BNHD = self.query(x_BNM).view(*x_BNM.shape[:2], self.num_heads, -1)
+        out_BNM: Tensor = self.output(incremental.cross_attention(q_BNHD, memory, state))
+        return out_BNM
 
 
 class FeedForward(nn.Module):
@@ -162,42 +165,20 @@ class DecoderLayer(nn.Module):
         self.around_cross_attention = Residual(shape)
         self.around_feed_forward = Residual(shape)
 
-    def forward(
-        self,
-        x_BTM: Tensor,
-        memory: tuple[Tensor, Tensor],
-        memory_mask: Tensor,
-        cache: tuple[Tensor, Tensor] | None = None,
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        attended, cache = self.self_attention.with_cache(self.around_attention.before(x_BTM), None, cache)
-        x_BTM = self.around_attention.after(x_BTM, attended)
-        # While decoding, the N hypotheses of a sentence are N queries to its one memory.
-        queries = self.around_cross_attention.before(x_BTM)
-        num_sources = memory[0].shape[0]
-        crossed = self.cross_attention(queries.reshape(num_sources, -1, queries.shape[-1]), memory, memory_mask)
-        x_BTM = self.around_cross_attention.after(x_BTM, crossed.reshape_as(x_BTM))
-        transformed = self.feed_forward(self.around_feed_forward.before(x_BTM))
-        return self.around_feed_forward.after(x_BTM, transformed), cache
+    def forward(self, x_BTM: Tensor, memory: tuple[Tensor, Tensor], memory_mask: Tensor) -> Tensor:
+        attended_BTM = self.self_attention(self.around_attention.before(x_BTM), None)
+        x_BTM = self.around_attention.after(x_BTM, attended_BTM)
+        crossed_BTM = self.cross_attention(self.around_cross_attention.before(x_BTM), memory, memory_mask)
+        x_BTM = self.around_cross_attention.after(x_BTM, crossed_BTM)
+        return self.around_feed_forward.after(x_BTM, self.feed_forward(self.around_feed_forward.before(x_BTM)))
 
-
-@dataclass
-class DecoderState:
-    """What step-by-step decoding keeps: per layer the keys and values of the source and of the pieces so far."""
-
-    memories: list[tuple[Tensor, Tensor]]
-    memory_mask: Tensor
-    caches: list[tuple[Tensor, Tensor] | None]
-    length: int = 0
-
-    def select(self, hypotheses: Tensor, sources: Tensor | None = None) -> None:
-        """Keep and reorder: row indices into the hypotheses; into the sources too when sentences leave the batch."""
-        self.caches = [
-            None if cache is None else (cache[0].index_select(0, hypotheses), cache[1].index_select(0, hypotheses))
-            for cache in self.caches
-        ]
-        if sources is not None:
-            self.memories = [(k.index_select(0, sources), v.index_select(0, sources)) for k, v in self.memories]
-            self.memory_mask = self.memory_mask.index_select(0, sources)
+    def step(self, x_BNM: Tensor, slots: Slots, memory: Memory, state: DecoderState) -> Tensor:
+        """The same for the newest piece of each hypothesis."""
+        attended_BNM = self.self_attention.step(self.around_attention.before(x_BNM), slots, state)
+        x_BNM = self.around_attention.after(x_BNM, attended_BNM)
+        crossed_BNM = self.cross_attention.step(self.around_cross_attention.before(x_BNM), memory, state)
+        x_BNM = self.around_cross_attention.after(x_BNM, crossed_BNM)
+        return self.around_feed_forward.after(x_BNM, self.feed_forward(self.around_feed_forward.before(x_BNM)))
 
 
 class Transformer(nn.Module):
@@ -241,7 +222,7 @@ class Transformer(nn.Module):
         """All target positions at once (training): hidden states [B, T, M]; position t sees the inputs 0..t."""
         x_BTM = self._embed(target_input_BT, self.target_positions, first=0)
         for layer in self._decoder_layers:
-            x_BTM, _ = layer(x_BTM, layer.cross_attention.project_memory(memory_BSM), memory_mask)
+            x_BTM = layer(x_BTM, layer.cross_attention.project_memory(memory_BSM), memory_mask)
         hidden_BTM: Tensor = self.decoder_norm(x_BTM)
         return hidden_BTM
 
@@ -255,23 +236,21 @@ class Transformer(nn.Module):
 
     def start_decoding(self, source_BS: Tensor) -> DecoderState:
         memory_BSM, mask = self.encode(source_BS)
-        memories = [layer.cross_attention.project_memory(memory_BSM) for layer in self._decoder_layers]
-        return DecoderState(memories=memories, memory_mask=mask, caches=[None] * len(self.decoder))
+        projected = [layer.cross_attention.project_memory(memory_BSM) for layer in self._decoder_layers]
+        memories = [Memory(k.transpose(-2, -1).contiguous(), v.contiguous()) for k, v in projected]
+        return DecoderState.begin(memories, mask[:, 0, 0])
 
-    def next_logits(self, pieces_BT: Tensor, state: DecoderState) -> Tensor:
-        """Feed the next pieces of every hypothesis, get the scores of the piece after the last: [B, V].
-
-        The rows are hypotheses, N consecutive ones for each source of the state. Usually T = 1 (BOS first); more
-        pieces at once are right too (a forced prefix).
+    def next_logits(self, pieces_XT: Tensor, state: DecoderState) -> Tensor:
+        """Feed the next pieces of every hypothesis (usually one; BOS first), get the scores of the piece after the
+        last: [X, V]. The rows X are hypotheses, N consecutive ones for each sentence of the state.
         """
-        length = pieces_BT.shape[1]
-        x_BTM = self._embed(pieces_BT, self.target_positions, first=state.length)
-        if length > 1 and x_BTM.shape[0] != state.memory_mask.shape[0]:
-            raise ValueError("several pieces at once need one hypothesis a source")
-        for index, layer in enumerate(self._decoder_layers):
-            x_BTM, state.caches[index] = layer(x_BTM, state.memories[index], state.memory_mask, state.caches[index])
-        state.length += length
-        return self.logits(self.decoder_norm(x_BTM[:, -1]))
+        for t in range(pieces_XT.shape[1]):
+            x_X1M = self._embed(pieces_XT[:, t : t + 1], self.target_positions, first=state.length)
+            x_BNM = x_X1M.view(len(state.hidden_BNK), -1, x_X1M.shape[2])
+            state.advance(x_BNM.shape[1])
+            for layer, slots, memory in zip(self._decoder_layers, state.slots, state.memories, strict=True):
+                x_BNM = layer.step(x_BNM, slots, memory, state)
+        return self.logits(self.decoder_norm(x_BNM).flatten(0, 1))
 
     def _embed(self, pieces_BT: Tensor, positions: nn.Module | None, *, first: int) -> Tensor:
         x_BTM = F.embedding(pieces_BT, self.embedding_VM) * math.sqrt(self.shape.d_model)

@@ -404,13 +404,20 @@ def test_the_choice_of_implementation_reaches_every_self_attention_and_changes_n
         assert_equal(model.next_logits(target[:, position : position + 1], state), full[:, position])
 
 
-def test_several_pieces_of_several_hypotheses_are_refused():
+def test_several_pieces_of_several_hypotheses_are_as_one_after_the_other():
+    model = make_model("relative")
+    source, target = sentences(7, 4), target_inputs(3, 3, 3, 3)
+    at_once = model.next_logits(target, model.start_decoding(source))
+    expected = model.logits(model(source.repeat_interleave(2, dim=0), target))[:, -1]
+    assert_equal(at_once, expected)
+
+
+def test_another_number_of_hypotheses_than_the_state_has_is_a_programming_error():
     model = make_model("relative")
     state = model.start_decoding(sentences(7, 4))
-    with pytest.raises(ValueError, match="several pieces at once need one hypothesis a source"):
-        model.next_logits(target_inputs(3, 3, 3, 3), state)
-    assert state.length == 0
-    assert state.caches == [None, None]
+    model.next_logits(torch.full((4, 1), BOS), state)
+    with pytest.raises(AssertionError, match="3 hypotheses of a sentence are fed, the state has 2"):
+        model.next_logits(torch.full((6, 1), BOS), state)
 
 
 # The embedding

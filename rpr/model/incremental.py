@@ -1,0 +1,211 @@
+"""Decoding piece by piece: what is kept of the pieces so far, and the attention of each hypothesis's newest piece.
+
+Keys and values are never reordered. Every step adds one slot for each hypothesis of a sentence, and `hidden` says which
+slots a hypothesis descends from: choosing other parents changes those few numbers and no cache. A sentence's hypotheses
+are then N queries to the same slots, one product instead of N. The tables' rows follow from each slot's position alone,
+so distances are right at any length, and the rows enter as if they were more keys and values.
+"""
+
+# Shape suffixes: B sentences, N hypotheses of each, X = B N rows, H heads, D head width, M model width, K slots,
+# S source length.
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from rpr.model.positions import RelativeTables
+
+ROOM = 128  # slots that a cache has room for at first; it doubles
+
+
+class Slots:
+    """Keys and values of one layer's self-attention, in buffers with room for more."""
+
+    def __init__(self) -> None:
+        self.used = 0
+        self._keys_BHDK: Tensor | None = None
+        self._values_BHKD: Tensor | None = None
+
+    def add(self, k_BNHD: Tensor, v_BNHD: Tensor) -> tuple[Tensor, Tensor]:
+        """One more slot for each hypothesis; returns the keys [B H, D, K] and values [B H, K, D] of all slots."""
+        batch, more = k_BNHD.shape[:2]
+        keys, values = self._with_room(k_BNHD, self.used + more)
+        new = slice(self.used, self.used + more)
+        keys[:batch, :, :, new] = k_BNHD.permute(0, 2, 3, 1)
+        values[:batch, :, new] = v_BNHD.transpose(1, 2)
+        self.used += more
+        return (
+            keys[:batch].flatten(0, 1)[:, :, : self.used],
+            values[:batch].flatten(0, 1)[:, : self.used],
+        )
+
+    def keep(self, places: Tensor, sentences: Tensor) -> None:
+        """Put old sentence sentences[i] in place places[i]; what else there was stays where it is."""
+        if self._keys_BHDK is None or self._values_BHKD is None:
+            return
+        self._keys_BHDK[places, :, :, : self.used] = self._keys_BHDK[sentences, :, :, : self.used]
+        self._values_BHKD[places, :, : self.used] = self._values_BHKD[sentences, :, : self.used]
+
+    def _with_room(self, k_BNHD: Tensor, slots: int) -> tuple[Tensor, Tensor]:
+        keys, values = self._keys_BHDK, self._values_BHKD
+        if keys is not None and values is not None and slots <= keys.shape[3]:
+            return keys, values
+        batch, _, heads, width = k_BNHD.shape
+        room = max(ROOM, 2 * slots)
+        wider = k_BNHD.new_empty(batch, heads, width, room), k_BNHD.new_empty(batch, heads, room, width)
+        if keys is not None and values is not None:
+            wider[0][..., : self.used] = keys[:batch, :, :, : self.used]
+            wider[1][:, :, : self.used] = values[:batch, :, : self.used]
+        self._keys_BHDK, self._values_BHKD = wider
+        return wider
+
+
+@dataclass
+class Memory:
+    """Keys [B, H, D, S] and values [B, H, S, D] of the source, for one layer."""
+
+    keys_BHDS: Tensor
+    values_BHSD: Tensor
+
+    def keep(self, places: Tensor, sentences: Tensor) -> None:
+        """As Slots.keep."""
+        self.keys_BHDS[places] = self.keys_BHDS[sentences]
+        self.values_BHSD[places] = self.values_BHSD[sentences]
+
+
+@dataclass
+class DecoderState:
+    """What decoding keeps, for B sentences with N hypotheses each.
+
+    `hidden_BNK` is 0 where a hypothesis descends from a slot, else minus infinity; `positions` has each slot's.
+    `padding_BS` is the same for the source, None where no sentence is padded.
+    """
+
+    memories: list[Memory]
+    padding_BS: Tensor | None
+    hidden_BNK: Tensor
+    slots: list[Slots]
+    positions: list[int] = field(default_factory=list)
+    length: int = 0
+
+    @staticmethod
+    def begin(memories: list[Memory], mask_BS: Tensor) -> DecoderState:
+        """One hypothesis a sentence, no piece fed; `mask_BS` is False on padding."""
+        like = memories[0].keys_BHDS
+        padding = torch.zeros(mask_BS.shape, dtype=like.dtype, device=like.device).masked_fill(~mask_BS, -torch.inf)
+        return DecoderState(
+            memories=memories,
+            padding_BS=None if bool(mask_BS.all()) else padding,
+            hidden_BNK=like.new_zeros(len(mask_BS), 1, 0),
+            slots=[Slots() for _ in memories],
+        )
+
+    def advance(self, hypotheses: int) -> None:
+        """A slot more for each of so many hypotheses of a sentence, which it alone sees."""
+        if not self.positions:  # nothing is fed yet: there may be any number of them
+            self.hidden_BNK = self.hidden_BNK.expand(-1, hypotheses, -1)
+        batch, present, _ = self.hidden_BNK.shape
+        assert hypotheses == present, f"{hypotheses} hypotheses of a sentence are fed, the state has {present}"
+        own_NN = self.hidden_BNK.new_full((hypotheses, hypotheses), -torch.inf).fill_diagonal_(0.0)
+        self.hidden_BNK = torch.cat([self.hidden_BNK, own_NN.expand(batch, -1, -1)], dim=2)
+        self.positions += [self.length] * hypotheses
+        self.length += 1
+
+    def select(self, hypotheses: Tensor, sentences: Tensor | None = None) -> None:
+        """Keep and reorder: row indices into the hypotheses, as many for each sentence; and which sentences stay, in
+        their new order, when some leave. Cheapest when those that stay mostly keep their places.
+        """
+        batch = len(self.hidden_BNK) if sentences is None else len(sentences)
+        num_slots = self.hidden_BNK.shape[2]
+        self.hidden_BNK = self.hidden_BNK.flatten(0, 1)[hypotheses].view(batch, len(hypotheses) // batch, num_slots)
+        if sentences is None:
+            return
+        places = (sentences != torch.arange(batch, device=sentences.device)).nonzero()[:, 0]
+        moved = sentences[places]
+        for memory in self.memories:
+            memory.keep(places, moved)
+        for slots in self.slots:
+            slots.keep(places, moved)
+        if self.padding_BS is not None:
+            self.padding_BS = self.padding_BS[sentences]
+
+    def table_rows(self, table: Tensor) -> Tensor:
+        """The row of a relative table, [2k+1, D] or [H, 2k+1, D], that each slot has for the newest piece."""
+        clip_distance = (table.shape[-2] - 1) // 2
+        newest = self.length - 1
+        rows = [max(position - newest, -clip_distance) + clip_distance for position in self.positions]
+        return table.index_select(-2, torch.tensor(rows, device=table.device))
+
+
+def self_attention(
+    q_BNHD: Tensor, k_BNHD: Tensor, v_BNHD: Tensor, tables: RelativeTables | None, slots: Slots, state: DecoderState
+) -> Tensor:
+    """Equations 3 and 4 for the newest piece of each hypothesis, [B, N, M]; `state` has advanced to it."""
+    batch, hypotheses, heads, width = q_BNHD.shape
+    keys, values = slots.add(k_BNHD, v_BNHD)
+    key_rows = None if tables is None or tables.keys is None else state.table_rows(tables.keys)
+    value_rows = None if tables is None or tables.values is None else state.table_rows(tables.values)
+    scale = width**-0.5
+    with small_products_exact(q_BNHD):
+        q = q_BNHD.transpose(1, 2).reshape(-1, hypotheses, width)
+        hidden_BHNK = state.hidden_BNK[:, None].expand(-1, heads, -1, -1)
+        if key_rows is not None:
+            by_slot = _with_rows(q, key_rows.to(q.dtype).transpose(-2, -1), heads)
+            hidden_BHNK = torch.add(hidden_BHNK, by_slot.view_as(hidden_BHNK), alpha=scale)
+        scores = torch.baddbmm(hidden_BHNK.reshape(len(q), hypotheses, -1).to(q.dtype), q, keys, alpha=scale)
+        p = _softmax(scores)
+        z = torch.bmm(p, values)
+        if value_rows is not None:
+            z += _with_rows(p, value_rows.to(p.dtype), heads)
+    return z.view(batch, heads, hypotheses, width).transpose(1, 2).flatten(2)
+
+
+def cross_attention(q_BNHD: Tensor, memory: Memory, state: DecoderState) -> Tensor:
+    """Attention of the newest piece of each hypothesis to the source, [B, N, M]."""
+    batch, hypotheses, heads, width = q_BNHD.shape
+    keys, values = memory.keys_BHDS[:batch].flatten(0, 1), memory.values_BHSD[:batch].flatten(0, 1)
+    with small_products_exact(q_BNHD):
+        q = q_BNHD.transpose(1, 2).reshape(-1, hypotheses, width) * width**-0.5
+        scores = torch.bmm(q, keys).view(batch, heads, hypotheses, -1)
+        if state.padding_BS is not None:
+            scores += state.padding_BS[:, None, None]
+        z = torch.bmm(_softmax(scores).flatten(0, 1), values)
+    return z.view(batch, heads, hypotheses, width).transpose(1, 2).flatten(2)
+
+
+def _with_rows(x: Tensor, rows: Tensor, heads: int) -> Tensor:
+    """x [B H, N, A] times the rows that all sentences share, [A, C] or by head [H, A, C]: [B H, N, C]."""
+    if rows.dim() == 2:
+        return (x.flatten(0, 1) @ rows).view(*x.shape[:2], -1)
+    by_head = x.view(-1, heads, *x.shape[1:]).transpose(0, 1).reshape(heads, -1, x.shape[2])
+    product = torch.bmm(by_head, rows)
+    return product.view(heads, -1, x.shape[1], rows.shape[2]).transpose(0, 1).reshape(*x.shape[:2], -1)
+
+
+def _softmax(scores: Tensor) -> Tensor:
+    wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
+    return scores.softmax(dim=-1, dtype=wide).to(scores.dtype)
+
+
+@contextmanager
+def small_products_exact(like: Tensor) -> Iterator[None]:
+    """Products of a few rows in plain float32 on a CPU, and without autocast.
+
+    Through bfloat16 each of the many small matrices of a batched product would be laid out anew for the chip's matrix
+    units: three times slower than float32 at 4 x 64 x 60, and less exact.
+    """
+    before = torch.get_float32_matmul_precision()
+    exact = like.device.type == "cpu" and before != "highest"
+    if exact:
+        torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.autocast(like.device.type, enabled=False):
+            yield
+    finally:
+        if exact:
+            torch.set_float32_matmul_precision(before)
