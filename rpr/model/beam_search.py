@@ -10,7 +10,7 @@ Each step keeps, of a sentence, the best 2N extensions of its N alive hypotheses
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +23,7 @@ from rpr.model.transformer import Transformer
 NEVER = -math.inf
 FREE = -1  # where no piece is forced
 HEIGHT = 32  # pieces of a column
+ROWS = 512  # hypotheses whose scores of the vocabulary are held at once
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,9 @@ def _search(
     length = 0
     while True:
         length += 1
-        logits = model.next_logits(alive_BNT[:, :, -1].reshape(-1, 1), state)
-        logits_BNV, norms_BN1 = _normalised(logits.view(*alive_BN.shape, -1), model)
-        if length <= forced_BT.shape[1]:
-            logits_BNV = _only(forced_BT[:, length - 1, None].expand_as(alive_BN), logits_BNV)
-        log_p_BC, parents_BC, pieces_BC = best_extensions(logits_BNV, alive_BN[..., None] - norms_BN1, 2 * beam_size)
+        hidden_XM = model.next_hidden(alive_BNT[:, :, -1].reshape(-1, 1), state)
+        forced_B1 = forced_BT[:, length - 1, None] if length <= forced_BT.shape[1] else None
+        log_p_BC, parents_BC, pieces_BC = _extend(model, hidden_XM, alive_BN, forced_B1, 2 * beam_size)
         candidates_BCT = torch.cat(
             [torch.take_along_dim(alive_BNT, parents_BC[..., None], dim=1), pieces_BC[..., None]], dim=-1
         )
@@ -168,11 +167,14 @@ def _greedy(
     length = 0
     while True:
         length += 1
-        logits_BV, norms_B1 = _normalised(model.next_logits(pieces_BT[:, -1:], state), model)
-        if length <= forced_BT.shape[1]:
-            logits_BV = _only(forced_BT[:, length - 1], logits_BV)
-        best_B, piece_B = logits_BV.max(dim=-1)  # the lowest piece of equals
-        log_p_B = log_p_B + (best_B - norms_B1[:, 0])
+        hidden_BM = model.next_hidden(pieces_BT[:, -1:], state)
+        forced_B1 = forced_BT[:, length - 1, None] if length <= forced_BT.shape[1] else None
+        best = [
+            _log_probabilities(model, hidden_BM[part], None if forced_B1 is None else forced_B1[part]).max(dim=-1)
+            for part in _parts(num_sentences, 1)
+        ]
+        log_p_B = log_p_B + torch.cat([values for values, _ in best])
+        piece_B = torch.cat([pieces for _, pieces in best])  # the lowest piece of equals
         pieces_BT = torch.cat([pieces_BT, piece_B[:, None]], dim=1)
         ends_B = piece_B == eos
         leaves_B = ends_B | (limit_B <= length)
@@ -195,14 +197,35 @@ def _greedy(
         forced_BT = forced_BT[stays]
 
 
-def _normalised(logits: Tensor, model: Transformer) -> tuple[Tensor, Tensor]:
-    """The scores [..., V] with PAD and BOS at minus infinity, and the log of the sum of all their exponentials [..., 1]
-    in float64: log p is the one less the other. At least float32, whatever the products' precision.
+def _log_probabilities(model: Transformer, hidden: Tensor, forced: Tensor | None) -> Tensor:
+    """Of every next piece, [..., V], from hidden states [..., M]: at least float32, whatever the products' precision;
+    PAD, BOS and, where a piece is forced, all others at minus infinity.
     """
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    norms = wide.logsumexp(dim=-1, keepdim=True)
-    wide[..., [model.shape.pad, model.shape.bos]] = NEVER
-    return wide, norms.double()
+    logits = model.logits(hidden)
+    log_p = logits.log_softmax(dim=-1, dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32)
+    log_p[..., [model.shape.pad, model.shape.bos]] = NEVER
+    return log_p if forced is None else _only(forced, log_p)
+
+
+def _parts(num_sentences: int, hypotheses: int) -> Iterator[slice]:
+    """The sentences in parts of about ROWS hypotheses, which bounds the memory that their scores take."""
+    step = max(1, ROWS // hypotheses)
+    for start in range(0, num_sentences, step):
+        yield slice(start, start + step)
+
+
+def _extend(
+    model: Transformer, hidden_XM: Tensor, alive_BN: Tensor, forced_B1: Tensor | None, num_candidates: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As best_extensions, of the alive hypotheses whose hidden states these are."""
+    hidden_BNM = hidden_XM.view(*alive_BN.shape, -1)
+    found = []
+    for part in _parts(*alive_BN.shape):
+        forced_BN = None if forced_B1 is None else forced_B1[part].expand_as(alive_BN[part])
+        log_p_BNV = _log_probabilities(model, hidden_BNM[part], forced_BN)
+        found.append(best_extensions(log_p_BNV, alive_BN[part], num_candidates))
+    log_p, parents, pieces = zip(*found, strict=True)
+    return torch.cat(log_p), torch.cat(parents), torch.cat(pieces)
 
 
 def _filling_gaps(leaves_B: Tensor, leaving: Tensor) -> Tensor:
@@ -219,42 +242,43 @@ def _forced(prefixes: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=FREE).to(device)
 
 
-def _only(pieces: Tensor, logits: Tensor) -> Tensor:
-    """`logits` [..., V] where the piece is FREE; elsewhere every piece but this one at minus infinity."""
-    others = torch.arange(logits.shape[-1], device=logits.device) != pieces[..., None]
-    return logits.masked_fill(others & (pieces != FREE)[..., None], NEVER)
+def _only(pieces: Tensor, log_p: Tensor) -> Tensor:
+    """`log_p` [..., V] where the piece is FREE; elsewhere every piece but this one at minus infinity."""
+    others = torch.arange(log_p.shape[-1], device=log_p.device) != pieces[..., None]
+    return log_p.masked_fill(others & (pieces != FREE)[..., None], NEVER)
 
 
-def best_extensions(logits_BNV: Tensor, added_BN1: Tensor, num_candidates: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best one-piece extensions, sorted: log p = logit + added (float64), alive parent and piece, [B, C] each.
+def best_extensions(log_p_BNV: Tensor, alive_BN: Tensor, num_candidates: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The best one-piece extensions, sorted: log p with that of `alive` (float64), parent and piece, [B, C] each.
 
     Where fewer than C exist, the rest has log p of minus infinity. The vocabulary is read once: piece v belongs to
     column v mod W, the best C columns of all rows of a sentence hold its best C pieces, and only these are sorted.
     """
-    vocabulary = logits_BNV.shape[2]
+    vocabulary = log_p_BNV.shape[2]
     height = max(1, min(HEIGHT, vocabulary // num_candidates))
     width = vocabulary // height
     split = height * width
-    whole_BNGW = logits_BNV[..., :split].view(*logits_BNV.shape[:2], height, width)
-    columns_BNW = torch.cat([whole_BNGW.amax(dim=2), logits_BNV[..., split:]], dim=2) + added_BN1
+    whole_BNGW = log_p_BNV[..., :split].view(*log_p_BNV.shape[:2], height, width)
+    columns_BNW = torch.cat([whole_BNGW.amax(dim=2), log_p_BNV[..., split:]], dim=2) + alive_BN[..., None]
     # First of each row and then of all, as topk promises no order of equals: so an earlier row comes first.
     columns_BNC = columns_BNW.topk(min(num_candidates, columns_BNW.shape[2]), dim=2).indices.sort(dim=2).values
     _, chosen_BC = _best(columns_BNW.gather(2, columns_BNC).flatten(1), num_candidates)
     parents_BC, columns_BC = chosen_BC // columns_BNC.shape[2], columns_BNC.flatten(1).gather(1, chosen_BC)
     # A column of the rest is one piece, those of the others are G of them, W apart.
-    steps_G = width * torch.arange(height, device=logits_BNV.device)
+    steps_G = width * torch.arange(height, device=log_p_BNV.device)
     is_rest = (columns_BC >= width)[..., None]
     pieces_BCG = torch.where(is_rest, (columns_BC + split - width)[..., None], columns_BC[..., None] + steps_G)
     places_BCG = parents_BC[..., None] * vocabulary + pieces_BCG
     log_p_BCG = (
-        logits_BNV.flatten(1).gather(1, places_BCG.flatten(1)).view_as(places_BCG)
-        + added_BN1[..., 0].gather(1, parents_BC)[..., None]
+        log_p_BNV.flatten(1).gather(1, places_BCG.flatten(1)).view_as(places_BCG)
+        + alive_BN.gather(1, parents_BC)[..., None]
     )
     log_p_BCG[..., 1:].masked_fill_(is_rest, NEVER)
-    # topk promises no order of equals: by place, which is by parent and piece, and then stably by log p.
-    places, order = places_BCG.flatten(1).sort(dim=1)
-    log_p_BC, order_BC = _best(log_p_BCG.flatten(1).gather(1, order), num_candidates)
-    places_BC = places.gather(1, order_BC)
+    log_p_BC, order_BC = _best(log_p_BCG.flatten(1), num_candidates)
+    # Equals stand by column yet; by place is by parent and piece.
+    places_BC, order_BC = places_BCG.flatten(1).gather(1, order_BC).sort(dim=1)
+    log_p_BC, order_BC = _best(log_p_BC.gather(1, order_BC), num_candidates)
+    places_BC = places_BC.gather(1, order_BC)
     missing = num_candidates - log_p_BC.shape[1]
     log_p_BC, places_BC = F.pad(log_p_BC, (0, missing), value=NEVER), F.pad(places_BC, (0, missing))
     return log_p_BC, places_BC // vocabulary, places_BC % vocabulary

@@ -28,41 +28,38 @@ class Slots:
 
     def __init__(self) -> None:
         self.used = 0
-        self._keys_BHDK: Tensor | None = None
+        self._keys_BHKD: Tensor | None = None
         self._values_BHKD: Tensor | None = None
 
     def add(self, k_BNHD: Tensor, v_BNHD: Tensor) -> tuple[Tensor, Tensor]:
-        """One more slot for each hypothesis; returns the keys [B H, D, K] and values [B H, K, D] of all slots."""
+        """One more slot for each hypothesis; returns the keys and values of all slots, [B H, K, D] each."""
         batch, more = k_BNHD.shape[:2]
         keys, values = self._with_room(k_BNHD, self.used + more)
         new = slice(self.used, self.used + more)
-        keys[:batch, :, :, new] = k_BNHD.permute(0, 2, 3, 1)
+        keys[:batch, :, new] = k_BNHD.transpose(1, 2)
         values[:batch, :, new] = v_BNHD.transpose(1, 2)
         self.used += more
-        return (
-            keys[:batch].flatten(0, 1)[:, :, : self.used],
-            values[:batch].flatten(0, 1)[:, : self.used],
-        )
+        return keys[:batch].flatten(0, 1)[:, : self.used], values[:batch].flatten(0, 1)[:, : self.used]
 
     def keep(self, places: Tensor, sentences: Tensor) -> None:
         """Put old sentence sentences[i] in place places[i]; what else there was stays where it is."""
-        if self._keys_BHDK is None or self._values_BHKD is None:
+        if self._keys_BHKD is None or self._values_BHKD is None:
             return
-        self._keys_BHDK[places, :, :, : self.used] = self._keys_BHDK[sentences, :, :, : self.used]
+        self._keys_BHKD[places, :, : self.used] = self._keys_BHKD[sentences, :, : self.used]
         self._values_BHKD[places, :, : self.used] = self._values_BHKD[sentences, :, : self.used]
 
     def _with_room(self, k_BNHD: Tensor, slots: int) -> tuple[Tensor, Tensor]:
-        keys, values = self._keys_BHDK, self._values_BHKD
-        if keys is not None and values is not None and slots <= keys.shape[3]:
+        keys, values = self._keys_BHKD, self._values_BHKD
+        if keys is not None and values is not None and slots <= keys.shape[2]:
             return keys, values
         batch, _, heads, width = k_BNHD.shape
         room = max(ROOM, 2 * slots)
-        wider = k_BNHD.new_empty(batch, heads, width, room), k_BNHD.new_empty(batch, heads, room, width)
+        wider = k_BNHD.new_empty(2, batch, heads, room, width)
         if keys is not None and values is not None:
-            wider[0][..., : self.used] = keys[:batch, :, :, : self.used]
-            wider[1][:, :, : self.used] = values[:batch, :, : self.used]
-        self._keys_BHDK, self._values_BHKD = wider
-        return wider
+            wider[0, :, :, : self.used] = keys[:batch, :, : self.used]
+            wider[1, :, :, : self.used] = values[:batch, :, : self.used]
+        self._keys_BHKD, self._values_BHKD = wider.unbind()
+        return self._keys_BHKD, self._values_BHKD
 
 
 @dataclass
@@ -157,8 +154,8 @@ def self_attention(
         if key_rows is not None:
             by_slot = _with_rows(q, key_rows.to(q.dtype).transpose(-2, -1), heads)
             hidden_BHNK = torch.add(hidden_BHNK, by_slot.view_as(hidden_BHNK), alpha=scale)
-        scores = torch.baddbmm(hidden_BHNK.reshape(len(q), hypotheses, -1).to(q.dtype), q, keys, alpha=scale)
-        p = _softmax(scores)
+        hidden = hidden_BHNK.reshape(len(q), hypotheses, -1).to(q.dtype)
+        p = _softmax(torch.baddbmm(hidden, q, keys.transpose(1, 2), alpha=scale))
         z = torch.bmm(p, values)
         if value_rows is not None:
             z += _with_rows(p, value_rows.to(p.dtype), heads)

@@ -244,13 +244,18 @@ class Transformer(nn.Module):
         """Feed the next pieces of every hypothesis (usually one; BOS first), get the scores of the piece after the
         last: [X, V]. The rows X are hypotheses, N consecutive ones for each sentence of the state.
         """
+        return self.logits(self.next_hidden(pieces_XT, state))
+
+    def next_hidden(self, pieces_XT: Tensor, state: DecoderState) -> Tensor:
+        """As next_logits; the hidden states [X, M] that `logits` makes the scores of."""
         for t in range(pieces_XT.shape[1]):
             x_X1M = self._embed(pieces_XT[:, t : t + 1], self.target_positions, first=state.length)
             x_BNM = x_X1M.view(len(state.hidden_BNK), -1, x_X1M.shape[2])
             state.advance(x_BNM.shape[1])
             for layer, slots, memory in zip(self._decoder_layers, state.slots, state.memories, strict=True):
                 x_BNM = layer.step(x_BNM, slots, memory, state)
-        return self.logits(self.decoder_norm(x_BNM).flatten(0, 1))
+        hidden_XM: Tensor = self.decoder_norm(x_BNM).flatten(0, 1)
+        return hidden_XM
 
     def _embed(self, pieces_BT: Tensor, positions: nn.Module | None, *, first: int) -> Tensor:
         x_BTM = F.embedding(pieces_BT, self.embedding_VM) * math.sqrt(self.shape.d_model)

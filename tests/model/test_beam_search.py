@@ -184,8 +184,8 @@ def fixed(log_p_of: dict[int, float], vocabulary_size: int = 6) -> Transformer:
     logits_V = torch.full((vocabulary_size,), -1e4, dtype=torch.float64)
     for piece, probability in log_p_of.items():
         logits_V[piece] = probability
-    step = model.next_logits
-    model.next_logits = lambda pieces, state: step(pieces, state) * 0 + logits_V  # type: ignore[method-assign]
+    scores = model.logits
+    model.logits = lambda hidden: scores(hidden) * 0 + logits_V  # type: ignore[method-assign]
     return model
 
 
