@@ -67,11 +67,22 @@ class Engine(Protocol):
 class TorchEngine:
     """Our own beam search; the model's training mode is left as it was."""
 
-    def __init__(self, model: Transformer, device: torch.device | str, *, bfloat16: bool = False) -> None:
-        """`model` is on `device` already; `bfloat16` is autocast."""
+    def __init__(
+        self,
+        model: Transformer,
+        device: torch.device | str,
+        *,
+        bfloat16: bool = False,
+        matmul_precision: str | None = None,
+    ) -> None:
+        """`model` is on `device` already; `bfloat16` is autocast; `matmul_precision` is how float32 products are
+        computed (highest | high | medium), None as the process has it. Below `highest` a translation can depend on
+        what else is in its batch.
+        """
         self.model = model
         self.device = torch.device(device)
         self.bfloat16 = bfloat16
+        self.matmul_precision = matmul_precision
 
     def search(
         self,
@@ -84,7 +95,11 @@ class TorchEngine:
         """As Engine.search: sentences of like length together, the longest first."""
         found: list[list[Hypothesis]] = [[] for _ in sources]
         translated = 0
-        with _evaluating(self.model), torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
+        with (
+            _evaluating(self.model),
+            _products(self.matmul_precision),
+            torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16),
+        ):
             for batch in length_batches(
                 [len(source) for source in sources], search.max_tokens_per_batch // search.beam_size
             ):
@@ -118,6 +133,17 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int
         rows = max(1, max_tokens // lengths[order[start]])
         yield order[start : start + rows]
         start += rows
+
+
+@contextmanager
+def _products(precision: str | None) -> Iterator[None]:
+    """Float32 products computed so inside; after it as before."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision or before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @contextmanager

@@ -252,30 +252,30 @@ def best_extensions(log_p_BNV: Tensor, alive_BN: Tensor, num_candidates: int) ->
     """The best one-piece extensions, sorted: log p with that of `alive` (float64), parent and piece, [B, C] each.
 
     Where fewer than C exist, the rest has log p of minus infinity. The vocabulary is read once: piece v belongs to
-    column v mod W, the best C columns of all rows of a sentence hold its best C pieces, and only these are sorted.
+    column v // G, the best C columns of all rows of a sentence hold its best C pieces, and only these are sorted.
     """
     vocabulary = log_p_BNV.shape[2]
     height = max(1, min(HEIGHT, vocabulary // num_candidates))
     width = vocabulary // height
     split = height * width
-    whole_BNGW = log_p_BNV[..., :split].view(*log_p_BNV.shape[:2], height, width)
-    columns_BNW = torch.cat([whole_BNGW.amax(dim=2), log_p_BNV[..., split:]], dim=2) + alive_BN[..., None]
-    # First of each row and then of all, as topk promises no order of equals: so an earlier row comes first.
-    columns_BNC = columns_BNW.topk(min(num_candidates, columns_BNW.shape[2]), dim=2).indices.sort(dim=2).values
-    _, chosen_BC = _best(columns_BNW.gather(2, columns_BNC).flatten(1), num_candidates)
+    whole_BNWG = log_p_BNV[..., :split].view(*log_p_BNV.shape[:2], width, height)
+    columns_BNW = torch.cat([whole_BNWG.amax(dim=3), log_p_BNV[..., split:]], dim=2)
+    # First of each row and then of all: so of equals an earlier row comes first, which topk would not promise.
+    best_BNC, columns_BNC = columns_BNW.topk(min(num_candidates, columns_BNW.shape[2]), dim=2)
+    _, chosen_BC = _best((best_BNC + alive_BN[..., None]).flatten(1), num_candidates)
     parents_BC, columns_BC = chosen_BC // columns_BNC.shape[2], columns_BNC.flatten(1).gather(1, chosen_BC)
-    # A column of the rest is one piece, those of the others are G of them, W apart.
-    steps_G = width * torch.arange(height, device=log_p_BNV.device)
+    # A column of the rest is one piece, another one G of them.
+    steps_G = torch.arange(height, device=log_p_BNV.device)
     is_rest = (columns_BC >= width)[..., None]
-    pieces_BCG = torch.where(is_rest, (columns_BC + split - width)[..., None], columns_BC[..., None] + steps_G)
+    pieces_BCG = torch.where(is_rest, (columns_BC + split - width)[..., None], height * columns_BC[..., None] + steps_G)
     places_BCG = parents_BC[..., None] * vocabulary + pieces_BCG
     log_p_BCG = (
         log_p_BNV.flatten(1).gather(1, places_BCG.flatten(1)).view_as(places_BCG)
         + alive_BN.gather(1, parents_BC)[..., None]
     )
     log_p_BCG[..., 1:].masked_fill_(is_rest, NEVER)
-    log_p_BC, order_BC = _best(log_p_BCG.flatten(1), num_candidates)
-    # Equals stand by column yet; by place is by parent and piece.
+    log_p_BC, order_BC = log_p_BCG.flatten(1).topk(min(num_candidates, log_p_BCG[0].numel()), dim=1)
+    # Equals stand in any order yet; by place is by parent and piece.
     places_BC, order_BC = places_BCG.flatten(1).gather(1, order_BC).sort(dim=1)
     log_p_BC, order_BC = _best(log_p_BC.gather(1, order_BC), num_candidates)
     places_BC = places_BC.gather(1, order_BC)
