@@ -168,10 +168,10 @@ def _greedy(
     while True:
         length += 1
         hidden_BM = model.next_hidden(pieces_BT[:, -1:], state)
-        forced_B1 = forced_BT[:, length - 1, None] if length <= forced_BT.shape[1] else None
+        forced_B = forced_BT[:, length - 1] if length <= forced_BT.shape[1] else None
         best = [
-            _log_probabilities(model, hidden_BM[part], None if forced_B1 is None else forced_B1[part]).max(dim=-1)
-            for part in _parts(num_sentences, 1)
+            _log_probabilities(model, hidden_BM[part], None if forced_B is None else forced_B[part]).max(dim=-1)
+            for part in _parts(len(hidden_BM), 1)
         ]
         log_p_B = log_p_B + torch.cat([values for values, _ in best])
         piece_B = torch.cat([pieces for _, pieces in best])  # the lowest piece of equals

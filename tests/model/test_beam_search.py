@@ -1,5 +1,5 @@
 """Checked here: beam search against the enumeration of every output (float64), greedy and cached stepping against full
-decoding, scores by hand, and that a sentence's result does not depend on the batch.
+decoding, scores by hand, forced beginnings, and that a sentence's result does not depend on the batch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rpr.model.beam_search import Hypothesis, beam_search, penalty
+from rpr.model import beam_search as module
+from rpr.model import incremental
+from rpr.model.beam_search import Hypothesis, beam_search, best_extensions, penalty
 from rpr.model.transformer import Shape, Transformer
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -247,3 +249,101 @@ def test_an_empty_batch_and_a_model_in_training() -> None:
     assert beam_search(model, torch.empty(0, 4, dtype=torch.int64), **settings) == []
     with pytest.raises(AssertionError, match=r"model\.eval\(\) first"):
         beam_search(model.train(), torch.tensor([[4, EOS]]), **settings)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("name", ["sinusoidal", "per_head", "shared_by_heads"])
+def test_200_sentences_do_not_depend_on_their_batches(name: str, beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone, in batches of 7 and 64 and all together, in the order of length and not; in float64, where the order of a
+    sum moves scores by 1e-12 and no two hypotheses of these models are as close as that.
+    """
+    model = build(replace(VARIANTS[name], vocabulary_size=60), seed=8)
+    torch.manual_seed(3)
+    lengths = torch.randint(2, 14, (200,)).tolist()
+    source_BS = sources(lengths, 60)
+    settings = {"beam_size": beam, "length_penalty": 0.6, "max_extra_length": 8}
+    alone = [beam_search(model, source_BS[row : row + 1, :n], **settings)[0] for row, n in enumerate(lengths)]
+    assert len({h[0].pieces for h in alone}) > 50
+    monkeypatch.setattr(module, "ROWS", 32)  # so that the vocabulary comes in several parts
+    by_length = sorted(range(200), key=lambda row: lengths[row])
+    for order, size in ((range(200), 7), (by_length, 64), (by_length, 200)):
+        for start in range(0, 200, size):
+            batch = list(order[start : start + size])
+            longest = max(lengths[row] for row in batch)
+            for row, found in zip(batch, beam_search(model, source_BS[batch, :longest], **settings), strict=True):
+                assert [h.pieces for h in found] == [h.pieces for h in alone[row]]
+                assert [h.score for h in found] == pytest.approx([h.score for h in alone[row]], abs=1e-10)
+
+
+@pytest.mark.parametrize("n_best", [1, 2])
+def test_a_search_for_fewer_finds_the_first_of_all_in_fewer_steps(n_best: int) -> None:
+    model = build(replace(RELATIVE, vocabulary_size=15), seed=5)
+    model.embedding_VM.data[EOS] *= 2  # so that most hypotheses end
+    steps = []
+    next_hidden = model.next_hidden
+    model.next_hidden = lambda pieces, state: steps.append(len(pieces)) or next_hidden(pieces, state)  # type: ignore
+    source_BS = sources([4, 6, 3, 9, 9, 2], 15)
+    settings = {"beam_size": 4, "length_penalty": 0.6, "max_extra_length": 20}
+    everything = beam_search(model, source_BS, **settings)
+    all_rows = sum(steps)
+    steps.clear()
+    assert beam_search(model, source_BS, n_best=n_best, **settings) == [found[:n_best] for found in everything]
+    assert sum(steps) < all_rows
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_forced_beginnings(beam: int) -> None:
+    """Every translation begins as asked, with the log p that full decoding gives all its pieces; what follows is what
+    a search of the definition finds from there. One prefix is as long as the greatest length, one is empty.
+    """
+    model = build(replace(RELATIVE, vocabulary_size=12), seed=4)
+    lengths, prefixes = [3, 5, 2, 4], [[7, 9], [], [5, 5, 5, 6, 4, 8], [UNK]]
+    source_BS = sources(lengths, 12)
+    settings = {"beam_size": beam, "length_penalty": 0.6, "max_extra_length": 4}
+    found = beam_search(model, source_BS, prefixes=prefixes, **settings)
+    for row, (length, prefix) in enumerate(zip(lengths, prefixes, strict=True)):
+        for hypothesis in found[row]:
+            assert hypothesis.pieces[: len(prefix)] == tuple(prefix)
+            pieces = (*hypothesis.pieces, EOS) if hypothesis.finished else hypothesis.pieces
+            table = full_log_probabilities(model, source_BS[row, :length], pieces)
+            log_p = sum(table[t, piece].item() for t, piece in enumerate(pieces))
+            assert hypothesis.log_probability == pytest.approx(log_p)
+            assert len(pieces) <= max(length + 4, len(prefix) + 1)
+    assert len(found[2][0].pieces) in (6, 7)  # the prefix has the six pieces of the limit; one more is allowed
+    (unforced,) = beam_search(model, source_BS[1:2, :5], **settings)
+    assert [h.pieces for h in found[1]] == [h.pieces for h in unforced]
+    best = unforced[0].pieces
+    (forced,) = beam_search(model, source_BS[1:2, :5], prefixes=[best[:2]], **settings)
+    assert forced[0].pieces == best  # what was best of all is best among those that begin so
+
+
+@pytest.mark.parametrize(("hypotheses", "vocabulary", "candidates"), [(4, 1000, 8), (1, 331, 8), (3, 70, 6), (2, 5, 8)])
+def test_the_best_extensions_are_those_of_all_rows_vocabularies_at_once(
+    hypotheses: int, vocabulary: int, candidates: int
+) -> None:
+    """Against sorting everything; vocabularies that are, and are not, whole numbers of columns."""
+    torch.manual_seed(vocabulary)
+    log_p_BNV = torch.randn(5, hypotheses, vocabulary).log_softmax(-1)
+    log_p_BNV[:, :, [PAD, BOS]] = -torch.inf
+    alive_BN = torch.randn(5, hypotheses, dtype=torch.float64)
+    log_p, parents, pieces = best_extensions(log_p_BNV, alive_BN, candidates)
+    everything = (log_p_BNV + alive_BN[..., None]).flatten(1)
+    expected = everything.sort(dim=1, descending=True)
+    exist = min(candidates, everything.shape[1])
+    assert log_p.shape == parents.shape == pieces.shape == (5, candidates)
+    assert torch.equal(log_p[:, :exist], expected.values[:, :exist])
+    real = log_p > -torch.inf
+    assert not real[:, exist:].any()
+    places = (parents * vocabulary + pieces)[:, :exist]
+    assert torch.equal(places[real[:, :exist]], expected.indices[:, :exist][real[:, :exist]])
+
+
+def test_decoding_far_beyond_the_caches_first_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 pieces with room for 3 at first, so that the caches grow while sentences leave and hypotheses change."""
+    model = build(replace(VARIANTS["shared_by_heads"], vocabulary_size=30), seed=6)
+    source_BS = sources([9, 3, 30, 12, 5], 30)
+    settings = {"beam_size": 3, "length_penalty": 0.6, "max_extra_length": 10}
+    expected = beam_search(model, source_BS, **settings)
+    assert max(len(found[0].pieces) for found in expected) > 20
+    monkeypatch.setattr(incremental, "ROOM", 3)
+    assert beam_search(model, source_BS, **settings) == expected
