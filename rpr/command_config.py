@@ -42,6 +42,15 @@ class TranslateConfig(Section):
     hardware: HardwareConfig
     runs_dir: str
 
+    @model_validator(mode="after")
+    def n_best_are_in_the_beam(self) -> TranslateConfig:
+        if self.n_best is not None and self.beam_size is not None and self.n_best > self.beam_size:
+            raise ValueError(
+                f"n_best: {self.n_best} is more than beam_size = {self.beam_size}; raise beam_size, or ask for "
+                f"{self.beam_size}"
+            )
+        return self
+
 
 class ExportConfig(Section):
     """rpr-cli export; None is "as the run has it"."""
@@ -65,6 +74,7 @@ class CompareConfig(Section):
     splits: tuple[str, ...] | None
     metrics: tuple[Literal["sacrebleu", "bleu_tok", "bleu_tok_split", "chrf"], ...] = Field(min_length=1)
     samples: int = Field(ge=100)
+    trials: int = Field(ge=100)
     seed: int = Field(ge=0)
     format: Literal["table", "json"]
     runs_dir: str

@@ -26,11 +26,15 @@ from rpr.errors import ConfigError, did_you_mean
 
 S = TypeVar("S", bound="Section")
 # What a run did before these settings existed. Records of that time are read with it, and a run of today that does the
-# same has the same id.
+# same has the same id. The last two change nothing in what a run does, only how much is said of its result; they stand
+# here with what is said by default, of older runs too.
 BEFORE_THE_SETTING: Mapping[str, Any] = {
     "optim.ema_decay": None,
     "optim.non_finite": "stop",
     "logger.artifacts": "none",
+    "evaluation.matmul_precision": None,
+    "evaluation.bootstrap_samples": 1000,
+    "evaluation.length_buckets": [10, 20, 30, 40, 60, 80],
 }
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -223,6 +227,16 @@ class EvaluationConfig(Section):
     max_tokens_per_batch: PositiveInt
     validation_sentences: int = Field(ge=0)
     test_splits: tuple[str, ...]
+    matmul_precision: Literal["highest", "high", "medium"] | None
+    bootstrap_samples: int = Field(ge=0)
+    length_buckets: tuple[PositiveInt, ...]
+
+    @field_validator("length_buckets")
+    @classmethod
+    def edges_ascend(cls, edges: tuple[int, ...]) -> tuple[int, ...]:
+        if list(edges) != sorted(set(edges)):
+            raise ValueError(f"{list(edges)} do not ascend; give lengths like [10,20,40], or [] for none")
+        return edges
 
 
 class TrainConfig(Section):

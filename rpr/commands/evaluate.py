@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from rpr.command_config import EvaluateConfig
-from rpr.commands.scoring import score_lines, score_splits
+from rpr.commands.scoring import length_lines, score_lines, score_run
 from rpr.results.record import replace_file
 from rpr.runs import loading
 
@@ -30,11 +30,16 @@ def run(config: EvaluateConfig) -> None:
     name = f"average{average}-beam{evaluation.beam_size}-alpha{evaluation.length_penalty:g}"
     out_dir = run_dir / "evaluations" / name
     out_dir.mkdir(parents=True, exist_ok=True)
-    scores = score_splits(trained, data, model, checkpoint, out_dir)
-    document = [score.model_dump(mode="json") for score in scores]
+    found = score_run(trained, data, model, checkpoint, out_dir)
+    document = {
+        "scores": [score.model_dump(mode="json") for score in found.scores],
+        "by_length": None if found.by_length is None else found.by_length.model_dump(mode="json"),
+    }
     replace_file(out_dir / "scores.json", json.dumps(document, indent=2) + "\n")
     if config.format == "json":
         print(json.dumps(document, indent=2))
         return
     print(f"{run_dir.name}: {checkpoint}, beam {evaluation.beam_size}, length penalty {evaluation.length_penalty:g}")
-    print("\n".join(score_lines(scores)))
+    print("\n".join(score_lines(found.scores)))
+    if found.by_length is not None:
+        print("\n".join(length_lines(found.by_length)))

@@ -4,54 +4,136 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from rpr.config import TrainConfig
 from rpr.data.cache import PreparedData
-from rpr.evaluation.bleu import all_scores
+from rpr.evaluation.bleu import Metric, all_scores
 from rpr.evaluation.decoding import TorchEngine, search_of
+from rpr.evaluation.lengths import METRICS, UNIT, by_length
+from rpr.evaluation.significance import interval
 from rpr.evaluation.translate import translate_split
 from rpr.model.transformer import Transformer
-from rpr.results.record import Score, replace_file
+from rpr.results.record import replace_file
+from rpr.results.rows import METRIC_NAMES
+from rpr.results.scores import ByLength, LengthScore, Score
 from rpr.runs import runtime
 
 
-def score_splits(
-    config: TrainConfig, data: PreparedData, model: Transformer, checkpoint: str, run_dir: Path
-) -> tuple[Score, ...]:
+@dataclass(frozen=True)
+class RunScores:
+    """Of all scored splits; `by_length` is None where no split was scored, or no buckets are asked for."""
+
+    scores: tuple[Score, ...]
+    by_length: ByLength | None
+
+
+def score_run(config: TrainConfig, data: PreparedData, model: Transformer, checkpoint: str, run_dir: Path) -> RunScores:
     """Scores of every split that the evaluation names and the data has; hypotheses are left beside the record."""
     evaluation = config.evaluation
-    engine = TorchEngine(model, runtime.torch_device(config.hardware), bfloat16=config.hardware.precision == "bf16")
+    splits = [split for split in evaluation.test_splits if split in data.splits]
+    scored: dict[str, list[Metric]] = {}
     scores: list[Score] = []
-    for split in evaluation.test_splits:
-        if split not in data.splits:
-            continue
-        print(f"translating {split} ({len(data.split(split))} sentences, beam {evaluation.beam_size})", file=sys.stderr)
-        hypotheses = translate_split(engine, data.split(split), data.vocabulary, search_of(evaluation))
-        sources, references = data.text(split)
-        for kind, lines in (("sources", sources), ("references", references), ("hypotheses", hypotheses)):
-            replace_file(run_dir / f"{split}.{kind}.txt", "".join(line + "\n" for line in lines))
-        scores.extend(
-            Score(
-                split=split,
-                test_set=data.meta.split_names.get(split, f"{data.meta.name} {split}"),
-                metric=metric.name,
-                score=metric.score,
-                signature=metric.signature,
-                num_sentences=metric.num_sentences,
-                checkpoint=checkpoint,
-                beam_size=evaluation.beam_size,
-                length_penalty=evaluation.length_penalty,
-                precision=config.hardware.precision,
-            )
-            for metric in all_scores(hypotheses, references, config.data.target_language)
-        )
-    return tuple(scores)
+    for split in splits:
+        hypotheses, references = _translated(config, data, split, model, run_dir)
+        scored[split] = all_scores(hypotheses, references, config.data.target_language)
+        empty = sum(not hypothesis.strip() for hypothesis in hypotheses)
+        scores.extend(_score(config, data, split, metric, checkpoint, empty) for metric in scored[split])
+    return RunScores(tuple(scores), _by_length(config, data, scored, checkpoint))
+
+
+def _translated(
+    config: TrainConfig, data: PreparedData, split: str, model: Transformer, run_dir: Path
+) -> tuple[list[str], list[str]]:
+    """(hypotheses, references) of a split; they and the sources are left in the run's folder."""
+    evaluation = config.evaluation
+    engine = TorchEngine(
+        model,
+        runtime.torch_device(config.hardware),
+        bfloat16=config.hardware.precision == "bf16",
+        matmul_precision=evaluation.matmul_precision,
+    )
+    print(f"translating {split} ({len(data.split(split))} sentences, beam {evaluation.beam_size})", file=sys.stderr)
+    hypotheses = translate_split(engine, data.split(split), data.vocabulary, search_of(evaluation))
+    sources, references = data.text(split)
+    for kind, lines in (("sources", sources), ("references", references), ("hypotheses", hypotheses)):
+        replace_file(run_dir / f"{split}.{kind}.txt", "".join(line + "\n" for line in lines))
+    return hypotheses, references
+
+
+def _score(
+    config: TrainConfig, data: PreparedData, split: str, metric: Metric, checkpoint: str, empty_hypotheses: int
+) -> Score:
+    evaluation = config.evaluation
+    samples = evaluation.bootstrap_samples
+    return Score(
+        split=split,
+        test_set=_test_set(data, split),
+        metric=metric.name,
+        score=metric.score,
+        signature=metric.signature,
+        num_sentences=metric.num_sentences,
+        checkpoint=checkpoint,
+        beam_size=evaluation.beam_size,
+        length_penalty=evaluation.length_penalty,
+        precision=config.hardware.precision,
+        interval=interval(metric.counts, samples) if samples else None,
+        empty_hypotheses=empty_hypotheses,
+    )
+
+
+def _by_length(
+    config: TrainConfig, data: PreparedData, scored: dict[str, list[Metric]], checkpoint: str
+) -> ByLength | None:
+    evaluation = config.evaluation
+    if not scored or not evaluation.length_buckets:
+        return None
+    longest = int(data.split("train").source_lengths.max())
+    lengths = [data.split(split).source_lengths for split in scored]
+    metrics = list(scored.values())
+    return ByLength(
+        unit=UNIT,
+        splits=tuple(scored),
+        test_sets=tuple(_test_set(data, split) for split in scored),
+        longest_training_source=longest,
+        signatures={metric.name: metric.signature for metric in metrics[0] if metric.name in METRICS},
+        checkpoint=checkpoint,
+        beam_size=evaluation.beam_size,
+        length_penalty=evaluation.length_penalty,
+        precision=config.hardware.precision,
+        buckets=by_length(lengths, metrics, evaluation.length_buckets, longest, evaluation.bootstrap_samples),
+    )
+
+
+def _test_set(data: PreparedData, split: str) -> str:
+    return data.meta.split_names.get(split, f"{data.meta.name} {split}")
 
 
 def score_lines(scores: Iterable[Score]) -> list[str]:
-    """One line a score: split, metric, number, sentences, signature."""
+    """One line a score: split, metric, number with its interval, sentences, test set, signature."""
     return [
-        f"  {score.split:<11} {score.metric:<15} {score.score:6.2f}  {score.num_sentences} sentences  {score.signature}"
+        f"  {score.split:<11} {score.metric:<15} {score.score:6.2f}{_interval(score)}  "
+        f"{score.num_sentences} sentences of {score.test_set}{_empty(score)}  {score.signature}"
         for score in scores
     ]
+
+
+def length_lines(found: ByLength) -> list[str]:
+    """One line a bucket, under a line that says what they are."""
+    lines = [f"  by length of the source ({found.unit}), {' and '.join(found.splits)} together:"]
+    for bucket in found.buckets:
+        figures = ", ".join(f"{METRIC_NAMES[one.metric]} {one.score:.2f}{_interval(one)}" for one in bucket.scores)
+        beyond = (
+            f", longer than any training source ({found.longest_training_source})" if bucket.beyond_training else ""
+        )
+        lines.append(f"  {bucket.label:>8}  {figures}  {bucket.num_sentences} sentences{beyond}")
+    return lines
+
+
+def _interval(score: Score | LengthScore) -> str:
+    return "" if score.interval is None else f" [{score.interval.low:.2f}, {score.interval.high:.2f}]"
+
+
+def _empty(score: Score) -> str:
+    return f", {score.empty_hypotheses} translations empty" if score.empty_hypotheses else ""

@@ -92,7 +92,7 @@ def _worker(job: Path, hardware: HardwareConfig) -> None:
 
 def work(config: TrainConfig, run_dir: Path) -> None:
     """What each rank does: fit; then the first alone translates, scores and closes the record."""
-    from rpr.commands.scoring import score_splits
+    from rpr.commands.scoring import score_run
     from rpr.evaluation.bleu import sacrebleu_13a
     from rpr.evaluation.decoding import TorchEngine, search_of
     from rpr.evaluation.translate import translate_split
@@ -111,7 +111,8 @@ def work(config: TrainConfig, run_dir: Path) -> None:
         sentences = config.evaluation.validation_sentences
 
         def validation_bleu(model: Any) -> float:
-            engine = TorchEngine(model, runtime.torch_device(config.hardware))
+            device = runtime.torch_device(config.hardware)
+            engine = TorchEngine(model, device, matmul_precision=config.evaluation.matmul_precision)
             search = search_of(config.evaluation, greedy=True)
             split = data.split("validation")
             hypotheses = translate_split(engine, split, data.vocabulary, search, limit=sentences)
@@ -122,8 +123,8 @@ def work(config: TrainConfig, run_dir: Path) -> None:
             failed = False
             return
         model, checkpoint = loading.model_of(config, run_dir, None, len(data.vocabulary))
-        scores = score_splits(config, data, model, checkpoint, run_dir)
-        summary = {f"{score.split}/{score.metric}": score.score for score in scores}
+        found = score_run(config, data, model, checkpoint, run_dir)
+        summary = {f"{score.split}/{score.metric}": score.score for score in found.scores}
         summary |= {"steps_per_second": outcome.steps_per_second, "validation_loss": outcome.validation_loss}
         record = read_record(run_dir / RECORD_NAME)
         measured = asdict(outcome)
@@ -144,7 +145,8 @@ def work(config: TrainConfig, run_dir: Path) -> None:
                         precision=config.hardware.precision,
                         **measured,
                     ),
-                    "scores": scores,
+                    "scores": found.scores,
+                    "by_length": found.by_length,
                     "wandb": None if logger is None else tracking.reference(logger),
                 }
             ),
@@ -230,7 +232,7 @@ def _data_record(config: TrainConfig, data: Any) -> DataRecord:
         name=data.meta.name,
         synthetic=data.meta.synthetic,
         train_pairs=len(data.split("train")),
-        dropped_pairs=sum(data.meta.dropped.values()),
+        dropped_pairs=sum(sum(lost.values()) for lost in data.meta.dropped.values()),
         vocabulary_size=len(data.vocabulary),
         key=data.meta.key,
         notes=data.meta.notes,

@@ -3,14 +3,15 @@
 `sacrebleu` is today's standard (13a tokens). `bleu_tok_split` follows the paper's group (tensor2tensor's
 get_ende_bleu.sh): unicode punctuation replaced, Moses tokens, compounds split at hyphens on both sides, BLEU without
 smoothing as multi-bleu.perl has it; their reference file was tokenised beforehand, so small differences remain.
-`bleu_tok` is the same without the split. `chrf` compares characters.
+`bleu_tok` is the same without the split. `chrf` compares characters. No two of them are ever in one column: on the same
+translations the first three differ by a point and more.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.metadata import version
 
@@ -20,48 +21,53 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from sacremoses.corpus import NonbreakingPrefixes
 
 from rpr.errors import DataError
+from rpr.evaluation.counts import SAME, Counts, counts_of
 
 _COMPOUND = re.compile(r"(\S)-(\S)")
+METRICS = ("sacrebleu", "bleu_tok_split", "bleu_tok", "chrf")
 _NO_SPACES_BETWEEN_WORDS = ("ja", "ko")  # known to the tokenizer, without a list of abbreviations
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A score between 0 and 100 over `num_sentences` pairs, and how it was computed."""
+    """A score between 0 and 100 over `num_sentences` pairs, how it was computed, and what each sentence adds to it."""
 
     name: str
     score: float
     signature: str
     num_sentences: int
+    counts: Counts = field(repr=False, compare=False)
 
 
-def all_scores(hypotheses: Sequence[str], references: Sequence[str], target_language: str) -> list[Metric]:
-    """sacrebleu, bleu_tok_split, bleu_tok and chrf, in this order; each text is Moses-tokenised once."""
+def all_scores(
+    hypotheses: Sequence[str], references: Sequence[str], target_language: str, names: Sequence[str] = METRICS
+) -> list[Metric]:
+    """The metrics of these names, in the order of the names; each text is Moses-tokenised once, if at all."""
     _check(hypotheses, references)
     language = moses_language(target_language)
-    ours, theirs = tokenised(hypotheses, language), tokenised(references, language)
-    return [
-        sacrebleu_13a(hypotheses, references),
-        _split_bleu(ours, theirs, language),
-        _bleu_of_tokens("bleu_tok", ours, theirs, language),
-        chrf(hypotheses, references),
-    ]
+    moses: tuple[list[str], list[str]] = ([], [])
+    if any(name.startswith("bleu_tok") for name in names):
+        moses = tokenised(hypotheses, language), tokenised(references, language)
+    ways: dict[str, Callable[[], Metric]] = {
+        "sacrebleu": lambda: sacrebleu_13a(hypotheses, references),
+        "bleu_tok_split": lambda: _split_bleu(*moses, language),
+        "bleu_tok": lambda: _bleu_of_tokens("bleu_tok", *moses, language),
+        "chrf": lambda: chrf(hypotheses, references),
+    }
+    return [ways[name]() for name in names]
 
 
 def sacrebleu_13a(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
     """BLEU of detokenised text as sacrebleu's command computes it by default: 13a tokens, exponential smoothing."""
     _check(hypotheses, references)
     bleu = BLEU(tokenize="13a", force=True)  # force only keeps it quiet about text that looks tokenised
-    score = bleu.corpus_score(hypotheses, [references]).score
-    return Metric("sacrebleu", float(score), str(bleu.get_signature()), len(references))
+    return _metric("sacrebleu", bleu, hypotheses, references)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
     """chrF2: F-score of character 1- to 6-grams, recall counting twice."""
     _check(hypotheses, references)
-    metric = CHRF()
-    score = metric.corpus_score(hypotheses, [references]).score
-    return Metric("chrf", float(score), str(metric.get_signature()), len(references))
+    return _metric("chrf", CHRF(), hypotheses, references)
 
 
 def bleu_tok(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Metric:
@@ -110,10 +116,16 @@ def _split_bleu(hypotheses: Sequence[str], references: Sequence[str], language: 
 
 
 def _bleu_of_tokens(name: str, hypotheses: Sequence[str], references: Sequence[str], tokens: str) -> Metric:
-    bleu = BLEU(tokenize="none", smooth_method="none", force=True)
-    score = bleu.corpus_score(hypotheses, [references]).score
-    signature = str(bleu.get_signature()).replace("tok:none", f"tok:moses-{tokens}")
-    return Metric(name, float(score), f"{signature}|sacremoses:{version('sacremoses')}", len(references))
+    metric = _metric(name, BLEU(tokenize="none", smooth_method="none", force=True), hypotheses, references)
+    signature = metric.signature.replace("tok:none", f"tok:moses-{tokens}")
+    return replace(metric, signature=f"{signature}|sacremoses:{version('sacremoses')}")
+
+
+def _metric(name: str, metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
+    score = float(metric.corpus_score(hypotheses, [references]).score)
+    counts = counts_of(metric, hypotheses, references)
+    assert abs(counts.score - score) < SAME, f"{name}: sacreBLEU says {score}, its counts {counts.score}"
+    return Metric(name, score, str(metric.get_signature()), len(references), counts)
 
 
 def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:

@@ -121,6 +121,15 @@ def label_ends(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
         )
 
 
+def variant_colours(variants: Sequence[tuple[str, str, int | None]]) -> dict[str, str]:
+    """A colour for each (label, kind, k): of its kind, and for relative positions a shade in the order of k."""
+    ks = sorted({k for _, kind, k in variants if kind == "relative" and k is not None})
+    shades = {}
+    for index, k in enumerate(ks):
+        shades[k] = K_SHADES[-1 if len(ks) == 1 else round(index * (len(K_SHADES) - 1) / (len(ks) - 1))]
+    return {label: shades[k] if kind == "relative" and k is not None else COLOURS[kind] for label, kind, k in variants}
+
+
 def shorten(text: str, width: int) -> str:
     """At most `width` characters, an ellipsis in place of what is left out."""
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -11,9 +11,10 @@ from html import escape
 from rpr.results import paper
 from rpr.results.drawing import DARK, variable
 from rpr.results.findings import findings
+from rpr.results.length_render import length_grid, length_heading, length_legend
 from rpr.results.record import Record
 from rpr.results.render import grid, legend
-from rpr.results.rows import Table
+from rpr.results.rows import LengthTable, Table
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ def _chapter(chapter: Chapter, name: str) -> list[str]:
     if found := findings(table):
         parts.append(f'<ul class="findings">{_items(found)}</ul>')
     parts += [_table(table, name)]
+    parts += [_length_table(lengths, f"{name}-{lengths.metric}") for lengths in table.by_length]
     parts += [f"<figure>{drawing}</figure>" for drawing in chapter.drawings]
     parts.append(f'<h3>How these runs differ from the paper</h3><ul class="notes">{_items(table.differences)}</ul>')
     if chapter.samples:
@@ -147,15 +149,32 @@ def _table(table: Table, name: str) -> str:
             for text, word in zip(texts[1:], words[1:], strict=True)
         )
         lines.append(f'<tr{first}><th scope="row">{escape(texts[0])}</th>{tds}</tr>')
+    return _scrolling(head, lines) + _below(footnotes, legend(table), name)
+
+
+def _length_table(lengths: LengthTable, name: str) -> str:
+    headings, cells, footnotes = length_grid(lengths)
+    head = "".join(
+        f'<th scope="col"{" class=words" if not number else ""}>{escape(text)}</th>'
+        for number, text in enumerate(headings)
+    )
+    lines = []
+    for texts in cells:
+        tds = "".join(f"<td>{_marks(escape(text), name)}</td>" for text in texts[1:])
+        lines.append(f'<tr><th scope="row">{escape(texts[0])}</th>{tds}</tr>')
+    title = f"<h3>{escape(length_heading(lengths))}</h3>"
+    return title + _scrolling(head, lines) + _below(footnotes, length_legend(lengths), name)
+
+
+def _scrolling(head: str, lines: Sequence[str]) -> str:
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+
+
+def _below(footnotes: Sequence[str], notes: Sequence[str], name: str) -> str:
     numbered = "".join(
         f'<li id="{name}-note-{number}">{escape(note)}</li>' for number, note in enumerate(footnotes, start=1)
     )
-    below = (
-        f'<ol class="notes">{numbered}</ol>' if numbered else ""
-    ) + f'<ul class="notes">{_items(legend(table))}</ul>'
-    return (
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>{below}'
-    )
+    return (f'<ol class="notes">{numbered}</ol>' if numbered else "") + f'<ul class="notes">{_items(notes)}</ul>'
 
 
 def _marks(escaped: str, name: str) -> str:

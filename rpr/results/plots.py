@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rpr.results import paper
-from rpr.results.drawing import COLOURS, INK, K_SHADES, MUTED, PAPER, WHITE, label_ends, new_figure, plain, styled
+from rpr.results.drawing import (
+    COLOURS,
+    INK,
+    MUTED,
+    PAPER,
+    WHITE,
+    label_ends,
+    new_figure,
+    plain,
+    styled,
+    variant_colours,
+)
 from rpr.results.rows import Cell, Row, Table
 
 if TYPE_CHECKING:
@@ -139,7 +150,7 @@ def learning_curves(table: Table, curves: Sequence[Curve]) -> Figure | None:
     if not panels:
         return None
     means = _mean_by_label(curves)
-    colours = _curve_colours(means)
+    colours = variant_colours([(curve.label, curve.kind, curve.clip_distance) for curve in means])
     with styled():
         size = (8.4, 3.7 * len(panels) + 0.7)
         figure, all_axes = new_figure(size, "Learning curves", table.heading, (0.08, 0.745), panels=len(panels))
@@ -191,18 +202,3 @@ def _crop_losses(axes: Axes, curves: Sequence[Curve]) -> None:
     low, high = min([*seen, *trained]), max(seen)
     margin = 0.08 * (high - low) or 0.1
     axes.set_ylim(low - margin, high + margin)
-
-
-def _curve_colours(curves: Sequence[Curve]) -> dict[str, str]:
-    ks = sorted(
-        {curve.clip_distance for curve in curves if curve.kind == "relative" and curve.clip_distance is not None}
-    )
-    shades = {}
-    for index, k in enumerate(ks):
-        shades[k] = K_SHADES[-1 if len(ks) == 1 else round(index * (len(K_SHADES) - 1) / (len(ks) - 1))]
-    return {
-        curve.label: shades[curve.clip_distance]
-        if curve.clip_distance in shades and curve.kind == "relative"
-        else COLOURS[curve.kind]
-        for curve in curves
-    }

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from rpr.errors import RecordError
+from rpr.results.scores import ByLength, Score, Section
 
 SCHEMA = 1
 RECORD_NAME = "record.json"
@@ -32,12 +33,6 @@ REQUIRED_SETTINGS = (
 # What write_record puts first; it tells a truncated record in a flat folder from any other JSON file.
 _HEAD = re.compile(r'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"name"\s*:')
 _NOT_WALKED = {"wandb", "checkpoints", "__pycache__"}
-
-
-class Section(BaseModel):
-    """A part of the record: frozen, extra keys refused, and NaN or infinity is no measurement."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
 
 class Git(Section):
@@ -80,21 +75,6 @@ class Training(Section):
     padding_waste: float | None = Field(default=None, ge=0, le=1)  # of the padded tokens of an epoch
 
 
-class Score(Section):
-    """One number of one metric on one test set, with all that is needed to read it."""
-
-    split: str
-    test_set: str
-    metric: str
-    score: float
-    signature: str
-    num_sentences: int = Field(ge=1)
-    checkpoint: str
-    beam_size: int = Field(ge=1)
-    length_penalty: float
-    precision: str | None = None
-
-
 class WandbRun(Section):
     """The mirror of the run in W&B; never read back."""
 
@@ -126,6 +106,7 @@ class Record(Section):
     data: Data | None
     training: Training | None
     scores: tuple[Score, ...] = ()
+    by_length: ByLength | None = None
     wandb: WandbRun | None
 
     model_config = ConfigDict(populate_by_name=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rpr.results import paper
-from rpr.results.record import Record, Score
+from rpr.results.record import Record
 from rpr.results.rows import HEADLINE_METRIC, METRIC_NAMES, SHARING, Cell, Column, Position
+from rpr.results.scores import Score
 
 
 def paper_figure(position: Position, record: Record) -> tuple[Cell, str | None]:
@@ -95,6 +96,8 @@ def score_notes(columns: Sequence[Column], records: Sequence[Record]) -> tuple[s
             sets_by_way.setdefault((column.metric, way), []).append(where)
             if len(counts) > 1:
                 notes.append(f"NOT COMPARABLE: the rows of {column.split} were scored on {sentences} sentences")
+        if column.metric == HEADLINE_METRIC:
+            notes += _empty_notes(column, records)
     for (metric, way), sets in sets_by_way.items():
         notes.append(f"{METRIC_NAMES.get(metric, metric)} on {', '.join(sets)}: {way}")
     checkpoints = sorted(
@@ -104,6 +107,15 @@ def score_notes(columns: Sequence[Column], records: Sequence[Record]) -> tuple[s
         differ = "the rows used different checkpoints: " if len(checkpoints) > 1 else "checkpoint: "
         notes.append(differ + "; ".join(checkpoints))
     return tuple(notes)
+
+
+def _empty_notes(column: Column, records: Sequence[Record]) -> list[str]:
+    return [
+        f"{run.name}: {score.empty_hypotheses} of {score.num_sentences:,} translations of {column.split} are empty"
+        for run in records
+        for score in run.scores
+        if is_in(column, score) and score.empty_hypotheses
+    ]
 
 
 def is_in(column: Column, score: Score) -> bool:

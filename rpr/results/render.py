@@ -4,47 +4,37 @@ from __future__ import annotations
 
 import csv
 import io
-import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from rpr.results import paper
 from rpr.results.findings import findings
+from rpr.results.length_render import length_document, length_latex, length_markdown, length_terminal
 from rpr.results.rows import HEADLINE_METRIC, METRIC_NAMES, Cell, Column, Row, Table
+from rpr.results.scores import Interval
+from rpr.results.text import (
+    DASH,
+    WIDTH,
+    Footnotes,
+    aligned,
+    cell_text,
+    escape_latex,
+    escape_markdown,
+    interval_note,
+    wrapped,
+)
 
-DASH = "–"  # an en dash: no one reads it as a minus or a zero
-WIDTH = 100
+INTERVAL_COLUMNS = ("low", "high")  # of the interval over test sentences; only where a record has one
 CSV_COLUMNS = (
     *("data", "synthetic", "model", "max_steps", "hardware", "variant", "position"),
     *("split", "test_set", "figure", "mean", "sd", "n", "missing_because"),
 )
 
 
-class Footnotes:
-    """Numbers the reasons and remarks in the order in which they occur, each text once."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def mark(self, text: str) -> str:
-        if text not in self.texts:
-            self.texts.append(text)
-        return f"[{self.texts.index(text) + 1}]"
-
-
-def cell_text(cell: Cell, digits: int, footnotes: Footnotes) -> str:
-    """`36.4`, `36.4 ± 0.3` over several seeds, or a dash with the number of its footnote."""
-    if cell.value is None:
-        assert cell.reason is not None
-        return f"{DASH} {footnotes.mark(cell.reason)}"
-    deviation = f" ± {cell.sd:.{digits}f}" if cell.sd is not None else ""
-    return f"{cell.value:.{digits}f}{deviation}"
-
-
 Reader = Callable[[Row, Footnotes], str]
 
 
-def _readers(table: Table) -> list[tuple[str, Reader, int]]:
+def _readers(table: Table, intervals: bool) -> list[tuple[str, Reader, int]]:
     """(heading, how to read it from a row, worth) of each column; a narrow terminal drops worth 0, then worth 1."""
     readers: list[tuple[str, Reader, int]] = [
         ("position", lambda row, notes: row.label, 2),
@@ -56,7 +46,11 @@ def _readers(table: Table) -> list[tuple[str, Reader, int]]:
         where = column.split if len(alike) == 1 else f"{column.split} ({column.test_set})"
         name = "BLEU" if first else column.metric
         readers.append(
-            (f"{name} {where}", _score_reader(column), (1 if column.split == "validation" else 2) if first else 0)
+            (
+                f"{name} {where}",
+                _score_reader(column, intervals),
+                (1 if column.split == "validation" else 2) if first else 0,
+            )
         )
     if not table.columns:
         no_score = Cell(None, reason="no run of this table is scored yet")
@@ -73,8 +67,8 @@ def _readers(table: Table) -> list[tuple[str, Reader, int]]:
     return readers
 
 
-def _score_reader(column: Column) -> Reader:
-    return lambda row, notes: cell_text(row.cells[column], 1, notes)
+def _score_reader(column: Column, intervals: bool) -> Reader:
+    return lambda row, notes: cell_text(row.cells[column], 1, notes, intervals=intervals)
 
 
 def _parameters(row: Row, footnotes: Footnotes) -> str:
@@ -89,62 +83,45 @@ def _remark(table: Table, row: Row, footnotes: Footnotes) -> str:
     return " ".join((["synthetic"] if table.synthetic else []) + marks)
 
 
-def grid(table: Table, worth: int = 0) -> tuple[list[str], list[list[str]], list[str]]:
+def grid(table: Table, worth: int = 0, *, intervals: bool = True) -> tuple[list[str], list[list[str]], list[str]]:
     """Headings, cells and footnotes as text: what every renderer shows, without the columns below `worth`."""
-    readers = [reader for reader in _readers(table) if reader[2] >= worth]
+    readers = [reader for reader in _readers(table, intervals) if reader[2] >= worth]
     footnotes = Footnotes()
     cells = [[read(row, footnotes) for _, read, _ in readers] for row in table.rows]
     return [heading for heading, _, _ in readers], cells, footnotes.texts
 
 
-def legend(table: Table) -> list[str]:
-    """What the columns mean: below every table, once."""
+def legend(table: Table, *, intervals: bool = True) -> list[str]:
+    """What the columns mean: below every table, once. `intervals`: whether its cells show them."""
     lines = [
         *table.notes,
         f"paper: BLEU on {paper.TABLE2_TEST_SET}, EN-DE, base model (Tables 2 and 3 of {paper.SOURCE})",
     ]
     if any(cell.n > 1 for row in table.rows for cell in row.cells.values()):
         lines.append("± is the sample standard deviation over the seeds")
+    if found := _intervals(table):
+        lines.append(interval_note(found[0]) if intervals else "the intervals over the test sentences are in report.md")
     return lines
+
+
+def _intervals(table: Table) -> list[Interval]:
+    return [cell.interval for row in table.rows for cell in row.cells.values() if cell.interval is not None]
 
 
 def terminal(table: Table) -> str:
-    """Aligned text; secondary metrics are left to the files when it would pass 100 columns."""
-    for worth in range(3):
-        headings, cells, footnotes = grid(table, worth)
-        text = _aligned([heading.replace("validation", "valid.") for heading in headings], cells)
+    """Aligned text; secondary metrics, then intervals are left to the files when it would pass 100 columns."""
+    for worth, intervals in ((0, True), (1, True), (2, True), (2, False)):
+        headings, cells, footnotes = grid(table, worth, intervals=intervals)
+        text = aligned([heading.replace("validation", "valid.") for heading in headings], cells)
         if max(map(len, text)) <= WIDTH:
             break
     lines = [table.heading, "", *text, ""]
-    lines += _wrapped([(f"[{number}] ", note) for number, note in enumerate(footnotes, start=1)])
-    lines += _wrapped([("", note) for note in legend(table)])
-    lines += ["", "Findings", *_wrapped([("- ", finding) for finding in findings(table)] or [("- ", "none yet")])]
-    lines += ["", "Differs from the paper", *_wrapped([("- ", difference) for difference in table.differences])]
+    lines += wrapped([(f"[{number}] ", note) for number, note in enumerate(footnotes, start=1)])
+    lines += wrapped([("", note) for note in legend(table, intervals=intervals)])
+    lines += length_terminal(table)
+    lines += ["", "Findings", *wrapped([("- ", finding) for finding in findings(table)] or [("- ", "none yet")])]
+    lines += ["", "Differs from the paper", *wrapped([("- ", difference) for difference in table.differences])]
     return "\n".join(lines) + "\n"
-
-
-def _aligned(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
-    # Words stand left, figures right: the first and the remark column are words.
-    widths = [max(len(line[index]) for line in [headings, *cells]) for index in range(len(headings))]
-
-    def line(texts: Sequence[str]) -> str:
-        words = {0} | ({len(headings) - 1} if headings[-1] == "note" else set())
-        pairs = enumerate(zip(texts, widths, strict=True))
-        return "  ".join(
-            text.ljust(width) if index in words else text.rjust(width) for index, (text, width) in pairs
-        ).rstrip()
-
-    return [line(headings), "-" * (sum(widths) + 2 * (len(widths) - 1)), *map(line, cells)]
-
-
-def _wrapped(items: Sequence[tuple[str, str]]) -> list[str]:
-    lines = []
-    for mark, text in items:
-        wrapped = textwrap.wrap(
-            text, WIDTH, initial_indent=mark, subsequent_indent=" " * (len(mark) or 2), break_long_words=False
-        )
-        lines += wrapped
-    return lines
 
 
 def markdown(table: Table) -> str:
@@ -165,6 +142,7 @@ def markdown(table: Table) -> str:
     ]
     lines += [f"- [{number}] {escape_markdown(note)}" for number, note in enumerate(footnotes, start=1)]
     lines += [f"- {escape_markdown(note)}" for note in legend(table)]
+    lines += length_markdown(table)
     lines += [
         "",
         "Differs from the paper:",
@@ -174,18 +152,12 @@ def markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def escape_markdown(text: str) -> str:
-    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace("\\", "\\\\")
-    for character in "|*`#":
-        escaped = escaped.replace(character, "\\" + character)
-    return " ".join(escaped.split())
-
-
 def csv_rows(tables: Sequence[Table]) -> str:
     """One line per table, variant and figure; a missing figure is an empty field with its reason, never a number."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
+    ends = any(_intervals(table) for table in tables)
+    writer.writerow([*CSV_COLUMNS, *(INTERVAL_COLUMNS if ends else ())])
     for table in tables:
         for row in table.rows:
             start = [
@@ -206,8 +178,10 @@ def csv_rows(tables: Sequence[Table]) -> str:
             ]
             figures.append(("", "", "speed_relative_to_absolute", row.relative_speed))
             for split, test_set, name, cell in figures:
-                numbers = ["" if number is None else repr(number) for number in (cell.value, cell.sd)]
-                writer.writerow([*start, split, test_set, name, *numbers, cell.n, cell.reason or ""])
+                numbers = [cell.value, cell.sd, cell.n, cell.reason]
+                if ends:
+                    numbers += [cell.interval.low, cell.interval.high] if cell.interval else [None, None]
+                writer.writerow([*start, split, test_set, name, *numbers])
     return out.getvalue()
 
 
@@ -217,40 +191,28 @@ def latex(table: Table) -> str:
     columns = "".join("l" if name in ("position", "note") else "r" for name in headings)
     lines = [
         r"\begin{table}\centering\small",
-        rf"\caption{{{_tex(table.heading)}}}",
+        rf"\caption{{{escape_latex(table.heading)}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
     ]
     lines += [
-        " & ".join(map(_tex, headings)) + r" \\",
+        " & ".join(map(escape_latex, headings)) + r" \\",
         r"\midrule",
-        *[" & ".join(map(_tex, line)) + r" \\" for line in cells],
+        *[" & ".join(map(escape_latex, line)) + r" \\" for line in cells],
     ]
     lines += [r"\bottomrule", r"\end{tabular}", r"\par\footnotesize\raggedright"]
-    lines += [rf"[{number}] {_tex(note)}\par" for number, note in enumerate(footnotes, start=1)]
-    lines += [rf"{_tex(note)}\par" for note in (*legend(table), *table.differences)]
-    return "\n".join([*lines, r"\end{table}"]) + "\n"
-
-
-def _tex(text: str) -> str:
-    special = {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "±": r"$\pm$",
-        DASH: "--",
-    }
-    special |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-    return "".join(
-        special.get(character, f"\\{character}" if character in "&%$#_{}" else character) for character in text
-    )
+    lines += [rf"[{number}] {escape_latex(note)}\par" for number, note in enumerate(footnotes, start=1)]
+    lines += [rf"{escape_latex(note)}\par" for note in (*legend(table), *table.differences)]
+    main = "\n".join([*lines, r"\end{table}"]) + "\n"
+    return "\n".join([main, length_latex(table)]) if table.by_length else main
 
 
 def as_json(table: Table) -> dict[str, Any]:
     """The table with every figure, reason and run; None where there is no figure."""
 
     def cell(one: Cell) -> dict[str, Any]:
-        return {"mean": one.value, "sd": one.sd, "n": one.n, "missing_because": one.reason}
+        plain = {"mean": one.value, "sd": one.sd, "n": one.n, "missing_because": one.reason}
+        return plain if one.interval is None else plain | {"interval": one.interval.model_dump()}
 
     rows = [
         {
@@ -278,4 +240,5 @@ def as_json(table: Table) -> dict[str, Any]:
     head |= {"hardware": table.hardware, "variant": table.variant, "heading": table.heading}
     metrics = {column.metric: METRIC_NAMES.get(column.metric, column.metric) for column in table.columns}
     notes = {"notes": legend(table), "differences": list(table.differences), "findings": findings(table)}
-    return {**head, "metrics": metrics, "rows": rows, **notes}
+    by_length = {"by_length": length_document(table)} if table.by_length else {}
+    return {**head, "metrics": metrics, "rows": rows, **by_length, **notes}

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rpr.errors import RecordError
-from rpr.results import drawing, plots, render
+from rpr.results import drawing, length_plot, plots, render
+from rpr.results.length_render import length_csv
 from rpr.results.page import Chapter, Sample, html_page
 from rpr.results.record import METRICS_NAME, RECORD_NAME, Record, read_metrics, replace_file
 from rpr.results.rows import Row, Table
 from rpr.results.tables import position_tables
+from rpr.results.text import escape_markdown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,6 +44,8 @@ def build_report(
     samples: bool = True,
 ) -> Report:
     """Write report.md, .csv, .json and .tex, index.html and the plots as SVG and PNG into `out_dir`.
+
+    Where the records have scores by source length, by_length.csv holds them besides.
 
     Learning curves and samples come from the files beside each record, where there are any. With several tables the
     names of the plots carry the table's name.
@@ -77,6 +81,8 @@ def build_report(
             "report.tex": "\n".join(render.latex(table) for table in tables),
             "index.html": html_page(title, chapters, trouble),
         }
+        if any(table.by_length for table in tables):
+            texts["by_length.csv"] = length_csv(tables)
         for name, text in texts.items():
             files.append(out_dir / name)
             replace_file(files[-1], text)
@@ -102,9 +108,9 @@ def _suffixes(tables: Sequence[Table]) -> list[str]:
 
 
 def _markdown(title: str, tables: Sequence[Table], problems: Sequence[str]) -> str:
-    parts = [f"# {render.escape_markdown(title)}", *(render.markdown(table) for table in tables)]
+    parts = [f"# {escape_markdown(title)}", *(render.markdown(table) for table in tables)]
     if problems:
-        lines = [f"- {render.escape_markdown(problem)}" for problem in problems]
+        lines = [f"- {escape_markdown(problem)}" for problem in problems]
         parts.append("\n".join(["## Not in this report", "", *lines]) + "\n")
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
@@ -112,6 +118,7 @@ def _markdown(title: str, tables: Sequence[Table], problems: Sequence[str]) -> s
 def _figures(table: Table, curves: Sequence[plots.Curve]) -> list[tuple[str, str, Figure]]:
     drawn: list[tuple[str, str, Callable[[], Figure | None]]] = [
         ("bleu_by_k", "BLEU by clip distance", lambda: plots.bleu_by_k(table)),
+        ("bleu_by_length", "BLEU by source length", lambda: length_plot.bleu_by_length(table)),
         ("speed", "Steps per second relative to absolute", lambda: plots.speed(table)),
         ("learning_curves", "Learning curves", lambda: plots.learning_curves(table, curves)),
     ]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rpr.results.record import Record
+from rpr.results.scores import Interval, length_label
 
 HEADLINE_METRIC = "sacrebleu"
-METRIC_NAMES = {"sacrebleu": "sacreBLEU", "chrf": "chrF", "bleu_tok_split": "BLEU, Moses tokens, compounds split"}
+METRIC_NAMES = {
+    "sacrebleu": "sacreBLEU",
+    "chrf": "chrF",
+    "bleu_tok_split": "BLEU, Moses tokens, compounds split",
+    "bleu_tok": "bleu_tok",  # in words it would be the start of the one above, and read for it
+}
 SPLITS = ("test", "long", "validation")
 SHARING = {
     "per_head": "per head",
@@ -19,15 +26,20 @@ SHARING = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A measurement: the mean over n seeds with its sample standard deviation (None for n = 1), or None and why."""
+    """A measurement: the mean over n seeds with its sample standard deviation (None for n = 1), or None and why.
+
+    `interval`: for one seed, where the score lies over the sentences of the test set, if that is known.
+    """
 
     value: float | None
     sd: float | None = None
     n: int = 0
     reason: str | None = None
+    interval: Interval | None = None
 
     def __post_init__(self) -> None:
         assert (self.value is None) == (self.reason is not None), "a missing cell has a reason, a measured one has none"
+        assert self.interval is None or self.n == 1, "an interval over sentences is of one run"
 
 
 @dataclass(frozen=True)
@@ -121,6 +133,32 @@ class Row:
 
 
 @dataclass(frozen=True)
+class LengthColumn:
+    """A bucket of source lengths; `num_sentences` is None where the runs differ in it."""
+
+    shortest: int
+    longest: int | None
+    beyond_training: bool
+    num_sentences: int | None
+
+    @property
+    def label(self) -> str:
+        return length_label(self.shortest, self.longest)
+
+
+@dataclass(frozen=True)
+class LengthTable:
+    """One metric by source length: `cells` of each row of the table it belongs to, by the row's label."""
+
+    metric: str
+    splits: tuple[str, ...]
+    longest_training_source: int
+    columns: tuple[LengthColumn, ...]
+    cells: Mapping[str, tuple[Cell, ...]]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Table:
     """Every variant of one model on one corpus, trained alike on one kind of hardware."""
 
@@ -134,6 +172,7 @@ class Table:
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     differences: tuple[str, ...]
+    by_length: tuple[LengthTable, ...] = ()
 
     @property
     def heading(self) -> str:
@@ -156,3 +195,15 @@ class Table:
         """The first row of a kind, with this k where one is given."""
         rows = (row for row in self.rows if row.position.kind == kind)
         return next((row for row in rows if clip_distance in (None, row.position.clip_distance)), None)
+
+
+def summarise(values: Sequence[float]) -> Cell:
+    """Mean and sample standard deviation (n - 1) of at least one value."""
+    sd = statistics.stdev(values) if len(values) > 1 else None
+    return Cell(statistics.fmean(values), sd, len(values))
+
+
+def one_per_seed(records: Sequence[Record]) -> list[Record]:
+    """The newest record of each seed, by ascending seed."""
+    newest = {record.seed: record for record in sorted(records, key=lambda record: record.started)}
+    return [newest[seed] for seed in sorted(newest)]

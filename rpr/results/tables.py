@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
+from rpr.config import BEFORE_THE_SETTING
 from rpr.errors import RecordError
+from rpr.results.length_tables import length_tables
 from rpr.results.record import Record
 from rpr.results.remarks import differences, is_in, paper_figure, score_notes, speed_notes
-from rpr.results.rows import METRIC_NAMES, SHARING, SPLITS, Cell, Column, Position, Row, Table
+from rpr.results.rows import (
+    METRIC_NAMES,
+    SHARING,
+    SPLITS,
+    Cell,
+    Column,
+    Position,
+    Row,
+    Table,
+    one_per_seed,
+    summarise,
+)
 
 # Settings that decide what a figure means; runs that differ in one of them never share a table.
 _DECIDING = ("model", "data", "optim", "evaluation")
-_NOT_DECIDING = {"data.cache_dir"}
+# Nor do the settings that only add to what is said of a result.
+_NOT_DECIDING = {
+    "data.cache_dir",
+    "evaluation.max_tokens_per_batch",
+    "evaluation.bootstrap_samples",
+    "evaluation.length_buckets",
+}
 _KNOWN_POSITION = {"name", "absolute", "max_positions", "relative_keys", "relative_values", "clip_distance", "tables"}
-
-
-def summarise(values: Sequence[float]) -> Cell:
-    """Mean and sample standard deviation (n - 1) of at least one value."""
-    sd = statistics.stdev(values) if len(values) > 1 else None
-    return Cell(statistics.fmean(values), sd, len(values))
 
 
 def position_of(record: Record) -> Position:
@@ -63,7 +77,8 @@ def position_tables(records: Iterable[Record]) -> tuple[Table, ...]:
 
 def _settings(record: Record) -> dict[str, object]:
     sections = {name: record.config.get(name) for name in _DECIDING}
-    return {key: value for key, value in _flat(sections) if key not in _NOT_DECIDING}
+    earlier = {key: value for key, value in BEFORE_THE_SETTING.items() if key.partition(".")[0] in _DECIDING}
+    return {key: value for key, value in (earlier | dict(_flat(sections))).items() if key not in _NOT_DECIDING}
 
 
 def _flat(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -93,7 +108,8 @@ def _table(key: tuple[str, str, int, str], variant: str, records: list[Record]) 
     synthetic = any(record.synthetic for record in records)
     finished = [record for record in records if record.status == "finished"]
     notes = (*score_notes(columns, finished), *speed_notes(finished))
-    return Table(data, model, max_steps, hardware, synthetic, variant, columns, rows, notes, differences(records))
+    table = Table(data, model, max_steps, hardware, synthetic, variant, columns, rows, notes, differences(records))
+    return replace(table, by_length=length_tables(table))
 
 
 def _column_order(column: Column) -> tuple[int, str, int, str, str]:
@@ -110,7 +126,7 @@ def _row(
     baseline: Mapping[object, float],
     show_sharing: bool,
 ) -> Row:
-    finished = _one_per_seed([record for record in records if record.status == "finished"])
+    finished = one_per_seed([record for record in records if record.status == "finished"])
     done = {record.seed for record in finished}
     unfinished = "; ".join(
         f"seed {run.seed} {run.outcome}" for run in records if run.outcome is not None and run.seed not in done
@@ -144,18 +160,14 @@ def _row(
     )
 
 
-def _one_per_seed(records: list[Record]) -> list[Record]:
-    newest = {record.seed: record for record in sorted(records, key=lambda record: record.started)}
-    return [newest[seed] for seed in sorted(newest)]
-
-
 def _score_cell(column: Column, finished: list[Record], unfinished: str) -> Cell:
     scores = [score for record in finished for score in record.scores if is_in(column, score)]
     if not scores:
         return Cell(None, reason=f"not evaluated on {column.split}" if finished else unfinished)
     if len({(score.signature, score.num_sentences, score.beam_size, score.length_penalty) for score in scores}) > 1:
         return Cell(None, reason=f"{column.split}: the seeds were scored in different ways, so they have no mean")
-    return summarise([score.score for score in scores])
+    cell = summarise([score.score for score in scores])
+    return replace(cell, interval=scores[0].interval) if len(scores) == 1 else cell
 
 
 def _speed_setting(record: Record) -> tuple[str, str | None, str | None]:
@@ -166,7 +178,7 @@ def _speed_setting(record: Record) -> tuple[str, str | None, str | None]:
 def _baseline_speeds(records: list[Record]) -> dict[object, float]:
     """Mean steps/s of the sinusoidal baseline for each (device, precision): only like is compared with like."""
     speeds: dict[object, list[float]] = {}
-    for record in _one_per_seed(
+    for record in one_per_seed(
         [run for run in records if run.status == "finished" and position_of(run).kind == "absolute"]
     ):
         if record.training is not None and record.training.steps_per_second is not None:

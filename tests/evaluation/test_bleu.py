@@ -1,11 +1,13 @@
-"""Checked here: sacrebleu and chrF against sacrebleu's own command, the paper group's protocol against its steps
-worked by hand, and every guard by its message.
+"""Checked here: sacrebleu and chrF against sacrebleu's own command, the paper group's protocol against its steps worked
+by hand and against multi-bleu's formula by plain counting, and every guard by its message.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,10 +15,10 @@ from pathlib import Path
 
 import pytest
 import sacrebleu
+from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from rpr.errors import DataError
 from rpr.evaluation.bleu import (
-    Metric,
     all_scores,
     bleu_tok,
     bleu_tok_split,
@@ -35,17 +37,39 @@ HYPOTHESES = [
 REFERENCES = ["Das ist ein Test-Satz für uns alle.", "Der Hund rennt durch den Park.", "„Ja“, sagte er z.B. gestern."]
 
 
-def test_equals_sacrebleus_own_command(tmp_path: Path) -> None:
-    for name, lines in (("hypotheses", HYPOTHESES), ("references", REFERENCES)):
+# Characters that sentence and line splitting, tokenisation and counting may each take another way: a line separator, a
+# next line, a zero-width joiner and an emoji, combining marks, a right-to-left word, entities, full-width signs, tabs.
+ODD_REFERENCES = [
+    "Zeile\u2028Trenner und noch\u0085eine im selben Satz.",
+    "Ein Emoji 👩\u200d🔬 und e\u0301 gegen é; «so» – und … so!",
+    "שלום heißt Frieden &amp; &quot;mehr&quot;, 3,14 oder 1.000-mal.",
+    "全角！ und\teinTab, <skipped>, 50% - 60 % …",
+    "Kurz.",
+]
+ODD_HYPOTHESES = [
+    "Zeile\u2028Trenner und eine im selben Satz.",
+    "Ein Emoji 👩\u200d🔬 und é gegen é; «so» - und … so!",
+    'שלום heißt Friede & "mehr", 3,14 oder 1.000-mal.',
+    "全角! und einTab, 50% - 60% …",
+    "",
+]
+
+
+@pytest.mark.parametrize(
+    "hypotheses, references", [(HYPOTHESES, REFERENCES), (ODD_HYPOTHESES, ODD_REFERENCES)], ids=["plain", "odd"]
+)
+def test_equals_sacrebleus_own_command(tmp_path: Path, hypotheses: list[str], references: list[str]) -> None:
+    for name, lines in (("hypotheses", hypotheses), ("references", references)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
     command = [sys.executable, "-m", "sacrebleu", "references", "-i", "hypotheses", "-m", "bleu", "chrf", "-w", "6"]
     answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
     theirs = json.loads(answer.stdout)
     for ours, other in zip((sacrebleu_13a, chrf), theirs, strict=True):
-        metric = ours(HYPOTHESES, REFERENCES)
+        metric = ours(hypotheses, references)
+        assert 0 < metric.score < 100
         assert metric.score == pytest.approx(other["score"], abs=1e-6)
         assert metric.signature == other["signature"]
-        assert metric.num_sentences == 3
+        assert metric.num_sentences == len(references)
 
 
 def test_a_compound_worked_by_hand() -> None:
@@ -62,6 +86,61 @@ def test_the_split_counts_parts_of_compounds_by_hand() -> None:
     pair = ["a b c d Test-Satz"], ["a b c d Test-Wort"]
     assert bleu_tok(*pair, "de").score == pytest.approx(100 * (1 / 5) ** 0.25)
     assert bleu_tok_split(*pair, "de").score == pytest.approx(100 * (3 / 7) ** 0.25)
+
+
+def test_the_brevity_penalty_of_the_split_by_hand() -> None:
+    """Hypotheses `a b c-d e` and `f g h`, references `a b c-d e x` and `f g h i-j`. Split:
+
+    a b c ##AT##-##AT## d e         6 tokens, against  a b c ##AT##-##AT## d e x     7
+    f g h                           3 tokens, against  f g h i ##AT##-##AT## j       6
+    Matches: 1-grams 9 of 9, 2-grams 5 + 2 of 5 + 2, 3-grams 4 + 1 of 4 + 1, 4-grams 3 of 3: all precisions are 1.
+    9 tokens for 13: exp(1 - 13 / 9), 64.12. Without the split 4 + 3 tokens for 5 + 4, again all precisions 1:
+    exp(1 - 9 / 7), 75.15.
+    """
+    pair = ["a b c-d e", "f g h"], ["a b c-d e x", "f g h i-j"]
+    assert bleu_tok_split(*pair, "de").score == pytest.approx(100 * math.exp(1 - 13 / 9))
+    assert bleu_tok(*pair, "de").score == pytest.approx(100 * math.exp(1 - 9 / 7))
+
+
+def ngrams(tokens: list[str], order: int) -> dict[tuple[str, ...], int]:
+    found: dict[tuple[str, ...], int] = {}
+    for start in range(len(tokens) - order + 1):
+        found[tuple(tokens[start : start + order])] = found.get(tuple(tokens[start : start + order]), 0) + 1
+    return found
+
+
+def test_the_split_is_the_published_recipe_counted_plainly() -> None:
+    """get_ende_bleu.sh step by step, and multi-bleu.perl's formula: exp(min(0, 1 - r / h)) times the geometric mean of
+    the four clipped precisions.
+    """
+    tokenizer, normalizer = MosesTokenizer("de"), MosesPunctNormalizer()
+
+    def steps(line: str) -> list[str]:
+        words = tokenizer.tokenize(normalizer.replace_unicode_punct(line), escape=False, return_str=True)
+        return re.sub(r"(\S)-(\S)", lambda found: f"{found[1]} ##AT##-##AT## {found[2]}", words).split()
+
+    hypotheses, references = [*HYPOTHESES, *ODD_HYPOTHESES[1:]], [*REFERENCES, *ODD_REFERENCES[1:]]
+    pairs = [(steps(ours), steps(theirs)) for ours, theirs in zip(hypotheses, references, strict=True)]
+    assert sum(tokens.count("##AT##-##AT##") for pair in pairs for tokens in pair) == 4
+    logarithms = []
+    for order in range(1, 5):
+        matched = counted = 0
+        for ours, theirs in pairs:
+            known = ngrams(theirs, order)
+            matched += sum(min(count, known.get(gram, 0)) for gram, count in ngrams(ours, order).items())
+            counted += max(len(ours) - order + 1, 0)
+        logarithms.append(math.log(matched / counted))
+    ours_length, theirs_length = (sum(len(pair[side]) for pair in pairs) for side in (0, 1))
+    assert ours_length < theirs_length  # the penalty counts here
+    expected = 100 * math.exp(1 - theirs_length / ours_length + sum(logarithms) / 4)
+    assert bleu_tok_split(hypotheses, references, "de").score == pytest.approx(expected)
+    assert bleu_tok(hypotheses, references, "de").score != pytest.approx(expected, abs=0.1)
+
+
+def test_without_a_match_of_some_order_the_moses_ones_are_0() -> None:
+    """multi-bleu smooths nothing; sacreBLEU's default does."""
+    pair = ["a b x"], ["a b c"]
+    assert bleu_tok(*pair, "de").score == bleu_tok_split(*pair, "de").score == 0
 
 
 def test_unicode_punctuation_is_replaced_and_nothing_is_escaped() -> None:
@@ -95,6 +174,18 @@ def test_all_scores_are_the_single_ones_with_signatures() -> None:
     assert scores[0].signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
     assert scores[1].signature.startswith("nrefs:1|case:mixed|eff:no|tok:moses-de-compound_split|smooth:none|version:")
     assert "|sacremoses:" in scores[1].signature and "tok:moses-de|" in scores[2].signature
+
+
+def test_only_the_metrics_that_are_asked_for() -> None:
+    assert all_scores(HYPOTHESES, REFERENCES, "de", ["chrf", "bleu_tok"]) == [
+        chrf(HYPOTHESES, REFERENCES),
+        bleu_tok(HYPOTHESES, REFERENCES, "de"),
+    ]
+
+
+def test_an_empty_hypothesis_counts_with_the_length_of_its_reference() -> None:
+    """4 tokens found of 4, none for the other reference of 4: exp(1 - 8 / 4)."""
+    assert sacrebleu_13a(["a b c d", ""], ["a b c d", "e f g h"]).score == pytest.approx(100 * math.exp(-1))
 
 
 def test_identical_text_scores_100_and_empty_hypotheses_0() -> None:
@@ -141,4 +232,4 @@ def test_guards(
 
 def test_a_metric_is_frozen() -> None:
     with pytest.raises(AttributeError, match="score"):
-        Metric("chrf", 1.0, "s", 1).score = 2.0  # type: ignore[misc]
+        chrf(["a"], ["a"]).score = 2.0  # type: ignore[misc]

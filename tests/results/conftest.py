@@ -148,6 +148,54 @@ def fake_document(
     return document | changes
 
 
+def fake_interval(low: float, high: float) -> dict[str, Any]:
+    return {"low": low, "high": high, "level": 0.95, "samples": 1000, "seed": 12345, "method": "a bootstrap"}
+
+
+def fake_by_length(*scores: float, intervals: bool = True, **changes: Any) -> dict[str, Any]:
+    """Buckets 1 to 10 (50 sentences), 11 to 22 (40), 23 to 30 (7), over 30 (20), one a score; trained up to 22."""
+    bounds = [(1, 10, 50), (11, 22, 40), (23, 30, 7), (31, None, 20)]
+    fields = {
+        "unit": "pieces of the source, EOS included",
+        "splits": ["test", "long"],
+        "test_sets": ["test_2016_flickr", "test_2016_flickr, joined"],
+        "longest_training_source": 22,
+        "signatures": {"sacrebleu": SIGNATURE, "chrf": "nc:6"},
+        "checkpoint": "last",
+        "beam_size": 4,
+        "length_penalty": 0.6,
+        "precision": "float32",
+        "buckets": [
+            {
+                "shortest": shortest,
+                "longest": longest,
+                "beyond_training": shortest > 22,
+                "num_sentences": count,
+                "scores": [
+                    {
+                        "metric": metric,
+                        "score": score + more,
+                        "interval": fake_interval(score + more - 1, score + more + 2) if intervals else None,
+                    }
+                    for metric, more in (("sacrebleu", 0.0), ("chrf", 20.0))
+                ],
+            }
+            for (shortest, longest, count), score in zip(bounds, scores, strict=False)
+        ],
+    }
+    return fields | changes
+
+
+@pytest.fixture
+def interval() -> Callable[..., dict[str, Any]]:
+    return fake_interval
+
+
+@pytest.fixture
+def by_length() -> Callable[..., dict[str, Any]]:
+    return fake_by_length
+
+
 @pytest.fixture
 def document() -> Callable[..., dict[str, Any]]:
     return fake_document

@@ -20,6 +20,23 @@ def test_a_record_is_read_back_equal(tmp_path, make):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["record.json"]
 
 
+def test_intervals_and_lengths_are_read_back_equal_and_older_records_have_none(
+    tmp_path, make, score, interval, by_length
+):
+    record = make(
+        scores=[score("test", 31.5, interval=interval(30, 33), empty_hypotheses=2)], by_length=by_length(1, 2)
+    )
+    write_record(tmp_path / "record.json", record)
+    again = read_record(tmp_path / "record.json")
+    assert again == record
+    assert (again.score("test").interval.high, again.by_length.buckets[1].label) == (33, "11–22")
+    assert (make().score("test").interval, make().score("test").empty_hypotheses, make().by_length) == (
+        None,
+        None,
+        None,
+    )
+
+
 def test_a_running_record_has_no_figures_and_says_so(make):
     record = make(status="running")
     assert (record.training, record.scores, record.steps) == (None, (), None)

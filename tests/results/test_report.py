@@ -213,3 +213,27 @@ def test_an_inline_svg_has_its_own_ids_and_follows_the_pages_colours(make):
     assert f"var({drawing.variable(drawing.INK)}, {drawing.INK})" in text
     assert "2018" not in re.sub(r"<path[^>]*>", "", text)
     assert not re.search(r'<svg\b[^>]* width="', text)
+
+
+def test_scores_by_length_have_a_file_tables_and_a_plot(tmp_path, make, by_length):
+    records = [
+        make("absolute", by_length=by_length(40, 30, 10, 2)),
+        make("relative", by_length=by_length(41, 31, 25, 20)),
+    ]
+    for record in records:
+        write_record(tmp_path / "runs" / record.name / "record.json", record)
+    found = find_records(tmp_path / "runs")
+    built = [build_report(found.records, tmp_path / out, "x") for out in ("1", "2")]
+    names = {path.name for path in built[0].files}
+    assert {"by_length.csv", "bleu_by_length.svg", "bleu_by_length.png"} <= names
+    for one, other in zip(built[0].files, built[1].files, strict=True):
+        assert one.read_bytes() == other.read_bytes(), one.name
+    page, text = (tmp_path / "1" / "index.html").read_text(), (tmp_path / "1" / "report.md").read_text()
+    for heading in ("sacreBLEU by source length, test and long together", "chrF by source length"):
+        assert heading in page and heading in text
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == [] and len(tags.ids) == len(set(tags.ids))
+    assert "longer than any training source (22 pieces)" in (tmp_path / "1" / "bleu_by_length.svg").read_text()
+    assert "chrF by length, intervals and deviations are in report.md" in built[0].text
+    assert max(map(len, built[0].text.splitlines())) <= 100

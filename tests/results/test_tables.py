@@ -11,9 +11,10 @@ import pytest
 
 from rpr.errors import RecordError
 from rpr.results.record import Record
-from rpr.results.render import as_json, csv_rows, escape_markdown, latex, markdown, terminal
-from rpr.results.rows import Cell
-from rpr.results.tables import position_tables, summarise
+from rpr.results.render import as_json, csv_rows, latex, markdown, terminal
+from rpr.results.rows import Cell, summarise
+from rpr.results.tables import position_tables
+from rpr.results.text import escape_markdown
 
 
 def one(records):
@@ -270,3 +271,63 @@ def test_rendering_twice_gives_the_same_text_whatever_the_order_of_the_records(m
     runs = [make(seed=2), make("absolute"), make(seed=1)]
     for renderer in (terminal, markdown, latex):
         assert renderer(one(runs)) == renderer(one(runs[::-1]))
+
+
+def test_one_run_shows_its_interval_and_several_seeds_their_deviation(make, score, interval):
+    alone = one([make(scores=[score("test", 37.75, interval=interval(36.44, 39.06))])])
+    for renderer in (terminal, markdown, latex):
+        assert "37.8 [36.4, 39.1]" in renderer(alone)
+        text = " ".join(renderer(alone).split())
+        assert "interval of one run over the sentences of its test set, not over trainings (a bootstrap, 1,000" in text
+    assert as_json(alone)["rows"][0]["scores"][0]["interval"] == interval(36.44, 39.06)
+    [line] = [line for line in csv.DictReader(io.StringIO(csv_rows([alone]))) if line["figure"] == "sacrebleu"]
+    assert (line["mean"], line["low"], line["high"]) == ("37.75", "36.44", "39.06")
+    runs = [make(seed=seed, scores=[score("test", 30.0 + seed, interval=interval(29, 35))]) for seed in (1, 3)]
+    several = markdown(one(runs))
+    assert "32.0 ± 1.4" in several and "[29" not in several and "not over trainings" not in several
+
+
+def test_records_without_intervals_have_no_column_for_them(make):
+    table = one([make()])
+    assert "low" not in csv_rows([table]).splitlines()[0].split(",")
+    assert "interval" not in json.dumps(as_json(table)) and "by_length" not in as_json(table)
+
+
+def test_a_narrow_terminal_leaves_intervals_to_the_files_and_says_so(make, score, interval):
+    sets = [("test", "one"), ("test", "two"), ("long", "two")]
+    scores = [score(split, 30.0, test_set=name, interval=interval(29, 31)) for split, name in sets]
+    runs = [make(kind, scores=scores) for kind in ("absolute_and_relative", "absolute")]
+    text = terminal(one(runs))
+    assert max(map(len, text.splitlines())) <= 100
+    assert "[29.0, 31.0]" not in text and "the intervals over the test sentences are in report.md" in text
+
+
+def test_settings_that_only_add_to_what_is_said_do_not_separate(make):
+    told = {"evaluation.bootstrap_samples": 500, "evaluation.length_buckets": [5]}
+    assert len(position_tables([make("absolute"), make("relative", settings=told)])) == 1
+    # Nor does a setting that came later, with the value of what was done before.
+    later = {"optim.ema_decay": None, "optim.non_finite": "stop"}
+    assert len(position_tables([make("absolute"), make("relative", settings=later)])) == 1
+    assert len(position_tables([make("absolute"), make("relative", settings={"optim.ema_decay": 0.9})])) == 2
+
+
+def test_empty_translations_are_told(make, score):
+    table = one(
+        [make(scores=[score("test", 30.0, empty_hypotheses=3), score("test", 50.0, "chrf", empty_hypotheses=3)])]
+    )
+    assert [note for note in table.notes if "empty" in note] == [
+        "multi30k_en_de-small-relative-k16-s1: 3 of 1,000 translations of test are empty"
+    ]
+    none = one([make(scores=[score("test", 30.0, empty_hypotheses=0)])])
+    assert not any("empty" in note for note in none.notes)
+
+
+def test_the_three_bleus_have_columns_and_names_of_their_own(make, score):
+    metrics = ("bleu_tok", "chrf", "bleu_tok_split", "sacrebleu")
+    table = one([make(scores=[score("test", 30.0, metric, signature=f"of {metric}") for metric in metrics])])
+    assert [column.metric for column in table.columns] == ["sacrebleu", "chrf", "bleu_tok_split", "bleu_tok"]
+    header = markdown(table).split("| position")[1].splitlines()[0]
+    assert "| BLEU test | chrf test | bleu_tok_split test | bleu_tok test |" in header
+    names = ("sacreBLEU", "chrF", "BLEU, Moses tokens, compounds split", "bleu_tok")
+    for name, metric in zip(names, ("sacrebleu", "chrf", "bleu_tok_split", "bleu_tok"), strict=True):
+        assert f"{name} on test (test_2016_flickr, 1,000 sentences): of {metric}, beam 4" in " ".join(table.notes)

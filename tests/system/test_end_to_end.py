@@ -108,8 +108,8 @@ def test_evaluate_gives_the_score_of_the_record(swept: Swept) -> None:
         "format=json",
         f"runs_dir={swept.runs}",
     )
-    document: list[dict[str, Any]] = json.loads(told.stdout)  # JSON and nothing else on stdout
-    assert {(s["split"], s["metric"]): s["score"] for s in document} == {
+    document: dict[str, Any] = json.loads(told.stdout)  # JSON and nothing else on stdout
+    assert {(s["split"], s["metric"]): s["score"] for s in document["scores"]} == {
         (s.split, s.metric): s.score for s in record.scores
     }
     assert read_record(run_dir / "record.json") == record

@@ -1,0 +1,66 @@
+"""Scores by the length of the source: where a model fails on sentences longer than those it was trained on.
+
+Length is what data.max_length counts: pieces of the source, EOS included. All scored test splits are taken together,
+since a bucket of one of them is often too small. The longest training source is an edge of its own, so that no bucket
+has sentences from both sides of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rpr.evaluation.bleu import Metric
+from rpr.evaluation.counts import pooled
+from rpr.evaluation.significance import interval
+from rpr.results.scores import LengthBucket, LengthScore
+
+UNIT = "pieces of the source, EOS included"
+METRICS = ("sacrebleu", "chrf")
+
+
+def bounds(edges: Iterable[int], longest_training_source: int) -> list[tuple[int, int | None]]:
+    """First and last length of each bucket, None for the last one's: up to each edge, and all beyond."""
+    ends = sorted({*edges, longest_training_source})
+    return [(before + 1, end) for before, end in zip([0, *ends], [*ends, None], strict=False)]
+
+
+def by_length(
+    lengths: Sequence[NDArray[np.integer]],
+    scored: Sequence[Sequence[Metric]],
+    edges: Iterable[int],
+    longest_training_source: int,
+    samples: int,
+) -> tuple[LengthBucket, ...]:
+    """sacreBLEU and chrF of each bucket that has a sentence.
+
+    Args:
+        lengths: of each split, the pieces of each source.
+        scored: of each split, its metrics; those of METRICS must be among them.
+        samples: of the bootstrap; 0: no intervals.
+    """
+    pieces = np.concatenate(lengths)
+    whole = {name: pooled([metric.counts for split in scored for metric in split if metric.name == name])
+             for name in METRICS}  # fmt: skip
+    assert all(len(counts) == len(pieces) for counts in whole.values()), "a length for each scored sentence"
+    buckets = []
+    for shortest, longest in bounds(edges, longest_training_source):
+        chosen = (pieces >= shortest) & (pieces <= (pieces.max() if longest is None else longest))
+        if not chosen.any():
+            continue
+        parts = {name: counts.of(chosen) for name, counts in whole.items()}
+        buckets.append(
+            LengthBucket(
+                shortest=shortest,
+                longest=longest,
+                beyond_training=shortest > longest_training_source,
+                num_sentences=int(chosen.sum()),
+                scores=tuple(
+                    LengthScore(metric=name, score=part.score, interval=interval(part, samples) if samples else None)
+                    for name, part in parts.items()
+                ),
+            )
+        )
+    return tuple(buckets)
