@@ -125,8 +125,10 @@ def _positional(name: str, arguments: list[str]) -> list[str]:
 
 
 def _quoted(value: str) -> str:
-    """A value that Hydra's grammar takes as it is."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    """A value that Hydra's grammar takes as it is; there a backslash means something only before a quote."""
+    import re
+
+    escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value)
     return f"'{escaped}'"
 
 

@@ -66,7 +66,7 @@ def test_every_command_of_the_help_can_be_run(name: str) -> None:
 @pytest.mark.parametrize(
     "arguments, line",
     [
-        (["trian"], "no such command 'trian'; did you mean train? (available: bench, evaluate, "),
+        (["trian"], "no such command 'trian'; did you mean train? (available: bench, compare, "),
         (["--nothing"], "no such command '--nothing'; (available: "),
         (["train", "model=bgi"], "model: no such choice 'bgi'; did you mean big? (available: base, big, small, tiny)"),
         (["train", "data=wmt14_ende"], "data: no such choice 'wmt14_ende'; did you mean wmt14_en_de? (available: "),
@@ -88,6 +88,10 @@ def test_every_command_of_the_help_can_be_run(name: str) -> None:
         (["train", "seed=[1"], ""),
         (["train", "seed=1,2"], ""),
         (["evaluate"], "run: has no default and was not given; add run=..."),
+        (["compare", "runs/a"], "runs: runs/a alone has nothing to be compared with"),
+        (["compare"], "runs and sweep: give the folders of at least two runs"),
+        (["translate", "run=x", "--", "a", "b", "c"], "--: 3 files behind it; give the input, and the output"),
+        (["translate", "run=x", "--"], "--: 0 files behind it"),
         (["translate"], "run: has no default and was not given; add run=..."),
         (["train", "-m", "position.clip_distance=2,-1"], "position.clip_distance: -1 is refused; "),
         (["train", "-m", "model=tiny,bgi"], "model: no such choice 'bgi'; did you mean big?"),
@@ -306,3 +310,17 @@ def test_bench_refuses_an_unknown_variant_and_several_processes(capsys: pytest.C
     assert "no such choice 'absolut'; did you mean absolute?" in capsys.readouterr().err
     assert app.main(["bench", "hardware=2xcpu"]) == 2
     assert "bench runs in one process" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["plain.txt", "two words.txt", "it's.txt", "a,b [c] {d} $e.txt", "back\\slash.txt", "end\\", "\\'", "Füße.txt"],
+)
+def test_words_behind_a_command_arrive_as_they_were_typed(name: str) -> None:
+    """Through Hydra's grammar, where most of these characters mean something."""
+    for command, words, key, expected in (
+        ("translate", ["run=x", "--", name, name], "input", name),
+        ("translate", ["run=x", "--", "in", name], "output", name),
+        ("compare", [f"runs/{name}", "samples=200", "runs/b"], "runs", [f"runs/{name}", "runs/b"]),
+    ):
+        assert app._compose(command, app._positional(command, words))[key] == expected
