@@ -1,8 +1,19 @@
 """rpr: experiments on position representations in Transformers, after Shaw, Uszkoreit and Vaswani (2018)."""
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 try:
     __version__ = version("rpr")
 except PackageNotFoundError:  # a bare checkout that was never installed
     __version__ = "0+unknown"
+
+_LAZY = {"Translator": "rpr.evaluation.translator", "Translation": "rpr.evaluation.translator"}
+
+
+def __getattr__(name: str) -> Any:
+    """What users import from here, read when it is asked for: torch takes a second to import, and --help needs none."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

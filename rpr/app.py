@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 from rpr import __version__
 from rpr.errors import ConfigError, RprError, RunError, did_you_mean
 
-INTERRUPTED = "rpr-cli: interrupted; the same command again goes on from the last checkpoint"
+INTERRUPTED = "rpr-cli: interrupted"
+GOES_ON = "; the same command again goes on from the last checkpoint"
+RESUMABLE = ("train", "sweep")
 
 
 class Command(NamedTuple):
@@ -74,11 +76,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _sweep(arguments[1:])
         return _run(name, _positional(name, arguments[1:]))
     except KeyboardInterrupt:
-        print(INTERRUPTED, file=sys.stderr)
+        print(INTERRUPTED + (GOES_ON if name in RESUMABLE else ""), file=sys.stderr)
         return 130
     except SystemExit as stop:
-        if stop.code == 128 + signal.SIGTERM:  # rpr.training.launch makes it of the signal
-            print(INTERRUPTED, file=sys.stderr)
+        if stop.code == 128 + signal.SIGTERM and name in RESUMABLE:  # rpr.training.launch makes it of the signal
+            print(INTERRUPTED + GOES_ON, file=sys.stderr)
         raise
     except BrokenPipeError:  # `rpr-cli report | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

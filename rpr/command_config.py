@@ -17,10 +17,24 @@ class EvaluateConfig(Section):
     beam_size: PositiveInt | None
     length_penalty: float | None = Field(ge=0)
     splits: tuple[str, ...] | None
+    backend: Literal["torch", "ctranslate2"]
+    compute_type: Literal["float32", "int8", "int8_float32", "bfloat16", "float16"]
+    matmul_precision: Literal["highest", "high", "medium"] | None
     cache_dir: str | None
     hardware: HardwareConfig
     runs_dir: str
     format: Literal["table", "json"]
+
+    @model_validator(mode="after")
+    def settings_of_the_backend(self) -> EvaluateConfig:
+        if self.backend == "torch" and self.compute_type != "float32":
+            raise ValueError(
+                f"compute_type: {self.compute_type} is for backend=ctranslate2; torch computes as hardware.precision "
+                "says"
+            )
+        if self.backend == "ctranslate2" and self.average is not None:
+            raise ValueError("average: an export is of one model; leave average out, or export the run again with it")
+        return self
 
 
 class TranslateConfig(Section):
@@ -36,6 +50,7 @@ class TranslateConfig(Section):
     input: str | None
     output: str | None
     prefixes: str | None
+    matmul_precision: Literal["highest", "high", "medium"]
     lines_per_batch: PositiveInt
     max_source_length: int = Field(ge=8)
     cache_dir: str | None

@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 
 from rpr.command_config import EvaluateConfig
-from rpr.commands.scoring import length_lines, score_lines, score_run
+from rpr.commands.scoring import Scored, length_lines, score_lines, score_run, torch_scored
+from rpr.data.cache import prepare
+from rpr.evaluation.ctranslate2 import CTranslate2Engine
+from rpr.evaluation.translator import exported_folder
 from rpr.results.record import replace_file
-from rpr.runs import loading
+from rpr.runs import loading, runtime
 
 
 def run(config: EvaluateConfig) -> None:
@@ -22,15 +25,28 @@ def run(config: EvaluateConfig) -> None:
         "beam_size": config.beam_size,
         "length_penalty": config.length_penalty,
         "test_splits": config.splits,
+        "matmul_precision": config.matmul_precision,
     }
     evaluation = trained.evaluation.model_copy(update={k: v for k, v in asked.items() if v is not None})
     trained = trained.model_copy(update={"evaluation": evaluation})
-    data, model, checkpoint = loading.load(trained, run_dir, config.average)
-    average = config.average or trained.optim.average_checkpoints
-    name = f"average{average}-beam{evaluation.beam_size}-alpha{evaluation.length_penalty:g}"
+    search = f"beam{evaluation.beam_size}-alpha{evaluation.length_penalty:g}"
+    if config.backend == "ctranslate2":
+        folder = exported_folder(run_dir, config.run)
+        runtime.set_up(config.hardware)
+        data = prepare(trained.data)
+        device = runtime.torch_device(config.hardware).type
+        engine = CTranslate2Engine(
+            folder, compute_type=config.compute_type, threads=config.hardware.threads, device=device
+        )
+        what = Scored(engine, engine.exported.checkpoint, f"ctranslate2 {config.compute_type}")
+        name = f"ctranslate2-{config.compute_type}-{search}"
+    else:
+        data, model, checkpoint = loading.load(trained, run_dir, config.average)
+        what = torch_scored(trained, model, checkpoint)
+        name = f"average{config.average or trained.optim.average_checkpoints}-{search}"
     out_dir = run_dir / "evaluations" / name
     out_dir.mkdir(parents=True, exist_ok=True)
-    found = score_run(trained, data, model, checkpoint, out_dir)
+    found = score_run(trained, data, what, out_dir)
     document = {
         "scores": [score.model_dump(mode="json") for score in found.scores],
         "by_length": None if found.by_length is None else found.by_length.model_dump(mode="json"),
@@ -39,7 +55,8 @@ def run(config: EvaluateConfig) -> None:
     if config.format == "json":
         print(json.dumps(document, indent=2))
         return
-    print(f"{run_dir.name}: {checkpoint}, beam {evaluation.beam_size}, length penalty {evaluation.length_penalty:g}")
+    how = f"beam {evaluation.beam_size}, length penalty {evaluation.length_penalty:g}, {what.precision}"
+    print(f"{run_dir.name}: {what.checkpoint}, {how}")
     print("\n".join(score_lines(found.scores)))
     if found.by_length is not None:
         print("\n".join(length_lines(found.by_length)))

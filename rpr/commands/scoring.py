@@ -10,7 +10,7 @@ from pathlib import Path
 from rpr.config import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.evaluation.bleu import Metric, all_scores
-from rpr.evaluation.decoding import TorchEngine, search_of
+from rpr.evaluation.decoding import Engine, TorchEngine, search_of
 from rpr.evaluation.lengths import METRICS, UNIT, by_length
 from rpr.evaluation.significance import interval
 from rpr.evaluation.translate import translate_split
@@ -29,31 +29,47 @@ class RunScores:
     by_length: ByLength | None
 
 
-def score_run(config: TrainConfig, data: PreparedData, model: Transformer, checkpoint: str, run_dir: Path) -> RunScores:
+@dataclass(frozen=True)
+class Scored:
+    """What translates: the engine, the checkpoints it is made of, and how it computes."""
+
+    engine: Engine
+    checkpoint: str
+    precision: str
+
+
+def torch_scored(config: TrainConfig, model: Transformer, checkpoint: str) -> Scored:
+    """Our own search with this model, as the configuration says."""
+    hardware, products = config.hardware, config.evaluation.matmul_precision or config.hardware.matmul_precision
+    engine = TorchEngine(
+        model,
+        runtime.torch_device(hardware),
+        bfloat16=hardware.precision == "bf16",
+        matmul_precision=products,
+    )
+    exact = hardware.precision != "32" or products == "highest"
+    return Scored(engine, checkpoint, hardware.precision if exact else f"{hardware.precision}, {products} products")
+
+
+def score_run(config: TrainConfig, data: PreparedData, what: Scored, run_dir: Path) -> RunScores:
     """Scores of every split that the evaluation names and the data has; hypotheses are left beside the record."""
     evaluation = config.evaluation
     splits = [split for split in evaluation.test_splits if split in data.splits]
     scored: dict[str, list[Metric]] = {}
     scores: list[Score] = []
     for split in splits:
-        hypotheses, references = _translated(config, data, split, model, run_dir)
+        hypotheses, references = _translated(config, data, split, what.engine, run_dir)
         scored[split] = all_scores(hypotheses, references, config.data.target_language)
         empty = sum(not hypothesis.strip() for hypothesis in hypotheses)
-        scores.extend(_score(config, data, split, metric, checkpoint, empty) for metric in scored[split])
-    return RunScores(tuple(scores), _by_length(config, data, scored, checkpoint))
+        scores.extend(_score(config, data, split, metric, what, empty) for metric in scored[split])
+    return RunScores(tuple(scores), _by_length(config, data, scored, what))
 
 
 def _translated(
-    config: TrainConfig, data: PreparedData, split: str, model: Transformer, run_dir: Path
+    config: TrainConfig, data: PreparedData, split: str, engine: Engine, run_dir: Path
 ) -> tuple[list[str], list[str]]:
     """(hypotheses, references) of a split; they and the sources are left in the run's folder."""
     evaluation = config.evaluation
-    engine = TorchEngine(
-        model,
-        runtime.torch_device(config.hardware),
-        bfloat16=config.hardware.precision == "bf16",
-        matmul_precision=evaluation.matmul_precision,
-    )
     print(f"translating {split} ({len(data.split(split))} sentences, beam {evaluation.beam_size})", file=sys.stderr)
     hypotheses = translate_split(engine, data.split(split), data.vocabulary, search_of(evaluation))
     sources, references = data.text(split)
@@ -63,7 +79,7 @@ def _translated(
 
 
 def _score(
-    config: TrainConfig, data: PreparedData, split: str, metric: Metric, checkpoint: str, empty_hypotheses: int
+    config: TrainConfig, data: PreparedData, split: str, metric: Metric, what: Scored, empty_hypotheses: int
 ) -> Score:
     evaluation = config.evaluation
     samples = evaluation.bootstrap_samples
@@ -74,17 +90,17 @@ def _score(
         score=metric.score,
         signature=metric.signature,
         num_sentences=metric.num_sentences,
-        checkpoint=checkpoint,
+        checkpoint=what.checkpoint,
         beam_size=evaluation.beam_size,
         length_penalty=evaluation.length_penalty,
-        precision=config.hardware.precision,
+        precision=what.precision,
         interval=interval(metric.counts, samples) if samples else None,
         empty_hypotheses=empty_hypotheses,
     )
 
 
 def _by_length(
-    config: TrainConfig, data: PreparedData, scored: dict[str, list[Metric]], checkpoint: str
+    config: TrainConfig, data: PreparedData, scored: dict[str, list[Metric]], what: Scored
 ) -> ByLength | None:
     evaluation = config.evaluation
     if not scored or not evaluation.length_buckets:
@@ -98,10 +114,10 @@ def _by_length(
         test_sets=tuple(_test_set(data, split) for split in scored),
         longest_training_source=longest,
         signatures={metric.name: metric.signature for metric in metrics[0] if metric.name in METRICS},
-        checkpoint=checkpoint,
+        checkpoint=what.checkpoint,
         beam_size=evaluation.beam_size,
         length_penalty=evaluation.length_penalty,
-        precision=config.hardware.precision,
+        precision=what.precision,
         buckets=by_length(lengths, metrics, evaluation.length_buckets, longest, evaluation.bootstrap_samples),
     )
 

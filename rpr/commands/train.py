@@ -92,7 +92,7 @@ def _worker(job: Path, hardware: HardwareConfig) -> None:
 
 def work(config: TrainConfig, run_dir: Path) -> None:
     """What each rank does: fit; then the first alone translates, scores and closes the record."""
-    from rpr.commands.scoring import score_run
+    from rpr.commands.scoring import score_run, torch_scored
     from rpr.evaluation.bleu import sacrebleu_13a
     from rpr.evaluation.decoding import TorchEngine, search_of
     from rpr.evaluation.translate import translate_split
@@ -123,7 +123,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
             failed = False
             return
         model, checkpoint = loading.model_of(config, run_dir, None, len(data.vocabulary))
-        found = score_run(config, data, model, checkpoint, run_dir)
+        found = score_run(config, data, torch_scored(config, model, checkpoint), run_dir)
         summary = {f"{score.split}/{score.metric}": score.score for score in found.scores}
         summary |= {"steps_per_second": outcome.steps_per_second, "validation_loss": outcome.validation_loss}
         record = read_record(run_dir / RECORD_NAME)

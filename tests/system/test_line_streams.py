@@ -1,0 +1,238 @@
+"""Checked here: what rpr.commands.line_streams does with pipes, files and signals of this process: when lines are given
+on and how many, what is read ahead, that files are whole or have whole lines, and when a signal is heard.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rpr.commands import line_streams
+from rpr.commands.line_streams import DescriptorOutput, FileOutput, Interrupts, LineReader, count_lines
+from rpr.errors import DataError
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, Callable[[bytes], None], Callable[[], None]]]:
+    """Its reading end, and how to write to it and to close it."""
+    reading, writing = os.pipe()
+    open_ends = {reading, writing}
+
+    def write(content: bytes) -> None:
+        os.write(writing, content)
+
+    def close() -> None:
+        open_ends.discard(writing)
+        os.close(writing)
+
+    yield reading, write, close
+    for end in open_ends:
+        os.close(end)
+
+
+def of_file(path: Path, content: bytes, max_lines: int) -> list[list[bytes]]:
+    path.write_bytes(content)
+    with path.open("rb") as file:
+        return list(LineReader(file.fileno(), "input", max_lines).batches())
+
+
+def test_what_has_arrived_is_handed_over_before_more_comes(pipe: tuple) -> None:
+    reading, write, close = pipe
+    batches = LineReader(reading, "input", 4).batches()
+    write(b"one\n")
+    assert next(batches) == [b"one"]
+    write(b"two\nthree\nfo")
+    assert next(batches) == [b"two", b"three"]
+    write(b"ur\n" + b"more\n" * 5)
+    assert next(batches) == [b"four", b"more", b"more", b"more"]
+    assert next(batches) == [b"more", b"more"]
+    write(b"last")
+    close()
+    assert list(batches) == [[b"last"]]
+
+
+def test_a_reader_waits_for_the_end_of_a_line(pipe: tuple) -> None:
+    reading, write, close = pipe
+    write(b"be")
+    later = threading.Timer(0.1, lambda: (write(b"gun\n"), close()))
+    later.start()
+    assert list(LineReader(reading, "input", 4).batches()) == [[b"begun"]]
+    later.join()
+
+
+def test_lines_that_follow_at_once_are_taken_together(pipe: tuple) -> None:
+    """One write after the other, as a program does that flushes each line."""
+    reading, write, close = pipe
+    later = threading.Thread(target=lambda: ([write(b"line\n") for _ in range(50)], close()))
+    later.start()
+    batches = list(LineReader(reading, "input", 1000).batches())
+    later.join()
+    assert sum(map(len, batches)) == 50 and len(batches) < 25
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (b"\n", [b""]),
+        (b"a", [b"a"]),
+        (b"a\n\n", [b"a", b""]),
+        # only a newline ends a line
+        (b"a\r\nb\x0cc\x0b\x1c\x85d\xe2\x80\xa8e\rf\n", [b"a\r", b"b\x0cc\x0b\x1c\x85d\xe2\x80\xa8e\rf"]),
+    ],
+)
+def test_only_a_newline_ends_a_line(tmp_path: Path, content: bytes, lines: list[bytes]) -> None:
+    assert [line for batch in of_file(tmp_path / "in", content, 10) for line in batch] == lines
+    with (tmp_path / "in").open("rb") as file:
+        assert count_lines(file.fileno()) == len(lines)
+
+
+def test_batches_of_a_file_are_full(tmp_path: Path) -> None:
+    lines = [f"line {number} ".encode() * 20 for number in range(2500)]  # several chunks
+    batches = of_file(tmp_path / "in", b"\n".join(lines), 600)
+    assert [len(batch) for batch in batches] == [600, 600, 600, 600, 100]
+    assert [line for batch in batches for line in batch] == lines
+
+
+def test_a_batch_of_long_lines_has_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_streams, "MAX_BATCH_BYTES", 1000)
+    content = b"\n".join([b"a" * 400, b"b" * 400, b"c" * 400, b"d" * 5000, b"e", b"f"])
+    assert [len(batch) for batch in of_file(tmp_path / "in", content, 600)] == [2, 1, 1, 2]
+
+
+def test_an_endless_input_waits() -> None:
+    """The one who writes gets no further than the pipe, a chunk and the batches taken."""
+    reading, writing = os.pipe()
+    written = 0
+
+    def write_on() -> None:
+        nonlocal written
+        try:
+            while True:
+                written += os.write(writing, b"0123456\n" * 512)
+        except BrokenPipeError:
+            return
+
+    writer = threading.Thread(target=write_on)
+    writer.start()
+    batches = LineReader(reading, "input", 100).batches()
+    for _ in range(20):
+        assert len(next(batches)) == 100
+    time.sleep(0.2)
+    assert written <= 20 * 800 + 3 * line_streams.READ_AT_ONCE
+    os.close(reading)
+    writer.join()
+    os.close(writing)
+
+
+def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_streams, "MAX_LINE_BYTES", 2**20)
+    assert of_file(tmp_path / "in", b"a\n" + b"b" * 2**20, 10) == [[b"a"], [b"b" * 2**20]]
+    with pytest.raises(DataError, match="^input: line 2 has more than 1 MiB; give text with a sentence on each line$"):
+        of_file(tmp_path / "in", b"a\n" + b"b" * (2**20 + 1), 10)
+
+
+def test_a_folder_cannot_be_read(tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(DataError, match=r"^stdin: cannot be read \(Is a directory\)$"):
+        next(LineReader(descriptor, "stdin", 1).batches())
+    os.close(descriptor)
+
+
+def test_lines_of_a_file_are_counted_from_where_it_stands(tmp_path: Path, pipe: tuple) -> None:
+    (tmp_path / "in").write_bytes(b"a\nb\nc")
+    with (tmp_path / "in").open("rb", buffering=0) as file:
+        assert file.readline() == b"a\n"
+        assert count_lines(file.fileno()) == 2 and file.read() == b"b\nc"
+    assert count_lines(pipe[0]) is None
+
+
+def test_an_output_is_there_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("earlier")
+    (tmp_path / "out.part").write_text("of an earlier one, and longer than what comes now")
+    output = FileOutput(path)
+    assert (tmp_path / "out.part").read_text().startswith("of an earlier one")
+    output.write(b"one\n")
+    output.write(b"two\n")
+    assert (path.read_text(), (tmp_path / "out.part").read_text()) == ("earlier", "one\ntwo\n")
+    output.finish()
+    assert path.read_text() == "one\ntwo\n" and os.listdir(tmp_path) == ["out"]
+    FileOutput(path).finish()  # no lines at all
+    assert path.read_text() == ""
+
+
+def test_an_output_that_is_given_up_has_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = FileOutput(tmp_path / "out")
+    output.write(b"one\ntwo\n")
+    real = os.write
+
+    def full(descriptor: int, content: bytes) -> int:
+        if len(content) < 8:
+            raise OSError(28, "No space left on device")
+        return real(descriptor, content[:5])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(DataError, match=r"out\.part: cannot be written \(No space left on device\)$"):
+        output.write(b"three\nfour\n")
+    monkeypatch.undo()
+    assert (tmp_path / "out.part").read_bytes() == b"one\ntwo\nthree"
+    assert output.give_up() == f" in {tmp_path / 'out.part'}, and {tmp_path / 'out'} is not written"
+    assert (tmp_path / "out.part").read_bytes() == b"one\ntwo\n" and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("earlier", [None, "lines of an earlier try\n"])
+def test_an_output_given_up_before_its_first_line_leaves_all_as_it_was(tmp_path: Path, earlier: str | None) -> None:
+    part = tmp_path / "out.part"
+    if earlier is not None:
+        part.write_text(earlier)
+    assert FileOutput(tmp_path / "out").give_up() == ""
+    assert (part.read_text() if part.exists() else None) == earlier
+
+
+def test_a_full_disk_and_a_reader_that_is_gone(pipe: tuple) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    with pytest.raises(DataError, match=r"^output: cannot be written \(No space left on device\)$"):
+        DescriptorOutput(full).write(b"a\n")
+    os.close(full)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with pytest.raises(BrokenPipeError):
+        DescriptorOutput(writing).write(b"a\n")
+    os.close(writing)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_at_once_or_when_lines_are_whole(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as stop, Interrupts():
+        os.kill(os.getpid(), number)
+        pytest.fail("not heard")
+    assert stop.value.code == 128 + number
+    written = False
+    with pytest.raises(SystemExit) as stop, Interrupts() as interrupts:
+        with interrupts.held():
+            os.kill(os.getpid(), number)
+            written = True
+        pytest.fail("not heard at the end")
+    assert stop.value.code == 128 + number and written
+    with pytest.raises(SystemExit), Interrupts() as interrupts, interrupts.held():
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)
+        pytest.fail("the second one was held back")
+    assert signal.getsignal(number) is before
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Interrupts():
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
