@@ -1,0 +1,89 @@
+"""rpr-cli export: a trained run as a folder that translates without it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from rpr.command_config import ExportConfig, VerifyConfig
+from rpr.data.cache import PreparedData
+from rpr.errors import DataError, RunError
+from rpr.evaluation import exporting
+from rpr.evaluation.decoding import Progress
+from rpr.runs import loading
+from rpr.runs.shape import shape_of
+
+
+def run(config: ExportConfig) -> None:
+    """Prints where the folder is, and what proves it.
+
+    Raises:
+        ConfigError: CTranslate2 cannot hold the model or is not installed, or `out` is something else.
+        RecordError, DataError: no readable run, or no sentences to prove it with.
+        RunError: the run failed, or the export does not do what its model does.
+    """
+    run_dir = Path(config.run).absolute()
+    out = Path(config.out).absolute() if config.out is not None else run_dir / "exports" / config.format
+    trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
+    exporting.check(config.format, out, shape_of(trained, trained.data.vocabulary_size))
+    material = read(run_dir, config)
+    card = exporting.export(config.format, out, material, progress_line("translated by the run's model"))
+    print(f"{out}: {config.format}, {material.checkpoint}")
+    proof = card["parity"]
+    ties = f", {len(proof['near_ties'])} differ at a tie of rounding" if proof["near_ties"] else ""
+    print(
+        f"proven on {proof['sentences']} sentences of {proof['split']}: {proof['identical']} greedy translations "
+        f"identical{ties}; log p of a piece differs by at most {proof['largest_difference']:.1e}"
+    )
+    if card["int8_identical"] is not None:
+        print(f"in int8: {card['int8_identical']:.1%} of them identical to float32's")
+
+
+def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> exporting.Material:
+    """A run's model, as the hardware computes it, and the first sentences of a split.
+
+    Raises:
+        RecordError, DataError: no readable run, or no such sentences.
+        RunError: the run failed.
+    """
+    trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
+    record = loading.record_of(run_dir)
+    if record.status == "failed":
+        raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are no result: mend and repeat it")
+    data, model, checkpoint = loading.load(trained, run_dir, config.average)
+    sources, references = pairs_of(data, config.split, config.sentences)
+    return exporting.Material(
+        record=record,
+        config=trained,
+        model=model,
+        checkpoint=checkpoint,
+        vocabulary=loading.vocabulary_of(run_dir, trained),
+        split=config.split,
+        sources=sources,
+        references=references,
+    )
+
+
+def pairs_of(data: PreparedData, name: str, limit: int) -> tuple[list[list[int]], list[list[int]]]:
+    """The first so many sources and targets of a split, each with its EOS.
+
+    Raises:
+        DataError: the data has no such split, or an empty one.
+    """
+    split = data.split(name)
+    if not len(split):
+        raise DataError(f"data {data.meta.name}: the split {name} is empty; choose another one, split=...")
+    indices = range(min(limit, len(split)))
+    return [split.source(index).tolist() for index in indices], [split.target(index).tolist() for index in indices]
+
+
+def progress_line(what: str) -> Progress | None:
+    """On a terminal, a line that is written over."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(done: int, total: int) -> None:
+        end = "\n" if done == total else ""
+        print(f"\r{done} of {total} sentences {what}", end=end, file=sys.stderr, flush=True)
+
+    return show

@@ -1,0 +1,90 @@
+"""rpr-cli verify: does a trained run's model do what it must?"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from rpr.command_config import VerifyConfig
+from rpr.commands.export import read
+from rpr.commands.scoring import torch_scored
+from rpr.evaluation.decoding import search_of
+from rpr.evaluation.exporting import Material
+from rpr.evaluation.exports import Kind
+from rpr.evaluation.parity import in_float64
+from rpr.evaluation.verification import Check, batch_rounding, check_model, export_check
+from rpr.results.text import DASH, aligned
+
+KINDS: tuple[Kind, ...] = ("safetensors", "ctranslate2")
+
+
+def run(config: VerifyConfig) -> None:
+    """Prints a table of the checks, or one JSON document; writes nothing.
+
+    Raises:
+        RecordError, DataError: no readable run, or no sentences of its data.
+        SystemExit: of code 1, after the table, where a check failed.
+    """
+    run_dir = Path(config.run).absolute()
+    material = read(run_dir, config)
+    found: list[Check] = []
+    for check in checks(material):
+        found.append(check)
+        if sys.stderr.isatty():
+            print(f"{check.name}: {check.outcome}", file=sys.stderr, flush=True)
+    failed = [check.name for check in found if check.outcome == "failed"]
+    if config.format == "json":
+        document = {
+            "run": run_dir.name,
+            "checkpoint": material.checkpoint,
+            "split": material.split,
+            "passed": not failed,
+            "checks": [as_plain(check) for check in found],
+        }
+        print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        print(f"{run_dir.name}: {material.checkpoint}; sentences of {material.split}; float64 where nothing is said\n")
+        print("\n".join(table(found)))
+    if failed:
+        print(f"rpr-cli: {run_dir.name}: failed: {', '.join(failed)}", file=sys.stderr)
+        raise SystemExit(1)
+
+
+def checks(material: Material) -> Iterator[Check]:
+    """All of them, one after the other."""
+    search = search_of(material.config.evaluation)
+    exact = in_float64(material.model)
+    pairs = list(zip(material.sources, material.references, strict=True))
+    yield from check_model(exact, pairs, search, material.config.data.max_length)
+    scored = torch_scored(material.config, material.model, material.checkpoint)
+    yield batch_rounding(scored.engine, exact, material.sources, search, f"precision {scored.precision}")
+    for format in KINDS:
+        with tempfile.TemporaryDirectory(prefix="rpr-verify-") as folder:
+            yield export_check(format, material, Path(folder))
+
+
+def as_plain(check: Check) -> dict[str, object]:
+    """For JSON, which has no infinity."""
+    finite = check.difference is not None and math.isfinite(check.difference)
+    return {**asdict(check), "difference": check.difference if finite else None}
+
+
+def table(checks: list[Check]) -> list[str]:
+    """A line for each check, and what was compared below it."""
+    cells = [
+        (
+            check.name,
+            check.outcome,
+            DASH if check.difference is None else f"{check.difference:.1e}",
+            DASH if check.tolerance is None else f"{check.tolerance:.0e}",
+            str(check.sentences),
+            check.what + (f" ({check.reason})" if check.reason else ""),
+        )
+        for check in checks
+    ]
+    return aligned(("check", "outcome", "largest difference", "allowed", "sentences", "note"), cells)
