@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -79,7 +79,7 @@ class Memory:
 class DecoderState:
     """What decoding keeps, for B sentences with N hypotheses each.
 
-    `hidden_BNK` is 0 where a hypothesis descends from a slot, else minus infinity; `positions` has each slot's.
+    `hidden_BNK` is 0 where a hypothesis descends from a slot, else minus infinity; `positions_K` has each slot's.
     `padding_BS` is the same for the source, None where no sentence is padded.
     """
 
@@ -87,7 +87,7 @@ class DecoderState:
     padding_BS: Tensor | None
     hidden_BNK: Tensor
     slots: list[Slots]
-    positions: list[int] = field(default_factory=list)
+    positions_K: Tensor
     length: int = 0
 
     @staticmethod
@@ -100,17 +100,18 @@ class DecoderState:
             padding_BS=None if bool(mask_BS.all()) else padding,
             hidden_BNK=like.new_zeros(len(mask_BS), 1, 0),
             slots=[Slots() for _ in memories],
+            positions_K=torch.empty(0, dtype=torch.int64, device=like.device),
         )
 
     def advance(self, hypotheses: int) -> None:
         """A slot more for each of so many hypotheses of a sentence, which it alone sees."""
-        if not self.positions:  # nothing is fed yet: there may be any number of them
+        if not self.length:  # nothing is fed yet: there may be any number of them
             self.hidden_BNK = self.hidden_BNK.expand(-1, hypotheses, -1)
         batch, present, _ = self.hidden_BNK.shape
         assert hypotheses == present, f"{hypotheses} hypotheses of a sentence are fed, the state has {present}"
         own_NN = self.hidden_BNK.new_full((hypotheses, hypotheses), -torch.inf).fill_diagonal_(0.0)
         self.hidden_BNK = torch.cat([self.hidden_BNK, own_NN.expand(batch, -1, -1)], dim=2)
-        self.positions += [self.length] * hypotheses
+        self.positions_K = torch.cat([self.positions_K, self.positions_K.new_full((hypotheses,), self.length)])
         self.length += 1
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None = None) -> None:
@@ -134,9 +135,8 @@ class DecoderState:
     def table_rows(self, table: Tensor) -> Tensor:
         """The row of a relative table, [2k+1, D] or [H, 2k+1, D], that each slot has for the newest piece."""
         clip_distance = (table.shape[-2] - 1) // 2
-        newest = self.length - 1
-        rows = [max(position - newest, -clip_distance) + clip_distance for position in self.positions]
-        return table.index_select(-2, torch.tensor(rows, device=table.device))
+        distances_K = self.positions_K - (self.length - 1)
+        return table.index_select(-2, distances_K.clamp(min=-clip_distance) + clip_distance)
 
 
 def self_attention(
