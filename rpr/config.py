@@ -275,6 +275,8 @@ class TrainConfig(Section):
         """Eight hexadecimal digits of what decides the result and its speed: not names, folders or loggers."""
         deciding = self.model_dump(mode="json", exclude={"name", "sweep", "runs_dir", "logger"})
         deciding["data"].pop("cache_dir")
+        for name in ("bootstrap_samples", "length_buckets"):  # how much is said of a result
+            deciding["evaluation"].pop(name)
         for key, earlier in BEFORE_THE_SETTING.items():
             section, _, name = key.partition(".")
             if deciding.get(section, {}).get(name, ...) == earlier:

@@ -17,7 +17,7 @@ from rpr.evaluation.translate import translate_split
 from rpr.model.transformer import Transformer
 from rpr.results.record import replace_file
 from rpr.results.rows import METRIC_NAMES
-from rpr.results.scores import ByLength, LengthScore, Score
+from rpr.results.scores import ByLength, LengthScore, Score, pooled
 from rpr.runs import runtime
 
 
@@ -137,7 +137,7 @@ def score_lines(scores: Iterable[Score]) -> list[str]:
 
 def length_lines(found: ByLength) -> list[str]:
     """One line a bucket, under a line that says what they are."""
-    lines = [f"  by length of the source ({found.unit}), {' and '.join(found.splits)} together:"]
+    lines = [f"  by length of the source ({found.unit}), {pooled(found.splits)}:"]
     for bucket in found.buckets:
         figures = ", ".join(f"{METRIC_NAMES[one.metric]} {one.score:.2f}{_interval(one)}" for one in bucket.scores)
         beyond = (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rpr.results.drawing import GRID, MUTED, label_ends, new_figure, styled, variant_colours
 from rpr.results.rows import HEADLINE_METRIC, Cell, LengthTable, Table
+from rpr.results.scores import pooled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +28,7 @@ def bleu_by_length(table: Table) -> Figure | None:
     rows = [row for row in table.rows if any(cell.value is not None for cell in lengths.cells[row.label])]
     colours = variant_colours([(row.label, row.position.kind, row.position.clip_distance) for row in rows])
     with styled():
-        title = f"BLEU by source length, {' and '.join(lengths.splits)} together"
+        title = f"BLEU by source length, {pooled(lengths.splits)}"
         figure, (axes,) = new_figure((8.4, 5.0), title, table.heading, (0.08, 0.745))
         figure.subplots_adjust(bottom=0.17)
         _shade(axes, lengths)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from rpr.results.rows import METRIC_NAMES, Cell, LengthTable, Table
+from rpr.results.scores import pooled
 from rpr.results.text import (
     WIDTH,
     Footnotes,
@@ -27,7 +28,7 @@ CSV_COLUMNS = (
 
 
 def length_heading(lengths: LengthTable) -> str:
-    return f"{METRIC_NAMES[lengths.metric]} by source length, {' and '.join(lengths.splits)} together"
+    return f"{METRIC_NAMES[lengths.metric]} by source length, {pooled(lengths.splits)}"
 
 
 def length_grid(lengths: LengthTable) -> tuple[list[str], list[list[str]], list[str]]:

@@ -91,7 +91,8 @@ def _way(one: ByLength, metric: str) -> tuple[object, ...]:
 def _notes(found: Sequence[ByLength], metric: str, columns: Sequence[LengthColumn]) -> tuple[str, ...]:
     first = found[0]
     sets = ", ".join(f"{split} ({name})" for split, name in zip(first.splits, first.test_sets, strict=True))
-    notes = [f"lengths are {first.unit}; {sets}, all together"]
+    together = ", all together" if len(first.splits) > 1 else ""
+    notes = [f"lengths are {first.unit}; {sets}{together}"]
     ways = sorted({str(_way(one, metric)[0]) for one in found})
     if len({_way(one, metric) for one in found}) > 1:
         notes.append("NOT COMPARABLE: the rows were scored in different ways, on different sets or trained to others")

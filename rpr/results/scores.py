@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -37,6 +39,11 @@ class Score(Section):
     precision: str | None = None
     interval: Interval | None = None  # None in records of before there was one
     empty_hypotheses: int | None = Field(default=None, ge=0)  # scored as they are: they match nothing
+
+
+def pooled(names: Sequence[str]) -> str:
+    """`test`; `test and long together`."""
+    return names[0] if len(names) == 1 else f"{' and '.join(names)} together"
 
 
 def length_label(shortest: int, longest: int | None) -> str:

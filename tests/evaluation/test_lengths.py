@@ -98,16 +98,19 @@ def test_the_settings_change_no_run_and_older_records_are_read_with_the_defaults
     settings = app._compose("train", ["logger=none"])
     now = validated(TrainConfig, settings)
     added = {key.partition(".")[2] for key in BEFORE_THE_SETTING if key.startswith("evaluation.")}
-    assert added == {"bootstrap_samples", "length_buckets"}
+    assert added == {"matmul_precision", "bootstrap_samples", "length_buckets"}
     older = {key: value for key, value in settings["evaluation"].items() if key not in added}
     then = of_a_record(settings | {"evaluation": older})
-    assert then == now and then.evaluation.bootstrap_samples == 1000
-    # The id is made of all that decides the result, and these two do not: here it is without them.
-    deciding = now.model_dump(mode="json", exclude={"name", "sweep", "runs_dir", "logger"})
+    assert then.evaluation == now.evaluation.model_copy(update={"matmul_precision": None})
+    # The id is made of all that decides the result, and the last two do not: here it is without them.
+    for other in ("bootstrap_samples=10", "length_buckets=[5]"):
+        assert validated(TrainConfig, app._compose("train", [f"evaluation.{other}"])).run_id == now.run_id
+    assert then.run_id != now.run_id
+    deciding = then.model_dump(mode="json", exclude={"name", "sweep", "runs_dir", "logger"})
     deciding["data"].pop("cache_dir")
     for section, name in (key.split(".") for key in BEFORE_THE_SETTING if not key.startswith("logger.")):
         del deciding[section][name]
-    assert now.run_id == hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]
+    assert then.run_id == hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]
 
 
 @pytest.mark.parametrize("edges", ["[20,10]", "[10,10]"])
