@@ -208,6 +208,18 @@ def test_a_full_disk_and_a_reader_that_is_gone(pipe: tuple) -> None:
     os.close(writing)
 
 
+@pytest.fixture
+def heard_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM as a terminal's processes have them: one started in the background ignores the first."""
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    for number, handler in before:
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("heard_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_at_once_or_when_lines_are_whole(number: signal.Signals) -> None:
     before = signal.getsignal(number)

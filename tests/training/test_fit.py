@@ -16,7 +16,7 @@ import torch
 from rpr.config import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.errors import RunError
-from rpr.runs.checkpoints import checkpoints, load_checkpoint
+from rpr.runs.checkpoints import averaged_weights, checkpoints, load_checkpoint
 from rpr.training import fit
 
 RECIPE = (
@@ -116,9 +116,9 @@ def test_a_damaged_newest_checkpoint_is_passed_over(
     fit.fit(config, small_data, run_dir, logger=None, validation_bleu=None)
     assert "step00000012.ckpt: cannot be read as a checkpoint (" in capsys.readouterr().err
     assert_same(final(whole)["state_dict"], final(run_dir)["state_dict"])
-    weights, words = checkpoints.averaged_weights(run_dir, 3)
+    weights, words = averaged_weights(run_dir, 3)
     assert words == "average of 3 (steps 4 to 12)"
-    assert_same(weights, checkpoints.averaged_weights(whole, 3)[0])
+    assert_same(weights, averaged_weights(whole, 3)[0])
     # Set aside, not deleted, and under a name that no average takes up.
     assert (run_dir / "checkpoints" / "step00000012.ckpt.damaged").read_bytes() == damaged
 

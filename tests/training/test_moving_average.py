@@ -14,7 +14,7 @@ import torch
 from rpr.config import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.errors import DataError
-from rpr.runs.checkpoints import checkpoints, model_weights, moving_average
+from rpr.runs.checkpoints import averaged_weights, checkpoints, model_weights, moving_average
 from rpr.training import fit
 from rpr.training.module import TranslationModule
 
@@ -61,8 +61,8 @@ def test_it_is_the_weighted_sum_of_all_weights_so_far(
     again = moving_average(checkpoints(tmp_path / "cut" / "checkpoints")[-1][1])
     assert all(torch.equal(again[name], weight) for name, weight in moving_average(found[-1][1]).items())
 
-    weights, words = checkpoints.averaged_weights(tmp_path / "run", 1, DECAY)
+    weights, words = averaged_weights(tmp_path / "run", 1, DECAY)
     assert words == "moving average (decay 0.8) at step 6"
     assert all(torch.equal(weights[name], again[name]) for name in again)
     with pytest.raises(DataError, match=r"holds no moving average; it was written with optim\.ema_decay=null"):
-        checkpoints.averaged_weights(tmp_path / "plain", 1, DECAY)
+        averaged_weights(tmp_path / "plain", 1, DECAY)
