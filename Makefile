@@ -15,7 +15,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,slurm,parallel]'
 	@touch $@
 
-demo: $(READY)  ## set up, sweep the clip distance on the synthetic corpus, show table and plot (about 15 minutes)
+demo: $(READY)  ## set up, sweep the clip distance on the synthetic corpus, show table and plot (about 10 minutes)
 	$(BIN)/rpr-cli sweep quick
 	$(BIN)/rpr-cli report sweep=quick
 
