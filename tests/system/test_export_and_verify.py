@@ -206,3 +206,37 @@ def test_progress_only_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeyp
     show(1, 2)
     show(2, 2)
     assert capsys.readouterr().err == "\r1 of 2 sentences done\r2 of 2 sentences done\n"
+
+
+def test_evaluate_by_an_export(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Greedy translations by CTranslate2 have the scores of our own, and every score says who made it."""
+    shared = ("beam_size=1", "splits=[test]", "format=json")
+    assert "has no exports/ctranslate2; make it with: rpr-cli export" in refused(
+        capsys, "evaluate", run_dir, "backend=ctranslate2"
+    )
+    for backend in ("torch", "ctranslate2"):
+        for setting, reason in (("compute_type=int8", "is for backend=ctranslate2"), ("average=2", "is of one model")):
+            if (backend == "torch") == ("int8" in setting):
+                assert reason in refused(capsys, "evaluate", run_dir, f"backend={backend}", setting)
+    assert app.main(["export", f"run={quoted(run_dir)}", "hardware.threads=1", "format=ctranslate2"]) == 0
+    found = {}
+    for backend in ("torch", "ctranslate2"):
+        capsys.readouterr()
+        command = ["evaluate", f"run={quoted(run_dir)}", "hardware.threads=1", f"backend={backend}", *shared]
+        assert app.main(command) == 0
+        scores = json.loads(capsys.readouterr().out)["scores"]
+        assert {score["precision"] for score in scores} == {"32" if backend == "torch" else "ctranslate2 float32"}
+        found[backend] = {score["metric"]: score["score"] for score in scores}
+    assert found["torch"] == found["ctranslate2"] and len(found["torch"]) == 4
+    names = sorted(path.parent.name for path in run_dir.glob("evaluations/*/scores.json"))
+    assert [name.partition("-")[0] for name in names] == ["average3", "ctranslate2"]
+
+
+def test_the_precision_of_products_is_said_with_a_score(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = torch.get_float32_matmul_precision()
+    command = ["evaluate", f"run={quoted(run_dir)}", "hardware.threads=1", "matmul_precision=medium", "format=json"]
+    capsys.readouterr()
+    assert app.main([*command, "splits=[test]", "beam_size=1"]) == 0
+    scores = json.loads(capsys.readouterr().out)["scores"]
+    assert {score["precision"] for score in scores} == {"32, medium products"}
+    torch.set_float32_matmul_precision(before)
