@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from rpr.command_config import EvaluateConfig
@@ -44,6 +45,8 @@ def run(config: EvaluateConfig) -> None:
         data, model, checkpoint = loading.load(trained, run_dir, config.average)
         what = torch_scored(trained, model, checkpoint)
         name = f"average{config.average or trained.optim.average_checkpoints}-{search}"
+        if what.precision != "32":  # beside what exact float32 gave, not in its place
+            name += "-" + re.sub(r"\W+", "-", what.precision)
     out_dir = run_dir / "evaluations" / name
     out_dir.mkdir(parents=True, exist_ok=True)
     found = score_run(trained, data, what, out_dir)
