@@ -10,7 +10,7 @@ from rpr.command_config import EvaluateConfig
 from rpr.commands.scoring import Scored, length_lines, score_lines, score_run, torch_scored
 from rpr.data.cache import prepare
 from rpr.evaluation.ctranslate2 import CTranslate2Engine
-from rpr.evaluation.translator import exported_folder
+from rpr.evaluation.opening import exported_folder
 from rpr.results.record import replace_file
 from rpr.runs import loading, runtime
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from rpr.config import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.evaluation.bleu import Metric, all_scores
-from rpr.evaluation.decoding import Engine, TorchEngine, search_of
+from rpr.evaluation.decoding import Engine, search_of
 from rpr.evaluation.lengths import METRICS, UNIT, by_length
+from rpr.evaluation.opening import torch_engine
 from rpr.evaluation.significance import interval
 from rpr.evaluation.translate import translate_split
 from rpr.model.transformer import Transformer
 from rpr.results.record import replace_file
 from rpr.results.rows import METRIC_NAMES
 from rpr.results.scores import ByLength, LengthScore, Score, pooled
-from rpr.runs import runtime
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,7 @@ class Scored:
 def torch_scored(config: TrainConfig, model: Transformer, checkpoint: str) -> Scored:
     """Our own search with this model, as the configuration says."""
     hardware, products = config.hardware, config.evaluation.matmul_precision or config.hardware.matmul_precision
-    engine = TorchEngine(
-        model,
-        runtime.torch_device(hardware),
-        bfloat16=hardware.precision == "bf16",
-        matmul_precision=products,
-    )
+    engine = torch_engine(model, hardware, products)
     exact = hardware.precision != "32" or products == "highest"
     return Scored(engine, checkpoint, hardware.precision if exact else f"{hardware.precision}, {products} products")
 

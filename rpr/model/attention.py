@@ -167,7 +167,7 @@ def _compiled() -> Callable[..., Tensor]:
 
 
 def _composed_is_better(q_BHQD: Tensor) -> bool:
-    """Under torch.compile, which fuses it; and for the few queries of a decoding step, where it copies no cache."""
+    """Under torch.compile, which fuses it; and for few queries to a cache, which it does not copy."""
     return torch.compiler.is_compiling() or (q_BHQD.shape[2] <= 16 and not torch.is_grad_enabled())
 
 

@@ -52,6 +52,7 @@ CTRANSLATE2 = [
 def _one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("highest")  # whatever a run before in this process has set
     yield
     torch.set_num_threads(threads)
 
