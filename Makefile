@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: help demo test test-slow lint type bench package clean
+.PHONY: help demo results test test-slow lint type bench package clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 12
@@ -19,7 +19,10 @@ demo: $(READY)  ## set up, sweep the clip distance on the synthetic corpus, show
 	$(BIN)/rpr-cli sweep quick
 	$(BIN)/rpr-cli report sweep=quick
 
-test: $(READY)  ## the tests a change must pass
+results: $(READY)  ## render sweeps/RESULTS.md again from the records in sweeps/results
+	$(BIN)/rpr-cli report runs_dir=sweeps/results out_dir=reports/results results=sweeps/RESULTS.md
+
+test: $(READY)  ## the tests a change must pass (those of the page need Chromium, else they are skipped)
 	$(BIN)/python -m pytest -m "not slow and not gpu"
 
 test-slow: $(READY)  ## the long tests, and those that need a GPU
@@ -46,7 +49,7 @@ package: $(READY)  ## build the wheel and prove it in a fresh environment, from 
 	mkdir $$folder/empty; cd $$folder/empty; \
 	$$folder/venv/bin/rpr-cli train --cfg job model=big hardware=8xgpu > $$folder/job.yaml; \
 	grep -q 'name: wmt14_en_de' $$folder/job.yaml; grep -q 'max_steps: 300000' $$folder/job.yaml; \
-	$$folder/venv/bin/rpr-cli sweep quick --dry-run > $$folder/jobs; test $$(wc -l < $$folder/jobs) -eq 7; \
+	$$folder/venv/bin/rpr-cli sweep quick --dry-run > $$folder/jobs; test $$(grep -c '^rpr-cli train' $$folder/jobs) -eq 7; \
 	$$folder/venv/bin/rpr-cli train --cfg job model=nope 2> $$folder/refusal && exit 1; \
 	grep -q 'no such choice' $$folder/refusal; echo "the wheel works from an empty folder: $$wheel"
 

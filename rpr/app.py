@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rpr import __version__
-from rpr.errors import ConfigError, RprError, RunError, did_you_mean
+from rpr import __version__, multirun
+from rpr.composition import compose, expand, key_of, one_line, plain, training
+from rpr.errors import ConfigError, RunError, did_you_mean
 
 INTERRUPTED = "rpr-cli: interrupted"
 GOES_ON = "; the same command again goes on from the last checkpoint"
-RESUMABLE = ("train", "sweep")
+RESUMABLE = ("train", "sweep", "rerun")
 
 
 class Command(NamedTuple):
@@ -47,6 +48,9 @@ COMMANDS = {
     "translate": Command("translate stdin, or a file, line by line: run=runs/... [-- IN [OUT]]", "TranslateConfig"),
     "compare": Command("which run is better, and how surely: compare RUN RUN ..., or sweep=...", "CompareConfig"),
     "export": Command("a run as a folder for CTranslate2, or as safetensors: run=runs/... format=...", "ExportConfig"),
+    "rerun": Command("repeat a run from its record, and say whether it came out the same: rerun RUN", "RerunConfig"),
+    "diff": Command("what differs between two runs: diff RUN_A RUN_B", "DiffConfig"),
+    "dashboard": Command("a saved report in W&B that compares runs: sweep=...", "DashboardConfig"),
     "verify": Command("check a trained run: caching, padding, shifts, exports: run=runs/...", "VerifyConfig"),
     "prepare": Command("corpus -> vocabulary -> token cache, ahead of training: data=...", "PrepareConfig"),
     "bench": Command("steps/s of the position variants, side by side", "BenchConfig"),
@@ -88,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("RPR_DEBUG"):
             raise
-        message = _one_line(error, name)
+        message = one_line(error, _kind(name)) if name in COMMANDS else one_line(error)
         if message is None:
             raise
         print(f"rpr-cli: {message}", file=sys.stderr)
@@ -106,16 +110,19 @@ def _usage() -> str:
 
 
 def _positional(name: str, arguments: list[str]) -> list[str]:
-    """Words that are no settings as the settings they stand for: folders for `compare`, files behind `--` for
-    `translate`.
+    """Words that are no settings as the settings they stand for: runs for `compare`, `diff` and `rerun`, files behind
+    `--` for `translate`.
 
     Raises:
         ConfigError: more files than there are places.
     """
-    if name == "compare":
+    if name in ("compare", "diff", "rerun"):
         words = [word for word in arguments if "=" not in word and not word.startswith("-")]
         others = [word for word in arguments if word not in words]
-        return [*others, f"runs=[{','.join(_quoted(word) for word in words)}]"] if words else others
+        if name == "rerun" and len(words) > 1:
+            raise ConfigError(f"rerun: {len(words)} runs are given; it repeats one at a time")
+        given = ",".join(_quoted(word) for word in words)
+        return [*others, f"run={given}" if name == "rerun" else f"runs=[{given}]"] if words else others
     if name == "translate" and "--" in arguments:
         at = arguments.index("--")
         words = arguments[at + 1 :]
@@ -146,9 +153,9 @@ def _run(name: str, arguments: list[str]) -> int:
     if multirun and name != "train":
         raise ConfigError(f"-m: {name} is one command, not a sweep; -m goes with train")
     if multirun and not flags.config_dir:  # another search path: each job is checked when it starts
-        for job in _expand(overrides):  # every job is checked before the first starts
-            _checked(name, job)
-    if name == "train" and any(_key(override) == "run" for override in overrides):
+        for job in expand(overrides):  # every job is checked before the first starts
+            training(job)
+    if name == "train" and any(key_of(override) == "run" for override in overrides):
         return _resume(arguments)
     failures: list[Failure] = []
     if multirun:
@@ -165,7 +172,7 @@ def _resume(arguments: list[str]) -> int:
     from rpr.commands import train
 
     if len(arguments) > 1:
-        others = [argument for argument in arguments if _key(argument) != "run"]
+        others = [argument for argument in arguments if key_of(argument) != "run"]
         raise ConfigError(
             f"run: {' '.join(others)} cannot be set for a run that goes on as it was begun; "
             "give run=... alone, or a new run's settings without it"
@@ -177,7 +184,7 @@ def _resume(arguments: list[str]) -> int:
 def _told(failures: list[Failure]) -> int:
     """The exit code of a sweep, after a line for each job that failed."""
     for failure in failures:
-        reason = _one_line(failure.error) or repr(failure.error)
+        reason = one_line(failure.error) or repr(failure.error)
         print(f"rpr-cli: failed: {failure.command}: {reason}", file=sys.stderr)
     return 1 if failures else 0
 
@@ -193,10 +200,10 @@ def _task(name: str, failures: list[Failure]) -> Callable[[Any], None]:
         overrides = [str(override) for override in hydra.overrides.task if not override.startswith("sweep=")]
         command = shlex.join(["rpr-cli", name, *overrides])
         try:
-            plain = _plain(settings)
-            if many and plain["sweep"] is None:
-                plain["sweep"] = Path(hydra.sweep.dir).name
-            _dispatch(name, plain, overrides, own_process=many)
+            values = plain(settings)
+            if many and values["sweep"] is None:
+                values["sweep"] = Path(hydra.sweep.dir).name
+            _dispatch(name, values, overrides, own_process=many)
         except Exception as error:
             if many and "BasicLauncher" not in hydra.launcher["_target_"]:
                 raise  # joblib and submitit run this in other processes, where a list would be lost
@@ -232,40 +239,71 @@ def _position(variant: str, overrides: Sequence[str]) -> Any:
     """A choice of conf/position/, as the chosen model fills it."""
     from rpr.config import PositionConfig, validated
 
-    model = [override for override in overrides if _key(override).partition(".")[0] == "model"]
-    return validated(PositionConfig, _compose("train", [*model, f"position={variant}"])["position"])
+    model = [override for override in overrides if key_of(override).partition(".")[0] == "model"]
+    return validated(PositionConfig, compose("train", [*model, f"position={variant}"])["position"])
 
 
 def _sweep(arguments: list[str]) -> int:
-    """`rpr-cli sweep NAME|FILE [overrides] [--dry-run]`: every row of the file is a Hydra multirun of train."""
+    """`rpr-cli sweep NAME|FILE [settings]`: its jobs are runs of train, which one of Hydra's launchers starts."""
     from rpr.commands import sweep
 
     if not arguments or arguments[0] in ("-h", "--help"):
         print(sweep.usage())
         return 0 if arguments else 2
     plan = sweep.read(arguments[0])
-    dry_run = "--dry-run" in arguments
-    flags = [a for a in arguments[1:] if a.startswith("-") and a != "--dry-run"]
-    if flags:
-        raise ConfigError(f"sweep: {flags[0]} is no flag of sweep; give overrides (data=..., seed=1,2) or --dry-run")
-    overrides = [a for a in arguments[1:] if a != "--dry-run"]
-    given = {_key(override) for override in overrides}
-    rows = [
-        [*(word for word in (*plan.overrides, *row) if _key(word) not in given), *overrides, f"sweep={plan.name}"]
+    flags = {word for word in arguments[1:] if word.startswith("-")}
+    if unknown := flags - {"--dry-run", "--wandb-yaml"}:
+        raise ConfigError(
+            f"sweep: {min(unknown)} is no flag of sweep; give settings (data=..., seed=1,2), --dry-run or --wandb-yaml"
+        )
+    words, options, retry_failed = _sweep_words([word for word in arguments[1:] if word not in flags])
+    launcher_words = multirun.launcher_words(words, options)
+    overrides = [word for word in words if not multirun.is_hydras(word)]
+    given = {key_of(override) for override in overrides}
+    jobs = [
+        job
         for row in plan.rows
+        for job in expand(
+            [*(word for word in (*plan.overrides, *row) if key_of(word) not in given), *overrides, f"sweep={plan.name}"]
+        )
     ]
-    jobs = [job for row in rows for job in _expand(row)]
-    for job in jobs:
-        _checked("train", job)
-    print(f"sweep {plan.name}: {len(jobs)} jobs", file=sys.stderr)
-    if dry_run:
-        for job in jobs:
-            print(shlex.join(["rpr-cli", "train", *job]))
+    made = [(job, training(job)) for job in jobs]
+    if "--wandb-yaml" in flags:
+        from rpr.commands.wandb_sweep import wandb_sweep
+
+        print(wandb_sweep(jobs, plan.name, plan.description, made[0][1].logger.project), end="")
         return 0
-    failures: list[Failure] = []
-    for row in rows:
-        _multirun(["--multirun", *row], failures)
-    return _told(failures)
+    books = sweep.opened(plan.name, made)
+    if "--dry-run" in flags:
+        print("\n".join(sweep.commands(books)))
+        return 0
+    launcher = multirun.Launcher(jobs, launcher_words)
+    if launcher.here:
+        sweep.check_devices(books)
+    todo = sweep.begun(books, retry_failed=retry_failed, at_once=options.at_once or 1)
+    problems = launcher.run([job.overrides for job in todo], options, plan.name) if todo else {}
+    return sweep.told(books, problems)
+
+
+def _sweep_words(words: list[str]) -> tuple[list[str], multirun.Options, bool]:
+    """The settings of the jobs, how they are launched, and whether what failed is run again.
+
+    Raises:
+        ConfigError: a word of sweep's own has a value that it cannot have.
+    """
+    own = {key_of(word): word.partition("=")[2] for word in words if key_of(word) in ("at_once", "gpus", "retry")}
+    if own.get("retry", "failed") != "failed":
+        raise ConfigError(f"retry: {own['retry']!r} is refused; retry=failed runs again what failed")
+    at_once = own.get("at_once")
+    if at_once is not None and not (at_once.isdecimal() and int(at_once) > 0):
+        raise ConfigError(f"at_once: {at_once!r} is refused; give the number of jobs to run at a time, e.g. at_once=2")
+    gpus: tuple[str, ...] = ()
+    if "gpus" in own:
+        from rpr.runs.gpus import named
+
+        gpus = named(own["gpus"])
+    options = multirun.Options(None if at_once is None else int(at_once), gpus)
+    return [word for word in words if key_of(word) not in own], options, "retry" in own
 
 
 def _multirun(arguments: list[str], failures: list[Failure]) -> None:
@@ -273,10 +311,6 @@ def _multirun(arguments: list[str], failures: list[Failure]) -> None:
         _hydra("train", arguments, _task("train", failures))
     except RunError as error:  # of a job in another process (joblib, submitit), after all of them have run
         failures.append(Failure(shlex.join(["rpr-cli", "train", *arguments]), error))
-
-
-def _key(override: str) -> str:
-    return override.partition("=")[0].lstrip("+~")
 
 
 def _hydra(name: str, arguments: list[str], task: Callable[[Any], None]) -> None:
@@ -292,95 +326,6 @@ def _hydra(name: str, arguments: list[str], task: Callable[[Any], None]) -> None
         hydra.main(version_base="1.3", config_path=str(data_dir("conf")))(task)()
     finally:
         sys.argv = before
-
-
-def _expand(overrides: list[str]) -> list[list[str]]:
-    """The jobs of a multirun, as Hydra's basic sweeper makes them."""
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    parsed = OverridesParser.create().parse_overrides(overrides)
-    jobs: list[list[str]] = []
-    for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None):
-        jobs.extend([list(job) for job in batch])
-    return jobs
-
-
-def _checked(name: str, overrides: list[str]) -> None:
-    """Compose and validate one job without running it."""
-    from rpr import config
-
-    config.validated(_kind(name), _compose(name, overrides))
-
-
-def _compose(name: str, overrides: list[str]) -> dict[str, Any]:
-    from hydra import compose, initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-
-    from rpr.paths import data_dir
-
-    # Within a running job (bench composes its variants) Hydra's global state is the job's: set aside, and put back.
-    state = GlobalHydra.instance()
-    running, state.hydra = state.hydra, None
-    try:
-        with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
-            return _plain(compose(config_name=name, overrides=overrides))
-    finally:
-        state.hydra = running
-
-
-def _plain(settings: Any) -> dict[str, Any]:
-    """Settings as plain Python values; a mandatory one that is missing is refused.
-
-    Raises:
-        ConfigError: a value is still `???`.
-    """
-    from omegaconf import OmegaConf
-
-    missing = sorted(OmegaConf.missing_keys(settings))
-    if missing:
-        raise ConfigError(f"{missing[0]}: has no default and was not given; add {missing[0]}=...")
-    plain: dict[str, Any] = OmegaConf.to_container(settings, resolve=True)  # type: ignore[assignment]
-    return plain
-
-
-def _one_line(error: BaseException, name: str = "train") -> str | None:
-    """The text of an error that is the user's to mend, on one line; None for any other. `name` is the command."""
-    from hydra.errors import HydraException, MissingConfigException
-    from omegaconf.errors import OmegaConfBaseException
-
-    if isinstance(error, RprError):
-        return " ".join(str(error).split())
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
-        group, _, choice = error.missing_cfg_file.rpartition("/")
-        return f"{group}: no such choice {choice!r}" + did_you_mean(choice, error.options)
-    if isinstance(error, (HydraException, OmegaConfBaseException)):
-        lines = [line.strip() for line in str(error).splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
-        text = "; ".join(line.rstrip(".;") for line in lines)
-        unknown = _unknown_key(text, name)
-        return unknown or text
-    return None
-
-
-def _unknown_key(text: str, name: str) -> str | None:
-    """`Could not override 'model.kk'...` with the settings that the command has there."""
-    import re
-
-    from rpr import config
-
-    found = re.match(r"Could not override '(?:[\w/]+@)?([\w.]+)'", text)
-    if found is None:
-        return None
-    path = found[1].split(".")
-    kind = _kind(name)
-    for depth, part in enumerate(path):
-        if part not in kind.model_fields:
-            return f"{'.'.join(path[: depth + 1])}: no such setting" + did_you_mean(part, kind.model_fields)
-        try:
-            kind = config.section_at(kind, (part,))
-        except StopIteration:  # a plain value
-            break
-    return None
 
 
 def _complete(arguments: list[str]) -> int:

@@ -29,6 +29,10 @@ class RunError(RprError):
     """A run stopped for a reason that is no fault of its input (a rank died, a loss became non-finite)."""
 
 
+class BusyError(RprError):
+    """Another process works on the run."""
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """`; did you mean X? (available: ...)`, or only the choices when none is near."""
     names = sorted(choices)

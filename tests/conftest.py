@@ -70,7 +70,7 @@ def tiny_config(tiny: list[str]) -> Callable[..., TrainConfig]:
     """The typed configuration of a tiny run with further overrides."""
 
     def make(*overrides: str) -> TrainConfig:
-        return validated(TrainConfig, app._compose("train", [*tiny, *overrides]))
+        return validated(TrainConfig, app.compose("train", [*tiny, *overrides]))
 
     return make
 
@@ -78,7 +78,7 @@ def tiny_config(tiny: list[str]) -> Callable[..., TrainConfig]:
 @pytest.fixture(scope="session")
 def small_data(cache_dir: Path) -> PreparedData:
     """The small corpus, prepared."""
-    settings: dict[str, Any] = app._compose("train", [*TINY, f"data.cache_dir={cache_dir}"])
+    settings: dict[str, Any] = app.compose("train", [*TINY, f"data.cache_dir={cache_dir}"])
     return prepare(validated(TrainConfig, settings).data)
 
 

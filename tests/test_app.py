@@ -30,7 +30,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as app sets it; undone after the test
     commands: list[str] = []
-    monkeypatch.setattr(train, "run", lambda config, *, command, own_process: commands.append(command))
+    monkeypatch.setattr(train, "run", lambda config, *, command, own_process, **options: commands.append(command))
     return commands
 
 
@@ -98,7 +98,7 @@ def test_every_command_of_the_help_can_be_run(name: str) -> None:
         (["train", "-m", "--cfg", "job"], "-m: goes with none of --cfg, --info, --help; look at one job without -m"),
         (["report", "-m", "sweep=a,b"], "-m: report is one command, not a sweep; -m goes with train"),
         (["sweep", "quik"], "sweep: no such sweep 'quik'; did you mean quick? (available: "),
-        (["sweep", "quick", "--multirun"], "sweep: --multirun is no flag of sweep; give overrides"),
+        (["sweep", "quick", "--multirun"], "sweep: --multirun is no flag of sweep; give settings"),
         (["sweep", "quick", "model=bgi"], "model: no such choice 'bgi'; did you mean big?"),
         (["sweep", "quick", "seed=1,x"], "seed: 'x' is refused; "),
         (["sweep", "none.yaml"], "none.yaml: cannot be read as a sweep ("),
@@ -216,8 +216,12 @@ def test_a_bug_keeps_its_traceback_and_an_interrupt_has_its_code(
 def test_dry_run_of_the_quick_sweep(capsys: pytest.CaptureFixture[str], started: list[str]) -> None:
     assert app.main(["sweep", "quick", "--dry-run", "seed=3"]) == 0
     out, err = capsys.readouterr()
-    lines = out.splitlines()
-    assert len(lines) == 7 and err == "sweep quick: 7 jobs\n" and started == []
+    lines = out.splitlines()[1::2]
+    assert len(lines) == 7 and err == "" and started == []
+    assert out.splitlines()[0].startswith(
+        "# 1 of 7, new: 0.79 M parameters, 700 steps, at most 1.43 M tokens a side, time not"
+    )
+    assert out.splitlines()[-1].startswith("# 7 jobs: 7 new; to do: time not known")
     assert lines[0] == "rpr-cli train model=tiny data=synthetic position=absolute seed=3 sweep=quick"
     assert all(line.endswith("seed=3 sweep=quick") for line in lines)
     # Each line is a command that may be typed as it stands.
@@ -228,9 +232,10 @@ def test_dry_run_of_the_quick_sweep(capsys: pytest.CaptureFixture[str], started:
 
 def test_the_quick_sweep_starts_what_the_dry_run_lists(capsys: pytest.CaptureFixture[str], started: list[str]) -> None:
     assert app.main(["sweep", "quick", "--dry-run"]) == 0
-    listed = [line.removesuffix(" sweep=quick") for line in capsys.readouterr().out.splitlines()]
-    assert app.main(["sweep", "quick"]) == 0
+    listed = [line.removesuffix(" sweep=quick") for line in capsys.readouterr().out.splitlines()[1::2]]
+    assert app.main(["sweep", "quick"]) == 1  # what stands for training here leaves no record
     assert started == listed
+    assert capsys.readouterr().err.count("it was never started") == 7
 
 
 def test_sweep_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -323,4 +328,4 @@ def test_words_behind_a_command_arrive_as_they_were_typed(name: str) -> None:
         ("translate", ["run=x", "--", "in", name], "output", name),
         ("compare", [f"runs/{name}", "samples=200", "runs/b"], "runs", [f"runs/{name}", "runs/b"]),
     ):
-        assert app._compose(command, app._positional(command, words))[key] == expected
+        assert app.compose(command, app._positional(command, words))[key] == expected

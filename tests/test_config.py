@@ -32,7 +32,7 @@ LOCAL_ONLY = {"multi30k_en_fr", "wmt_mini_en_de", "wmt_mini_en_fr"}  # not on a 
 
 
 def train(*overrides: str) -> TrainConfig:
-    return validated(TrainConfig, app._compose("train", list(overrides)))
+    return validated(TrainConfig, app.compose("train", list(overrides)))
 
 
 def combinations() -> Iterator[dict[str, str]]:
@@ -91,7 +91,7 @@ def test_every_choice_composes_and_validates_with_every_other(model: str) -> Non
     ],
 )
 def test_the_other_commands_compose_and_validate(command: str, overrides: list[str]) -> None:
-    validated(app._kind(command), app._compose(command, overrides))
+    validated(app._kind(command), app.compose(command, overrides))
 
 
 def test_every_command_has_its_file_in_conf_and_every_file_its_command() -> None:
@@ -178,7 +178,7 @@ def test_hardware_changes_nothing_that_is_learned() -> None:
 
 @pytest.fixture(scope="module")
 def plain() -> dict[str, Any]:
-    return app._compose("train", [])
+    return app.compose("train", [])
 
 
 def changed(plain: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -277,7 +277,7 @@ def test_legal_at_the_edge(plain: dict[str, Any]) -> None:
 def test_a_refusal_is_the_users_error(overrides: list[str]) -> None:
     with pytest.raises(Exception) as error:
         train(*overrides)
-    text = app._one_line(error.value)
+    text = app.one_line(error.value)
     assert text is not None and "\n" not in text
 
 

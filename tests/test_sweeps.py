@@ -16,7 +16,7 @@ from rpr.errors import ConfigError
 
 def jobs(name: str, *overrides: str) -> list[list[str]]:
     plan = sweep.read(name)
-    return [job for row in plan.rows for job in app._expand([*plan.overrides, *row, *overrides])]
+    return [job for row in plan.rows for job in app.expand([*plan.overrides, *row, *overrides])]
 
 
 @pytest.mark.parametrize("name", sorted(sweep.available()))
@@ -26,7 +26,7 @@ def test_every_job_of_every_sweep_validates_and_is_another_run(name: str) -> Non
     ids = {}
     for job in jobs(name):
         assert "sweep" not in {override.split("=")[0] for override in job}  # the file's name is the sweep's
-        made = validated(TrainConfig, app._compose("train", job))
+        made = validated(TrainConfig, app.compose("train", job))
         assert made.run_id not in ids, f"{job} is the same run as {ids[made.run_id]}"
         ids[made.run_id] = job
     assert len(ids) > 1
@@ -35,7 +35,7 @@ def test_every_job_of_every_sweep_validates_and_is_another_run(name: str) -> Non
 def test_the_quick_sweep_by_hand() -> None:
     rows = [
         (made.position.name, made.position.clip_distance if made.position.relative else None)
-        for made in (validated(TrainConfig, app._compose("train", job)) for job in jobs("quick"))
+        for made in (validated(TrainConfig, app.compose("train", job)) for job in jobs("quick"))
     ]
     assert rows == [("absolute", None), ("none", None), *[("relative", k) for k in (0, 1, 2, 4, 16)]]
 

@@ -1,16 +1,30 @@
-"""rpr-cli sweep: reading a sweep's file. The jobs themselves are runs of train."""
+"""rpr-cli sweep: a sweep's file, how its jobs stand, what is said of them. The jobs themselves are runs of train."""
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import yaml
 
-from rpr.config import NAME
-from rpr.errors import ConfigError, did_you_mean
+from rpr.config import NAME, TrainConfig
+from rpr.errors import ConfigError, RecordError, did_you_mean
 from rpr.paths import data_dir
+from rpr.runs import ledger
+from rpr.runs.ledger import Job, Standing, State
+
+_WHAT_NOW = {
+    "new": "new",
+    "finished": "finished",
+    "cut": "cut, goes on",
+    "failed": "failed before",
+    "running": "being run by another process",
+}
 
 
 @dataclass(frozen=True)
@@ -28,9 +42,19 @@ def available() -> dict[str, Path]:
 
 
 def usage() -> str:
-    lines = ["usage: rpr-cli sweep NAME|FILE [setting=value ...] [--dry-run]", ""]
+    lines = ["usage: rpr-cli sweep NAME|FILE [setting=value ...] [at_once=N] [gpus=0,1] [retry=failed]", ""]
     lines += [f"  {name:<10} {read(name).description}" for name in available()]
-    lines += ["", "Overrides apply to every job and may be swept too: rpr-cli sweep quick seed=1,2,3"]
+    lines += [
+        "",
+        "Settings apply to every job and may be swept too: rpr-cli sweep quick seed=1,2,3",
+        "The same command again skips what is finished and goes on with what was cut.",
+        "",
+        "  at_once=N      N jobs at a time on this machine",
+        "  gpus=0,1       each job has GPUs of its own among these: gpus=0,1,2,3 at_once=4 hardware=1xgpu",
+        "  retry=failed   what failed is run again, from its last checkpoint",
+        "  --dry-run      the jobs as commands, how they stand, and what they would cost",
+        "  --wandb-yaml   the same sweep as a file for `wandb sweep`",
+    ]
     return "\n".join(lines)
 
 
@@ -67,3 +91,147 @@ def read(name: str) -> Plan:
         )
     except ValueError as error:
         raise ConfigError(f"{path}: a quotation mark is left open ({error})") from None
+
+
+@dataclass(frozen=True)
+class Books:
+    """The jobs of a sweep and how each stood when it was looked at."""
+
+    sweep: str
+    jobs: tuple[Job, ...]
+    standings: tuple[Standing, ...]
+
+    def of(self, *states: State) -> list[tuple[Job, Standing]]:
+        pairs = zip(self.jobs, self.standings, strict=True)
+        return [(job, standing) for job, standing in pairs if standing.state in states]
+
+    @property
+    def counts(self) -> str:
+        """`9 jobs: 3 finished, 6 new`."""
+        found = [(len(self.of(state)), state) for state in get_args(State)]
+        parts = [f"{count} {_WHAT_NOW[state]}" for count, state in found if count]
+        return f"{len(self.jobs)} job{'s' if len(self.jobs) > 1 else ''}: {', '.join(parts)}"
+
+
+def opened(sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]]) -> Books:
+    """The books, after every job has been looked at: its corpus is there, and its record, if any, can be read.
+
+    Raises:
+        ConfigError: a record is damaged, or a corpus is another one than its run had.
+        DataError: a corpus on disk cannot be read.
+    """
+    _check_corpora([config for _, config in made])
+    jobs = ledger.jobs_of(made)
+    if len(jobs) < len(made):
+        print(
+            f"sweep {sweep}: {len(made) - len(jobs)} of its {len(made)} jobs are the same run as another",
+            file=sys.stderr,
+        )
+    standings = []
+    for job in jobs:
+        try:
+            standings.append(ledger.standing(job.run_dir))
+        except RecordError as error:
+            raise ledger.damaged(job.run_dir, error) from None
+        if (record := standings[-1].record) is not None and record.status == "finished":
+            ledger.refuse_another_corpus(job, record)
+    return Books(sweep, tuple(jobs), tuple(standings))
+
+
+def _check_corpora(configs: Sequence[TrainConfig]) -> None:
+    """Those on disk; one on the hub is met by the first job that needs it."""
+    from rpr.data.cache import cache_key
+
+    for data in {config.data.model_dump_json(): config.data for config in configs if config.data.path}.values():
+        cache_key(data)
+
+
+def check_devices(books: Books) -> None:
+    """Refuse GPUs that this machine does not have.
+
+    Raises:
+        ConfigError: a job asks for more than there are.
+    """
+    from rpr.runs import runtime
+
+    for hardware in {job.config.hardware for job in books.jobs}:
+        runtime.check_devices(hardware)
+
+
+def begun(books: Books, *, retry_failed: bool, at_once: int) -> list[Job]:
+    """The jobs that are to be launched, after it is told how all of them stand, the sweep's jobs are written down, and
+    finished runs have joined it.
+    """
+    print(f"sweep {books.sweep}: {books.counts}", file=sys.stderr)
+    if at_once > 1 and any(_takes_all_cores(job.config) for job in books.jobs):
+        print(
+            f"  at_once={at_once}: each job takes all cores of this machine; hardware.threads=N gives it a share",
+            file=sys.stderr,
+        )
+    for root in sorted({job.config.runs_dir for job in books.jobs}):
+        here = [job for job in books.jobs if job.config.runs_dir == root]
+        for line in ledger.changes(Path(root), books.sweep, here):
+            print(f"  since it was last started: {line}", file=sys.stderr)
+        ledger.write_down(Path(root), books.sweep, here)
+    for job, standing in books.of("finished"):
+        assert standing.record is not None
+        ledger.join(job, standing.record, books.sweep)
+    return [job for job, _ in books.of("new", "cut", *(("failed",) if retry_failed else ()))]
+
+
+def _takes_all_cores(config: TrainConfig) -> bool:
+    hardware = config.hardware
+    return hardware.accelerator == "cpu" and hardware.threads is None and "OMP_NUM_THREADS" not in os.environ
+
+
+def commands(books: Books) -> list[str]:
+    """The jobs as commands to be typed one by one, each under a comment: how it stands, and what it would cost."""
+    from rpr.commands.costs import costs, duration
+    from rpr.results.record import find_records
+
+    records = []
+    for root in sorted({job.config.runs_dir for job in books.jobs}):
+        if Path(root).is_dir():
+            records += [record for _, record in find_records(Path(root)).records]
+    found = costs([job.config for job in books.jobs], records)
+    lines = []
+    for number, (job, standing, cost) in enumerate(zip(books.jobs, books.standings, found, strict=True), start=1):
+        lines.append(f"# {number} of {len(books.jobs)}, {_WHAT_NOW[standing.state]}: {cost}")
+        lines.append(shlex.join(["rpr-cli", "train", *job.overrides]))
+    open_ones = [
+        cost
+        for standing, cost in zip(books.standings, found, strict=True)
+        if standing.state not in ("finished", "running")
+    ]
+    known = [cost.seconds for cost in open_ones if cost.seconds is not None]
+    total = f"about {duration(sum(known))} of training, one after another" if known else "time not known"
+    if 0 < len(known) < len(open_ones):
+        total += f", and {len(open_ones) - len(known)} of which the time is not known"
+    return [*lines, f"# {books.counts}" + (f"; to do: {total}" if open_ones else "")]
+
+
+def told(before: Books, problems: Mapping[tuple[str, ...], str]) -> int:
+    """The exit code of a sweep, after a line for each job that has no result, with the last of what it printed.
+
+    Args:
+        before: the books as they were opened.
+        problems: what the launcher had to say of a job, by its overrides.
+    """
+    after = Books(before.sweep, before.jobs, tuple(ledger.standing(job.run_dir) for job in before.jobs))
+    failures = 0
+    for job, standing in zip(after.jobs, after.standings, strict=True):
+        problem = problems.get(job.overrides)
+        if standing.state == "running":
+            print(f"rpr-cli: {job.label}: {standing.holder} works on it", file=sys.stderr)
+        elif standing.state != "finished" or problem is not None:
+            failures += 1
+            error = standing.record.error if standing.record is not None else None
+            how = "failed" if standing.state != "cut" else "cut"
+            print(f"rpr-cli: {how}: {job.label}: {error or problem or 'it was never started'}", file=sys.stderr)
+            for line in ledger.last_lines(job.run_dir):
+                print(f"    {line}", file=sys.stderr)
+            print(f"  again: {shlex.join(['rpr-cli', 'train', *job.overrides])}", file=sys.stderr)
+    print(f"sweep {after.sweep}: {after.counts}", file=sys.stderr)
+    if any(standing.state == "failed" for standing in after.standings):
+        print("  retry=failed runs again what failed, from its last checkpoint", file=sys.stderr)
+    return 1 if failures else 0

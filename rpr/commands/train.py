@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,21 +15,49 @@ from typing import Any
 from rpr.config import HardwareConfig, TrainConfig, of_a_record
 from rpr.errors import ConfigError, RprError, RunError
 from rpr.results import provenance
-from rpr.results.record import RECORD_NAME, Record, Training, read_record, replace_file, write_record
+from rpr.results.record import (
+    INTERRUPTED,
+    LOG_NAME,
+    RECORD_NAME,
+    Record,
+    Training,
+    read_record,
+    replace_file,
+    write_record,
+)
 from rpr.results.record import Data as DataRecord
+from rpr.results.rows import HEADLINE_METRIC
 
 JOB_NAME = "job.json"
 FAULT_EXIT, SIGNALLED = 2, 128  # exit codes: our own errors; above it, signals
 
 
-def run(config: TrainConfig, *, command: str, own_process: bool = False, run_dir: Path | None = None) -> Path:
+def run(
+    config: TrainConfig,
+    *,
+    command: str,
+    own_process: bool = False,
+    quiet: bool = False,
+    gpus: Sequence[str] = (),
+    keep_open: Sequence[int] = (),
+    run_dir: Path | None = None,
+) -> Path:
     """Train and evaluate what the configuration says, unless that is done already; returns the run's folder.
 
-    A run that was cut resumes from its newest checkpoint. With `own_process` (jobs of a sweep) the work is done in a
-    fresh process, so that W&B, peak memory and random state are the job's own. `run_dir` is where a run lies that does
-    not lie where its configuration says.
+    A run that was cut resumes from its newest checkpoint.
+
+    Args:
+        own_process: do the work in a fresh process, so that W&B, peak memory and random state are the run's own (jobs
+            of a sweep); what it prints goes to the run's log as well.
+        quiet: to the log alone, where several jobs would talk at once.
+        gpus: the only ones that a process of its own is to see; `keep_open`: descriptors (locks) that it inherits.
+        run_dir: where the run lies, if not where its configuration says.
+
+    Raises:
+        BusyError: another process works on the run.
+        RprError: what else is wrong with the input, or went wrong.
     """
-    from rpr.runs import runtime
+    from rpr.runs import locks, runtime
     from rpr.training import launch
 
     hardware = config.hardware
@@ -43,22 +73,40 @@ def run(config: TrainConfig, *, command: str, own_process: bool = False, run_dir
         _prepare(config)
         _worker(run_dir / JOB_NAME, hardware)
         return run_dir
-    job = _begin(config, command, run_dir)
-    before = launch.stop_on_sigterm()
-    try:
-        _prepare(config)
-        if own_process or hardware.num_ranks > 1:
-            _worker(job, hardware)
-        else:
-            work(config, run_dir)
-    except BaseException as error:
-        _mark_failed(run_dir, error)
-        raise
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
-    _tell(run_dir)
+    _make(run_dir)
+    with locks.hold(run_dir) as lock:
+        if _done(run_dir, config):  # by the process that held it before
+            return run_dir
+        job = _begin(config, command, run_dir)
+        before = launch.stop_on_sigterm()
+        try:
+            _prepare(config)
+            if own_process:
+                output = launch.Output(run_dir / LOG_NAME, shown=not quiet)
+                _worker(job, hardware, keep_open=(lock.descriptor, *keep_open), output=output, gpus=gpus)
+            elif hardware.num_ranks > 1:
+                _worker(job, hardware, keep_open=(lock.descriptor,))
+            else:
+                work(config, run_dir)
+        except BaseException as error:
+            _mark_failed(run_dir, error)
+            raise
+        finally:
+            if before is not None:
+                signal.signal(signal.SIGTERM, before)
+    _tell(run_dir, brief=quiet)
     return run_dir
+
+
+def _make(run_dir: Path) -> None:
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(run_dir, error) from None
+
+
+def _unwritable(run_dir: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"runs_dir: {run_dir} cannot be written ({error.strerror}); choose another runs_dir=...")
 
 
 def resume(run_dir: Path) -> Path:
@@ -69,15 +117,15 @@ def resume(run_dir: Path) -> Path:
     return run(of_a_record(record.config), command=record.command, run_dir=run_dir.absolute())
 
 
-def _worker(job: Path, hardware: HardwareConfig) -> None:
-    """The work in processes of their own.
+def _worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
+    """The work in processes of their own; `options` as run_worker takes them.
 
     Raises:
         RunError: they ended with an error; its text is what the record says, where they could still write it.
     """
     from rpr.training import launch
 
-    code = launch.run_worker("rpr.commands.train", job, hardware)
+    code = launch.run_worker("rpr.commands.train", job, hardware, **options)
     if code == 0:
         return
     record = read_record(job.parent / RECORD_NAME)
@@ -151,6 +199,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
                 }
             ),
         )
+        tracking.log_results(logger, run_dir)
         tracking.log_artifacts(logger, run_dir)
         failed = False
     finally:
@@ -175,7 +224,6 @@ def _done(run_dir: Path, config: TrainConfig) -> bool:
 def _begin(config: TrainConfig, command: str, run_dir: Path) -> Path:
     """The run's folder with its record, status running, and its configuration."""
     try:
-        run_dir.mkdir(parents=True, exist_ok=True)
         path = run_dir / RECORD_NAME
         earlier = read_record(path) if path.exists() else None
         sweeps = earlier.sweeps if earlier else ()
@@ -207,9 +255,7 @@ def _begin(config: TrainConfig, command: str, run_dir: Path) -> Path:
         replace_file(job, json.dumps(config.model_dump(mode="json"), indent=2))
         replace_file(run_dir / "config.yaml", _as_yaml(config))
     except OSError as error:
-        raise ConfigError(
-            f"runs_dir: {run_dir} cannot be written ({error.strerror}); choose another runs_dir=..."
-        ) from None
+        raise _unwritable(run_dir, error) from None
     return job
 
 
@@ -240,18 +286,22 @@ def _data_record(config: TrainConfig, data: Any) -> DataRecord:
 
 
 def _as_rank(config: TrainConfig, command: str, run_dir: Path) -> None:
-    from rpr.runs import runtime
+    from rpr.runs import locks, runtime
 
     path = run_dir / RECORD_NAME
     if path.exists() and read_record(path).status == "finished":
         return
-    if runtime.is_first_rank():
-        _begin(config, command, run_dir)
-    try:
-        work(config, run_dir)
-    except BaseException as error:
-        _after_a_failure(run_dir, error)
-        raise
+    first = runtime.is_first_rank()
+    if first:
+        _make(run_dir)
+    with locks.hold(run_dir) if first else contextlib.nullcontext():
+        if first:
+            _begin(config, command, run_dir)
+        try:
+            work(config, run_dir)
+        except BaseException as error:
+            _after_a_failure(run_dir, error)
+            raise
 
 
 def _after_a_failure(run_dir: Path, error: BaseException) -> None:
@@ -276,18 +326,22 @@ def _mark_failed(run_dir: Path, error: BaseException) -> None:
     if isinstance(error, RprError):
         reason = str(error)
     elif isinstance(error, (KeyboardInterrupt, SystemExit)):
-        reason = "interrupted; the same command goes on from the last checkpoint"
+        reason = f"{INTERRUPTED}; the same command goes on from the last checkpoint"
     else:
         reason = f"{type(error).__name__}: {error}"
     write_record(path, record.model_copy(update={"status": "failed", "error": " ".join(reason.split())}))
 
 
-def _tell(run_dir: Path) -> None:
-    """The result of a run, in a few lines on stdout."""
+def _tell(run_dir: Path, *, brief: bool = False) -> None:
+    """The result of a run, in a few lines on stdout; `brief`: in one."""
     from rpr.commands.scoring import score_lines
 
     record = read_record(run_dir / RECORD_NAME)
     synthetic = " (synthetic data)" if record.synthetic else ""
+    if brief:
+        headline = [f"{one.split} {one.score:.2f}" for one in record.scores if one.metric == HEADLINE_METRIC]
+        print(f"{record.name}{synthetic}: sacreBLEU {', '.join(headline) or 'not measured'}: {run_dir}", flush=True)
+        return
     print(f"{record.name}{synthetic}: {run_dir}")
     print("\n".join(score_lines(record.scores)))
     if record.training is not None and record.training.steps_per_second is not None:

@@ -17,6 +17,10 @@ from rpr.results.scores import ByLength, Score, Section
 SCHEMA = 1
 RECORD_NAME = "record.json"
 METRICS_NAME = "metrics.jsonl"
+LOG_NAME = "log.txt"  # what the run's processes have printed, where they were not the one that was typed
+# How the error of a run begins that was stopped from outside.
+INTERRUPTED = "interrupted"
+KILLED = "the training process was ended by SIG"
 # Without these a record cannot be put into a table; everything else in the configuration is free-form.
 REQUIRED_SETTINGS = (
     "model.name",
@@ -166,6 +170,16 @@ class Record(Section):
         return next((score for score in self.scores if (score.split, score.metric) == (split, metric)), None)
 
     @property
+    def cut(self) -> bool:
+        """Whether it was stopped from outside, and would go on from its last checkpoint."""
+        return self.status == "failed" and str(self.error).startswith((INTERRUPTED, KILLED))
+
+    @property
+    def is_rerun(self) -> bool:
+        """Whether it repeats another record (rpr-cli rerun)."""
+        return self.command.startswith("rpr-cli rerun ")
+
+    @property
     def outcome(self) -> str | None:
         """Why there is no result: None for a finished run, else one line."""
         if self.status == "failed":
@@ -261,8 +275,8 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
     """Every record below `root`: files named record.json, and record files of any name (sweeps/results/<sweep>/*.json).
 
     Of several records of the same run (run_id, seed and hardware: a repeat, or a committed copy) the newest finished
-    one is kept, since counting one configuration twice would pass for two seeds. With `sweep`, only the runs of that
-    sweep. A damaged record is a line among the problems, not an end.
+    one is kept, an original before a rerun of it, since counting one configuration twice would pass for two seeds. With
+    `sweep`, only the runs of that sweep. A damaged record is a line among the problems, not an end.
     """
     kept: dict[tuple[str, int, str], tuple[Path, Record]] = {}
     problems: list[str] = []
@@ -285,8 +299,8 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
     return Found(sorted(kept.values(), key=lambda item: str(item[0])), problems)
 
 
-def _rank(record: Record) -> tuple[bool, str]:
-    return (record.status == "finished", record.started)
+def _rank(record: Record) -> tuple[bool, bool, str]:
+    return (record.status == "finished", not record.is_rerun, record.started)
 
 
 def _candidates(root: Path) -> Iterator[Path]:

@@ -6,14 +6,19 @@ Run as a module, this file is torchrun without its traceback: the message of the
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 from rpr.config import HardwareConfig
 from rpr.errors import ConfigError
@@ -33,19 +38,42 @@ NODES_WAIT_SECONDS = 3600  # for each other: the first may be preparing the corp
 SIGTERM_EXIT = 128 + signal.SIGTERM
 
 
-def run_worker(module: str, job: Path, hardware: HardwareConfig) -> int:
+class Output(NamedTuple):
+    """Where a worker's words go: onto the end of a file, and, if `shown`, to this process's stderr as they come."""
+
+    log: Path
+    shown: bool
+
+
+def run_worker(
+    module: str,
+    job: Path,
+    hardware: HardwareConfig,
+    *,
+    keep_open: Sequence[int] = (),
+    output: Output | None = None,
+    gpus: Sequence[str] = (),
+) -> int:
     """Run `python -m <module> <job>` on as many ranks as the hardware has, and wait for it: the exit code, that of the
     rank that failed first, as a shell counts them (above 128: by a signal).
+
+    Args:
+        keep_open: file descriptors that the worker inherits (locks, which are held as long as it lives).
+        output: where its stdout and stderr go; None: where this process's do.
+        gpus: the only ones that it is to see, as CUDA_VISIBLE_DEVICES names them; none: as this process.
 
     Raises:
         ConfigError: several nodes, and neither torchrun nor SLURM has started this process on each.
     """
     command = [sys.executable, "-m", module, str(job)]
     environment = {name: value for name, value in os.environ.items() if name not in _RANK_VARIABLES}
+    if gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     if hardware.num_ranks > 1:
         command = [sys.executable, "-m", "rpr.training.launch", *_torchrun(hardware), "-m", module, str(job)]
         environment.setdefault("OMP_NUM_THREADS", str(hardware.threads or 1))
-    code = _wait(command, environment)
+    with contextlib.nullcontext() if output is None else _written(output) as file:
+        code = _wait(command, environment, keep_open, file)
     return code if code >= 0 else 128 - code
 
 
@@ -84,13 +112,50 @@ def slurm_place(hardware: HardwareConfig) -> tuple[int, str, int]:
     return place.node, place.hostnames[0], int(place.raw_job_id)
 
 
-def _wait(command: list[str], environment: dict[str, str]) -> int:
+@contextmanager
+def _written(output: Output) -> Iterator[BinaryIO]:
+    """The file, open at its end. Shown is what it grows by: so the child needs nobody to read what it writes."""
+    with output.log.open("ab") as file:
+        end = threading.Event()
+        follower = threading.Thread(target=_follow, args=(output.log, file.tell(), end), name="log", daemon=True)
+        if output.shown:
+            follower.start()
+        try:
+            yield file
+        finally:
+            end.set()
+            if output.shown:
+                follower.join()
+
+
+def _follow(log: Path, start: int, end: threading.Event) -> None:
+    with log.open("rb") as file:
+        file.seek(start)
+        last = False
+        while not last:
+            last = end.wait(0.2)  # and read once more after the end
+            if text := file.read():
+                sys.stderr.write(text.decode("utf-8", errors="replace"))
+                sys.stderr.flush()
+
+
+def _wait(
+    command: list[str], environment: dict[str, str], keep_open: Sequence[int] = (), output: BinaryIO | None = None
+) -> int:
     """Run to the end; whatever ends this process first ends the child too.
 
     The child has a session of its own: Ctrl-C reaches this process alone, which then ends the child in order.
     """
     prepare_child = partial(_in_child, os.getpid())
-    child = subprocess.Popen(command, env=environment, preexec_fn=prepare_child, start_new_session=True)
+    child = subprocess.Popen(
+        command,
+        env=environment,
+        preexec_fn=prepare_child,
+        start_new_session=True,
+        pass_fds=tuple(keep_open),
+        stdout=output,
+        stderr=output,
+    )
     previous = stop_on_sigterm()
     try:
         return child.wait()

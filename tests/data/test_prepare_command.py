@@ -29,7 +29,7 @@ def overrides(tmp_path: Path) -> list[str]:
 
 
 def config(overrides: list[str]) -> PrepareConfig:
-    return validated(PrepareConfig, app._compose("prepare", overrides))
+    return validated(PrepareConfig, app.compose("prepare", overrides))
 
 
 def test_the_words(overrides: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,7 +95,7 @@ def test_lines_for_the_terminal() -> None:
 
 
 def test_the_settings_change_no_run_and_older_records_are_read_with_the_defaults() -> None:
-    settings = app._compose("train", ["logger=none"])
+    settings = app.compose("train", ["logger=none"])
     now = validated(TrainConfig, settings)
     added = {key.partition(".")[2] for key in BEFORE_THE_SETTING if key.startswith("evaluation.")}
     assert added == {"matmul_precision", "bootstrap_samples", "length_buckets"}
@@ -104,7 +104,7 @@ def test_the_settings_change_no_run_and_older_records_are_read_with_the_defaults
     assert then.evaluation == now.evaluation.model_copy(update={"matmul_precision": None})
     # The id is made of all that decides the result, and the last two do not: here it is without them.
     for other in ("bootstrap_samples=10", "length_buckets=[5]"):
-        assert validated(TrainConfig, app._compose("train", [f"evaluation.{other}"])).run_id == now.run_id
+        assert validated(TrainConfig, app.compose("train", [f"evaluation.{other}"])).run_id == now.run_id
     assert then.run_id != now.run_id
     deciding = then.model_dump(mode="json", exclude={"name", "sweep", "runs_dir", "logger"})
     deciding["data"].pop("cache_dir")
@@ -116,4 +116,4 @@ def test_the_settings_change_no_run_and_older_records_are_read_with_the_defaults
 @pytest.mark.parametrize("edges", ["[20,10]", "[10,10]"])
 def test_edges_must_ascend(edges: str) -> None:
     with pytest.raises(ConfigError, match=r"evaluation.length_buckets.* do not ascend; give lengths like"):
-        validated(TrainConfig, app._compose("train", [f"evaluation.length_buckets={edges}"]))
+        validated(TrainConfig, app.compose("train", [f"evaluation.length_buckets={edges}"]))

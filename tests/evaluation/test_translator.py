@@ -63,7 +63,7 @@ def run_dir(
     """Two checkpoints of random weights that differ, large enough that translations do. CTranslate2 can hold it."""
     folder = tmp_path_factory.mktemp("runs") / "made-by-hand"
     overrides = [*tiny_overrides, f"data.cache_dir={cache_dir}", "position.tables=shared_by_heads"]
-    config = validated(TrainConfig, app._compose("train", [*overrides, "evaluation.beam_size=3"]))
+    config = validated(TrainConfig, app.compose("train", [*overrides, "evaluation.beam_size=3"]))
     record = Record(
         name="made-by-hand",
         run_id=config.run_id,
@@ -301,7 +301,7 @@ def test_models_without_numbers_are_told(translator: Translator) -> None:
 
 def test_defaults_are_those_of_conf(run_dir: Path) -> None:
     translator = Translator.from_run(str(run_dir))
-    composed = app._compose("translate", [f"run={run_dir}"])
+    composed = app.compose("translate", [f"run={run_dir}"])
     assert module._hardware("cpu") == validated(HardwareConfig, composed["hardware"])
     assert (
         translator.search == Search(3, 0.6, 5, translator.search.max_tokens_per_batch)
@@ -312,7 +312,7 @@ def test_defaults_are_those_of_conf(run_dir: Path) -> None:
     assert translator.engine.model.embedding_VM.dtype == torch.float32 and not translator.engine.bfloat16
     for name in ("1xgpu", "2xcpu", "8xgpu"):
         assert module._hardware(name) == validated(
-            HardwareConfig, app._compose("translate", ["run=x", f"hardware={name}"])["hardware"]
+            HardwareConfig, app.compose("translate", ["run=x", f"hardware={name}"])["hardware"]
         )
 
 
@@ -382,7 +382,7 @@ def exported(run_dir: Path) -> Callable[[str], Path]:
         folder = run_dir / "exports" / kind
         if not folder.exists():
             overrides = [f"run={run_dir}", f"format={kind}", "sentences=4", "hardware.threads=1"]
-            export.run(validated(ExportConfig, app._compose("export", overrides)))
+            export.run(validated(ExportConfig, app.compose("export", overrides)))
         return folder
 
     return make

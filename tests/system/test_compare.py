@@ -36,7 +36,7 @@ class Shelf:
 
     def put(self, position: str, noise: float, *, seed: int = 1, status: str = "finished", **changes: Any) -> Path:
         settings = [f"position={position}", f"seed={seed}", "logger=none", *changes.pop("settings", ())]
-        config = validated(TrainConfig, app._compose("train", settings))
+        config = validated(TrainConfig, app.compose("train", settings))
         finished = status == "finished"
         score = {"split": "test", "test_set": "made up", "metric": "sacrebleu", "score": 1.0, "signature": "s"}
         score |= {"num_sentences": 60, "checkpoint": "last", "beam_size": 4, "length_penalty": 0.6}

@@ -87,7 +87,7 @@ def test_the_command_in_a_record_is_that_run_alone(swept: Swept) -> None:
     for _, record in swept.records().values():
         words = shlex.split(record.command)
         assert words[:2] == ["rpr-cli", "train"] and "-m" not in words
-        again = validated(TrainConfig, app._compose("train", words[2:]))
+        again = validated(TrainConfig, app.compose("train", words[2:]))
         assert again.run_id == record.run_id
 
 

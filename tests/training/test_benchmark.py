@@ -128,11 +128,11 @@ def test_peak_bytes_of_a_forward_and_a_backward_pass():
 def bench(*overrides):
     sizes = ["model.d_model=16", "model.num_heads=2", "model.num_layers=1", "model.d_ff=16", "data.vocabulary_size=40"]
     work = ["sentences=3", "length=5", *overrides]
-    return validated(BenchConfig, app._compose("bench", [*sizes, *work]))
+    return validated(BenchConfig, app.compose("bench", [*sizes, *work]))
 
 
 def positions(*names):
-    composed = {name: app._compose("train", [f"position={name}"])["position"] for name in names}
+    composed = {name: app.compose("train", [f"position={name}"])["position"] for name in names}
     return {name: validated(PositionConfig, settings) for name, settings in composed.items()}
 
 

@@ -1,0 +1,115 @@
+"""Overrides -> Hydra -> plain settings: one job composed, many expanded, and Hydra's errors in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rpr.errors import ConfigError, RprError, did_you_mean
+from rpr.paths import data_dir
+
+if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
+    from rpr.config import Section, TrainConfig
+
+
+def expand(overrides: Sequence[str]) -> list[list[str]]:
+    """The jobs of a multirun, as Hydra's basic sweeper makes them."""
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    jobs: list[list[str]] = []
+    for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None):
+        jobs.extend([list(job) for job in batch])
+    return jobs
+
+
+def compose(name: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """The settings of one job of a sub-command, as plain values.
+
+    Raises:
+        ConfigError: a mandatory one is missing.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    # Within a running job (bench composes its variants) Hydra's global state is the job's: set aside, and put back.
+    state = GlobalHydra.instance()
+    running, state.hydra = state.hydra, None
+    try:
+        with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
+            return plain(hydra_compose(config_name=name, overrides=list(overrides)))
+    finally:
+        state.hydra = running
+
+
+def training(overrides: Sequence[str]) -> TrainConfig:
+    """One job of train, composed and validated.
+
+    Raises:
+        ConfigError: its settings are refused.
+    """
+    from rpr import config
+
+    return config.validated(config.TrainConfig, compose("train", overrides))
+
+
+def plain(settings: Any) -> dict[str, Any]:
+    """Settings as plain Python values; a mandatory one that is missing is refused.
+
+    Raises:
+        ConfigError: a value is still `???`.
+    """
+    from omegaconf import OmegaConf
+
+    missing = sorted(OmegaConf.missing_keys(settings))
+    if missing:
+        raise ConfigError(f"{missing[0]}: has no default and was not given; add {missing[0]}=...")
+    values: dict[str, Any] = OmegaConf.to_container(settings, resolve=True)  # type: ignore[assignment]
+    return values
+
+
+def key_of(override: str) -> str:
+    """The setting that an override is about."""
+    return override.partition("=")[0].lstrip("+~")
+
+
+def one_line(error: BaseException, kind: type[Section] | None = None) -> str | None:
+    """The text of an error that is the user's to mend, on one line; None for any other. `kind` is what was composed, by
+    default a job of train.
+    """
+    from hydra.errors import HydraException, MissingConfigException
+    from omegaconf.errors import OmegaConfBaseException
+
+    if isinstance(error, RprError):
+        return " ".join(str(error).split())
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, choice = error.missing_cfg_file.rpartition("/")
+        return f"{group}: no such choice {choice!r}" + did_you_mean(choice, error.options)
+    if isinstance(error, (HydraException, OmegaConfBaseException)):
+        lines = [line.strip() for line in str(error).splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
+        text = "; ".join(line.rstrip(".;") for line in lines)
+        return _unknown_key(text, kind) or text
+    return None
+
+
+def _unknown_key(text: str, kind: type[Section] | None) -> str | None:
+    """`Could not override 'model.kk'...` with the settings that the command has there."""
+    import re
+
+    from rpr import config
+
+    kind = kind or config.TrainConfig
+    found = re.match(r"Could not override '(?:[\w/]+@)?([\w.]+)'", text)
+    if found is None:
+        return None
+    path = found[1].split(".")
+    for depth, part in enumerate(path):
+        if part not in kind.model_fields:
+            return f"{'.'.join(path[: depth + 1])}: no such setting" + did_you_mean(part, kind.model_fields)
+        try:
+            kind = config.section_at(kind, (part,))
+        except StopIteration:  # a plain value
+            break
+    return None

@@ -1,0 +1,164 @@
+"""The jobs of a sweep through a launcher of Hydra's: one after another, N at a time (joblib), or SLURM (submitit)."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from rpr.composition import key_of, one_line, plain
+from rpr.errors import BusyError, ConfigError
+from rpr.paths import data_dir
+
+_PLUGINS = {"joblib": ("hydra_joblib_launcher", "parallel"), "submitit": ("hydra_submitit_launcher", "slurm")}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How jobs are launched: N at a time on this machine, and which GPUs they share out among themselves."""
+
+    at_once: int | None = None
+    gpus: tuple[str, ...] = ()
+
+
+def is_hydras(override: str) -> bool:
+    """Whether an override is about Hydra (its launcher), not about a job."""
+    return key_of(override).startswith(("hydra/", "hydra."))
+
+
+def launcher_words(words: Sequence[str], options: Options) -> list[str]:
+    """Hydra's overrides for the launcher that is asked for.
+
+    Raises:
+        ConfigError: two launchers are asked for, or one that is not installed.
+    """
+    given = [word for word in words if is_hydras(word)]
+    chosen = next((word.partition("=")[2] for word in given if key_of(word) == "hydra/launcher"), None)
+    if options.at_once is not None:
+        if chosen not in (None, "joblib"):
+            raise ConfigError(f"at_once: hydra/launcher={chosen} has its own way to run many; leave one of them out")
+        given = [
+            *(word for word in given if key_of(word) not in ("hydra/launcher", "hydra.launcher.n_jobs")),
+            "hydra/launcher=joblib",
+            f"hydra.launcher.n_jobs={options.at_once}",
+        ]
+        chosen = "joblib"
+    for name, (module, extra) in _PLUGINS.items():
+        if chosen and chosen.startswith(name) and importlib.util.find_spec(f"hydra_plugins.{module}") is None:
+            raise ConfigError(f"hydra/launcher: {chosen} is not installed; pip install 'rpr[{extra}]'")
+    return given
+
+
+class Launcher:
+    """One of Hydra's launchers, chosen and checked; nothing has been started."""
+
+    def __init__(self, jobs: Sequence[Sequence[str]], words: Sequence[str]) -> None:
+        """Compose what decides the launcher: `words` as `launcher_words` gives them, and what all jobs have in common
+        (hardware=slurm_8xgpu brings its own).
+
+        Raises:
+            ConfigError: it cannot work here.
+        """
+        from hydra import version
+        from hydra._internal.hydra import Hydra
+        from hydra._internal.utils import create_config_search_path
+        from hydra.core.global_hydra import GlobalHydra
+        from hydra.types import RunMode
+
+        version.setbase("1.3")
+        common = [word for word in jobs[0] if all(word in job for job in jobs)]
+        GlobalHydra.instance().clear()
+        self._hydra = Hydra.create_main_hydra2("train", create_config_search_path(str(data_dir("conf"))))
+        try:
+            self._settings = self._hydra.compose_config(
+                config_name="train",
+                overrides=[*common, *words],
+                run_mode=RunMode.MULTIRUN,
+                with_log_configuration=True,
+            )
+        finally:
+            GlobalHydra.instance().clear()
+        target: str = self._settings.hydra.launcher["_target_"]
+        self.one_by_one = "BasicLauncher" in target
+        self.here = self.one_by_one or "Joblib" in target
+        if "SlurmLauncher" in target and shutil.which("srun") is None:
+            raise ConfigError(
+                "hydra/launcher: submitit_slurm needs SLURM's commands, and there is no srun here; type it on a login "
+                "node, or choose hardware= without SLURM"
+            )
+
+    def run(self, jobs: Sequence[Sequence[str]], options: Options, sweep: str) -> dict[tuple[str, ...], str]:
+        """Run every job, in the order given, and wait for all of them; one that fails does not stop the others.
+
+        Returns:
+            one line for each job that did not end well. How each run stands, its record says.
+        """
+        from hydra._internal.callbacks import Callbacks
+        from hydra.core.global_hydra import GlobalHydra
+        from hydra.core.plugins import Plugins
+        from hydra.types import HydraContext
+
+        GlobalHydra.instance().initialize(self._hydra)
+        try:
+            launcher = Plugins.instance().instantiate_launcher(
+                hydra_context=HydraContext(self._hydra.config_loader, Callbacks(self._settings)),
+                task_function=_task(sweep, len(jobs), options.gpus, quiet=not self.one_by_one),
+                config=self._settings,
+            )
+            returned = launcher.launch([list(job) for job in jobs], initial_job_idx=0)
+        except Exception as error:  # of the launcher: a SLURM job that was lost, say; the records say how far each came
+            print(f"rpr-cli: {type(launcher).__name__}: {' '.join(str(error).split())[:300]}", file=sys.stderr)
+            return {}
+        finally:
+            GlobalHydra.instance().clear()
+        problems = {}
+        for job, result in zip(jobs, returned, strict=True):
+            try:
+                problem = result.return_value
+            except Exception as error:  # one that could not be composed where it ran
+                problem = one_line(error) or repr(error)
+            if problem is not None:
+                problems[tuple(job)] = problem
+        return problems
+
+
+def _task(sweep: str, total: int, gpus: tuple[str, ...], *, quiet: bool) -> Callable[[Any], str | None]:
+    """What a launcher runs for each job, here or in another process: what went wrong in one line, else None."""
+
+    def task(settings: Any) -> str | None:
+        from hydra.core.hydra_config import HydraConfig
+
+        from rpr import config
+        from rpr.commands import train
+        from rpr.runs.gpus import share
+
+        job = HydraConfig.get()
+        overrides = [str(override) for override in job.overrides.task if key_of(str(override)) != "sweep"]
+        try:
+            typed = config.validated(config.TrainConfig, plain(settings))
+            print(f"sweep {sweep}: job {job.job.num + 1} of {total}: {typed.label}", file=sys.stderr, flush=True)
+            with share(gpus, typed.hardware.devices) if gpus else nullcontext() as shared:
+                train.run(
+                    typed,
+                    command=shlex.join(["rpr-cli", "train", *overrides]),
+                    own_process=True,
+                    quiet=quiet,
+                    gpus=shared.gpus if shared else (),
+                    keep_open=shared.descriptors if shared else (),
+                )
+        except BusyError:
+            return None  # another process has it: told at the end, with its holder
+        except Exception as error:
+            line = one_line(error)
+            if line is None:  # a fault of ours: the traceback must not be lost
+                traceback.print_exc()
+            return line or f"{type(error).__name__}: {error}"
+        return None
+
+    return task

@@ -1,0 +1,184 @@
+"""Checked here: sweeps as they are typed, in processes of their own: the ledger's skipping, resuming and retrying, two
+processes at one sweep, SIGKILL and Ctrl-C in the middle, a job that fails, launchers (joblib, submitit_local), GPUs
+shared out; every check is made before the first job starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rpr.results.record import Record, read_record
+
+SCRIPT = Path(sys.executable).with_name("rpr-cli")
+RECIPE = "optim.max_steps=20 optim.checkpoint_every_n_steps=5 optim.validate_every_n_steps=20 hardware.threads=1"
+
+
+@pytest.fixture
+def sweep(tiny: list[str], tmp_path: Path, small_data: object) -> Callable[..., subprocess.Popen[str]]:
+    """Starts `rpr-cli sweep` on a file of three tiny jobs."""
+    file = tmp_path / "mine.yaml"
+    shared = " ".join(word for word in tiny if not word.startswith("runs_dir="))
+    file.write_text(
+        json.dumps({"overrides": [shared, RECIPE], "jobs": ["position.clip_distance=0,2", "position=absolute"]})
+    )
+
+    def start(*words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [SCRIPT, "sweep", str(file), f"runs_dir={tmp_path / 'runs'}", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+    return start
+
+
+def ended(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == code, err
+    return out, err
+
+
+def records(tmp_path: Path) -> dict[str, Record]:
+    return {path.parent.name: read_record(path) for path in (tmp_path / "runs").glob("*/record.json")}
+
+
+def test_once_again_and_with_more_seeds(sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    _, err = ended(sweep())
+    assert err.startswith("sweep mine: 3 jobs: 3 new\n") and err.endswith("sweep mine: 3 jobs: 3 finished\n")
+    assert "sweep mine: job 2 of 3: synthetic-tiny-relative-k2-s1\n" in err
+    first = records(tmp_path)
+    assert len(first) == 3 and all(record.status == "finished" for record in first.values())
+    assert all(record.sweeps == ("mine",) for record in first.values())
+    assert "step 20/20" in (tmp_path / "runs" / next(iter(first)) / "log.txt").read_text()
+    out, err = ended(sweep())
+    assert err == "sweep mine: 3 jobs: 3 finished\n" * 2 and out == ""
+    assert records(tmp_path) == first
+    out, _ = ended(sweep("seed=1,2", "--dry-run"))
+    lines = out.splitlines()
+    assert [line.split(":")[0] for line in lines[::2]] == [
+        *(f"# {number} of 6, {'finished' if number % 2 else 'new'}" for number in range(1, 7)), "# 6 jobs"
+    ]  # fmt: skip
+    assert "0.03 M parameters, 20 steps, at most 10.2 k tokens a side, about " in lines[0]
+    assert "the median of 1 run with its own positions" in lines[0] and "3 new, 3 finished; to do: about" in lines[-1]
+    _, err = ended(sweep("seed=1,2", "at_once=2"))
+    assert "since it was last started: 3 of its 6 jobs are new, 0 are in it no more" in err
+    assert len(records(tmp_path)) == 6
+
+
+def test_every_job_is_checked_before_the_first_starts(
+    sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    for words, told in (
+        (["position.clip_distance=1,-1"], "position.clip_distance: -1 is refused"),
+        (["optim.max_steps=20,x"], "max_steps"),
+        (["retry=all"], "retry: 'all' is refused; retry=failed runs again what failed"),
+        (["at_once=0"], "at_once: '0' is refused; give the number of jobs"),
+        (["gpus=a"], "gpus: a does not name GPUs"),
+        (["at_once=2", "hydra/launcher=submitit_local"], "at_once: hydra/launcher=submitit_local has its own way"),
+    ):
+        out, err = ended(sweep(*words), 2)
+        assert told in err and err.count("\n") == 1 and out == "", err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_job_that_fails_is_told_and_left_until_it_is_asked_for(
+    sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    listed, _ = ended(sweep("--dry-run"))
+    assert listed.count("\nrpr-cli train ") == 3
+    _, err = ended(sweep("optim.learning_rate_scale=1,1e30", "position.clip_distance=2"), 1)
+    failed = [name for name, record in records(tmp_path).items() if record.status == "failed"]
+    assert len(failed) == 2 and len(records(tmp_path)) == 4  # relative twice, absolute twice; 1e30 fails
+    assert (
+        err.count("rpr-cli: failed: synthetic-tiny-") == 2 and "gradient" in err and "\n  again: rpr-cli train " in err
+    )
+    assert err.endswith("retry=failed runs again what failed, from its last checkpoint\n") and "Traceback" not in err
+    _, err = ended(sweep("optim.learning_rate_scale=1,1e30", "position.clip_distance=2"), 1)
+    assert err.startswith("sweep mine: 4 jobs: 2 finished, 2 failed before\n") and "job 1 of" not in err
+    _, err = ended(sweep("optim.learning_rate_scale=1,1e30", "position.clip_distance=2", "retry=failed"), 1)
+    assert "sweep mine: job 2 of 2" in err
+
+
+@pytest.mark.slow
+def test_what_failed_for_a_reason_that_is_mended_is_finished_by_retry(
+    sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    listed, _ = ended(sweep("--dry-run"))
+    _, err = ended(sweep("optim.max_steps=5"))
+    spoilt = next(path for path in (tmp_path / "runs").glob("*k2*"))
+    record = json.loads((spoilt / "record.json").read_text())
+    (spoilt / "record.json").write_text(json.dumps(record | {"status": "failed", "error": "the disk was full"}))
+    _, err = ended(sweep("optim.max_steps=5"), 1)
+    assert "rpr-cli: failed: synthetic-tiny-relative-k2-s1: the disk was full\n    " in err and "step 5/5" in err
+    _, err = ended(sweep("optim.max_steps=5", "retry=failed"))
+    assert err.endswith("sweep mine: 3 jobs: 3 finished\n")
+    assert listed.count("rpr-cli train") == 3
+
+
+def test_two_processes_at_one_sweep_run_no_job_twice(
+    sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    both = [sweep("seed=1,2"), sweep("seed=1,2")]
+    told = [ended(process)[1] for process in both]
+    found = records(tmp_path)
+    assert len(found) == 6 and all(record.status == "finished" for record in found.values())
+    for name in found:
+        assert (tmp_path / "runs" / name / "log.txt").read_text().count("step 20/20  train/loss") == 1, name
+    assert all("Traceback" not in err for err in told)
+
+
+@pytest.mark.slow
+def test_killed_and_interrupted_again_and_again(sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    """The result is that of a sweep left alone, without cleaning up: the same scores, each job finished once."""
+    chance = random.Random(5)
+    for sign in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        process = sweep()
+        time.sleep(chance.uniform(2.0, 6.0))
+        process.send_signal(sign)
+        _, err = process.communicate(timeout=60)
+        assert "Traceback" not in err
+        time.sleep(0.5)
+    _, err = ended(sweep())
+    assert err.endswith("sweep mine: 3 jobs: 3 finished\n")
+    cut = {name: [score.score for score in record.scores] for name, record in records(tmp_path).items()}
+    whole = tmp_path / "whole"
+    ended(sweep(f"runs_dir={whole}"))
+    alone = {path.parent.name: read_record(path) for path in whole.glob("*/record.json")}
+    assert cut == {name: [score.score for score in record.scores] for name, record in alone.items()}
+
+
+@pytest.mark.slow
+def test_submitit(sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    _, err = ended(sweep("hydra/launcher=submitit_local"))
+    assert err.endswith("sweep mine: 3 jobs: 3 finished\n")
+    assert all(record.status == "finished" for record in records(tmp_path).values())
+
+
+def test_gpus_are_given_to_the_jobs(sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    """Told by what the jobs' own processes see; that there are none here does not matter to a CPU job."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'rpr.commands.train' in ' '.join(sys.orig_argv):\n"
+        "    print('sees', os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True)\n"
+    )
+    os.environ["PYTHONPATH"] = str(tmp_path)
+    try:
+        ended(sweep("gpus=5,7", "at_once=2"))
+    finally:
+        del os.environ["PYTHONPATH"]
+    seen = [log.read_text().splitlines()[0] for log in (tmp_path / "runs").glob("*/log.txt")]
+    assert len(seen) == 3 and set(seen) == {"sees 5", "sees 7"}
