@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import netrc
-import os
 import queue
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
 from pytorch_lightning.loggers import WandbLogger
 
 from rpr.config import TrainConfig
-from rpr.results.record import METRICS_NAME, RECORD_NAME, WandbRun, read_metrics
+from rpr.results.record import METRICS_NAME, RECORD_NAME, WandbRun, read_metrics, read_record
 from rpr.runs.checkpoints import checkpoints
+from rpr.training.tracking_names import STEP, define, final_row, flat, sections
+from rpr.training.tracking_tables import tables
+from rpr.training.wandb_client import first_line, has_key, service, tear_down
 
 INIT_TIMEOUT_SECONDS = 30
 GRACE_SECONDS = 5  # beyond finish_timeout_seconds, in which W&B's own process must have answered
 FLUSH_SECONDS = 1.0  # W&B's file on disk lags by this much; at its default of 15 a killed run left an empty file
 RESULTS = (RECORD_NAME, "config.yaml", METRICS_NAME)  # and the translations, *.txt
-STEP = "trainer/global_step"  # the optimiser step under the name that Lightning's users know
 
 
 class Mirror(WandbLogger):
@@ -46,7 +44,7 @@ class Mirror(WandbLogger):
         self._next_step: int = run.starting_step
         self._missing_from: int | None = missing_from
         self._broken = False
-        self._service = _service()
+        self._service = service()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="W&B mirror", daemon=True)
         self._thread.start()
@@ -82,7 +80,7 @@ class Mirror(WandbLogger):
                     self._give_up(error)
         with contextlib.suppress(Exception):  # where finish could not: its watching threads would end in tracebacks
             self._run._run_status_checker.stop()
-        _tear_down()
+        tear_down()
 
     def _give_up(self, error: Exception) -> None:
         if self._broken:  # told already
@@ -91,9 +89,24 @@ class Mirror(WandbLogger):
         if isinstance(error, TimeoutError):  # raised by finish, when all is written
             told = f"not everything was uploaded within {self._run.settings.finish_timeout:g} s"
         else:
-            told = f"{_first_line(error)}; nothing more is mirrored"
+            told = f"{first_line(error)}; nothing more is mirrored"
         sync = f"wandb sync {'' if self._run.offline else '--include-online '}{self.part}"
         _say(f"{told}; the run is complete in {self.run_dir}, `{sync}` uploads what W&B has on disk")
+
+    def log_results(self, run_dir: Path) -> None:
+        self._jobs.put(lambda: self._log_results(run_dir))
+
+    def _log_results(self, run_dir: Path) -> None:
+        """An error here is not the end of the mirror: the summary is still to come."""
+        try:
+            record = read_record(run_dir / RECORD_NAME)
+            step = record.steps or self._next_step
+            if self._missing_from is not None:  # nothing was left to train: the last row may be missing too
+                self._catch_up(self._missing_from, step + 1)
+            self._log(final_row(record), step)
+            self._log(tables(record, run_dir), step)
+        except Exception as error:
+            _say(f"{first_line(error)}; not all of the results' tables are shown, the results are in {run_dir}")
 
     def log_files(self, run_dir: Path) -> None:
         if self.artifacts != "none":
@@ -116,7 +129,7 @@ class Mirror(WandbLogger):
                 model.add_file(str(path), name=path.name, policy="immutable")  # no copy: uploaded from where it lies
                 self._run.log_artifact(model)
         except Exception as error:
-            _say(f"{_first_line(error)}; no artifact is uploaded, the files are in {run_dir}")
+            _say(f"{first_line(error)}; no artifact is uploaded, the files are in {run_dir}")
 
     def end(self, summary: Mapping[str, Any], *, failed: bool) -> None:
         """Close the run; back after its finish_timeout and a few seconds at the latest."""
@@ -129,24 +142,6 @@ class Mirror(WandbLogger):
             if self._service is not None:
                 self._service.kill()  # it would be waited for when this process ends
             self._thread.join(GRACE_SECONDS)
-
-
-def flat(config: TrainConfig) -> dict[str, Any]:
-    """The choices that runs are compared by, as top-level keys (W&B groups and filters by these)."""
-    position = config.position
-    return {
-        "k": position.clip_distance if position.relative else None,
-        "keys": position.relative_keys,
-        "values": position.relative_values,
-        "absolute": position.absolute,
-        "tables": position.tables if position.relative else None,
-        "position_name": position.name,
-        "model_name": config.model.name,
-        "data_name": config.data.name,
-        "seed": config.seed,
-        "sweep": config.sweep,
-        "run_id": config.run_id,
-    }
 
 
 def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> Mirror | None:
@@ -166,7 +161,7 @@ def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> Mirror | No
         if online and settings.mode in ("offline", "dryrun"):
             online = False
             _say_offline("offline by WANDB_MODE or `wandb offline`", run_dir)
-        elif online and not _has_key(settings):
+        elif online and not has_key(settings):
             online = False
             _say_offline("no key found (WANDB_API_KEY, or `wandb login`)", run_dir)
         if online:
@@ -174,14 +169,14 @@ def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> Mirror | No
             try:
                 return _mirror(config, run_dir, synthetic, online=True)
             except Exception as error:  # no network, a wrong key, a project that may not be written, ...
-                _say_offline(_first_line(error), run_dir)
-            _tear_down()  # W&B's own process holds the run's id, and would refuse it
+                _say_offline(first_line(error), run_dir)
+            tear_down()  # W&B's own process holds the run's id, and would refuse it
             for part in _parts(run_dir) - parts:  # begun and empty: `wandb sync` is not to find it
                 shutil.rmtree(part, ignore_errors=True)
         return _mirror(config, run_dir, synthetic, online=False)
     except Exception as error:
-        _say(f"{_first_line(error)}; the run goes on without W&B, and is complete in {run_dir}")
-        _tear_down()
+        _say(f"{first_line(error)}; the run goes on without W&B, and is complete in {run_dir}")
+        tear_down()
         return None
 
 
@@ -216,16 +211,19 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
         tags=[*tags, *config.logger.tags],
         settings=wandb.Settings(**{key: options[key] for key in options if key in wandb.Settings.model_fields}),
     )
-    run.define_metric(STEP)
-    run.define_metric("*", step_metric=STEP, step_sync=True)
-    run.config.update(
-        {**flat(config), **config.model_dump(mode="json", exclude={"seed", "sweep"})}, allow_val_change=True
-    )
+    define(run)
+    run.config.update({**flat(config), **sections(config, run.config)}, allow_val_change=True)
     if online:
         _say(run.url)
     # Online the server says where its history ends. Offline nobody can: at most the newest row was still held back.
     missing_from = logged[-1]["step"] if not online and earlier and logged else run.starting_step
     return Mirror(run, run_dir, artifacts=config.logger.artifacts, missing_from=missing_from)
+
+
+def log_results(logger: Mirror | None, run_dir: Path) -> None:
+    """Show the scores of a finished run, with tables and charts: to be called when its record has them."""
+    if logger is not None:
+        logger.log_results(run_dir)
 
 
 def log_artifacts(logger: Mirror | None, run_dir: Path) -> None:
@@ -248,48 +246,9 @@ def reference(logger: Mirror) -> WandbRun:
     return WandbRun(id=run.id, mode="offline" if run.offline else "online", url=run.url)
 
 
-def _has_key(settings: Any) -> bool:
-    """Whether W&B would find a key. Asked before it starts, since on a terminal it would wait at a prompt for ever."""
-    if os.environ.get("WANDB_API_KEY") or settings.identity_token_file:
-        return True
-    server = urlparse(settings.base_url).netloc  # as `wandb login` writes it: with the port
-    servers = [server, *(["api.wandb.ai"] if server == "api.forge.coreweave.com" else [])]  # its name until wandb 0.30
-    try:
-        known = netrc.netrc(os.path.expanduser(os.environ.get("NETRC", "~/.netrc")))
-    except (OSError, netrc.NetrcParseError):
-        return False
-    return any(known.authenticators(server) for server in servers)
-
-
 def _parts(run_dir: Path) -> set[Path]:
     """W&B's folders of this run: one for each time that it was started."""
     return {path for path in run_dir.glob("wandb/*run-*-*") if not path.is_symlink()}
-
-
-def _tear_down() -> None:
-    """End W&B's own process and forget its settings, so that the next start is like the first of this process."""
-    import wandb
-
-    with contextlib.suppress(Exception, SystemExit):
-        wandb.teardown()
-    os.environ.pop("WANDB_SERVICE", None)  # the process's address, left where it did not answer
-
-
-def _service() -> subprocess.Popen[bytes] | None:
-    """W&B's own process, where it belongs to this one; there is no public way to it."""
-    import wandb
-
-    session: Any = wandb.setup()
-    try:
-        process: subprocess.Popen[bytes] = session._connection._proc._process
-    except AttributeError:
-        return None
-    return process
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 def _say_offline(reason: str, run_dir: Path) -> None:

@@ -1,12 +1,15 @@
 """A W&B server for tests, on this machine's loopback: as much of its two protocols (GraphQL, and the stream of files)
-as the client speaks for runs, their resumption, `wandb sync`, artifacts and `wandb agent`. What arrives is kept as the
-real server shows it: one entry for each run, its history at the offsets that the client names.
+as the client speaks for runs, their resumption, `wandb sync`, artifacts, `wandb sweep`, `wandb agent` and reports. What
+arrives is kept as the real server shows it: one entry for each run, its history at the offsets that the client
+names.
 
-Each request is kept too; `hang` lets every later request wait, as a network does that swallows packets.
+Each request is kept too; `hang` lets every later request wait, as a network does that swallows packets; `reject`
+refuses every key.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import threading
@@ -14,6 +17,9 @@ import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import unquote
+
+import yaml
 
 KEY = "k" * 40
 ENTITY = "tester"
@@ -59,8 +65,11 @@ class FakeWandb:
         self.uploads: dict[str, bytes] = {}
         self.agent_jobs: list[dict[str, Any]] = []  # what agents are still told to run
         self.sweep_command: list[str] = []
+        self.sweep: dict[str, Any] = {}  # what `wandb sweep` sent last
+        self.reports: list[dict[str, Any]] = []
         self._released = threading.Event()
         self._released.set()
+        self._rejecting = False
         server = self
 
         class Handler(_Handler):
@@ -89,6 +98,10 @@ class FakeWandb:
         """Requests are accepted and never answered from now on."""
         self._released.clear()
 
+    def reject(self) -> None:
+        """Every later request is of nobody it knows."""
+        self._rejecting = True
+
     def answer_again(self) -> None:
         """Later requests are answered; those that waited are dropped."""
         self._released.set()
@@ -116,6 +129,22 @@ class FakeWandb:
                 teams: dict[str, Any] = {"edges": []}
                 person = {"id": "v", "entity": ENTITY, "username": ENTITY, "email": "", "flags": "{}", "teams": teams}
                 return {"viewer": person, "serverInfo": {}}
+            case "GetDefaultEntity":
+                return {"viewer": {"id": "v", "entity": ENTITY}}
+            case "GetProjects":
+                edges = [{"cursor": "c", "node": _project(name)} for name in sorted(self.projects())]
+                return {"models": {"pageInfo": _last_page("c"), "edges": edges}}
+            case "ProjectInternalId":
+                name = variables["projectName"]
+                return {"project": {"id": "p", "internalId": f"number-{name}"} if name in self.projects() else None}
+            case "Runs":
+                return {"project": self._runs_of(variables)}
+            case "upsertView":
+                return {"upsertView": {"inserted": True, "view": self._save(variables)}}
+            case "UpsertSweep":
+                self._take_sweep(yaml.safe_load(variables["config"]))
+                project = {"id": "p", "name": variables["projectName"], "entity": {"id": "e", "name": ENTITY}}
+                return {"upsertSweep": {"sweep": {"name": "s1", "project": project}, "configValidationWarnings": []}}
             case "ServerFeaturesQuery":
                 return {"serverInfo": {"features": []}}
             case "RunResumeStatus":
@@ -152,11 +181,47 @@ class FakeWandb:
             case "CreateAgent":
                 return {"createAgent": {"agent": {"id": "agent"}}}
             case "Heartbeat":
-                commands = [self.agent_jobs.pop(0)] if self.agent_jobs else []
+                commands, self.agent_jobs = self.agent_jobs, []
                 return {"agentHeartbeat": {"agent": {"id": "agent"}, "commands": json.dumps(commands)}}
             case "SweepWithRuns":
                 return {"project": {"sweep": _sweep(variables["sweep"], self.sweep_command)}}
         return {}
+
+    def projects(self) -> set[str]:
+        return {run.project for run in self.runs.values()}
+
+    def _runs_of(self, variables: dict[str, Any]) -> dict[str, Any] | None:
+        """A project's runs, filtered by their group alone."""
+        if variables["project"] not in self.projects():
+            return None
+        wanted = json.loads(variables["filters"])
+        assert wanted.keys() <= {"group"}
+        runs = [
+            run
+            for run in self.runs.values()
+            if run.project == variables["project"] and wanted.get("group") in (None, run.last("groupName"))
+        ]
+        shown = runs[: variables["perPage"]]
+        edges = [{"cursor": run.name, "node": _node(run)} for run in shown]
+        page = {"endCursor": shown[-1].name if shown else None, "hasNextPage": len(runs) > len(shown)}
+        runs_of = {"edges": edges, "pageInfo": page}
+        return {"internalId": "1", "runCount": len(runs), "readOnly": False, "runs": runs_of}
+
+    def _save(self, variables: dict[str, Any]) -> dict[str, Any]:
+        self.reports.append({**variables, "spec": json.loads(variables["spec"])})
+        project = {"id": "p", "name": variables["projectName"], "entityName": variables["entityName"]}
+        given = {name: variables[name] for name in ("type", "name", "displayName", "description", "spec")}
+        return {**given, "id": "Vmlldzox", "project": project, "updatedAt": "2024-01-01T00:00:00"}
+
+    def _take_sweep(self, config: dict[str, Any]) -> None:
+        """A grid, as the server walks it: a job for each point, its values as JSON carries them."""
+        self.sweep = config
+        self.sweep_command = config["command"]
+        parameters = {name: one["values"] for name, one in config["parameters"].items()}
+        for number, values in enumerate(itertools.product(*parameters.values())):
+            arguments = {name: {"value": value} for name, value in zip(parameters, values, strict=True)}
+            job = {"type": "run", "run_id": f"job{number}", "program": config.get("program"), "args": arguments}
+            self.agent_jobs.append({**json.loads(json.dumps(job)), "logs": []})
 
     def _run(self, name: str, project: str) -> Run:
         return self.runs.setdefault(name, Run(name, project))
@@ -217,6 +282,32 @@ class FakeWandb:
             run.exit_code = document.get("exitcode")
 
 
+def _last_page(cursor: str) -> dict[str, Any]:
+    return {"__typename": "PageInfo", "endCursor": cursor, "hasNextPage": False}
+
+
+def _project(name: str) -> dict[str, Any]:
+    created = "2024-01-01T00:00:00"
+    known = {"id": "p", "name": name, "entityName": ENTITY, "createdAt": created, "isBenchmark": False, "user": None}
+    return {"__typename": "Project", **known}
+
+
+def _node(run: Run) -> dict[str, Any]:
+    """A run in a list."""
+    return {
+        "projectId": "1",
+        "id": f"id-{run.name}",
+        "name": run.name,
+        "displayName": run.last("displayName"),
+        "group": run.last("groupName"),
+        "jobType": run.last("jobType"),
+        "tags": run.last("tags") or [],
+        "state": "finished",
+        "createdAt": "2024-01-01T00:00:00",
+        "user": {"name": ENTITY, "username": ENTITY},
+    }
+
+
 def _sweep(name: str, command: list[str]) -> dict[str, Any]:
     config = f"method: grid\ncommand: {json.dumps(command)}\nparameters:\n  seed:\n    values: [2]\n"
     return {
@@ -259,13 +350,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _body(self) -> bytes:
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
-    def _answer(self, document: Any) -> None:
+    def _answer(self, document: Any, status: int = 200) -> None:
         if not self.fake._released.is_set():
             self.fake._released.wait()
             self.close_connection = True
             return
         body = json.dumps(document).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -278,7 +369,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         body = self._body()
         self.fake.requests.append((f"PUT {self.path}", len(body)))
-        self.fake.uploads[self.path.removeprefix("/store/")] = body
+        self.fake.uploads[unquote(self.path).removeprefix("/store/")] = body
         self._answer({})
 
     def do_POST(self) -> None:
@@ -290,6 +381,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/graphql":
             name = body.get("operationName") or _operation(body["query"])
             variables = body.get("variables") or {}
+            if self.fake._rejecting:
+                self._answer({"errors": [{"message": "permission denied"}]}, status=401)
+                return
             self.fake.requests.append((name, variables))
             self._answer({"data": self.fake.graphql(name, variables)})
             return
@@ -301,4 +395,5 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _operation(query: str) -> str:
-    return query.replace("(", " ").replace("{", " ").split()[1]
+    words = query.replace("(", " ").replace("{", " ").split()
+    return next(after for word, after in itertools.pairwise(words) if word in ("query", "mutation"))

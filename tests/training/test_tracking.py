@@ -10,11 +10,10 @@ import json
 import os
 import pty
 import signal
-import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -27,9 +26,11 @@ from rpr.config import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.errors import RunError
 from rpr.results.record import read_record
-from rpr.runs import runtime
-from rpr.training import fit, tracking
+from rpr.training import fit, tracking, tracking_names, wandb_client
 from tests.training.fake_wandb import KEY, FakeWandb
+from tests.training.wandb_files import read_back, told
+
+pytestmark = pytest.mark.usefixtures("wandb_home")
 
 RECIPE = (
     "optim.max_steps=25",  # a line of metrics.jsonl is written every 25 steps
@@ -46,101 +47,9 @@ RECIPE = (
 
 FLAT = {
     "k": 3, "keys": True, "values": True, "absolute": "none", "tables": "per_head", "position_name": "relative",
-    "model_name": "tiny", "data_name": "synthetic", "seed": 1, "sweep": "table2", "run_id": None,
+    "variant": "relative, k = 3", "model_name": "tiny", "data_name": "synthetic", "seed": 1, "sweep": "table2",
+    "run_id": None,
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """No key, no cache and no settings of the person who runs the tests; process-wide settings left alone."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    (tmp_path / "home").mkdir()
-    monkeypatch.delenv("NETRC", raising=False)
-    for name in ("CACHE", "DATA", "CONFIG"):
-        monkeypatch.setenv(f"WANDB_{name}_DIR", str(tmp_path / "home" / name))
-    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
-    monkeypatch.setattr(runtime, "set_up", lambda hardware: None)
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    yield
-    wandb.teardown()
-    assert not list((tmp_path / "here").iterdir())  # nothing beside the run's folder
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWandb]:
-    """A server, and an environment in which W&B finds it and a key."""
-    with FakeWandb() as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        yield server
-
-
-def records(path: Path) -> Iterator[Any]:
-    """The records of a .wandb file: a 7-byte header, then LevelDB's log format in blocks of 32 KiB."""
-    from wandb.proto import wandb_internal_pb2
-
-    data, position, part = path.read_bytes(), 7, b""
-    assert data[:4] in (b":W&B", b"")
-    while position + 7 <= len(data):
-        left = 32768 - position % 32768
-        if left < 7:
-            position += left
-            continue
-        _, length, kind = struct.unpack("<IHB", data[position : position + 7])
-        if kind == 0:
-            position += left
-            continue
-        body = data[position + 7 : position + 7 + length]
-        position += 7 + length
-        if len(body) < length:  # still being written
-            return
-        part = body if kind in (1, 2) else part + body
-        if kind in (1, 4):
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(part)
-            yield record
-
-
-def key(item: Any) -> str:
-    return item.key or ".".join(item.nested_key)
-
-
-def read_back(run_dir: Path, pattern: str = "offline-run-*") -> dict[str, Any]:
-    """The one run below the folder: identity, configuration, history rows, summary, exit code (None: never ended)."""
-    (path,) = (path for path in run_dir.glob(f"wandb/{pattern}/run-*.wandb") if not path.parent.is_symlink())
-    found: dict[str, Any] = {"config": {}, "history": [], "summary": {}, "exit": None, "axes": {}, "artifacts": {}}
-    for record in records(path):
-        match record.WhichOneof("record_type"):
-            case "run":
-                found["run"] = record.run
-                found["config"] |= {key(i): json.loads(i.value_json) for i in record.run.config.update}
-            case "config":
-                found["config"] |= {key(i): json.loads(i.value_json) for i in record.config.update}
-            case "history":
-                found["history"].append({key(i): json.loads(i.value_json) for i in record.history.item})
-            case "summary":
-                found["summary"] |= {key(i): json.loads(i.value_json) for i in record.summary.update}
-            case "metric":
-                found["axes"][record.metric.name or record.metric.glob_name] = record.metric.step_metric
-            case "request" if record.request.HasField("log_artifact"):
-                found["artifacts"] |= files_of(record.request.log_artifact.artifact)
-            case "artifact":
-                found["artifacts"] |= files_of(record.artifact)
-            case "exit":
-                found["exit"] = record.exit.exit_code
-    return found
-
-
-def files_of(artifact: Any) -> dict[str, dict[str, str]]:
-    """The artifact's name, with where each of its files lies."""
-    return {artifact.name: {entry.path: entry.local_path for entry in artifact.manifest.contents}}
-
-
-def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Our own lines on stderr about W&B."""
-    lines = capsys.readouterr().err.splitlines()
-    return [line.removeprefix("rpr-cli: W&B: ") for line in lines if line.startswith("rpr-cli: W&B: ")]
 
 
 def row(step: int) -> dict[str, float]:
@@ -192,19 +101,22 @@ def test_a_run_without_a_key_is_kept_offline_and_complete(
     # The summary's BLEU is the record's.
     assert record.scores
     for score in record.scores:
-        assert found["summary"][f"{score.split}/{score.metric}"] == score.score
+        assert found["summary"][tracking_names.score_name(score.split, score.metric)] == score.score
     assert found["exit"] == 0
     # Every number of metrics.jsonl at its step, which is the run's own step and the axis of every chart.
-    assert found["axes"] == {"trainer/global_step": "", "*": "trainer/global_step"}
+    step = "trainer/global_step"
+    assert found["axes"] == {step: "", "*": step, "validation/loss": step, "validation/bleu": step, "k": ""}
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     written = {(line["step"], name, line[name]) for line in rows for name in line.keys() - {"step", "time"}}
+    metrics = {name for _, name, _ in written}
     mirrored = {
         (line["trainer/global_step"], name, line[name])
         for line in found["history"]
         for name in line
-        if not name.startswith("_") and name != "trainer/global_step"
+        if not name.startswith("_") and name != "trainer/global_step" and name in metrics
     }
-    assert mirrored == written and {"train/loss", "validation/loss", "validation/bleu"} <= {n for _, n, _ in written}
+    assert mirrored == written and {"train/loss", *tracking_names.BEST, tracking_names.STEPS_PER_SECOND} <= metrics
+    assert tracking_names.STEPS_PER_SECOND in found["summary"]
     assert [line["_step"] for line in found["history"]] == [line["trainer/global_step"] for line in found["history"]]
 
 
@@ -355,7 +267,7 @@ def test_no_logger_leaves_nothing(tiny_config: Callable[..., TrainConfig], tmp_p
     "how", ["variable", "netrc", "default_host", "other_host", "settings_host", "token", "damaged"]
 )
 def test_where_a_key_is_looked_for(how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert not tracking._has_key(wandb.setup().settings)
+    assert not wandb_client.has_key(wandb.setup().settings)
     wandb.teardown()
     host = "api.wandb.ai"
     if how == "variable":
@@ -375,7 +287,7 @@ def test_where_a_key_is_looked_for(how: str, monkeypatch: pytest.MonkeyPatch, tm
         text = "machine" if how == "damaged" else f"machine {host} login user password {'x' * 40}\n"
         (tmp_path / "home" / ".netrc").write_text(text)
         (tmp_path / "home" / ".netrc").chmod(0o600)
-    assert tracking._has_key(wandb.setup().settings) == (how != "damaged")
+    assert wandb_client.has_key(wandb.setup().settings) == (how != "damaged")
 
 
 def test_without_a_key_no_question_is_asked_on_a_terminal(

@@ -1,0 +1,16 @@
+"""rpr-cli dashboard: a saved report in Weights & Biases; prints its address."""
+
+from __future__ import annotations
+
+from rpr.command_config import DashboardConfig
+
+
+def run(config: DashboardConfig) -> None:
+    """Save the report of the project's runs, or of one sweep's.
+
+    Raises:
+        ConfigError: as `rpr.training.dashboard.create`.
+    """
+    from rpr.training import dashboard
+
+    print(dashboard.create(config.sweep, config.title, config.logger))

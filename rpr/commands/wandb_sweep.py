@@ -1,0 +1,93 @@
+"""A sweep as a file for `wandb sweep`: agents of Weights & Biases then run its jobs, on as many machines as like."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+PROGRAM = ("rpr-cli", "train")
+GIVEN = "${args_no_hyphens}"  # an agent puts each parameter here as a word of its own, name=value
+JOB = "job"  # the parameter that names whole jobs where they are no grid
+NAME = re.compile(r"[A-Za-z_][\w.]*")  # settings that can be parameters; not Hydra's +key, ~key and group@package
+# Its first word is job='...', the others belong to every job. The text of a job was quoted for a shell, so that one
+# takes it apart again; exec, so that the agent's signals reach rpr-cli itself.
+SPLIT = f'{JOB}="${{1#{JOB}=}}"; shift; eval "exec {shlex.join(PROGRAM)} \\"\\$@\\" ${JOB}"'
+
+
+def wandb_sweep(jobs: Sequence[Sequence[str]], name: str, description: str, project: str) -> str:
+    """The YAML text of a W&B sweep in which each run is one of the jobs, and none is a multirun.
+
+    Jobs that are the full product of some settings' values become a grid over these settings; others a grid over one
+    parameter, `job`, whose values are their overrides. What all jobs have in common stands in the command. Values are
+    the words of the command line, so that null stays null; numbers are numbers, so that W&B orders them.
+
+    Args:
+        jobs: the overrides of each job (at least one), as `rpr-cli train` takes them.
+        project: where the sweep and its runs stand.
+    """
+    assert jobs, "a sweep has a job"
+    varying = None if any(_order_counts(job) for job in jobs) else _product(jobs)
+    if varying is None:
+        parameters, command = _whole_jobs(jobs)
+    else:
+        parameters = {key: [_number(value) for value in values] for key, values in varying.items()}
+        command = [*PROGRAM, GIVEN, *(word for word in jobs[0] if _key(word) not in varying)]
+    document = {
+        "program": PROGRAM[0],
+        "project": project,
+        "name": name,
+        "description": description,
+        "method": "grid",
+        "command": command,
+        "parameters": {key: {"values": values} for key, values in parameters.items()},
+    }
+    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=math.inf)
+    return text
+
+
+def _product(jobs: Sequence[Sequence[str]]) -> dict[str, list[str]] | None:
+    """The values of each setting that varies, if the jobs are their full product; None if not, or if nothing varies."""
+    pairs = [{_key(word): word.partition("=")[2] for word in job} for job in jobs]
+    if any(pair.keys() != pairs[0].keys() for pair in pairs):
+        return None
+    values = {key: list(dict.fromkeys(pair[key] for pair in pairs)) for key in pairs[0]}
+    varying = {key: found for key, found in values.items() if len(found) > 1}
+    if not varying or not all(NAME.fullmatch(key) for key in varying):
+        return None
+    distinct = {tuple(pair[key] for key in varying) for pair in pairs}
+    return varying if len(distinct) == math.prod(len(found) for found in varying.values()) else None
+
+
+def _whole_jobs(jobs: Sequence[Sequence[str]]) -> tuple[dict[str, list[Any]], list[str]]:
+    """One parameter, a value for each job: what it has beyond the overrides that all of them have."""
+    common = [word for word in jobs[0] if len(jobs) > 1 and all(word in job for job in jobs)]
+    if any(_order_counts(job) for job in jobs):
+        common = []
+    own = dict.fromkeys(shlex.join(word for word in job if word not in common) for job in jobs)
+    return {JOB: list(own)}, ["sh", "-c", SPLIT, PROGRAM[0], GIVEN, *common]
+
+
+def _order_counts(job: Sequence[str]) -> bool:
+    """Whether the order of its overrides may count: a setting is there twice, or a whole section is set at once."""
+    return len({_key(word) for word in job}) < len(job) or any(word.partition("=")[2].startswith("{") for word in job)
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0]
+
+
+def _number(value: str) -> int | float | str:
+    """The number that a word is, where it is written as Python, and so the agent, writes it; else the word."""
+    for kind in (int, float):
+        try:
+            number = kind(value)
+        except ValueError:
+            continue
+        if math.isfinite(number) and str(number) == value:
+            return number
+    return value

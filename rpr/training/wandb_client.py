@@ -1,0 +1,49 @@
+"""W&B's client library from outside: whether it would find a key, its own process, its end, and what its errors say."""
+
+from __future__ import annotations
+
+import contextlib
+import netrc
+import os
+import subprocess
+from typing import Any
+from urllib.parse import urlparse
+
+
+def has_key(settings: Any) -> bool:
+    """Whether W&B would find a key. Asked before it starts, since on a terminal it would wait at a prompt for ever."""
+    if os.environ.get("WANDB_API_KEY") or settings.identity_token_file:
+        return True
+    server = urlparse(settings.base_url).netloc  # as `wandb login` writes it: with the port
+    servers = [server, *(["api.wandb.ai"] if server == "api.forge.coreweave.com" else [])]  # its name until wandb 0.30
+    try:
+        known = netrc.netrc(os.path.expanduser(os.environ.get("NETRC", "~/.netrc")))
+    except (OSError, netrc.NetrcParseError):
+        return False
+    return any(known.authenticators(server) for server in servers)
+
+
+def tear_down() -> None:
+    """End W&B's own process and forget its settings, so that the next start is like the first of this process."""
+    import wandb
+
+    with contextlib.suppress(Exception, SystemExit):
+        wandb.teardown()
+    os.environ.pop("WANDB_SERVICE", None)  # the process's address, left where it did not answer
+
+
+def service() -> subprocess.Popen[bytes] | None:
+    """W&B's own process, where it belongs to this one; there is no public way to it."""
+    import wandb
+
+    session: Any = wandb.setup()
+    try:
+        process: subprocess.Popen[bytes] = session._connection._proc._process
+    except AttributeError:
+        return None
+    return process
+
+
+def first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
