@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from rpr.config import DataConfig, HardwareConfig, ModelConfig, OptimConfig, Section
+from rpr.config import DataConfig, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig, Section
 
 
 class EvaluateConfig(Section):
@@ -103,6 +103,41 @@ class CompareConfig(Section):
         return self
 
 
+class RerunConfig(Section):
+    """rpr-cli rerun; None is "as the record has it"."""
+
+    run: str
+    data_path: str | None
+    cache_dir: str | None
+    strict: bool
+    runs_dir: str
+
+
+class DiffConfig(Section):
+    """rpr-cli diff: two runs, each a folder or the file of a record."""
+
+    runs: tuple[str, ...]
+    format: Literal["table", "json"]
+    runs_dir: str
+
+    @model_validator(mode="after")
+    def two_runs(self) -> DiffConfig:
+        if len(self.runs) != 2:
+            raise ValueError(
+                f"runs: {len(self.runs)} are given; a difference is between two: rpr-cli diff runs/A runs/B"
+            )
+        return self
+
+
+class DashboardConfig(Section):
+    """rpr-cli dashboard: a saved W&B report of a project's runs, or of one sweep's."""
+
+    sweep: str | None
+    title: str | None
+    logger: LoggerConfig
+    runs_dir: str
+
+
 class VerifyConfig(Section):
     """rpr-cli verify."""
 
@@ -137,6 +172,7 @@ class ReportConfig(Section):
     out_dir: str
     title: str | None
     format: Literal["table", "json"]
+    results: str | None
     run: str | None
     average: PositiveInt | None
     validation_sentences: PositiveInt
@@ -150,6 +186,11 @@ class ReportConfig(Section):
             raise ValueError(
                 f"run and sweep: {self.run} and {self.sweep} are both given; a report is of one run's positions or of "
                 "a sweep's records: leave one of them out"
+            )
+        if self.results is not None and (self.sweep or self.run) is not None:
+            raise ValueError(
+                f"results: {self.results} is a page of all records under runs_dir; leave out "
+                f"{'sweep' if self.sweep is not None else 'run'}"
             )
         return self
 

@@ -36,6 +36,8 @@ BEFORE_THE_SETTING: Mapping[str, Any] = {
     "evaluation.bootstrap_samples": 1000,
     "evaluation.length_buckets": [10, 20, 30, 40, 60, 80],
 }
+# The same for a setting whose default of today is what was done before: it has always counted in a run's id.
+READ_AS: Mapping[str, Any] = {"hardware.attention": "auto"}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -303,7 +305,7 @@ def of_a_record(settings: Mapping[str, Any]) -> TrainConfig:
         ConfigError: as `validated`.
     """
     whole = {name: dict(part) if isinstance(part, Mapping) else part for name, part in settings.items()}
-    for key, earlier in BEFORE_THE_SETTING.items():
+    for key, earlier in {**BEFORE_THE_SETTING, **READ_AS}.items():
         section, _, name = key.partition(".")
         if isinstance(whole.get(section), dict):
             whole[section].setdefault(name, earlier)

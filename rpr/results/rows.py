@@ -204,6 +204,6 @@ def summarise(values: Sequence[float]) -> Cell:
 
 
 def one_per_seed(records: Sequence[Record]) -> list[Record]:
-    """The newest record of each seed, by ascending seed."""
-    newest = {record.seed: record for record in sorted(records, key=lambda record: record.started)}
+    """The newest record of each seed, an original before a rerun of it, by ascending seed."""
+    newest = {record.seed: record for record in sorted(records, key=lambda run: (not run.is_rerun, run.started))}
     return [newest[seed] for seed in sorted(newest)]

@@ -11,6 +11,7 @@ import pytest
 
 from rpr.errors import RecordError
 from rpr.results.record import find_records, read_metrics, read_record, replace_file, write_record
+from rpr.results.rows import one_per_seed
 
 
 def test_a_record_is_read_back_equal(tmp_path, make):
@@ -212,3 +213,16 @@ def test_importing_the_room_is_light():
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_rerun_counts_only_where_its_original_has_no_result(tmp_path, make):
+    original = make(started="2026-01-01")
+    again = make(started="2026-02-01").model_copy(update={"command": "rpr-cli rerun runs/a"})
+    assert original.run_id == again.run_id and again.is_rerun and not original.is_rerun
+    write_record(tmp_path / "a" / "record.json", original)
+    write_record(tmp_path / "b" / "record.json", again)
+    assert [path.parent.name for path, _ in find_records(tmp_path).records] == ["a"]
+    write_record(tmp_path / "a" / "record.json", make(status="failed", started="2026-01-01"))
+    assert [path.parent.name for path, _ in find_records(tmp_path).records] == ["b"]
+    other = again.model_copy(update={"run_id": "another"})  # of an old record, read by today's rule
+    assert one_per_seed([original, other]) == one_per_seed([other, original]) == [original]

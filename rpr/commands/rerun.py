@@ -1,0 +1,189 @@
+"""rpr-cli rerun: a run again from its record, into a folder of its own, and whether it came out the same."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+from rpr.command_config import RerunConfig
+from rpr.commands import train
+from rpr.commands.diff import lines_of, metrics_beside, read_given
+from rpr.config import HardwareConfig, TrainConfig, of_a_record
+from rpr.data.cache import cache_key
+from rpr.errors import ConfigError, DataError, RecordError
+from rpr.results import provenance
+from rpr.results.difference import Difference, difference
+from rpr.results.record import RECORD_NAME, Git, Record, read_record
+from rpr.runs import runtime
+
+NAMES = ("record", "rerun")
+_THREADS = re.compile(r"(?P<before>.*?)(?P<threads>\d+) threads? of (?P<processor>.*)")
+
+
+def run(config: RerunConfig) -> None:
+    """Trains and scores again what the record says, then prints how the two results compare.
+
+    What is not as the record says (commit, versions, machine, corpus) is told on stderr before any work. With
+    `strict` it is refused instead, and results that are not the same end the command with 1.
+    """
+    path, record = read_given(config.run)
+    typed = _configuration(config, path, record)
+    if runtime.is_rank():
+        raise ConfigError("rerun: torchrun started it; start it once, alone: it starts the run's processes itself")
+    runtime.check_devices(typed.hardware)
+    if record.outcome is not None:
+        if config.strict:
+            raise RecordError(
+                f"{path}: {record.outcome}; strict=true needs the record of a finished run, since machine, corpus and "
+                "scores are written at its end: leave strict out"
+            )
+        print(f"rpr-cli: {path}: {record.outcome}; it has no results to compare with", file=sys.stderr)
+    _tell_what_is_other(config, path, record, typed)
+    run_dir = _folder(config, path, record, typed)
+    run_dir = train.run(typed, command=_command(config), run_dir=run_dir)
+    if record.outcome is not None:
+        return
+    again = read_record(run_dir / RECORD_NAME)
+    found = difference(record, again, metrics_beside(path), metrics_beside(run_dir / RECORD_NAME))
+    print("\n".join(["", *_outcome(found)]))
+    if config.strict and not found.reproduced:
+        print(f"rpr-cli: {run_dir.name}: its results are not those of {path}", file=sys.stderr)
+        raise SystemExit(1)
+
+
+def _configuration(config: RerunConfig, path: Path, record: Record) -> TrainConfig:
+    """The record's, with the folders of this command; of no sweep, and without W&B, where it would write into the
+    run that it repeats: both have one id.
+    """
+    try:
+        typed = of_a_record(record.config)
+    except ConfigError as error:
+        raise RecordError(
+            f"{path}: this rpr cannot run its configuration ({error}); use the rpr that wrote it"
+        ) from None
+    given = {"path": config.data_path, "cache_dir": config.cache_dir}
+    if config.data_path is not None and typed.data.synthetic is not None:
+        raise ConfigError("data_path: the record's corpus is generated, not read; leave data_path out")
+    changes = {
+        "data": typed.data.model_copy(update={key: value for key, value in given.items() if value is not None}),
+        "logger": typed.logger.model_copy(update={"mode": "none"}),
+        "sweep": None,
+        "runs_dir": config.runs_dir,
+    }
+    return typed.model_copy(update=changes)
+
+
+def _command(config: RerunConfig) -> str:
+    given = {"data_path": config.data_path, "cache_dir": config.cache_dir, "runs_dir": config.runs_dir}
+    settings = [f"{key}={value}" for key, value in given.items() if value is not None]
+    return shlex.join(["rpr-cli", "rerun", config.run, *settings, *(["strict=true"] if config.strict else [])])
+
+
+def _folder(config: RerunConfig, path: Path, record: Record, typed: TrainConfig) -> Path:
+    """That of an unfinished rerun of the same record, to go on with; else the first that holds no record."""
+    stem = f"{record.name}-{record.run_id}-rerun"
+    for number in count(1):
+        folder = Path(config.runs_dir).absolute() / f"{stem}{number}"
+        if not (folder / RECORD_NAME).exists():
+            break
+        found = read_record(folder / RECORD_NAME)
+        itself = path.resolve() == (folder / RECORD_NAME).resolve()
+        unlike = config.strict and (found.git, found.versions) != (provenance.git_state(), provenance.versions())
+        if found.status != "finished" and found.run_id == typed.run_id and not itself and not unlike:
+            print(f"rpr-cli: {folder.name}: an unfinished rerun of this record; it goes on", file=sys.stderr)
+            break
+    return folder
+
+
+def _tell_what_is_other(config: RerunConfig, path: Path, record: Record, typed: TrainConfig) -> None:
+    """One line on stderr for each thing that is not as the record says.
+
+    Raises:
+        RecordError: there are such things, and `strict` is asked for.
+        DataError: the corpus cannot be read.
+    """
+    found = [
+        *_of_the_checkout(record.git, provenance.git_state()),
+        *_of_versions(record.versions, provenance.versions()),
+    ]
+    if record.status == "finished":
+        found += _of_the_machine(record.device, _device(typed.hardware), typed.hardware.threads)
+    found += _of_the_corpus(record, _corpus_key(typed))
+    if config.strict and found:
+        raise RecordError(f"{path}: strict=true, and not as recorded: {'; '.join(found)}")
+    for line in found:
+        print(f"rpr-cli: not as recorded: {line}", file=sys.stderr)
+
+
+def _of_the_checkout(recorded: Git, here: Git) -> Iterator[str]:
+    if recorded.commit != here.commit:
+        commits = [git.commit[:12] if git.commit else "none (no checkout)" for git in (recorded, here)]
+        yield f"commit: {commits[0]} in the record, {commits[1]} here"
+    if recorded.dirty:
+        yield "commit: the recorded checkout had changes that no commit holds"
+    if here.dirty:
+        yield "commit: this checkout has changes that no commit holds"
+
+
+def _of_versions(recorded: dict[str, str], here: dict[str, str]) -> Iterator[str]:
+    for name in dict.fromkeys([*recorded, *here]):
+        if recorded.get(name) != here.get(name):
+            there = f"{recorded[name]} in the record" if name in recorded else "not recorded"
+            yield f"{name}: {there}, {here.get(name, 'not installed')} here"
+
+
+def _of_the_machine(recorded: str, here: str, threads: int | None) -> Iterator[str]:
+    """Threads and processor apart, where both descriptions name them."""
+    one, other = _THREADS.fullmatch(recorded), _THREADS.fullmatch(here)
+    if one is None or other is None or one["before"] != other["before"]:
+        if recorded != here:
+            yield f"device: {recorded} in the record, {here} here"
+        return
+    if one["threads"] != other["threads"]:
+        remedy = "" if threads is not None else f"; OMP_NUM_THREADS={one['threads']} gives as many"
+        yield f"threads: {one['threads']} in the record, {other['threads']} here{remedy}"
+    if one["processor"] != other["processor"]:
+        yield f"device: {one['processor']} in the record, {other['processor']} here"
+
+
+def _device(hardware: HardwareConfig) -> str:
+    """What the rerun's record will say; of several processes each has one thread where nothing else is said."""
+    if hardware.num_ranks > 1 and hardware.threads is None:
+        hardware = hardware.model_copy(update={"threads": int(os.environ.get("OMP_NUM_THREADS", "1"))})
+    return runtime.device_name(hardware)
+
+
+def _of_the_corpus(record: Record, key: str) -> Iterator[str]:
+    if record.data is not None and record.data.key != key:
+        keys = f"key {record.data.key[:12]} in the record, {key[:12]} here"
+        yield f"data: the corpus is another one, or would be prepared otherwise ({keys})"
+
+
+def _corpus_key(typed: TrainConfig) -> str:
+    """The key of the corpus as it is now, found without preparing it.
+
+    Raises:
+        DataError: it is not there, or cannot be read.
+    """
+    try:
+        return cache_key(typed.data)
+    except DataError as error:
+        if typed.data.path is None:
+            raise
+        raise DataError(f"{error}; if the corpus lies elsewhere now, say where: data_path=...") from None
+
+
+def _outcome(found: Difference) -> list[str]:
+    """One line on whether the results are the same, and what is not."""
+    speed = next((one for one in found.figures if one.name == "steps_per_second" and one.ratio is not None), None)
+    pace = [f"steps/s: {speed.first:.3f} and {speed.second:.3f}, {speed.ratio:.3f} times the record's"] if speed else []
+    if found.reproduced:
+        logged = sum(curve.equal for curve in found.curves)
+        also = f", and {logged} logged losses" if logged else ""
+        return [f"The same to the last bit: {len(found.scores)} scores, training and validation loss{also}.", *pace]
+    return ["Not the same:", *lines_of(found, NAMES)]
