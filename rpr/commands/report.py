@@ -8,8 +8,10 @@ from pathlib import Path
 
 from rpr.command_config import ReportConfig
 from rpr.errors import RecordError
-from rpr.results.record import find_records
+from rpr.results.paper_speed import find_benches
+from rpr.results.record import find_records, replace_file
 from rpr.results.report import build_report
+from rpr.results.summary import results_markdown
 
 
 def run(config: ReportConfig) -> None:
@@ -26,10 +28,22 @@ def run(config: ReportConfig) -> None:
     found = find_records(root, config.sweep)
     name = config.sweep or "all"
     title = config.title or (f"Sweep {config.sweep}" if config.sweep else "All runs")
-    report = build_report(found.records, Path(config.out_dir) / name, title, found.problems)
+    benches, problems = find_benches(root) if config.sweep is None else ([], [])  # they belong to no sweep
+    problems = [*found.problems, *problems]
+    report = build_report(found.records, Path(config.out_dir) / name, title, problems, benches=benches)
+    written = [path for path in report.files if path.suffix in (".html", ".svg", ".md")]
+    if config.results is not None:
+        written.append(Path(config.results))
+        _write(written[-1], results_markdown(root, written[-1].parent))
     if config.format == "json":
         print(json.dumps(report.document, indent=2, ensure_ascii=False))
         return
     print(report.text)
-    pages = [path for path in report.files if path.suffix in (".html", ".svg", ".md")]
-    print("\n".join(f"written: {path}" for path in pages), file=sys.stderr)
+    print("\n".join(f"written: {path}" for path in written), file=sys.stderr)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        replace_file(path, text)
+    except OSError as error:
+        raise RecordError(f"results: {path} cannot be written ({error}); name another file") from None

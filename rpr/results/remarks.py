@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rpr.results import paper
 from rpr.results.record import Record
 from rpr.results.rows import HEADLINE_METRIC, METRIC_NAMES, SHARING, Cell, Column, Position
 from rpr.results.scores import Score
+
+# How many pairs of sentences the corpora of the paper have; `paper.TRAIN_PAIRS` is how the paper words it.
+_PAIRS: dict[paper.Pair, int] = {"en_de": 4_500_000, "en_fr": 36_000_000}
 
 
 def paper_figure(position: Position, record: Record) -> tuple[Cell, str | None]:
@@ -41,23 +45,74 @@ def paper_figure(position: Position, record: Record) -> tuple[Cell, str | None]:
     return Cell(None, reason="not in the paper"), None
 
 
-def differences(records: Sequence[Record]) -> tuple[str, ...]:
-    """How the runs of one table differ from the paper's Tables 2 and 3 (WMT14 EN-DE, newstest2013), one line each."""
-    record = records[0]
-    found = [f"data: {_corpus(records)}; the paper: WMT 2014 EN-DE, {paper.TRAIN_PAIRS['en_de']} pairs"]
-    base = paper.MODELS["base"]
+@dataclass(frozen=True)
+class Difference:
+    """One way in which runs differ from the paper's: a word for a table's cell, the whole for below it.
+
+    `smaller`: the run had less of it (data, model, steps).
+    """
+
+    word: str
+    text: str
+    smaller: bool = False
+
+
+def protocol_differences(
+    records: Sequence[Record], size: paper.Size = "base", pair: paper.Pair = "en_de"
+) -> tuple[Difference, ...]:
+    """How the training of runs on one corpus differs from the paper's model of this size for this pair of languages."""
+    record, printed = records[0], paper.MODELS[size]
+    languages, pairs = pair.upper().replace("_", "-"), paper.TRAIN_PAIRS[pair]
+    synthetic = any(run.synthetic for run in records)
+    data = f"data: {_corpus(records)}; the paper: WMT 2014 {languages}, {pairs} pairs"
+    less = any(run.data is not None and run.data.train_pairs < 0.85 * _PAIRS[pair] for run in records)
+    found = [Difference("synthetic data" if synthetic else "data", data, less)]
     shape = {name: record.setting(f"model.{name}") for name in ("num_layers", "d_model", "num_heads", "d_ff")}
-    differing = [
-        f"{name} {value} ({getattr(base, name)})" for name, value in shape.items() if value != getattr(base, name)
-    ]
+    differing = {name: value for name, value in shape.items() if value != getattr(printed, name)}
     if differing:
-        found.append(f"model {record.model_name} (the paper's base in brackets): {', '.join(differing)}")
-    if record.max_steps != base.steps:
-        found.append(f"training: {record.max_steps:,} steps; the paper: {base.steps:,}")
-    sharing = sorted({str(run.setting("position.tables")) for run in records if run.relative} - {base.tables})
+        words = ", ".join(f"{name} {value} ({getattr(printed, name)})" for name, value in differing.items())
+        smaller = any(value is not None and value < getattr(printed, name) for name, value in differing.items())
+        text = f"model {record.model_name} (the paper's {size} in brackets): {words}"
+        found.append(Difference("model", text, smaller))
+    if record.max_steps != printed.steps:
+        text = f"training: {record.max_steps:,} steps; the paper: {printed.steps:,}"
+        found.append(Difference("steps", text, record.max_steps < printed.steps))
+    sharing = sorted({str(run.setting("position.tables")) for run in records if run.relative} - {printed.tables})
     if sharing:
         names = " and ".join(SHARING.get(name, name) for name in sharing)
-        found.append(f"relative tables: {names}; the paper's base model: one per layer and head")
+        theirs = "one per layer and head" if printed.tables == "per_head" else "one per layer, shared by its heads"
+        found.append(Difference("tables", f"relative tables: {names}; the paper's {size} model: {theirs}"))
+    return tuple(found)
+
+
+def is_the_papers_corpus(records: Sequence[Record], pair: paper.Pair) -> bool:
+    """Whether the runs were trained on all of WMT 2014 of this pair, as far as name and number of pairs tell."""
+    return all(
+        run.data_name == f"wmt14_{pair}"
+        and not run.synthetic
+        and run.setting("data.train_limit") is None
+        and run.data is not None
+        and 0.85 * _PAIRS[pair] <= run.data.train_pairs <= 1.15 * _PAIRS[pair]
+        for run in records
+    )
+
+
+def recipe_difference(record: Record, size: paper.Size = "base") -> Difference | None:
+    """What else of the recipe differs from what the paper prints for this size; None where nothing does."""
+    unit, units = record.setting("optim.max_tokens_per_unit"), record.setting("optim.units_per_step")
+    printed = [
+        ("vocabulary", record.setting("data.vocabulary_size"), 32_768),
+        ("padded tokens a step", unit * units if unit and units else None, 8 * 4096),
+        ("warm-up steps", record.setting("optim.warmup_steps"), 4_000),
+        ("checkpoints averaged", record.setting("optim.average_checkpoints"), 20 if size == "big" else 1),
+    ]
+    words = [f"{name} {ours:,} ({theirs:,})" for name, ours, theirs in printed if ours not in (None, theirs)]
+    return Difference("recipe", f"recipe (the paper's in brackets): {', '.join(words)}") if words else None
+
+
+def differences(records: Sequence[Record]) -> tuple[str, ...]:
+    """How the runs of one table differ from the paper's Tables 2 and 3 (WMT14 EN-DE, newstest2013), one line each."""
+    found = [difference.text for difference in protocol_differences(records)]
     sets = sorted({score.test_set for run in records for score in run.scores if score.split == "test"})
     if sets and sets != [paper.TABLE2_TEST_SET]:
         found.append(f"test set: {', '.join(sets)}; the paper's Tables 2 and 3: {paper.TABLE2_TEST_SET}")
@@ -79,8 +134,11 @@ def _corpus(records: Sequence[Record]) -> str:
     return words + (f", {' or '.join(f'{count:,}' for count in pairs)} pairs" if pairs else "")
 
 
-def score_notes(columns: Sequence[Column], records: Sequence[Record]) -> tuple[str, ...]:
-    """How each metric was computed, once for all test sets alike; rows scored in different ways are called so."""
+def score_notes(columns: Sequence[Column], records: Sequence[Record], *, empty_by_run: bool = True) -> tuple[str, ...]:
+    """How each metric was computed, once for all test sets alike; rows scored in different ways are called so.
+
+    `empty_by_run`: whether empty translations are told run by run, or in one line for each test set.
+    """
     sets_by_way: dict[tuple[str, str], list[str]] = {}
     notes = []
     for column in columns:
@@ -97,7 +155,7 @@ def score_notes(columns: Sequence[Column], records: Sequence[Record]) -> tuple[s
             if len(counts) > 1:
                 notes.append(f"NOT COMPARABLE: the rows of {column.split} were scored on {sentences} sentences")
         if column.metric == HEADLINE_METRIC:
-            notes += _empty_notes(column, records)
+            notes += _empty_notes(column, records) if empty_by_run else _empty_together(column, records)
     for (metric, way), sets in sets_by_way.items():
         notes.append(f"{METRIC_NAMES.get(metric, metric)} on {', '.join(sets)}: {way}")
     checkpoints = sorted(
@@ -116,6 +174,16 @@ def _empty_notes(column: Column, records: Sequence[Record]) -> list[str]:
         for score in run.scores
         if is_in(column, score) and score.empty_hypotheses
     ]
+
+
+def _empty_together(column: Column, records: Sequence[Record]) -> list[str]:
+    scores = [score for run in records for score in run.scores if is_in(column, score) and score.empty_hypotheses]
+    if not scores:
+        return []
+    counts = [score.empty_hypotheses for score in scores if score.empty_hypotheses]
+    span = " to ".join(f"{count:,}" for count in dict.fromkeys((min(counts), max(counts))))
+    of = f"of {len(scores)} {'run' if len(scores) == 1 else 'runs'}"
+    return [f"empty translations of {column.split}, scored as they are: {span} of {scores[0].num_sentences:,} {of}"]
 
 
 def is_in(column: Column, score: Score) -> bool:
