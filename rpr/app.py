@@ -111,11 +111,13 @@ def _usage() -> str:
 
 def _positional(name: str, arguments: list[str]) -> list[str]:
     """Words that are no settings as the settings they stand for: runs for `compare`, `diff` and `rerun`, files behind
-    `--` for `translate`.
+    `--` for `translate`, and for `train` job='...', a whole job's settings in one word (of an agent of W&B).
 
     Raises:
-        ConfigError: more files than there are places.
+        ConfigError: more files than there are places, or a job with a quotation mark left open.
     """
+    if name == "train":
+        return [word for argument in arguments for word in _of_a_job(argument)]
     if name in ("compare", "diff", "rerun"):
         words = [word for word in arguments if "=" not in word and not word.startswith("-")]
         others = [word for word in arguments if word not in words]
@@ -131,6 +133,15 @@ def _positional(name: str, arguments: list[str]) -> list[str]:
         places = zip(("input", "output"), words, strict=False)
         return [*arguments[:at], *(f"{key}={_quoted(word)}" for key, word in places)]
     return arguments
+
+
+def _of_a_job(argument: str) -> list[str]:
+    if not argument.startswith("job="):
+        return [argument]
+    try:
+        return shlex.split(argument.removeprefix("job="))
+    except ValueError as error:
+        raise ConfigError(f"job: {argument!r} cannot be taken apart ({error}); quote it as for a shell") from None
 
 
 def _quoted(value: str) -> str:

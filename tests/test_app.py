@@ -163,6 +163,12 @@ def test_one_job_and_several(started: list[str], capsys: pytest.CaptureFixture[s
     ]
 
 
+def test_a_whole_job_in_one_word(started: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["train", "job=seed=4 'name=a'", "logger=none"]) == 0
+    assert started == ["rpr-cli train seed=4 name=a logger=none"]
+    assert 'job: "job=\'a" cannot be taken apart (No closing quotation)' in refused(capsys, "train", "job='a")
+
+
 def test_jobs_of_a_multirun_share_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless one is given, a multirun is a sweep of its own, named after its time; -m with sweep= keeps that name."""
     sweeps: list[str | None] = []

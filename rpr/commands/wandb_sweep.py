@@ -12,11 +12,8 @@ import yaml
 
 PROGRAM = ("rpr-cli", "train")
 GIVEN = "${args_no_hyphens}"  # an agent puts each parameter here as a word of its own, name=value
-JOB = "job"  # the parameter that names whole jobs where they are no grid
+JOB = "job"  # names whole jobs where they are no grid; rpr-cli train takes job='...' apart, as a shell would
 NAME = re.compile(r"[A-Za-z_][\w.]*")  # settings that can be parameters; not Hydra's +key, ~key and group@package
-# Its first word is job='...', the others belong to every job. The text of a job was quoted for a shell, so that one
-# takes it apart again; exec, so that the agent's signals reach rpr-cli itself.
-SPLIT = f'{JOB}="${{1#{JOB}=}}"; shift; eval "exec {shlex.join(PROGRAM)} \\"\\$@\\" ${JOB}"'
 
 
 def wandb_sweep(jobs: Sequence[Sequence[str]], name: str, description: str, project: str) -> str:
@@ -69,7 +66,7 @@ def _whole_jobs(jobs: Sequence[Sequence[str]]) -> tuple[dict[str, list[Any]], li
     if any(_order_counts(job) for job in jobs):
         common = []
     own = dict.fromkeys(shlex.join(word for word in job if word not in common) for job in jobs)
-    return {JOB: list(own)}, ["sh", "-c", SPLIT, PROGRAM[0], GIVEN, *common]
+    return {JOB: list(own)}, [*PROGRAM, GIVEN, *common]
 
 
 def _order_counts(job: Sequence[str]) -> bool:

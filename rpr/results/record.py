@@ -77,6 +77,7 @@ class Training(Section):
     skipped_steps: int | None = Field(default=None, ge=0)  # whose gradient was not finite (optim.non_finite=skip)
     loss_spikes: int | None = Field(default=None, ge=0)
     padding_waste: float | None = Field(default=None, ge=0, le=1)  # of the padded tokens of an epoch
+    cores_used: float | None = Field(default=None, ge=0)  # on average, by the first rank, while the speed was measured
 
 
 class WandbRun(Section):

@@ -6,6 +6,7 @@ import json
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from rpr.config import BEFORE_THE_SETTING
 from rpr.errors import RecordError
@@ -34,6 +35,7 @@ _NOT_DECIDING = {
     "evaluation.bootstrap_samples",
     "evaluation.length_buckets",
 }
+CORES_MAY_DIFFER = 0.1  # of a run and its baseline, before their speeds are no longer compared
 _KNOWN_POSITION = {"name", "absolute", "max_positions", "relative_keys", "relative_values", "clip_distance", "tables"}
 
 
@@ -123,7 +125,7 @@ def _row(
     position: Position,
     records: list[Record],
     columns: tuple[Column, ...],
-    baseline: Mapping[object, float],
+    baseline: Mapping[object, _Speed],
     show_sharing: bool,
 ) -> Row:
     finished = one_per_seed([record for record in records if record.status == "finished"])
@@ -175,35 +177,64 @@ def _speed_setting(record: Record) -> tuple[str, str | None, str | None]:
     return (record.device, training.precision if training else None, training.matmul_precision if training else None)
 
 
-def _baseline_speeds(records: list[Record]) -> dict[object, float]:
-    """Mean steps/s of the sinusoidal baseline for each (device, precision): only like is compared with like."""
-    speeds: dict[object, list[float]] = {}
-    for record in one_per_seed(
-        [run for run in records if run.status == "finished" and position_of(run).kind == "absolute"]
-    ):
-        if record.training is not None and record.training.steps_per_second is not None:
-            speeds.setdefault(_speed_setting(record), []).append(record.training.steps_per_second)
-    return {setting: statistics.fmean(values) for setting, values in speeds.items()}
+class _Speed(NamedTuple):
+    """Steps/s of one run, where it was measured, and how many cores worked on it (None: not known)."""
+
+    value: float
+    setting: tuple[str, str | None, str | None]
+    cores: float | None
 
 
-def _speed(finished: list[Record], baseline: Mapping[object, float], unfinished: str) -> tuple[Cell, Cell]:
-    measured = [
-        (run.training.steps_per_second, _speed_setting(run))
-        for run in finished
-        if run.training and run.training.steps_per_second
+def _speeds(records: Iterable[Record]) -> list[_Speed]:
+    return [
+        _Speed(run.training.steps_per_second, _speed_setting(run), run.training.cores_used)
+        for run in records
+        if run.training is not None and run.training.steps_per_second
     ]
+
+
+def _baseline_speeds(records: list[Record]) -> dict[object, _Speed]:
+    """Mean steps/s of the sinusoidal baseline for each (device, precision): only like is compared with like."""
+    baselines = [run for run in records if run.status == "finished" and position_of(run).kind == "absolute"]
+    by_setting: dict[object, list[_Speed]] = {}
+    for speed in _speeds(one_per_seed(baselines)):
+        by_setting.setdefault(speed.setting, []).append(speed)
+    means: dict[object, _Speed] = {}
+    for setting, speeds in by_setting.items():
+        cores = [speed.cores for speed in speeds if speed.cores is not None]
+        known = statistics.fmean(cores) if len(cores) == len(speeds) else None
+        means[setting] = _Speed(statistics.fmean(speed.value for speed in speeds), speeds[0].setting, known)
+    return means
+
+
+def _beside_other_work(speed: _Speed, baseline: _Speed) -> str | None:
+    """Why a speed cannot stand beside its baseline's: one of the two did not have the cores that the other had."""
+    if speed.cores is None or baseline.cores is None:
+        return None
+    few, many = sorted((speed.cores, baseline.cores))
+    if few > (1 - CORES_MAY_DIFFER) * many:
+        return None
+    return (
+        f"{speed.cores:.2f} cores worked on it and {baseline.cores:.2f} on absolute: other work ran beside one of them"
+    )
+
+
+def _speed(finished: list[Record], baseline: Mapping[object, _Speed], unfinished: str) -> tuple[Cell, Cell]:
+    measured = _speeds(finished)
     if not measured:
         reason = "speed not measured" if finished else unfinished
         return Cell(None, reason=reason), Cell(None, reason=reason)
-    ratios = [speed / baseline[setting] for speed, setting in measured if setting in baseline]
+    pairs = [(speed, baseline[speed.setting]) for speed in measured if speed.setting in baseline]
+    disturbed = [why for one, other in pairs if (why := _beside_other_work(one, other)) is not None]
     where = "on this device and precision" if baseline else "of this corpus, model and hardware"
-    ratio = (
-        summarise(ratios)
-        if ratios
-        else Cell(None, reason=f"no finished absolute (sinusoidal) run {where} to compare with")
-    )
-    if len({setting for _, setting in measured}) > 1:
+    if disturbed:
+        ratio = Cell(None, reason=disturbed[0])
+    elif pairs:
+        ratio = summarise([one.value / other.value for one, other in pairs])
+    else:
+        ratio = Cell(None, reason=f"no finished absolute (sinusoidal) run {where} to compare with")
+    if len({speed.setting for speed in measured}) > 1:
         return Cell(
             None, reason="steps/s: the seeds ran on different devices or precisions, so they have no mean"
         ), ratio
-    return summarise([speed for speed, _ in measured]), ratio
+    return summarise([speed.value for speed in measured]), ratio

@@ -30,16 +30,19 @@ class Stopwatch(pl.Callback):
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.processor_seconds: float | None = 0.0  # of this process, all threads together; None where not known
         self.steps = 0
         self.source_tokens = 0
         self.target_tokens = 0
         self._seen = 0
         self._running_since: float | None = None
+        self._processor_since = 0.0
 
     def state_dict(self) -> dict[str, Any]:
         seconds, steps, source_tokens, target_tokens = self.reading()
         return {
             "seconds": seconds,
+            "processor_seconds": self._processor_reading(),
             "steps": steps,
             "source_tokens": source_tokens,
             "target_tokens": target_tokens,
@@ -47,18 +50,31 @@ class Stopwatch(pl.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.seconds, self.steps = state_dict["seconds"], state_dict["steps"]
+        self.processor_seconds = state_dict.get("processor_seconds")  # checkpoints of before it was kept have none
         self.source_tokens, self.target_tokens = state_dict["source_tokens"], state_dict["target_tokens"]
 
     def pause(self) -> None:
         if self._running_since is not None:
             _synchronise()
+            self.processor_seconds = self._processor_reading()
             self.seconds += time.perf_counter() - self._running_since
             self._running_since = None
 
     def resume(self) -> None:
         if self._running_since is None and self._seen >= WARM_UP_STEPS:
             _synchronise()
-            self._running_since = time.perf_counter()
+            self._running_since, self._processor_since = time.perf_counter(), time.process_time()
+
+    @property
+    def cores_used(self) -> float | None:
+        """How many cores worked for this process on average: fewer than its threads where others took some."""
+        seconds, used = self.reading()[0], self._processor_reading()
+        return None if used is None or seconds <= 0 else used / seconds
+
+    def _processor_reading(self) -> float | None:
+        if self.processor_seconds is None or self._running_since is None:
+            return self.processor_seconds
+        return self.processor_seconds + time.process_time() - self._processor_since
 
     def reading(self) -> tuple[float, int, int, int]:
         """Seconds, steps, source tokens and target tokens measured so far."""

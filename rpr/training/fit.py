@@ -56,6 +56,7 @@ class Outcome:
     skipped_steps: int
     loss_spikes: int
     padding_waste: float
+    cores_used: float | None
 
 
 def fit(
@@ -122,6 +123,7 @@ def fit(
         skipped_steps=guard.skipped_steps,
         loss_spikes=guard.loss_spikes,
         padding_waste=batches.padding_waste(),
+        cores_used=stopwatch.cores_used if config.hardware.accelerator == "cpu" else None,
     )
 
 

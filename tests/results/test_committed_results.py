@@ -23,7 +23,7 @@ def test_there_are_committed_results() -> None:
 
 @pytest.mark.parametrize("folder", SWEEPS, ids=lambda folder: folder.name)
 def test_committed_tables_are_rendered_from_the_committed_records(folder: Path, tmp_path: Path) -> None:
-    found = find_records(folder, folder.name)
+    found = find_records(folder)
     assert not found.problems
     assert all(record.status == "finished" for _, record in found.records)
     build_report(found.records, tmp_path, f"Sweep {folder.name}", found.problems)

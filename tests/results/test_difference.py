@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rpr.config import BEFORE_THE_SETTING
+from rpr.config import BEFORE_THE_SETTING, READ_AS
 from rpr.results.difference import ABSENT, Change, Difference, difference
 from rpr.results.record import Record
 
@@ -47,16 +47,20 @@ def test_only_settings_that_differ_with_dotted_keys(record):
     assert changes(found, "settings") == {"model.dropout": (0.1, 0.3)}
     assert {"model.norm", "optim.warmup_steps", "seed", "data.cache_dir"} <= same(found, "settings")
     leaves = sum(len(part) if isinstance(part, dict) else 1 for part in record().config.values())
-    filled = [key for key in BEFORE_THE_SETTING if key.partition(".")[0] in record().config]
+    filled = [key for key in {**BEFORE_THE_SETTING, **READ_AS} if key.partition(".")[0] in record().config]
     assert len(same(found, "settings")) == leaves - 1 + len(filled)
 
 
 def test_a_setting_that_came_later_has_the_value_of_before_it_and_another_is_absent(record):
-    newer = record(settings={"optim.non_finite": "skip", "optim.ema_decay": None, "hardware.attention": "auto"})
+    newer = record(
+        settings={
+            "optim.non_finite": "skip", "optim.ema_decay": None, "hardware.attention": "auto", "hardware.threads": 1
+        }
+    )  # fmt: skip
     found = difference(record(), newer)
-    assert changes(found, "settings") == {"optim.non_finite": ("stop", "skip"), "hardware.attention": (ABSENT, "auto")}
-    assert "optim.ema_decay" in same(found, "settings")
-    assert changes(difference(newer, record()), "settings")["hardware.attention"] == ("auto", ABSENT)
+    assert changes(found, "settings") == {"optim.non_finite": ("stop", "skip"), "hardware.threads": (ABSENT, 1)}
+    assert {"optim.ema_decay", "hardware.attention"} <= set(same(found, "settings"))
+    assert changes(difference(newer, record()), "settings")["hardware.threads"] == (1, ABSENT)
 
 
 def test_a_section_against_null_is_one_change(record):

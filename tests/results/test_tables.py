@@ -52,6 +52,22 @@ def test_speed_is_relative_to_the_mean_of_the_absolute_runs(make):
     assert table.row("absolute").relative_speed.value == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("ours, theirs, compared", [
+    (0.92, 1.0, True), (1.0, 0.92, True), (None, 1.0, True), (0.5, None, True), (0.5, 1.0, False), (2.0, 1.1, False),
+])  # fmt: skip
+def test_speed_is_not_compared_where_other_work_took_the_cores(make, ours, theirs, compared):
+    def run(kind, cores):
+        record = make(kind)
+        return record.model_copy(update={"training": record.training.model_copy(update={"cores_used": cores})})
+
+    ratio = one([run("absolute", theirs), run("relative", ours)]).row("relative").relative_speed
+    assert (ratio.value is not None) == compared
+    if not compared:
+        assert ratio.reason == (
+            f"{ours:.2f} cores worked on it and {theirs:.2f} on absolute: other work ran beside one of them"
+        )
+
+
 def test_speed_without_a_comparable_baseline_is_a_dash_with_its_reason(make, document):
     alone = one([make("relative")]).rows[0]
     assert alone.relative_speed.reason.startswith(

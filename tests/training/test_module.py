@@ -126,8 +126,9 @@ class Clock:
 
 
 def test_the_stopwatch_leaves_out_warm_up_validation_and_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
+    clock, processor = Clock(), Clock()
     monkeypatch.setattr(callbacks.time, "perf_counter", clock)
+    monkeypatch.setattr(callbacks.time, "process_time", processor)
     watch = Stopwatch()
     trainer: Any = SimpleNamespace(accumulate_grad_batches=2)
     batch: Any = SimpleNamespace(step_source_tokens=50, step_target_tokens=70)
@@ -136,6 +137,7 @@ def test_the_stopwatch_leaves_out_warm_up_validation_and_checkpoints(monkeypatch
         for _ in range(number):
             for micro in range(2):
                 clock.now += seconds / 2
+                processor.now += 0.75 * seconds  # one core and a half
                 watch.on_train_batch_end(trainer, None, None, batch, micro)  # type: ignore[arg-type]
 
     steps(WARM_UP_STEPS, 60.0)  # slow: must not be seen
@@ -150,6 +152,13 @@ def test_the_stopwatch_leaves_out_warm_up_validation_and_checkpoints(monkeypatch
     clock.now += 1000.0
     watch.resume()
     steps(1, 2.0)
+    assert watch.cores_used == pytest.approx(1.5)
     watch.on_train_end(trainer, None)  # type: ignore[arg-type]
     clock.now += 1000.0
-    assert watch.reading() == (10.0, 5, 250, 350)
+    processor.now += 1000.0
+    assert watch.reading() == (10.0, 5, 250, 350) and watch.cores_used == pytest.approx(1.5)
+    resumed = Stopwatch()
+    resumed.load_state_dict(watch.state_dict())
+    assert resumed.reading() == (10.0, 5, 250, 350) and resumed.cores_used == pytest.approx(1.5)
+    resumed.load_state_dict({key: value for key, value in watch.state_dict().items() if key != "processor_seconds"})
+    assert resumed.cores_used is None  # a checkpoint of before it was kept
