@@ -6,13 +6,14 @@ matplotlib is imported inside the functions, since the command line imports this
 from __future__ import annotations
 
 import io
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rpr.results.inline_svg import inline
 from rpr.results.record import replace_file
+from rpr.results.rows import Cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,10 +32,10 @@ COLOURS = {
     "other": "#444c56",
 }
 # Curves over k: light to dark blue, so that the order of k is the order of the shades.
-K_SHADES = ("#62aadd", "#4b9ad3", "#368ac8", "#257aba", "#196aab", "#115b9a", "#0c4c87", "#093d70", "#072e58")
+K_SHADES = ("#4b9ad3", "#3f90cc", "#3385c3", "#2879b7", "#1d6ca9", "#135e99", "#0c4f86", "#093f70", "#072e58")
 # The page swaps each colour for a CSS variable with another value in dark mode, so that one drawing is legible in both.
 _DARK_COLOURS = ("#4aa8e0", "#ff8a3d", "#2fc79a", "#e08cbc", "#e0aa3e", "#7cc4ee", "#a397f0", "#aab4be")
-_DARK_SHADES = ("#24557f", "#2b6594", "#3376a9", "#3d88bd", "#4b9acf", "#61acdd", "#80bfe8", "#a5d2f1", "#cfe7fa")
+_DARK_SHADES = ("#2f6c9c", "#3576a8", "#3c81b4", "#458dc1", "#529acd", "#66a9d9", "#84bde6", "#a9d3f2", "#cfe7fa")
 DARK = {INK: "#e6e9ec", MUTED: "#9aa4af", GRID: "#2c333b", PAPER: "#7d8791", WHITE: "#15181c"}
 DARK |= zip(COLOURS.values(), _DARK_COLOURS, strict=True)
 DARK |= zip(K_SHADES, _DARK_SHADES, strict=True)
@@ -97,10 +98,15 @@ def plain(text: str) -> str:
 
 
 def label_ends(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
-    """Names each line at its right end, moved apart where ends are close, a leader running to the level it names."""
+    """Names each line at its right end, moved apart where ends are close, a leader running to the level it names.
+
+    The words are in the colour of the text, which is legible where a line's colour is not; the leader has the line's.
+    Where the longest words need it, the figure grows to the right.
+    """
+    _make_room(axes, [line for _, text, _ in labels for line in text.split("\n")])
     low, high = axes.get_ylim()
     height = axes.get_position().height * axes.figure.get_figheight()  # type: ignore[union-attr]
-    line_height = 0.155 * (high - low) / height
+    line_height = 0.17 * (high - low) / height
     placed: list[tuple[float, float, str, str]] = []
     for level, text, colour in sorted(labels):
         half = line_height * (text.count("\n") + 1) / 2
@@ -116,9 +122,55 @@ def label_ends(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
     for top, level, text, colour in placed:
         at = top - line_height * (text.count("\n") + 1) / 2
         axes.plot([1.003, 1.02], [level, at], transform=transform, color=colour, lw=1.0, clip_on=False, zorder=1)
-        axes.text(
-            1.027, at, plain(text), transform=transform, color=colour, fontsize=8.5, va="center", linespacing=1.05
-        )
+        axes.plot([1.02, 1.034], [at, at], transform=transform, color=colour, lw=2.6, clip_on=False, zorder=1)
+        axes.text(1.042, at, plain(text), transform=transform, color=INK, fontsize=9, va="center", linespacing=1.05)
+
+
+def _make_room(axes: Axes, lines: Sequence[str]) -> None:
+    figure, box = axes.figure, axes.get_position()
+    assert figure is not None
+    width = figure.get_figwidth()  # type: ignore[union-attr]
+    needed = width * (box.x1 + 0.042 * box.width) + text_width(max(map(len, lines), default=0), 9) + 0.1
+    if needed > width:
+        figure.set_figwidth(needed)  # type: ignore[union-attr]
+        figure.subplots_adjust(left=box.x0 * width / needed, right=box.x1 * width / needed)
+
+
+def text_width(characters: int, size: float) -> float:
+    """About how many inches so many characters of a size in points take, a little too many."""
+    return characters * 0.6 * size / 72
+
+
+def bar(cell: Cell) -> tuple[float, float] | None:
+    """How far the error bar reaches below and above a measured point; None where nothing is known of its error.
+
+    Over several seeds: the standard deviation. For one: the record's interval over the sentences.
+    """
+    if cell.value is None:
+        return None
+    if cell.sd is not None:
+        return (cell.sd, cell.sd)
+    if cell.interval is None:
+        return None
+    # Of a skewed bootstrap the score itself can lie outside the interval.
+    return (max(0.0, cell.value - cell.interval.low), max(0.0, cell.interval.high - cell.value))
+
+
+def bar_words(cells: Iterable[Cell]) -> str:
+    """What the error bars of these cells are; empty where there are none."""
+    known = [cell for cell in cells if cell.value is not None]
+    level = next((f"{cell.interval.level:.0%}" for cell in known if cell.interval is not None), None)
+    kinds = ["± standard deviation over the seeds"] if any(cell.sd is not None for cell in known) else []
+    if level is not None:
+        kinds.append(f"{level} interval over the test sentences (one seed)")
+    return f"bars: {', or '.join(kinds)}" if kinds else ""
+
+
+def note(figure: Figure, text: str) -> None:
+    """A line at the foot of the figure, below the axis' name, for which the panels move up."""
+    height = figure.get_figheight()
+    figure.subplots_adjust(bottom=figure.subplotpars.bottom + 0.24 / height)
+    figure.text(0.02, 0.08 / height, plain(text), fontsize=9, va="bottom", color=MUTED)
 
 
 def variant_colours(variants: Sequence[tuple[str, str, int | None]]) -> dict[str, str]:
@@ -137,10 +189,11 @@ def shorten(text: str, width: int) -> str:
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure as SVG or PNG, by the ending of `path`; the same figure gives the same bytes every time."""
-    replace_file(path, _bytes(figure, path.suffix.removeprefix(".")))
+    replace_file(path, rendered(figure, path.suffix.removeprefix(".")))
 
 
-def _bytes(figure: Figure, kind: str) -> bytes:
+def rendered(figure: Figure, kind: str) -> bytes:
+    """The bytes of the figure as "svg" or "png"."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {"Software": None}}[kind]
@@ -157,15 +210,14 @@ def variable(colour: str) -> str:
 
 
 def svg_text(figure: Figure, prefix: str, description: str) -> str:
-    """The SVG element alone, for a page: ids made its own by `prefix`, colours left to the page's CSS variables."""
-    text = _bytes(figure, "svg").decode()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
-    # In one pass: a replaced colour must not be replaced again.
-    text = re.sub("|".join(DARK), lambda match: f"var({variable(match[0])}, {match[0]})", text)
-    label = description.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-    # Width and height in points would not follow the page's width; the viewBox keeps the proportions.
-    text = re.sub(r'(<svg\b[^>]*?) (?:width|height)="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg\b[^>]*?) (?:width|height)="[^"]*"', r"\1", text, count=1)
-    return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    """The figure as an svg element for a page; see `inlined`."""
+    return inlined(rendered(figure, "svg").decode(), prefix, description)
+
+
+def inlined(svg: str, prefix: str, description: str) -> str:
+    """A drawing of ours as an svg element for a page, colours left to the page's CSS variables.
+
+    Raises:
+        RecordError: the file holds something that no drawing of ours has.
+    """
+    return inline(svg, prefix, description, {colour: f"var({variable(colour)}, {colour})" for colour in DARK})

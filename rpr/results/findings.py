@@ -113,10 +113,11 @@ def _ablation(table: Table) -> list[str]:
     statements = []
     for keys in table.rows:
         k = keys.position.clip_distance
-        values = table.row("relative_values", k) if keys.position.kind == "relative_keys" else None
+        tables = keys.position.tables
+        values = table.row("relative_values", k, tables) if keys.position.kind == "relative_keys" else None
         if values is None:
             continue
-        both = table.row("relative", k)
+        both = table.row("relative", k, tables)
         cells = [table.cell(row) for row in (keys, values, *([both] if both else []))]
         names = ("keys only", "values only", "both")
         known = [(name, cell) for name, cell in zip(names, cells, strict=False) if cell.value is not None]
@@ -133,7 +134,7 @@ def _together(table: Table) -> list[str]:
     together = table.row("absolute_and_relative")
     if together is None or together.position.clip_distance is None:
         return []
-    alone = table.row("relative", together.position.clip_distance)
+    alone = table.row("relative", together.position.clip_distance, together.position.tables)
     if alone is None:
         return []
     a, b = table.cell(together), table.cell(alone)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rpr.results.drawing import GRID, MUTED, label_ends, new_figure, styled, variant_colours
+from rpr.results.drawing import GRID, MUTED, bar, bar_words, label_ends, new_figure, styled, variant_colours
 from rpr.results.rows import HEADLINE_METRIC, Cell, LengthTable, Table
 from rpr.results.scores import pooled
 
@@ -43,7 +43,8 @@ def bleu_by_length(table: Table) -> Figure | None:
         axes.set_xticks(range(len(lengths.columns)), [_tick(lengths, index) for index in range(len(lengths.columns))])
         axes.set_xlim(-0.5, len(lengths.columns) - 0.5)
         axes.set_ylim(bottom=0)
-        axes.set_xlabel("\n".join(["pieces of the source, EOS included; below: sentences", _bars(lengths)]).strip())
+        cells = [cell for line in lengths.cells.values() for cell in line]
+        axes.set_xlabel("\n".join(["pieces of the source, EOS included; below: sentences", bar_words(cells)]).strip())
         axes.set_ylabel("BLEU (sacreBLEU)")
         axes.grid(visible=False, axis="x")
         label_ends(axes, ends)
@@ -53,33 +54,10 @@ def bleu_by_length(table: Table) -> Figure | None:
 def _line(axes: Axes, points: Sequence[tuple[float, Cell]], colour: str) -> None:
     xs, ys = [x for x, _ in points], [cell.value or 0.0 for _, cell in points]
     axes.plot(xs, ys, color=colour, lw=1.6, marker="o", ms=3.5, zorder=4)
-    bars = [(x, y, below, above) for (x, cell), y in zip(points, ys, strict=True) for below, above in _bar(cell)]
+    bars = [(x, y, *reach) for (x, cell), y in zip(points, ys, strict=True) if (reach := bar(cell)) is not None]
     if bars:
         at, middle, below, above = zip(*bars, strict=True)
         axes.errorbar(at, middle, yerr=[below, above], fmt="none", ecolor=colour, elinewidth=1.1, capsize=2, zorder=3)
-
-
-def _bar(cell: Cell) -> list[tuple[float, float]]:
-    """How far the bar reaches below and above the point, if there is one."""
-    if cell.value is None:
-        return []
-    if cell.sd is not None:
-        return [(cell.sd, cell.sd)]
-    if cell.interval is None:
-        return []
-    # Of a skewed bootstrap the score itself can lie outside the interval.
-    return [(max(0.0, cell.value - cell.interval.low), max(0.0, cell.interval.high - cell.value))]
-
-
-def _bars(lengths: LengthTable) -> str:
-    """What the bars are; nothing where there are none."""
-    cells = [cell for row in lengths.cells.values() for cell in row]
-    kinds = [
-        "95% interval over the sentences (one run)" if any(cell.interval is not None for cell in cells) else "",
-        "± standard deviation over the seeds (several)" if any(cell.sd is not None for cell in cells) else "",
-    ]
-    words = ", or ".join(kind for kind in kinds if kind)
-    return f"bars: {words}" if words else ""
 
 
 def _tick(lengths: LengthTable, index: int) -> str:

@@ -2,217 +2,213 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from rpr.results import paper
-from rpr.results.drawing import DARK, variable
+from rpr.results import paper as the_paper
 from rpr.results.findings import findings
-from rpr.results.length_render import length_grid, length_heading, length_legend
-from rpr.results.record import Record
-from rpr.results.render import grid, legend
-from rpr.results.rows import LengthTable, Table
+from rpr.results.learned import Learned
+from rpr.results.page_runs import runs_part
+from rpr.results.page_style import style_sheet
+from rpr.results.page_tables import badge, items, length_part, main_table, paper_part, spaced
+from rpr.results.paper_claims import HEADINGS, claims
+from rpr.results.paper_rows import PaperTable
+from rpr.results.rows import Table
+from rpr.results.samples import Kind, Sample, compared
+
+MOST_FINDINGS = 12  # of a chapter; all are in report.json
+# At the top of a page of more chapters than these so many of each, and all others in the chapter.
+FEW_CHAPTERS, MOST_AT_THE_TOP = 3, 5
+MOST_PAPER_TABLES = 8  # in sight; the others are folded
+# Nothing is fetched and nothing runs, whatever a record holds.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+_MARKS: dict[Kind, str] = {"added": "ins", "moved": "mark", "missing": "del"}
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One sentence of a test set with what each variant made of it."""
+class Drawing:
+    """An svg element, inserted as it stands, with what is said of it."""
 
-    split: str
-    number: int
-    source: str
-    reference: str
-    hypotheses: tuple[tuple[str, str], ...]
+    svg: str
+    caption: str
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """A table with its drawings (SVG elements, inserted as they stand) and sample translations."""
+    """A table with its drawings, sample translations, and what its runs' positions learned."""
 
     table: Table
-    drawings: tuple[str, ...] = ()
+    drawings: tuple[Drawing, ...] = ()
     samples: tuple[Sample, ...] = ()
+    sample_remarks: tuple[str, ...] = ()
+    learned: Learned | None = None
 
 
-_CSS = """
-:root { color-scheme: light dark; --ink: #1b1f24; --muted: #5d6670; --line: #e4e7eb; --paper: #ffffff; --soft:
-  #f5f7f9; --accent: #0072b2; --warn: #8a4b00; --warn-soft: #fff4e5; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e9ec; --muted: #9aa4af; --line: #2c333b; --paper: #15181c; --soft: #1c2127; --accent: #4aa8e0;
-    --warn: #ffc078; --warn-soft: #33271a;
-DARK }
-}
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 62rem; padding: 2rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
-h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 .25rem; }
-h2 { font-size: 1.25rem; line-height: 1.3; margin: 3rem 0 .75rem; padding-top: 1rem; border-top: 1px solid
-  var(--line); }
-h3 { font-size: 1rem; margin: 2rem 0 .5rem; }
-p.lead, .notes, figcaption { color: var(--muted); }
-p.lead { margin: 0 0 1.5rem; }
-a { color: var(--accent); }
-.badge { font-size: .75rem; font-weight: 600; padding: .1rem .5rem; border-radius: 1rem; background:
-  var(--warn-soft); color: var(--warn); white-space: nowrap; vertical-align: .15em; }
-.findings { padding: .9rem 1.1rem .9rem 2rem; margin: 0 0 1.5rem; background: var(--soft); border-left: 3px solid
-  var(--accent); border-radius: 0 6px 6px 0; }
-.findings li { margin: .2rem 0; }
-.problems { background: var(--warn-soft); color: var(--warn); padding: .8rem 1.1rem .8rem 2rem; border-radius: 6px;
-  overflow-wrap: anywhere; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .92rem; }
-th, td { padding: .38rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
-th { font-weight: 600; color: var(--muted); border-bottom: 2px solid var(--line); vertical-align: bottom; }
-th.words, td.words, tbody th { text-align: left; }
-tbody th { font-weight: 500; color: var(--ink); border-bottom: 1px solid var(--line); }
-tr.first > * { border-top: 2px solid var(--line); }
-tbody tr:hover > * { background: var(--soft); }
-sup { line-height: 0; } sup a { text-decoration: none; }
-.notes { font-size: .82rem; padding-left: 1.4rem; overflow-wrap: anywhere; } .notes li { margin: .15rem 0; }
-figure { margin: 2rem 0; } figure svg { display: block; width: 100%; height: auto; max-width: 52rem; }
-figure svg text { font-family: "DejaVu Sans", Verdana, system-ui, sans-serif !important; }
-dl.sample { display: grid; grid-template-columns: minmax(7rem, 13rem) 1fr; gap: .15rem 1rem; margin: 0 0 1rem;
-  padding: .8rem 1rem; background: var(--soft); border-radius: 6px; font-size: .92rem; }
-dl.sample dt { color: var(--muted); } dl.sample dd { margin: 0; overflow-wrap: anywhere; }
-dl.sample .given { font-weight: 600; }
-details { border-bottom: 1px solid var(--line); padding: .35rem 0; font-size: .9rem; } summary { cursor: pointer;
-  overflow-wrap: anywhere; }
-pre { overflow-x: auto; background: var(--soft); padding: .7rem .9rem; border-radius: 6px; font-size: .8rem;
-  line-height: 1.45; white-space: pre-wrap; overflow-wrap: anywhere; }
-.status { color: var(--muted); } .status.failed, .status.running { color: var(--warn); font-weight: 600; }
-@media (max-width: 40rem) { body { padding: 1.25rem .9rem 3rem; font-size: 15px; } dl.sample {
-  grid-template-columns: 1fr; gap: 0; } dl.sample dd { margin-bottom: .4rem; }
-  figure { overflow-x: auto; } figure svg { min-width: 34rem; } }
-@media print { body { max-width: none; padding: 0; font-size: 10pt; } figure, dl.sample, tr { break-inside: avoid; }
-  .scroll { overflow: visible; } a { color: inherit; } }
-"""
+def html_page(
+    title: str, chapters: Sequence[Chapter], problems: Sequence[str] = (), paper: Sequence[PaperTable] = ()
+) -> str:
+    """The whole page; the same input gives the same bytes, so it names no time but that of the runs.
 
-
-def html_page(title: str, chapters: Sequence[Chapter], problems: Sequence[str] = ()) -> str:
-    """The whole page; the same input gives the same bytes, so it names no time but that of the runs."""
-    dark = "".join(f"    {variable(light)}: {colour};\n" for light, colour in DARK.items())
+    Args:
+        problems: lines about what could not be used.
+        paper: the paper's own tables with our figures in them.
+    """
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(title)}</title><style>{_CSS.replace('DARK', dark)}</style></head><body>",
-        f"<header><h1>{escape(title)}</h1>",
-        f'<p class="lead">Beside the figures of {escape(paper.SOURCE)}.</p></header>',
+        f"<title>{escape(title)}</title><style>{style_sheet()}</style></head><body>",
+        f'<header><h1>{escape(title)}</h1><p class="lead">{escape(_extent(chapters))}</p></header>',
+        "<main>",
+        *_headlines(chapters),
     ]
     if problems:
-        parts.append(f'<h3>Not in this report</h3><ul class="problems">{_items(problems)}</ul>')
+        parts.append(f'<h3 id="problems">Not in this report</h3><ul class="problems">{items(problems)}</ul>')
+    if len(chapters) > 1:
+        parts += _contents(chapters, paper)
+    if paper:
+        parts += _paper(paper)
     for number, chapter in enumerate(chapters, start=1):
-        parts += _chapter(chapter, f"t{number}")
-    return "\n".join([*parts, "</body></html>"]) + "\n"
+        parts += _chapter(chapter, f"t{number}", alone=len(chapters) == 1)
+    footer = f"The figures in the columns “paper” are of {the_paper.SOURCE}. All others come from the runs named here."
+    return "\n".join([*parts, f"</main><footer>{escape(footer)}</footer></body></html>"]) + "\n"
 
 
-def _items(texts: Iterable[str]) -> str:
-    return "".join(f"<li>{escape(text)}</li>" for text in texts)
+def _extent(chapters: Sequence[Chapter]) -> str:
+    """How much there is: `8 runs of 5 position variants: 6 finished, 2 without a result.`"""
+    runs = [run for chapter in chapters for row in chapter.table.rows for run in row.records]
+    variants = sum(len(chapter.table.rows) for chapter in chapters)
+    finished = Counter(run.status for run in runs)["finished"]
+    words = f"{_count(len(runs), 'run')} of {_count(variants, 'position variant')}"
+    if len(chapters) > 1:
+        words += f" in {len(chapters)} tables"
+    left = f": {finished:,} finished, {len(runs) - finished:,} without a result" if finished < len(runs) else ""
+    return f"{words}{left}. Scores of Transformers by how they represent positions, beside the paper's figures."
 
 
-def _chapter(chapter: Chapter, name: str) -> list[str]:
-    table = chapter.table
-    badge = ' <span class="badge">synthetic data</span>' if table.synthetic else ""
-    parts = [f"<section><h2>{escape(table.heading)}{badge}</h2>"]
-    if found := findings(table):
-        parts.append(f'<ul class="findings">{_items(found)}</ul>')
-    parts += [_table(table, name)]
-    parts += [_length_table(lengths, f"{name}-{lengths.metric}") for lengths in table.by_length]
-    parts += [f"<figure>{drawing}</figure>" for drawing in chapter.drawings]
-    parts.append(f'<h3>How these runs differ from the paper</h3><ul class="notes">{_items(table.differences)}</ul>')
-    if chapter.samples:
-        rule = "Evenly spaced lines of each test set, not chosen by their quality."
-        parts.append(f'<h3>Sample translations</h3><p class="lead">{rule}</p>')
-        parts += [_sample(sample) for sample in chapter.samples]
-    parts.append("<h3>Runs</h3>")
-    parts += [_provenance(run) for row in table.rows for run in row.records]
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _headlines(chapters: Sequence[Chapter]) -> list[str]:
+    """The findings of all chapters, each under a link to its chapter; nothing where there are none."""
+    found = [(number, chapter.table, findings(chapter.table)) for number, chapter in enumerate(chapters, start=1)]
+    found = [entry for entry in found if entry[2]]
+    if not found:
+        return []
+    parts = ['<section class="findings" id="findings" aria-label="Headline findings">']
+    most = MOST_FINDINGS if len(chapters) <= FEW_CHAPTERS else MOST_AT_THE_TOP
+    for number, table, lines in found:
+        if len(chapters) > 1:
+            parts.append(f'<h4><a href="#t{number}">{escape(spaced(table.heading))}</a>{badge(table.synthetic)}</h4>')
+        parts.append(f"<ul>{items(lines, most)}</ul>")
     return [*parts, "</section>"]
 
 
-def _table(table: Table, name: str) -> str:
-    headings, cells, footnotes = grid(table)
-    words = [heading in ("position", "note") for heading in headings]
-    head = "".join(
-        f'<th scope="col"{" class=words" if word else ""}>{escape(text)}</th>'
-        for text, word in zip(headings, words, strict=True)
-    )
-    lines = []
-    previous = None
-    for row, texts in zip(table.rows, cells, strict=True):
-        first = " class=first" if previous is not None and row.position.kind != previous else ""
-        previous = row.position.kind
-        tds = "".join(
-            f"<td{' class=words' if word else ''}>{_marks(escape(text), name)}</td>"
-            for text, word in zip(texts[1:], words[1:], strict=True)
+def _contents(chapters: Sequence[Chapter], paper: Sequence[PaperTable]) -> list[str]:
+    entries = ['<li><a href="#paper">The paper\'s tables</a></li>'] if paper else []
+    for number, chapter in enumerate(chapters, start=1):
+        name = f"t{number}"
+        named = [
+            ("plots", "plots", bool(chapter.drawings)),
+            ("learned", "what positions learned", chapter.learned is not None),
+            ("samples", "sample translations", bool(chapter.samples)),
+        ]
+        links = [f'<a href="#{name}-{part}">{words}</a>' for part, words, there in named if there]
+        links.append(f'<a href="#{name}-runs">{_count(sum(len(r.records) for r in chapter.table.rows), "run")}</a>')
+        heading = escape(spaced(chapter.table.heading))
+        entries.append(
+            f'<li><a href="#{name}">{heading}</a>{badge(chapter.table.synthetic)}<br>'
+            f'<span class="parts">{" · ".join(links)}</span></li>'
         )
-        lines.append(f'<tr{first}><th scope="row">{escape(texts[0])}</th>{tds}</tr>')
-    return _scrolling(head, lines) + _below(footnotes, legend(table), name)
+    return [f'<nav id="contents" aria-label="Contents"><h3>Contents</h3><ol>{"".join(entries)}</ol></nav>']
 
 
-def _length_table(lengths: LengthTable, name: str) -> str:
-    headings, cells, footnotes = length_grid(lengths)
-    head = "".join(
-        f'<th scope="col"{" class=words" if not number else ""}>{escape(text)}</th>'
-        for number, text in enumerate(headings)
+def _paper(tables: Sequence[PaperTable]) -> list[str]:
+    """The paper's tables, and above them what of it ours agree with."""
+    parts = [f'<section id="paper"><h2>The paper\'s tables<small>{escape(the_paper.SOURCE)}</small></h2>']
+    found = claims(tables)
+    for verdict, heading in HEADINGS.items():
+        if texts := [spaced(claim.text) for claim in found if claim.verdict == verdict]:
+            parts.append(f'<h4>{escape(heading)}</h4><ul class="notes">{items(texts, MOST_FINDINGS)}</ul>')
+    for number, table in enumerate(tables, start=1):
+        parts.append(paper_part(table, f"paper-{number}", folded=number > MOST_PAPER_TABLES))
+    return [*parts, "</section>"]
+
+
+def _chapter(chapter: Chapter, name: str, *, alone: bool) -> list[str]:
+    table = chapter.table
+    corpus, _, rest = table.heading.partition(" | ")
+    parts = [
+        f'<section id="{name}"><h2>{escape(corpus)}{badge(table.synthetic)}<small>{escape(spaced(rest))}</small></h2>'
+    ]
+    # Of a single chapter they stand at the top of the page already.
+    if not alone and (found := findings(table)):
+        parts.append(f'<div class="findings"><ul>{items(found, MOST_FINDINGS)}</ul></div>')
+    parts.append(main_table(table, name))
+    parts += [f'<h3 id="{name}-plots">Plots</h3>'] if chapter.drawings else []
+    parts += [_figure(drawing.svg, drawing.caption) for drawing in chapter.drawings]
+    parts += [length_part(lengths, f"{name}-{lengths.metric}") for lengths in table.by_length]
+    parts += _learned(chapter, name)
+    parts += _samples(chapter, name)
+    parts.append(f'<h3>How these runs differ from the paper</h3><ul class="notes">{items(table.differences)}</ul>')
+    parts.append(f'<h3 id="{name}-runs">Runs</h3>{runs_part(table)}')
+    return [*parts, "</section>"]
+
+
+def _figure(svg: str, caption: str = "") -> str:
+    # A box of its own that scrolls: on a phone a plot stays as large as its words need to be.
+    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    return f"<figure><div>{svg}</div>{below}</figure>"
+
+
+def _learned(chapter: Chapter, name: str) -> list[str]:
+    learned = chapter.learned
+    if learned is None:
+        return []
+    folded = [
+        f"<details{'' if number else ' open'}><summary>{escape(label)}</summary>{_figure(svg)}</details>"
+        for number, (label, svg) in enumerate(learned.pictures)
+    ]
+    return [f'<h3 id="{name}-learned">What positions learned</h3>', *_remarks(learned.remark), *folded]
+
+
+def _remarks(*remarks: str) -> list[str]:
+    return [f'<p class="lead">{escape(remark)}</p>' for remark in remarks if remark]
+
+
+def _samples(chapter: Chapter, name: str) -> list[str]:
+    if not chapter.samples:
+        return []
+    rule = "Evenly spaced lines of each test set, not chosen by their quality."
+    marks = (
+        "Against the reference: <ins>underlined</ins>, a word that it does not have; <mark>dotted</mark>, one that it "
+        "has at another place; <del>struck out</del>, one that is missing."
     )
-    lines = []
-    for texts in cells:
-        tds = "".join(f"<td>{_marks(escape(text), name)}</td>" for text in texts[1:])
-        lines.append(f'<tr><th scope="row">{escape(texts[0])}</th>{tds}</tr>')
-    title = f"<h3>{escape(length_heading(lengths))}</h3>"
-    return title + _scrolling(head, lines) + _below(footnotes, length_legend(lengths), name)
-
-
-def _scrolling(head: str, lines: Sequence[str]) -> str:
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
-
-
-def _below(footnotes: Sequence[str], notes: Sequence[str], name: str) -> str:
-    numbered = "".join(
-        f'<li id="{name}-note-{number}">{escape(note)}</li>' for number, note in enumerate(footnotes, start=1)
-    )
-    return (f'<ol class="notes">{numbered}</ol>' if numbered else "") + f'<ul class="notes">{_items(notes)}</ul>'
-
-
-def _marks(escaped: str, name: str) -> str:
-    return re.sub(r" ?\[(\d+)\]", rf'<sup> <a href="#{name}-note-\1">\1</a></sup>', escaped)
+    parts = [f'<h3 id="{name}-samples">Sample translations</h3><p class="lead">{rule} {marks}</p>']
+    return [*parts, *_remarks(*chapter.sample_remarks), *map(_sample, chapter.samples)]
 
 
 def _sample(sample: Sample) -> str:
     given = [(f"{sample.split}, line {sample.number:,}", sample.source), ("reference", sample.reference)]
-    pairs = [f'<dt>{escape(label)}</dt><dd class="given">{escape(text)}</dd>' for label, text in given]
-    pairs += [
-        f"<dt>{escape(label)}</dt><dd>{escape(text) or '<em>empty</em>'}</dd>" for label, text in sample.hypotheses
-    ]
-    return f'<dl class="sample">{"".join(pairs)}</dl>'
-
-
-def _provenance(run: Record) -> str:
-    dirty = {True: ", with uncommitted changes", False: "", None: ", state of the checkout unknown"}[run.git.dirty]
-    facts = {
-        "run": f"{run.run_id}, seed {run.seed}",
-        "status": run.outcome
-        or f"finished after {run.steps if run.steps is not None else 'an unknown number of'} steps",
-        "commit": f"{run.git.commit}{dirty}" if run.git.commit else "no checkout",
-        "device": f"{run.device} (hardware={run.hardware})",
-        "started": run.started,
-        "finished": run.finished or "not",
-        "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
-    }
-    if run.data is not None:
-        facts["data"] = (
-            f"{run.data.name}, key {run.data.key}, {run.data.train_pairs:,} pairs, {run.data.dropped_pairs:,} dropped"
-        )
-        facts["data"] += "".join(f"; {note}" for note in run.data.notes)
-    if run.wandb is not None:
-        facts["W&B"] = f"{run.wandb.id} ({run.wandb.mode}{f', {run.wandb.url}' if run.wandb.url else ''})"
-    lines = "\n".join(f"{name + ':':<10}{value}" for name, value in facts.items())
-    config = json.dumps(run.config, indent=1, ensure_ascii=False, sort_keys=True)
-    return (
-        f'<details><summary>{escape(run.name)} <span class="status {run.status}">{run.status}</span></summary>'
-        f"<pre>{escape(run.command)}</pre><pre>{escape(lines)}</pre>"
-        f"<details><summary>configuration</summary><pre>{escape(config)}</pre></details></details>"
+    above = "".join(f"<div><dt>{escape(label)}</dt><dd>{escape(text)}</dd></div>" for label, text in given)
+    below = "".join(
+        f"<div><dt>{escape(label)}</dt><dd>{_compared(sample.reference, text)}</dd></div>"
+        for label, text in sample.hypotheses
     )
+    return f'<div class="sample"><dl class="given">{above}</dl><dl class="made">{below}</dl></div>'
+
+
+def _compared(reference: str, hypothesis: str) -> str:
+    if not hypothesis:
+        return "<em>empty</em>"
+    pieces = []
+    for kind, text in compared(reference, hypothesis):
+        tag = _MARKS.get(kind)
+        bare = text.strip()
+        # Spaces at the edges are neither underlined nor struck out.
+        pieces.append(escape(text).replace(escape(bare), f"<{tag}>{escape(bare)}</{tag}>", 1) if tag else escape(text))
+    return "".join(pieces)

@@ -1,25 +1,30 @@
-"""The plots of a table: BLEU against k, speed, learning curves; None where there is nothing to draw."""
+"""The plots of a table: BLEU against k, by length, speed, learning curves; None where there is nothing to draw."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rpr.results import paper
+from rpr.results import length_plot, paper
 from rpr.results.drawing import (
     COLOURS,
     INK,
     MUTED,
     PAPER,
     WHITE,
+    bar,
+    bar_words,
     label_ends,
     new_figure,
+    note,
     plain,
     styled,
+    text_width,
     variant_colours,
 )
 from rpr.results.rows import Cell, Row, Table
+from rpr.results.selection import few, left_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
 
 _DASHED: Any = (0, (4, 2))
 _LEVEL_STYLES: tuple[tuple[str, Any], ...] = (("test", "-"), ("long", _DASHED))
+MOST_LINES, MOST_BARS, MOST_TICKS = 12, 24, 24
 
 
 @dataclass(frozen=True)
@@ -39,10 +45,71 @@ class Curve:
     series: Mapping[str, tuple[tuple[int, float], ...]]
 
 
+@dataclass(frozen=True)
+class Plot:
+    """A plot with the name of its file and what is said of it: in place of it, and below it on the page."""
+
+    name: str
+    description: str
+    caption: str
+    figure: Figure
+
+
+def lines_of(table: Table) -> list[Row]:
+    """The variants that have a line of their own where each variant has one."""
+    return few(table.rows, lambda row: row.position.kind, MOST_LINES)
+
+
+def all_plots(table: Table, curves: Sequence[Curve]) -> list[Plot]:
+    """Every plot that the table has figures for; `curves` are of the runs of `lines_of`."""
+    lines = lines_of(table)
+    some = left_out(len(lines), len(table.rows), "variants have a line")
+    bars = left_out(min(MOST_BARS, len(table.rows)), len(table.rows), "variants have a bar")
+    drawn: list[tuple[str, str, str, str, Callable[[], Figure | None]]] = [
+        (
+            "bleu_by_k",
+            "BLEU by clip distance",
+            f"Solid: test; dashed: long. Grey: {paper.SOURCE}, Table 2, which prints no error.",
+            "",
+            lambda: bleu_by_k(table),
+        ),
+        ("bleu_by_length", "BLEU by source length", "", some, lambda: _by_length(table, lines)),
+        (
+            "speed",
+            "Steps per second relative to absolute",
+            "Beside each bar: the ratio, and the steps per second. Whiskers: ± the standard deviation, where there are "
+            "several seeds. Dashed: the paper's relative positions.",
+            bars,
+            lambda: speed(table),
+        ),
+        (
+            "learning_curves",
+            "Learning curves",
+            "A line for each variant, the mean over its seeds.",
+            some,
+            lambda: learning_curves(table, curves),
+        ),
+    ]
+    plots = []
+    for name, title, caption, remark, draw in drawn:
+        if (figure := draw()) is not None:
+            if remark:
+                with styled():
+                    note(figure, remark)
+            words = " ".join(filter(None, (caption, f"{remark}." if remark else "")))
+            plots.append(Plot(name, f"{title}: {table.heading}", words, figure))
+    return plots
+
+
+def _by_length(table: Table, rows: Sequence[Row]) -> Figure | None:
+    return length_plot.bleu_by_length(replace(table, rows=tuple(rows)))
+
+
 def bleu_by_k(table: Table) -> Figure | None:
     """Our sacreBLEU against k on test and, dashed, on long; variants without k as levels, the paper's curve in grey.
 
-    None where no relative run has a score. The k axis is categorical: 0 has no logarithm, and each k deserves its room.
+    Error bars: the standard deviation over several seeds, or one run's interval over the sentences. None where no
+    relative run has a score. The k axis is categorical: 0 has no logarithm, and each k deserves its room.
     """
     by_sharing: dict[str | None, list[Row]] = {}
     for row in table.rows:
@@ -56,8 +123,9 @@ def bleu_by_k(table: Table) -> Figure | None:
     ks = sorted({k for k in ours if k is not None} | set(paper.TABLE2))
     place = {k: index for index, k in enumerate(ks)}
     with styled():
-        figure, (axes,) = new_figure((8.4, 4.6), "BLEU by clip distance", table.heading, (0.09, 0.79))
+        figure, (axes,) = new_figure((8.4, 4.9), "BLEU by clip distance", table.heading, (0.09, 0.79))
         labels: list[tuple[float, str, str]] = []
+        cells: list[Cell] = []
         axes.plot(
             [place[k] for k in paper.TABLE2],
             list(paper.TABLE2.values()),
@@ -81,50 +149,66 @@ def bleu_by_k(table: Table) -> Figure | None:
                 ]
                 if points:
                     _line(axes, points, colour, style, width)
+                    cells += [cell for _, cell in points]
                     labels.append((points[-1][1].value or 0.0, f"{name}, {split}", colour))
-        for kind in ("absolute", "learned", "none"):
+        for number, kind in enumerate(("absolute", "learned", "none")):
             level_row = table.row(kind)
             for split, style in _LEVEL_STYLES:
-                level = table.cell(level_row, split).value if level_row else None
-                if level is not None:
-                    axes.axhline(level, color=COLOURS[kind], lw=1.3, ls=style, alpha=0.9, zorder=1)
-                    labels.append((level, f"{kind}, {split}", COLOURS[kind]))
-        axes.set_xticks(range(len(ks)), [str(k) for k in ks])
-        axes.set_xlim(-0.35, len(ks) - 0.75)
-        axes.set_ylim(0, max(level for level, _, _ in labels) * 1.08 + 1)
-        axes.set_xlabel("clip distance k")
+                level = table.cell(level_row, split) if level_row else None
+                if level is not None and level.value is not None:
+                    axes.axhline(level.value, color=COLOURS[kind], lw=1.3, ls=style, alpha=0.9, zorder=1)
+                    _error_bars(axes, [(len(ks) - 0.62 + 0.12 * number, level)], COLOURS[kind])
+                    cells.append(level)
+                    labels.append((level.value, f"{kind}, {split}", COLOURS[kind]))
+        every = -(-len(ks) // MOST_TICKS)
+        axes.set_xticks(range(0, len(ks), every), [str(k) for k in ks[::every]])
+        axes.set_xlim(-0.35, len(ks) - 0.25)
+        tops = [(cell.value or 0.0) + reach[1] for cell in cells if (reach := bar(cell)) is not None]
+        highest = max([*tops, *(height for height, _, _ in labels)])
+        axes.set_ylim(0, highest * 1.05 + 1)
+        axes.set_xlabel("\n".join(filter(None, ("clip distance k", bar_words(cells)))))
+        figure.subplots_adjust(bottom=0.78 / figure.get_figheight())
         axes.set_ylabel("BLEU (ours: sacreBLEU)")
         axes.grid(visible=False, axis="x")
         label_ends(axes, labels)
     return figure
 
 
-def _line(axes: Axes, points: Sequence[tuple[int, Cell]], colour: str, style: Any, width: float) -> None:
+def _line(axes: Axes, points: Sequence[tuple[float, Cell]], colour: str, style: Any, width: float) -> None:
     xs, ys = [x for x, _ in points], [cell.value or 0.0 for _, cell in points]
     filled = colour if style == "-" else WHITE
     axes.plot(xs, ys, color=colour, ls=style, lw=width, marker="o", ms=6, mfc=filled, mec=colour, mew=1.5, zorder=4)
-    several = [(x, cell.value, cell.sd) for x, cell in points if cell.value is not None and cell.sd is not None]
-    if several:
-        xs_sd, ys_sd, sds = zip(*several, strict=True)
-        axes.errorbar(xs_sd, ys_sd, yerr=sds, fmt="none", ecolor=colour, elinewidth=1.3, capsize=3.5, zorder=5)
+    _error_bars(axes, points, colour)
+
+
+def _error_bars(axes: Axes, points: Sequence[tuple[float, Cell]], colour: str) -> None:
+    known = [(x, cell.value, reach) for x, cell in points if (reach := bar(cell)) is not None]
+    if known:
+        xs, ys, reaches = zip(*known, strict=True)
+        below, above = zip(*reaches, strict=True)
+        axes.errorbar(xs, ys, yerr=[below, above], fmt="none", ecolor=colour, elinewidth=1.3, capsize=3.5, zorder=5)
 
 
 def speed(table: Table) -> Figure | None:
     """Steps/s relative to the absolute baseline, a bar per variant, and the paper's 0.93; None without any."""
     rows = [row for row in table.rows if row.relative_speed.value is not None]
+    rows = few(rows, lambda row: row.position.kind, MOST_BARS)
     if not rows or all(row.position.kind == "absolute" for row in rows):
         return None
     with styled():
-        size = (8.4, 1.7 + 0.33 * len(rows))
+        names = max(2.2, text_width(max(len(row.label) for row in rows), 10))  # inches for the names at the left
+        size = (6.2 + names, 1.6 + 0.33 * len(rows))
         title = "Steps per second relative to absolute (sinusoidal)"
-        figure, (axes,) = new_figure(size, title, table.heading, (0.27, 0.96))
+        figure, (axes,) = new_figure(size, title, table.heading, (names / size[0], 1 - 1.8 / size[0]))
         values = [row.relative_speed.value or 0.0 for row in rows]
         sds = [row.relative_speed.sd or 0.0 for row in rows]
         axes.barh(range(len(rows)), values, height=0.62, color=[COLOURS[row.position.kind] for row in rows], zorder=2)
         for index, (value, sd) in enumerate(zip(values, sds, strict=True)):
             if sd:
                 axes.errorbar([value], [index], xerr=[sd], fmt="none", ecolor=INK, elinewidth=1.2, capsize=3, zorder=3)
-            axes.text(value + sd + 0.012, index, f"{value:.2f}", va="center", color=INK, fontsize=9.5)
+            steps = rows[index].steps_per_second.value
+            words = f"{value:.2f}" if steps is None else f"{value:.2f}   ({steps:.2f} steps/s)"
+            axes.text(1.01, index, words, transform=axes.get_yaxis_transform(), va="center", color=INK, fontsize=9.5)
         axes.axvline(paper.RELATIVE_SPEED, color=PAPER, lw=1.6, ls=_DASHED, zorder=3)
         where = (paper.RELATIVE_SPEED, 1.0)
         axes.annotate(
@@ -132,8 +216,8 @@ def speed(table: Table) -> Figure | None:
             ha="center", va="bottom", color=MUTED, fontsize=9,
         )  # fmt: skip
         axes.set_yticks(range(len(rows)), [plain(row.label) for row in rows])
-        axes.invert_yaxis()
-        axes.set_xlim(0, max([1.0, *(value + sd for value, sd in zip(values, sds, strict=True))]) * 1.1)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_xlim(0, max([1.0, *(value + sd for value, sd in zip(values, sds, strict=True))]) * 1.05)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.grid(visible=False, axis="y")

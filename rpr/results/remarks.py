@@ -188,7 +188,8 @@ def _empty_together(column: Column, records: Sequence[Record]) -> list[str]:
 
 def is_in(column: Column, score: Score) -> bool:
     """Whether a score belongs into a column."""
-    return column == Column(score.split, score.test_set, score.metric)
+    # Called for every score and column of a report: no object is made for it.
+    return (column.split, column.test_set, column.metric) == (score.split, score.test_set, score.metric)
 
 
 def _way(score: Score) -> str:

@@ -5,25 +5,26 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rpr.errors import RecordError
-from rpr.results import drawing, length_plot, plots, render
+from rpr.results import drawing, paper_render, plots, render
+from rpr.results.learned import learned
 from rpr.results.length_render import length_csv
-from rpr.results.page import Chapter, Sample, html_page
+from rpr.results.page import Chapter, Drawing, html_page
+from rpr.results.paper_speed import Bench
+from rpr.results.paper_tables import paper_tables
 from rpr.results.record import METRICS_NAME, RECORD_NAME, Record, read_metrics, replace_file
-from rpr.results.rows import Row, Table
+from rpr.results.rows import Table
+from rpr.results.samples import FileOf, Samples
+from rpr.results.samples import samples as sampled
 from rpr.results.tables import position_tables
 from rpr.results.text import escape_markdown
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 CURVES = ("validation/bleu", "validation/loss", "train/loss")
-SAMPLES_PER_SPLIT = {"test": 3, "long": 2}
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,12 @@ def build_report(
     title: str,
     problems: Sequence[str] = (),
     samples: bool = True,
+    benches: Sequence[Bench] = (),
 ) -> Report:
     """Write report.md, .csv, .json and .tex, index.html and the plots as SVG and PNG into `out_dir`.
 
-    Where the records have scores by source length, by_length.csv holds them besides.
+    Where the records have scores by source length, by_length.csv holds them besides; where runs have a cell in the
+    paper's own tables, paper.md, .csv and .tex hold these.
 
     Learning curves and samples come from the files beside each record, where there are any. With several tables the
     names of the plots carry the table's name.
@@ -54,33 +57,45 @@ def build_report(
         records: each with the path of its file, as find_records returns them.
         problems: lines about records that could not be used; shown, never hidden.
         samples: whether the page shows sample translations.
+        benches: speeds measured in turn, for the paper's table of them.
 
     Raises:
         RecordError: if there is no record, or `out_dir` cannot be written.
     """
     tables = position_tables(record for _, record in records)
     paths = {id(record): path for path, record in records}
+
+    def file_of(record: Record, name: str) -> Path:
+        return _beside(paths[id(record)], name)
+
     trouble = list(problems)
     files: list[Path] = []
     chapters = []
     try:
         for table, suffix in zip(tables, _suffixes(tables), strict=True):
-            figures = _figures(table, _curves(table, paths, trouble))
             drawings = []
-            for name, description, figure in figures:
-                drawings.append(drawing.svg_text(figure, f"{name}{suffix}", f"{description}: {table.heading}"))
-                for kind in ("svg", "png"):
-                    files.append(out_dir / f"{name}{suffix}.{kind}")
-                    drawing.save(figure, files[-1])
-            chapters.append(Chapter(table, tuple(drawings), tuple(_samples(table, paths)) if samples else ()))
+            for plot in plots.all_plots(table, _curves(table, file_of, trouble)):
+                svg = _saved(plot, out_dir / f"{plot.name}{suffix}", files)
+                drawings.append(Drawing(drawing.inlined(svg, plot.name + suffix, plot.description), plot.caption))
+            found = sampled(table, file_of) if samples else Samples()
+            pictures = learned(table, file_of, f"learned{suffix}", trouble)
+            chapters.append(Chapter(table, tuple(drawings), found.sentences, found.remarks, pictures))
+        rebuilt = [table for table in paper_tables(tables, benches) if table.measured]
         document = {"title": title, "tables": [render.as_json(table) for table in tables], "problems": trouble}
+        document["paper"] = [paper_render.paper_json(table) for table in rebuilt]
         texts = {
             "report.md": _markdown(title, tables, trouble),
             "report.csv": render.csv_rows(tables),
             "report.json": json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
             "report.tex": "\n".join(render.latex(table) for table in tables),
-            "index.html": html_page(title, chapters, trouble),
+            "index.html": html_page(title, chapters, trouble, rebuilt),
         }
+        if rebuilt:
+            texts |= {
+                "paper.md": paper_render.paper_page(title, rebuilt),
+                "paper.csv": paper_render.paper_csv(rebuilt),
+                "paper.tex": "\n".join(map(paper_render.paper_latex, rebuilt)),
+            }
         if any(table.by_length for table in tables):
             texts["by_length.csv"] = length_csv(tables)
         for name, text in texts.items():
@@ -88,9 +103,9 @@ def build_report(
             replace_file(files[-1], text)
     except OSError as error:
         raise RecordError(f"{out_dir}: the report cannot be written ({error}); choose another folder") from None
-    text = "\n".join(
-        [*(render.terminal(table) for table in tables), *(f"not in this report: {problem}" for problem in trouble)]
-    )
+    parts = [paper_render.paper_terminal(rebuilt)] if rebuilt else []
+    parts += [render.terminal(table) for table in tables]
+    text = "\n".join([*parts, *(f"not in this report: {problem}" for problem in trouble)])
     return Report(text, document, tuple(files), tuple(trouble))
 
 
@@ -115,14 +130,13 @@ def _markdown(title: str, tables: Sequence[Table], problems: Sequence[str]) -> s
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
-def _figures(table: Table, curves: Sequence[plots.Curve]) -> list[tuple[str, str, Figure]]:
-    drawn: list[tuple[str, str, Callable[[], Figure | None]]] = [
-        ("bleu_by_k", "BLEU by clip distance", lambda: plots.bleu_by_k(table)),
-        ("bleu_by_length", "BLEU by source length", lambda: length_plot.bleu_by_length(table)),
-        ("speed", "Steps per second relative to absolute", lambda: plots.speed(table)),
-        ("learning_curves", "Learning curves", lambda: plots.learning_curves(table, curves)),
-    ]
-    return [(name, description, figure) for name, description, draw in drawn if (figure := draw()) is not None]
+def _saved(plot: plots.Plot, stem: Path, files: list[Path]) -> str:
+    """Write a plot as PNG and SVG, and return the SVG."""
+    contents = {kind: drawing.rendered(plot.figure, kind) for kind in ("svg", "png")}
+    for kind, content in contents.items():
+        files.append(stem.with_name(f"{stem.name}.{kind}"))
+        replace_file(files[-1], content)
+    return contents["svg"].decode()
 
 
 def _beside(record_path: Path, name: str) -> Path:
@@ -130,12 +144,13 @@ def _beside(record_path: Path, name: str) -> Path:
     return record_path.with_name(name if record_path.name == RECORD_NAME else f"{record_path.stem}.{name}")
 
 
-def _curves(table: Table, paths: dict[int, Path], problems: list[str]) -> list[plots.Curve]:
+def _curves(table: Table, file_of: FileOf, problems: list[str]) -> list[plots.Curve]:
+    """Those of the variants that have a line of their own."""
     curves = []
-    for row in table.rows:
+    for row in plots.lines_of(table):
         for record in row.records:
             try:
-                metrics = read_metrics(_beside(paths[id(record)], METRICS_NAME))
+                metrics = read_metrics(file_of(record, METRICS_NAME))
             except RecordError as error:
                 problems.append(str(error))
                 continue
@@ -149,32 +164,3 @@ def _series(metrics: Sequence[dict[str, Any]], name: str) -> tuple[tuple[int, fl
     # By step: a resumed run repeats the steps since its checkpoint, and the later line counts.
     values = {line["step"]: line[name] for line in metrics if isinstance(line.get(name), (int, float))}
     return tuple((step, float(value)) for step, value in sorted(values.items()) if math.isfinite(value))
-
-
-def _samples(table: Table, paths: dict[int, Path]) -> list[Sample]:
-    samples = []
-    for split, count in SAMPLES_PER_SPLIT.items():
-        translated = [(row, found) for row in table.rows if (found := _translations(row, split, paths)) is not None]
-        if not translated:
-            continue
-        sources, references, _ = translated[0][1]
-        # Another source text (a corpus that changed between runs) cannot stand beside this one.
-        alike = [(row, hypotheses) for row, (other, _, hypotheses) in translated if other == sources]
-        chosen = sorted({(2 * index + 1) * len(sources) // (2 * count) for index in range(count)}) if sources else []
-        for line in chosen:
-            hypotheses = tuple((row.label, texts[line]) for row, texts in alike)
-            samples.append(Sample(split, line + 1, sources[line], references[line], hypotheses))
-    return samples
-
-
-def _translations(row: Row, split: str, paths: dict[int, Path]) -> tuple[list[str], list[str], list[str]] | None:
-    """Sources, references and hypotheses of the row's first finished run that has all three, of one length."""
-    for record in row.records:
-        files = [_beside(paths[id(record)], f"{split}.{name}.txt") for name in ("sources", "references", "hypotheses")]
-        if record.status != "finished" or not all(file.is_file() for file in files):
-            continue
-        # Split at newlines alone: splitlines() would also cut at the odd separators that real sentences contain.
-        texts = [file.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n") for file in files]
-        if len({len(lines) for lines in texts}) == 1:
-            return texts[0], texts[1], texts[2]
-    return None

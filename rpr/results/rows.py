@@ -191,9 +191,9 @@ class Table:
         column = self.headline(split)
         return row.cells[column] if column else Cell(None, reason=f"not evaluated on {split}")
 
-    def row(self, kind: str, clip_distance: int | None = None) -> Row | None:
-        """The first row of a kind, with this k where one is given."""
-        rows = (row for row in self.rows if row.position.kind == kind)
+    def row(self, kind: str, clip_distance: int | None = None, tables: str | None = None) -> Row | None:
+        """The first row of a kind, with this k and this sharing of the tables where they are given."""
+        rows = (row for row in self.rows if row.position.kind == kind and tables in (None, row.position.tables))
         return next((row for row in rows if clip_distance in (None, row.position.clip_distance)), None)
 
 

@@ -178,16 +178,22 @@ def _speed_setting(record: Record) -> tuple[str, str | None, str | None]:
 
 
 class _Speed(NamedTuple):
-    """Steps/s of one run, where it was measured, and how many cores worked on it (None: not known)."""
+    """Steps/s of one run, where it was measured, and, on a CPU, how many cores worked on it (None: not known)."""
 
     value: float
     setting: tuple[str, str | None, str | None]
+    on_cpu: bool
     cores: float | None
 
 
 def _speeds(records: Iterable[Record]) -> list[_Speed]:
     return [
-        _Speed(run.training.steps_per_second, _speed_setting(run), run.training.cores_used)
+        _Speed(
+            run.training.steps_per_second,
+            _speed_setting(run),
+            run.setting("hardware.accelerator") == "cpu",
+            run.training.cores_used,
+        )
         for run in records
         if run.training is not None and run.training.steps_per_second
     ]
@@ -203,14 +209,20 @@ def _baseline_speeds(records: list[Record]) -> dict[object, _Speed]:
     for setting, speeds in by_setting.items():
         cores = [speed.cores for speed in speeds if speed.cores is not None]
         known = statistics.fmean(cores) if len(cores) == len(speeds) else None
-        means[setting] = _Speed(statistics.fmean(speed.value for speed in speeds), speeds[0].setting, known)
+        means[setting] = speeds[0]._replace(value=statistics.fmean(speed.value for speed in speeds), cores=known)
     return means
 
 
 def _beside_other_work(speed: _Speed, baseline: _Speed) -> str | None:
-    """Why a speed cannot stand beside its baseline's: one of the two did not have the cores that the other had."""
-    if speed.cores is None or baseline.cores is None:
+    """Why a speed cannot stand beside its baseline's: one of the two did not have the cores that the other had, or
+    nobody knows.
+    """
+    if not speed.on_cpu:
         return None
+    if speed.cores is None or baseline.cores is None:
+        return (
+            "how many cores worked on it, or on absolute, was not recorded: other work may have run beside one of them"
+        )
     few, many = sorted((speed.cores, baseline.cores))
     if few > (1 - CORES_MAY_DIFFER) * many:
         return None

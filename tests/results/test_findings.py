@@ -73,6 +73,19 @@ def test_ablation_and_combination(make):
     assert any("sinusoidal + relative, k = 16 is level with relative, k = 16 alone" in text for text in statements)
 
 
+def test_like_is_set_against_like_where_tables_are_shared_in_two_ways(make):
+    def runs(tables, base):
+        kinds = ("relative", "relative_keys", "relative_values")
+        shared = {"position.tables": tables}
+        return [make(kind, scores={"test": base - less}, settings=shared) for less, kind in enumerate(kinds)]
+
+    statements = [text for text in said(*runs("per_head", 30.0), *runs("shared_by_heads", 20.0)) if "only" in text]
+    assert [text.partition(" (")[0] for text in statements] == [
+        "k = 16, keys only: 29.0, values only: 28.0, both: 30.0",
+        "k = 16, keys only: 19.0, values only: 18.0, both: 20.0",
+    ]
+
+
 def test_nothing_is_said_without_figures(make):
     assert said(make("relative", scores={})) == []
     assert said(make("relative", status="failed"), make("absolute")) == ["1 of 2 runs has no result: 1 failed."]

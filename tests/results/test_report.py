@@ -59,6 +59,7 @@ def test_two_reports_are_equal_byte_for_byte(runs, tmp_path):
 def test_all_files_are_there_and_well_formed(runs, tmp_path):
     built = report(runs, tmp_path / "out")
     names = ["report.md", "report.csv", "report.json", "report.tex", "index.html"]
+    names += ["paper.md", "paper.csv", "paper.tex"]
     names += [f"{plot}.{kind}" for plot in ("bleu_by_k", "speed", "learning_curves") for kind in ("svg", "png")]
     assert {path.name for path in built.files} == set(names) == {path.name for path in (tmp_path / "out").iterdir()}
     assert json.loads((tmp_path / "out" / "report.json").read_text()) == built.document
