@@ -268,7 +268,6 @@ def _sweep(arguments: list[str]) -> int:
             f"sweep: {min(unknown)} is no flag of sweep; give settings (data=..., seed=1,2), --dry-run or --wandb-yaml"
         )
     words, options, retry_failed = _sweep_words([word for word in arguments[1:] if word not in flags])
-    launcher_words = multirun.launcher_words(words, options)
     overrides = [word for word in words if not multirun.is_hydras(word)]
     given = {key_of(override) for override in overrides}
     jobs = [
@@ -279,6 +278,8 @@ def _sweep(arguments: list[str]) -> int:
         )
     ]
     made = [(job, training(job)) for job in jobs]
+    options = options.sharing([config.hardware for _, config in made])
+    launcher_words = multirun.launcher_words(words, options)
     if "--wandb-yaml" in flags:
         from rpr.commands.wandb_sweep import wandb_sweep
 

@@ -9,12 +9,15 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from rpr.composition import key_of, one_line, plain
 from rpr.errors import BusyError, ConfigError
 from rpr.paths import data_dir
+
+if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
+    from rpr.config import HardwareConfig
 
 _PLUGINS = {"joblib": ("hydra_joblib_launcher", "parallel"), "submitit": ("hydra_submitit_launcher", "slurm")}
 
@@ -25,6 +28,24 @@ class Options:
 
     at_once: int | None = None
     gpus: tuple[str, ...] = ()
+
+    def sharing(self, hardware: Sequence[HardwareConfig]) -> Options:
+        """With GPUs named and no number of jobs: as many at a time as there are GPUs for.
+
+        Raises:
+            ConfigError: a job uses none, or more than are named.
+        """
+        if not self.gpus:
+            return self
+        without = next((one for one in hardware if one.accelerator != "gpu"), None)
+        if without is not None:
+            raise ConfigError(f"gpus: hardware={without.name} uses none; leave gpus out, or choose hardware=1xgpu")
+        devices = max(one.devices for one in hardware)
+        if devices > len(self.gpus):
+            raise ConfigError(
+                f"gpus: {len(self.gpus)} named, and a job takes {devices}; name more, or choose hardware=1xgpu"
+            )
+        return self if self.at_once is not None else replace(self, at_once=len(self.gpus) // devices)
 
 
 def is_hydras(override: str) -> bool:

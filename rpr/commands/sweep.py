@@ -50,7 +50,7 @@ def usage() -> str:
         "The same command again skips what is finished and goes on with what was cut.",
         "",
         "  at_once=N      N jobs at a time on this machine",
-        "  gpus=0,1       each job has GPUs of its own among these: gpus=0,1,2,3 at_once=4 hardware=1xgpu",
+        "  gpus=0,1,2,3   each job has GPUs of its own among these, as many jobs at a time as there are GPUs for",
         "  retry=failed   what failed is run again, from its last checkpoint",
         "  --dry-run      the jobs as commands, how they stand, and what they would cost",
         "  --wandb-yaml   the same sweep as a file for `wandb sweep`",

@@ -1,10 +1,12 @@
-"""Checked here: the words with which torchrun is started on one node and on each of several, and what is refused;
-tests/system/test_ranks.py starts them.
+"""Checked here: the words with which torchrun is started on one node and on each of several, and what is refused
+(tests/system/test_ranks.py starts them); a worker's log, GPUs and inherited locks.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -64,3 +66,35 @@ def test_as_many_processes_as_devices(nodes: TrainConfig, monkeypatch: pytest.Mo
         ConfigError, match=r"torchrun started 16 processes for 4 nodes of 8 devices; set hardware\.num_n"
     ):
         runtime.check_world(nodes.hardware)
+
+
+def test_a_worker_writes_to_its_log_sees_its_gpus_and_holds_what_it_inherits(
+    tiny_config: Callable[..., TrainConfig],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "worker.py").write_text(
+        "import os, sys\n"
+        "print('sees', os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True)\n"
+        "print('and complains', file=sys.stderr)\n"
+        "os.fstat(int(sys.argv[1]))\n"
+        "sys.exit(3)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    log = tmp_path / "log.txt"
+    log.write_text("before\n")
+    reader, writer = os.pipe()
+    try:
+        for shown, gpus in ((True, ("5", "7")), (False, ())):
+            code = launch.run_worker(
+                "worker", Path(str(writer)), tiny_config().hardware, keep_open=(writer,),
+                output=launch.Output(log, shown), gpus=gpus,
+            )  # fmt: skip
+            assert code == 3
+            told = capsys.readouterr().err
+            assert told == ("sees 5,7\nand complains\n" if shown else "")
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert log.read_text() == "before\nsees 5,7\nand complains\nsees None\nand complains\n"
