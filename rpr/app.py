@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from rpr import __version__, multirun
 from rpr.composition import compose, expand, key_of, one_line, plain, training
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[0] == "--version":
         print(f"rpr-cli {__version__}")
         return 0
-    if arguments[0] == "-sc":
+    if arguments[0] == "-sc" and len(arguments) > 1:
         return _complete(arguments)
     # Hydra's own re-runs of sys.argv, and torchrun -m rpr.app, name the command this way.
     name = arguments[0].removeprefix("--config-name=")
@@ -114,7 +114,7 @@ def _positional(name: str, arguments: list[str]) -> list[str]:
     `--` for `translate`, and for `train` job='...', a whole job's settings in one word (of an agent of W&B).
 
     Raises:
-        ConfigError: more files than there are places, or a job with a quotation mark left open.
+        ConfigError: more files than there are places, something given twice, or a job with a quotation mark left open.
     """
     if name == "train":
         return [word for argument in arguments for word in _of_a_job(argument)]
@@ -123,6 +123,8 @@ def _positional(name: str, arguments: list[str]) -> list[str]:
         others = [word for word in arguments if word not in words]
         if name == "rerun" and len(words) > 1:
             raise ConfigError(f"rerun: {len(words)} runs are given; it repeats one at a time")
+        if words:
+            _refuse_twice(others, "run" if name == "rerun" else "runs")
         given = ",".join(_quoted(word) for word in words)
         return [*others, f"run={given}" if name == "rerun" else f"runs=[{given}]"] if words else others
     if name == "translate" and "--" in arguments:
@@ -130,9 +132,16 @@ def _positional(name: str, arguments: list[str]) -> list[str]:
         words = arguments[at + 1 :]
         if not 1 <= len(words) <= 2:
             raise ConfigError(f"--: {len(words)} files behind it; give the input, and the output if it is a file")
-        places = zip(("input", "output"), words, strict=False)
+        places = list(zip(("input", "output"), words, strict=False))
+        for key, _ in places:
+            _refuse_twice(arguments[:at], key)
         return [*arguments[:at], *(f"{key}={_quoted(word)}" for key, word in places)]
     return arguments
+
+
+def _refuse_twice(arguments: list[str], key: str) -> None:
+    if any(key_of(argument) == key for argument in arguments):
+        raise ConfigError(f"{key}: given as a word and as {key}=... too; leave one of them out")
 
 
 def _of_a_job(argument: str) -> list[str]:
@@ -154,22 +163,19 @@ def _quoted(value: str) -> str:
 
 def _run(name: str, arguments: list[str]) -> int:
     """One sub-command through hydra.main: overrides, -m, --cfg, --info and --help are Hydra's own."""
-    from hydra._internal.utils import get_args_parser
-
-    flags = get_args_parser().parse_args(arguments)
-    overrides, multirun = flags.overrides, flags.multirun
-    shown = flags.cfg or flags.info or flags.help or flags.hydra_help
-    if multirun and shown:
-        raise ConfigError("-m: goes with none of --cfg, --info, --help; look at one job without -m")
-    if multirun and name != "train":
-        raise ConfigError(f"-m: {name} is one command, not a sweep; -m goes with train")
-    if multirun and not flags.config_dir:  # another search path: each job is checked when it starts
+    flags = _flags(name, arguments)
+    overrides = flags.overrides
+    if flags.multirun and not flags.config_dir:  # another search path: each job is checked when it starts
         for job in expand(overrides):  # every job is checked before the first starts
             training(job)
     if name == "train" and any(key_of(override) == "run" for override in overrides):
         return _resume(arguments)
+    if flags.package:
+        _refuse_absent(flags.package, compose(name, overrides))
+    if not (flags.help or flags.hydra_help):
+        multirun.check(flags.config_name or name, overrides, many=flags.multirun, config_dir=flags.config_dir)
     failures: list[Failure] = []
-    if multirun:
+    if flags.multirun:
         _multirun(arguments, failures)
         return _told(failures)
     _hydra(name, arguments, _task(name, failures))
@@ -178,17 +184,64 @@ def _run(name: str, arguments: list[str]) -> int:
     return 0
 
 
+def _flags(name: str, arguments: list[str]) -> Any:
+    """The words taken apart into Hydra's flags and overrides.
+
+    Raises:
+        ConfigError: a flag that there is not, or that goes with no other that is given, or that would run code.
+    """
+    from hydra._internal.utils import get_args_parser
+
+    def refuse(message: str) -> NoReturn:
+        raise ConfigError(
+            f"{name}: {message}; settings are words like key=value, and rpr-cli {name} --hydra-help lists the flags"
+        )
+
+    parser = get_args_parser()
+    parser.error = refuse  # type: ignore[method-assign]  # argparse would print several lines, and end the process
+    flags = parser.parse_args(arguments)
+    if flags.experimental_rerun is not None:
+        raise ConfigError(
+            "--experimental-rerun: a pickle may run code when it is read; rpr-cli rerun RUN repeats a run"
+        )
+    if flags.config_path is not None:
+        raise ConfigError("--config-path: every default stands in our conf/; --config-dir=FOLDER adds choices to it")
+    shown = [flag for flag in ("cfg", "info", "help", "hydra_help") if getattr(flags, flag)]
+    if flags.multirun and shown:
+        raise ConfigError("-m: goes with none of --cfg, --info, --help; look at one job without -m")
+    if flags.multirun and name != "train":
+        raise ConfigError(f"-m: {name} is one command, not a sweep; -m goes with train")
+    if len(shown) > 1:
+        refuse(f"{' and '.join('--' + flag.replace('_', '-') for flag in shown)} are two questions")
+    if (flags.resolve or flags.package) and not (flags.cfg or flags.help):
+        refuse("--resolve and --package go with --cfg")
+    return flags
+
+
+def _refuse_absent(package: str, settings: Any) -> None:
+    """Hydra would end the process over a part that there is not."""
+    for part in package.split(".") if package != "_global_" else []:
+        if not isinstance(settings, dict) or part not in settings:
+            raise ConfigError(
+                f"--package: no such part {part!r}" + did_you_mean(part, settings if isinstance(settings, dict) else ())
+            )
+        settings = settings[part]
+
+
 def _resume(arguments: list[str]) -> int:
     """`rpr-cli train run=FOLDER`: everything else is in the run's record."""
     from rpr.commands import train
 
+    run_dir = arguments[0].partition("=")[2]
     if len(arguments) > 1:
-        others = [argument for argument in arguments if key_of(argument) != "run"]
+        others = [argument for argument in arguments if key_of(argument) != "run"] or arguments[1:]
         raise ConfigError(
             f"run: {' '.join(others)} cannot be set for a run that goes on as it was begun; "
             "give run=... alone, or a new run's settings without it"
         )
-    train.resume(Path(arguments[0].partition("=")[2]))
+    if not run_dir:
+        raise ConfigError("run: no folder is given; give that of a run, e.g. run=runs/NAME-HASH")
+    train.resume(Path(run_dir))
     return 0
 
 
@@ -205,10 +258,12 @@ def _task(name: str, failures: list[Failure]) -> Callable[[Any], None]:
 
     def task(settings: Any) -> None:
         from hydra.core.hydra_config import HydraConfig
+        from omegaconf import OmegaConf
 
         hydra = HydraConfig.get()
         many = hydra.mode is not None and hydra.mode.name == "MULTIRUN"
-        overrides = [str(override) for override in hydra.overrides.task if not override.startswith("sweep=")]
+        words: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # as typed: ${...} is for the settings
+        overrides = [word for word in map(str, words) if not word.startswith("sweep=")]
         command = shlex.join(["rpr-cli", name, *overrides])
         try:
             values = plain(settings)
@@ -277,6 +332,8 @@ def _sweep(arguments: list[str]) -> int:
             [*(word for word in (*plan.overrides, *row) if key_of(word) not in given), *overrides, f"sweep={plan.name}"]
         )
     ]
+    for job in jobs:  # what its file says about Hydra
+        multirun.check("train", job, many=False, config_dir=None)
     made = [(job, training(job)) for job in jobs]
     options = options.sharing([config.hardware for _, config in made])
     launcher_words = multirun.launcher_words(words, options)
@@ -336,6 +393,13 @@ def _hydra(name: str, arguments: list[str], task: Callable[[Any], None]) -> None
     sys.argv = [before[0], f"--config-name={name}", *arguments]
     try:
         hydra.main(version_base="1.3", config_path=str(data_dir("conf")))(task)()
+    except OSError as error:  # of Hydra's own folders; a task keeps its errors
+        if error.errno is None:  # a choice that there is not is one, too
+            raise
+        raise ConfigError(
+            f"runs_dir: {error.filename} cannot be written ({error.strerror}); choose another runs_dir=..., and leave "
+            "hydra.run.dir and hydra.sweep.dir as they are"
+        ) from None
     finally:
         sys.argv = before
 

@@ -12,17 +12,17 @@ from rpr.config import DataConfig, HardwareConfig, LoggerConfig, ModelConfig, Op
 class EvaluateConfig(Section):
     """rpr-cli evaluate; None is "as the run has it"."""
 
-    run: str
+    run: str = Field(min_length=1)
     average: PositiveInt | None
     beam_size: PositiveInt | None
     length_penalty: float | None = Field(ge=0)
-    splits: tuple[str, ...] | None
+    splits: tuple[str, ...] | None = Field(min_length=1)
     backend: Literal["torch", "ctranslate2"]
     compute_type: Literal["float32", "int8", "int8_float32", "bfloat16", "float16"]
     matmul_precision: Literal["highest", "high", "medium"] | None
-    cache_dir: str | None
+    cache_dir: str | None = Field(min_length=1)
     hardware: HardwareConfig
-    runs_dir: str
+    runs_dir: str = Field(min_length=1)
     format: Literal["table", "json"]
 
     @model_validator(mode="after")
@@ -40,7 +40,7 @@ class EvaluateConfig(Section):
 class TranslateConfig(Section):
     """rpr-cli translate; None is "as the run has it"."""
 
-    run: str
+    run: str = Field(min_length=1)
     backend: Literal["torch", "ctranslate2"] | None
     compute_type: Literal["float32", "int8", "int8_float32", "bfloat16", "float16"]
     average: PositiveInt | None
@@ -53,9 +53,9 @@ class TranslateConfig(Section):
     matmul_precision: Literal["highest", "high", "medium"]
     lines_per_batch: PositiveInt
     max_source_length: int = Field(ge=8)
-    cache_dir: str | None
+    cache_dir: str | None = Field(min_length=1)
     hardware: HardwareConfig
-    runs_dir: str
+    runs_dir: str = Field(min_length=1)
 
     @model_validator(mode="after")
     def n_best_are_in_the_beam(self) -> TranslateConfig:
@@ -70,15 +70,15 @@ class TranslateConfig(Section):
 class ExportConfig(Section):
     """rpr-cli export; None is "as the run has it"."""
 
-    run: str
+    run: str = Field(min_length=1)
     format: Literal["safetensors", "ctranslate2"]
-    out: str | None
+    out: str | None = Field(min_length=1)
     average: PositiveInt | None
     sentences: PositiveInt
     split: str
-    cache_dir: str | None
+    cache_dir: str | None = Field(min_length=1)
     hardware: HardwareConfig
-    runs_dir: str
+    runs_dir: str = Field(min_length=1)
 
 
 class CompareConfig(Section):
@@ -86,13 +86,13 @@ class CompareConfig(Section):
 
     runs: tuple[str, ...]
     sweep: str | None
-    splits: tuple[str, ...] | None
+    splits: tuple[str, ...] | None = Field(min_length=1)
     metrics: tuple[Literal["sacrebleu", "bleu_tok", "bleu_tok_split", "chrf"], ...] = Field(min_length=1)
     samples: int = Field(ge=100)
     trials: int = Field(ge=100)
     seed: int = Field(ge=0)
     format: Literal["table", "json"]
-    runs_dir: str
+    runs_dir: str = Field(min_length=1)
 
     @model_validator(mode="after")
     def something_to_compare(self) -> CompareConfig:
@@ -106,11 +106,11 @@ class CompareConfig(Section):
 class RerunConfig(Section):
     """rpr-cli rerun; None is "as the record has it"."""
 
-    run: str
+    run: str = Field(min_length=1)
     data_path: str | None
-    cache_dir: str | None
+    cache_dir: str | None = Field(min_length=1)
     strict: bool
-    runs_dir: str
+    runs_dir: str = Field(min_length=1)
 
 
 class DiffConfig(Section):
@@ -118,7 +118,7 @@ class DiffConfig(Section):
 
     runs: tuple[str, ...]
     format: Literal["table", "json"]
-    runs_dir: str
+    runs_dir: str = Field(min_length=1)
 
     @model_validator(mode="after")
     def two_runs(self) -> DiffConfig:
@@ -135,20 +135,20 @@ class DashboardConfig(Section):
     sweep: str | None
     title: str | None
     logger: LoggerConfig
-    runs_dir: str
+    runs_dir: str = Field(min_length=1)
 
 
 class VerifyConfig(Section):
     """rpr-cli verify."""
 
-    run: str
+    run: str = Field(min_length=1)
     average: PositiveInt | None
     sentences: PositiveInt
     split: str
-    cache_dir: str | None
+    cache_dir: str | None = Field(min_length=1)
     hardware: HardwareConfig
     format: Literal["table", "json"]
-    runs_dir: str
+    runs_dir: str = Field(min_length=1)
 
 
 class PrepareConfig(Section):
@@ -161,15 +161,15 @@ class PrepareConfig(Section):
     batches: PositiveInt
     copies: PositiveInt | None
     format: Literal["table", "json"]
-    runs_dir: str
+    runs_dir: str = Field(min_length=1)
 
 
 class ReportConfig(Section):
     """rpr-cli report: of the records of a sweep, or of all; or, with `run`, of the positions of one trained run."""
 
-    runs_dir: str
+    runs_dir: str = Field(min_length=1)
     sweep: str | None
-    out_dir: str
+    out_dir: str = Field(min_length=1)
     title: str | None
     format: Literal["table", "json"]
     results: str | None
@@ -177,7 +177,7 @@ class ReportConfig(Section):
     average: PositiveInt | None
     validation_sentences: PositiveInt
     max_distance: PositiveInt
-    cache_dir: str | None
+    cache_dir: str | None = Field(min_length=1)
     hardware: HardwareConfig
 
     @model_validator(mode="after")
@@ -231,5 +231,11 @@ class BenchConfig(Section):
     layer: LayerBenchConfig
     gradients: GradientBenchConfig
     seed: int = Field(ge=0)
-    runs_dir: str
+    runs_dir: str = Field(min_length=1)
     format: Literal["table", "json"]
+
+    @model_validator(mode="after")
+    def triton_needs_a_gpu(self) -> BenchConfig:
+        if "triton" in self.layer.algorithms and self.hardware.accelerator == "cpu":
+            raise ValueError("layer.algorithms: triton needs a GPU; leave it out, or choose hardware=1xgpu")
+        return self

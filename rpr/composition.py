@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,20 @@ from rpr.paths import data_dir
 
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
     from rpr.config import Section, TrainConfig
+
+# Faults of the places that a user gives; a file that is not there is told where it is looked for, or else is ours.
+_NOT_TO_BE_WRITTEN = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.EEXIST,
+    errno.ENAMETOOLONG,
+)
 
 
 def expand(overrides: Sequence[str]) -> list[list[str]]:
@@ -79,18 +94,52 @@ def one_line(error: BaseException, kind: type[Section] | None = None) -> str | N
     """The text of an error that is the user's to mend, on one line; None for any other. `kind` is what was composed, by
     default a job of train.
     """
-    from hydra.errors import HydraException, MissingConfigException
+    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
     from omegaconf.errors import OmegaConfBaseException
 
     if isinstance(error, RprError):
         return " ".join(str(error).split())
+    if isinstance(error, OSError) and error.errno in _NOT_TO_BE_WRITTEN:
+        where = error.filename2 or error.filename or "a file"
+        return f"{where}: cannot be read or written ({error.strerror}); mend that, or choose another place"
+    if isinstance(error, OverrideParseException):
+        reason = " ".join(str(error.message).split("\n", 1)[0].rstrip(".;").split())
+        override = " ".join(str(error.override).split())
+        return (
+            f"{override}: cannot be read as a setting ({reason}); write key=value, and quote what holds blanks, "
+            "commas or brackets: \"key='a b'\""
+        )
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, choice = error.missing_cfg_file.rpartition("/")
         return f"{group}: no such choice {choice!r}" + did_you_mean(choice, error.options)
-    if isinstance(error, (HydraException, OmegaConfBaseException)):
+    if isinstance(error, (HydraException, OmegaConfBaseException)) or _refused_by_hydra(error):
         lines = [line.strip() for line in str(error).splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
         text = "; ".join(line.rstrip(".;") for line in lines)
-        return _unknown_key(text, kind) or text
+        return _unknown_key(text, kind) or _no_choice(text) or text
+    return None
+
+
+def _refused_by_hydra(error: BaseException) -> bool:
+    """Whether it is a plain ValueError from Hydra's own reading of what was typed: of `model=3`, where a choice is a
+    word, or `seed=range(1,5,0)`.
+    """
+    last = error.__traceback__
+    if last is None or not isinstance(error, ValueError):
+        return False
+    while last.tb_next is not None:
+        last = last.tb_next
+    return str(last.tb_frame.f_globals.get("__name__")).startswith("hydra.")
+
+
+def _no_choice(text: str) -> str | None:
+    """A group that has no choice, or something else in its place."""
+    import re
+
+    if found := re.match(r"Error resolving interpolation '\$\{(\w+)\}'", text):
+        group = found[1]
+        return f"{group}: it has no choice, and other settings hang on it; give one of conf/{group}/ as {group}=..."
+    if text.startswith("Config group override must be"):
+        return f"{text}; a choice is a word: write GROUP=CHOICE, e.g. model=tiny"
     return None
 
 
@@ -105,6 +154,8 @@ def _unknown_key(text: str, kind: type[Section] | None) -> str | None:
     if found is None:
         return None
     path = found[1].split(".")
+    if path[0] == "hydra":  # its own, which no section of ours holds
+        return None
     for depth, part in enumerate(path):
         if part not in kind.model_fields:
             return f"{'.'.join(path[: depth + 1])}: no such setting" + did_you_mean(part, kind.model_fields)

@@ -18,9 +18,11 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from rpr.errors import ConfigError, did_you_mean
 
@@ -39,12 +41,21 @@ BEFORE_THE_SETTING: Mapping[str, Any] = {
 # The same for a setting whose default of today is what was done before: it has always counted in a run's id.
 READ_AS: Mapping[str, Any] = {"hardware.attention": "auto"}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+LONGEST_NAME = 200  # characters; file systems take 255, and a run's id and what is put behind it count too
 
 
 class Section(BaseModel):
     """A part of the configuration."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False, protected_namespaces=())
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def a_switch_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Else true would count as 1."""
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise PydanticCustomError("switch", "it is no switch that could be true or false")
+        return value
 
 
 class RelativeDefaults(Section):
@@ -121,7 +132,7 @@ class DataConfig(Section):
     vocabulary_size: int = Field(ge=16, le=1_000_000)
     max_length: int = Field(ge=2)
     train_limit: PositiveInt | None
-    cache_dir: str
+    cache_dir: str = Field(min_length=1)
 
     @model_validator(mode="after")
     def one_source(self) -> DataConfig:
@@ -233,12 +244,12 @@ class EvaluationConfig(Section):
     bootstrap_samples: int = Field(ge=0)
     length_buckets: tuple[PositiveInt, ...]
 
-    @field_validator("length_buckets")
-    @classmethod
-    def edges_ascend(cls, edges: tuple[int, ...]) -> tuple[int, ...]:
-        if list(edges) != sorted(set(edges)):
-            raise ValueError(f"{list(edges)} do not ascend; give lengths like [10,20,40], or [] for none")
-        return edges
+    @model_validator(mode="after")
+    def edges_ascend(self) -> EvaluationConfig:
+        edges = list(self.length_buckets)
+        if edges != sorted(set(edges)):
+            raise ValueError(f"length_buckets: {edges} do not ascend; give lengths like [10,20,40], or [] for none")
+        return self
 
 
 class TrainConfig(Section):
@@ -254,15 +265,21 @@ class TrainConfig(Section):
     seed: int = Field(ge=0, lt=2**31)
     name: str | None
     sweep: str | None
-    runs_dir: str
+    runs_dir: str = Field(min_length=1)
 
     @model_validator(mode="after")
     def names_are_folder_names(self) -> TrainConfig:
-        for key, name in (("name", self.name), ("sweep", self.sweep)):
+        parts = {"data.name": self.data.name, "model.name": self.model.name, "position.name": self.position.name}
+        for key, name in {"name": self.name, "sweep": self.sweep, **parts}.items():
             if name is not None and not NAME.fullmatch(name):
                 raise ValueError(
                     f"{key}: {name!r} cannot name a folder; "
                     "use letters, digits, '.', '_' and '-', the first a letter or digit"
+                )
+        for key, name in (("name", self.label), ("sweep", self.sweep or "")):
+            if len(name) > LONGEST_NAME:
+                raise ValueError(
+                    f"{key}: {name[:20]}... has {len(name)} characters; a folder's has {LONGEST_NAME} at most"
                 )
         units, ranks = self.optim.units_per_step, self.hardware.num_ranks
         if units % ranks and ranks % units:
@@ -321,7 +338,14 @@ def validated(kind: type[S], settings: Mapping[str, Any]) -> S:
     try:
         return kind.model_validate(settings)
     except ValidationError as error:
-        raise ConfigError("; ".join(_problem(kind, problem) for problem in error.errors()[:3])) from None
+        raise ConfigError("; ".join(_problem(kind, problem) for problem in _own(error)[:3])) from None
+
+
+def _own(error: ValidationError) -> list[Any]:
+    """The problems, without those that a list is said to be too short because one of its values is refused."""
+    problems: list[Any] = list(error.errors())
+    refused = {problem["loc"][:-1] for problem in problems}
+    return [one for one in problems if one["type"] != "too_short" or one["loc"] not in refused]
 
 
 def _problem(kind: type[Section], problem: Any) -> str:

@@ -34,8 +34,12 @@ class BusyError(RprError):
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """`; did you mean X? (available: ...)`, or only the choices when none is near."""
+    """`; did you mean X? (available: ...)`, or only the choices when none is near, whether in capitals or not."""
     names = sorted(choices)
-    near = difflib.get_close_matches(word, names, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"; {hint}(available: {', '.join(names)})"
+    if not names:
+        return "; there is none"
+    near = difflib.get_close_matches(word.lower(), [name.lower() for name in names], n=1)
+    if not near:
+        return f"; available: {', '.join(names)}"
+    meant = next(name for name in names if name.lower() == near[0])
+    return f"; did you mean {meant}? (available: {', '.join(names)})"

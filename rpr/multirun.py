@@ -7,9 +7,11 @@ import shlex
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rpr.composition import key_of, one_line, plain
@@ -20,6 +22,10 @@ if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
     from rpr.config import HardwareConfig
 
 _PLUGINS = {"joblib": ("hydra_joblib_launcher", "parallel"), "submitit": ("hydra_submitit_launcher", "slurm")}
+
+# What a launcher or sweeper may be, and what its logging may be made of: all that Hydra makes of names in a setting.
+_HYDRAS = ("hydra_plugins.", "hydra._internal.core_plugins.")
+_LOGGINGS = {"class": "logging.", "()": "colorlog."}
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,77 @@ def launcher_words(words: Sequence[str], options: Options) -> list[str]:
     return given
 
 
+def check(name: str, overrides: Sequence[str], *, many: bool, config_dir: str | None) -> None:
+    """Look at what Hydra would do for a command that has words about Hydra itself, choices from a folder of the user's,
+    or several jobs (`many`), before it does anything.
+
+    Raises:
+        ConfigError: a setting names code to be run; a folder is not there; a launcher that cannot work here.
+    """
+    if not many and config_dir is None and not any("hydra" in word for word in overrides):
+        return
+    from hydra._internal.hydra import Hydra
+    from hydra._internal.utils import create_config_search_path
+    from hydra.core.config_search_path import SearchPathQuery
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.types import RunMode
+
+    search_path = create_config_search_path(str(data_dir("conf")))
+    if config_dir is not None:
+        folder = Path(config_dir).absolute()
+        if not folder.is_dir():
+            raise ConfigError(f"--config-dir: {folder} is no folder; give one with choices, e.g. model/mine.yaml in it")
+        search_path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
+    GlobalHydra.instance().clear()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # a place of hydra.searchpath that is not there
+            settings = Hydra.create_main_hydra2(name, search_path).compose_config(
+                config_name=name, overrides=list(overrides), run_mode=RunMode.MULTIRUN if many else RunMode.RUN
+            )
+    except UserWarning as warning:
+        raise ConfigError(f"hydra: {warning}") from None
+    finally:
+        GlobalHydra.instance().clear()
+    _check(settings, many=many)
+
+
+def _check(settings: Any, *, many: bool) -> None:
+    from omegaconf import OmegaConf
+
+    hydra: Any = OmegaConf.to_container(settings.hydra, resolve=False)
+    for key, value in _names_of_code(hydra, ()):
+        raise ConfigError(
+            f"hydra.{key}: {value} is refused; no setting can name code to be run but one of Hydra's launchers: "
+            "hydra/launcher=joblib, submitit_local or submitit_slurm"
+        )
+    if hydra["mode"] is not None:
+        raise ConfigError(
+            f"hydra.mode: {hydra['mode']} is refused; -m says whether it is a sweep: leave hydra.mode out"
+        )
+    if many and "SlurmLauncher" in hydra["launcher"]["_target_"] and shutil.which("srun") is None:
+        raise ConfigError(
+            "hydra/launcher: submitit_slurm needs SLURM's commands, and there is no srun here; type it on a login "
+            "node, or choose hardware= without SLURM"
+        )
+
+
+def _names_of_code(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """The dotted keys, with their values, by which Hydra, or logging for it, would import what is not theirs."""
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            plugin = key == "_target_" and path in (("launcher",), ("sweeper",)) and str(value).startswith(_HYDRAS)
+            foreign = key in _LOGGINGS and not str(value).startswith(_LOGGINGS[key])
+            if foreign or (key == "_target_" and not plugin):
+                yield ".".join((*path, key)), value
+            yield from _names_of_code(value, (*path, str(key)))
+    elif isinstance(tree, list):
+        for number, value in enumerate(tree):
+            yield from _names_of_code(value, (*path, str(number)))
+    elif str(tree).startswith("ext://") and not str(tree).startswith("ext://sys."):
+        yield ".".join(path), tree
+
+
 class Launcher:
     """One of Hydra's launchers, chosen and checked; nothing has been started."""
 
@@ -90,6 +167,7 @@ class Launcher:
         from hydra._internal.hydra import Hydra
         from hydra._internal.utils import create_config_search_path
         from hydra.core.global_hydra import GlobalHydra
+        from hydra.core.utils import configure_log
         from hydra.types import RunMode
 
         version.setbase("1.3")
@@ -101,18 +179,15 @@ class Launcher:
                 config_name="train",
                 overrides=[*common, *words],
                 run_mode=RunMode.MULTIRUN,
-                with_log_configuration=True,
             )
         finally:
             GlobalHydra.instance().clear()
+        _check(self._settings, many=True)
+        configure_log(self._settings.hydra.hydra_logging, self._settings.hydra.verbose)
         target: str = self._settings.hydra.launcher["_target_"]
+        self._name = target.rpartition(".")[2]
         self.one_by_one = "BasicLauncher" in target
         self.here = self.one_by_one or "Joblib" in target
-        if "SlurmLauncher" in target and shutil.which("srun") is None:
-            raise ConfigError(
-                "hydra/launcher: submitit_slurm needs SLURM's commands, and there is no srun here; type it on a login "
-                "node, or choose hardware= without SLURM"
-            )
 
     def run(self, jobs: Sequence[Sequence[str]], options: Options, sweep: str) -> dict[tuple[str, ...], str]:
         """Run every job, in the order given, and wait for all of them; one that fails does not stop the others.
@@ -134,7 +209,7 @@ class Launcher:
             )
             returned = launcher.launch([list(job) for job in jobs], initial_job_idx=0)
         except Exception as error:  # of the launcher: a SLURM job that was lost, say; the records say how far each came
-            print(f"rpr-cli: {type(launcher).__name__}: {' '.join(str(error).split())[:300]}", file=sys.stderr)
+            print(f"rpr-cli: {self._name}: {' '.join(str(error).split())[:300]}", file=sys.stderr)
             return {}
         finally:
             GlobalHydra.instance().clear()
@@ -154,13 +229,15 @@ def _task(sweep: str, total: int, gpus: tuple[str, ...], *, quiet: bool) -> Call
 
     def task(settings: Any) -> str | None:
         from hydra.core.hydra_config import HydraConfig
+        from omegaconf import OmegaConf
 
         from rpr import config
         from rpr.commands import train
         from rpr.runs.gpus import share
 
         job = HydraConfig.get()
-        overrides = [str(override) for override in job.overrides.task if key_of(str(override)) != "sweep"]
+        words: Any = OmegaConf.to_container(job.overrides.task, resolve=False)  # as typed: ${...} is for the settings
+        overrides = [word for word in map(str, words) if key_of(word) != "sweep"]
         try:
             typed = config.validated(config.TrainConfig, plain(settings))
             print(f"sweep {sweep}: job {job.job.num + 1} of {total}: {typed.label}", file=sys.stderr, flush=True)

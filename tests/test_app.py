@@ -67,10 +67,10 @@ def test_every_command_of_the_help_can_be_run(name: str) -> None:
     "arguments, line",
     [
         (["trian"], "no such command 'trian'; did you mean train? (available: bench, compare, "),
-        (["--nothing"], "no such command '--nothing'; (available: "),
+        (["--nothing"], "no such command '--nothing'; available: "),
         (["train", "model=bgi"], "model: no such choice 'bgi'; did you mean big? (available: base, big, small, tiny)"),
         (["train", "data=wmt14_ende"], "data: no such choice 'wmt14_ende'; did you mean wmt14_en_de? (available: "),
-        (["train", "hydra/launcher=nope"], "hydra/launcher: no such choice 'nope'; (available: "),
+        (["train", "hydra/launcher=nope"], "hydra/launcher: no such choice 'nope'; available: "),
         (["train", "model.num_hads=3"], "model.num_hads: no such setting; did you mean num_heads? (available: "),
         (["train", "modle.num_heads=3"], "modle: no such setting; did you mean model? (available: data, evaluation, "),
         (["report", "formt=json"], "formt: no such setting; did you mean format? (available: average, cache_dir, "),

@@ -207,7 +207,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"position.relative_keys": "perhaps"}, r"^position\.relative_keys: 'perhaps' is refused; .*boolean"),
     ({"model.num_hads": 4}, r"^model\.num_hads: no such setting; did you mean num_heads\? \(available: "),
     ({"sead": 4}, r"^sead: no such setting; did you mean seed\? \(available: "),
-    ({"data.synthetic.zzz": 4}, r"^data\.synthetic\.zzz: no such setting; \(available: num_long, num_test"),
+    ({"data.synthetic.zzz": 4}, r"^data\.synthetic\.zzz: no such setting; available: num_long, num_test"),
     ({"seed": "abc"}, r"^seed: 'abc' is refused; input should be a valid integer"),
     ({"seed": -1}, r"^seed: -1 is refused; .*greater than or equal to 0$"),
     ({"seed": 2**31}, r"^seed: 2147483648 is refused; .*less than 2147483648$"),

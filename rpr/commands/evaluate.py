@@ -9,6 +9,7 @@ from pathlib import Path
 from rpr.command_config import EvaluateConfig
 from rpr.commands.scoring import Scored, length_lines, score_lines, score_run, torch_scored
 from rpr.data.cache import prepare
+from rpr.errors import RecordError
 from rpr.evaluation.ctranslate2 import CTranslate2Engine
 from rpr.evaluation.opening import exported_folder
 from rpr.results.record import replace_file
@@ -47,8 +48,15 @@ def run(config: EvaluateConfig) -> None:
         name = f"average{config.average or trained.optim.average_checkpoints}-{search}"
         if what.precision != "32":  # beside what exact float32 gave, not in its place
             name += "-" + re.sub(r"\W+", "-", what.precision)
+    for split in config.splits or ():
+        data.text(split)  # refuses one that there is not, or without its text, before any is translated
     out_dir = run_dir / "evaluations" / name
-    out_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecordError(
+            f"run: {out_dir} cannot be made ({error.strerror}); mend that, or copy the run elsewhere"
+        ) from None
     found = score_run(trained, data, what, out_dir)
     document = {
         "scores": [score.model_dump(mode="json") for score in found.scores],

@@ -25,6 +25,8 @@ def run(config: ReportConfig) -> None:
         raise RecordError(
             f"runs_dir: {root} does not exist; train something first (rpr-cli sweep quick) or name another runs_dir="
         )
+    if config.results is not None:
+        _refuse_unwritable(Path(config.results))  # before anything of the report is written
     found = find_records(root, config.sweep)
     name = config.sweep or "all"
     title = config.title or (f"Sweep {config.sweep}" if config.sweep else "All runs")
@@ -40,6 +42,13 @@ def run(config: ReportConfig) -> None:
         return
     print(report.text)
     print("\n".join(f"written: {path}" for path in written), file=sys.stderr)
+
+
+def _refuse_unwritable(path: Path) -> None:
+    folder = next(folder for folder in path.absolute().parents if folder.exists())
+    if path.is_dir() or not folder.is_dir():
+        reason = f"{path} is a folder" if path.is_dir() else f"{folder} is no folder"
+        raise RecordError(f"results: {path} cannot be written ({reason}); name another file")
 
 
 def _write(path: Path, text: str) -> None:

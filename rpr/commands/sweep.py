@@ -71,7 +71,9 @@ def read(name: str) -> Plan:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read as a sweep ({' '.join(str(error).split())})") from None
+        raise ConfigError(
+            f"{path}: cannot be read as a sweep ({' '.join(str(error).split())}); give a file like those of sweeps/"
+        ) from None
     keys = {"description", "overrides", "jobs"}
     if not isinstance(content, dict) or set(content) - keys or not isinstance(content.get("jobs"), list):
         raise ConfigError(f"{path}: a sweep has the keys description, overrides and jobs (a list of override lines)")
@@ -162,17 +164,19 @@ def begun(books: Books, *, retry_failed: bool, at_once: int) -> list[Job]:
     """The jobs that are to be launched, after it is told how all of them stand, the sweep's jobs are written down, and
     finished runs have joined it.
     """
+    changes = []
+    for root in sorted({job.config.runs_dir for job in books.jobs}):
+        here = [job for job in books.jobs if job.config.runs_dir == root]
+        changes += ledger.changes(Path(root), books.sweep, here)
+        ledger.write_down(Path(root), books.sweep, here)
     print(f"sweep {books.sweep}: {books.counts}", file=sys.stderr)
     if at_once > 1 and any(_takes_all_cores(job.config) for job in books.jobs):
         print(
             f"  at_once={at_once}: each job takes all cores of this machine; hardware.threads=N gives it a share",
             file=sys.stderr,
         )
-    for root in sorted({job.config.runs_dir for job in books.jobs}):
-        here = [job for job in books.jobs if job.config.runs_dir == root]
-        for line in ledger.changes(Path(root), books.sweep, here):
-            print(f"  since it was last started: {line}", file=sys.stderr)
-        ledger.write_down(Path(root), books.sweep, here)
+    for line in changes:
+        print(f"  since it was last started: {line}", file=sys.stderr)
     for job, standing in books.of("finished"):
         assert standing.record is not None
         ledger.join(job, standing.record, books.sweep)

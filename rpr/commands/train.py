@@ -57,6 +57,7 @@ def run(
         BusyError: another process works on the run.
         RprError: what else is wrong with the input, or went wrong.
     """
+    from rpr.data.cache import cache_key
     from rpr.runs import locks, runtime
     from rpr.training import launch
 
@@ -73,6 +74,8 @@ def run(
         _prepare(config)
         _worker(run_dir / JOB_NAME, hardware)
         return run_dir
+    if config.data.path is not None:  # a corpus that is not there leaves no run behind
+        cache_key(config.data)
     _make(run_dir)
     with locks.hold(run_dir) as lock:
         if _done(run_dir, config):  # by the process that held it before
@@ -99,8 +102,12 @@ def run(
 
 
 def _make(run_dir: Path) -> None:
+    from rpr.runs.locks import LOCK_NAME
+
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
+        with (run_dir / LOCK_NAME).open("ab"):
+            pass
     except OSError as error:
         raise _unwritable(run_dir, error) from None
 

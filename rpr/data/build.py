@@ -157,7 +157,7 @@ def _resumed(directory: Path) -> tuple[State | None, Vocabulary | None]:
         return state, vocabulary
     except FileNotFoundError:  # it was stopped before there was any
         pass
-    except (ValueError, TypeError, DataError) as error:
+    except (ValueError, TypeError, AttributeError, DataError) as error:
         log.warning("the unfinished build in %s cannot be used (%s); starting again", directory, error)
     for file in directory.iterdir():
         file.unlink()

@@ -7,7 +7,7 @@ import re
 import socket
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ class ArrowPairs(Pairs):
         available = dataset.column_names
         if self._translation:
             feature = dataset.features["translation"]  # a Translation, or a plain struct
-            available = list(getattr(feature, "languages", feature))
+            texts = getattr(feature, "languages", feature)
+            available = list(texts) if isinstance(texts, Iterable) else []  # a column of plain text has no languages
         for key, language in zip(("source", "target"), self._languages, strict=True):
             if language not in available:
                 column = "translation column" if self._translation else "columns"
@@ -127,7 +128,10 @@ def _datasets_call(data: DataConfig, call: Callable[[DataConfig, str | None], An
         (str(local_path(data)), _local_config(data)) if data.path is not None else (str(data.hub), data.hub_config)
     )
     otherwise = "give a local copy (a folder with parquet or line files) as data.path=..."
-    bars = datasets.are_progress_bars_disabled()
+    bars, verbosity = datasets.are_progress_bars_disabled(), datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity(
+        datasets.logging.CRITICAL
+    )  # what it would say of an error is told below, in one line
     try:
         with _offline_where_out_of_reach(local=data.path is not None):
             if data.path is not None:
@@ -154,6 +158,7 @@ def _datasets_call(data: DataConfig, call: Callable[[DataConfig, str | None], An
             ) from None
         raise DataError(f"data: {source} cannot be read as a dataset ({text[:300]}); mend it, or {otherwise}") from None
     finally:
+        datasets.logging.set_verbosity(verbosity)
         if not bars:
             datasets.enable_progress_bars()
 

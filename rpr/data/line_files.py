@@ -164,7 +164,7 @@ def file_digests(files: Sequence[Path], store: Path) -> list[str]:
     for file in files:
         status = file.stat()
         entry = known.get(str(file))
-        if not isinstance(entry, list) or entry[:2] != [status.st_size, status.st_mtime_ns]:
+        if not isinstance(entry, list) or len(entry) != 3 or entry[:2] != [status.st_size, status.st_mtime_ns]:
             with _reading(file, packed=True) as handle:
                 entry = [status.st_size, status.st_mtime_ns, hashlib.file_digest(handle, "sha256").hexdigest()]  # type: ignore[arg-type]
             if (

@@ -130,7 +130,10 @@ class Vocabulary:
     def load(cls, path: Path) -> Vocabulary:
         """Open a model written by `train`. Raises DataError when it is absent or no such model."""
         try:
-            vocabulary = cls(path.read_bytes())
+            model = path.read_bytes()
+            if not model:  # of which sentencepiece makes an empty model, and says so each time it is asked
+                raise RuntimeError
+            vocabulary = cls(model)
         except OSError as error:
             raise DataError(
                 f"vocabulary {path}: cannot be read ({error.strerror}); run rpr-cli prepare again"
@@ -188,8 +191,11 @@ class Vocabulary:
 
 def _write_whole(path: Path, content: bytes) -> None:
     partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    partial.write_bytes(content)
-    os.replace(partial, path)
+    try:
+        partial.write_bytes(content)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _explain(size: int, message: str) -> str:

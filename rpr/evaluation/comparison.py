@@ -258,9 +258,7 @@ def _texts(runs: Iterable[Run], split: str) -> dict[str, tuple[list[str], list[s
                 "they are written where a run is scored: train it again, leave it out, or choose other splits=[...]"
             )
         # Split at newlines alone: splitlines() would also cut at the odd separators that real sentences contain.
-        sources, references, hypotheses = (
-            file.read_text(encoding="utf-8").removesuffix("\n").split("\n") for file in files
-        )
+        sources, references, hypotheses = (_text(file).removesuffix("\n").split("\n") for file in files)
         if len(hypotheses) != len(references):
             raise DataError(
                 f"{run.folder}: {len(hypotheses)} hypotheses for {len(references)} references of {split}; "
@@ -271,6 +269,13 @@ def _texts(runs: Iterable[Run], split: str) -> dict[str, tuple[list[str], list[s
         for side, kind in enumerate(_KINDS[:2]):
             _check_alike(split, kind, first, texts[first.name][side], run, texts[run.name][side])
     return texts
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot be read ({error}); score the run again, or leave it out") from None
 
 
 def _check_alike(split: str, kind: str, first: Run, ours: Sequence[str], run: Run, theirs: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -83,6 +84,7 @@ def export(kind: Kind, out: Path, material: Material, progress: Progress | None 
     """
     check(kind, out, material.model.shape)
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    made = not out.parent.exists()
     try:
         temporary.mkdir(parents=True)
         write_files(
@@ -120,6 +122,9 @@ def export(kind: Kind, out: Path, material: Material, progress: Progress | None 
         ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        if made:
+            with contextlib.suppress(OSError):  # it holds the export
+                out.parent.rmdir()
     return document
 
 

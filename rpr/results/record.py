@@ -34,6 +34,7 @@ REQUIRED_SETTINGS = (
     "optim.max_steps",
     "hardware.name",
 )
+WHOLE_NUMBERS = ("position.clip_distance", "optim.max_steps")  # of them
 # What write_record puts first; it tells a truncated record in a flat folder from any other JSON file.
 _HEAD = re.compile(r'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"name"\s*:')
 _NOT_WALKED = {"wandb", "checkpoints", "__pycache__"}
@@ -129,6 +130,9 @@ class Record(Section):
         for key in REQUIRED_SETTINGS:
             if self.setting(key) is None:
                 raise ValueError(f"config.{key}: missing")
+        for key in WHOLE_NUMBERS:
+            if type(self.setting(key)) is not int:
+                raise ValueError(f"config.{key}: {self.setting(key)!r} is no whole number")
         return self
 
     def setting(self, key: str) -> Any:
@@ -248,6 +252,8 @@ def _read_text(path: Path) -> str:
 def _parse(path: Path, text: str) -> Record:
     try:
         document = json.loads(text)
+    except RecursionError:
+        raise RecordError(f"{path}: not a record (brackets nested too deeply); restore it or repeat the run") from None
     except json.JSONDecodeError as error:
         raise RecordError(
             f"{path}: truncated or not JSON (line {error.lineno}, column {error.colno}: {error.msg}); "
@@ -315,7 +321,7 @@ def _candidates(root: Path) -> Iterator[Path]:
 def _looks_like_a_record(text: str) -> bool:
     try:
         document = json.loads(text)
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         return _HEAD.match(text) is not None
     return isinstance(document, dict) and {"schema", "run_id", "status"} <= document.keys()
 
@@ -335,7 +341,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             continue
         try:
             entry = json.loads(line)
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, RecursionError):
             if number == len(lines):
                 break
             raise RecordError(f"{path}:{number}: not JSON; delete this line to read the others") from None

@@ -12,6 +12,7 @@ from torch import Tensor
 from rpr.errors import DataError
 
 STEP = re.compile(r"step=?(\d+)\.ckpt")
+_OF_A_TRAINING = ("global_step", "loops", "callbacks", "optimizer_states", "lr_schedulers", "pytorch-lightning_version")
 PREFIX = "model."  # of the Transformer's weights in a LightningModule's state
 
 
@@ -38,7 +39,7 @@ def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
         raise DataError(
             f"{path}: cannot be read as a checkpoint ({reason[:120]}); delete it and use an earlier one"
         ) from None
-    if not isinstance(loaded, dict) or "state_dict" not in loaded:
+    if not isinstance(loaded, dict) or not isinstance(loaded.get("state_dict"), dict):
         raise DataError(f"{path}: holds no state_dict; give a checkpoint that rpr-cli train wrote")
     return loaded
 
@@ -55,24 +56,51 @@ def moving_average(path: Path) -> dict[str, Tensor]:
     Raises:
         DataError: the run kept none (optim.ema_decay was null).
     """
-    weights = load_checkpoint(path, mapped=True)["callbacks"].get("MovingAverage", {}).get("weights")
+    weights = load_checkpoint(path, mapped=True).get("callbacks", {}).get("MovingAverage", {}).get("weights")
     if not isinstance(weights, dict):
         raise DataError(f"{path}: holds no moving average; it was written with optim.ema_decay=null")
     return weights
 
 
 def average(paths: list[Path]) -> dict[str, Tensor]:
-    """The plain mean of the checkpoints' weights, summed in float64 (the paper's big recipe averages its last 20)."""
+    """The plain mean of the checkpoints' weights, summed in float64 (the paper's big recipe averages its last 20).
+
+    Raises:
+        DataError: they are not of one model.
+    """
     assert paths
     if len(paths) == 1:
         return model_weights(paths[0])
     total: dict[str, Tensor] = {}
     kinds: dict[str, torch.dtype] = {}
     for path in paths:
-        for name, weight in model_weights(path).items():
+        weights = model_weights(path)
+        if total and _shapes(weights) != _shapes(total):
+            raise DataError(f"{path}: its weights are not of the same model as those of {paths[0]}; move it away")
+        for name, weight in weights.items():
             kinds[name] = weight.dtype
             total[name] = total[name] + weight.double() if name in total else weight.double()
     return {name: (weight / len(paths)).to(kinds[name]) for name, weight in total.items()}
+
+
+def refuse_another(path: Path, own: dict[str, Tensor]) -> None:
+    """A training goes on only from a checkpoint of its own model, `own` being a LightningModule's state.
+
+    Raises:
+        DataError: it is of another one, or lacks what a training goes on from.
+    """
+    found = load_checkpoint(path, mapped=True)
+    lacking = [name for name in _OF_A_TRAINING if name not in found]
+    reason = f"it has no {lacking[0]}" if lacking else "its weights have other names or sizes"
+    if lacking or _shapes(found["state_dict"]) != _shapes(own):
+        raise DataError(
+            f"{path}: a training of this model cannot go on from it ({reason}); move it away, and the run goes on from "
+            "the one before, or starts anew"
+        )
+
+
+def _shapes(weights: dict[str, Any]) -> dict[str, object]:
+    return {name: getattr(weight, "shape", None) for name, weight in weights.items()}
 
 
 def averaged_weights(run_dir: Path, last: int, ema_decay: float | None = None) -> tuple[dict[str, Tensor], str]:

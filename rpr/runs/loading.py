@@ -11,7 +11,7 @@ from rpr.errors import DataError, RecordError
 from rpr.model.transformer import Transformer
 from rpr.results.record import RECORD_NAME, Record, read_record
 from rpr.runs import runtime
-from rpr.runs.checkpoints import averaged_weights
+from rpr.runs.checkpoints import averaged_weights, checkpoints
 from rpr.runs.shape import shape_of
 
 VOCABULARY_NAME = "vocabulary.model"  # a run's own copy, so that it translates without its corpus
@@ -54,8 +54,13 @@ def model_of(config: TrainConfig, run_dir: Path, average: int | None, vocabulary
         average: of how many of the last checkpoints; None: as the run's recipe says.
 
     Raises:
-        DataError: no checkpoint, or weights that do not fit the configuration and vocabulary.
+        DataError: no checkpoint, fewer than `average`, or weights that do not fit the configuration and vocabulary.
     """
+    there = len(checkpoints(run_dir / "checkpoints"))
+    if average is not None and 0 < there < average:
+        raise DataError(
+            f"average: {average} checkpoints are asked for and {run_dir} has {there}; ask for {there} or fewer"
+        )
     ema_decay = config.optim.ema_decay if average is None else None
     weights, checkpoint = averaged_weights(run_dir, average or config.optim.average_checkpoints, ema_decay)
     model = Transformer(shape_of(config, vocabulary_size))

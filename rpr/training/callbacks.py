@@ -14,6 +14,7 @@ import pytorch_lightning as pl
 import torch
 
 from rpr.data.batches import Batch
+from rpr.errors import RecordError, RunError
 from rpr.results.record import replace_file
 from rpr.training.guards import LOG_EVERY, Guard
 from rpr.training.module import ends_step, shell
@@ -160,8 +161,14 @@ class Metrics(pl.Callback):
     def _write(self, trainer: pl.Trainer, step: int, row: dict[str, Any]) -> None:
         row = {name: value for name, value in row.items() if math.isfinite(value)}  # NaN is no JSON
         line = {"step": step, "time": round(time.time() - self.started, 3), **row}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise RunError(
+                f"{self.path}: cannot be written ({error.strerror}); the checkpoints are whole: mend that, and the "
+                "same command goes on from the last of them"
+            ) from None
         if trainer.logger is not None:
             trainer.logger.log_metrics(row, step=step)
         if not sys.stderr.isatty():
@@ -173,12 +180,26 @@ def _forget_later_rows(path: Path, step: int) -> None:
     """Leave the rows up to the step that a run resumes from: those after it will be written again.
 
     A kill can cut the last line; what follows must not be glued to it.
+
+    Raises:
+        RecordError: another line is damaged, or the file cannot be read.
     """
     kept = []
-    for line in path.read_bytes().splitlines(keepends=True):
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read ({error.strerror}); move it away: its run goes on without") from None
+    for number, line in enumerate(lines, start=1):
         if not line.endswith(b"\n"):
             break
-        if json.loads(line)["step"] <= step:
+        try:
+            later = json.loads(line)["step"] > step
+        except (ValueError, TypeError, KeyError):
+            raise RecordError(
+                f'{path}:{number}: a line of metrics is an object with a whole "step"; delete it, and the same command '
+                "goes on"
+            ) from None
+        if not later:
             kept.append(line)
     replace_file(path, b"".join(kept))
 

@@ -70,6 +70,8 @@ def fit(
     """Train to config.optim.max_steps and leave checkpoints in <run_dir>/checkpoints, the last step's among them.
 
     Raises:
+        DataError: the newest checkpoint is of another model.
+        RecordError: metrics.jsonl is damaged.
         RunError: the loss or a gradient became non-finite, or a checkpoint could not be written.
     """
     _quieten()
@@ -97,9 +99,12 @@ def fit(
             before_saving=guard.before_saving,
         ),
     ]
+    newest = _newest(folder)
+    if newest is not None:
+        checkpoints.refuse_another(newest, module.state_dict())
     trainer = _trainer(config, run_dir, callbacks, logger)
     try:
-        trainer.fit(module, batches, ckpt_path=_newest(folder), weights_only=True)
+        trainer.fit(module, batches, ckpt_path=newest, weights_only=True)
     except SystemExit:
         if interrupts.interrupted:  # Lightning makes an exit code of it
             raise KeyboardInterrupt from None

@@ -690,19 +690,34 @@ def test_weights_are_kept_for_short_sentences_and_computed_again_for_long_ones(m
         assert (HEADS * length * length in sizes) == kept
 
 
-@pytest.mark.parametrize("length", [127, 128])
-def test_plain_attention_equals_the_reference_where_torch_has_a_fused_kernel(length):
-    # The kernel takes over at 128 keys; masks, caches and rows that see nothing must survive the change.
+@pytest.mark.parametrize("length", [255, 256])
+def test_plain_attention_equals_the_reference_where_torch_has_a_fused_kernel(length, monkeypatch):
+    # The kernel takes over at 256 keys; masks, caches and rows that see nothing must survive the change.
+    calls, kernel = [], F.scaled_dot_product_attention
+    monkeypatch.setattr(
+        F, "scaled_dot_product_attention", lambda *tensors, **options: calls.append(1) or kernel(*tensors, **options)
+    )
     q, k, v, _ = make_inputs(length, length, 0)
     padding = torch.arange(length) < length - 5
     for arguments in [{}, {"causal": True}, {"mask": padding}, {"mask": padding, "causal": True}]:
         assert_equal(attend(q, k, v, **arguments), reference(q, k, v, **arguments))
         few = attend(q[:, :, -3:], k, v, first_query=length - 3, **arguments)
         assert_equal(few, reference(q[:, :, -3:], k, v, first_query=length - 3, **arguments))
+    assert len(calls) == (8 if length == 256 else 0)
+    # As many queries as keys, and yet not from the first position on: each sees 7 keys more.
+    late = {"causal": True, "first_query": 7}
+    assert_equal(attend(q, k, v, **late), reference(q, k, v, **late))
     q.requires_grad_()
     hidden = attend(q, k, v, mask=torch.zeros(length, dtype=torch.bool))
     hidden.sum().backward()
     assert hidden.isfinite().all() and q.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("on_keys, on_values", [(True, False), (False, True)], ids=["keys", "values"])
+def test_one_table_alone_counts_where_plain_attention_would_have_a_fused_kernel(on_keys, on_values):
+    q, k, v, tables = make_inputs(3, 256, 4, on_keys=on_keys, on_values=on_values)
+    arguments = {**tables, "first_query": 253}
+    assert_equal(attend(q, k, v, **arguments), reference(q, k, v, **arguments))
 
 
 @PASSES
@@ -845,6 +860,21 @@ def test_float32_tables_serve_bfloat16_queries_as_under_autocast(form):
     assert [x.dtype for x in of_mixed] == [torch.bfloat16] * 3 + [torch.float32] * 2
     for actual, narrow in zip(of_mixed, of_narrow, strict=True):
         assert relative_error(actual, narrow.double()) < 0.03
+
+
+@PASSES
+def test_the_gradient_of_a_clipped_row_is_summed_in_float32_under_bfloat16(form):
+    """P sums to 1, so the rows' gradients of w^V sum to that of z. The clipped row, which most pairs use, gets what the
+    others leave of it: rounded to bfloat16 (half of 1/128) that would miss by more than all other roundings together.
+    """
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 1, 400, 4, dtype=torch.bfloat16)
+    value_table = torch.zeros(3, 4)  # k = 1
+    cotangent = (1 + torch.rand(q.shape) / 16).to(torch.bfloat16)  # about 412 a column
+    _, (*_, of_table) = gradients(form, [q, k, v, None, value_table], cotangent)
+    assert of_table.dtype == torch.float32
+    exact = cotangent.double().sum((0, 1, 2))
+    assert (of_table.double().sum(0) - exact).abs().max() < 1e-4 * exact.max()
 
 
 @PASSES

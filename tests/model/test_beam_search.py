@@ -347,3 +347,31 @@ def test_decoding_far_beyond_the_caches_first_room(monkeypatch: pytest.MonkeyPat
     assert max(len(found[0].pieces) for found in expected) > 20
     monkeypatch.setattr(incremental, "ROOM", 3)
     assert beam_search(model, source_BS, **settings) == expected
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_forced_beginning_goes_on_when_another_sentence_has_left(beam: int) -> None:
+    model = build(replace(RELATIVE, vocabulary_size=20), seed=5)
+    source_BS = sources([2, 7], 20)  # the first leaves after 2 pieces at the latest
+    prefix = (7, 8, 9, 10, 11)
+    found = beam_search(model, source_BS, beam_size=beam, length_penalty=0.6, max_extra_length=0, prefixes=[(), prefix])
+    assert found[1] and all(hypothesis.pieces[:5] == prefix for hypothesis in found[1])
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_prefix_beyond_the_greatest_length_leaves_one_piece_after_it(beam: int) -> None:
+    model = fixed({piece: -0.1 * piece for piece in range(4, 12)}, vocabulary_size=12)  # EOS never among the best
+    (found,) = beam_search(
+        model, torch.tensor([[4, EOS]]), beam_size=beam, length_penalty=0.6, max_extra_length=0, prefixes=[(5, 5, 5)]
+    )
+    assert [(hypothesis.pieces, hypothesis.finished) for hypothesis in found] == [((5, 5, 5, 4), False)]
+
+
+def test_probabilities_are_float32_where_products_are_bfloat16() -> None:
+    model = build(NONE).to(torch.bfloat16)
+    hidden_NM = torch.randn(3, 8).to(torch.bfloat16)
+    log_p_NV = module._log_probabilities(model, hidden_NM, None)
+    exact_NV = model.logits(hidden_NM).double().log_softmax(-1)
+    assert log_p_NV.dtype == torch.float32
+    usable = [UNK, EOS, 4, 5]
+    assert torch.allclose(log_p_NV[:, usable].double(), exact_NV[:, usable], rtol=0, atol=1e-6)

@@ -16,6 +16,7 @@ from torch import nn
 from rpr.model import transformer
 from rpr.model.attention import attend, reference
 from rpr.model.dropout import Dropout
+from rpr.model.incremental import small_products_exact
 from rpr.model.transformer import Shape, Transformer
 
 
@@ -404,6 +405,22 @@ def test_the_choice_of_implementation_reaches_every_self_attention_and_changes_n
         assert_equal(model.next_logits(target[:, position : position + 1], state), full[:, position])
 
 
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_a_step_of_decoding_computes_its_small_products_exactly_and_leaves_the_precision_as_it_was(precision):
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(precision)
+        with torch.autocast("cpu", torch.bfloat16), small_products_exact(torch.zeros(1)):
+            assert torch.get_float32_matmul_precision() == "highest"
+            assert (torch.ones(1, 1) @ torch.ones(1, 1)).dtype == torch.float32
+        assert torch.get_float32_matmul_precision() == precision
+        with pytest.raises(KeyError), small_products_exact(torch.zeros(1)):
+            raise KeyError
+        assert torch.get_float32_matmul_precision() == precision
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def test_several_pieces_of_several_hypotheses_are_as_one_after_the_other():
     model = make_model("relative")
     source, target = sentences(7, 4), target_inputs(3, 3, 3, 3)
@@ -599,6 +616,14 @@ def test_dropout_acts_on_the_embeddings_and_on_each_sublayers_output_only(monkey
     monkeypatch.setattr(Dropout, "forward", lambda self, x: x)  # without these calls nothing random is left
     monkeypatch.setattr(Dropout, "add", lambda self, residual, x: residual + x)
     assert_equal(model.train()(source, target), evaluated)
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
+def test_positions_are_dropped_with_the_embeddings_they_are_added_to(kind, monkeypatch):
+    model = make_model(kind)
+    monkeypatch.setattr(Dropout, "forward", lambda self, x: torch.zeros_like(x))
+    for positions in (model.source_positions, model.target_positions):
+        assert not model._embed(sentences(6), positions, first=0).any()
 
 
 @NORMS

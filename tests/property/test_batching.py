@@ -1,0 +1,144 @@
+"""Checked here, for lengths, budgets, steps and devices that Hypothesis chooses: every pair in exactly one batch of an
+epoch, within the budget; the same plan for the same seed; ranks that share a step without overlap or loss; and a
+sampler that starts at any step gives the rest of one that starts at the first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rpr.data.batches import BatchSpec, TrainingBatches, evaluation_units
+from rpr.data.token_split import TokenSplit
+from tests.property.sizes import SIZES, Size
+
+
+class Case(NamedTuple):
+    """A split by its (source, target) lengths, and how it is cut."""
+
+    lengths: list[tuple[int, int]]
+    budget: int
+    units_per_step: int
+    num_devices: int
+    seed: int
+
+    def split(self) -> TokenSplit:
+        split = TokenSplit(Path("nowhere"), "train", len(self.lengths), "uint16")
+        for side, name in enumerate(("source_lengths", "target_lengths")):
+            split.__dict__[name] = np.asarray([pair[side] for pair in self.lengths], np.int32)
+        return split
+
+    def batches(self, *, num_devices: int = 1, rank: int = 0, start_step: int = 0) -> TrainingBatches:
+        return TrainingBatches(
+            self.split(), self.budget, self.units_per_step, self.seed, num_devices, rank, start_step=start_step
+        )
+
+
+def sharing(units_per_step: int) -> st.SearchStrategy[int]:
+    """Numbers of devices that share so many units equally."""
+    divisors = [number for number in range(1, units_per_step + 1) if units_per_step % number == 0]
+    return st.sampled_from([*divisors, 2 * units_per_step, 3 * units_per_step])
+
+
+LENGTHS = st.integers(1, 12) | st.integers(1, 300)
+CASES = st.integers(1, 6).flatmap(
+    lambda units: st.builds(
+        Case,
+        st.lists(st.tuples(LENGTHS, LENGTHS), min_size=1, max_size=60),
+        st.integers(1, 400),
+        st.just(units),
+        sharing(units),
+        st.integers(0, 2**31 - 1),
+    )
+)
+ONE_PAIR = Case([(1, 1)], 1, 4, 8, 0)
+
+
+def fits(case: Case, unit: list[int]) -> bool:
+    sides = [[case.lengths[pair][side] for pair in unit] for side in (0, 1)]
+    return len(unit) == 1 or all(len(unit) * max(side) <= case.budget for side in sides)
+
+
+def tokens(case: Case, pairs: list[int]) -> tuple[int, int]:
+    return sum(case.lengths[pair][0] for pair in pairs), sum(case.lengths[pair][1] for pair in pairs)
+
+
+def plain(specs: list[BatchSpec]) -> list[tuple[object, ...]]:
+    return [
+        (spec.indices.tolist(), *(getattr(spec, name) for name in BatchSpec.__annotations__ if name != "indices"))
+        for spec in specs
+    ]
+
+
+@SIZES
+def test_every_pair_in_one_batch_of_an_epoch_within_the_budget(size: Size) -> None:
+    @size(60)
+    @given(CASES, st.integers(0, 3))
+    @example(ONE_PAIR, 1)
+    def property_(case: Case, epoch: int) -> None:
+        batches = case.batches()
+        steps = batches.steps_in_epoch(epoch)
+        units = [unit.tolist() for step in range(steps) for unit in batches.step_units(epoch * steps + step)]
+        assert sorted(itertools.chain.from_iterable(units)) == list(range(len(case.lengths)))
+        assert len([unit for unit in units if unit]) == batches.units_in_epoch(epoch)
+        assert len(units) == steps * case.units_per_step
+        assert all(fits(case, unit) for unit in units if unit)
+        again = [unit.tolist() for step in range(steps) for unit in case.batches().step_units(epoch * steps + step)]
+        assert again == units
+
+    property_()
+
+
+@SIZES
+def test_ranks_share_a_step_without_overlap_or_loss(size: Size) -> None:
+    @size(60)
+    @given(CASES, st.integers(0, 20))
+    @example(ONE_PAIR, 3)
+    def property_(case: Case, step: int) -> None:
+        whole = [unit.tolist() for unit in case.batches().step_units(step)]
+        pairs = sorted(itertools.chain.from_iterable(whole))
+        ranks = [case.batches(num_devices=case.num_devices, rank=rank) for rank in range(case.num_devices)]
+        shares = [rank.step_specs(step) for rank in ranks]
+        assert {len(specs) for specs in shares} == {max(1, case.units_per_step // case.num_devices)}
+        of_ranks = [spec.indices.tolist() for specs in shares for spec in specs]
+        assert sorted(itertools.chain.from_iterable(of_ranks)) == pairs
+        assert all(not share or any({*share} <= {*unit} for unit in whole) for share in of_ranks)
+        for specs in shares:
+            assert [(spec.step, spec.micro) for spec in specs] == [(step, micro) for micro in range(len(specs))]
+            assert {(spec.step_source_tokens, spec.step_target_tokens) for spec in specs} == {tokens(case, pairs)}
+
+    property_()
+
+
+@SIZES
+def test_starting_at_any_step_gives_the_rest(size: Size) -> None:
+    @size(40)
+    @given(CASES, st.integers(0, 12), st.integers(0, 50))
+    def property_(case: Case, start: int, rank: int) -> None:
+        here = {"num_devices": case.num_devices, "rank": rank % case.num_devices}
+        micro_batches = max(1, case.units_per_step // case.num_devices)
+        whole = list(itertools.islice(case.batches(**here), (start + 3) * micro_batches))
+        rest = list(itertools.islice(case.batches(**here, start_step=start), 3 * micro_batches))
+        assert plain(rest) == plain(whole[start * micro_batches :])
+
+    property_()
+
+
+@SIZES
+def test_every_pair_in_one_unit_of_an_evaluation_within_the_budget(size: Size) -> None:
+    @size(40)
+    @given(CASES)
+    @example(ONE_PAIR)
+    def property_(case: Case) -> None:
+        units = [unit.tolist() for unit in evaluation_units(case.split(), case.budget)]
+        assert sorted(itertools.chain.from_iterable(units)) == list(range(len(case.lengths)))
+        assert all(unit and fits(case, unit) for unit in units)
+        longer = [max(case.lengths[pair]) for unit in units for pair in unit]
+        assert longer == sorted(longer)
+
+    property_()

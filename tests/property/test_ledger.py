@@ -1,0 +1,206 @@
+"""Checked here: however runs are started, killed, finished, failed and tried again by two processes and another
+machine, `standing` says of each run what a simple model says, and no run is held by two. The locks are real ones on
+real files; a process is an open file description of its own, which is what the kernel's lock belongs to, and being
+killed is losing it with the file left as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from rpr.errors import BusyError
+from rpr.results.record import INTERRUPTED, KILLED, Record, read_record, write_record
+from rpr.runs import ledger, locks
+from rpr.runs.ledger import Job, standing
+from rpr.runs.locks import LOCK_NAME, RunLock, hold, holder_of
+from tests.property.sizes import SIZES, Size
+
+RUNS = st.sampled_from(["a", "b"])
+PROCESSES = st.sampled_from([1, 2])
+ELSEWHERE = "elsewhere"
+ERRORS = st.sampled_from([f"{INTERRUPTED}; go on", f"{KILLED}KILL, which", "step 7: the gradient is not finite"])
+SETTINGS: dict[str, Any] = {
+    "model": {"name": "tiny"}, "data": {"name": "synthetic"}, "optim": {"max_steps": 7}, "hardware": {"name": "cpu"},
+    "position": {
+        "name": "none", "absolute": "none", "relative_keys": False, "relative_values": False, "clip_distance": 0,
+        "tables": "per_head",
+    },
+}  # fmt: skip
+
+
+def record(run: str, status: str, error: str | None, sweeps: tuple[str, ...] = ()) -> Record:
+    return Record.model_validate(
+        {
+            "name": run, "run_id": run, "status": status, "error": error, "sweeps": sweeps, "command": "rpr-cli train",
+            "config": SETTINGS, "git": {"commit": None, "dirty": None}, "versions": {}, "device": "cpu",
+            "hardware": "cpu", "seed": 1, "started": "2026-01-01", "finished": None, "steps": None, "parameters": None,
+            "data": None, "training": None, "wandb": None,
+        }
+    )  # fmt: skip
+
+
+@dataclass
+class Expected:
+    """What the model knows of a run."""
+
+    status: str | None = None  # of its record
+    error: str | None = None
+    holder: int | str | None = None  # a process, or another machine
+    sweeps: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> str:
+        if self.status == "finished":
+            return "finished"
+        if self.holder is not None:
+            return "running"
+        if self.status is None:
+            return "new"
+        return "failed" if self.status == "failed" and "gradient" in str(self.error) else "cut"
+
+
+class Runs(RuleBasedStateMachine):
+    """Two runs, two processes, one other machine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp())
+        self.expected = {run: Expected() for run in ("a", "b")}
+        self.held: dict[tuple[int, str], tuple[AbstractContextManager[RunLock], RunLock]] = {}
+        for run in self.expected:
+            (self.root / run).mkdir()
+
+    def teardown(self) -> None:
+        for manager, _ in self.held.values():
+            manager.__exit__(None, None, None)
+        shutil.rmtree(self.root)
+
+    def write(self, run: str, status: str, error: str | None = None) -> None:
+        expected = self.expected[run]
+        expected.status, expected.error = status, error
+        write_record(self.root / run / "record.json", record(run, status, error, expected.sweeps))
+
+    def mine(self, process: int, run: str) -> bool:
+        return self.expected[run].holder == process
+
+    @rule(process=PROCESSES, run=RUNS)
+    def start(self, process: int, run: str) -> None:
+        """A first start, a resumption and a retry are one thing to the lock."""
+        expected = self.expected[run]
+        if expected.holder == ELSEWHERE:
+            return  # it would be watched for two minutes: tests/runs/test_locks.py
+        manager = hold(self.root / run)
+        if expected.holder is not None:
+            with pytest.raises(BusyError, match="works on this run"):
+                manager.__enter__()
+            return
+        self.held[process, run] = manager, manager.__enter__()
+        expected.holder = process
+        if expected.status != "finished":
+            self.write(run, "running")
+
+    @rule(process=PROCESSES, run=RUNS)
+    def kill(self, process: int, run: str) -> None:
+        if not self.mine(process, run):
+            return
+        manager, lock = self.held.pop((process, run))
+        lock._end.set()
+        lock._thread.join()
+        os.close(lock.descriptor)
+        lock.release = lambda: None  # type: ignore[method-assign]
+        manager.__exit__(None, None, None)
+        self.expected[run].holder = None
+
+    @rule(process=PROCESSES, run=RUNS, error=st.none() | ERRORS)
+    def end(self, process: int, run: str, error: str | None) -> None:
+        """Finished, or failed with an error."""
+        if not self.mine(process, run):
+            return
+        if self.expected[run].status != "finished":
+            self.write(run, "failed" if error else "finished", error)
+        self.held.pop((process, run))[0].__exit__(None, None, None)
+        self.expected[run].holder = None
+
+    @rule(process=PROCESSES, run=RUNS, error=ERRORS)
+    def fail_and_stay(self, process: int, run: str, error: str) -> None:
+        """The record says it has failed, and the process has not ended yet."""
+        if self.mine(process, run) and self.expected[run].status != "finished":
+            self.write(run, "failed", error)
+
+    @rule(run=RUNS, silent=st.booleans())
+    def another_machine(self, run: str, silent: bool) -> None:
+        """It has begun, or has been silent for more than two minutes."""
+        expected = self.expected[run]
+        if expected.holder is not None:
+            return
+        path = self.root / run / LOCK_NAME
+        path.write_text(json.dumps({"host": "node7", "pid": 12, "started": "2026-01-01", "token": "t"}))
+        if silent:
+            then = time.time() - locks.STALE_SECONDS - 5
+            os.utime(path, (then, then))
+        else:
+            expected.holder = ELSEWHERE
+        if expected.status != "finished":
+            self.write(run, "running")
+
+    @rule(run=RUNS)
+    def another_machine_ends(self, run: str) -> None:
+        expected = self.expected[run]
+        if expected.holder == ELSEWHERE:
+            if expected.status != "finished":
+                self.write(run, "finished")
+            (self.root / run / LOCK_NAME).write_text("")
+            expected.holder = None
+
+    @rule(run=RUNS, sweep=st.sampled_from(["first", "second"]))
+    def join(self, run: str, sweep: str) -> None:
+        expected, path = self.expected[run], self.root / run / "record.json"
+        if expected.status != "finished":
+            return
+        ledger.join(Job((), None, self.root / run), read_record(path), sweep)  # type: ignore[arg-type]
+        expected.sweeps += (sweep,) if sweep not in expected.sweeps else ()
+
+    @precondition(lambda self: any(expected.holder is None for expected in self.expected.values()))
+    @rule(run=RUNS, content=st.sampled_from([None, "", '{"host": "nod', "[]"]))
+    def a_lock_file_that_says_nothing(self, run: str, content: str | None) -> None:
+        if self.expected[run].holder is None:
+            path = self.root / run / LOCK_NAME
+            path.unlink(missing_ok=True) if content is None else path.write_text(content)
+
+    @invariant()
+    def standing_is_what_the_model_says(self) -> None:
+        for run, expected in self.expected.items():
+            found = standing(self.root / run)
+            assert found.state == expected.state
+            assert (found.record is None) == (expected.status is None)
+            if found.record is not None:
+                assert (found.record.status, found.record.error) == (expected.status, expected.error)
+                assert found.record.sweeps == expected.sweeps
+            of_lock = {ELSEWHERE: "t", None: None} | {
+                process: lock.holder.token for (process, name), (_, lock) in self.held.items() if name == run
+            }
+            holder = holder_of(self.root / run)
+            assert (holder and holder.token) == of_lock[expected.holder]
+            assert (found.holder is not None) == (expected.state == "running")
+
+    @invariant()
+    def no_run_is_held_by_two(self) -> None:
+        assert all(sum(name == run for _, name in self.held) <= 1 for run in self.expected)
+
+
+@SIZES
+def test_standing_is_what_a_model_says_whatever_the_processes_do(size: Size, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_TRY_SECONDS", 0.0)
+    run_state_machine_as_test(Runs, settings=size(20, stateful_step_count=20))

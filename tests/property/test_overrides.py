@@ -1,0 +1,153 @@
+"""Checked here: whatever is typed as an override of whatever setting, the outcome is a validated configuration or one
+line and exit code 2; and the jobs that `expand` makes of a sweep compose, one by one, to the values that were listed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rpr import app
+from rpr.commands import train
+from rpr.composition import compose, expand, one_line, training
+from rpr.config import Section, TrainConfig, section_at
+from tests.property.sizes import SIZES, Size
+
+
+def settings_below(kind: type[Section], path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Every section and every setting, dotted."""
+    for name in kind.model_fields:
+        yield ".".join((*path, name))
+        try:
+            section = section_at(kind, (name,))
+        except StopIteration:
+            continue
+        yield from settings_below(section, (*path, name))
+
+
+# What means something to Hydra, OmegaConf, YAML, pydantic or this project, and may meet in any order.
+WORDS = [
+    *"[]{}(),:=$'\"\\ .~@+-*&!%#|>?<_/", "${", "???", "null", "true", "no", "nan", "inf", "-1", "0", "1", "7", "1e400",
+    "1e-400", "9" * 30, "9" * 5000, "0x1F", "1_0", "0.5", "seed", "${seed}", "${model.d_model}", "${oc.env:HOME}",
+    "${oc.env:NOT_THERE}", "${oc.decode:3}", "choice(1,2)", "range(3)", "glob(*)", "interval(0,1)", "sort(3,2)",
+    "float(1)", "tiny", "base", "relative", "synthetic", "bf16", "64", "\n", "\t", "\r", "\x00", "\u2028", "\ud800",
+    "é", "漢", "\U0001f600",
+]  # fmt: skip
+VALUES = st.one_of(
+    st.text(max_size=12),
+    st.lists(st.sampled_from(WORDS), max_size=6).map("".join),
+    st.integers().map(str),
+    st.floats().map(str),
+)
+KEYS = st.sampled_from(sorted({*settings_below(TrainConfig), "hydra.run.dir", "hydra/launcher", "nothing", "model@x"}))
+OVERRIDES = st.builds(
+    lambda sign, key, value: f"{sign}{key}={value}", st.sampled_from(["", "", "", "+", "++", "~"]), KEYS, VALUES
+)
+
+
+def ends_well(overrides: list[str]) -> None:
+    refusal: Exception | None = None
+    try:
+        config = training(overrides)
+    except Exception as error:
+        refusal = error
+    if refusal is not None:
+        line = one_line(refusal)
+        assert line and len(line.splitlines()) == 1, (overrides, refusal)
+        return
+    assert isinstance(config, TrainConfig)
+    assert config.run_dir_name == Path(config.run_dir_name).name
+    json.dumps(config.model_dump(mode="json"), allow_nan=False, ensure_ascii=False).encode()  # a record can hold it
+
+
+@SIZES
+def test_any_text_for_any_setting_is_a_configuration_or_one_line(size: Size) -> None:
+    @size(50)
+    @given(st.lists(OVERRIDES, min_size=1, max_size=2))
+    @example(["seed=${seed}"])
+    @example(["model=3"])
+    @example(["~model=3"])
+    @example(["data=null"])
+    @example(["seed=range(1,5,0)"])
+    @example(["seed=" + "9" * 5000])
+    @example(["data.test_name=\ud800"])
+    @example(["data.test_name=" + "[" * 2000])
+    @example(["optim.learning_rate_scale=1e400"])
+    def property_(overrides: list[str]) -> None:
+        ends_well(overrides)
+
+    property_()
+
+
+@SIZES
+def test_any_text_on_the_command_line_is_a_start_or_one_line_and_exit_code_2(
+    size: Size, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as app sets it; undone after the test
+    started: list[TrainConfig] = []
+    monkeypatch.setattr(train, "run", lambda config, *, command, own_process, **options: started.append(config))
+
+    @size(8)
+    @given(KEYS.filter(lambda key: not key.startswith("hydra")), VALUES)
+    def property_(key: str, value: str) -> None:
+        started.clear()
+        code = app.main(["train", f"{key}={value}"])
+        out, err = capsys.readouterr()
+        if code == 0:
+            assert len(started) == 1 and isinstance(started[0], TrainConfig)
+        else:
+            assert (code, started, out) == (2, [], "")
+            assert err.startswith("rpr-cli: ") and len(err.splitlines()) == 1, err
+
+    property_()
+
+
+# Settings that take any value of their kind, and such values.
+LISTED: dict[str, st.SearchStrategy[Any]] = {
+    "seed": st.integers(0, 2**31 - 1),
+    "position.clip_distance": st.integers(0, 10**6),
+    "optim.learning_rate_scale": st.floats(1e-3, 1e3),
+    "position.relative_keys": st.booleans(),
+    "data.train_limit": st.none() | st.integers(1, 99),
+    "data.test_name": st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=8),
+    "logger.tags": st.lists(st.sampled_from(["a", "b c", "x,y", "it's"]), max_size=3),
+}
+SWEEPS = st.lists(st.sampled_from(sorted(LISTED)), min_size=1, max_size=3, unique=True).flatmap(
+    lambda keys: st.fixed_dictionaries({key: st.lists(LISTED[key], min_size=1, max_size=2) for key in keys})
+)
+
+
+def written(value: Any) -> str:
+    """A value as Hydra's grammar has it."""
+    if isinstance(value, str):
+        return app._quoted(value)
+    if isinstance(value, list):
+        return f"[{','.join(map(written, value))}]"
+    return json.dumps(value)
+
+
+@SIZES
+def test_the_jobs_of_a_sweep_compose_to_what_was_listed(size: Size) -> None:
+    @size(10)
+    @given(SWEEPS)
+    def property_(sweep: dict[str, list[Any]]) -> None:
+        jobs = expand([f"{key}={','.join(map(written, values))}" for key, values in sweep.items()])
+        expected = [dict(zip(sweep, row, strict=True)) for row in itertools.product(*sweep.values())]
+        assert len(jobs) == len(expected)
+        for job, values in zip(jobs, expected, strict=True):
+            settings = compose("train", job)
+            for key, value in values.items():
+                found: Any = settings
+                for part in key.split("."):
+                    found = found[part]
+                assert found == value and type(found) is type(value), (job, key)
+
+    property_()

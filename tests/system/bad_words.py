@@ -1,0 +1,1512 @@
+"""Words that are refused: (what is attacked, the words, a telling piece of the answer). The folder they are typed in is
+that of test_bad_input.trained; LONG stands for a name of 300 letters.
+"""
+
+from __future__ import annotations
+
+WORDS: list[tuple[str, list[str], str]] = [
+    ("command: trian", ["trian"], "no such command 'trian'; did you mean train? (available: bench, compare"),
+    ("command: TRAIN", ["TRAIN"], "no such command 'TRAIN'; did you mean train? (available: bench, compare"),
+    ("command: train=1", ["train=1"], "no such command 'train=1'; did you mean train? (available: bench, compare"),
+    ("command: help", ["help"], "no such command 'help'; available: bench, compare, dashboard, diff, evaluate"),
+    ("command: -m", ["-m"], "no such command '-m'; available: bench, compare, dashboard, diff, evaluate"),
+    ("command: --versoin", ["--versoin"], "no such command '--versoin'; available: bench, compare, dashboard, diff"),
+    ("command: -sc", ["-sc"], "no such command '-sc'; available: bench, compare, dashboard, diff, evaluate"),
+    ("command: sweep=quick", ["sweep=quick"], "no such command 'sweep=quick'; did you mean sweep? (available: bench"),
+    (
+        "command: --config-name=nope",
+        ["--config-name=nope"],
+        "no such command 'nope'; available: bench, compare, dashboard, diff, evaluate",
+    ),
+    (
+        "type: train_seed=true",
+        ["train", "seed=true"],
+        "seed: True is refused; it is no switch that could be true or false",
+    ),
+    (
+        "type: train_seed=1.5",
+        ["train", "seed=1.5"],
+        "seed: 1.5 is refused; input should be a valid integer, got a number with a",
+    ),
+    ("type: train_seed=null", ["train", "seed=null"], "seed: None is refused; input should be a valid integer"),
+    ("type: train_seed=[1]", ["train", "seed=[1]"], "seed: [1] is refused; input should be a valid integer"),
+    ("type: train_seed={a:1}", ["train", "seed={a:1}"], "seed: {'a': 1} is refused; input should be a valid integer"),
+    ("type: train_seed=nan", ["train", "seed=nan"], "seed: nan is refused; input should be a finite number"),
+    (
+        "type: train_seed=_abc_def_",
+        ["train", "seed='abc def'"],
+        "seed: 'abc def' is refused; input should be a valid integer, unable to parse",
+    ),
+    (
+        "type: train_seed=",
+        ["train", "seed="],
+        "seed: '' is refused; input should be a valid integer, unable to parse string",
+    ),
+    (
+        "type: train_model.num_layers=true",
+        ["train", "model.num_layers=true"],
+        "model.num_layers: True is refused; it is no switch that could be true or false",
+    ),
+    (
+        "type: train_model.dropout=true",
+        ["train", "model.dropout=true"],
+        "model.dropout: True is refused; it is no switch that could be true or false",
+    ),
+    ("type: train_model.name=5", ["train", "model.name=5"], "model.name: 5 is refused; input should be a valid string"),
+    (
+        "type: train_position.relative_keys=2",
+        ["train", "position.relative_keys=2"],
+        "position.relative_keys: 2 is refused; input should be a valid boolean, unable",
+    ),
+    (
+        "type: train_position.clip_distance=true",
+        ["train", "position.clip_distance=true"],
+        "position.clip_distance: True is refused; it is no switch that could be true",
+    ),
+    (
+        "type: train_position.clip_distance=1.5",
+        ["train", "position.clip_distance=1.5"],
+        "position.clip_distance: 1.5 is refused; input should be a valid integer, got",
+    ),
+    (
+        "type: train_logger.tags=x",
+        ["train", "logger.tags=x"],
+        "logger.tags: 'x' is refused; input should be a valid tuple",
+    ),
+    (
+        "type: train_evaluation.length_buckets=10",
+        ["train", "evaluation.length_buckets=10"],
+        "evaluation.length_buckets: 10 is refused; input should be a valid tuple",
+    ),
+    (
+        "type: train_evaluation.test_splits=[1]",
+        ["train", "evaluation.test_splits=[1]"],
+        "evaluation.test_splits.0: 1 is refused; input should be a valid string",
+    ),
+    (
+        "type: train_runs_dir=null",
+        ["train", "runs_dir=null"],
+        "runs_dir: None is refused; input should be a valid string",
+    ),
+    (
+        "type: train_runs_dir=[a]",
+        ["train", "runs_dir=[a]"],
+        "runs_dir: ['a'] is refused; input should be a valid string",
+    ),
+    (
+        "type: train_data.cache_dir=null",
+        ["train", "data.cache_dir=null"],
+        "data.cache_dir: None is refused; input should be a valid string",
+    ),
+    (
+        "type: train_hardware.threads=all",
+        ["train", "hardware.threads=all"],
+        "hardware.threads: 'all' is refused; input should be a valid integer, unable",
+    ),
+    (
+        "type: train_optim.ema_decay=true_optim.average_checkpoints=1",
+        ["train", "optim.ema_decay=true", "optim.average_checkpoints=1"],
+        "optim.ema_decay: True is refused; it is no switch that could be true or false",
+    ),
+    ("type: compare_runs=3", ["compare", "runs=3"], "runs: 3 is refused; input should be a valid tuple"),
+    (
+        "type: compare_runs=[1,2]",
+        ["compare", "runs=[1,2]"],
+        "runs.0: 1 is refused; input should be a valid string; runs.1: 2 is refused",
+    ),
+    (
+        "type: evaluate_splits=test",
+        ["evaluate", "run=runs/one", "splits=test"],
+        "splits: 'test' is refused; input should be a valid tuple",
+    ),
+    (
+        "type: rerun_runs/one_strict=maybe",
+        ["rerun", "runs/one", "strict=maybe"],
+        "strict: 'maybe' is refused; input should be a valid boolean, unable to",
+    ),
+    (
+        "type: prepare_loader=perhaps",
+        ["prepare", "loader=perhaps"],
+        "loader: 'perhaps' is refused; input should be a valid boolean, unable to",
+    ),
+    ("type: report_title=[x]", ["report", "title=[x]"], "title: ['x'] is refused; input should be a valid string"),
+    (
+        "type: dashboard_sweep=[a]",
+        ["dashboard", "sweep=[a]"],
+        "sweep: ['a'] is refused; input should be a valid string",
+    ),
+    (
+        "type: bench_layer.causal=[maybe]",
+        ["bench", "layer.causal=[maybe]"],
+        "layer.causal.0: 'maybe' is refused; input should be a valid boolean, unable",
+    ),
+    ("range: train_seed=-1", ["train", "seed=-1"], "seed: -1 is refused; input should be greater than or equal to 0"),
+    (
+        "range: train_seed=2147483648",
+        ["train", "seed=2147483648"],
+        "seed: 2147483648 is refused; input should be less than 2147483648",
+    ),
+    (
+        "range: train_model.dropout=1",
+        ["train", "model.dropout=1"],
+        "model.dropout: 1 is refused; input should be less than 1",
+    ),
+    (
+        "range: train_model.dropout=-0.1",
+        ["train", "model.dropout=-0.1"],
+        "model.dropout: -0.1 is refused; input should be greater than or equal to 0",
+    ),
+    (
+        "range: train_position.clip_distance=-1",
+        ["train", "position.clip_distance=-1"],
+        "position.clip_distance: -1 is refused; input should be greater than or equal",
+    ),
+    (
+        "range: train_data.synthetic.num_train=0",
+        ["train", "data.synthetic.num_train=0"],
+        "data.synthetic.num_train: 0 is refused; input should be greater than 0",
+    ),
+    (
+        "range: train_data.vocabulary_size=2000000",
+        ["train", "data.vocabulary_size=2000000"],
+        "data.vocabulary_size: 2000000 is refused; input should be less than or equal",
+    ),
+    (
+        "range: train_optim.learning_rate_scale=inf",
+        ["train", "optim.learning_rate_scale=inf"],
+        "optim.learning_rate_scale: inf is refused; input should be a finite number",
+    ),
+    (
+        "range: train_optim.ema_decay=1_optim.average_checkpoints=1",
+        ["train", "optim.ema_decay=1", "optim.average_checkpoints=1"],
+        "optim.ema_decay: 1 is refused; input should be less than 1",
+    ),
+    (
+        "range: train_hardware.devices=0",
+        ["train", "hardware.devices=0"],
+        "hardware.devices: 0 is refused; input should be greater than 0",
+    ),
+    (
+        "range: train_hardware.threads=0",
+        ["train", "hardware.threads=0"],
+        "hardware.threads: 0 is refused; input should be greater than 0",
+    ),
+    (
+        "range: train_evaluation.length_buckets=[0,10]",
+        ["train", "evaluation.length_buckets=[0,10]"],
+        "evaluation.length_buckets.0: 0 is refused; input should be greater than 0",
+    ),
+    (
+        "range: translate_input=in.txt_n_best=0",
+        ["translate", "run=runs/one", "input=in.txt", "n_best=0"],
+        "n_best: 0 is refused; input should be greater than 0",
+    ),
+    (
+        "range: translate_input=in.txt_lines_per_batch=0",
+        ["translate", "run=runs/one", "input=in.txt", "lines_per_batch=0"],
+        "lines_per_batch: 0 is refused; input should be greater than 0",
+    ),
+    (
+        "range: translate_input=in.txt_max_source_length=1",
+        ["translate", "run=runs/one", "input=in.txt", "max_source_length=1"],
+        "max_source_length: 1 is refused; input should be greater than or equal to 8",
+    ),
+    (
+        "range: evaluate_average=0",
+        ["evaluate", "run=runs/one", "average=0"],
+        "average: 0 is refused; input should be greater than 0",
+    ),
+    (
+        "range: export_sentences=0",
+        ["export", "run=runs/one", "sentences=0"],
+        "sentences: 0 is refused; input should be greater than 0",
+    ),
+    (
+        "range: verify_sentences=0",
+        ["verify", "run=runs/one", "sentences=0"],
+        "sentences: 0 is refused; input should be greater than 0",
+    ),
+    (
+        "range: report_validation_sentences=0",
+        ["report", "run=runs/one", "validation_sentences=0"],
+        "validation_sentences: 0 is refused; input should be greater than 0",
+    ),
+    (
+        "range: prepare_processes=0",
+        ["prepare", "processes=0"],
+        "processes: 0 is refused; input should be greater than 0",
+    ),
+    (
+        "range: compare_runs/one_runs/two_samples=10",
+        ["compare", "runs/one", "runs/two", "samples=10"],
+        "samples: 10 is refused; input should be greater than or equal to 100",
+    ),
+    (
+        "range: bench_layer.lengths=[0]",
+        ["bench", "layer.lengths=[0]"],
+        "layer.lengths.0: 0 is refused; input should be greater than 0",
+    ),
+    (
+        "range: bench_layer.clip_distances=[-1]",
+        ["bench", "layer.clip_distances=[-1]"],
+        "layer.clip_distances.0: -1 is refused; input should be greater than or equal",
+    ),
+    (
+        "key: train_model.num_hads=3",
+        ["train", "model.num_hads=3"],
+        "model.num_hads: no such setting; did you mean num_heads? (available: d_ff",
+    ),
+    (
+        "key: train_modle.num_heads=3",
+        ["train", "modle.num_heads=3"],
+        "modle: no such setting; did you mean model? (available: data, evaluation",
+    ),
+    (
+        "key: train_+foo=3",
+        ["train", "+foo=3"],
+        "foo: no such setting; available: data, evaluation, hardware, logger, model",
+    ),
+    (
+        "key: train_+new.thing=1",
+        ["train", "+new.thing=1"],
+        "new: no such setting; available: data, evaluation, hardware, logger, model",
+    ),
+    ("key: train_~nothing", ["train", "~nothing"], "Could not delete from config. 'nothing' does not exist"),
+    ("key: train_~seed", ["train", "~seed"], "seed: this setting is missing; every default stands in conf/"),
+    ("key: train_~data", ["train", "~data"], "data: this setting is missing; every default stands in conf/"),
+    (
+        "key: train_seed@x=1",
+        ["train", "seed@x=1"],
+        "Override seed@x=1 looks like a config group override, but config group 'seed'",
+    ),
+    (
+        "key: train_model/tiny=1",
+        ["train", "model/tiny=1"],
+        "Could not override 'model/tiny'; To append to your config use +model/tiny=1",
+    ),
+    (
+        "key: train_model@data=tiny",
+        ["train", "model@data=tiny"],
+        "Could not override 'model@data'; Did you mean to override model?; To append",
+    ),
+    (
+        "key: train_hydra.nothing=1",
+        ["train", "hydra.nothing=1"],
+        "Could not override 'hydra.nothing'; To append to your config use",
+    ),
+    (
+        "key: train_hydra.launcher.x=1",
+        ["train", "hydra.launcher.x=1"],
+        "Could not override 'hydra.launcher.x'; To append to your config use",
+    ),
+    (
+        "key: train_-m_seed=1,2_run=x",
+        ["train", "-m", "seed=1,2", "run=x"],
+        "run: no such setting; available: data, evaluation, hardware, logger, model",
+    ),
+    (
+        "key: diff_runs/one_runs/two_sweep=x",
+        ["diff", "runs/one", "runs/two", "sweep=x"],
+        "sweep: no such setting; available: format, runs, runs_dir",
+    ),
+    (
+        "key: rerun_runs/one_seed=2",
+        ["rerun", "runs/one", "seed=2"],
+        "seed: no such setting; available: cache_dir, data_path, run, runs_dir, strict",
+    ),
+    (
+        "key: translate_input=in.txt_format=json",
+        ["translate", "run=runs/one", "input=in.txt", "format=json"],
+        "format: no such setting; available: average, backend, beam_size, cache_dir",
+    ),
+    (
+        "key: evaluate_data=wmt14_en_de",
+        ["evaluate", "run=runs/one", "data=wmt14_en_de"],
+        "data: no such setting; available: average, backend, beam_size, cache_dir",
+    ),
+    (
+        "key: evaluate_sweep=mine",
+        ["evaluate", "sweep=mine"],
+        "sweep: no such setting; available: average, backend, beam_size, cache_dir",
+    ),
+    (
+        "key: prepare_model=big",
+        ["prepare", "model=big"],
+        "model: no such setting; available: batches, copies, data, format, loader",
+    ),
+    (
+        "key: bench_position=relative",
+        ["bench", "position=relative"],
+        "position: no such setting; available: data, format, gradients, hardware",
+    ),
+    (
+        "key: dashboard_run=runs/one",
+        ["dashboard", "run=runs/one"],
+        "run: no such setting; available: logger, runs_dir, sweep, title",
+    ),
+    (
+        "key: sweep_nothing=1",
+        ["sweep", "ok.yaml", "nothing=1"],
+        "nothing: no such setting; available: data, evaluation, hardware, logger",
+    ),
+    (
+        "key: sweep_run=runs/one",
+        ["sweep", "ok.yaml", "run=runs/one"],
+        "run: no such setting; available: data, evaluation, hardware, logger, model",
+    ),
+    (
+        "choice: train_model=bgi",
+        ["train", "model=bgi"],
+        "model: no such choice 'bgi'; did you mean big? (available: base, big, small",
+    ),
+    (
+        "choice: train_model=TINY",
+        ["train", "model=TINY"],
+        "model: no such choice 'TINY'; did you mean tiny? (available: base, big",
+    ),
+    ("choice: train_model=", ["train", "model="], "model: no such choice ''; available: base, big, small, tiny"),
+    (
+        "choice: train_model=tiny/",
+        ["train", "model=tiny/"],
+        "model/tiny: no such choice ''; available: base, big, small, tiny",
+    ),
+    (
+        "choice: train_model=null",
+        ["train", "model=null"],
+        "Config group override must be a string or a list. Got NoneType; a choice is a",
+    ),
+    (
+        "choice: train_model=[tiny]",
+        ["train", "model=[tiny]"],
+        "model: it has no choice, and other settings hang on it; give one of",
+    ),
+    (
+        "choice: train_~model",
+        ["train", "~model"],
+        "model: it has no choice, and other settings hang on it; give one of",
+    ),
+    (
+        "choice: train_model=_",
+        ["train", "model=???"],
+        "You must specify 'model', e.g, model=<OPTION>; Available options:; base; big",
+    ),
+    (
+        "choice: train_+model=big",
+        ["train", "+model=big"],
+        "Multiple values for model. To override a value use 'override model: big'",
+    ),
+    (
+        "choice: train_data=wmt14",
+        ["train", "data=wmt14"],
+        "data: no such choice 'wmt14'; did you mean wmt14_en_fr? (available:",
+    ),
+    (
+        "choice: train_position=rotary",
+        ["train", "position=rotary"],
+        "position: no such choice 'rotary'; available: absolute",
+    ),
+    (
+        "choice: train_hardware=4xgpu",
+        ["train", "hardware=4xgpu"],
+        "hardware: no such choice '4xgpu'; did you mean 8xgpu? (available: 1xgpu",
+    ),
+    (
+        "choice: train_logger=tensorboard",
+        ["train", "logger=tensorboard"],
+        "logger: no such choice 'tensorboard'; available: none, wandb, wandb_offline",
+    ),
+    (
+        "choice: train_optim=adam",
+        ["train", "optim=adam"],
+        "optim: no such choice 'adam'; available: base, big, small, tiny",
+    ),
+    (
+        "choice: train_model.norm=Post",
+        ["train", "model.norm=Post"],
+        "model.norm: 'Post' is refused; input should be 'post' or 'pre'",
+    ),
+    (
+        "choice: train_position.absolute=null",
+        ["train", "position.absolute=null"],
+        "position.absolute: None is refused; input should be 'none', 'sinusoidal' or",
+    ),
+    (
+        "choice: train_position.tables=shared",
+        ["train", "position.tables=shared"],
+        "position.tables: 'shared' is refused; input should be 'per_head'",
+    ),
+    (
+        "choice: train_optim.non_finite=ignore",
+        ["train", "optim.non_finite=ignore"],
+        "optim.non_finite: 'ignore' is refused; input should be 'stop' or 'skip'",
+    ),
+    (
+        "choice: train_hardware.precision=16",
+        ["train", "hardware.precision=16"],
+        "hardware.precision: '16' is refused; input should be '64', '32' or 'bf16'",
+    ),
+    (
+        "choice: train_hardware.accelerator=tpu",
+        ["train", "hardware.accelerator=tpu"],
+        "hardware.accelerator: 'tpu' is refused; input should be 'cpu' or 'gpu'",
+    ),
+    (
+        "choice: train_hardware.attention=flash",
+        ["train", "hardware.attention=flash"],
+        "hardware.attention: 'flash' is refused; input should be 'auto', 'dense'",
+    ),
+    (
+        "choice: train_logger.mode=maybe",
+        ["train", "logger.mode=maybe"],
+        "logger.mode: 'maybe' is refused; input should be 'online', 'offline' or 'none'",
+    ),
+    (
+        "choice: train_hydra/launcher=nope",
+        ["train", "hydra/launcher=nope"],
+        "hydra/launcher: no such choice 'nope'; available: basic, joblib, slurm_8xgpu",
+    ),
+    (
+        "choice: train_hydra=nope",
+        ["train", "hydra=nope"],
+        "Could not override 'hydra'. No match in the defaults list; To append to your",
+    ),
+    (
+        "choice: compare_runs/one_runs/two_metrics=[bleu]",
+        ["compare", "runs/one", "runs/two", "metrics=[bleu]"],
+        "metrics.0: 'bleu' is refused; input should be 'sacrebleu', 'bleu_tok'",
+    ),
+    (
+        "choice: compare_runs/one_runs/two_metrics=[]",
+        ["compare", "runs/one", "runs/two", "metrics=[]"],
+        "metrics: [] is refused; tuple should have at least 1 item after validation",
+    ),
+    (
+        "choice: compare_runs/one_runs/two_splits=[]",
+        ["compare", "runs/one", "runs/two", "splits=[]"],
+        "splits: [] is refused; tuple should have at least 1 item after validation",
+    ),
+    (
+        "choice: compare_runs/one_runs/two_format=csv",
+        ["compare", "runs/one", "runs/two", "format=csv"],
+        "format: 'csv' is refused; input should be 'table' or 'json'",
+    ),
+    (
+        "choice: translate_input=in.txt_backend=onnx",
+        ["translate", "run=runs/one", "input=in.txt", "backend=onnx"],
+        "backend: 'onnx' is refused; input should be 'torch' or 'ctranslate2'",
+    ),
+    (
+        "choice: translate_input=in.txt_compute_type=int4",
+        ["translate", "run=runs/one", "input=in.txt", "compute_type=int4"],
+        "compute_type: 'int4' is refused; input should be 'float32', 'int8'",
+    ),
+    (
+        "choice: export_format=onnx",
+        ["export", "run=runs/one", "format=onnx"],
+        "format: 'onnx' is refused; input should be 'safetensors' or 'ctranslate2'",
+    ),
+    (
+        "choice: bench_variants=[absolut]",
+        ["bench", "variants=[absolut]"],
+        "position: no such choice 'absolut'; did you mean absolute? (available:",
+    ),
+    (
+        "choice: bench_variants=[]",
+        ["bench", "variants=[]"],
+        "variants: [] is refused; tuple should have at least 1 item after validation",
+    ),
+    (
+        "choice: bench_parts=[all]",
+        ["bench", "parts=[all]"],
+        "parts.0: 'all' is refused; input should be 'step', 'layer' or 'gradients'",
+    ),
+    (
+        "choice: bench_layer.algorithms=[fast]",
+        ["bench", "layer.algorithms=[fast]"],
+        "layer.algorithms.0: 'fast' is refused; input should be 'attend'",
+    ),
+    ("missing: train_seed=_", ["train", "seed=???"], "seed: has no default and was not given; add seed=..."),
+    (
+        "missing: train_data=wmt_mini_en_de",
+        ["train", "data=wmt_mini_en_de"],
+        "data.path: wmt_mini_en_de is not on a hub; give the folder or the pair of",
+    ),
+    ("missing: train_run=", ["train", "run="], "run: no folder is given; give that of a run, e.g. run=runs/NAME-HASH"),
+    ("missing: train_run", ["train", "run"], "run: no folder is given; give that of a run, e.g. run=runs/NAME-HASH"),
+    ("missing: evaluate", ["evaluate"], "run: has no default and was not given; add run=..."),
+    ("missing: translate", ["translate"], "run: has no default and was not given; add run=..."),
+    ("missing: export", ["export"], "run: has no default and was not given; add run=..."),
+    ("missing: verify", ["verify"], "run: has no default and was not given; add run=..."),
+    ("missing: rerun", ["rerun"], "run: has no default and was not given; add run=..."),
+    ("missing: diff", ["diff"], "runs: 0 are given; a difference is between two: rpr-cli diff runs/A runs/B"),
+    ("missing: compare", ["compare"], "runs and sweep: give the folders of at least two runs, or a sweep's name as"),
+    (
+        "missing: compare_runs/one",
+        ["compare", "runs/one"],
+        "runs: runs/one alone has nothing to be compared with; give at least two",
+    ),
+    ("missing: rerun_", ["rerun", ""], "run: '' is refused; string should have at least 1 character"),
+    ("missing: evaluate_run=", ["evaluate", "run="], "run: '' is refused; string should have at least 1 character"),
+    (
+        "missing: export_out=",
+        ["export", "run=runs/one", "out="],
+        "out: '' is refused; string should have at least 1 character",
+    ),
+    (
+        "missing: report_sweep=mine_out_dir=",
+        ["report", "sweep=mine", "out_dir="],
+        "out_dir: '' is refused; string should have at least 1 character",
+    ),
+    (
+        "missing: train_runs_dir=",
+        ["train", "runs_dir="],
+        "runs_dir: '' is refused; string should have at least 1 character",
+    ),
+    (
+        "missing: train_data.cache_dir=",
+        ["train", "data.cache_dir="],
+        "data.cache_dir: '' is refused; string should have at least 1 character",
+    ),
+    (
+        "missing: sweep_--dry-run",
+        ["sweep", "--dry-run"],
+        "sweep: no such sweep '--dry-run'; available: combined, lengths, multi30k",
+    ),
+    (
+        "together: train_model.num_heads=3",
+        ["train", "model.num_heads=3"],
+        "model.num_heads: 3 does not divide model.d_model = 128; choose one of 1, 2",
+    ),
+    (
+        "together: train_model.d_model=129_model.num_heads=3",
+        ["train", "model.d_model=129", "model.num_heads=3"],
+        "model.d_model: 129 is odd; sinusoids come in pairs: choose an even width",
+    ),
+    (
+        "together: train_data.source_language=de",
+        ["train", "data.source_language=de"],
+        "data.source_language and target_language are both 'de'; a pair has two",
+    ),
+    (
+        "together: train_data.synthetic=null",
+        ["train", "data.synthetic=null"],
+        "data.path: synthetic is not on a hub; give the folder or the pair of line",
+    ),
+    (
+        "together: train_data.path=.",
+        ["train", "data.path=."],
+        "data.path: the synthetic corpus is generated, not read; choose another data=",
+    ),
+    (
+        "together: train_optim.checkpoint_every_n_minutes=5",
+        ["train", "optim.checkpoint_every_n_minutes=5"],
+        "optim.checkpoint_every_n_steps and optim.checkpoint_every_n_minutes: set",
+    ),
+    (
+        "together: train_optim.checkpoint_every_n_steps=null",
+        ["train", "optim.checkpoint_every_n_steps=null"],
+        "optim.checkpoint_every_n_steps and optim.checkpoint_every_n_minutes: set",
+    ),
+    (
+        "together: train_optim.average_checkpoints=6",
+        ["train", "optim.average_checkpoints=6"],
+        "optim.average_checkpoints: 6 is more than the optim.keep_checkpoints = 5 that",
+    ),
+    (
+        "together: train_optim.ema_decay=0.9",
+        ["train", "optim.ema_decay=0.9"],
+        "optim.ema_decay: 0.9 keeps a moving average and optim.average_checkpoints = 3",
+    ),
+    (
+        "together: train_optim.units_per_step=3_hardware=2xcpu",
+        ["train", "optim.units_per_step=3", "hardware=2xcpu"],
+        "hardware: 2 devices cannot share optim.units_per_step = 3 units equally",
+    ),
+    (
+        "together: train_hardware.attention=triton",
+        ["train", "hardware.attention=triton"],
+        "hardware.attention: triton needs a GPU; choose attention=auto, or",
+    ),
+    (
+        "together: train_evaluation.length_buckets=[20,10]",
+        ["train", "evaluation.length_buckets=[20,10]"],
+        "evaluation.length_buckets: [20, 10] do not ascend; give lengths like",
+    ),
+    (
+        "together: train_seed=2",
+        ["train", "run=runs/one", "seed=2"],
+        "run: seed=2 cannot be set for a run that goes on as it was begun; give",
+    ),
+    (
+        "together: train_run=runs/two",
+        ["train", "run=runs/one", "run=runs/two"],
+        "run: run=runs/two cannot be set for a run that goes on as it was begun; give",
+    ),
+    (
+        "together: train_-m_--cfg_job",
+        ["train", "-m", "--cfg", "job"],
+        "-m: goes with none of --cfg, --info, --help; look at one job without -m",
+    ),
+    (
+        "together: train_--cfg_job_--info",
+        ["train", "--cfg", "job", "--info"],
+        "train: --cfg and --info are two questions; settings are words like key=value",
+    ),
+    (
+        "together: compare_runs/one_runs/two_sweep=mine",
+        ["compare", "runs/one", "runs/two", "sweep=mine"],
+        "runs and sweep: give the folders of at least two runs, or a sweep's name as",
+    ),
+    (
+        "together: compare_runs/one_runs/two_runs=[a]",
+        ["compare", "runs/one", "runs/two", "runs=[a]"],
+        "runs: given as a word and as runs=... too; leave one of them out",
+    ),
+    (
+        "together: compare_runs/one_runs/two_-m",
+        ["compare", "runs/one", "runs/two", "-m"],
+        "-m: compare is one command, not a sweep; -m goes with train",
+    ),
+    (
+        "together: compare_runs/one_runs/one",
+        ["compare", "runs/one", "runs/one"],
+        "runs: runs/one is given twice; give each run once",
+    ),
+    (
+        "together: diff_runs/one_runs/two_runs/one",
+        ["diff", "runs/one", "runs/two", "runs/one"],
+        "runs: 3 are given; a difference is between two: rpr-cli diff runs/A runs/B",
+    ),
+    (
+        "together: diff_runs/one_runs/two_runs=[a,b]",
+        ["diff", "runs/one", "runs/two", "runs=[a,b]"],
+        "runs: given as a word and as runs=... too; leave one of them out",
+    ),
+    (
+        "together: rerun_runs/one_runs/two",
+        ["rerun", "runs/one", "runs/two"],
+        "rerun: 2 runs are given; it repeats one at a time",
+    ),
+    (
+        "together: rerun_runs/one_run=runs/two",
+        ["rerun", "runs/one", "run=runs/two"],
+        "run: given as a word and as run=... too; leave one of them out",
+    ),
+    (
+        "together: rerun_runs/one_data_path=dir",
+        ["rerun", "runs/one", "data_path=dir"],
+        "data_path: the record's corpus is generated, not read; leave data_path out",
+    ),
+    (
+        "together: translate_input=in.txt_n_best=5_beam_size=2",
+        ["translate", "run=runs/one", "input=in.txt", "n_best=5", "beam_size=2"],
+        "n_best: 5 is more than beam_size = 2; raise beam_size, or ask for 2",
+    ),
+    (
+        "together: translate_input=in.txt_--_in.txt",
+        ["translate", "run=runs/one", "input=in.txt", "--", "in.txt"],
+        "input: given as a word and as input=... too; leave one of them out",
+    ),
+    (
+        "together: translate_--_in.txt_in.txt",
+        ["translate", "run=runs/one", "--", "in.txt", "in.txt"],
+        "input: it is the file that is written",
+    ),
+    (
+        "together: translate_--_a_b_c",
+        ["translate", "run=runs/one", "--", "a", "b", "c"],
+        "--: 3 files behind it; give the input, and the output if it is a file",
+    ),
+    (
+        "together: translate_--",
+        ["translate", "run=runs/one", "--"],
+        "--: 0 files behind it; give the input, and the output if it is a file",
+    ),
+    (
+        "together: translate_input=in.txt_compute_type=int8",
+        ["translate", "run=runs/one", "input=in.txt", "compute_type=int8"],
+        "compute_type: int8 is for ctranslate2, and torch computes as",
+    ),
+    (
+        "together: translate_input=in.txt_n_best=5",
+        ["translate", "run=runs/one", "input=in.txt", "n_best=5"],
+        "n_best: 5 is refused; a search with beam_size = 1 finds 1 to 1",
+    ),
+    (
+        "together: evaluate_backend=ctranslate2_average=2",
+        ["evaluate", "run=runs/one", "backend=ctranslate2", "average=2"],
+        "average: an export is of one model; leave average out, or export the run",
+    ),
+    (
+        "together: evaluate_compute_type=int8",
+        ["evaluate", "run=runs/one", "compute_type=int8"],
+        "compute_type: int8 is for backend=ctranslate2; torch computes as",
+    ),
+    (
+        "together: evaluate_average=100",
+        ["evaluate", "run=runs/one", "average=100"],
+        "average: 100 checkpoints are asked for and",
+    ),
+    (
+        "together: report_sweep=mine",
+        ["report", "run=runs/one", "sweep=mine"],
+        "run and sweep: runs/one and mine are both given; a report is of one run's",
+    ),
+    (
+        "together: report_results=x.md",
+        ["report", "run=runs/one", "results=x.md"],
+        "results: x.md is a page of all records under runs_dir; leave out run",
+    ),
+    (
+        "together: bench_layer.algorithms=[triton]",
+        ["bench", "layer.algorithms=[triton]"],
+        "layer.algorithms: triton needs a GPU; leave it out, or choose hardware=1xgpu",
+    ),
+    (
+        "together: bench_hardware=2xcpu",
+        ["bench", "hardware=2xcpu"],
+        "hardware=2xcpu: bench runs in one process; choose hardware=cpu or 1xgpu",
+    ),
+    (
+        "together: sweep_at_once=2_hydra/launcher=submitit_slurm",
+        ["sweep", "ok.yaml", "at_once=2", "hydra/launcher=submitit_slurm"],
+        "at_once: hydra/launcher=submitit_slurm has its own way to run many; leave one",
+    ),
+    (
+        "together: sweep_gpus=0",
+        ["sweep", "ok.yaml", "gpus=0"],
+        "gpus: hardware=cpu uses none; leave gpus out, or choose hardware=1xgpu",
+    ),
+    (
+        "together: export_format=ctranslate2_hardware.threads=1",
+        ["export", "run=runs/one", "format=ctranslate2", "hardware.threads=1"],
+        "position.tables: per_head cannot be exported, CTranslate2 has one table for",
+    ),
+    (
+        "grammar: train_seed",
+        ["train", "seed"],
+        "seed: cannot be read as a setting (Error parsing override 'seed'); write",
+    ),
+    (
+        "grammar: train_seed==1",
+        ["train", "seed==1"],
+        "seed==1: cannot be read as a setting (Error parsing override 'seed==1')",
+    ),
+    ("grammar: train_=1", ["train", "=1"], "Config group override must be a string or a list. Got int; a choice is a"),
+    (
+        "grammar: train_@x=1",
+        ["train", "@x=1"],
+        "Config group override must be a string or a list. Got int; a choice is a",
+    ),
+    (
+        "grammar: train_seed=_",
+        ["train", 'seed="'],
+        'seed=": cannot be read as a setting (LexerNoViableAltException: seed=")',
+    ),
+    (
+        "grammar: train_seed=[1",
+        ["train", "seed=[1"],
+        "seed=[1: cannot be read as a setting (no viable alternative at input '[1')",
+    ),
+    (
+        "grammar: train_seed=]",
+        ["train", "seed=]"],
+        "seed=]: cannot be read as a setting (Error parsing override 'seed=]'); write",
+    ),
+    (
+        "grammar: train_seed=${",
+        ["train", "seed=${"],
+        "seed=${: cannot be read as a setting (Error parsing override 'seed=${')",
+    ),
+    (
+        "grammar: train_seed=${nope}",
+        ["train", "seed=${nope}"],
+        "Interpolation key 'nope' not found; full_key: seed; object_type=dict",
+    ),
+    (
+        "grammar: train_seed=${seed}",
+        ["train", "seed=${seed}"],
+        "Recursive interpolation detected; full_key: seed; object_type=dict",
+    ),
+    (
+        "grammar: train_seed=${oc.env:RPR_NOT_SET}",
+        ["train", "seed=${oc.env:RPR_NOT_SET}"],
+        'KeyError raised while resolving interpolation: "Environment variable',
+    ),
+    (
+        "grammar: train_seed=${unknown:1}",
+        ["train", "seed=${unknown:1}"],
+        "Unsupported interpolation type unknown; full_key: seed; object_type=dict",
+    ),
+    (
+        "grammar: train_seed=int_x_",
+        ["train", "seed=int(x)"],
+        "seed=int(x): cannot be read as a setting (Error parsing override",
+    ),
+    (
+        "grammar: train_seed=nofunc_1_",
+        ["train", "seed=nofunc(1)"],
+        "seed=nofunc(1): cannot be read as a setting (Error parsing override",
+    ),
+    (
+        "grammar: train_seed=choice_1,2_",
+        ["train", "seed=choice(1,2)"],
+        "Sweep parameters 'seed=choice(1,2)' requires --multirun",
+    ),
+    (
+        "grammar: train_seed=1,2",
+        ["train", "seed=1,2"],
+        "Ambiguous value for argument 'seed=1,2'; 1. To use it as a list, use",
+    ),
+    (
+        "grammar: train_seed:1",
+        ["train", "seed:1"],
+        "seed:1: cannot be read as a setting (LexerNoViableAltException: seed:1)",
+    ),
+    (
+        "grammar: train_name=ü",
+        ["train", "name=ü"],
+        "name=ü: cannot be read as a setting (LexerNoViableAltException: name=ü)",
+    ),
+    (
+        "grammar: train_+seed=2",
+        ["train", "+seed=2"],
+        "Could not append to config. An item is already at 'seed'; Either remove +",
+    ),
+    (
+        "grammar: train_-m_seed=1,,2",
+        ["train", "-m", "seed=1,,2"],
+        "seed=1,,2: cannot be read as a setting (Error parsing override 'seed=1,,2')",
+    ),
+    (
+        "grammar: train_-m_seed=",
+        ["train", "-m", "seed="],
+        "seed: '' is refused; input should be a valid integer, unable to parse string",
+    ),
+    (
+        "grammar: train_train",
+        ["train", "train"],
+        "train: cannot be read as a setting (Error parsing override 'train'); write",
+    ),
+    (
+        "grammar: train_--seed=1",
+        ["train", "--seed=1"],
+        "train: unrecognized arguments: --seed=1; settings are words like key=value",
+    ),
+    ("grammar: train_-x", ["train", "-x"], "train: unrecognized arguments: -x; settings are words like key=value, and"),
+    (
+        "grammar: train_--cfg",
+        ["train", "--cfg"],
+        "train: argument --cfg/-c: expected one argument; settings are words like",
+    ),
+    (
+        "grammar: train_--cfg_nonsense",
+        ["train", "--cfg", "nonsense"],
+        "train: argument --cfg/-c: invalid choice: 'nonsense' (choose from 'job'",
+    ),
+    (
+        "grammar: train_--cfg_job_--package_nope",
+        ["train", "--cfg", "job", "--package", "nope"],
+        "--package: no such part 'nope'; available: data, evaluation, hardware",
+    ),
+    (
+        "grammar: train_--resolve",
+        ["train", "--resolve"],
+        "train: --resolve and --package go with --cfg; settings are words like",
+    ),
+    (
+        "grammar: train_hydra.mode=MULTIRUN",
+        ["train", "hydra.mode=MULTIRUN"],
+        "hydra.mode: RunMode.MULTIRUN is refused; -m says whether it is a sweep: leave",
+    ),
+    ("grammar: train_hydra.mode=NOPE", ["train", "hydra.mode=NOPE"], "Error merging override hydra.mode=NOPE"),
+    (
+        "grammar: evaluate_runs/one",
+        ["evaluate", "runs/one"],
+        "runs/one: cannot be read as a setting (Error parsing override 'runs/one')",
+    ),
+    (
+        "grammar: train_job=_a",
+        ["train", "job='a"],
+        'job: "job=\'a" cannot be taken apart (No closing quotation); quote it as for a',
+    ),
+    (
+        "code: train_+_target_=os.system",
+        ["train", "+_target_=os.system"],
+        "_target_: no such setting; available: data, evaluation, hardware, logger",
+    ),
+    (
+        "code: train_+model._target_=os.system",
+        ["train", "+model._target_=os.system"],
+        "model._target_: no such setting; available: d_ff, d_model, dropout, name",
+    ),
+    (
+        "code: train_hydra.launcher._target_=os.system",
+        ["train", "hydra.launcher._target_=os.system"],
+        "hydra.launcher._target_: os.system is refused; no setting can name code to be",
+    ),
+    (
+        "code: train_-m_hydra.launcher._target_=subprocess.Popen_seed=1,2",
+        ["train", "-m", "hydra.launcher._target_=subprocess.Popen", "seed=1,2"],
+        "hydra.launcher._target_: subprocess.Popen is refused; no setting can name",
+    ),
+    (
+        "code: train_+hydra.callbacks.x._target_=builtins.print",
+        ["train", "+hydra.callbacks.x._target_=builtins.print"],
+        "hydra.callbacks.x._target_: builtins.print is refused; no setting can name",
+    ),
+    (
+        "code: train_+hydra.callbacks={x:{_target_:builtins.print}}",
+        ["train", "+hydra.callbacks={x:{_target_:builtins.print}}"],
+        "hydra.callbacks.x._target_: builtins.print is refused; no setting can name",
+    ),
+    (
+        "code: train_+hydra.job_logging.handlers={x:{class:os.system}}",
+        ["train", "+hydra.job_logging.handlers={x:{class:os.system}}"],
+        "hydra.job_logging.handlers.x.class: os.system is refused; no setting can name",
+    ),
+    (
+        "code: train_+hydra.job_logging.handlers={x:{class:logging.StreamHa",
+        ["train", '+hydra.job_logging.handlers={x:{class:logging.StreamHandler,stream:"ext://os.environ"}}'],
+        "hydra.job_logging.handlers.x.stream: ext://os.environ is refused; no setting",
+    ),
+    (
+        "code: train_+hydra.hydra_logging.formatters={x:{_class_:os.system}",
+        ["train", '+hydra.hydra_logging.formatters={x:{"class":os.system}}'],
+        '+hydra.hydra_logging.formatters={x:{"class":os.system}}: cannot be read as a',
+    ),
+    (
+        "code: train_--config-dir=confdir_hydra/launcher=evil",
+        ["train", "--config-dir=confdir", "hydra/launcher=evil"],
+        "hydra.launcher._target_: os.system is refused; no setting can name code to be",
+    ),
+    (
+        "code: train_-m_--config-dir=confdir_hydra/launcher=evil_seed=1,2",
+        ["train", "-m", "--config-dir=confdir", "hydra/launcher=evil", "seed=1,2"],
+        "hydra.launcher._target_: os.system is refused; no setting can name code to be",
+    ),
+    (
+        "code: train_--config-dir=confdir_+hydra/callbacks=evil",
+        ["train", "--config-dir=confdir", "+hydra/callbacks=evil"],
+        "Multiple values for hydra/callbacks. To override a value use 'override",
+    ),
+    (
+        "code: train_--config-dir=confdir_model=evil_optim=tiny",
+        ["train", "--config-dir=confdir", "model=evil", "optim=tiny"],
+        "model._target_: no such setting; available: d_ff, d_model, dropout, name",
+    ),
+    (
+        "code: train_--config-dir=confdir_--config-name=evil",
+        ["train", "--config-dir=confdir", "--config-name=evil"],
+        "hydra.callbacks.x._target_: os.system is refused; no setting can name code to",
+    ),
+    (
+        "code: train_hydra.searchpath=[file://confdir]_hydra/launcher=evil",
+        ["train", "hydra.searchpath=[file://confdir]", "hydra/launcher=evil"],
+        "hydra.launcher._target_: os.system is refused; no setting can name code to be",
+    ),
+    (
+        "code: train_--experimental-rerun=evil.pickle",
+        ["train", "--experimental-rerun=evil.pickle"],
+        "--experimental-rerun: a pickle may run code when it is read; rpr-cli rerun",
+    ),
+    (
+        "code: sweep_hydra.launcher._target_=os.system",
+        ["sweep", "ok.yaml", "hydra.launcher._target_=os.system"],
+        "hydra.launcher._target_: os.system is refused; no setting can name code to be",
+    ),
+    (
+        "code: sweep_launcher.yaml",
+        ["sweep", "launcher.yaml"],
+        "hydra.launcher._target_: os.system is refused; no setting can name code to be",
+    ),
+    (
+        "code: sweep_callbacks.yaml",
+        ["sweep", "callbacks.yaml"],
+        "hydra.callbacks.x._target_: builtins.print is refused; no setting can name",
+    ),
+    (
+        "code: sweep_target.yaml",
+        ["sweep", "target.yaml"],
+        "target.yaml: a sweep has the keys description, overrides and jobs (a list of",
+    ),
+    (
+        "code: sweep_pytag.yaml",
+        ["sweep", "pytag.yaml"],
+        "pytag.yaml: cannot be read as a sweep (could not determine a constructor for",
+    ),
+    (
+        "code: sweep_logging.yaml",
+        ["sweep", "logging.yaml"],
+        "hydra.job_logging.handlers.x.class: os.system is refused; no setting can name",
+    ),
+    (
+        "place: train_name=../../x",
+        ["train", "name=../../x"],
+        "name: '../../x' cannot name a folder; use letters, digits, '.', '_' and '-'",
+    ),
+    (
+        "place: train_name=.hidden",
+        ["train", "name=.hidden"],
+        "name: '.hidden' cannot name a folder; use letters, digits, '.', '_' and '-'",
+    ),
+    (
+        "place: train_name=_a_b_",
+        ["train", "name='a b'"],
+        "name: 'a b' cannot name a folder; use letters, digits, '.', '_' and '-', the",
+    ),
+    (
+        "place: train_model.name=../x",
+        ["train", "model.name=../x"],
+        "model.name: '../x' cannot name a folder; use letters, digits, '.', '_' and",
+    ),
+    (
+        "place: train_data.name=/x",
+        ["train", "data.name=/x"],
+        "data.name: '/x' cannot name a folder; use letters, digits, '.', '_' and '-'",
+    ),
+    (
+        "place: train_position.name=a/b",
+        ["train", "position.name=a/b"],
+        "position.name: 'a/b' cannot name a folder; use letters, digits, '.', '_' and",
+    ),
+    (
+        "place: train_sweep=../x",
+        ["train", "sweep=../x"],
+        "sweep: '../x' cannot name a folder; use letters, digits, '.', '_' and '-'",
+    ),
+    (
+        "place: train_-m_name=a,../b",
+        ["train", "-m", "name=a,../b"],
+        "name: '../b' cannot name a folder; use letters, digits, '.', '_' and '-', the",
+    ),
+    (
+        "place: train_-m_seed=1,2_sweep=../x",
+        ["train", "-m", "seed=1,2", "sweep=../x"],
+        "sweep: '../x' cannot name a folder; use letters, digits, '.', '_' and '-'",
+    ),
+    (
+        "place: train_name=LONG",
+        ["train", "name=LONG"],
+        "name: aaaaaaaaaaaaaaaaaaaa... has 300 characters; a folder's has 200 at most",
+    ),
+    (
+        "place: train_sweep=LONG",
+        ["train", "sweep=LONG"],
+        "sweep: aaaaaaaaaaaaaaaaaaaa... has 300 characters; a folder's has 200 at most",
+    ),
+    (
+        "place: train_runs_dir=file",
+        ["train", "runs_dir=file"],
+        "cannot be written (Not a directory); choose another runs_dir=...",
+    ),
+    (
+        "place: train_runs_dir=file/x",
+        ["train", "runs_dir=file/x"],
+        "cannot be written (Not a directory); choose another runs_dir=...",
+    ),
+    (
+        "place: train_-m_runs_dir=file_seed=1,2",
+        ["train", "-m", "runs_dir=file", "seed=1,2"],
+        "cannot be written (Not a directory); choose another runs_dir=..., and leave",
+    ),
+    (
+        "place: train_hydra.run.dir=file/x",
+        ["train", "hydra.run.dir=file/x"],
+        "runs_dir: file/x cannot be written (Not a directory); choose another",
+    ),
+    (
+        "place: train_-m_hydra.sweep.dir=file/x_seed=1,2",
+        ["train", "-m", "hydra.sweep.dir=file/x", "seed=1,2"],
+        "runs_dir: file/x cannot be written (Not a directory); choose another",
+    ),
+    (
+        "place: train_--config-dir=nowhere",
+        ["train", "--config-dir=nowhere"],
+        "is no folder; give one with choices, e.g. model/mine.yaml in it",
+    ),
+    (
+        "place: train_--config-dir=file",
+        ["train", "--config-dir=file"],
+        "is no folder; give one with choices, e.g. model/mine.yaml in it",
+    ),
+    (
+        "place: train_--config-path=confdir",
+        ["train", "--config-path=confdir"],
+        "--config-path: every default stands in our conf/; --config-dir=FOLDER adds",
+    ),
+    (
+        "place: train_hydra.searchpath=[file://nowhere]",
+        ["train", "hydra.searchpath=[file://nowhere]"],
+        "hydra: provider=hydra.searchpath in command-line, path=nowhere is not",
+    ),
+    (
+        "place: prepare_data.cache_dir=file",
+        ["prepare", "data.cache_dir=file"],
+        "cannot be used (File exists); free some space or choose another folder",
+    ),
+    (
+        "place: rerun_runs/one_runs_dir=file",
+        ["rerun", "runs/one", "runs_dir=file"],
+        "cannot be written (Not a directory); choose another runs_dir=...",
+    ),
+    (
+        "place: report_runs_dir=nowhere",
+        ["report", "runs_dir=nowhere"],
+        "runs_dir: nowhere does not exist; train something first (rpr-cli sweep quick)",
+    ),
+    (
+        "place: report_runs_dir=dir",
+        ["report", "runs_dir=dir"],
+        "no run record to report; run `rpr-cli sweep ...` first, or name its folder",
+    ),
+    (
+        "place: report_sweep=../x",
+        ["report", "sweep=../x"],
+        "no run record to report; run `rpr-cli sweep ...` first, or name its folder",
+    ),
+    (
+        "place: report_sweep=mine_out_dir=file",
+        ["report", "sweep=mine", "out_dir=file"],
+        "file/mine: the report cannot be written ([Errno 20] Not a directory:",
+    ),
+    ("place: report_results=file/x.md", ["report", "results=file/x.md"], "results: file/x.md cannot be written"),
+    (
+        "place: report_results=dir",
+        ["report", "results=dir"],
+        "results: dir cannot be written (dir is a folder); name another file",
+    ),
+    (
+        "place: export_out=dir_hardware.threads=1",
+        ["export", "run=runs/one", "out=dir", "hardware.threads=1"],
+        "is there and is no export; only an earlier export is replaced: choose another",
+    ),
+    (
+        "place: export_out=file/x_sentences=2_hardware.threads=1",
+        ["export", "run=runs/one", "out=file/x", "sentences=2", "hardware.threads=1"],
+        "cannot be written (Not a directory); nothing is left of it: mend that, or",
+    ),
+    (
+        "place: export_split=../x_hardware.threads=1",
+        ["export", "run=runs/one", "split=../x", "hardware.threads=1"],
+        "data synthetic: no split '../x' (available: train, validation, test, long)",
+    ),
+    (
+        "place: evaluate_cache_dir=file",
+        ["evaluate", "run=runs/one", "cache_dir=file"],
+        "cannot be used (File exists); free some space or choose another folder",
+    ),
+    (
+        "place: evaluate_splits=[tset]_hardware.threads=1",
+        ["evaluate", "run=runs/one", "splits=[tset]", "hardware.threads=1"],
+        "data synthetic: no split 'tset' (available: train, validation, test, long)",
+    ),
+    (
+        "place: evaluate_splits=[train]_hardware.threads=1",
+        ["evaluate", "run=runs/one", "splits=[train]", "hardware.threads=1"],
+        "data synthetic: the text of train is not kept in the token cache; choose one",
+    ),
+    (
+        "place: compare_runs/one_runs/two_splits=[../x]",
+        ["compare", "runs/one", "runs/two", "splits=[../x]"],
+        "runs/one: holds no ../x.hypotheses.txt with its sources and references; they",
+    ),
+    (
+        "place: compare_sweep=mine_runs_dir=file",
+        ["compare", "sweep=mine", "runs_dir=file"],
+        "runs_dir: file does not exist; train the sweep first (rpr-cli sweep mine)",
+    ),
+    ("place: compare_sweep=nope", ["compare", "sweep=nope"], "sweep nope: no finished run in runs; train it first"),
+    (
+        "place: compare_runs/one_nowhere",
+        ["compare", "runs/one", "nowhere"],
+        "nowhere/record.json: no such record; a run writes it at its start: look for",
+    ),
+    (
+        "place: compare_runs/one_file",
+        ["compare", "runs/one", "file"],
+        "file/record.json: cannot be read ([Errno 20] Not a directory:",
+    ),
+    (
+        "place: diff_runs/one_dir",
+        ["diff", "runs/one", "dir"],
+        "dir/record.json: no such record; a run writes it at its start: look for",
+    ),
+    (
+        "place: diff_runs/one_binary",
+        ["diff", "runs/one", "binary"],
+        "binary: cannot be read ('utf-8' codec can't decode byte 0x80 in position 128:",
+    ),
+    (
+        "place: diff_runs/one_runs/one/job.json",
+        ["diff", "runs/one", "runs/one/job.json"],
+        "runs/one/job.json: run_id: Field required (and 35 more); restore it or repeat",
+    ),
+    (
+        "place: diff_runs/one_runs/one/metrics.jsonl",
+        ["diff", "runs/one", "runs/one/metrics.jsonl"],
+        "runs/one/metrics.jsonl: name: Field required (and",
+    ),
+    (
+        "place: rerun_nowhere",
+        ["rerun", "nowhere"],
+        "nowhere: no such record; a run writes it at its start: look for record.json",
+    ),
+    (
+        "place: train_run=nowhere",
+        ["train", "run=nowhere"],
+        "run: nowhere holds no record.json; give the folder of a run, e.g.",
+    ),
+    ("place: train_run=file", ["train", "run=file"], "run: file holds no record.json; give the folder of a run, e.g."),
+    (
+        "place: evaluate_run=runs",
+        ["evaluate", "run=runs"],
+        "holds no record.json; give the folder of a run, e.g. run=runs/NAME-HASH",
+    ),
+    (
+        "place: translate_run=dir_input=in.txt",
+        ["translate", "run=dir", "input=in.txt"],
+        "holds no record.json; give the folder of a run",
+    ),
+    (
+        "place: translate_input=nowhere",
+        ["translate", "run=runs/one", "input=nowhere"],
+        "input: nowhere cannot be read (No such file or directory); give a file of",
+    ),
+    (
+        "place: translate_input=dir",
+        ["translate", "run=runs/one", "input=dir"],
+        "input: dir cannot be read (Is a directory); give a file of text lines",
+    ),
+    (
+        "place: translate_input=in.txt_output=dir",
+        ["translate", "run=runs/one", "input=in.txt", "output=dir"],
+        "is a folder; give the name of a file",
+    ),
+    (
+        "place: translate_input=in.txt_output=nowhere/x",
+        ["translate", "run=runs/one", "input=in.txt", "output=nowhere/x"],
+        "output: there is no folder",
+    ),
+    (
+        "place: translate_input=in.txt_output=/dev/null",
+        ["translate", "run=runs/one", "input=in.txt", "output=/dev/null"],
+        "output: /dev/null is no regular file (without output=, stdout can be sent",
+    ),
+    (
+        "place: translate_input=in.txt_prefixes=nowhere",
+        ["translate", "run=runs/one", "input=in.txt", "prefixes=nowhere"],
+        "prefixes: nowhere cannot be read (No such file or directory); give a file of",
+    ),
+    (
+        "place: translate_input=in.txt_prefixes=empty",
+        ["translate", "run=runs/one", "input=in.txt", "prefixes=empty"],
+        "prefixes: empty has 0 lines and input in.txt has 2; give one for each line",
+    ),
+    (
+        "place: translate_input=in.txt_backend=ctranslate2",
+        ["translate", "run=runs/one", "input=in.txt", "backend=ctranslate2"],
+        "has no exports/ctranslate2; make it with: rpr-cli export run=runs/one",
+    ),
+    (
+        "place: sweep_runs_dir=file",
+        ["sweep", "ok.yaml", "runs_dir=file"],
+        "runs_dir: file cannot be written (Not a directory); choose another",
+    ),
+    (
+        "place: sweep_data=wmt_mini_en_de_data.path=nowhere",
+        ["sweep", "ok.yaml", "data=wmt_mini_en_de", "data.path=nowhere"],
+        "does not exist (looked for a folder, or nowhere.en and nowhere.de in",
+    ),
+    (
+        "hardware: train_hardware=8xgpu",
+        ["train", "hardware=8xgpu"],
+        "hardware=8xgpu: 8 GPUs are asked for and 0 are here; choose hardware=cpu",
+    ),
+    (
+        "hardware: train_hardware.num_nodes=2",
+        ["train", "hardware.num_nodes=2"],
+        "hardware.num_nodes: 2 nodes are started by SLURM (rpr-cli train -m",
+    ),
+    (
+        "hardware: train_-m_hardware=slurm_8xgpu_model=base,big",
+        ["train", "-m", "hardware=slurm_8xgpu", "model=base,big"],
+        "hydra/launcher: submitit_slurm needs SLURM's commands, and there is no srun",
+    ),
+    (
+        "hardware: sweep_hardware=8xgpu",
+        ["sweep", "ok.yaml", "hardware=8xgpu"],
+        "hardware=8xgpu: 8 GPUs are asked for and 0 are here; choose hardware=cpu",
+    ),
+    (
+        "hardware: sweep_hardware=slurm_8xgpu",
+        ["sweep", "ok.yaml", "hardware=slurm_8xgpu"],
+        "hydra/launcher: submitit_slurm needs SLURM's commands, and there is no srun",
+    ),
+    (
+        "hardware: sweep_gpus=0_hardware=8xgpu",
+        ["sweep", "ok.yaml", "gpus=0", "hardware=8xgpu"],
+        "gpus: 1 named, and a job takes 8; name more, or choose hardware=1xgpu",
+    ),
+    (
+        "hardware: evaluate_hardware=8xgpu",
+        ["evaluate", "run=runs/one", "hardware=8xgpu"],
+        "hardware=8xgpu: 8 GPUs are asked for and 0 are here; choose hardware=cpu",
+    ),
+    (
+        "hardware: translate_input=in.txt_hardware=1xgpu",
+        ["translate", "run=runs/one", "input=in.txt", "hardware=1xgpu"],
+        "hardware=1xgpu: 1 GPUs are asked for and 0 are here; choose hardware=cpu",
+    ),
+    (
+        "sweep: sweep_nope",
+        ["sweep", "nope"],
+        "sweep: no such sweep 'nope'; available: combined, lengths, multi30k, quick",
+    ),
+    (
+        "sweep: sweep_QUICK",
+        ["sweep", "QUICK"],
+        "sweep: no such sweep 'QUICK'; did you mean quick? (available: combined",
+    ),
+    (
+        "sweep: sweep_../quick",
+        ["sweep", "../quick"],
+        "sweep: no such sweep '../quick'; did you mean quick? (available: combined",
+    ),
+    (
+        "sweep: sweep_nope.yaml",
+        ["sweep", "nope.yaml"],
+        "nope.yaml: cannot be read as a sweep ([Errno 2] No such file or directory:",
+    ),
+    (
+        "sweep: sweep_folder.yaml",
+        ["sweep", "folder.yaml"],
+        "folder.yaml: cannot be read as a sweep ([Errno 21] Is a directory:",
+    ),
+    (
+        "sweep: sweep_tab.yaml",
+        ["sweep", "tab.yaml"],
+        "tab.yaml: cannot be read as a sweep (while scanning for the next token found",
+    ),
+    (
+        "sweep: sweep_anchor.yaml",
+        ["sweep", "anchor.yaml"],
+        "anchor.yaml: cannot be read as a sweep (found undefined alias 'x' in",
+    ),
+    (
+        "sweep: sweep_nul.yaml",
+        ["sweep", "nul.yaml"],
+        "nul.yaml: cannot be read as a sweep (unacceptable character #x0000: special",
+    ),
+    (
+        "sweep: sweep_latin.yaml",
+        ["sweep", "latin.yaml"],
+        "latin.yaml: cannot be read as a sweep ('utf-8' codec can't decode byte 0xdc",
+    ),
+    (
+        "sweep: sweep_two.yaml",
+        ["sweep", "two.yaml"],
+        "two.yaml: cannot be read as a sweep (expected a single document in the stream",
+    ),
+    (
+        "sweep: sweep_bomb.yaml",
+        ["sweep", "bomb.yaml"],
+        "bomb.yaml: a sweep has the keys description, overrides and jobs (a list of",
+    ),
+    (
+        "sweep: sweep_unknown.yaml",
+        ["sweep", "unknown.yaml"],
+        "seeed: no such setting; did you mean seed? (available: data, evaluation",
+    ),
+    (
+        "sweep: sweep_badgram.yaml",
+        ["sweep", "badgram.yaml"],
+        "seed=[1: cannot be read as a setting (no viable alternative at input '[1')",
+    ),
+    (
+        "sweep: sweep_badval.yaml",
+        ["sweep", "badval.yaml"],
+        "seed: 'x' is refused; input should be a valid integer, unable to parse string",
+    ),
+    (
+        "sweep: sweep_badchoice.yaml",
+        ["sweep", "badchoice.yaml"],
+        "model: no such choice 'huge'; available: base, big, small, tiny",
+    ),
+    (
+        "sweep: sweep_numjob.yaml",
+        ["sweep", "numjob.yaml"],
+        "numjob.yaml: overrides and jobs are lists of text, e.g. 'position=none",
+    ),
+    (
+        "sweep: sweep_noeq.yaml",
+        ["sweep", "noeq.yaml"],
+        "seed: cannot be read as a setting (Error parsing override 'seed'); write",
+    ),
+    (
+        "sweep: sweep_atonce.yaml",
+        ["sweep", "atonce.yaml"],
+        "at_once: no such setting; available: data, evaluation, hardware, logger",
+    ),
+    (
+        "sweep: sweep_flag.yaml",
+        ["sweep", "flag.yaml"],
+        "--cfg: cannot be read as a setting (LexerNoViableAltException: --cfg); write",
+    ),
+    (
+        "sweep: sweep_open.yaml",
+        ["sweep", "open.yaml"],
+        "open.yaml: a quotation mark is left open (No closing quotation)",
+    ),
+    (
+        "sweep: sweep_at_once=0",
+        ["sweep", "ok.yaml", "at_once=0"],
+        "at_once: '0' is refused; give the number of jobs to run at a time, e.g.",
+    ),
+    (
+        "sweep: sweep_at_once",
+        ["sweep", "ok.yaml", "at_once"],
+        "at_once: '' is refused; give the number of jobs to run at a time, e.g.",
+    ),
+    (
+        "sweep: sweep_gpus=a",
+        ["sweep", "ok.yaml", "gpus=a"],
+        "gpus: a does not name GPUs; give each once, as nvidia-smi -L lists them:",
+    ),
+    (
+        "sweep: sweep_gpus=0,,1",
+        ["sweep", "ok.yaml", "gpus=0,,1"],
+        "gpus: 0,,1 does not name GPUs; give each once, as nvidia-smi -L lists them:",
+    ),
+    (
+        "sweep: sweep_retry=all",
+        ["sweep", "ok.yaml", "retry=all"],
+        "retry: 'all' is refused; retry=failed runs again what failed",
+    ),
+    (
+        "sweep: sweep_--dryrun",
+        ["sweep", "ok.yaml", "--dryrun"],
+        "sweep: --dryrun is no flag of sweep; give settings (data=..., seed=1,2)",
+    ),
+    (
+        "sweep: sweep_ok.yaml",
+        ["sweep", "ok.yaml", "ok.yaml"],
+        "ok.yaml: cannot be read as a setting (Error parsing override 'ok.yaml')",
+    ),
+    (
+        "sweep: sweep_hydra/launcher=joblib_hydra.launcher.n_jobs=x",
+        ["sweep", "ok.yaml", "hydra/launcher=joblib", "hydra.launcher.n_jobs=x"],
+        "Error merging override hydra.launcher.n_jobs=x",
+    ),
+    ("network: dashboard", ["dashboard"], "logger: no key for W&B is found; set WANDB_API_KEY, or run `wandb login`"),
+    (
+        "network: dashboard_logger=wandb_offline",
+        ["dashboard", "logger=wandb_offline"],
+        "logger.mode: offline leaves nothing in W&B to draw; a report is saved there:",
+    ),
+    (
+        "network: prepare_data=wmt14_en_de",
+        ["prepare", "data=wmt14_en_de"],
+        "data.hub: wmt/wmt_t2t is not in the local cache and the hub is out of reach",
+    ),
+]
