@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 from rpr import __version__, multirun
 from rpr.composition import compose, expand, key_of, one_line, plain, training
 from rpr.errors import ConfigError, RunError, did_you_mean
+from rpr.words import settings_of
 
 INTERRUPTED = "rpr-cli: interrupted"
 GOES_ON = "; the same command again goes on from the last checkpoint"
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(f"no such command {name!r}" + did_you_mean(name, COMMANDS))
         if name == "sweep":
             return _sweep(arguments[1:])
-        return _run(name, _positional(name, arguments[1:]))
+        return _run(name, settings_of(name, arguments[1:]))
     except KeyboardInterrupt:
         print(INTERRUPTED + (GOES_ON if name in RESUMABLE else ""), file=sys.stderr)
         return 130
@@ -107,58 +108,6 @@ def _usage() -> str:
         "`rpr-cli COMMAND --help` lists the groups and settings; `--cfg job` shows the composed configuration.",
     ]
     return "\n".join(lines)
-
-
-def _positional(name: str, arguments: list[str]) -> list[str]:
-    """Words that are no settings as the settings they stand for: runs for `compare`, `diff` and `rerun`, files behind
-    `--` for `translate`, and for `train` job='...', a whole job's settings in one word (of an agent of W&B).
-
-    Raises:
-        ConfigError: more files than there are places, something given twice, or a job with a quotation mark left open.
-    """
-    if name == "train":
-        return [word for argument in arguments for word in _of_a_job(argument)]
-    if name in ("compare", "diff", "rerun"):
-        words = [word for word in arguments if "=" not in word and not word.startswith("-")]
-        others = [word for word in arguments if word not in words]
-        if name == "rerun" and len(words) > 1:
-            raise ConfigError(f"rerun: {len(words)} runs are given; it repeats one at a time")
-        if words:
-            _refuse_twice(others, "run" if name == "rerun" else "runs")
-        given = ",".join(_quoted(word) for word in words)
-        return [*others, f"run={given}" if name == "rerun" else f"runs=[{given}]"] if words else others
-    if name == "translate" and "--" in arguments:
-        at = arguments.index("--")
-        words = arguments[at + 1 :]
-        if not 1 <= len(words) <= 2:
-            raise ConfigError(f"--: {len(words)} files behind it; give the input, and the output if it is a file")
-        places = list(zip(("input", "output"), words, strict=False))
-        for key, _ in places:
-            _refuse_twice(arguments[:at], key)
-        return [*arguments[:at], *(f"{key}={_quoted(word)}" for key, word in places)]
-    return arguments
-
-
-def _refuse_twice(arguments: list[str], key: str) -> None:
-    if any(key_of(argument) == key for argument in arguments):
-        raise ConfigError(f"{key}: given as a word and as {key}=... too; leave one of them out")
-
-
-def _of_a_job(argument: str) -> list[str]:
-    if not argument.startswith("job="):
-        return [argument]
-    try:
-        return shlex.split(argument.removeprefix("job="))
-    except ValueError as error:
-        raise ConfigError(f"job: {argument!r} cannot be taken apart ({error}); quote it as for a shell") from None
-
-
-def _quoted(value: str) -> str:
-    """A value that Hydra's grammar takes as it is; there a backslash means something only before a quote."""
-    import re
-
-    escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value)
-    return f"'{escaped}'"
 
 
 def _run(name: str, arguments: list[str]) -> int:

@@ -20,6 +20,7 @@ import yaml
 from rpr import __version__, app
 from rpr.commands import train
 from rpr.errors import RunError
+from rpr.words import settings_of
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
 
@@ -334,4 +335,4 @@ def test_words_behind_a_command_arrive_as_they_were_typed(name: str) -> None:
         ("translate", ["run=x", "--", "in", name], "output", name),
         ("compare", [f"runs/{name}", "samples=200", "runs/b"], "runs", [f"runs/{name}", "runs/b"]),
     ):
-        assert app.compose(command, app._positional(command, words))[key] == expected
+        assert app.compose(command, settings_of(command, words))[key] == expected

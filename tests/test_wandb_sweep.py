@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 import yaml
 
-from rpr import app, composition
+from rpr import composition
 from rpr.commands import sweep
 from rpr.commands.wandb_sweep import wandb_sweep
+from rpr.words import settings_of
 from tests.training.fake_wandb import FakeWandb
 
 RECORDER = '#!/bin/sh\nprintf \'%s\\0\' "$@" > "$RECORDED/$$"\n'
@@ -81,7 +82,7 @@ def run_points(text: str) -> None:
 
 def as_configured(runs: Sequence[Sequence[str]]) -> list[str]:
     """The whole configuration of each, its name and sweep included, in an order of their own; and their identities."""
-    configs = [composition.training(app._positional("train", list(words))) for words in runs]
+    configs = [composition.training(settings_of("train", list(words))) for words in runs]
     return sorted(f"{config.run_id} {config.model_dump_json()}" for config in configs)
 
 
@@ -126,7 +127,7 @@ def test_awkward_values(row: list[str], kind: str, recorded: Callable[[], list[l
     calls = recorded()
     assert len(calls) == len(jobs)
     assert as_configured([words[1:] for words in calls]) == as_configured(jobs)
-    made = [composition.training(app._positional("train", words[1:])) for words in calls]
+    made = [composition.training(settings_of("train", words[1:])) for words in calls]
     assert all(str(config.data.path).endswith('it\'s (here) $HOME `a` "b"') for config in made)
 
 

@@ -18,6 +18,7 @@ from rpr import app
 from rpr.commands import train
 from rpr.composition import compose, expand, one_line, training
 from rpr.config import Section, TrainConfig, section_at
+from rpr.words import quoted
 from tests.property.sizes import SIZES, Size
 
 
@@ -128,7 +129,7 @@ SWEEPS = st.lists(st.sampled_from(sorted(LISTED)), min_size=1, max_size=3, uniqu
 def written(value: Any) -> str:
     """A value as Hydra's grammar has it."""
     if isinstance(value, str):
-        return app._quoted(value)
+        return quoted(value)
     if isinstance(value, list):
         return f"[{','.join(map(written, value))}]"
     return json.dumps(value)
