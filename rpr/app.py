@@ -1,4 +1,4 @@
-"""The command line: argv -> sub-command -> Hydra -> typed configuration -> rpr.commands. The only importer of Hydra."""
+"""The command line: argv -> sub-command -> Hydra -> typed configuration -> rpr.commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESUMABLE = ("train", "sweep", "rerun")
 
 
 class Command(NamedTuple):
-    """A sub-command: what it is for, and its typed configuration in rpr.config."""
+    """A sub-command: what it is for, and its typed configuration in rpr.config or rpr.command_config."""
 
     purpose: str
     config: str
