@@ -18,10 +18,9 @@ from rpr.results.record import METRICS_NAME, RECORD_NAME, WandbRun, read_metrics
 from rpr.runs.checkpoints import checkpoints
 from rpr.training.tracking_names import STEP, define, final_row, flat, sections
 from rpr.training.tracking_tables import tables
-from rpr.training.wandb_client import first_line, has_key, service, tear_down
+from rpr.training.wandb_client import GRACE_SECONDS, first_line, has_key, service, tear_down
 
 INIT_TIMEOUT_SECONDS = 30
-GRACE_SECONDS = 5  # beyond finish_timeout_seconds, in which W&B's own process must have answered
 FLUSH_SECONDS = 1.0  # W&B's file on disk lags by this much; at its default of 15 a killed run left an empty file
 RESULTS = (RECORD_NAME, "config.yaml", METRICS_NAME)  # and the translations, *.txt
 

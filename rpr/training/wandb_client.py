@@ -6,8 +6,12 @@ import contextlib
 import netrc
 import os
 import subprocess
+import threading
 from typing import Any
 from urllib.parse import urlparse
+
+
+GRACE_SECONDS = 5  # for W&B's own process to end in: it has been seen never to, with a request on its hands
 
 
 def has_key(settings: Any) -> bool:
@@ -24,11 +28,19 @@ def has_key(settings: Any) -> bool:
 
 
 def tear_down() -> None:
-    """End W&B's own process and forget its settings, so that the next start is like the first of this process."""
+    """End W&B's own process, by force where it does not end in GRACE_SECONDS, and forget its settings, so that the next
+    start is like the first of this process.
+    """
     import wandb
 
-    with contextlib.suppress(Exception, SystemExit):
-        wandb.teardown()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.suppress(Exception, SystemExit))
+        process = service()
+        if process is not None:
+            force = threading.Timer(GRACE_SECONDS, process.kill)
+            force.start()
+            stack.callback(force.cancel)
+        wandb.teardown()  # waits for the process without end
     os.environ.pop("WANDB_SERVICE", None)  # the process's address, left where it did not answer
 
 

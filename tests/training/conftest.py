@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import wandb
 
 from rpr.runs import runtime
+from rpr.training.wandb_client import tear_down
 from tests.training.fake_wandb import FakeWandb
 
 
@@ -25,7 +25,7 @@ def wandb_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     yield
-    wandb.teardown()
+    tear_down()
     assert not list((tmp_path / "here").iterdir())  # nothing beside the run's folder
 
 

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import pty
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from rpr.composition import compose
 from rpr.config import TrainConfig, validated
 from rpr.errors import ConfigError
 from rpr.results import paper
-from rpr.training import dashboard, tracking_names
+from rpr.training import dashboard, tracking_names, wandb_client
 from tests.training.fake_wandb import ENTITY, FakeWandb, Run
 from tests.training.finished_runs import finished, mirrored, score
 
@@ -212,7 +213,21 @@ def test_a_server_that_does_not_answer(how: str, server: FakeWandb, monkeypatch:
     began = time.monotonic()
     with pytest.raises(ConfigError, match=r"logger: the report is not saved \(.*127.0.0.1.*WANDB_BASE_URL") as caught:
         create("sweep=table2")
-    assert time.monotonic() - began < 10 and "\n" not in str(caught.value)
+    assert time.monotonic() - began < 20 and "\n" not in str(caught.value)
+
+
+def test_a_process_of_wandb_that_does_not_end_is_ended(server: FakeWandb, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has been seen to hold on to a request for ever, and wandb.teardown waits for it."""
+    monkeypatch.setattr(wandb_client, "GRACE_SECONDS", 1)
+    wandb.Api(timeout=1)
+    process = wandb_client.service()
+    assert process is not None and process.poll() is None
+    process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    wandb_client.tear_down()
+    assert process.poll() == -signal.SIGKILL and time.monotonic() - began < 5
+    with pytest.raises(ConfigError, match="no project"):  # and the next start is like the first
+        create()
 
 
 def test_the_network_may_go_in_the_middle(runs: None, server: FakeWandb, monkeypatch: pytest.MonkeyPatch) -> None:
