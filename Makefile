@@ -23,14 +23,18 @@ results: $(READY)  ## render sweeps/RESULTS.md again from the records in sweeps/
 	$(BIN)/rpr-cli report runs_dir=sweeps/results out_dir=reports/results results=sweeps/RESULTS.md
 
 test: $(READY)  ## the tests a change must pass (those of the page need Chromium, else they are skipped)
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	@rm -rf .coverage
+	$(BIN)/coverage run -m pytest -m "not slow and not gpu"
+	@$(BIN)/coverage combine -q
+	@$(BIN)/coverage report
 
 test-slow: $(READY)  ## the long tests, and those that need a GPU
 	$(BIN)/python -m pytest -m "slow or gpu"
 
-lint: $(READY)  ## style, format and the import contracts
+lint: $(READY)  ## style, format, dead code and the import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/vulture
 	$(BIN)/lint-imports
 
 type: $(READY)  ## strict types
@@ -54,4 +58,4 @@ package: $(READY)  ## build the wheel and prove it in a fresh environment, from 
 	grep -q 'no such choice' $$folder/refusal; echo "the wheel works from an empty folder: $$wheel"
 
 clean:  ## forget what was built (not the runs)
-	rm -rf dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf dist .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

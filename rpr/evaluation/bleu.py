@@ -70,20 +70,6 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
     return _metric("chrf", CHRF(), hypotheses, references)
 
 
-def bleu_tok(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Metric:
-    """BLEU of Moses tokens, not smoothed. `language` is that of the target."""
-    _check(hypotheses, references)
-    language = moses_language(language)
-    return _bleu_of_tokens("bleu_tok", tokenised(hypotheses, language), tokenised(references, language), language)
-
-
-def bleu_tok_split(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Metric:
-    """The paper group's BLEU: as bleu_tok, with `Test-Satz` counted as three tokens `Test ##AT##-##AT## Satz`."""
-    _check(hypotheses, references)
-    language = moses_language(language)
-    return _split_bleu(tokenised(hypotheses, language), tokenised(references, language), language)
-
-
 def moses_language(language: str) -> str:
     """The code as the Moses tokenizer knows it (`de_DE` is de), en where it has no rules: what Moses itself does."""
     code = re.split(r"[-_]", language.strip().lower())[0]
@@ -111,11 +97,13 @@ def _moses(language: str) -> tuple[MosesTokenizer, MosesPunctNormalizer]:
 
 
 def _split_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Metric:
+    """The paper group's BLEU: `Test-Satz` is three tokens, `Test ##AT##-##AT## Satz`."""
     split = split_compounds(hypotheses), split_compounds(references)
     return _bleu_of_tokens("bleu_tok_split", *split, f"{language}-compound_split")
 
 
 def _bleu_of_tokens(name: str, hypotheses: Sequence[str], references: Sequence[str], tokens: str) -> Metric:
+    """BLEU of Moses tokens, not smoothed."""
     metric = _metric(name, BLEU(tokenize="none", smooth_method="none", force=True), hypotheses, references)
     signature = metric.signature.replace("tok:none", f"tok:moses-{tokens}")
     return replace(metric, signature=f"{signature}|sacremoses:{version('sacremoses')}")

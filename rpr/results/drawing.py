@@ -209,11 +209,6 @@ def variable(colour: str) -> str:
     return f"--plot-{colour.removeprefix('#')}"
 
 
-def svg_text(figure: Figure, prefix: str, description: str) -> str:
-    """The figure as an svg element for a page; see `inlined`."""
-    return inlined(rendered(figure, "svg").decode(), prefix, description)
-
-
 def inlined(svg: str, prefix: str, description: str) -> str:
     """A drawing of ours as an svg element for a page, colours left to the page's CSS variables.
 

@@ -10,7 +10,6 @@ import threading
 from typing import Any
 from urllib.parse import urlparse
 
-
 GRACE_SECONDS = 5  # for W&B's own process to end in: it has been seen never to, with a request on its hands
 
 

@@ -19,15 +19,23 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from rpr.errors import DataError
 from rpr.evaluation.bleu import (
+    Metric,
     all_scores,
-    bleu_tok,
-    bleu_tok_split,
     chrf,
     moses_language,
     sacrebleu_13a,
     split_compounds,
     tokenised,
 )
+
+
+def bleu_tok(hypotheses: list[str], references: list[str], language: str) -> Metric:
+    return all_scores(hypotheses, references, language, ["bleu_tok"])[0]
+
+
+def bleu_tok_split(hypotheses: list[str], references: list[str], language: str) -> Metric:
+    return all_scores(hypotheses, references, language, ["bleu_tok_split"])[0]
+
 
 HYPOTHESES = [
     "Das ist ein Test-Satz für alle.",

@@ -97,7 +97,7 @@ def test_a_figure_of_matplotlibs_keeps_all_its_words_and_marks():
         axes.imshow([[0.0, 1.0]], interpolation="none", extent=(0, 1, 0, 1))
         axes.legend()
     before = ElementTree.fromstring(drawing.rendered(figure, "svg"))
-    after = ElementTree.fromstring(drawing.svg_text(figure, "p", "x"))
+    after = ElementTree.fromstring(drawing.inlined(drawing.rendered(figure, "svg").decode(), "p", "x"))
     for tag in ("text", "path", "use", "image", "clipPath"):
         assert len([*after.iter(tag)]) == len([*before.iter(f"{{http://www.w3.org/2000/svg}}{tag}")]) > 0, tag
     words = ["".join(element.itertext()).strip() for element in after.iter("text")]

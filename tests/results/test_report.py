@@ -207,7 +207,7 @@ def test_learning_curves_are_means_over_the_steps_that_all_seeds_have(make):
 
 def test_an_inline_svg_has_its_own_ids_and_follows_the_pages_colours(make):
     [table] = position_tables([make()])
-    text = drawing.svg_text(plots.bleu_by_k(table), "first", 'a "plot" <1>')
+    text = drawing.inlined(drawing.rendered(plots.bleu_by_k(table), "svg").decode(), "first", 'a "plot" <1>')
     ElementTree.fromstring(text)
     assert text.startswith('<svg role="img" aria-label="a &quot;plot&quot; &lt;1>"')
     assert set(re.findall(r'\bid="(\w+)-', text)) == {"first"}
