@@ -154,7 +154,7 @@ def _document(family: Family) -> dict[str, Any]:
                 "variant": system.run.variant,
                 "seed": system.run.config.seed,
                 "score": system.score,
-                "interval": system.interval.model_dump(),
+                "interval": asdict(system.interval),
             }
             for system in family.systems
         ],
@@ -164,7 +164,7 @@ def _document(family: Family) -> dict[str, Any]:
                 "baseline": comparison.baseline.name,
                 "run": comparison.other.name,
                 "difference": comparison.tests.difference,
-                "interval": comparison.tests.interval.model_dump(),
+                "interval": asdict(comparison.tests.interval),
                 "p_bootstrap": comparison.tests.p_bootstrap,
                 "p_randomisation": comparison.tests.p_randomisation,
                 "p_bootstrap_holm": comparison.holm_bootstrap,

@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ def _part_document(part: Part) -> dict[str, Any]:
 
 
 def _measured_document(one: Measured) -> dict[str, Any]:
-    intervals = [None if end is None else end.model_dump() for end in (one.first_interval, one.second_interval)]
+    intervals = [None if end is None else asdict(end) for end in (one.first_interval, one.second_interval)]
     return {
         "name": one.name,
         "a": one.first,

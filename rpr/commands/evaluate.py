@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 from rpr.command_config import EvaluateConfig
@@ -59,8 +60,8 @@ def run(config: EvaluateConfig) -> None:
         ) from None
     found = score_run(trained, data, what, out_dir)
     document = {
-        "scores": [score.model_dump(mode="json") for score in found.scores],
-        "by_length": None if found.by_length is None else found.by_length.model_dump(mode="json"),
+        "scores": [asdict(score) for score in found.scores],
+        "by_length": None if found.by_length is None else asdict(found.by_length),
     }
     replace_file(out_dir / "scores.json", json.dumps(document, indent=2) + "\n")
     if config.format == "json":

@@ -68,7 +68,7 @@ def card(
             "source_language": config.data.source_language,
             "target_language": config.data.target_language,
         },
-        "scores": [score.model_dump(mode="json") for score in record.scores],
+        "scores": [asdict(score) for score in record.scores],
         "search": {key: getattr(config.evaluation, key) for key in ("beam_size", "length_penalty", "max_extra_length")},
         "differences": list(_differences(kind, model)),
         "parity": {"split": split, **asdict(proven)},

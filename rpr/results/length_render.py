@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from rpr.results.rows import METRIC_NAMES, Cell, LengthTable, Table
@@ -153,7 +153,7 @@ def length_document(table: Table) -> list[dict[str, Any]]:
                             "mean": cell.value,
                             "sd": cell.sd,
                             "n": cell.n,
-                            "interval": cell.interval.model_dump() if cell.interval else None,
+                            "interval": asdict(cell.interval) if cell.interval else None,
                             "missing_because": cell.reason,
                         }
                         for column, cell in zip(lengths.columns, cells, strict=True)

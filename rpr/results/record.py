@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from rpr.errors import RecordError
-from rpr.results.scores import ByLength, Score, Section
+from rpr.results.scores import STRICT, ByLength, Score
 
 SCHEMA = 1
 RECORD_NAME = "record.json"
@@ -38,6 +38,12 @@ WHOLE_NUMBERS = ("position.clip_distance", "optim.max_steps")  # of them
 # What write_record puts first; it tells a truncated record in a flat folder from any other JSON file.
 _HEAD = re.compile(r'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"name"\s*:')
 _NOT_WALKED = {"wandb", "checkpoints", "__pycache__"}
+
+
+class Section(BaseModel):
+    """A part of the record."""
+
+    model_config = STRICT | ConfigDict(frozen=True, protected_namespaces=())
 
 
 class Git(Section):
@@ -251,31 +257,32 @@ def _read_text(path: Path) -> str:
 
 def _parse(path: Path, text: str) -> Record:
     try:
-        document = json.loads(text)
-    except RecursionError:
-        raise RecordError(f"{path}: not a record (brackets nested too deeply); restore it or repeat the run") from None
-    except json.JSONDecodeError as error:
-        raise RecordError(
-            f"{path}: truncated or not JSON (line {error.lineno}, column {error.colno}: {error.msg}); "
-            f"restore it or repeat the run"
-        ) from None
-    if not isinstance(document, dict):
-        raise RecordError(
-            f"{path}: a run record is a JSON object, this is a {type(document).__name__}; restore it or repeat the run"
-        )
-    schema = document.get("schema")
-    if type(schema) is int and schema > SCHEMA:
-        raise RecordError(f"{path}: schema {schema} is newer than {SCHEMA}, the newest this rpr reads; update rpr")
-    try:
         return Record.model_validate_json(text, strict=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        what = first["msg"].removeprefix("Value error, ")
-        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise RecordError(
-            f"{path}: {f'{where}: ' if where else ''}{what}{more}; restore it or repeat the run"
-        ) from None
+        raise RecordError(f"{path}: {_what_is_wrong(text, error)}") from None
+
+
+def _what_is_wrong(text: str, error: ValidationError) -> str:
+    """With the remedy. Whether it is a record at all, and one of this time, comes before any of its fields."""
+    repeat = "restore it or repeat the run"
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        return f"not a record (brackets nested too deeply); {repeat}"
+    except json.JSONDecodeError as wrong:
+        return f"truncated or not JSON (line {wrong.lineno}, column {wrong.colno}: {wrong.msg}); {repeat}"
+    except ValueError as wrong:  # a whole number of thousands of digits
+        return f"not a record ({wrong}); {repeat}"
+    if not isinstance(document, dict):
+        return f"a run record is a JSON object, this is a {type(document).__name__}; {repeat}"
+    schema = document.get("schema")
+    if type(schema) is int and schema > SCHEMA:
+        return f"schema {schema} is newer than {SCHEMA}, the newest this rpr reads; update rpr"
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    what = first["msg"].removeprefix("Value error, ")
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"{f'{where}: ' if where else ''}{what}{more}; {repeat}"
 
 
 def find_records(root: Path, sweep: str | None = None) -> Found:
@@ -319,10 +326,12 @@ def _candidates(root: Path) -> Iterator[Path]:
 
 
 def _looks_like_a_record(text: str) -> bool:
+    if _HEAD.match(text) is not None:
+        return True
     try:
         document = json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
-        return _HEAD.match(text) is not None
+    except (ValueError, RecursionError):
+        return False
     return isinstance(document, dict) and {"schema", "run_id", "status"} <= document.keys()
 
 

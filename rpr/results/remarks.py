@@ -140,9 +140,13 @@ def score_notes(columns: Sequence[Column], records: Sequence[Record], *, empty_b
     `empty_by_run`: whether empty translations are told run by run, or in one line for each test set.
     """
     sets_by_way: dict[tuple[str, str], list[str]] = {}
+    by_column: dict[tuple[str, str, str], list[Score]] = {}
+    for run in records:
+        for score in run.scores:
+            by_column.setdefault((score.split, score.test_set, score.metric), []).append(score)
     notes = []
     for column in columns:
-        scores = [score for run in records for score in run.scores if is_in(column, score)]
+        scores = by_column.get((column.split, column.test_set, column.metric), [])
         ways = sorted({_way(score) for score in scores})
         if len(ways) > 1:
             name = f"{METRIC_NAMES.get(column.metric, column.metric)} on {column.split}"

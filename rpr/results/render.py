@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rpr.results import paper
@@ -212,7 +213,7 @@ def as_json(table: Table) -> dict[str, Any]:
 
     def cell(one: Cell) -> dict[str, Any]:
         plain = {"mean": one.value, "sd": one.sd, "n": one.n, "missing_because": one.reason}
-        return plain if one.interval is None else plain | {"interval": one.interval.model_dump()}
+        return plain if one.interval is None else plain | {"interval": asdict(one.interval)}
 
     rows = [
         {

@@ -1,30 +1,36 @@
-"""What a record says of a run's translations: scores, each with all that is needed to read it."""
+"""What a record says of a run's translations: scores, each with all that is needed to read it.
+
+A record has some fifty of these objects, and a report has thousands of records: they are dataclasses with slots, much
+smaller than pydantic's models, read and checked by pydantic all the same.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+# Of every part of a record: extra keys refused, and NaN or infinity is no measurement.
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+AtLeastOne = Annotated[int, Field(ge=1)]
 
 
-class Section(BaseModel):
-    """A part of the record: frozen, extra keys refused, and NaN or infinity is no measurement."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
-
-
-class Interval(Section):
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Interval:
     """Where a score lies over other test sentences like these; `level` 0.95 is 95%. It is not about other trainings."""
 
     low: float
     high: float
-    level: float = Field(gt=0, lt=1)
-    samples: int = Field(ge=1)
+    level: Annotated[float, Field(gt=0, lt=1)]
+    samples: AtLeastOne
     seed: int
     method: str
 
 
-class Score(Section):
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Score:
     """One number of one metric on one test set, with all that is needed to read it."""
 
     split: str
@@ -32,13 +38,13 @@ class Score(Section):
     metric: str
     score: float
     signature: str
-    num_sentences: int = Field(ge=1)
+    num_sentences: AtLeastOne
     checkpoint: str
-    beam_size: int = Field(ge=1)
+    beam_size: AtLeastOne
     length_penalty: float
     precision: str | None = None
     interval: Interval | None = None  # None in records of before there was one
-    empty_hypotheses: int | None = Field(default=None, ge=0)  # scored as they are: they match nothing
+    empty_hypotheses: Annotated[int, Field(ge=0)] | None = None  # scored as they are: they match nothing
 
 
 def pooled(names: Sequence[str]) -> str:
@@ -53,7 +59,8 @@ def length_label(shortest: int, longest: int | None) -> str:
     return f"over {shortest - 1}" if longest is None else f"{shortest}–{longest}"
 
 
-class LengthScore(Section):
+@dataclass(frozen=True, slots=True, config=STRICT)
+class LengthScore:
     """One metric on the sentences of one bucket."""
 
     metric: str
@@ -61,13 +68,14 @@ class LengthScore(Section):
     interval: Interval | None
 
 
-class LengthBucket(Section):
+@dataclass(frozen=True, slots=True, config=STRICT)
+class LengthBucket:
     """The test sentences whose source has `shortest` to `longest` pieces (None: any number more), EOS included."""
 
-    shortest: int = Field(ge=1)
+    shortest: AtLeastOne
     longest: int | None
     beyond_training: bool  # all of them longer than every training source
-    num_sentences: int = Field(ge=1)
+    num_sentences: AtLeastOne
     scores: tuple[LengthScore, ...]
 
     @property
@@ -75,16 +83,17 @@ class LengthBucket(Section):
         return length_label(self.shortest, self.longest)
 
 
-class ByLength(Section):
+@dataclass(frozen=True, slots=True, config=STRICT)
+class ByLength:
     """Scores by the length of the source, all scored test splits together; buckets without a sentence are left out."""
 
     unit: str
     splits: tuple[str, ...]
     test_sets: tuple[str, ...]
-    longest_training_source: int = Field(ge=1)
+    longest_training_source: AtLeastOne
     signatures: dict[str, str]  # of each metric
     checkpoint: str
-    beam_size: int = Field(ge=1)
+    beam_size: AtLeastOne
     length_penalty: float
     precision: str | None
     buckets: tuple[LengthBucket, ...]

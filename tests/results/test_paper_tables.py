@@ -8,6 +8,7 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -270,7 +271,7 @@ def test_the_difference_is_of_the_groups_bleu_and_only_on_the_papers_corpus(wmt)
     cut = [wmt("relative", k, settings=limited) for k in (4, 16)]
     assert cell(only(cut, "table2"), ("4",), "difference", "validation").reason.startswith("another corpus")
     renamed = [
-        run.model_copy(update={"scores": tuple(s.model_copy(update={"test_set": "mine"}) for s in run.scores)})
+        run.model_copy(update={"scores": tuple(replace(s, test_set="mine") for s in run.scores)})
         for run in (wmt("relative", 4), wmt("relative", 16))
     ]
     reason = cell(only(renamed, "table2"), ("4",), "difference", "validation").reason

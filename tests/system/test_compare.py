@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def test_two_runs(shelf: Shelf, compare: Any) -> None:
         expected = paired(found[0].counts, found[1].counts, samples=200, trials=300)
         [comparison] = one["comparisons"]
         assert comparison["difference"] == expected.difference > 0
-        assert comparison["interval"] == expected.interval.model_dump()
+        assert comparison["interval"] == asdict(expected.interval)
         assert comparison["p_bootstrap"] == comparison["p_bootstrap_holm"] == expected.p_bootstrap
         assert comparison["p_randomisation"] == comparison["p_randomisation_holm"] == expected.p_randomisation
     assert document["tests"][0]["comparisons"][0]["verdict"].startswith("synthetic-tiny-relative-k16-s1 is better than")
