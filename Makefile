@@ -24,7 +24,7 @@ results: $(READY)  ## render sweeps/RESULTS.md again from the records in sweeps/
 
 test: $(READY)  ## the tests a change must pass (those of the page need Chromium, else they are skipped)
 	@rm -rf .coverage
-	$(BIN)/coverage run -m pytest -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -m "not slow and not gpu" -n auto --maxprocesses=8 --dist loadfile
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
 

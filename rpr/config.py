@@ -57,6 +57,14 @@ class Section(BaseModel):
             raise PydanticCustomError("switch", "it is no switch that could be true or false")
         return value
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def no_text_holds_a_nul(cls, value: Any) -> Any:
+        """No file's name can hold one; a sweep's file or a record could bring it here, a shell could not."""
+        if any(isinstance(text, str) and "\0" in text for text in (value if isinstance(value, list) else [value])):
+            raise PydanticCustomError("nul", "it holds a NUL character")
+        return value
+
 
 class RelativeDefaults(Section):
     """What the paper uses for this size of model; conf/position/*.yaml takes its defaults from here."""
@@ -91,6 +99,27 @@ class ModelConfig(Section):
         return self
 
 
+def position_kind(absolute: str, relative_keys: bool, relative_values: bool) -> str:
+    """The variant's name, as in conf/position/."""
+    if not (relative_keys or relative_values):
+        return {"sinusoidal": "absolute"}.get(absolute, absolute)
+    if absolute != "none":
+        return "absolute_and_relative"
+    if relative_keys and relative_values:
+        return "relative"
+    return "relative_keys" if relative_keys else "relative_values"
+
+
+POSITION_KINDS = tuple(
+    dict.fromkeys(
+        position_kind(absolute, keys, values)
+        for absolute in ("sinusoidal", "learned", "none")
+        for keys in (False, True)
+        for values in (False, True)
+    )
+)
+
+
 class PositionConfig(Section):
     """How the model knows the order of its tokens."""
 
@@ -101,6 +130,16 @@ class PositionConfig(Section):
     relative_values: bool
     clip_distance: int = Field(ge=0)
     tables: Literal["per_head", "shared_by_heads", "shared_by_heads_and_layers"]
+
+    @model_validator(mode="after")
+    def the_name_is_not_of_another_kind(self) -> PositionConfig:
+        kind = position_kind(self.absolute, self.relative_keys, self.relative_values)
+        if self.name in POSITION_KINDS and self.name != kind:
+            raise ValueError(
+                f"name: {self.name} is not what these settings make, which is {kind}; "
+                f"use position={kind}, or give them a name of their own (position.name=...)"
+            )
+        return self
 
     @property
     def relative(self) -> bool:
@@ -140,6 +179,10 @@ class DataConfig(Section):
             raise ValueError(
                 f"source_language and target_language are both {self.source_language!r}; a pair has two languages"
             )
+        for key in ("source_language", "target_language", "hub_config"):
+            name = getattr(self, key)
+            if name is not None and (len(name) > LONGEST_NAME or not NAME.fullmatch(name)):
+                raise ValueError(f"{key}: {name[:40]!r} is part of a file's name, e.g. en; it cannot lead elsewhere")
         if self.synthetic is not None and self.path is not None:
             raise ValueError("path: the synthetic corpus is generated, not read; choose another data= with data.path")
         if self.synthetic is None and self.hub is None and self.path is None:
@@ -287,6 +330,18 @@ class TrainConfig(Section):
                 f"hardware: {ranks} devices cannot share optim.units_per_step = {units} units equally; "
                 "choose a number that divides it or is a multiple of it"
             )
+        return self
+
+    @model_validator(mode="after")
+    def relative_settings_have_relative_tables(self) -> TrainConfig:
+        """They would decide nothing, and yet make another run of the same one."""
+        for name in () if self.position.relative else ("clip_distance", "tables"):
+            given, usual = getattr(self.position, name), getattr(self.model.relative_defaults, name)
+            if given != usual:
+                raise ValueError(
+                    f"position.{name}: {given} decides nothing with position={self.position.name}, which has no "
+                    "relative tables; leave it out, or choose position=relative"
+                )
         return self
 
     @property

@@ -355,7 +355,7 @@ def test_the_run_id_hangs_on_what_decides_the_result(plain: dict[str, Any]) -> N
         assert validated(TrainConfig, changed(plain, {key: value})).run_id == first.run_id, key
     deciding = {
         "seed": 2, "model.dropout": 0.2, "model.num_layers": 3, "position.clip_distance": 3,
-        "position.tables": "shared_by_heads", "position.absolute": "learned", "data.train_limit": 100,
+        "position.tables": "shared_by_heads", "position.max_positions": 512, "data.train_limit": 100,
         "data.synthetic.seed": 2, "optim.max_steps": 701, "optim.units_per_step": 2, "optim.average_checkpoints": 2,
         "hardware.precision": "bf16", "hardware.threads": 1, "evaluation.beam_size": 5,
     }  # fmt: skip

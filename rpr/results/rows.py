@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rpr.config import POSITION_KINDS, position_kind
 from rpr.results.record import Record
 from rpr.results.scores import Interval, length_label
 
@@ -72,13 +73,8 @@ class Position:
         """The variant's name, as in conf/position/."""
         if self.other:
             return "other"
-        if not self.relative:
-            return {"sinusoidal": "absolute", "learned": "learned", "none": "none"}.get(self.absolute, "other")
-        if self.absolute != "none":
-            return "absolute_and_relative"
-        if self.relative_keys and self.relative_values:
-            return "relative"
-        return "relative_keys" if self.relative_keys else "relative_values"
+        kind = position_kind(self.absolute, self.relative_keys, self.relative_values)
+        return kind if kind in POSITION_KINDS else "other"
 
     @property
     def label(self) -> str:

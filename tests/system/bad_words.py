@@ -633,6 +633,56 @@ WORDS: list[tuple[str, list[str], str]] = [
         "evaluation.length_buckets: [20, 10] do not ascend; give lengths like",
     ),
     (
+        "together: train_position=none_position.clip_distance=4",
+        ["train", "position=none", "position.clip_distance=4"],
+        "position.clip_distance: 4 decides nothing with position=none, which",
+    ),
+    (
+        "together: train_position=none_position.tables=shared_by_heads_and_layers",
+        ["train", "position=none", "position.tables=shared_by_heads_and_layers"],
+        "position.tables: shared_by_heads_and_layers decides nothing with",
+    ),
+    (
+        "together: train_position=absolute_position.clip_distance=4",
+        ["train", "position=absolute", "position.clip_distance=4"],
+        "position.clip_distance: 4 decides nothing with position=absolute, which",
+    ),
+    (
+        "together: train_position=absolute_position.tables=shared_by_heads_and_layers",
+        ["train", "position=absolute", "position.tables=shared_by_heads_and_layers"],
+        "position.tables: shared_by_heads_and_layers decides nothing with",
+    ),
+    (
+        "together: train_position=learned_position.clip_distance=4",
+        ["train", "position=learned", "position.clip_distance=4"],
+        "position.clip_distance: 4 decides nothing with position=learned, which",
+    ),
+    (
+        "together: train_position=learned_position.tables=shared_by_heads_and_layers",
+        ["train", "position=learned", "position.tables=shared_by_heads_and_layers"],
+        "position.tables: shared_by_heads_and_layers decides nothing with",
+    ),
+    (
+        "together: train_position=relative_position.relative_values=false",
+        ["train", "position=relative", "position.relative_values=false"],
+        "position.name: relative is not what these settings make, which is relative_keys",
+    ),
+    (
+        "together: train_position=absolute_position.relative_keys=true",
+        ["train", "position=absolute", "position.relative_keys=true"],
+        "position.name: absolute is not what these settings make, which is absolute_and",
+    ),
+    (
+        "together: train_position=relative_position.absolute=learned",
+        ["train", "position=relative", "position.absolute=learned"],
+        "position.name: relative is not what these settings make, which is absolute_and",
+    ),
+    (
+        "together: train_position=none_position.absolute=sinusoidal",
+        ["train", "position=none", "position.absolute=sinusoidal"],
+        "position.name: none is not what these settings make, which is absolute; use",
+    ),
+    (
         "together: train_seed=2",
         ["train", "run=runs/one", "seed=2"],
         "run: seed=2 cannot be set for a run that goes on as it was begun; give",
