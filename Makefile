@@ -23,7 +23,7 @@ results: $(READY)  ## render sweeps/RESULTS.md again from the records in sweeps/
 	$(BIN)/rpr-cli report runs_dir=sweeps/results out_dir=reports/results results=sweeps/RESULTS.md
 
 test: $(READY)  ## the tests a change must pass (those of the page need Chromium, else they are skipped)
-	@rm -rf .coverage
+	@$(BIN)/coverage erase
 	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -m "not slow and not gpu" -n auto --maxprocesses=8 --dist loadfile
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
@@ -58,4 +58,4 @@ package: $(READY)  ## build the wheel and prove it in a fresh environment, from 
 	grep -q 'no such choice' $$folder/refusal; echo "the wheel works from an empty folder: $$wheel"
 
 clean:  ## forget what was built (not the runs)
-	rm -rf dist .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf dist .coverage* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
