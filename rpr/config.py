@@ -282,7 +282,7 @@ class EvaluationConfig(Section):
     max_extra_length: int = Field(ge=0)
     max_tokens_per_batch: PositiveInt
     validation_sentences: int = Field(ge=0)
-    test_splits: tuple[str, ...]
+    test_splits: tuple[Literal["test", "long", "validation"], ...]  # the data may have no "long"
     matmul_precision: Literal["highest", "high", "medium"] | None
     bootstrap_samples: int = Field(ge=0)
     length_buckets: tuple[PositiveInt, ...]
@@ -292,6 +292,8 @@ class EvaluationConfig(Section):
         edges = list(self.length_buckets)
         if edges != sorted(set(edges)):
             raise ValueError(f"length_buckets: {edges} do not ascend; give lengths like [10,20,40], or [] for none")
+        if len(set(self.test_splits)) < len(self.test_splits):
+            raise ValueError(f"test_splits: [{','.join(self.test_splits)}] names a split twice; name each once")
         return self
 
 
@@ -413,6 +415,8 @@ def _problem(kind: type[Section], problem: Any) -> str:
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return f"{key}.{message}" if key else message
+    if problem["type"] == "tuple_type":
+        message = "give a list, like [a,b]"
     return f"{key}: {problem['input']!r} is refused; {message[0].lower() + message[1:]}"
 
 

@@ -10,6 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from rpr.command_config import ReportConfig
+from rpr.commands import report as command
+from rpr.composition import compose
+from rpr.config import validated
 from rpr.errors import RecordError
 from rpr.results import drawing, plots
 from rpr.results.page import Chapter, Sample, html_page
@@ -238,3 +242,18 @@ def test_scores_by_length_have_a_file_tables_and_a_plot(tmp_path, make, by_lengt
     assert "longer than any training source (22 pieces)" in (tmp_path / "1" / "bleu_by_length.svg").read_text()
     assert "chrF by length, intervals and deviations are in report.md" in built[0].text
     assert max(map(len, built[0].text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("sweeps, hint", [
+    (("table2", "mine"), "; did you mean table2? (available: mine, table2)"),
+    ((), "; none of its runs is of a sweep: leave sweep out"),
+])  # fmt: skip
+def test_a_sweep_that_no_run_belongs_to(tmp_path, make, sweeps, hint):
+    write_record(tmp_path / "runs" / "one" / "record.json", make(sweeps=list(sweeps)))
+    config = validated(
+        ReportConfig, compose("report", ["sweep=tabel2", f"runs_dir={tmp_path}/runs", f"out_dir={tmp_path}/reports"])
+    )
+    with pytest.raises(RecordError) as caught:
+        command.run(config)
+    assert str(caught.value) == f"sweep: no run below {tmp_path}/runs belongs to 'tabel2'{hint}"
+    assert not (tmp_path / "reports").exists()

@@ -71,17 +71,17 @@ WORDS: list[tuple[str, list[str], str]] = [
     (
         "type: train_logger.tags=x",
         ["train", "logger.tags=x"],
-        "logger.tags: 'x' is refused; input should be a valid tuple",
+        "logger.tags: 'x' is refused; give a list, like [a,b]",
     ),
     (
         "type: train_evaluation.length_buckets=10",
         ["train", "evaluation.length_buckets=10"],
-        "evaluation.length_buckets: 10 is refused; input should be a valid tuple",
+        "evaluation.length_buckets: 10 is refused; give a list, like [a,b]",
     ),
     (
         "type: train_evaluation.test_splits=[1]",
         ["train", "evaluation.test_splits=[1]"],
-        "evaluation.test_splits.0: 1 is refused; input should be a valid string",
+        "evaluation.test_splits.0: 1 is refused; input should be 'test', 'long' or",
     ),
     (
         "type: train_runs_dir=null",
@@ -108,7 +108,7 @@ WORDS: list[tuple[str, list[str], str]] = [
         ["train", "optim.ema_decay=true", "optim.average_checkpoints=1"],
         "optim.ema_decay: True is refused; it is no switch that could be true or false",
     ),
-    ("type: compare_runs=3", ["compare", "runs=3"], "runs: 3 is refused; input should be a valid tuple"),
+    ("type: compare_runs=3", ["compare", "runs=3"], "runs: 3 is refused; give a list, like [a,b]"),
     (
         "type: compare_runs=[1,2]",
         ["compare", "runs=[1,2]"],
@@ -117,7 +117,7 @@ WORDS: list[tuple[str, list[str], str]] = [
     (
         "type: evaluate_splits=test",
         ["evaluate", "run=runs/one", "splits=test"],
-        "splits: 'test' is refused; input should be a valid tuple",
+        "splits: 'test' is refused; give a list, like [a,b]",
     ),
     (
         "type: rerun_runs/one_strict=maybe",
@@ -551,6 +551,21 @@ WORDS: list[tuple[str, list[str], str]] = [
         "missing: export_out=",
         ["export", "run=runs/one", "out="],
         "out: '' is refused; string should have at least 1 character",
+    ),
+    (
+        "value: train_evaluation.test_splits=[tset]",
+        ["train", "evaluation.test_splits=[tset]"],
+        "evaluation.test_splits.0: 'tset' is refused; input should be 'test', 'long' or",
+    ),
+    (
+        "value: train_evaluation.test_splits=[test,test]",
+        ["train", "evaluation.test_splits=[test,test]"],
+        "evaluation.test_splits: [test,test] names a split twice; name each once",
+    ),
+    (
+        "value: train_evaluation.test_splits=[test,../x]",
+        ["train", "evaluation.test_splits=[test,../x]"],
+        "evaluation.test_splits.1: '../x' is refused; input should be 'test', 'long' or",
     ),
     (
         "missing: report_sweep=mine_out_dir=",
@@ -1213,7 +1228,7 @@ WORDS: list[tuple[str, list[str], str]] = [
     (
         "place: report_sweep=../x",
         ["report", "sweep=../x"],
-        "no run record to report; run `rpr-cli sweep ...` first, or name its folder",
+        "sweep: no run below runs belongs to '../x'; available: mine",
     ),
     (
         "place: report_sweep=mine_out_dir=file",

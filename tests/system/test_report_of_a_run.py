@@ -28,7 +28,7 @@ RECIPE = (
     "optim.validate_every_n_steps=4",
     "evaluation.test_splits=[]",
     "hardware.threads=1",
-    "position.clip_distance=3",
+    "model.relative_defaults.clip_distance=3",  # of all positions that have one
 )
 
 

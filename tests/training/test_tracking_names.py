@@ -27,9 +27,8 @@ Make = Callable[..., TrainConfig]
     (["position=none"], "none"),
     (["position=absolute_and_relative"], "sinusoidal + relative, k = 16"),
     (["position.tables=shared_by_heads"], "relative, k = 16, shared by heads"),
-    (["position=absolute", "position.tables=shared_by_heads"], "absolute (sinusoidal)"),  # has no tables
     (["position.name=mine"], "mine (relative, k = 16)"),
-    (["position.absolute=learned"], "relative (learned + relative, k = 16)"),
+    (["position.absolute=learned", "position.name=mine"], "mine (learned + relative, k = 16)"),
 ])  # fmt: skip
 def test_variants_in_words(overrides: list[str], variant: str, tiny_config: Make) -> None:
     assert tracking_names.variant(tiny_config(*overrides)) == variant
