@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import sys
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from rpr import __version__, multirun
-from rpr.composition import compose, expand, key_of, one_line, plain, training
+from rpr.composition import compose, expand, key_of, one_line, plain, trainings
 from rpr.errors import ConfigError, RunError, did_you_mean
+from rpr.runs.stopping import sigterm_stops
 from rpr.words import settings_of
 
 INTERRUPTED = "rpr-cli: interrupted"
@@ -78,7 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name not in COMMANDS:
             raise ConfigError(f"no such command {name!r}" + did_you_mean(name, COMMANDS))
         if name == "sweep":
-            return _sweep(arguments[1:])
+            with sigterm_stops():
+                return _sweep(arguments[1:])
         return _run(name, settings_of(name, arguments[1:]))
     except KeyboardInterrupt:
         print(INTERRUPTED + (GOES_ON if name in RESUMABLE else ""), file=sys.stderr)
@@ -115,8 +118,7 @@ def _run(name: str, arguments: list[str]) -> int:
     flags = _flags(name, arguments)
     overrides = flags.overrides
     if flags.multirun and not flags.config_dir:  # another search path: each job is checked when it starts
-        for job in expand(overrides):  # every job is checked before the first starts
-            training(job)
+        trainings(expand(overrides))  # every job is checked before the first starts
     if name == "train" and any(key_of(override) == "run" for override in overrides):
         return _resume(arguments)
     if flags.package:
@@ -283,7 +285,8 @@ def _sweep(arguments: list[str]) -> int:
     ]
     for job in jobs:  # what its file says about Hydra
         multirun.check("train", job, many=False, config_dir=None)
-    made = [(job, training(job)) for job in jobs]
+    _refuse_hydras([word for words in (plan.overrides, *plan.rows) for word in words], arguments[0])
+    made = list(zip(jobs, trainings(jobs), strict=True))
     options = options.sharing([config.hardware for _, config in made])
     launcher_words = multirun.launcher_words(words, options)
     if "--wandb-yaml" in flags:
@@ -301,6 +304,18 @@ def _sweep(arguments: list[str]) -> int:
     todo = sweep.begun(books, retry_failed=retry_failed, at_once=options.at_once or 1)
     problems = launcher.run([job.overrides for job in todo], options, plan.name) if todo else {}
     return sweep.told(books, problems)
+
+
+def _refuse_hydras(words: list[str], file: str) -> None:
+    """A sweep's file may be another person's. Hydra's launchers take commands of a shell for what they start, and
+    variables of its environment, by which a Python can be told to run any code.
+    """
+    for word in words:
+        if "hydra" in re.split(r"\W", key_of(word)):
+            raise ConfigError(
+                f"{file}: {key_of(word)}: what is said about Hydra itself is not taken from a sweep's file, as it can "
+                "run code; type it behind the sweep's name, or choose hardware=..."
+            )
 
 
 def _sweep_words(words: list[str]) -> tuple[list[str], multirun.Options, bool]:

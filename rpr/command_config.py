@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from rpr.config import DataConfig, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig, Section
+from rpr.config import NAME, DataConfig, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig, Section
 
 
 class EvaluateConfig(Section):
@@ -182,6 +182,8 @@ class ReportConfig(Section):
 
     @model_validator(mode="after")
     def one_subject(self) -> ReportConfig:
+        if self.sweep is not None and not NAME.fullmatch(self.sweep):
+            raise ValueError(f"sweep: {self.sweep!r} cannot name a folder, and so no sweep; give one like quick")
         if self.sweep is not None and self.run is not None:
             raise ValueError(
                 f"run and sweep: {self.run} and {self.sweep} are both given; a report is of one run's positions or of "

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import errno
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rpr.errors import ConfigError, RprError, did_you_mean
@@ -24,7 +27,18 @@ _NOT_TO_BE_WRITTEN = (
     errno.ENOTDIR,
     errno.EEXIST,
     errno.ENAMETOOLONG,
+    errno.ELOOP,
 )
+# Variables that hold a secret, by the ends of their names (WANDB_API_KEY, HF_TOKEN, AWS_SECRET_ACCESS_KEY), or by a
+# password in their value (HTTPS_PROXY).
+_SECRET = re.compile(r".*(API_KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE)
+_PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")
+_SHORTEST_SECRET = 8  # characters; a shorter value may be in a setting by chance
+# What no terminal is sent: it would obey what another person's record says, and halves of characters are none.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# `seed=3`, `model.d_model=64`: a value, not a choice of conf/ nor anything added, taken away or said about Hydra.
+_VALUE = re.compile(r"(seed|name|sweep|runs_dir|(?!hydra\.)\w+(\.\w+)+)=")
+_CHOICE = re.compile(r"(?!hydra=)\w+=")
 
 
 def expand(overrides: Sequence[str]) -> list[list[str]]:
@@ -43,8 +57,12 @@ def compose(name: str, overrides: Sequence[str]) -> dict[str, Any]:
     """The settings of one job of a sub-command, as plain values.
 
     Raises:
-        ConfigError: a mandatory one is missing.
+        ConfigError: as `plain`.
     """
+    return plain(_composed(name, overrides))
+
+
+def _composed(name: str, overrides: Sequence[str]) -> Any:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
@@ -54,7 +72,7 @@ def compose(name: str, overrides: Sequence[str]) -> dict[str, Any]:
     running, state.hydra = state.hydra, None
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
-            return plain(hydra_compose(config_name=name, overrides=list(overrides)))
+            return hydra_compose(config_name=name, overrides=list(overrides))
     finally:
         state.hydra = running
 
@@ -70,11 +88,42 @@ def training(overrides: Sequence[str]) -> TrainConfig:
     return config.validated(config.TrainConfig, compose("train", overrides))
 
 
-def plain(settings: Any) -> dict[str, Any]:
-    """Settings as plain Python values; a mandatory one that is missing is refused.
+def trainings(jobs: Sequence[Sequence[str]]) -> list[TrainConfig]:
+    """Jobs of train, none with a comma list, each as `training` makes it.
+
+    To read conf/ is nearly all the work of that (50 ms a job), so it is read once for all jobs with the same choices.
+    Their values are put in afterwards, by the function by which Hydra does it.
 
     Raises:
-        ConfigError: a value is still `???`.
+        ConfigError: the settings of a job are refused.
+    """
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    from rpr import config
+
+    parser = OverridesParser.create()
+    read: dict[tuple[str, ...], Any] = {}
+    made = []
+    for job in jobs:
+        values = [word for word in job if _VALUE.match(word)]
+        choices = tuple(word for word in job if not _VALUE.match(word))
+        if not all(_CHOICE.match(word) for word in choices):
+            made.append(training(job))
+            continue
+        if choices not in read:
+            read[choices] = _composed("train", choices)
+        settings = copy.deepcopy(read[choices])
+        ConfigLoaderImpl._apply_overrides_to_config(parser.parse_overrides(values), settings)
+        made.append(config.validated(config.TrainConfig, plain(settings)))
+    return made
+
+
+def plain(settings: Any) -> dict[str, Any]:
+    """Settings as plain Python values; a mandatory one that is missing is refused, and so is a secret among them.
+
+    Raises:
+        ConfigError: a value is still `???`, or holds a secret of the environment (that of ${oc.env:WANDB_API_KEY}).
     """
     from omegaconf import OmegaConf
 
@@ -82,7 +131,27 @@ def plain(settings: Any) -> dict[str, Any]:
     if missing:
         raise ConfigError(f"{missing[0]}: has no default and was not given; add {missing[0]}=...")
     values: dict[str, Any] = OmegaConf.to_container(settings, resolve=True)  # type: ignore[assignment]
+    secrets = {
+        value: name
+        for name, value in os.environ.items()
+        if len(value) >= _SHORTEST_SECRET and (_SECRET.fullmatch(name) or _PASSWORD.search(value))
+    }
+    for key, text in _texts(values, ""):
+        if holding := next((name for secret, name in secrets.items() if secret in text), None):
+            raise ConfigError(
+                f"{key}: it holds the value of {holding}; settings are written into records and sent to W&B, so no "
+                "secret may be among them: leave it in the environment"
+            )
     return values
+
+
+def _texts(tree: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Every text among settings, with its dotted key."""
+    if isinstance(tree, str):
+        yield path, tree
+    elif isinstance(tree, Mapping | list):
+        for key, value in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
+            yield from _texts(value, f"{path}.{key}" if path else str(key))
 
 
 def key_of(override: str) -> str:
@@ -94,6 +163,11 @@ def one_line(error: BaseException, kind: type[Section] | None = None) -> str | N
     """The text of an error that is the user's to mend, on one line; None for any other. `kind` is what was composed, by
     default a job of train.
     """
+    text = _text(error, kind)
+    return None if text is None else _CONTROL.sub("\ufffd", text)
+
+
+def _text(error: BaseException, kind: type[Section] | None) -> str | None:
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -133,8 +207,6 @@ def _refused_by_hydra(error: BaseException) -> bool:
 
 def _no_choice(text: str) -> str | None:
     """A group that has no choice, or something else in its place."""
-    import re
-
     if found := re.match(r"Error resolving interpolation '\$\{(\w+)\}'", text):
         group = found[1]
         return f"{group}: it has no choice, and other settings hang on it; give one of conf/{group}/ as {group}=..."
@@ -145,8 +217,6 @@ def _no_choice(text: str) -> str | None:
 
 def _unknown_key(text: str, kind: type[Section] | None) -> str | None:
     """`Could not override 'model.kk'...` with the settings that the command has there."""
-    import re
-
     from rpr import config
 
     kind = kind or config.TrainConfig

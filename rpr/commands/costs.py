@@ -5,10 +5,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+
+import torch
 
 from rpr.config import TrainConfig, of_a_record
 from rpr.errors import ConfigError
+from rpr.model.transformer import Shape, Transformer
 from rpr.results.record import Record
+from rpr.runs.shape import shape_of
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ def _cost(config: TrainConfig, speeds: Sequence[tuple[TrainConfig, float]]) -> C
         runs = f"{len(chosen)} run{'s' if len(chosen) > 1 else ''}"
         basis = f"{statistics.median(chosen):.3g} steps/s, the median of {runs} with {whose}"
     return Cost(
-        parameters=_parameters(config),
+        parameters=_parameters(shape_of(config, config.data.vocabulary_size)),
         steps=optim.max_steps,
         tokens=optim.max_steps * optim.units_per_step * optim.max_tokens_per_unit,
         seconds=optim.max_steps / statistics.median(chosen) if chosen else None,
@@ -69,14 +74,10 @@ def _kind(config: TrainConfig) -> tuple[object, ...]:
     return (config.model, batch, config.data.name, tuple(sorted(hardware.items())))
 
 
-def _parameters(config: TrainConfig) -> int:
-    import torch
-
-    from rpr.model.transformer import Transformer
-    from rpr.runs.shape import shape_of
-
+@cache  # seeds share a shape, and to make a model of it takes 10 ms
+def _parameters(shape: Shape) -> int:
     with torch.device("meta"):
-        model = Transformer(shape_of(config, config.data.vocabulary_size))
+        model = Transformer(shape)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from rpr.command_config import RerunConfig
 from rpr.commands import train
 from rpr.commands.diff import lines_of, metrics_beside, read_given
-from rpr.config import HardwareConfig, TrainConfig, of_a_record
+from rpr.config import NAME, HardwareConfig, TrainConfig, of_a_record
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, DataError, RecordError
 from rpr.results import provenance
@@ -87,6 +87,8 @@ def _command(config: RerunConfig) -> str:
 def _folder(config: RerunConfig, path: Path, record: Record, typed: TrainConfig) -> Path:
     """That of an unfinished rerun of the same record, to go on with; else the first that holds no record."""
     stem = f"{record.name}-{record.run_id}-rerun"
+    if not NAME.fullmatch(stem):
+        raise RecordError(f"{path}: its name and run_id make {stem!r}, which cannot name a folder; mend the record")
     for number in count(1):
         folder = Path(config.runs_dir).absolute() / f"{stem}{number}"
         if not (folder / RECORD_NAME).exists():

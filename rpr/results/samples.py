@@ -75,7 +75,12 @@ def _files(run: Record, split: str, file_of: FileOf) -> list[Path]:
 def _translated(row: Row, split: str, file_of: FileOf) -> Record | None:
     """The row's first finished run that has all three files."""
     finished = (run for run in row.records if run.status == "finished")
-    return next((run for run in finished if all(path.is_file() for path in _files(run, split, file_of))), None)
+    return next((run for run in finished if all(_own(path) for path in _files(run, split, file_of))), None)
+
+
+def _own(path: Path) -> bool:
+    """A file, and no link: in a run's folder of another person it could lead to any file, which the page would show."""
+    return path.is_file() and not path.is_symlink()
 
 
 def _texts(run: Record, split: str, file_of: FileOf) -> tuple[list[str], list[str], list[str]] | None:

@@ -118,7 +118,7 @@ def holder_of(folder: Path) -> Holder | None:
 
 
 def _acquire(path: Path) -> tuple[int, Holder]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)  # it is emptied
     try:
         locked = _flock(descriptor, path)
         found = _read(path)

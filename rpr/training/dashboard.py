@@ -17,7 +17,7 @@ from rpr.errors import ConfigError, did_you_mean
 from rpr.results import paper
 from rpr.results.rows import HEADLINE_METRIC, METRIC_NAMES
 from rpr.training import tracking_names as names
-from rpr.training.wandb_client import first_line, has_key, tear_down
+from rpr.training.wandb_client import first_line, has_key, tear_down, without_login
 
 TIMEOUT_SECONDS = 10  # of each request
 RUNS_LOOKED_AT = 200  # for the names of a project's sweeps, where the one that was asked for is not among its runs
@@ -52,9 +52,9 @@ def create(sweep: str | None, title: str | None, logger: LoggerConfig) -> str:
             base_url = wandb.setup().settings.base_url
             raise ConfigError(
                 f"logger: the report is not saved ({first_line(error)}); look at the network, the key and the server "
-                f"({base_url}, set by WANDB_BASE_URL)"
+                f"({without_login(base_url)}, set by WANDB_BASE_URL)"
             ) from None
-        return address
+        return without_login(address)
     finally:
         tear_down()
 

@@ -18,7 +18,7 @@ from rpr.results.record import METRICS_NAME, RECORD_NAME, WandbRun, read_metrics
 from rpr.runs.checkpoints import checkpoints
 from rpr.training.tracking_names import STEP, define, final_row, flat, sections
 from rpr.training.tracking_tables import tables
-from rpr.training.wandb_client import GRACE_SECONDS, first_line, has_key, service, tear_down
+from rpr.training.wandb_client import GRACE_SECONDS, first_line, has_key, service, tear_down, without_login
 
 INIT_TIMEOUT_SECONDS = 30
 FLUSH_SECONDS = 1.0  # W&B's file on disk lags by this much; at its default of 15 a killed run left an empty file
@@ -118,7 +118,7 @@ class Mirror(WandbLogger):
         try:
             results = wandb.Artifact(f"results-{self._run.id}", type="results")
             for path in sorted([*run_dir.glob("*.txt"), *(run_dir / name for name in RESULTS)]):
-                if path.exists():
+                if path.is_file() and not path.is_symlink():  # a link could lead to anything
                     results.add_file(str(path), name=path.name)
             self._run.log_artifact(results)
             found = checkpoints(run_dir / "checkpoints")
@@ -152,7 +152,9 @@ def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> Mirror | No
     try:
         import wandb
 
-        settings = wandb.setup().settings  # with WANDB_* and the settings files that `wandb offline` and others write
+        # With WANDB_* and the settings files that `wandb offline` and others write. Silent: W&B would tell the server's
+        # address, with a password where that has one.
+        settings = wandb.setup(settings=wandb.Settings(silent=True)).settings
         if settings.mode == "disabled":
             _say("disabled by WANDB_MODE; only the local record is written")
             return None
@@ -213,7 +215,7 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
     define(run)
     run.config.update({**flat(config), **sections(config, run.config)}, allow_val_change=True)
     if online:
-        _say(run.url)
+        _say(without_login(run.url))
     # Online the server says where its history ends. Offline nobody can: at most the newest row was still held back.
     missing_from = logged[-1]["step"] if not online and earlier and logged else run.starting_step
     return Mirror(run, run_dir, artifacts=config.logger.artifacts, missing_from=missing_from)
@@ -242,7 +244,7 @@ def finish(logger: Mirror | None, summary: dict[str, Any], *, failed: bool) -> N
 def reference(logger: Mirror) -> WandbRun:
     """What the record keeps of the W&B run."""
     run = logger.experiment
-    return WandbRun(id=run.id, mode="offline" if run.offline else "online", url=run.url)
+    return WandbRun(id=run.id, mode="offline" if run.offline else "online", url=run.url and without_login(run.url))
 
 
 def _parts(run_dir: Path) -> set[Path]:

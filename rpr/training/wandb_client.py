@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import netrc
 import os
+import re
 import subprocess
 import threading
 from typing import Any
@@ -57,4 +58,9 @@ def service() -> subprocess.Popen[bytes] | None:
 
 def first_line(error: Exception) -> str:
     text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    return without_login(text.splitlines()[0]) if text else type(error).__name__
+
+
+def without_login(text: str) -> str:
+    """A text in which the addresses (WANDB_BASE_URL) have no name and password."""
+    return re.sub(r"(?<=://)[^/@\s]*@", "", text)

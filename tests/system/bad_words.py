@@ -1228,7 +1228,7 @@ WORDS: list[tuple[str, list[str], str]] = [
     (
         "place: report_sweep=../x",
         ["report", "sweep=../x"],
-        "sweep: no run below runs belongs to '../x'; available: mine",
+        "sweep: '../x' cannot name a folder, and so no sweep; give one like quick",
     ),
     (
         "place: report_sweep=mine_out_dir=file",

@@ -1,0 +1,289 @@
+"""Checked here: large numbers. A sweep of 500 jobs, of which some fail and some are killed, keeps its books straight
+through four commands, one job at a time and three, in bounded memory and time; to compose many jobs gives what it gives
+for each; 100,000 lines are translated in the memory that 10,000 take, each in its place. Training itself is replaced:
+what stands for it holds the run's lock, and writes the record by the project's own functions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rpr import app
+from rpr.commands import sweep
+from rpr.composition import expand, one_line, training, trainings
+from rpr.config import TrainConfig
+from rpr.data.cache import PreparedData
+from rpr.results.record import Record, find_records, read_record
+from tests.conftest import TINY
+
+SCRIPT = Path(sys.executable).with_name("rpr-cli")
+JOBS, KILLED_EVERY, FAILED_EVERY = 500, 25, 10
+LINES, REPEATED = 10_000, 10
+
+# What stands for `python -m rpr.commands.train RUN/job.json`: a seed that 25 divides is killed the first time, one that
+# only 10 divides fails the first time, the others end well.
+WORK = f"""
+import json, os, signal, sys
+from pathlib import Path
+from rpr.commands import train
+from rpr.errors import RunError
+from rpr.results import provenance
+from rpr.results.record import read_record, write_record
+from rpr.runs.locks import holder_of
+
+
+def work(job):
+    seed, run_dir = json.loads(job.read_text())["seed"], job.parent
+    assert holder_of(run_dir) is not None, "the run is not locked"
+    first = not (run_dir / "tried").exists()
+    (run_dir / "tried").touch()
+    with open(os.environ["STARTED"], "a") as file:
+        file.write(f"{{seed}}\\n")
+    if first and seed % {KILLED_EVERY} == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if first and seed % {FAILED_EVERY} == 0:
+        print("about to fail", file=sys.stderr, flush=True)
+        train._after_a_failure(run_dir, RunError(f"seed {{seed}} is unlucky"))
+        return train.FAULT_EXIT
+    record = read_record(run_dir / "record.json")
+    done = {{"status": "finished", "finished": provenance.now(), "steps": record.max_steps}}
+    write_record(run_dir / "record.json", record.model_copy(update=done))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(work(Path(sys.argv[1])))
+"""
+# rpr-cli where each job's process is a fork of this one, which takes milliseconds; says what it took on its last line.
+FORKING = """
+import os, resource, sys
+from rpr import app
+from rpr.training import launch
+from work import work
+
+
+def run_worker(module, job, hardware, *, keep_open=(), output=None, gpus=()):
+    assert module == "rpr.commands.train" and keep_open and output.shown
+    child = os.fork()
+    if child == 0:
+        log = os.open(output.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os._exit(work(job))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return code if code >= 0 else 128 - code
+
+
+launch.run_worker = run_worker
+code = app.main(sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+sys.exit(code)
+"""
+# For joblib's processes, where nothing of ours can be replaced: the Python that they start for a job is another one.
+CUSTOMIZED = "import os, sys\nif 'OTHER_PYTHON' in os.environ:\n    sys.executable = os.environ['OTHER_PYTHON']\n"
+OTHER_PYTHON = """#!/bin/sh
+if [ "$1 $2" = "-m rpr.commands.train" ]; then
+    exec "{python}" -m work "$3"
+fi
+exec "{python}" "$@"
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path, tiny: list[str], small_data: PreparedData) -> Callable[..., tuple[str, float]]:
+    """The sweep of 500 jobs, once: what it says on stderr, and the CPU seconds it took with its children."""
+    place = tmp_path / "code"
+    place.mkdir()
+    (place / "work.py").write_text(WORK)
+    (place / "forking.py").write_text(FORKING)
+    (place / "sitecustomize.py").write_text(CUSTOMIZED)
+    (place / "python").write_text(OTHER_PYTHON.format(python=sys.executable))
+    (place / "python").chmod(0o755)
+    overrides = " ".join(word for word in tiny if not word.startswith("runs_dir="))
+    jobs = [f"seed=range(1,{JOBS + 1})"]
+    (tmp_path / "mine.yaml").write_text(json.dumps({"overrides": [overrides, "hardware.threads=1"], "jobs": jobs}))
+    environment = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1", "STARTED": str(tmp_path / "started")}
+
+    def run(code: int, *words: str, forking: bool) -> tuple[str, float]:
+        program = [sys.executable, str(place / "forking.py")] if forking else [SCRIPT]
+        more = {} if forking else {"OTHER_PYTHON": str(place / "python")}
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(
+            [*program, "sweep", "mine.yaml", f"runs_dir={tmp_path / 'runs'}", *words],
+            cwd=tmp_path,
+            env={**environment, **more},
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.returncode == code and "Traceback" not in done.stderr, done.stderr[-3000:]
+        return done.stderr, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    return run
+
+
+def started(tmp_path: Path) -> list[int]:
+    """The seeds that were started since the last look."""
+    path = tmp_path / "started"
+    seeds = [int(line) for line in path.read_text().split()] if path.exists() else []
+    path.unlink(missing_ok=True)
+    return seeds
+
+
+def records(tmp_path: Path) -> dict[int, Record]:
+    found = find_records(tmp_path / "runs", "mine")
+    assert found.problems == []
+    return {record.seed: record for _, record in found.records}
+
+
+def in_books(tmp_path: Path) -> list[int]:
+    """The seeds of the jobs that the sweep's own file names, each with its folder's name."""
+    document = json.loads((tmp_path / "runs" / ".sweeps" / "mine.json").read_text())
+    folders = {path.parent.name for path in (tmp_path / "runs").glob("*/record.json")}
+    assert document["sweep"] == "mine" and document["jobs"].keys() == folders
+    return sorted(job["seed"] for job in document["jobs"].values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_sweep_of_500_jobs_keeps_its_books_straight(
+    command: Callable[..., tuple[str, float]], tmp_path: Path
+) -> None:
+    seeds = list(range(1, JOBS + 1))
+    killed = [seed for seed in seeds if seed % KILLED_EVERY == 0]
+    failed = [seed for seed in seeds if seed % FAILED_EVERY == 0 and seed not in killed]
+
+    _, planning = command(0, "--dry-run", forking=False)
+    assert planning < 60 and not (tmp_path / "runs").exists()  # CPU seconds; 12 where it was written
+
+    told, seconds = command(1, forking=True)
+    memory = int(told.splitlines()[-1])
+    assert told.startswith("sweep mine: 500 jobs: 500 new\n") and seconds < 300  # 60 where it was written
+    counts = f"{JOBS - len(killed) - len(failed)} finished, {len(failed)} failed before, {len(killed)} cut, goes on"
+    assert f"sweep mine: 500 jobs: {counts}\n" in told
+    assert started(tmp_path) == seeds and in_books(tmp_path) == seeds
+    assert told.count("rpr-cli: failed: ") == len(failed) and told.count("rpr-cli: cut: ") == len(killed)
+    assert told.count("\n    about to fail\n  again: rpr-cli train ") == len(failed)
+    by_seed = records(tmp_path)
+    assert {seed for seed, record in by_seed.items() if record.status == "finished"} == {*seeds} - {*killed, *failed}
+    assert all(by_seed[seed].error == f"seed {seed} is unlucky" for seed in failed)
+    assert all(by_seed[seed].cut and "SIGKILL" in str(by_seed[seed].error) for seed in killed)
+    assert all(record.sweeps == ("mine",) for record in by_seed.values())
+
+    told, _ = command(1, forking=True)  # what was cut goes on, what failed is left
+    assert started(tmp_path) == killed and f"{JOBS - len(failed)} finished, {len(failed)} failed before\n" in told
+    grown = memory - int(told.splitlines()[-1])  # of 500 jobs, against 20, in KiB
+    assert grown / (JOBS - len(killed)) < 400, grown  # 160 where it was written: Hydra keeps the settings of each job
+
+    told, _ = command(0, "at_once=3", "retry=failed", forking=False)
+    assert sorted(started(tmp_path)) == failed and told.endswith("sweep mine: 500 jobs: 500 finished\n")
+    finished = records(tmp_path)
+    assert len(finished) == JOBS and all(record.status == "finished" for record in finished.values())
+    assert in_books(tmp_path) == seeds
+
+    told, _ = command(0, "at_once=3", forking=False)
+    assert started(tmp_path) == [] and told == 2 * "sweep mine: 500 jobs: 500 finished\n"
+    assert records(tmp_path) == finished
+    assert not [path for path in (tmp_path / "runs").rglob(".lock") if path.stat().st_size]
+
+
+def composed(make: Callable[[], object]) -> object:
+    try:
+        return make()
+    except Exception as error:
+        return type(error), one_line(error)
+
+
+WORDS = [
+    [], ["seed=3"], ["model.d_model=64", "seed=2", "model.d_model=32"], ["model=base", "position=absolute"],
+    ["data=multi30k_en_de", "data.path=/data/m", "logger.tags=[a,'b c']"], ["optim.ema_decay=0.9", "model=small"],
+    ["name='${data.name}-x'", "seed=${optim.max_steps}"], ["logger.project='\\'a\\' b'"], ["optim.ema_decay=null"],
+    ["+seed=3"], ["seed=2", "++seed=3"], ["++seed=3", "seed=2"],
+    ["~seed"], ["~data"], ["+model.depth=3"], ["model.depth=3"], ["sead=3"], ["seed=x"],
+    ["model=nope"], ["model=3"], ["data=null"], ["seed=[1"], ["seed=ü"], ["model.d_model=${seed.x}"], ["model@x=tiny"],
+    ["hydra.run.dir=x", "seed=2"], ["hydra/launcher=joblib"], ["+hydra={job:{name: a}}"], ["model.num_heads=7"],
+    ["seed=???"], ["name=../x"], ["optim=small"], ["seed"], ["=3"], [""],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", WORDS, ids=lambda words: " ".join(words) or "none")
+def test_many_jobs_are_composed_as_each_would_be(words: list[str]) -> None:
+    one, many = composed(lambda: training(words)), composed(lambda: trainings([["seed=9"], words, words])[1:])
+    assert many == ([one, one] if isinstance(one, TrainConfig) else one)
+
+
+@pytest.mark.parametrize("name", sorted(sweep.available()))
+def test_so_are_those_of_our_sweeps(name: str) -> None:
+    plan = sweep.read(name)
+    jobs = [job for row in plan.rows for job in expand([*plan.overrides, *row, f"sweep={name}"])]
+    assert trainings(jobs) == [training(job) for job in jobs]
+
+
+def test_500_jobs_are_composed_in_seconds() -> None:
+    started = time.process_time()
+    made = trainings(expand(["seed=range(1,501)", "sweep=mine"]))
+    assert time.process_time() - started < 20  # 4 s where it was written; 30 s before conf/ was read once
+    assert len({config.run_id for config in made}) == 500
+
+
+# --- translate
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Path:
+    """A tiny model that has learned enough for different lines to have different translations."""
+    runs = tmp_path_factory.mktemp("runs")
+    steps = [f"optim.{name}=150" for name in ("max_steps", "checkpoint_every_n_steps", "validate_every_n_steps")]
+    more = ["optim.average_checkpoints=1", "evaluation.test_splits=[]", "evaluation.beam_size=1", "hardware.threads=1"]
+    assert app.main(["train", *TINY, *steps, *more, f"data.cache_dir={cache_dir}", f"runs_dir={runs}"]) == 0
+    (made,) = (path.parent for path in runs.glob("*/record.json"))
+    assert read_record(made / "record.json").status == "finished"
+    return made
+
+
+def translated(run_dir: Path, source: Path, target: Path) -> int:
+    """The most memory that `rpr-cli translate` had while it made `target`, in bytes."""
+    words = [f"run={run_dir}", f"input={source}", f"output={target}", "lines_per_batch=250", "hardware.threads=1"]
+    process = subprocess.Popen(
+        [SCRIPT, "translate", *words], env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    told = process.stderr.read()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, told
+    return 1024 * used.ru_maxrss
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_100_000_lines_are_translated_in_the_memory_of_10_000(
+    run_dir: Path, small_data: PreparedData, tmp_path: Path
+) -> None:
+    words = sorted({word for line in small_data.text("test")[0] for word in line.split()})
+    chance = random.Random(1)
+    lines: dict[str, None] = {}
+    while len(lines) < LINES:
+        lines[" ".join(chance.choices(words, k=chance.randint(1, 4)))] = None
+    text = "".join(f"{line}\n" for line in lines)
+    (tmp_path / "few").write_text(text)
+    (tmp_path / "many").write_text(REPEATED * text)
+    few = translated(run_dir, tmp_path / "few", tmp_path / "few.out")
+    many = translated(run_dir, tmp_path / "many", tmp_path / "many.out")
+    once = (tmp_path / "few.out").read_text()
+    assert once.count("\n") == LINES and len({*once.splitlines()}) > 500  # a line in another place would be seen
+    assert (tmp_path / "many.out").read_text() == REPEATED * once  # of the same batches, so to the last character
+    assert many < few + 2**24, (few, many)  # 16 MB; the ten times as many lines alone are
+    assert re.fullmatch(r"(.+\n)+", once)

@@ -1,0 +1,199 @@
+"""Checked here: a key, token or password of the person who runs a command is in nothing that the command writes or
+says: runs with W&B offline and online, failing ones, sweeps, reports, reruns, refusals, tracebacks; and settings cannot
+be used to bring one there.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from rpr import app
+from rpr.commands import train
+from rpr.results.record import read_record
+from rpr.training.wandb_client import tear_down
+from tests.training.fake_wandb import FakeWandb
+
+SCRIPT = Path(sys.executable).with_name("rpr-cli")
+CANARIES = {
+    "WANDB_API_KEY": "CanaryOfWandb" + 27 * "w",  # 40 characters, as W&B asks for
+    "HF_TOKEN": "hf_CanaryOfTheHub",
+    "HUGGING_FACE_HUB_TOKEN": "hf_CanaryOfOlderHubs",
+    "AWS_SECRET_ACCESS_KEY": "CanaryOfTheCloud",
+    "DATABASE_PASSWORD": "CanaryOfNobody",
+    "HTTPS_PROXY": "http://person:CanaryOfTheProxy@127.0.0.1:9",
+}
+IN_NETRC = "CanaryOfNetrc" + 27 * "n"
+SHORT = (
+    "optim.max_steps=4", "optim.checkpoint_every_n_steps=2", "optim.keep_checkpoints=2", "optim.average_checkpoints=1",
+    "optim.validate_every_n_steps=4", "evaluation.test_splits=[test]", "evaluation.beam_size=1",
+    "evaluation.bootstrap_samples=0", "hardware.threads=1",
+)  # fmt: skip
+FAILS = "optim.learning_rate_scale=1e30"  # the gradient of the second step is not finite
+
+
+@pytest.fixture(autouse=True)
+def _person(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Somebody with secrets in the environment and in a .netrc; works in an empty folder."""
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as app sets it; undone after the test
+    for name, value in CANARIES.items():
+        monkeypatch.setenv(name, value)
+    home = tmp_path / "home"
+    for folder in (home, tmp_path / "here"):
+        folder.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("NETRC", raising=False)
+    (home / ".netrc").write_text(f"machine api.wandb.ai login user password {IN_NETRC}\n")
+    (home / ".netrc").chmod(0o600)
+    for name in ("CACHE", "DATA", "CONFIG"):
+        monkeypatch.setenv(f"WANDB_{name}_DIR", str(home / name))
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    monkeypatch.chdir(tmp_path / "here")
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    tear_down()
+
+
+@pytest.fixture
+def own_words(tiny: list[str], small_data: object) -> list[str]:
+    """Of a tiny run, but for its logger."""
+    return [*(word for word in tiny if word != "logger=none"), *SHORT]
+
+
+@pytest.fixture
+def said(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What a command says on stdout and stderr, and to the log; none of it is a secret."""
+
+    def run(code: int, *words: str) -> str:
+        capfd.readouterr()
+        assert app.main(list(words)) == code, capfd.readouterr().err
+        out, err = capfd.readouterr()
+        assert not secrets_in((out + err).encode())
+        return out + err
+
+    return run
+
+
+def secrets_in(content: bytes) -> bool:
+    return b"CanaryOf" in content
+
+
+def files_with_secrets(root: Path) -> list[str]:
+    files = [path for path in root.rglob("*") if path.is_file()]
+    assert len(files) > 20
+    return [str(path.relative_to(root)) for path in files if secrets_in(path.read_bytes())]
+
+
+def test_nothing_that_is_written_or_said_holds_a_secret(
+    tmp_path: Path, own_words: list[str], said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said(0, "train", *own_words, "logger=wandb_offline", "name=good", "sweep=mine", "logger.artifacts=results")
+    assert "not finite" in said(2, "train", *own_words, "logger=wandb_offline", "name=bad", "sweep=mine", FAILS)
+    runs = tmp_path / "runs"
+    good, bad = (next(runs.glob(f"{name}-*")) for name in ("good", "bad"))
+    assert read_record(bad / "record.json").status == "failed" and list(good.glob("wandb/offline-run-*/*.wandb"))
+    said(0, "report", "sweep=mine", f"runs_dir={runs}", f"out_dir={tmp_path / 'reports'}")
+    assert (tmp_path / "reports" / "mine" / "index.html").exists()
+    said(0, "diff", str(good), str(bad))
+    Path("mine.yaml").write_text("jobs: [position=absolute]")
+    assert "method: grid" in said(0, "sweep", "mine.yaml", *own_words, "--wandb-yaml", "seed=1,2")
+    said(0, "sweep", "mine.yaml", *own_words, "--dry-run")
+    said(2, "dashboard", "logger=wandb_offline")
+    monkeypatch.setenv("RPR_DEBUG", "1")
+    with pytest.raises(Exception, match="not finite") as failure:
+        app.main(["train", *own_words, "logger=none", "name=asked", FAILS])
+    assert not secrets_in("".join(traceback.format_exception(failure.value)).encode())
+    assert files_with_secrets(tmp_path) == ["home/.netrc"]
+
+
+@pytest.mark.slow
+def test_nor_where_wandb_is_online_and_jobs_have_processes_of_their_own(tmp_path: Path, own_words: list[str]) -> None:
+    Path("mine.yaml").write_text(json.dumps({"overrides": ["logger=wandb"], "jobs": ["seed=1,2", f"seed=3 {FAILS}"]}))
+    with FakeWandb() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_BASE_URL", server.url)
+        words = [*own_words, "logger.artifacts=checkpoint"]
+        done = subprocess.run([SCRIPT, "sweep", "mine.yaml", *words], capture_output=True)
+        assert done.returncode == 1 and b"2 finished, 1 failed" in done.stderr, done.stderr
+        assert not secrets_in(done.stdout + done.stderr)
+        records = [read_record(path) for path in (tmp_path / "runs").glob("*/record.json")]
+        modes = [record.wandb.mode for record in records if record.wandb is not None]
+        assert modes == ["online", "online"] and len(server.runs) == 3
+        received = repr([server.requests, server.runs, server.uploads])
+        assert len(received) > 10_000 and not secrets_in(received.encode())
+        good = next(path.parent for path in (tmp_path / "runs").glob("*/record.json") if "-s1-" in str(path))
+        again = subprocess.run([SCRIPT, "rerun", good, f"runs_dir={tmp_path / 'runs'}"], capture_output=True)
+        assert again.returncode == 0 and not secrets_in(again.stdout + again.stderr)
+        patch.setenv("WANDB_API_KEY", "CanaryOfWandb")  # as if half of it had been pasted
+        half = subprocess.run([SCRIPT, "train", *own_words, "logger=wandb", "seed=4"], capture_output=True)
+        assert b"the run is kept offline" in half.stderr and not secrets_in(half.stdout + half.stderr)
+        patch.setenv("WANDB_API_KEY", CANARIES["WANDB_API_KEY"])
+        patch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+        refused = subprocess.run([SCRIPT, "dashboard"], capture_output=True)
+        assert refused.returncode == 2 and b"the report is not saved" in refused.stderr
+        assert not secrets_in(refused.stdout + refused.stderr)
+    assert files_with_secrets(tmp_path) == ["home/.netrc"]
+
+
+SETTINGS = [
+    ("logger.project", "${oc.env:WANDB_API_KEY}", "WANDB_API_KEY"),
+    ("logger.tags", "[a,'${oc.env:HF_TOKEN}']", "HF_TOKEN"),
+    ("name", "x-${oc.env:HUGGING_FACE_HUB_TOKEN}", "HUGGING_FACE_HUB_TOKEN"),
+    ("data.test_name", "${oc.env:AWS_SECRET_ACCESS_KEY}", "AWS_SECRET_ACCESS_KEY"),
+    ("seed", "${oc.env:DATABASE_PASSWORD}", "DATABASE_PASSWORD"),
+    ("logger.entity", "${oc.env:HTTPS_PROXY}", "HTTPS_PROXY"),
+    ("logger.entity", CANARIES["WANDB_API_KEY"], "WANDB_API_KEY"),
+]
+
+
+@pytest.mark.parametrize("key, value, holding", SETTINGS)
+def test_a_setting_cannot_hold_a_secret_of_the_environment(
+    key: str, value: str, holding: str, said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither typed nor in a sweep's file; and the value is not told."""
+    monkeypatch.setattr(train, "work", None)  # nothing may come so far
+    monkeypatch.setattr(train, "_worker", None)
+    told = f"{holding}; settings are written into records and sent to W&B, so no secret may be among them"
+    Path("mine.yaml").write_text(json.dumps({"jobs": [f'"{key}={value}"']}))
+    for words in (["train", f"{key}={value}"], ["train", "-m", "seed=1,2", f"{key}={value}"], ["sweep", "mine.yaml"]):
+        if key == "seed" and "-m" in words:
+            continue
+        line = said(2, *words)
+        assert line.startswith(f"rpr-cli: {key}") and told in line and line.count("\n") == 1
+    assert [path.name for path in Path.cwd().iterdir()] == ["mine.yaml"]
+
+
+def test_what_is_no_secret_may_be_taken_from_the_environment(
+    said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORPORA", "/data/corpora")
+    monkeypatch.setenv("EMPTY_TOKEN", "")
+    told = said(0, "train", "data=multi30k_en_de", "data.path=${oc.env:CORPORA}/m", "--cfg", "job", "--resolve")
+    assert "path: /data/corpora/m" in told
+
+
+@pytest.mark.parametrize("sign", ["", "+", "++", "~"])
+@pytest.mark.parametrize("key", ["logger.api_key", "logger.key", "api_key", "data.token"])
+def test_a_key_typed_as_a_setting_is_refused_and_not_told(sign: str, key: str, said: Callable[..., str]) -> None:
+    line = said(2, "train", f"{sign}{key}=CanaryOfWandbTyped")
+    assert f"{key}: no such setting" in line or "Could not delete" in line
+    assert not list(Path.cwd().iterdir())
+
+
+def test_a_record_tells_nothing_of_the_person_or_the_machine_but_its_processor(
+    own_words: list[str], said: Callable[..., str], tmp_path: Path
+) -> None:
+    said(0, "train", *own_words, "logger=none")
+    (path,) = (tmp_path / "runs").glob("*/record.json")
+    record = read_record(path)
+    assert record.device.startswith("1 thread of ") and set(record.git.model_dump()) == {"commit", "dirty"}
+    text = path.read_text()
+    assert str(tmp_path / "home") not in text and socket.gethostname() not in text and "CANARY" not in text.upper()
