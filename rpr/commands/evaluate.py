@@ -15,8 +15,11 @@ from rpr.evaluation.ctranslate2 import CTranslate2Engine
 from rpr.evaluation.opening import exported_folder
 from rpr.results.record import replace_file
 from rpr.runs import loading, runtime
+from rpr.runs.alone import alone
+from rpr.runs.stopping import told_when_stopped
 
 
+@told_when_stopped()
 def run(config: EvaluateConfig) -> None:
     """Prints the scores and leaves them with the hypotheses in <run>/evaluations/<what was asked for>.
 
@@ -58,12 +61,18 @@ def run(config: EvaluateConfig) -> None:
         raise RecordError(
             f"run: {out_dir} cannot be made ({error.strerror}); mend that, or copy the run elsewhere"
         ) from None
-    found = score_run(trained, data, what, out_dir)
-    document = {
-        "scores": [asdict(score) for score in found.scores],
-        "by_length": None if found.by_length is None else asdict(found.by_length),
-    }
-    replace_file(out_dir / "scores.json", json.dumps(document, indent=2) + "\n")
+    try:
+        with alone(out_dir, ".*.tmp"):
+            found = score_run(trained, data, what, out_dir)
+            document = {
+                "scores": [asdict(score) for score in found.scores],
+                "by_length": None if found.by_length is None else asdict(found.by_length),
+            }
+            replace_file(out_dir / "scores.json", json.dumps(document, indent=2) + "\n")
+    except OSError as error:
+        raise RecordError(
+            f"run: {out_dir} cannot be written ({error.strerror}); mend that, or copy the run elsewhere"
+        ) from None
     if config.format == "json":
         print(json.dumps(document, indent=2))
         return

@@ -12,8 +12,10 @@ from rpr.evaluation import exporting
 from rpr.evaluation.decoding import Progress
 from rpr.runs import loading
 from rpr.runs.shape import shape_of
+from rpr.runs.stopping import told_when_stopped
 
 
+@told_when_stopped()
 def run(config: ExportConfig) -> None:
     """Prints where the folder is, and what proves it.
 

@@ -4,6 +4,7 @@ writes to. Lines are bytes, and only a newline ends one.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -11,7 +12,7 @@ import stat
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -136,12 +137,28 @@ class FileOutput:
     """A file that is there when it is whole; until then its lines are in FILE.part."""
 
     def __init__(self, path: Path) -> None:
-        """Opens FILE.part without changing it. Raises OSError when it cannot be written."""
+        """Opens FILE.part without changing it. Raises OSError when it cannot be written, DataError when another process
+        is writing it.
+        """
         self.path = path
         self.part = part_of(path)
-        self._was_there = self.part.exists()
-        self._descriptor = os.open(self.part, os.O_WRONLY | os.O_CREAT, 0o666)
         self._bytes: int | None = None  # of whole lines
+        while True:
+            self._was_there = self.part.exists()
+            self._descriptor = os.open(self.part, os.O_WRONLY | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(self._descriptor)
+                raise DataError(
+                    f"output: another process is writing {self.part}; wait for it, or give another file"
+                ) from None
+            except OSError:  # no locks on this file system
+                return
+            with suppress(FileNotFoundError):  # what was opened may have become another process's output just now
+                if os.path.samestat(os.fstat(self._descriptor), self.part.stat()):
+                    return
+            os.close(self._descriptor)
 
     def write(self, lines: bytes) -> None:
         """Raises DataError when the disk is full."""
@@ -154,15 +171,15 @@ class FileOutput:
     def finish(self) -> None:
         if self._bytes is None:  # an empty input
             os.ftruncate(self._descriptor, 0)
+        os.replace(self.part, self.path)  # before it is closed, and another process may have it
         os.close(self._descriptor)
-        os.replace(self.part, self.path)
 
     def give_up(self) -> str:
         if self._bytes is not None:
             os.ftruncate(self._descriptor, self._bytes)
-        os.close(self._descriptor)
         if self._bytes is None and not self._was_there:
             self.part.unlink()
+        os.close(self._descriptor)
         return f" in {self.part}, and {self.path} is not written" if self._bytes else ""
 
 

@@ -15,10 +15,12 @@ from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.data.measure import measure_loader, measure_plan
 from rpr.data.workers import num_cores, peak_bytes
 from rpr.results.provenance import git_state, versions
+from rpr.runs.stopping import told_when_stopped
 
 SECONDS_BETWEEN_LINES = 3
 
 
+@told_when_stopped()
 def run(config: PrepareConfig) -> None:
     """Prepare, and print what there is as a table or as one JSON document."""
     start = time.monotonic()

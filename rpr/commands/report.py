@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import json
 import sys
 from pathlib import Path
 
 from rpr.command_config import ReportConfig
-from rpr.errors import RecordError
+from rpr.errors import RecordError, did_you_mean
 from rpr.results.paper_speed import find_benches
 from rpr.results.record import find_records, replace_file
 from rpr.results.report import build_report
 from rpr.results.summary import results_markdown
+from rpr.runs.alone import alone
+from rpr.runs.stopping import told_when_stopped
 
 
+@told_when_stopped()
 def run(config: ReportConfig) -> None:
     if config.run is not None:
         from rpr.commands import positions  # torch and Lightning, which a report from records does not wait for
 
-        positions.report(config, Path(config.run).absolute())
+        run_dir = Path(config.run).absolute()
+        with alone(run_dir, ".positions.*.tmp") if run_dir.is_dir() else contextlib.nullcontext():
+            positions.report(config, run_dir)
         return
     root = Path(config.runs_dir)
     if not root.exists():
@@ -28,11 +35,20 @@ def run(config: ReportConfig) -> None:
     if config.results is not None:
         _refuse_unwritable(Path(config.results))  # before anything of the report is written
     found = find_records(root, config.sweep)
+    if config.sweep is not None and not found.records and (runs := find_records(root).records):
+        sweeps = {name for _, run in runs for name in run.sweeps}
+        hint = did_you_mean(config.sweep, sweeps) if sweeps else "; none of its runs is of a sweep: leave sweep out"
+        raise RecordError(f"sweep: no run below {root} belongs to {config.sweep!r}{hint}")
     name = config.sweep or "all"
     title = config.title or (f"Sweep {config.sweep}" if config.sweep else "All runs")
     benches, problems = find_benches(root) if config.sweep is None else ([], [])  # they belong to no sweep
     problems = [*found.problems, *problems]
-    report = build_report(found.records, Path(config.out_dir) / name, title, problems, benches=benches)
+    out_dir = Path(config.out_dir) / name
+    try:
+        with alone(out_dir, ".*.tmp"):
+            report = build_report(found.records, out_dir, title, problems, benches=benches)
+    except OSError as error:
+        raise RecordError(f"{out_dir}: the report cannot be written ({error}); choose another folder") from None
     written = [path for path in report.files if path.suffix in (".html", ".svg", ".md")]
     if config.results is not None:
         written.append(Path(config.results))
@@ -53,6 +69,7 @@ def _refuse_unwritable(path: Path) -> None:
 
 def _write(path: Path, text: str) -> None:
     try:
-        replace_file(path, text)
+        with alone(path.parent, f".{glob.escape(path.name)}.*.tmp"):
+            replace_file(path, text)
     except OSError as error:
         raise RecordError(f"results: {path} cannot be written ({error}); name another file") from None

@@ -18,6 +18,7 @@ from rpr.results import provenance
 from rpr.results.record import (
     INTERRUPTED,
     LOG_NAME,
+    METRICS_NAME,
     RECORD_NAME,
     Record,
     Training,
@@ -27,8 +28,11 @@ from rpr.results.record import (
 )
 from rpr.results.record import Data as DataRecord
 from rpr.results.rows import HEADLINE_METRIC
+from rpr.runs.alone import alone, remove
 
 JOB_NAME = "job.json"
+_WRITTEN = (RECORD_NAME, JOB_NAME, "config.yaml", METRICS_NAME, "not_finite_*", "*.txt")
+_UNFINISHED = (*(f".{name}.*.tmp" for name in _WRITTEN), "vocabulary.model.*.tmp")
 FAULT_EXIT, SIGNALLED = 2, 128  # exit codes: our own errors; above it, signals
 
 
@@ -152,6 +156,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
     from rpr.evaluation.decoding import TorchEngine, search_of
     from rpr.evaluation.translate import translate_split
     from rpr.runs import loading, runtime
+    from rpr.runs.checkpoints import checkpoints
     from rpr.training import fit, tracking
 
     runtime.set_up(config.hardware)
@@ -177,6 +182,8 @@ def work(config: TrainConfig, run_dir: Path) -> None:
         if not first:
             failed = False
             return
+        for _, old in checkpoints(run_dir / "checkpoints")[: -config.optim.keep_checkpoints]:
+            old.unlink(missing_ok=True)  # a kill came between the last one and this
         model, checkpoint = loading.model_of(config, run_dir, None, len(data.vocabulary))
         found = score_run(config, data, torch_scored(config, model, checkpoint), run_dir)
         summary = {f"{score.split}/{score.metric}": score.score for score in found.scores}
@@ -222,15 +229,17 @@ def _done(run_dir: Path, config: TrainConfig) -> bool:
     if record.status != "finished":
         return False
     if config.sweep is not None and config.sweep not in record.sweeps:
-        write_record(path, record.model_copy(update={"sweeps": (*record.sweeps, config.sweep)}))
+        with alone(run_dir, f".{RECORD_NAME}.*.tmp"):
+            write_record(path, record.model_copy(update={"sweeps": (*record.sweeps, config.sweep)}))
     print(f"{run_dir.name}: finished already on {record.finished}", file=sys.stderr)
     _tell(run_dir)
     return True
 
 
 def _begin(config: TrainConfig, command: str, run_dir: Path) -> Path:
-    """The run's folder with its record, status running, and its configuration."""
+    """The run's folder with its record, status running, and its configuration; what a kill left half written goes."""
     try:
+        remove(run_dir, *_UNFINISHED)
         path = run_dir / RECORD_NAME
         earlier = read_record(path) if path.exists() else None
         sweeps = earlier.sweeps if earlier else ()
@@ -325,7 +334,9 @@ def _after_a_failure(run_dir: Path, error: BaseException) -> None:
 
 
 def _mark_failed(run_dir: Path, error: BaseException) -> None:
-    """The error in the record; what the process that failed wrote itself is not replaced by its parent's echo."""
+    """The error in the record; what the process that failed wrote itself is not replaced by its parent's echo. On a
+    disk that is full the record stays as it is, of a run that was cut, and the error itself is told.
+    """
     path = run_dir / RECORD_NAME
     record = read_record(path)
     if record.status == "failed" and isinstance(error, RunError):
@@ -336,7 +347,8 @@ def _mark_failed(run_dir: Path, error: BaseException) -> None:
         reason = f"{INTERRUPTED}; the same command goes on from the last checkpoint"
     else:
         reason = f"{type(error).__name__}: {error}"
-    write_record(path, record.model_copy(update={"status": "failed", "error": " ".join(reason.split())}))
+    with contextlib.suppress(OSError):
+        write_record(path, record.model_copy(update={"status": "failed", "error": " ".join(reason.split())}))
 
 
 def _tell(run_dir: Path, *, brief: bool = False) -> None:

@@ -162,9 +162,13 @@ class _Job:
         return "".join(_n_best_lines(number, best) for number, best in enumerate(found, self._done))
 
     def finish(self) -> None:
-        """The output is whole."""
-        with self._interrupts.held():
-            self._output.finish()
+        """The output is whole, also where it is only now that a signal is heard."""
+        try:
+            with self._interrupts.held():
+                self._output.finish()
+        except SystemExit:
+            self._report.say(f"interrupted; {self._done} lines are translated")
+            raise
 
     def give_up(self, error: BaseException) -> None:
         """Leave whole lines, and say where."""

@@ -120,9 +120,9 @@ def prepare(data: DataConfig, progress: Progress | None = None, processes: int |
                 built = _built(data, key, partial, progress or (lambda done, total, what: None), processes)
             for state in partial.glob(f"{STATE}*"):
                 state.unlink()
+            damaged = root / f".{directory.name}.damaged"
+            shutil.rmtree(damaged, ignore_errors=True)  # where an earlier build was stopped here
             if directory.exists():
-                damaged = root / f".{directory.name}.damaged"
-                shutil.rmtree(damaged, ignore_errors=True)
                 directory.rename(damaged)
                 shutil.rmtree(damaged, ignore_errors=True)
             partial.rename(directory)

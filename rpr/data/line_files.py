@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import hashlib
 import itertools
@@ -11,7 +12,7 @@ import re
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -185,10 +186,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def update_json(path: Path, key: str, value: object) -> None:
     """Set one key of a small JSON file; a folder that cannot be written costs only the speed of a next start."""
-    try:
+    partial = path.with_name(f"{path.name}.tmp")  # one name, so that what a kill leaves is written over
+    with suppress(OSError), ExitStack() as stack:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        folder = os.open(path.parent, os.O_RDONLY)
+        stack.callback(os.close, folder)
+        with suppress(OSError):  # a file system without locks: what two write at once reads as nothing
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        stack.callback(partial.unlink, missing_ok=True)
         partial.write_text(json.dumps(read_json(path) | {key: value}, indent=1))
         os.replace(partial, path)
-    except OSError:
-        pass

@@ -90,7 +90,7 @@ def _ask(
     data: DataConfig, max_tokens_per_unit: int, units_per_step: int, batches: int, copies: int | None
 ) -> dict[str, Any]:
     settings = data.model_dump(mode="json")
-    request = Request(settings, max_tokens_per_unit, units_per_step, batches, copies, time.time())
+    request = Request(settings, max_tokens_per_unit, units_per_step, batches, copies, time.monotonic())
     command, environment = own_python("rpr.data.measure")
     done = subprocess.run(
         [*command, json.dumps(asdict(request))], env=environment, stdout=subprocess.PIPE, text=True, process_group=0
@@ -112,19 +112,19 @@ def _loader(request: Request) -> LoaderSpeed:
     from rpr.data.batches import TrainingBatches, TranslationDataset
     from rpr.data.cache import prepare
 
-    times = [request.started, time.time()]
+    times = [request.started, time.monotonic()]
     split = prepare(DataConfig.model_validate(request.data)).split("train")
-    times.append(time.time())
+    times.append(time.monotonic())
     batches = TrainingBatches(split, request.max_tokens_per_unit, request.units_per_step, SEED)
-    times.append(time.time())
+    times.append(time.monotonic())
     stream = iter(DataLoader(TranslationDataset(split), sampler=batches, batch_size=None))
     next(stream)
-    times.append(time.time())
+    times.append(time.monotonic())
     tokens = 0
     for _ in range(request.batches):
         batch = next(stream)
         tokens += batch.num_source_tokens + batch.num_target_tokens
-    seconds = time.time() - times[-1]
+    seconds = time.monotonic() - times[-1]
     parts = [after - before for before, after in itertools.pairwise(times)]
     padding_waste, padding_seconds = _timed(batches.padding_waste)
     _, order_seconds = _timed(lambda: batches.step_units(batches.steps_in_epoch(0)))  # the first of the next epoch

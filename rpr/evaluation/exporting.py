@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import glob
 import json
 import os
 import shutil
@@ -24,6 +24,7 @@ from rpr.evaluation.exports import CARD_NAME, Kind, is_export, load_exported_mod
 from rpr.evaluation.parity import Parity, Rows, identical_share, parity, piece_scores
 from rpr.model.transformer import Shape, Transformer
 from rpr.results.record import Record
+from rpr.runs.alone import alone
 
 README_NAME = "README.md"
 
@@ -84,47 +85,51 @@ def export(kind: Kind, out: Path, material: Material, progress: Progress | None 
     """
     check(kind, out, material.model.shape)
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    made = not out.parent.exists()
     try:
-        temporary.mkdir(parents=True)
-        write_files(
-            kind,
-            temporary,
-            material.model,
-            material.vocabulary,
-            material.config,
-            material.record,
-            material.checkpoint,
-        )
-        proven, int8 = prove(kind, temporary, material, progress)
-        if not proven.passed:
-            raise RunError(
-                f"export: what was written as {kind} does not do what the model does ({proven}; allowed: "
-                f"{proven.tolerance:.0e}); nothing is left of it: please report this with the run's record"
-            )
-        document = card(
-            kind,
-            material.model,
-            material.config,
-            material.record,
-            material.checkpoint,
-            material.split,
-            proven,
-            int8,
-        )
-        (temporary / README_NAME).write_text(readme(document), "utf-8")
-        (temporary / CARD_NAME).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        _put_in_place(temporary, out)
+        with alone(out.parent, f".{glob.escape(out.name)}.*.tmp"):
+            _put_back(out)
+            try:
+                return _written(kind, temporary, out, material, progress)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         raise RunError(
             f"out: {out} cannot be written ({error.strerror or error}); nothing is left of it: "
             "mend that, or choose another folder"
         ) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if made:
-            with contextlib.suppress(OSError):  # it holds the export
-                out.parent.rmdir()
+
+
+def _written(kind: Kind, temporary: Path, out: Path, material: Material, progress: Progress | None) -> dict[str, Any]:
+    """The export, made in a folder that is not yet there, proven, and put in its place; returns its card."""
+    temporary.mkdir()
+    write_files(
+        kind,
+        temporary,
+        material.model,
+        material.vocabulary,
+        material.config,
+        material.record,
+        material.checkpoint,
+    )
+    proven, int8 = prove(kind, temporary, material, progress)
+    if not proven.passed:
+        raise RunError(
+            f"export: what was written as {kind} does not do what the model does ({proven}; allowed: "
+            f"{proven.tolerance:.0e}); nothing is left of it: please report this with the run's record"
+        )
+    document = card(
+        kind,
+        material.model,
+        material.config,
+        material.record,
+        material.checkpoint,
+        material.split,
+        proven,
+        int8,
+    )
+    (temporary / README_NAME).write_text(readme(document), "utf-8")
+    (temporary / CARD_NAME).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    _put_in_place(temporary, out)
     return document
 
 
@@ -159,6 +164,15 @@ def _check_weights(model: Transformer, copied: Transformer) -> None:
                 f"export: {name} read back from safetensors is not what the model has; nothing is left of it: "
                 "please report this with the run's record"
             )
+
+
+def _put_back(out: Path) -> None:
+    """Earlier exports that a process had moved aside when it was killed: one comes back if nothing took its place."""
+    for old in out.parent.glob(f".{glob.escape(out.name)}.*.old"):
+        if out.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.replace(old, out)
 
 
 def _put_in_place(temporary: Path, out: Path) -> None:

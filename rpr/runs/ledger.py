@@ -17,6 +17,7 @@ from rpr.config import TrainConfig, of_a_record
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, DataError, RecordError, RprError
 from rpr.results.record import LOG_NAME, RECORD_NAME, Record, find_records, read_record, replace_file, write_record
+from rpr.runs.alone import alone
 from rpr.runs.locks import Holder, holder_of
 
 State = Literal["new", "finished", "failed", "cut", "running"]
@@ -122,7 +123,8 @@ def refuse_another_corpus(job: Job, record: Record) -> None:
 def join(job: Job, record: Record, sweep: str) -> None:
     """A finished run becomes one of the sweep's."""
     if sweep not in record.sweeps:
-        write_record(job.run_dir / RECORD_NAME, record.model_copy(update={"sweeps": (*record.sweeps, sweep)}))
+        with alone(job.run_dir, f".{RECORD_NAME}.*.tmp"):
+            write_record(job.run_dir / RECORD_NAME, record.model_copy(update={"sweeps": (*record.sweeps, sweep)}))
 
 
 def last_lines(run_dir: Path) -> list[str]:
@@ -177,7 +179,8 @@ def write_down(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> None:
     """
     document = {"schema": 1, "sweep": sweep, "jobs": _settings_by_run(jobs)}
     try:
-        replace_file(runs_dir / SWEEPS / f"{sweep}.json", json.dumps(document, indent=1) + "\n")
+        with alone(runs_dir / SWEEPS, f".{sweep}.json.*.tmp"):
+            replace_file(runs_dir / SWEEPS / f"{sweep}.json", json.dumps(document, indent=1) + "\n")
     except OSError as error:
         raise ConfigError(
             f"runs_dir: {runs_dir} cannot be written ({error.strerror}); choose another runs_dir=..."

@@ -117,7 +117,7 @@ class Metrics(pl.Callback):
         self.stopwatch = stopwatch
         self.guard = guard
         self.translate = translate
-        self.started = time.time()
+        self.started = time.monotonic()  # the time of day may be set back
         self._last = (0.0, 0, 0, 0)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -160,7 +160,7 @@ class Metrics(pl.Callback):
 
     def _write(self, trainer: pl.Trainer, step: int, row: dict[str, Any]) -> None:
         row = {name: value for name, value in row.items() if math.isfinite(value)}  # NaN is no JSON
-        line = {"step": step, "time": round(time.time() - self.started, 3), **row}
+        line = {"step": step, "time": round(time.monotonic() - self.started, 3), **row}
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")

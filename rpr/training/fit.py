@@ -96,6 +96,7 @@ def fit(
             keep=optim.keep_checkpoints,
             every_n_steps=optim.checkpoint_every_n_steps,
             every_n_minutes=optim.checkpoint_every_n_minutes,
+            validate_every_n_steps=optim.validate_every_n_steps,
             before_saving=guard.before_saving,
         ),
     ]

@@ -83,8 +83,9 @@ def _sync_folder(folder: Path) -> None:
 class Checkpoints(pl.callbacks.Checkpoint):
     """The last N checkpoints, by steps or by minutes, and always one of the last step.
 
-    Only between steps: within one, gradients of some micro-batches would be lost. `before_saving` is called on every
-    rank first, and may refuse; the stopwatch stands while one is written.
+    Only between steps: within one, gradients of some micro-batches would be lost. One that is due before a validation
+    is written after it: a run that goes on from it does not validate there again, and would lack what that tells.
+    `before_saving` is called on every rank first, and may refuse; the stopwatch stands while one is written.
     """
 
     def __init__(
@@ -95,11 +96,14 @@ class Checkpoints(pl.callbacks.Checkpoint):
         keep: int,
         every_n_steps: int | None,
         every_n_minutes: float | None,
+        validate_every_n_steps: int,
         before_saving: Callable[[pl.Trainer, pl.LightningModule], None],
     ) -> None:
         self._folder, self._stopwatch, self._keep = folder, stopwatch, keep
         self._every_n_steps, self._every_n_minutes = every_n_steps, every_n_minutes
+        self._validate_every_n_steps = validate_every_n_steps
         self._before_saving = before_saving
+        self._waits = False  # for the end of a validation
         self._saved_step = 0
         self._saved_at = 0.0
 
@@ -125,6 +129,13 @@ class Checkpoints(pl.callbacks.Checkpoint):
     ) -> None:
         step = trainer.global_step
         if ends_step(trainer, batch_idx) and step != self._saved_step and self._is_due(trainer, step):
+            self._waits = step % self._validate_every_n_steps == 0
+            if not self._waits:
+                self.save(trainer, pl_module)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._waits:
+            self._waits = False
             self.save(trainer, pl_module)
 
     def _is_due(self, trainer: pl.Trainer, step: int) -> bool:

@@ -13,6 +13,9 @@ from uuid import uuid4
 
 import pytest
 
+from tests.system.faulted_world import World
+from tests.system.faults import Starter
+
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
 
 
@@ -27,15 +30,19 @@ class Family:
         """For the command."""
         return {**os.environ, "OMP_NUM_THREADS": "1", "RPR_TEST_MARK": self.mark}
 
-    def train(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """`rpr-cli train`, started. It hears Ctrl-C even where the tests themselves run in the background."""
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        """`rpr-cli`, started. It hears Ctrl-C even where the tests themselves run in the background."""
         return subprocess.Popen(
-            [SCRIPT, "train", *arguments],
-            env=self.environment,
+            [SCRIPT, *arguments],
+            env=self.environment | environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
+
+    def train(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """`rpr-cli train`, started."""
+        return self.start("train", *arguments)
 
     def living(self) -> dict[int, str]:
         """Process numbers with command lines."""
@@ -65,6 +72,21 @@ def family() -> Iterator[Family]:
     processes = Family()
     yield processes
     processes.kill()
+
+
+@pytest.fixture(scope="session")
+def starter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starter]:
+    """Commands that start at once: their imports are done."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "RPR_"))}
+    starter = Starter(environment, tmp_path_factory.mktemp("starter"))
+    yield starter
+    starter.close()
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory, tiny_overrides: tuple[str, ...], starter: Starter) -> World:
+    """A folder in which commands are hit by faults."""
+    return World(tmp_path_factory.mktemp("faults"), tiny_overrides, starter)
 
 
 @pytest.fixture(scope="session")

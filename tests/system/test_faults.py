@@ -1,6 +1,7 @@
 """Checked here: a run that is killed by SIGKILL again and again, at random steps and while a checkpoint is being
 written, against the same run left alone, bit for bit: weights, moments of Adam, metrics and scores; with one and two
-ranks, with and without loader workers, with gradients accumulated. Then the disk that is full.
+ranks, with and without loader workers, with gradients accumulated. Then training hit at any change that it makes on the
+disk, by a signal or by a disk that is full; and two processes at one run.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,8 +23,10 @@ import pytest
 from rpr.config import TrainConfig
 from rpr.results.record import Record, read_record
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
+from rpr.runs.locks import LOCK_NAME
+from tests.system.faults import Ended, Fault, Started, Starter
+from tests.system.trainings import assert_same_run
 
-SCRIPT = Path(sys.executable).with_name("rpr-cli")
 STEPS = 240
 RECIPE = (
     f"optim.max_steps={STEPS}",
@@ -35,6 +38,18 @@ RECIPE = (
     "hardware.threads=1",
     "evaluation.beam_size=2",
 )
+SHORT_STEPS = 30
+SHORT = (
+    f"optim.max_steps={SHORT_STEPS}",
+    "optim.warmup_steps=20",
+    "optim.checkpoint_every_n_steps=5",
+    "optim.keep_checkpoints=3",
+    "optim.validate_every_n_steps=15",  # right after a checkpoint is due
+    "evaluation.test_splits=[test]",
+    "evaluation.beam_size=2",
+    "hardware.threads=1",
+)
+CHANGES = {"SIGKILL": 10, "full": 4, "SIGTERM": 3, "SIGINT": 3}  # faults of a run of SHORT, in the slow test
 HARDWARE = [("cpu", 0), ("cpu", 2), ("2xcpu", 0), ("2xcpu", 2)]
 KILLS = 5  # of each hardware: 20 in all
 
@@ -59,19 +74,20 @@ def begun(
     tiny: list[str],
     tiny_config: Callable[..., TrainConfig],
     small_data: object,
-    family: Any,
+    starter: Starter,
     wait_for: Callable[[Callable[[], bool], float], bool],
-) -> Callable[[int], tuple[subprocess.Popen[bytes], Path]]:
+) -> Callable[[int], tuple[Started, Path]]:
     """Starts a run of so many steps, and waits for its first checkpoint: the process and the run's folder."""
 
-    def begin(steps: int) -> tuple[subprocess.Popen[bytes], Path]:
+    def begin(steps: int) -> tuple[Started, Path]:
         recipe = [
-            f"optim.max_steps={steps}", "optim.checkpoint_every_n_steps=5", f"optim.validate_every_n_steps={steps}"
+            f"optim.max_steps={steps}", "optim.checkpoint_every_n_steps=5", f"optim.validate_every_n_steps={steps}",
+            "optim.average_checkpoints=1", "evaluation.test_splits=[test]", "hardware.threads=1",
         ]  # fmt: skip
         config = tiny_config(*recipe)
         run_dir = Path(config.runs_dir) / config.run_dir_name
-        process = family.train(*tiny, *recipe)
-        assert wait_for(lambda: newest(run_dir) > 0, 60), process.communicate()
+        process = starter.start(["train", *tiny, *recipe], run_dir)
+        assert wait_for(lambda: newest(run_dir) > 0, 60), process.ended()
         return process, run_dir
 
     return begin
@@ -146,24 +162,20 @@ def test_killed_at_random_moments(
     assert (run_dir / "record.json").read_bytes() == before
 
 
-def test_the_same_run_by_its_folder(
-    begun: Callable[[int], tuple[subprocess.Popen[bytes], Path]],
-    family: Any,
-    wait_for: Callable[[Callable[[], bool], float], bool],
-) -> None:
+def test_the_same_run_by_its_folder(begun: Callable[[int], tuple[Started, Path]], starter: Starter) -> None:
     """`rpr-cli train run=...` goes on from the record alone, and a finished run is only told of."""
-    process, run_dir = begun(400)
-    process.kill()
-    process.communicate()
-    assert read_record(run_dir / "record.json").status == "running" and newest(run_dir) < 400
-    assert wait_for(lambda: not family.living(), 10)
+    process, run_dir = begun(60)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.ended().code == -signal.SIGKILL
+    assert read_record(run_dir / "record.json").status == "running" and newest(run_dir) < 60
     moved = run_dir.with_name("moved")
     run_dir.rename(moved)
-    finished([f"run={moved}"], family)
-    assert read_record(moved / "record.json").status == "finished" and newest(moved) == 400
+    done = starter.run(["train", f"run={moved}"], moved)
+    assert done.code == 0, done.err
+    assert read_record(moved / "record.json").status == "finished" and newest(moved) == 60
     assert not run_dir.exists()
-    told = subprocess.run([SCRIPT, "train", f"run={moved}"], capture_output=True, text=True)
-    assert told.returncode == 0 and "finished already on " in told.stderr
+    told = starter.run(["train", f"run={moved}"], moved)
+    assert told.code == 0 and "finished already on " in told.err and told.changes == ()
     for wrong, message in (
         (
             [f"run={moved}", "seed=2"],
@@ -171,19 +183,19 @@ def test_the_same_run_by_its_folder(
         ),
         ([f"run={moved}-x"], "holds no record.json; give the folder of a run"),
     ):
-        told = subprocess.run([SCRIPT, "train", *wrong], capture_output=True, text=True)
-        assert told.returncode == 2 and message in told.stderr and told.stderr.count("\n") == 1
+        told = starter.run(["train", *wrong], moved)
+        assert told.code == 2 and message in told.err and told.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("how, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_run_that_is_asked_to_stop(
-    how: signal.Signals, code: int, begun: Callable[[int], tuple[subprocess.Popen[bytes], Path]]
+    how: signal.Signals, code: int, begun: Callable[[int], tuple[Started, Path]]
 ) -> None:
     process, run_dir = begun(100_000)
-    process.send_signal(how)
-    _, told = process.communicate(timeout=30)
-    assert process.returncode == code and b"Traceback" not in told, told.decode()
-    assert told.decode().splitlines()[-1] == (
+    os.kill(process.pid, how)
+    ended = process.ended(30)
+    assert ended.code == code and "Traceback" not in ended.err, ended.err
+    assert ended.err.splitlines()[-1] == (
         "rpr-cli: interrupted; the same command again goes on from the last checkpoint"
     )
     record = read_record(run_dir / "record.json")
@@ -197,14 +209,15 @@ def test_a_disk_that_is_full(
     tiny: list[str],
     tiny_config: Callable[..., TrainConfig],
     small_data: object,
-    family: Any,
+    starter: Starter,
     assert_same: Callable[[Any, Any], None],
 ) -> None:
     """A limit on the size of files stands for it: the third checkpoint and those after it do not fit."""
     recipe = ["optim.max_steps=30", "optim.checkpoint_every_n_steps=5", "evaluation.test_splits=[]"]
     config = tiny_config(*recipe)
     run_dir = Path(config.runs_dir) / config.run_dir_name
-    finished([*tiny, *recipe], family)
+    command = ["train", *tiny, *recipe]
+    assert starter.run(command, run_dir).code == 0
     found = checkpoints(run_dir / "checkpoints")
     expected = load_checkpoint(found[-1][1])
     for step, path in found:
@@ -212,20 +225,116 @@ def test_a_disk_that_is_full(
             path.unlink()
     record = run_dir / "record.json"
     record.write_text(record.read_text().replace('"status": "finished"', '"status": "running"'))
-    size = found[0][1].stat().st_size
-    told = subprocess.run(
-        [SCRIPT, "train", *tiny, *recipe],
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2)),
-    )
-    assert told.returncode == 2
-    assert told.stderr.splitlines()[-1] == (
+    told = starter.run(command, run_dir, Fault("small", found[0][1].stat().st_size // 2))
+    assert told.code == 2
+    assert told.err.splitlines()[-1] == (
         f"rpr-cli: {run_dir}/checkpoints/step00000025.ckpt: this checkpoint cannot be written (File too large); the "
         "earlier ones are whole: mend that, and the same command goes on from the last of them"
     )
     left = sorted(path.name for path in (run_dir / "checkpoints").iterdir())
     assert left == [f"step{step:08d}.ckpt" for step in (10, 15, 20)] or left[-1] == "step00000020.ckpt"
-    assert "Traceback" not in told.stderr and read_record(record).status == "failed"
-    finished([*tiny, *recipe], family)
+    assert "Traceback" not in told.err and read_record(record).status == "failed"
+    assert starter.run(command, run_dir).code == 0
     assert_same(expected["state_dict"], load_checkpoint(checkpoints(run_dir / "checkpoints")[-1][1])["state_dict"])
+
+
+class Training:
+    """A run of a few steps, and how it ends when it is left alone."""
+
+    def __init__(self, command: list[str], folder: Path, starter: Starter) -> None:
+        self.command, self.starter, self.runs, self.whole = command, starter, folder / "runs", folder / "whole"
+        self.alone = self.run()
+        assert self.alone.code == 0, self.alone.err
+        (self.run_dir,) = self.runs.iterdir()
+        self.run_dir.rename(self.whole)
+
+    def run(self, fault: Fault | None = None) -> Ended:
+        return self.starter.run(self.command, self.runs, fault)
+
+    def numbers(self, word: str = "") -> list[int]:
+        """Of the changes on the disk that have this word."""
+        return [number for number, change in enumerate(self.alone.changes, start=1) if word in change]
+
+    def survive(self, fault: Fault, assert_same: Callable[[Any, Any], None]) -> Ended:
+        """The fault, what must hold afterwards, and the same command again; how it ended at first."""
+        shutil.rmtree(self.runs, ignore_errors=True)
+        ended = self.run(fault)
+        where = (fault, ended.err, ended.changes[-1:])
+        assert len(ended.changes) >= fault.number and "Traceback" not in ended.err, where  # it came
+        assert ended.code == {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130, "full": 2}[fault.kind], where
+        assert ended.err.count("rpr-cli: ") == (fault.kind != "SIGKILL"), where
+        left = [path for path in self.run_dir.rglob("*") if path.name.endswith(".tmp")]
+        assert fault.kind == "SIGKILL" or not left, where
+        for path in [*self.run_dir.glob("*.json")]:
+            json.loads(path.read_text())
+        for _, path in checkpoints(self.run_dir / "checkpoints"):
+            load_checkpoint(path)
+        done = self.run()
+        assert done.code == 0, (where, done.err)
+        assert_same_run(self.whole, self.run_dir, assert_same)
+        return ended
+
+
+@pytest.fixture(scope="module")
+def training(
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_overrides: tuple[str, ...],
+    cache_dir: Path,
+    small_data: object,
+    starter: Starter,
+) -> Training:
+    folder = tmp_path_factory.mktemp("training")
+    overrides = [*tiny_overrides, *SHORT, f"data.cache_dir={cache_dir}", f"runs_dir={folder / 'runs'}"]
+    return Training(["train", *overrides], folder, starter)
+
+
+def test_a_kill_and_a_full_disk(training: Training, assert_same: Callable[[Any, Any], None]) -> None:
+    draw = random.Random(1)
+    training.survive(Fault("SIGKILL", draw.choice(training.numbers("rename"))), assert_same)
+    ended = training.survive(Fault("full", training.numbers("step00000020.ckpt")[0]), assert_same)
+    assert ended.err.splitlines()[-1].endswith(  # not that the record cannot be written either
+        "step00000020.ckpt: this checkpoint cannot be written (No space left on device); the earlier ones are whole: "
+        "mend that, and the same command goes on from the last of them"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_faults_at_many_changes(
+    training: Training, assert_same: Callable[[Any, Any], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = random.Random(2)
+    faults = [Fault("SIGKILL", number) for number in draw.sample(training.numbers(), CHANGES["SIGKILL"])]
+    faults += [Fault("full", number) for number in draw.sample(training.numbers("open"), CHANGES["full"])]
+    begun = [number for number in training.numbers() if number > training.numbers("config.yaml")[-1]]
+    for sign in ("SIGTERM", "SIGINT"):  # heard once the record is there
+        faults += [Fault(sign, number) for number in draw.sample(begun, CHANGES[sign])]
+    for fault in faults:
+        training.survive(fault, assert_same)
+    with capsys.disabled():
+        print(f"\ntrain: {len(faults)} faults survived")
+
+
+def test_two_processes_at_one_run(
+    training: Training,
+    wait_for: Callable[[Callable[[], bool], float], bool],
+    assert_same: Callable[[Any, Any], None],
+) -> None:
+    """The second is told in one line while the first is at work, also where the clock was set back meanwhile; and a
+    third goes on at once where the first was killed.
+    """
+    shutil.rmtree(training.runs, ignore_errors=True)
+    lock = training.run_dir / LOCK_NAME
+    first = training.starter.start(training.command, training.runs, patch="slow_disk")
+    assert wait_for(lambda: newest(training.run_dir) > 0, 60)
+    os.utime(lock, (time.time() + 3600,) * 2)
+    second = training.run()
+    assert second.code == 2 and second.changes == (f"os.mkdir {training.run_dir}", *[f"open {lock}"] * 2)
+    (line,) = second.err.splitlines()
+    assert "works on this run; wait for it, or end it and repeat the command" in line
+    os.kill(first.pid, signal.SIGKILL)
+    first.ended()
+    assert newest(training.run_dir) < SHORT_STEPS
+    third = training.run()
+    assert third.code == 0, third.err
+    assert_same_run(training.whole, training.run_dir, assert_same)

@@ -168,6 +168,19 @@ def test_an_output_is_there_when_it_is_whole(tmp_path: Path) -> None:
     assert path.read_text() == ""
 
 
+def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
+    first = FileOutput(tmp_path / "out")
+    first.write(b"one\n")
+    with pytest.raises(DataError, match=r"^output: another process is writing .*out\.part; wait for it"):
+        FileOutput(tmp_path / "out")
+    first.finish()
+    second = FileOutput(tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == b"one\n"
+    second.write(b"two\n")
+    second.finish()
+    assert (tmp_path / "out").read_bytes() == b"two\n" and not (tmp_path / "out.part").exists()
+
+
 def test_an_output_that_is_given_up_has_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = FileOutput(tmp_path / "out")
     output.write(b"one\ntwo\n")

@@ -20,6 +20,8 @@ import pytest
 from rpr.results.record import Record, read_record
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
+FAULTS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+CODES = {signal.SIGKILL: -9, signal.SIGINT: 130, signal.SIGTERM: 143}
 RECIPE = "optim.max_steps=20 optim.checkpoint_every_n_steps=5 optim.validate_every_n_steps=20 hardware.threads=1"
 
 
@@ -142,16 +144,23 @@ def test_two_processes_at_one_sweep_run_no_job_twice(
 
 
 @pytest.mark.slow
-def test_killed_and_interrupted_again_and_again(sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+def test_killed_and_interrupted_again_and_again(
+    sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The result is that of a sweep left alone, without cleaning up: the same scores, each job finished once."""
     chance = random.Random(5)
-    for sign in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+    for sign in FAULTS:
         process = sweep()
-        time.sleep(chance.uniform(2.0, 6.0))
+        time.sleep(chance.uniform(2.0, 4.0))
+        assert process.poll() is None  # or the fault would not count
         process.send_signal(sign)
         _, err = process.communicate(timeout=60)
         assert "Traceback" not in err
+        assert process.returncode == CODES[sign]
+        assert err.count("rpr-cli: interrupted; the same command again goes on") == (process.returncode > 0)
         time.sleep(0.5)
+    with capsys.disabled():
+        print(f"\na sweep: {len(FAULTS)} faults survived")
     _, err = ended(sweep())
     assert err.endswith("sweep mine: 3 jobs: 3 finished\n")
     cut = {name: [score.score for score in record.scores] for name, record in records(tmp_path).items()}

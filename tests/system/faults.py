@@ -1,0 +1,216 @@
+"""Faults that hit a command at a known moment.
+
+Imports take longer than most commands here. So one process, which has them behind it, forks a child for each command
+(`Starter`): a process of its own, with its own memory, signals and exit code. In the child an audit hook of Python sees
+every change of the disk before it is made: a file opened to be written, renamed or removed, a folder made or removed.
+At the chosen one the fault comes: a signal, or a disk that is full from there on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.system import patches
+
+CHANGES = {"open": 0, "os.rename": 0, "os.remove": 0, "os.rmdir": 0, "os.mkdir": 0, "os.truncate": 0}  # place of a path
+FOLDERS = {"os.remove": 1, "os.rmdir": 1, "os.mkdir": 2}  # place of the open folder that the path is relative to
+NEEDS_SPACE = ("open", "os.mkdir")
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What comes at the change of this number, from 1: the name of a signal, or `full`; `small`: files of at most so
+    many bytes from the start on.
+    """
+
+    kind: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An exit code (negative: by this signal), what was printed, and every change of the disk: `os.rename PATH`."""
+
+    code: int
+    out: str
+    err: str
+    changes: tuple[str, ...]
+
+
+class Started:
+    """A command that runs."""
+
+    def __init__(self, starter: Starter, pid: int, folder: Path) -> None:
+        self.pid, self._starter, self._folder = pid, starter, folder
+        (folder / "changes").touch()
+
+    def changes(self) -> tuple[str, ...]:
+        """Those so far."""
+        return tuple((self._folder / "changes").read_text().splitlines())
+
+    def ended(self, seconds: float = 120) -> Ended:
+        """Wait for its end; one that does not come is a failure."""
+        code = self._starter.ask({"wait": self.pid, "seconds": seconds})["code"]
+        assert code is not None, f"it does not end: {(self._folder / 'err').read_text()}"
+        return Ended(code, (self._folder / "out").read_text(), (self._folder / "err").read_text(), self.changes())
+
+
+class Starter:
+    """Starts commands whose imports are done already."""
+
+    def __init__(self, environment: dict[str, str], folder: Path) -> None:
+        """`folder`: for what the commands print."""
+        self._folder = folder
+        self._number = 0
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.system.faults"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment | {"OMP_NUM_THREADS": "1"},
+            cwd=Path(__file__).parents[2],
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def start(self, arguments: list[str], root: Path, fault: Fault | None = None, patch: str | None = None) -> Started:
+        """`rpr-cli` with these arguments; changes below `root` are counted. `patch` is a function of
+        tests/system/patches.py, called in the child first.
+        """
+        self._number += 1
+        folder = self._folder / str(self._number)
+        folder.mkdir()
+        request = {"arguments": arguments, "root": str(root), "folder": str(folder), "patch": patch}
+        pid = self.ask({**request, "fault": None if fault is None else asdict(fault)})["pid"]
+        return Started(self, pid, folder)
+
+    def run(self, arguments: list[str], root: Path, fault: Fault | None = None, patch: str | None = None) -> Ended:
+        return self.start(arguments, root, fault, patch).ended()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def serve() -> None:
+    """The process that forks: one request a line, one answer a line."""
+    import rpr.app
+    import rpr.commands.evaluate
+    import rpr.commands.export
+    import rpr.commands.prepare
+    import rpr.commands.report
+    import rpr.commands.train
+    import rpr.commands.translate
+    import rpr.evaluation.ctranslate2
+    import rpr.results.plots
+    import rpr.training.fit  # noqa: F401
+
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "wait" in request:
+            print(json.dumps({"code": _waited(request["wait"], request["seconds"])}), flush=True)
+            continue
+        pid = os.fork()
+        if pid == 0:
+            _child(request)
+        print(json.dumps({"pid": pid}), flush=True)
+
+
+def _waited(pid: int, seconds: float) -> int | None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
+
+
+def _child(request: dict[str, Any]) -> None:
+    """The command; never returns."""
+    from rpr import app
+
+    folder = Path(request["folder"])
+    for descriptor, name in ((0, os.devnull), (1, folder / "out"), (2, folder / "err")):
+        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT, 0o666), descriptor)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background
+    changes = os.open(folder / "changes", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    if request["patch"] is not None:
+        getattr(patches, request["patch"])()
+    fault = None if request["fault"] is None else Fault(**request["fault"])
+    if fault is not None and fault.kind == "small":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (fault.number, fault.number))
+    watch(Path(request["root"]), fault, changes)
+    sys.argv = ["rpr-cli", *request["arguments"]]
+    code: Any = 70
+    try:
+        code = app.main(request["arguments"])
+    except SystemExit as stopped:
+        code = stopped.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def watch(root: Path, fault: Fault | None, told: int) -> None:
+    """From now on write down each change below the root before it is made, and let the fault come at its number."""
+    number = 0
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal number
+        path = _changed(event, arguments) if event in CHANGES else None
+        if path is None or not (path == str(root) or path.startswith(f"{root}/")):
+            return
+        number += 1
+        os.write(told, f"{event} {path}\n".encode())
+        if fault is None or number < fault.number:
+            return
+        if fault.kind == "full" and event in NEEDS_SPACE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        if fault.kind.startswith("SIG") and number == fault.number:
+            os.kill(os.getpid(), signal.Signals[fault.kind])
+
+    sys.addaudithook(hook)
+
+
+def _changed(event: str, arguments: tuple[Any, ...]) -> str | None:
+    """The path that changes; None where the event is none."""
+    path = arguments[CHANGES[event]]
+    if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & WRITING):
+        return None
+    if isinstance(path, int):
+        path = os.readlink(f"/proc/self/fd/{path}")
+    if event in FOLDERS and arguments[FOLDERS[event]] != -1:
+        with contextlib.suppress(OSError):
+            path = os.path.join(os.readlink(f"/proc/self/fd/{arguments[FOLDERS[event]]}"), os.fsdecode(path))
+    return os.path.abspath(os.fsdecode(path))
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,141 @@
+"""Checked here: what is round a run goes wrong, and the run ends well all the same: the clock is set back by an hour in
+the middle, the files' times are of no use, W&B's own process is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rpr.config import TrainConfig
+from rpr.results.record import read_metrics, read_record
+from rpr.runs.checkpoints import checkpoints
+from rpr.training import fit
+from tests.system.faulted_world import World
+from tests.system.faults import Starter
+from tests.system.trainings import assert_same_run
+from tests.training.fake_wandb import FakeWandb
+
+MODES = ("wandb", "wandb_offline")
+FAULTS = len(MODES)  # in the slow test: W&B's process is killed
+STEPS = 26
+RECIPE = (
+    f"optim.max_steps={STEPS}",
+    "optim.warmup_steps=20",
+    "optim.checkpoint_every_n_steps=null",
+    "optim.checkpoint_every_n_minutes=0.01",
+    "optim.average_checkpoints=1",
+    "optim.keep_checkpoints=1",
+    "optim.validate_every_n_steps=13",
+    "evaluation.test_splits=[test]",
+    "evaluation.beam_size=2",
+    "hardware.threads=1",
+)
+
+
+def test_the_clock_is_set_back_during_a_run(
+    tiny: list[str],
+    tiny_config: Callable[..., TrainConfig],
+    tmp_path: Path,
+    small_data: object,
+    starter: Starter,
+    assert_same: Callable[[Any, Any], None],
+) -> None:
+    command, runs = ["train", *tiny, *RECIPE], tmp_path / "runs"
+    run_dir, whole = runs / tiny_config(*RECIPE).run_dir_name, tmp_path / "whole"
+    assert starter.run(command, runs).code == 0
+    run_dir.rename(whole)
+    done = starter.run(command, runs, patch="clock_set_back")
+    assert done.code == 0, done.err
+    record = read_record(run_dir / "record.json")
+    assert record.finished is not None and record.finished < record.started  # as the clock has it
+    training = record.training
+    assert training is not None and training.steps_per_second is not None and training.cores_used is not None
+    assert 0 < training.seconds < 60 and 1 < training.steps_per_second < 10_000 and training.cores_used > 0
+    for row in read_metrics(run_dir / "metrics.jsonl"):
+        assert row["time"] >= 0 and all(value > 0 for name, value in row.items() if name.endswith("_per_second")), row
+    assert_same_run(whole, run_dir, assert_same)
+    assert starter.run(command, runs).changes == ()  # finished, whatever its times say
+
+
+def test_the_newest_checkpoint_is_that_of_the_last_step(
+    tiny: list[str], tiny_config: Callable[..., TrainConfig], small_data: object, starter: Starter
+) -> None:
+    recipe = ["optim.max_steps=6", "optim.checkpoint_every_n_steps=2", "evaluation.test_splits=[]"]
+    config = tiny_config(*recipe)
+    folder = Path(config.runs_dir) / config.run_dir_name / "checkpoints"
+    assert starter.run(["train", *tiny, *recipe], folder).code == 0
+    found = checkpoints(folder)
+    for number, (_, path) in enumerate(found):
+        os.utime(path, (1e9 - number, 1e9 - number))
+    assert [step for step, _ in found] == [2, 4, 6] and fit._newest(folder) == found[-1][1]
+
+
+@pytest.mark.parametrize("seconds", [-1e8, 1e8], ids=["of the past", "of the future"])
+def test_a_cache_is_not_made_again_for_its_files_times(seconds: float, world: World) -> None:
+    """Nor for those of the corpus, which its digests go by: they are taken again, and are the same."""
+    for name in ("prepare", "prepare files"):
+        world.restore(name, False)
+        assert world.command(world.arguments[name]).code == 0
+        before = world.now()
+        for path in [*world.home.rglob("prepared/**/*"), *world.home.glob("corpus/*")]:
+            os.utime(path, (path.stat().st_mtime + seconds,) * 2)
+        done = world.command(world.arguments[name])
+        assert done.code == 0 and "it was ready: opened in" in done.out
+        assert not [change for change in done.changes if "/prepared/" in change and "digests.json" not in change]
+        after = world.now()
+        assert before.keys() == after.keys()
+        assert [name for name in before if before[name] != after[name]] in ([], ["prepared/digests.json"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_the_end_of_wandbs_process_in_the_middle_of_a_run(
+    mode: str,
+    tiny: list[str],
+    tiny_config: Callable[..., TrainConfig],
+    tmp_path: Path,
+    small_data: object,
+    family: Any,
+    wait_for: Callable[[Callable[[], bool], float], bool],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Killed while the run trains: it ends in order, and has all that it has without W&B."""
+    recipe = [
+        *RECIPE,
+        "optim.max_steps=200",
+        "optim.validate_every_n_steps=100",
+        f"logger={mode}",
+        "logger.artifacts=results",
+        "logger.finish_timeout_seconds=5",
+    ]
+    run_dir = tmp_path / "runs" / tiny_config(*recipe).run_dir_name
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {f"WANDB_{name}_DIR": str(home / name) for name in ("CACHE", "DATA", "CONFIG")}
+    with FakeWandb() as server:
+        environment |= {"HOME": str(home), "WANDB_ERROR_REPORTING": "false", **server.environment()}
+        process = family.start("train", *tiny, *recipe, **environment)
+        assert wait_for(lambda: len(rows(run_dir)) >= 2 or process.poll() is not None, 120)
+        assert process.poll() is None and rows(run_dir)[-1]["step"] < 200
+        os.kill(family.one("wandb-core"), signal.SIGKILL)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 0 and b"Traceback" not in err, err.decode()
+    told = [line for line in err.decode().splitlines() if "; nothing more is mirrored; the run is complete in" in line]
+    assert len(told) == 1, err.decode()
+    assert wait_for(lambda: not family.living(), 20), family.living()
+    record = read_record(run_dir / "record.json")
+    assert record.status == "finished" and record.steps == 200 and record.score("test") is not None
+    assert record.wandb is not None and record.wandb.mode == {"wandb": "online"}.get(mode, "offline")
+    assert [row["step"] for row in rows(run_dir) if "train/loss" in row] == list(range(25, 201, 25))
+    with capsys.disabled():
+        print(f"\nlogger={mode}: 1 fault of {FAULTS} survived")
+
+
+def rows(run_dir: Path) -> list[dict[str, Any]]:
+    return read_metrics(run_dir / "metrics.jsonl")
