@@ -376,6 +376,16 @@ WORDS: list[tuple[str, list[str], str]] = [
         "Config group override must be a string or a list. Got NoneType; a choice is a",
     ),
     (
+        "choice: train_~model=3",
+        ["train", "~model=3"],
+        "~model=3: what is taken away is a group, or a choice, which is a word; write",
+    ),
+    (
+        "choice: train_model=[tinny]",
+        ["train", "model=[tinny]"],
+        "model: no such choice 'tinny'; did you mean tiny? (available: base, big, small",
+    ),
+    (
         "choice: train_model=[tiny]",
         ["train", "model=[tiny]"],
         "model: it has no choice, and other settings hang on it; give one of",
