@@ -213,9 +213,7 @@ def _no_choice(text: str) -> str | None:
     if text.startswith("Config group override must be"):
         return f"{text}; a choice is a word: write GROUP=CHOICE, e.g. model=tiny"
     if found := re.match(r"Config group override deletion value must be .*input_line='(.+?)', config_loader", text):
-        return (
-            f"{found[1]}: what is taken away is a group, or a choice, which is a word; write ~GROUP or GROUP=CHOICE"
-        )
+        return f"{found[1]}: what is taken away is a group, or a choice, which is a word; write ~GROUP or GROUP=CHOICE"
     if found := re.match(r"In '[\w/]+': Could not load '(?!hydra/)([\w/]+)/([^'/]*)'", text):
         choices = {path.stem for path in (data_dir("conf") / found[1]).glob("*.yaml")}
         return f"{found[1]}: no such choice {found[2]!r}{did_you_mean(found[2], choices)}"
