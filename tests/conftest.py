@@ -5,7 +5,7 @@ environment in which neither W&B, torchrun nor a debugging switch of the person 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,21 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             "COMP_LINE",
         ):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _exact_products_in_fixtures() -> None:
+    """Whatever a command has set that ran in this process before."""
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.fixture(autouse=True)
+def _torch_as_it_is_at_the_start() -> Iterator[None]:
+    """The same for a test, after the fixtures of its module."""
+    torch.set_float32_matmul_precision("highest")
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -101,14 +101,6 @@ def run_dir(
     return folder
 
 
-@pytest.fixture(autouse=True)
-def _torch_as_it_was() -> Any:
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    yield
-    torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(precision)
-
-
 @pytest.fixture(scope="module")
 def double() -> HardwareConfig:
     return module._hardware("cpu").model_copy(update={"precision": "64", "threads": 1})

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +30,6 @@ RECIPE = (
     "hardware.threads=1",
     "position.clip_distance=3",
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _torch_as_it_was() -> Iterator[None]:
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    yield
-    torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(precision)
 
 
 @pytest.fixture(scope="module")

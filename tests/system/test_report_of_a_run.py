@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -50,14 +49,6 @@ def run_dir(trained: dict[str, Path], tmp_path: Path) -> Path:
     """The relative run as training left it, to be damaged."""
     here = tmp_path / trained["relative"].name
     return Path(shutil.copytree(trained["relative"], here, ignore=shutil.ignore_patterns("positions.*")))
-
-
-@pytest.fixture(autouse=True)
-def _torch_as_it_was() -> Iterator[None]:
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    yield
-    torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(precision)
 
 
 def changed(run_dir: Path, **changes: object) -> Record:

@@ -54,14 +54,6 @@ def run_dir(
     return folder
 
 
-@pytest.fixture(autouse=True)
-def _torch_as_it_was() -> Iterator[None]:
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    yield
-    torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(precision)
-
-
 @pytest.fixture(scope="module")
 def expected(run_dir: Path) -> dict[str, str]:
     """Each sentence's translation, alone."""
