@@ -9,11 +9,13 @@ from typing import Any
 
 
 def slow_disk() -> None:
-    """Every file takes a moment to come to its place."""
+    """Every file takes a moment to come to its place, a translation more: another process has its model to load, before
+    it asks for that place.
+    """
     replace = os.replace
 
     def slowly(*names: Any) -> None:
-        time.sleep(0.1)
+        time.sleep(6 if str(names[0]).endswith(".part") else 0.1)
         replace(*names)
 
     os.replace = slowly  # type: ignore[assignment]

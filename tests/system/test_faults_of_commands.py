@@ -19,6 +19,7 @@ FAST = ("prepare files", "evaluate", "export safetensors", "export ctranslate2",
 KILLS = {False: 4, True: 10}  # of each command: where there is no earlier result, and where there is one
 OTHERS = {False: 1, True: 2}  # of each other kind
 FAULTS = 150  # at least, in the slow test
+WORDS = 2000  # bytes that a command may say: they go to a file as well
 CODES = {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130, "full": 2, "small": 2}  # exit codes
 ORDERLY = ("SIGTERM", "SIGINT", "full", "small")  # after which a command tells what there is to tell
 
@@ -78,9 +79,8 @@ def drawn(kind: str, world: World, name: str, again: bool, draw: random.Random) 
     expected, alone = world.expected(name, again)
     if kind == "small":
         before = world.restore(name, False)
-        return Fault(
-            kind, draw.randrange(1, max(len(expected[path] or b"") for path in expected.keys() - before.keys()))
-        )
+        largest = max(len(expected[path] or b"") for path in expected.keys() - before.keys())
+        return Fault(kind, draw.randrange(min(WORDS, largest // 2), largest))
     changes = [number for number, change in enumerate(alone.changes, start=1) if kind != "full" or "open " in change]
     return Fault(kind, draw.choice(changes))
 

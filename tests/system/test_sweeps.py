@@ -42,6 +42,9 @@ def sweep(tiny: list[str], tmp_path: Path, small_data: object) -> Callable[..., 
             text=True,
             cwd=tmp_path,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
+            preexec_fn=lambda: signal.signal(
+                signal.SIGINT, signal.SIG_DFL
+            ),  # also where the tests run in the background
         )
 
     return start
@@ -102,17 +105,18 @@ def test_a_job_that_fails_is_told_and_left_until_it_is_asked_for(
 ) -> None:
     listed, _ = ended(sweep("--dry-run"))
     assert listed.count("\nrpr-cli train ") == 3
-    _, err = ended(sweep("optim.learning_rate_scale=1,1e30", "position.clip_distance=2"), 1)
+    rates = "optim.learning_rate_scale=1,1e30"
+    _, err = ended(sweep(rates), 1)
     failed = [name for name, record in records(tmp_path).items() if record.status == "failed"]
-    assert len(failed) == 2 and len(records(tmp_path)) == 4  # relative twice, absolute twice; 1e30 fails
+    assert len(failed) == 3 and len(records(tmp_path)) == 6  # each job twice; 1e30 fails
     assert (
-        err.count("rpr-cli: failed: synthetic-tiny-") == 2 and "gradient" in err and "\n  again: rpr-cli train " in err
+        err.count("rpr-cli: failed: synthetic-tiny-") == 3 and "gradient" in err and "\n  again: rpr-cli train " in err
     )
     assert err.endswith("retry=failed runs again what failed, from its last checkpoint\n") and "Traceback" not in err
-    _, err = ended(sweep("optim.learning_rate_scale=1,1e30", "position.clip_distance=2"), 1)
-    assert err.startswith("sweep mine: 4 jobs: 2 finished, 2 failed before\n") and "job 1 of" not in err
-    _, err = ended(sweep("optim.learning_rate_scale=1,1e30", "position.clip_distance=2", "retry=failed"), 1)
-    assert "sweep mine: job 2 of 2" in err
+    _, err = ended(sweep(rates), 1)
+    assert err.startswith("sweep mine: 6 jobs: 3 finished, 3 failed before\n") and "job 1 of" not in err
+    _, err = ended(sweep(rates, "retry=failed"), 1)
+    assert "sweep mine: job 3 of 3" in err
 
 
 @pytest.mark.slow
