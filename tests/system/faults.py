@@ -188,7 +188,8 @@ def watch(root: Path, fault: Fault | None, told: int) -> None:
         if path is None or not (path == str(root) or path.startswith(f"{root}/")):
             return
         number += 1
-        os.write(told, f"{event} {path}\n".encode())
+        with contextlib.suppress(OSError):  # the list is a file too, and may not grow where none may
+            os.write(told, f"{event} {path}\n".encode())
         if fault is None or number < fault.number:
             return
         if fault.kind == "full" and event in NEEDS_SPACE:
