@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from rpr.results.record import Record
+from rpr.results.record import Record, flat
 from rpr.results.rows import Table
 
 MOST_IN_ONE_LIST = 24  # runs; of more, those of a variant are folded together
@@ -16,7 +16,7 @@ MOST_IN_ONE_LIST = 24  # runs; of more, those of a variant are folded together
 def runs_part(table: Table) -> str:
     """All runs of a table: what they share, then each with its command and what is its own."""
     runs = [run for row in table.rows for run in row.records]
-    facts, settings = [_facts(run) for run in runs], [dict(_flat(run.config)) for run in runs]
+    facts, settings = [_facts(run) for run in runs], [dict(flat(run.config)) for run in runs]
     same_facts, same_settings = _shared(facts), _shared(settings)
     parts = []
     several = len(runs) > 1
@@ -77,14 +77,6 @@ def _facts(run: Record) -> dict[str, str]:
     if run.wandb is not None:
         facts["W&B"] = f"{run.wandb.id} ({run.wandb.mode}{f', {run.wandb.url}' if run.wandb.url else ''})"
     return facts
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _shared(all_values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -207,6 +207,15 @@ class Found(NamedTuple):
     problems: list[str]
 
 
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested settings by their dotted keys."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def replace_file(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all: a temporary file in the same folder, fsync, rename.
 

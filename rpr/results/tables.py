@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from rpr.config import BEFORE_THE_SETTING
 from rpr.errors import RecordError
 from rpr.results.length_tables import length_tables
-from rpr.results.record import Record
+from rpr.results.record import Record, flat
 from rpr.results.remarks import differences, is_in, paper_figure, score_notes, speed_notes
 from rpr.results.rows import (
     METRIC_NAMES,
@@ -80,15 +80,7 @@ def position_tables(records: Iterable[Record]) -> tuple[Table, ...]:
 def _settings(record: Record) -> dict[str, object]:
     sections = {name: record.config.get(name) for name in _DECIDING}
     earlier = {key: value for key, value in BEFORE_THE_SETTING.items() if key.partition(".")[0] in _DECIDING}
-    return {key: value for key, value in (earlier | dict(_flat(sections))).items() if key not in _NOT_DECIDING}
-
-
-def _flat(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    return {key: value for key, value in (earlier | dict(flat(sections))).items() if key not in _NOT_DECIDING}
 
 
 def _table(key: tuple[str, str, int, str], variant: str, records: list[Record]) -> Table:

@@ -16,7 +16,16 @@ from typing import Any, Literal, NamedTuple
 from rpr.config import TrainConfig, of_a_record
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, DataError, RecordError, RprError
-from rpr.results.record import LOG_NAME, RECORD_NAME, Record, find_records, read_record, replace_file, write_record
+from rpr.results.record import (
+    LOG_NAME,
+    RECORD_NAME,
+    Record,
+    find_records,
+    flat,
+    read_record,
+    replace_file,
+    write_record,
+)
 from rpr.runs.alone import alone
 from rpr.runs.locks import Holder, holder_of
 
@@ -188,15 +197,7 @@ def write_down(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> None:
 
 
 def _settings_by_run(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
-    return {job.run_dir.name: dict(_flat(job.config.model_dump(mode="json", exclude={"logger"}))) for job in jobs}
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    return {job.run_dir.name: dict(flat(job.config.model_dump(mode="json", exclude={"logger"}))) for job in jobs}
 
 
 def damaged(run_dir: Path, error: RecordError) -> ConfigError:
