@@ -53,6 +53,15 @@ def _exact_products_in_fixtures() -> None:
     torch.set_float32_matmul_precision("highest")
 
 
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Small tensors gain nothing from threads, and on a busy machine wait for them (measured: 60 s, not 12)."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(autouse=True)
 def _torch_as_it_is_at_the_start() -> Iterator[None]:
     """The same for a test, after the fixtures of its module."""

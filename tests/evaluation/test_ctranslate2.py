@@ -33,13 +33,7 @@ ctranslate2 = pytest.importorskip(
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tensors this small gain nothing from threads, and on a busy machine wait for them."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def write_encoder(model: Transformer, folder: Path) -> None:

@@ -21,14 +21,7 @@ from rpr.model.attention import attend, collect, composed, per_position, referen
 from rpr.model.positions import relative_rows
 from rpr.training.benchmark import table_gradient_errors
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tensors this small gain nothing from threads, and on a busy machine wait for them (measured: 60 s, not 12)."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 D_HEAD, HEADS = 3, 2

@@ -21,12 +21,7 @@ from rpr.training.benchmark import peak_bytes
 D_HEAD, HEADS, BATCH = 4, 3, 5
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def by_blocks(

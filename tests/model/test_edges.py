@@ -17,13 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rpr.model.edges import Distances, Labels, scores_buffer
 from rpr.model.positions import relative_rows
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,7 @@ from rpr.model.dropout import Dropout
 from rpr.model.incremental import small_products_exact
 from rpr.model.transformer import Shape, Transformer
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tensors this small gain nothing from threads, and on a busy machine wait for them (measured: 60 s, not 12)."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 PAD, EOS, BOS = 0, 1, 2
