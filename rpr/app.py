@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from rpr import __version__, multirun
-from rpr.composition import compose, expand, key_of, one_line, plain, trainings
+from rpr.composition import compose, expand, key_of, one_line, plain, refuse_ways_out, trainings
 from rpr.errors import ConfigError, RunError, did_you_mean
 from rpr.runs.stopping import sigterm_stops
 from rpr.words import settings_of
@@ -166,6 +166,7 @@ def _flags(name: str, arguments: list[str]) -> Any:
         refuse(f"{' and '.join('--' + flag.replace('_', '-') for flag in shown)} are two questions")
     if (flags.resolve or flags.package) and not (flags.cfg or flags.help):
         refuse("--resolve and --package go with --cfg")
+    refuse_ways_out(flags.overrides)
     return flags
 
 
@@ -232,9 +233,9 @@ def _task(name: str, failures: list[Failure]) -> Callable[[Any], None]:
 def _dispatch(name: str, settings: dict[str, Any], overrides: Sequence[str], *, own_process: bool) -> None:
     import importlib
 
-    from rpr import config
+    from rpr import sections
 
-    typed = config.validated(_kind(name), settings)
+    typed = sections.validated(_kind(name), settings)
     module = importlib.import_module(f"rpr.commands.{name}")
     if name == "train":
         module.run(typed, command=shlex.join(["rpr-cli", name, *overrides]), own_process=own_process)
@@ -254,7 +255,8 @@ def _kind(name: str) -> Any:
 
 def _position(variant: str, overrides: Sequence[str]) -> Any:
     """A choice of conf/position/, as the chosen model fills it."""
-    from rpr.config import PositionConfig, validated
+    from rpr.config import PositionConfig
+    from rpr.sections import validated
 
     model = [override for override in overrides if key_of(override).partition(".")[0] == "model"]
     return validated(PositionConfig, compose("train", [*model, f"position={variant}"])["position"])

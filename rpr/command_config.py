@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from rpr.config import NAME, DataConfig, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig, Section
+from rpr.config import NAME, DataConfig, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig
+from rpr.sections import Section
 
 
 class EvaluateConfig(Section):

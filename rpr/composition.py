@@ -13,7 +13,8 @@ from rpr.errors import ConfigError, RprError, did_you_mean
 from rpr.paths import data_dir
 
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
-    from rpr.config import Section, TrainConfig
+    from rpr.config import TrainConfig
+    from rpr.sections import Section
 
 # Faults of the places that a user gives; a file that is not there is told where it is looked for, or else is ours.
 _NOT_TO_BE_WRITTEN = (
@@ -53,6 +54,21 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
     return jobs
 
 
+def refuse_ways_out(overrides: Sequence[str]) -> None:
+    """A choice is a file of its group's folder: Hydra would follow `model=../position/none`, and merge it in anywhere.
+
+    Raises:
+        ConfigError: a choice that leads elsewhere.
+    """
+    groups = {path.name: path for path in data_dir("conf").iterdir() if path.is_dir()}
+    for override in overrides:
+        group, _, choice = override.lstrip("+~").partition("=")
+        words = re.split(r"[\[\],'\"\s]+", choice)
+        if group in groups and any({"", ".."} & {*word.split("/")[:-1]} for word in words):
+            found = sorted(path.stem for path in groups[group].glob("*.yaml"))
+            raise ConfigError(f"{group}: {choice} leads out of conf/{group}/; give one of {', '.join(found)}")
+
+
 def compose(name: str, overrides: Sequence[str]) -> dict[str, Any]:
     """The settings of one job of a sub-command, as plain values.
 
@@ -67,6 +83,7 @@ def _composed(name: str, overrides: Sequence[str]) -> Any:
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
+    refuse_ways_out(overrides)
     # Within a running job (bench composes its variants) Hydra's global state is the job's: set aside, and put back.
     state = GlobalHydra.instance()
     running, state.hydra = state.hydra, None
@@ -83,9 +100,9 @@ def training(overrides: Sequence[str]) -> TrainConfig:
     Raises:
         ConfigError: its settings are refused.
     """
-    from rpr import config
+    from rpr import config, sections
 
-    return config.validated(config.TrainConfig, compose("train", overrides))
+    return sections.validated(config.TrainConfig, compose("train", overrides))
 
 
 def trainings(jobs: Sequence[Sequence[str]]) -> list[TrainConfig]:
@@ -100,7 +117,7 @@ def trainings(jobs: Sequence[Sequence[str]]) -> list[TrainConfig]:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    from rpr import config
+    from rpr import config, sections
 
     parser = OverridesParser.create()
     read: dict[tuple[str, ...], Any] = {}
@@ -115,7 +132,7 @@ def trainings(jobs: Sequence[Sequence[str]]) -> list[TrainConfig]:
             read[choices] = _composed("train", choices)
         settings = copy.deepcopy(read[choices])
         ConfigLoaderImpl._apply_overrides_to_config(parser.parse_overrides(values), settings)
-        made.append(config.validated(config.TrainConfig, plain(settings)))
+        made.append(sections.validated(config.TrainConfig, plain(settings)))
     return made
 
 
@@ -184,7 +201,8 @@ def _text(error: BaseException, kind: type[Section] | None) -> str | None:
             "commas or brackets: \"key='a b'\""
         )
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
-        group, _, choice = error.missing_cfg_file.rpartition("/")
+        asked = error.missing_cfg_file
+        group, _, choice = asked.rpartition("/") if asked.startswith("hydra/") else asked.partition("/")
         return f"{group}: no such choice {choice!r}" + did_you_mean(choice, error.options)
     if isinstance(error, (HydraException, OmegaConfBaseException)) or _refused_by_hydra(error):
         lines = [line.strip() for line in str(error).splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
@@ -222,7 +240,7 @@ def _no_choice(text: str) -> str | None:
 
 def _unknown_key(text: str, kind: type[Section] | None) -> str | None:
     """`Could not override 'model.kk'...` with the settings that the command has there."""
-    from rpr import config
+    from rpr import config, sections
 
     kind = kind or config.TrainConfig
     found = re.match(r"Could not override '(?:[\w/]+@)?([\w.]+)'", text)
@@ -235,7 +253,7 @@ def _unknown_key(text: str, kind: type[Section] | None) -> str | None:
         if part not in kind.model_fields:
             return f"{'.'.join(path[: depth + 1])}: no such setting" + did_you_mean(part, kind.model_fields)
         try:
-            kind = config.section_at(kind, (part,))
+            kind = sections.section_at(kind, (part,))
         except StopIteration:  # a plain value
             break
     return None

@@ -1,4 +1,4 @@
-"""The typed configuration: frozen, extra keys refused, ranges and cross-field rules checked.
+"""The typed configuration: ranges and rules across fields.
 
 Default values live in conf/, never here.
 """
@@ -9,24 +9,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PositiveFloat,
-    PositiveInt,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from rpr.errors import ConfigError, did_you_mean
+from rpr.sections import Section, validated
 
-S = TypeVar("S", bound="Section")
 # What a run did before these settings existed. Records of that time are read with it, and a run of today that does the
 # same has the same id. The last two change nothing in what a run does, only how much is said of its result; they stand
 # here with what is said by default, of older runs too.
@@ -42,28 +30,6 @@ BEFORE_THE_SETTING: Mapping[str, Any] = {
 READ_AS: Mapping[str, Any] = {"hardware.attention": "auto"}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LONGEST_NAME = 200  # characters; file systems take 255, and a run's id and what is put behind it count too
-
-
-class Section(BaseModel):
-    """A part of the configuration."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False, protected_namespaces=())
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def a_switch_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Else true would count as 1."""
-        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
-            raise PydanticCustomError("switch", "it is no switch that could be true or false")
-        return value
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def no_text_holds_a_nul(cls, value: Any) -> Any:
-        """No file's name can hold one; a sweep's file or a record could bring it here, a shell could not."""
-        if any(isinstance(text, str) and "\0" in text for text in (value if isinstance(value, list) else [value])):
-            raise PydanticCustomError("nul", "it holds a NUL character")
-        return value
 
 
 class RelativeDefaults(Section):
@@ -384,46 +350,3 @@ def of_a_record(settings: Mapping[str, Any]) -> TrainConfig:
         if isinstance(whole.get(section), dict):
             whole[section].setdefault(name, earlier)
     return validated(TrainConfig, whole)
-
-
-def validated(kind: type[S], settings: Mapping[str, Any]) -> S:
-    """Plain settings as a typed section.
-
-    Raises:
-        ConfigError: one line that names the dotted key, the value, the rule and the choices.
-    """
-    try:
-        return kind.model_validate(settings)
-    except ValidationError as error:
-        raise ConfigError("; ".join(_problem(kind, problem) for problem in _own(error)[:3])) from None
-
-
-def _own(error: ValidationError) -> list[Any]:
-    """The problems, without those that a list is said to be too short because one of its values is refused."""
-    problems: list[Any] = list(error.errors())
-    refused = {problem["loc"][:-1] for problem in problems}
-    return [one for one in problems if one["type"] != "too_short" or one["loc"] not in refused]
-
-
-def _problem(kind: type[Section], problem: Any) -> str:
-    key = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        section = section_at(kind, problem["loc"][:-1])
-        return f"{key}: no such setting" + did_you_mean(str(problem["loc"][-1]), section.model_fields)
-    if problem["type"] == "missing":
-        return f"{key}: this setting is missing; every default stands in conf/"
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "value_error":
-        return f"{key}.{message}" if key else message
-    if problem["type"] == "tuple_type":
-        message = "give a list, like [a,b]"
-    return f"{key}: {problem['input']!r} is refused; {message[0].lower() + message[1:]}"
-
-
-def section_at(kind: type[Section], path: tuple[Any, ...]) -> type[Section]:
-    """The typed section at a dotted path of another."""
-    for part in path:
-        annotation = kind.model_fields[part].annotation
-        candidates = [annotation, *get_args(annotation)]
-        kind = next(c for c in candidates if isinstance(c, type) and issubclass(c, Section))
-    return kind

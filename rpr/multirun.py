@@ -231,7 +231,7 @@ def _task(sweep: str, total: int, gpus: tuple[str, ...], *, quiet: bool) -> Call
         from hydra.core.hydra_config import HydraConfig
         from omegaconf import OmegaConf
 
-        from rpr import config
+        from rpr import config, sections
         from rpr.commands import train
         from rpr.runs.gpus import share
 
@@ -239,7 +239,7 @@ def _task(sweep: str, total: int, gpus: tuple[str, ...], *, quiet: bool) -> Call
         words: Any = OmegaConf.to_container(job.overrides.task, resolve=False)  # as typed: ${...} is for the settings
         overrides = [word for word in map(str, words) if key_of(word) != "sweep"]
         try:
-            typed = config.validated(config.TrainConfig, plain(settings))
+            typed = sections.validated(config.TrainConfig, plain(settings))
             print(f"sweep {sweep}: job {job.job.num + 1} of {total}: {typed.label}", file=sys.stderr, flush=True)
             with share(gpus, typed.hardware.devices) if gpus else nullcontext() as shared:
                 train.run(

@@ -16,9 +16,10 @@ import yaml
 from pydantic import ValidationError
 
 from rpr import app, command_config, config
-from rpr.config import TrainConfig, validated
+from rpr.config import TrainConfig
 from rpr.errors import ConfigError
 from rpr.paths import data_dir
+from rpr.sections import validated
 
 CONF = data_dir("conf")
 

@@ -10,8 +10,9 @@ import pytest
 
 from rpr import app
 from rpr.commands import sweep
-from rpr.config import TrainConfig, validated
+from rpr.config import TrainConfig
 from rpr.errors import ConfigError
+from rpr.sections import validated
 
 
 def jobs(name: str, *overrides: str) -> list[list[str]]:

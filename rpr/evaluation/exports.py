@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from rpr import __version__
-from rpr.config import Section, TrainConfig
+from rpr.config import TrainConfig
 from rpr.data.vocabulary import Vocabulary
 from rpr.errors import DataError
 from rpr.evaluation.ctranslate2_spec import position_rows, write_model
@@ -26,6 +26,7 @@ from rpr.evaluation.decoding import Search
 from rpr.model.transformer import Shape, Transformer
 from rpr.results.record import Record
 from rpr.runs.loading import VOCABULARY_NAME
+from rpr.sections import Section
 
 Kind = Literal["safetensors", "ctranslate2"]
 FORMAT, VERSION = "rpr-export", 1

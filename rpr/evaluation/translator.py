@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from rpr.command_config import TranslateConfig
-from rpr.config import HardwareConfig, validated
+from rpr.config import HardwareConfig
 from rpr.data.pairs import normalise
 from rpr.data.vocabulary import EOS, Vocabulary
 from rpr.errors import ConfigError, DataError, RunError, did_you_mean
@@ -27,6 +27,7 @@ from rpr.evaluation.opening import changed, opened
 from rpr.model.beam_search import Hypothesis
 from rpr.paths import data_dir
 from rpr.runs import runtime
+from rpr.sections import validated
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 # A model that spells unseen characters in bytes can spell these; a translation is one line.

@@ -12,11 +12,12 @@ import pytest
 
 from rpr import app
 from rpr.commands.scoring import length_lines
-from rpr.config import BEFORE_THE_SETTING, TrainConfig, of_a_record, validated
+from rpr.config import BEFORE_THE_SETTING, TrainConfig, of_a_record
 from rpr.errors import ConfigError
 from rpr.evaluation.bleu import all_scores, chrf, sacrebleu_13a
 from rpr.evaluation.lengths import UNIT, bounds, by_length
 from rpr.results.scores import ByLength
+from rpr.sections import validated
 
 REFERENCES = [f"Satz {number} hat {'viele ' * (number % 5)}Wörter und endet hier ." for number in range(40)]
 HYPOTHESES = [line.replace("endet", "steht") if number % 3 else line for number, line in enumerate(REFERENCES)]

@@ -20,7 +20,7 @@ import torch
 from rpr import Translation, Translator, app
 from rpr.command_config import ExportConfig
 from rpr.commands import export
-from rpr.config import HardwareConfig, TrainConfig, validated
+from rpr.config import HardwareConfig, TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.data.pairs import normalise
 from rpr.data.vocabulary import EOS, Vocabulary
@@ -32,6 +32,7 @@ from rpr.model.transformer import Transformer
 from rpr.results.record import Git, Record, write_record
 from rpr.runs.loading import VOCABULARY_NAME
 from rpr.runs.shape import shape_of
+from rpr.sections import validated
 
 SENTENCES = [
     "The old dog runs .",

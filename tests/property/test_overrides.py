@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from rpr import app
 from rpr.commands import train
 from rpr.composition import compose, expand, one_line, training
-from rpr.config import Section, TrainConfig, section_at
+from rpr.config import TrainConfig
+from rpr.sections import Section, section_at
 from rpr.words import quoted
 from tests.property.sizes import SIZES, Size
 

@@ -13,13 +13,13 @@ import pytest
 from rpr.command_config import ReportConfig
 from rpr.commands import report as command
 from rpr.composition import compose
-from rpr.config import validated
 from rpr.errors import RecordError
 from rpr.results import drawing, plots
 from rpr.results.page import Chapter, Sample, html_page
 from rpr.results.record import find_records, write_record
 from rpr.results.report import build_report
 from rpr.results.tables import position_tables
+from rpr.sections import validated
 
 EVIL = "<script>alert('$x$')</script>"
 

@@ -368,7 +368,32 @@ WORDS: list[tuple[str, list[str], str]] = [
     (
         "choice: train_model=tiny/",
         ["train", "model=tiny/"],
-        "model/tiny: no such choice ''; available: base, big, small, tiny",
+        "model: no such choice 'tiny/'; did you mean tiny? (available: base, big",
+    ),
+    (
+        "choice: train_model=../position/none",
+        ["train", "model=../position/none"],
+        "model: ../position/none leads out of conf/model/; give one of base, big, small, tiny",
+    ),
+    (
+        "choice: train_-m_model=tiny,'../model/tiny'",
+        ["train", "-m", "model=tiny,'../model/tiny'"],
+        "model: tiny,'../model/tiny' leads out of conf/model/; give one of base",
+    ),
+    (
+        "choice: train_model=/etc/passwd",
+        ["train", "model=/etc/passwd"],
+        "model: /etc/passwd leads out of conf/model/; give one of base",
+    ),
+    (
+        "choice: train_--cfg_job_position=x/../relative",
+        ["train", "--cfg", "job", "position=x/../relative"],
+        "position: x/../relative leads out of conf/position/; give one of absolute",
+    ),
+    (
+        "choice: sweep_model=../model/tiny",
+        ["sweep", "ok.yaml", "model=../model/tiny"],
+        "model: ../model/tiny leads out of conf/model/; give one of base",
     ),
     (
         "choice: train_model=null",

@@ -19,11 +19,6 @@ from tests.system.faults import Starter
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
 
 
-def to_be_killed() -> dict[str, str]:
-    """The environment of processes that are killed: half a file of measured coverage would spoil all of it."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-
-
 class Family:
     """All living processes that descend from one command: they have its mark in their environment."""
 
@@ -33,7 +28,7 @@ class Family:
     @property
     def environment(self) -> dict[str, str]:
         """For the command."""
-        return {**to_be_killed(), "OMP_NUM_THREADS": "1", "RPR_TEST_MARK": self.mark}
+        return {**os.environ, "OMP_NUM_THREADS": "1", "RPR_TEST_MARK": self.mark}
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
         """`rpr-cli`, started. It hears Ctrl-C even where the tests themselves run in the background."""
@@ -82,7 +77,7 @@ def family() -> Iterator[Family]:
 @pytest.fixture(scope="session")
 def starter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starter]:
     """Commands that start at once: their imports are done."""
-    environment = {name: value for name, value in to_be_killed().items() if not name.startswith(("WANDB_", "RPR_"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "RPR_"))}
     starter = Starter(environment, tmp_path_factory.mktemp("starter"))
     yield starter
     starter.close()

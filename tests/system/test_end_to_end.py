@@ -18,9 +18,10 @@ import pytest
 import torch
 
 from rpr import app
-from rpr.config import TrainConfig, validated
+from rpr.config import TrainConfig
 from rpr.results.record import Record, read_record
 from rpr.runs.checkpoints import checkpoints, model_weights
+from rpr.sections import validated
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
 RECIPE = (

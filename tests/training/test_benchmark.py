@@ -14,8 +14,9 @@ import torch
 
 from rpr import app
 from rpr.command_config import BenchConfig
-from rpr.config import PositionConfig, validated
+from rpr.config import PositionConfig
 from rpr.model.attention import attend, per_position, reference
+from rpr.sections import validated
 from rpr.training import benchmark
 from rpr.training.benchmark import (
     WARM_UP,

@@ -22,9 +22,10 @@ import wandb
 from rpr.command_config import DashboardConfig
 from rpr.commands import dashboard as command
 from rpr.composition import compose
-from rpr.config import TrainConfig, validated
+from rpr.config import TrainConfig
 from rpr.errors import ConfigError
 from rpr.results import paper
+from rpr.sections import validated
 from rpr.training import dashboard, tracking_names, wandb_client
 from tests.training.fake_wandb import ENTITY, FakeWandb, Run
 from tests.training.finished_runs import finished, mirrored, score

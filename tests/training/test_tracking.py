@@ -195,7 +195,8 @@ def test_a_run_that_began_without_wandb_is_mirrored_from_its_beginning(
 KILLED = """
 import json, os, signal, sys, time
 from pathlib import Path
-from rpr.config import TrainConfig, validated
+from rpr.config import TrainConfig
+from rpr.sections import validated
 from rpr.training import tracking
 run_dir = Path(sys.argv[1])
 logger = tracking.start(validated(TrainConfig, json.loads(sys.argv[2])), run_dir, synthetic=True)
