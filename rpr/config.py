@@ -308,7 +308,8 @@ class TrainConfig(Section):
             if given != usual:
                 raise ValueError(
                     f"position.{name}: {given} decides nothing with position={self.position.name}, which has no "
-                    "relative tables; leave it out, or choose position=relative"
+                    "relative tables; leave it out, or choose position=relative (for several jobs of both kinds: "
+                    f"model.relative_defaults.{name}={given})"
                 )
         return self
 
