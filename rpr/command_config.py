@@ -28,6 +28,8 @@ class EvaluateConfig(Section):
 
     @model_validator(mode="after")
     def settings_of_the_backend(self) -> EvaluateConfig:
+        if self.splits is not None and len(set(self.splits)) < len(self.splits):
+            raise ValueError(f"splits: [{','.join(self.splits)}] names a split twice; name each once")
         if self.backend == "torch" and self.compute_type != "float32":
             raise ValueError(
                 f"compute_type: {self.compute_type} is for backend=ctranslate2; torch computes as hardware.precision "
@@ -233,7 +235,7 @@ class BenchConfig(Section):
     steps_per_round: PositiveInt
     layer: LayerBenchConfig
     gradients: GradientBenchConfig
-    seed: int = Field(ge=0)
+    seed: int = Field(ge=0, lt=2**31)
     runs_dir: str = Field(min_length=1)
     format: Literal["table", "json"]
 

@@ -29,6 +29,7 @@ BEFORE_THE_SETTING: Mapping[str, Any] = {
 # The same for a setting whose default of today is what was done before: it has always counted in a run's id.
 READ_AS: Mapping[str, Any] = {"hardware.attention": "auto"}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+WIDEST_TRITON_HEAD = 256
 LONGEST_NAME = 200  # characters; file systems take 255, and a run's id and what is put behind it count too
 
 
@@ -311,6 +312,16 @@ class TrainConfig(Section):
                     "relative tables; leave it out, or choose position=relative (for several jobs of both kinds: "
                     f"model.relative_defaults.{name}={given})"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def triton_has_tiles_for_the_heads(self) -> TrainConfig:
+        width = self.model.d_model // self.model.num_heads
+        if self.hardware.attention == "triton" and width > WIDEST_TRITON_HEAD:
+            raise ValueError(
+                f"hardware.attention: triton has tiles for heads of width {WIDEST_TRITON_HEAD} at most, and model.d_model "
+                f"/ model.num_heads is {width}; choose attention=auto, or more heads"
+            )
         return self
 
     @property

@@ -40,6 +40,7 @@ def run(config: EvaluateConfig) -> None:
         folder = exported_folder(run_dir, config.run)
         runtime.set_up(config.hardware)
         data = prepare(trained.data)
+        loading.refuse_another_vocabulary(run_dir, data)
         device = runtime.torch_device(config.hardware).type
         engine = CTranslate2Engine(
             folder, compute_type=config.compute_type, threads=config.hardware.threads, device=device
@@ -52,6 +53,8 @@ def run(config: EvaluateConfig) -> None:
         name = f"average{config.average or trained.optim.average_checkpoints}-{search}"
         if what.precision != "32":  # beside what exact float32 gave, not in its place
             name += "-" + re.sub(r"\W+", "-", what.precision)
+    if config.splits is not None:  # the scores of other splits stay
+        name += "".join(f"-{split}" for split in config.splits)
     for split in config.splits or ():
         data.text(split)  # refuses one that there is not, or without its text, before any is translated
     out_dir = run_dir / "evaluations" / name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +16,19 @@ import yaml
 from rpr.config import NAME, TrainConfig
 from rpr.errors import ConfigError, RecordError, did_you_mean
 from rpr.paths import data_dir
+from rpr.results.record import KILLED, Record
 from rpr.runs import ledger
 from rpr.runs.ledger import Job, Standing, State
 
-_WHAT_NOW = {
+_WHAT_NOW: Mapping[State, str] = {
     "new": "new",
     "finished": "finished",
     "cut": "cut, goes on",
     "failed": "failed before",
     "running": "being run by another process",
 }
+_WHAT_CAME: Mapping[State, str] = {**_WHAT_NOW, "new": "never started", "cut": "cut", "failed": "failed"}
+_ENDED = KILLED.removesuffix("SIG")
 
 
 @dataclass(frozen=True)
@@ -107,11 +111,10 @@ class Books:
         pairs = zip(self.jobs, self.standings, strict=True)
         return [(job, standing) for job, standing in pairs if standing.state in states]
 
-    @property
-    def counts(self) -> str:
+    def counts(self, words: Mapping[State, str]) -> str:
         """`9 jobs: 3 finished, 6 new`."""
         found = [(len(self.of(state)), state) for state in get_args(State)]
-        parts = [f"{count} {_WHAT_NOW[state]}" for count, state in found if count]
+        parts = [f"{count} {words[state]}" for count, state in found if count]
         return f"{len(self.jobs)} job{'s' if len(self.jobs) > 1 else ''}: {', '.join(parts)}"
 
 
@@ -119,9 +122,10 @@ def opened(sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]]) -> Boo
     """The books, after every job has been looked at: its corpus is there, and its record, if any, can be read.
 
     Raises:
-        ConfigError: a record is damaged, or a corpus is another one than its run had.
+        ConfigError: a record is damaged, a corpus is another one than its run had, or several jobs have one name.
         DataError: a corpus on disk cannot be read.
     """
+    _refuse_one_name_for_several([config for _, config in made])
     _check_corpora([config for _, config in made])
     jobs = ledger.jobs_of(made)
     if len(jobs) < len(made):
@@ -136,8 +140,18 @@ def opened(sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]]) -> Boo
         except RecordError as error:
             raise ledger.damaged(job.run_dir, error) from None
         if (record := standings[-1].record) is not None and record.status == "finished":
-            ledger.refuse_another_corpus(job, record)
+            ledger.refuse_another_corpus(job.config, job.run_dir, record)
     return Books(sweep, tuple(jobs), tuple(standings))
+
+
+def _refuse_one_name_for_several(configs: Sequence[TrainConfig]) -> None:
+    jobs = {config.run_id: config.name for config in configs}
+    for name, count in Counter(name for name in jobs.values() if name is not None).items():
+        if count > 1:
+            raise ConfigError(
+                f"name: {name} is given to {count} of the {len(jobs)} jobs; a name is one run's, by which it is told "
+                "from others: leave name out, and each job is named after its choices"
+            )
 
 
 def _check_corpora(configs: Sequence[TrainConfig]) -> None:
@@ -169,7 +183,7 @@ def begun(books: Books, *, retry_failed: bool, at_once: int) -> list[Job]:
         here = [job for job in books.jobs if job.config.runs_dir == root]
         changes += ledger.changes(Path(root), books.sweep, here)
         ledger.write_down(Path(root), books.sweep, here)
-    print(f"sweep {books.sweep}: {books.counts}", file=sys.stderr)
+    print(f"sweep {books.sweep}: {books.counts(_WHAT_NOW)}", file=sys.stderr)
     if at_once > 1 and any(_takes_all_cores(job.config) for job in books.jobs):
         print(
             f"  at_once={at_once}: each job takes all cores of this machine; hardware.threads=N gives it a share",
@@ -211,11 +225,12 @@ def commands(books: Books) -> list[str]:
     total = f"about {duration(sum(known))} of training, one after another" if known else "time not known"
     if 0 < len(known) < len(open_ones):
         total += f", and {len(open_ones) - len(known)} of which the time is not known"
-    return [*lines, f"# {books.counts}" + (f"; to do: {total}" if open_ones else "")]
+    return [*lines, f"# {books.counts(_WHAT_NOW)}" + (f"; to do: {total}" if open_ones else "")]
 
 
 def told(before: Books, problems: Mapping[tuple[str, ...], str]) -> int:
-    """The exit code of a sweep, after a line for each job that has no result, with the last of what it printed.
+    """The exit code of a sweep, 0 when every job is finished, after a line for each that is not, with the last of what
+    it printed.
 
     Args:
         before: the books as they were opened.
@@ -226,16 +241,31 @@ def told(before: Books, problems: Mapping[tuple[str, ...], str]) -> int:
     for job, standing in zip(after.jobs, after.standings, strict=True):
         problem = problems.get(job.overrides)
         if standing.state == "running":
-            print(f"rpr-cli: {job.label}: {standing.holder} works on it", file=sys.stderr)
+            print(f"rpr-cli: {job.run_dir.name}: {standing.holder} works on it", file=sys.stderr)
         elif standing.state != "finished" or problem is not None:
             failures += 1
-            error = standing.record.error if standing.record is not None else None
             how = "failed" if standing.state != "cut" else "cut"
-            print(f"rpr-cli: {how}: {job.label}: {error or problem or 'it was never started'}", file=sys.stderr)
+            print(f"rpr-cli: {how}: {job.run_dir.name}: {_why(standing.record, problem)}", file=sys.stderr)
             for line in ledger.last_lines(job.run_dir):
                 print(f"    {line}", file=sys.stderr)
             print(f"  again: {shlex.join(['rpr-cli', 'train', *job.overrides])}", file=sys.stderr)
-    print(f"sweep {after.sweep}: {after.counts}", file=sys.stderr)
-    if any(standing.state == "failed" for standing in after.standings):
+    print(f"sweep {after.sweep}: {after.counts(_WHAT_CAME)}", file=sys.stderr)
+    if after.of("failed"):
         print("  retry=failed runs again what failed, from its last checkpoint", file=sys.stderr)
-    return 1 if failures else 0
+    elsewhere = len(after.of("running"))
+    if elsewhere:
+        print(
+            f"  the sweep is not complete: {elsewhere} of its jobs {'is' if elsewhere == 1 else 'are'} another "
+            "process's; the same command again waits for nobody, and looks anew how they stand",
+            file=sys.stderr,
+        )
+    return 1 if failures or elsewhere else 0
+
+
+def _why(record: Record | None, problem: str | None) -> str:
+    """Why a job has no result: what the launcher had to say of it now, before what its record may say of an earlier
+    try. Of a process that was ended the launcher knows only how, and its record why, if it could still write it.
+    """
+    error = record.error if record is not None else None
+    told = (error, problem) if problem is None or problem.startswith(_ENDED) else (problem, error)
+    return next((text for text in told if text), "it was never started")

@@ -10,29 +10,25 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rpr.config import HardwareConfig, TrainConfig, of_a_record
-from rpr.errors import ConfigError, RprError, RunError
+from rpr.errors import RprError, RunError
 from rpr.results import provenance
 from rpr.results.record import (
-    INTERRUPTED,
     LOG_NAME,
-    METRICS_NAME,
     RECORD_NAME,
-    Record,
     Training,
     read_record,
-    replace_file,
     write_record,
 )
-from rpr.results.record import Data as DataRecord
 from rpr.results.rows import HEADLINE_METRIC
-from rpr.runs.alone import alone, remove
+from rpr.runs import books
+from rpr.runs.alone import alone
 
-JOB_NAME = "job.json"
-_WRITTEN = (RECORD_NAME, JOB_NAME, "config.yaml", METRICS_NAME, "not_finite_*", "*.txt")
-_UNFINISHED = (*(f".{name}.*.tmp" for name in _WRITTEN), "vocabulary.model.*.tmp")
+if TYPE_CHECKING:  # numpy and torch, which a command that refuses its settings does not wait for
+    from rpr.data.cache import PreparedData
+
 FAULT_EXIT, SIGNALLED = 2, 128  # exit codes: our own errors; above it, signals
 
 
@@ -61,7 +57,6 @@ def run(
         BusyError: another process works on the run.
         RprError: what else is wrong with the input, or went wrong.
     """
-    from rpr.data.cache import cache_key
     from rpr.runs import locks, runtime
     from rpr.training import launch
 
@@ -76,48 +71,32 @@ def run(
         return run_dir
     if hardware.num_nodes > 1 and launch.slurm_place(hardware)[0] > 0:  # the first node keeps the books
         _prepare(config)
-        _worker(run_dir / JOB_NAME, hardware)
+        _worker(run_dir / books.JOB_NAME, hardware)
         return run_dir
-    if config.data.path is not None:  # a corpus that is not there leaves no run behind
-        cache_key(config.data)
-    _make(run_dir)
+    made = books.make(run_dir)
     with locks.hold(run_dir) as lock:
         if _done(run_dir, config):  # by the process that held it before
             return run_dir
-        job = _begin(config, command, run_dir)
         before = launch.stop_on_sigterm()
         try:
-            _prepare(config)
-            if own_process:
-                output = launch.Output(run_dir / LOG_NAME, shown=not quiet)
-                _worker(job, hardware, keep_open=(lock.descriptor, *keep_open), output=output, gpus=gpus)
-            elif hardware.num_ranks > 1:
-                _worker(job, hardware, keep_open=(lock.descriptor,))
-            else:
-                work(config, run_dir)
-        except BaseException as error:
-            _mark_failed(run_dir, error)
-            raise
+            with books.as_it_was(run_dir, made):
+                job = books.begin(config, command, run_dir, _prepare(config))
+            try:
+                if own_process:
+                    output = launch.Output(run_dir / LOG_NAME, shown=not quiet)
+                    _worker(job, hardware, keep_open=(lock.descriptor, *keep_open), output=output, gpus=gpus)
+                elif hardware.num_ranks > 1:
+                    _worker(job, hardware, keep_open=(lock.descriptor,))
+                else:
+                    work(config, run_dir)
+            except BaseException as error:
+                books.mark_failed(run_dir, error)
+                raise
         finally:
             if before is not None:
                 signal.signal(signal.SIGTERM, before)
     _tell(run_dir, brief=quiet)
     return run_dir
-
-
-def _make(run_dir: Path) -> None:
-    from rpr.runs.locks import LOCK_NAME
-
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        with (run_dir / LOCK_NAME).open("ab"):
-            pass
-    except OSError as error:
-        raise _unwritable(run_dir, error) from None
-
-
-def _unwritable(run_dir: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"runs_dir: {run_dir} cannot be written ({error.strerror}); choose another runs_dir=...")
 
 
 def resume(run_dir: Path) -> Path:
@@ -200,7 +179,6 @@ def work(config: TrainConfig, run_dir: Path) -> None:
                     "device": runtime.device_name(config.hardware),
                     "steps": steps,
                     "parameters": parameters,
-                    "data": _data_record(config, data),
                     "training": Training(
                         excludes=fit.EXCLUDES,
                         matmul_precision=config.hardware.matmul_precision,
@@ -222,12 +200,15 @@ def work(config: TrainConfig, run_dir: Path) -> None:
 
 def _done(run_dir: Path, config: TrainConfig) -> bool:
     """Whether this very run is finished; then it only joins the sweep that asks for it."""
+    from rpr.runs.ledger import refuse_another_corpus
+
     path = run_dir / RECORD_NAME
     if not path.exists():
         return False
     record = read_record(path)
     if record.status != "finished":
         return False
+    refuse_another_corpus(config, run_dir, record)
     if config.sweep is not None and config.sweep not in record.sweeps:
         with alone(run_dir, f".{RECORD_NAME}.*.tmp"):
             write_record(path, record.model_copy(update={"sweeps": (*record.sweeps, config.sweep)}))
@@ -236,69 +217,11 @@ def _done(run_dir: Path, config: TrainConfig) -> bool:
     return True
 
 
-def _begin(config: TrainConfig, command: str, run_dir: Path) -> Path:
-    """The run's folder with its record, status running, and its configuration; what a kill left half written goes."""
-    try:
-        remove(run_dir, *_UNFINISHED)
-        path = run_dir / RECORD_NAME
-        earlier = read_record(path) if path.exists() else None
-        sweeps = earlier.sweeps if earlier else ()
-        if config.sweep is not None and config.sweep not in sweeps:
-            sweeps = (*sweeps, config.sweep)
-        record = Record(
-            name=config.label,
-            run_id=config.run_id,
-            status="running",
-            error=None,
-            sweeps=sweeps,
-            command=command,
-            config=config.model_dump(mode="json"),
-            git=provenance.git_state(),
-            versions=provenance.versions(),
-            device=config.hardware.name,
-            hardware=config.hardware.name,
-            seed=config.seed,
-            started=earlier.started if earlier else provenance.now(),
-            finished=None,
-            steps=None,
-            parameters=None,
-            data=None,
-            training=None,
-            wandb=None,
-        )
-        write_record(path, record)
-        job = run_dir / JOB_NAME
-        replace_file(job, json.dumps(config.model_dump(mode="json"), indent=2))
-        replace_file(run_dir / "config.yaml", _as_yaml(config))
-    except OSError as error:
-        raise _unwritable(run_dir, error) from None
-    return job
-
-
-def _as_yaml(config: TrainConfig) -> str:
-    import yaml
-
-    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    return text
-
-
-def _prepare(config: TrainConfig) -> Any:
+def _prepare(config: TrainConfig) -> PreparedData:
     from rpr.commands.prepare import progress
     from rpr.data.cache import prepare
 
     return prepare(config.data, progress(config.data.name))
-
-
-def _data_record(config: TrainConfig, data: Any) -> DataRecord:
-    return DataRecord(
-        name=data.meta.name,
-        synthetic=data.meta.synthetic,
-        train_pairs=len(data.split("train")),
-        dropped_pairs=sum(sum(lost.values()) for lost in data.meta.dropped.values()),
-        vocabulary_size=len(data.vocabulary),
-        key=data.meta.key,
-        notes=data.meta.notes,
-    )
 
 
 def _as_rank(config: TrainConfig, command: str, run_dir: Path) -> None:
@@ -309,10 +232,10 @@ def _as_rank(config: TrainConfig, command: str, run_dir: Path) -> None:
         return
     first = runtime.is_first_rank()
     if first:
-        _make(run_dir)
+        books.make(run_dir)
     with locks.hold(run_dir) if first else contextlib.nullcontext():
         if first:
-            _begin(config, command, run_dir)
+            books.begin(config, command, run_dir, _prepare(config))
         try:
             work(config, run_dir)
         except BaseException as error:
@@ -328,27 +251,9 @@ def _after_a_failure(run_dir: Path, error: BaseException) -> None:
     from rpr.training import launch
 
     if runtime.is_first_rank():
-        _mark_failed(run_dir, error)
+        books.mark_failed(run_dir, error)
     elif isinstance(error, Exception):
         time.sleep(launch.GRACE_SECONDS)
-
-
-def _mark_failed(run_dir: Path, error: BaseException) -> None:
-    """The error in the record; what the process that failed wrote itself is not replaced by its parent's echo. On a
-    disk that is full the record stays as it is, of a run that was cut, and the error itself is told.
-    """
-    path = run_dir / RECORD_NAME
-    record = read_record(path)
-    if record.status == "failed" and isinstance(error, RunError):
-        return
-    if isinstance(error, RprError):
-        reason = str(error)
-    elif isinstance(error, (KeyboardInterrupt, SystemExit)):
-        reason = f"{INTERRUPTED}; the same command goes on from the last checkpoint"
-    else:
-        reason = f"{type(error).__name__}: {error}"
-    with contextlib.suppress(OSError):
-        write_record(path, record.model_copy(update={"status": "failed", "error": " ".join(reason.split())}))
 
 
 def _tell(run_dir: Path, *, brief: bool = False) -> None:

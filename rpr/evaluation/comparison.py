@@ -211,9 +211,9 @@ def _family(
         holm([one.p_randomisation for one in tests]),
         strict=True,
     )
-    scores: dict[str, list[float]] = {}
+    scores: dict[str, dict[int, float]] = {}  # a repeat of a run is no other training
     for run in runs:
-        scores.setdefault(run.variant, []).append(found[run.name].score)
+        scores.setdefault(run.variant, {}).setdefault(run.config.seed, found[run.name].score)
     recorded = runs[0].record.score(split)
     return Family(
         split=split,
@@ -224,7 +224,7 @@ def _family(
         systems=tuple(
             System(run, found[run.name].score, interval(found[run.name].counts, samples, seed)) for run in runs
         ),
-        variants={variant: spread(values) for variant, values in scores.items()},
+        variants={variant: spread([*by_seed.values()]) for variant, by_seed in scores.items()},
         comparisons=tuple(Comparison(base, other, test, p, q) for (base, other), test, p, q in corrected),
     )
 
@@ -236,7 +236,7 @@ def _common(runs: Sequence[Run]) -> list[str]:
         without = next((run for run in runs if not any(_files(run, split) for split in splits)), runs[0])
         raise DataError(
             f"{without.folder}: holds no translations of {' or '.join(splits) or 'any split'} that every run has; "
-            "they are written where a run is scored: train it again, or leave it out"
+            "they are written where a run is scored: leave it out, or move its folder away and train it anew"
         )
     return common
 
@@ -255,14 +255,15 @@ def _texts(runs: Iterable[Run], split: str) -> dict[str, tuple[list[str], list[s
         if files is None:
             raise DataError(
                 f"{run.folder}: holds no {split}.hypotheses.txt with its sources and references; "
-                "they are written where a run is scored: train it again, leave it out, or choose other splits=[...]"
+                "they are written where a run is scored: leave it out, choose other splits=[...], or move its folder "
+                "away and train it anew"
             )
         # Split at newlines alone: splitlines() would also cut at the odd separators that real sentences contain.
         sources, references, hypotheses = (_text(file).removesuffix("\n").split("\n") for file in files)
         if len(hypotheses) != len(references):
             raise DataError(
                 f"{run.folder}: {len(hypotheses)} hypotheses for {len(references)} references of {split}; "
-                "the files were changed: train it again, or leave it out"
+                "the files were changed: leave it out, or move its folder away and train it anew"
             )
         first = first or run
         texts[run.name] = (sources, references, hypotheses)

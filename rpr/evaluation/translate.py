@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import EOS, Vocabulary
 from rpr.evaluation.decoding import Engine, Progress, Search
+
+# A model that spells unseen characters in bytes can spell these; a translation is one line.
+_NOT_IN_A_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+
+
+def as_a_line(vocabulary: Vocabulary, pieces: Iterable[int]) -> str:
+    """The text of a translation."""
+    return _NOT_IN_A_LINE.sub(" ", vocabulary.decode(pieces))
 
 
 def translate_split(
@@ -27,7 +36,7 @@ def translate_split(
     """
     total = len(split) if limit is None else min(limit, len(split))
     found = engine.search([_pieces(split, index) for index in range(total)], search, progress=progress)
-    return [vocabulary.decode(hypotheses[0].pieces) for hypotheses in found]
+    return [as_a_line(vocabulary, hypotheses[0].pieces) for hypotheses in found]
 
 
 def _pieces(split: TokenSplit | Sequence[Sequence[int]], index: int) -> list[int]:

@@ -24,14 +24,13 @@ from rpr.errors import ConfigError, DataError, RunError, did_you_mean
 from rpr.evaluation.decoding import Engine, Progress, Search
 from rpr.evaluation.long_lines import parts_of
 from rpr.evaluation.opening import changed, opened
+from rpr.evaluation.translate import as_a_line
 from rpr.model.beam_search import Hypothesis
 from rpr.paths import data_dir
 from rpr.runs import runtime
 from rpr.sections import validated
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
-# A model that spells unseen characters in bytes can spell these; a translation is one line.
-_NOT_IN_A_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 @dataclass(frozen=True)
@@ -230,7 +229,7 @@ class Translator:
             raise RunError("the model's probabilities are not finite, so there is no translation; use a sound run")
         return [
             Translation(
-                _NOT_IN_A_LINE.sub(" ", self.vocabulary.decode(hypothesis.pieces)),
+                as_a_line(self.vocabulary, hypothesis.pieces),
                 hypothesis.score,
                 hypothesis.log_probability,
                 hypothesis.finished,

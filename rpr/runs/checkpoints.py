@@ -112,7 +112,7 @@ def averaged_weights(run_dir: Path, last: int, ema_decay: float | None = None) -
     """
     found = checkpoints(run_dir / "checkpoints")[-last:]
     if not found:
-        raise DataError(f"{run_dir}: no checkpoints; train the run first")
+        raise DataError(f"{run_dir}: no checkpoints; train the run, if it is finished anew with this folder moved away")
     steps = [step for step, _ in found]
     if ema_decay is not None:
         return moving_average(found[-1][1]), f"moving average (decay {ema_decay:g}) at step {steps[-1]}"

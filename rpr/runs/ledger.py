@@ -42,10 +42,6 @@ class Job:
     config: TrainConfig
     run_dir: Path
 
-    @property
-    def label(self) -> str:
-        return self.config.label
-
 
 class Standing(NamedTuple):
     """How far a job has come. `record` is None for a new one, `holder` is there for a running one."""
@@ -65,12 +61,42 @@ def jobs_of(made: Iterable[tuple[Sequence[str], TrainConfig]]) -> list[Job]:
 
 
 def _where_they_lie(jobs: list[Job]) -> list[Job]:
-    """Jobs whose finished run has another folder, since the same corpus was read from another path, pointed there."""
-    lacking = {_result_key(job.config): job for job in jobs if job.config.data.path and not job.run_dir.exists()}
-    if not lacking:
-        return jobs
+    """Jobs whose finished run has another folder, since it was given another name, or has read the same corpus from
+    another path, pointed there.
+    """
+    lacking = [job for job in jobs if not job.run_dir.exists()]
+    moved = _under_another_name(lacking)
+    moved |= _from_another_path([job for job in lacking if job.config.data.path and job.run_dir not in moved])
+    return [Job(job.overrides, job.config, moved.get(job.run_dir, job.run_dir)) for job in jobs]
+
+
+def _under_another_name(jobs: Iterable[Job]) -> dict[Path, Path]:
+    """A folder ends with its run's id: only records that may be the ones are read."""
+    lacking: dict[Path, dict[str, Job]] = {}
+    for job in jobs:
+        lacking.setdefault(job.run_dir.parent, {})[job.config.run_id] = job
     moved: dict[Path, Path] = {}
-    for root in {Path(job.config.runs_dir) for job in lacking.values()}:
+    for root, wanted in lacking.items():
+        for folder in sorted(root.iterdir()) if root.is_dir() else []:
+            run_id = folder.name.rpartition("-")[2]
+            if run_id in wanted and _is_finished(folder / RECORD_NAME, run_id):
+                moved.setdefault(wanted[run_id].run_dir, folder)
+    return moved
+
+
+def _is_finished(path: Path, run_id: str) -> bool:
+    try:
+        record = read_record(path)
+    except RecordError:  # of another name: no reason to stop
+        return False
+    return record.status == "finished" and record.run_id == run_id
+
+
+def _from_another_path(jobs: Iterable[Job]) -> dict[Path, Path]:
+    """Only a record says what was read: all of them are looked at."""
+    lacking = {_result_key(job.config): job for job in jobs}
+    moved: dict[Path, Path] = {}
+    for root in {job.run_dir.parent for job in lacking.values()}:
         for path, record in find_records(root).records if root.is_dir() else []:
             if record.status != "finished" or record.data is None or path.name != RECORD_NAME:
                 continue
@@ -80,7 +106,7 @@ def _where_they_lie(jobs: list[Job]) -> list[Job]:
                     moved[job.run_dir] = path.parent.absolute()
             except RprError:  # a record of other times, or a corpus that is not there: the run will say so
                 continue
-    return [Job(job.overrides, job.config, moved.get(job.run_dir, job.run_dir)) for job in jobs]
+    return moved
 
 
 def _result_key(config: TrainConfig) -> str:
@@ -109,13 +135,13 @@ def standing(run_dir: Path) -> Standing:
     return Standing("failed" if record.status == "failed" and not record.cut else "cut", record, None)
 
 
-def refuse_another_corpus(job: Job, record: Record) -> None:
-    """A finished run stands for its job only while the files at data.path are those that it was trained on.
+def refuse_another_corpus(config: TrainConfig, run_dir: Path, record: Record) -> None:
+    """A finished run stands for what is asked only while the files at data.path are those that it was trained on.
 
     Raises:
         ConfigError: they have changed.
     """
-    data = job.config.data
+    data = config.data
     if data.path is None or record.data is None or not Path(data.path).exists():
         return
     try:
@@ -124,7 +150,7 @@ def refuse_another_corpus(job: Job, record: Record) -> None:
         return
     if not same:
         raise ConfigError(
-            f"data.path: {data.path} is not what it was when {job.run_dir.name} was trained on it (key "
+            f"data.path: {data.path} is not what it was when {run_dir.name} was trained on it (key "
             f"{record.data.key[:12]}); move that run's folder away, or give the new corpus a data.name= of its own"
         )
 

@@ -23,6 +23,8 @@ def record_of(run_dir: Path) -> Record:
     Raises:
         RecordError: the folder holds no readable record.
     """
+    if run_dir.name == RECORD_NAME and run_dir.is_file():
+        raise RecordError(f"run: {run_dir} is the record itself; give the folder that it lies in, run={run_dir.parent}")
     if not (run_dir / RECORD_NAME).exists():
         raise RecordError(f"run: {run_dir} holds no {RECORD_NAME}; give the folder of a run, e.g. run=runs/NAME-HASH")
     return read_record(run_dir / RECORD_NAME)
@@ -45,6 +47,23 @@ def vocabulary_of(run_dir: Path, config: TrainConfig) -> Vocabulary:
     """The run's own copy; for a run of before there was one, that of its token cache, which is prepared if absent."""
     path = run_dir / VOCABULARY_NAME
     return Vocabulary.load(path) if path.exists() else prepare(config.data).vocabulary
+
+
+def refuse_another_vocabulary(run_dir: Path, data: PreparedData) -> None:
+    """The same numbers would be other pieces, and every translation wrong without a word.
+
+    Raises:
+        DataError: the run's vocabulary is not the one that its corpus gives today.
+    """
+    recorded = record_of(run_dir).data
+    path = run_dir / VOCABULARY_NAME
+    if recorded is not None and recorded.key == data.meta.key:
+        return
+    if path.exists() and Vocabulary.load(path).digest != data.vocabulary.digest:
+        raise DataError(
+            f"data: {data.meta.name} is not the corpus that {run_dir.name} was trained on (it has another vocabulary); "
+            "bring the old one back, or move that run's folder away and train it anew"
+        )
 
 
 def model_of(config: TrainConfig, run_dir: Path, average: int | None, vocabulary_size: int) -> tuple[Transformer, str]:
@@ -77,9 +96,10 @@ def load(config: TrainConfig, run_dir: Path, average: int | None) -> tuple[Prepa
     """The run's data, and its model as `model_of` gives it.
 
     Raises:
-        DataError: as `model_of`.
+        DataError: as `model_of`; the corpus is not the one whose pieces the model knows.
     """
     runtime.check_devices(config.hardware)
     runtime.set_up(config.hardware)
     data = prepare(config.data)
+    refuse_another_vocabulary(run_dir, data)
     return data, *model_of(config, run_dir, average, len(data.vocabulary))

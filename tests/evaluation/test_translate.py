@@ -57,6 +57,14 @@ def test_equals_each_sentence_alone_in_the_order_given(
     assert len(set(together)) > 4
 
 
+def test_a_translation_is_one_line(
+    model: Transformer, vocabulary: Vocabulary, rows: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that spells in bytes can spell the end of a line, and a file of hypotheses would have one more."""
+    monkeypatch.setattr(Vocabulary, "decode", lambda self, pieces: "the\ncat\r\x85sat\u2028on")
+    assert set(translated(model, rows, vocabulary)) == {"the cat sat on"}
+
+
 def test_a_token_split_and_its_pieces_give_the_same(
     model: Transformer, vocabulary: Vocabulary, rows: list[list[int]], tmp_path: Path
 ) -> None:

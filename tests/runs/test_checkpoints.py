@@ -49,7 +49,7 @@ def test_the_last_n_of_a_run(tmp_path: Path) -> None:
     assert weights["a"].tolist() == [56.0] and words == "average of 2 (steps 12 to 100)"
     weights, words = averaged_weights(tmp_path, 20)  # fewer than asked for: said in the words
     assert weights["a"].tolist() == [40.0] and words == "average of 3 (steps 8 to 100)"
-    with pytest.raises(DataError, match="no checkpoints; train the run first"):
+    with pytest.raises(DataError, match="no checkpoints; train the run"):
         averaged_weights(tmp_path / "other", 1)
 
 

@@ -120,14 +120,14 @@ def test_a_corpus_that_has_changed_under_a_finished_run(corpora: Callable[[str],
     config = corpora("here")
     run_dir = written(config, status="finished", data=data_of(config))
     job, record = Job((), config, run_dir), read_record(run_dir / "record.json")
-    ledger.refuse_another_corpus(job, record)
+    ledger.refuse_another_corpus(job.config, job.run_dir, record)
     (tmp_path / "here" / "train.en").write_text("other\nwords\n")
     with pytest.raises(
         ConfigError, match=r"data.path: .*here is not what it was when .* was trained on it .*move that"
     ):
-        ledger.refuse_another_corpus(job, record)
+        ledger.refuse_another_corpus(job.config, job.run_dir, record)
     shutil.rmtree(tmp_path / "here")  # the corpus is gone, the run stands
-    ledger.refuse_another_corpus(job, record)
+    ledger.refuse_another_corpus(job.config, job.run_dir, record)
 
 
 def test_a_finished_run_joins_a_sweep_once(tiny_config: Config) -> None:

@@ -598,6 +598,21 @@ WORDS: list[tuple[str, list[str], str]] = [
         "evaluation.test_splits: [test,test] names a split twice; name each once",
     ),
     (
+        "value: evaluate_splits=[test,long,test]",
+        ["evaluate", "run=runs/one", "splits=[test,long,test]"],
+        "splits: [test,long,test] names a split twice; name each once",
+    ),
+    (
+        "value: bench_seed=99999999999",
+        ["bench", "seed=99999999999"],
+        "seed: 99999999999 is refused; input should be less",
+    ),
+    (
+        "value: evaluate_run=runs/one/record.json",
+        ["evaluate", "run=runs/one/record.json"],
+        "runs/one/record.json is the record itself; give the folder that it lies in, run=",
+    ),
+    (
         "value: train_evaluation.test_splits=[test,../x]",
         ["train", "evaluation.test_splits=[test,../x]"],
         "evaluation.test_splits.1: '../x' is refused; input should be 'test', 'long' or",
@@ -671,6 +686,11 @@ WORDS: list[tuple[str, list[str], str]] = [
         "together: train_optim.units_per_step=3_hardware=2xcpu",
         ["train", "optim.units_per_step=3", "hardware=2xcpu"],
         "hardware: 2 devices cannot share optim.units_per_step = 3 units equally",
+    ),
+    (
+        "together: train_model=base_model.num_heads=1_hardware=1xgpu_hardware.attention=triton",
+        ["train", "model=base", "model.num_heads=1", "hardware=1xgpu", "hardware.attention=triton"],
+        "hardware.attention: triton has tiles for heads of width 256 at most, and model.d_model / model.num_heads",
     ),
     (
         "together: train_hardware.attention=triton",

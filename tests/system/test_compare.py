@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,14 @@ def test_refusals_are_one_line(shelf: Shelf, compare: Any) -> None:
     (other / "test.hypotheses.txt").unlink()
     assert f"{other}: holds no translations of test" in compare(first, other, code=2)
     assert "holds no long.hypotheses.txt" in compare(first, other, "splits=[long]", code=2)
+
+
+def test_a_repeat_is_no_other_seed(shelf: Shelf, compare: Any) -> None:
+    first = shelf.put("absolute", 0.3)
+    repeat = first.with_name(f"{first.name}-rerun1")
+    shutil.copytree(first, repeat)
+    told = compare(first, repeat)
+    assert "over 2 seeds" not in told and "One training each" in told
 
 
 def test_runs_of_one_name_are_told_apart(shelf: Shelf, compare: Any) -> None:

@@ -231,6 +231,6 @@ def test_the_precision_of_products_is_said_with_a_score(run_dir: Path, capsys: p
     scores = json.loads(capsys.readouterr().out)["scores"]
     assert {score["precision"] for score in scores} == {"32, medium products"}
     assert [path.parent.name for path in run_dir.glob("evaluations/*/scores.json")] == [
-        "average3-beam1-alpha0.6-32-medium-products"
+        "average3-beam1-alpha0.6-32-medium-products-test"
     ]
     torch.set_float32_matmul_precision(before)

@@ -1,0 +1,164 @@
+"""The books of a run: its folder and record from the moment it begins, and what they say when it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rpr.config import TrainConfig
+from rpr.errors import ConfigError, DataError, RprError, RunError
+from rpr.results import provenance
+from rpr.results.record import (
+    INTERRUPTED,
+    METRICS_NAME,
+    RECORD_NAME,
+    Data,
+    Record,
+    read_record,
+    replace_file,
+    write_record,
+)
+from rpr.runs.alone import remove
+from rpr.runs.locks import LOCK_NAME
+
+if TYPE_CHECKING:  # numpy and torch, which a command that refuses its settings does not wait for
+    from rpr.data.cache import PreparedData
+
+JOB_NAME = "job.json"
+_WRITTEN = (RECORD_NAME, JOB_NAME, "config.yaml", METRICS_NAME, "not_finite_*", "*.txt")
+_UNFINISHED = (*(f".{name}.*.tmp" for name in _WRITTEN), "vocabulary.model.*.tmp")
+
+
+def make(run_dir: Path) -> list[Path]:
+    """The run's folder with its lock's file; which folders were not there before, the innermost first."""
+    made = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        with (run_dir / LOCK_NAME).open("ab"):
+            pass
+    except OSError as error:
+        raise _unwritable(run_dir, error) from None
+    return made
+
+
+@contextlib.contextmanager
+def as_it_was(run_dir: Path, made: Sequence[Path]) -> Iterator[None]:
+    """A corpus at fault, or a stop while it is prepared, leaves no run behind, and an earlier record as it was."""
+    try:
+        yield
+    except BaseException:
+        if not (run_dir / RECORD_NAME).exists():
+            with contextlib.suppress(OSError):  # something else lies there
+                (run_dir / LOCK_NAME).unlink()
+                for path in dict.fromkeys((run_dir, *made)):
+                    path.rmdir()
+        raise
+
+
+def _unwritable(run_dir: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"runs_dir: {run_dir} cannot be written ({error.strerror}); choose another runs_dir=...")
+
+
+def begin(config: TrainConfig, command: str, run_dir: Path, data: PreparedData) -> Path:
+    """The run's folder with its record, status running, and its configuration; what a kill left half written goes.
+
+    Raises:
+        DataError: it was begun on another corpus, or the corpus has none of the splits that are to be scored.
+        ConfigError: the folder cannot be written.
+    """
+    path = run_dir / RECORD_NAME
+    earlier = read_record(path) if path.exists() else None
+    _refuse_to_go_on_with_another_corpus(run_dir, earlier, data)
+    asked = config.evaluation.test_splits
+    if asked and not set(asked) & set(data.splits):
+        raise DataError(
+            f"evaluation.test_splits: {data.meta.name} has no {' or '.join(asked)}, and nothing would be scored; "
+            "choose of what it has, or [] to score nothing"
+        )
+    try:
+        remove(run_dir, *_UNFINISHED)
+        sweeps = earlier.sweeps if earlier else ()
+        if config.sweep is not None and config.sweep not in sweeps:
+            sweeps = (*sweeps, config.sweep)
+        record = Record(
+            name=config.label,
+            run_id=config.run_id,
+            status="running",
+            error=None,
+            sweeps=sweeps,
+            command=command,
+            config=config.model_dump(mode="json"),
+            git=provenance.git_state(),
+            versions=provenance.versions(),
+            device=config.hardware.name,
+            hardware=config.hardware.name,
+            seed=config.seed,
+            started=earlier.started if earlier else provenance.now(),
+            finished=None,
+            steps=None,
+            parameters=None,
+            data=_data_record(data),
+            training=None,
+            wandb=None,
+        )
+        write_record(path, record)
+        job = run_dir / JOB_NAME
+        replace_file(job, json.dumps(config.model_dump(mode="json"), indent=2))
+        replace_file(run_dir / "config.yaml", _as_yaml(config))
+    except OSError as error:
+        raise _unwritable(run_dir, error) from None
+    return job
+
+
+def _as_yaml(config: TrainConfig) -> str:
+    import yaml
+
+    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return text
+
+
+def _refuse_to_go_on_with_another_corpus(run_dir: Path, earlier: Record | None, data: PreparedData) -> None:
+    from rpr.runs import loading
+    from rpr.runs.checkpoints import checkpoints
+
+    if not checkpoints(run_dir / "checkpoints"):
+        return
+    loading.refuse_another_vocabulary(run_dir, data)
+    if earlier is not None and earlier.data is not None and earlier.data.key != data.meta.key:
+        raise DataError(
+            f"data: {data.meta.name} is not what it was when {run_dir.name} was begun (key {earlier.data.key[:12]}, "
+            f"now {data.meta.key[:12]}); bring the old corpus back, or move that run's folder away and train it anew"
+        )
+
+
+def _data_record(data: PreparedData) -> Data:
+    return Data(
+        name=data.meta.name,
+        synthetic=data.meta.synthetic,
+        train_pairs=len(data.split("train")),
+        dropped_pairs=sum(sum(lost.values()) for lost in data.meta.dropped.values()),
+        vocabulary_size=len(data.vocabulary),
+        key=data.meta.key,
+        notes=data.meta.notes,
+    )
+
+
+def mark_failed(run_dir: Path, error: BaseException) -> None:
+    """The error in the record; what the process that failed wrote itself is not replaced by its parent's echo. On a
+    disk that is full the record stays as it is, of a run that was cut, and the error itself is told.
+    """
+    path = run_dir / RECORD_NAME
+    record = read_record(path)
+    if record.status == "failed" and isinstance(error, RunError):
+        return
+    if isinstance(error, RprError):
+        reason = str(error)
+    elif isinstance(error, (KeyboardInterrupt, SystemExit)):
+        reason = f"{INTERRUPTED}; the same command goes on from the last checkpoint"
+    else:
+        reason = f"{type(error).__name__}: {error}"
+    with contextlib.suppress(OSError):
+        write_record(path, record.model_copy(update={"status": "failed", "error": " ".join(reason.split())}))
