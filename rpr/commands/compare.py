@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,15 @@ from rpr.evaluation.significance import LEVEL
 from rpr.results.record import RECORD_NAME, find_records
 from rpr.results.rows import METRIC_NAMES
 from rpr.results.text import DASH, aligned
+from rpr.results.visible import visible
 
 
 def run(config: CompareConfig) -> None:
     """Prints, for each split and metric, scores, differences and tests; writes nothing."""
     if config.sweep is None:
-        groups = [pairs_of_runs(named([read_run(Path(folder)) for folder in config.runs]))]
+        groups = [pairs_of_runs(_named([read_run(Path(folder)) for folder in config.runs]))]
     else:
-        groups = pairs_of_sweep(named(_of_sweep(config.sweep, Path(config.runs_dir))), config.sweep)
+        groups = pairs_of_sweep(_named(_of_sweep(config.sweep, Path(config.runs_dir))), config.sweep)
     found = []
     for pairs in groups:
         found.append(
@@ -50,6 +51,11 @@ def run(config: CompareConfig) -> None:
         return
     print("\n\n".join("\n".join(_lines(family)) for families in found for family in families))
     print("\n" + "\n".join(notes))
+
+
+def _named(runs: Sequence[Run]) -> list[Run]:
+    """Some names are those of folders."""
+    return [replace(run, name=visible(run.name)) for run in named(runs)]
 
 
 def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
@@ -150,7 +156,7 @@ def _document(family: Family) -> dict[str, Any]:
         "scores": [
             {
                 "run": system.run.name,
-                "folder": str(system.run.folder),
+                "folder": visible(str(system.run.folder)),
                 "variant": system.run.variant,
                 "seed": system.run.config.seed,
                 "score": system.score,

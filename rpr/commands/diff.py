@@ -16,6 +16,7 @@ from rpr.results.difference import ABSENT, Change, Curve, Difference, Measured, 
 from rpr.results.record import METRICS_NAME, RECORD_NAME, Record, read_metrics, read_record
 from rpr.results.scores import Interval
 from rpr.results.text import DASH, WIDTH, aligned, wrapped
+from rpr.results.visible import visible
 
 NAMES = ("A", "B")
 _TITLES = {"git": "checkout", "measuring": "how it was measured", "decoding": "how it was decoded"}
@@ -116,7 +117,7 @@ def document(found: Difference) -> dict[str, Any]:
 
 def _head(path: Path, record: Record) -> dict[str, Any]:
     return {
-        "record": str(path),
+        "record": visible(str(path)),
         "metrics": bool(metrics_beside(path)),
         **record.model_dump(mode="json", include={"name", "run_id", "seed", "status", "started", "finished"}),
     }
@@ -153,7 +154,7 @@ def _curve_document(curve: Curve) -> dict[str, Any]:
 
 def _legend(name: str, path: Path, record: Record) -> list[str]:
     ended = record.outcome or f"finished {record.finished}"
-    lines = [f"{name}  {path}", f"   {record.name}, {ended}"]
+    lines = [f"{name}  {visible(str(path))}", f"   {record.name}, {ended}"]
     return [shortened(line, WIDTH) for line in lines]
 
 

@@ -19,6 +19,7 @@ from rpr.errors import ConfigError, DataError, RecordError
 from rpr.results import provenance
 from rpr.results.difference import Difference, difference
 from rpr.results.record import RECORD_NAME, Git, Record, read_record
+from rpr.results.visible import visible
 from rpr.runs import runtime
 
 NAMES = ("record", "rerun")
@@ -42,7 +43,7 @@ def run(config: RerunConfig) -> None:
                 f"{path}: {record.outcome}; strict=true needs the record of a finished run, since machine, corpus and "
                 "scores are written at its end: leave strict out"
             )
-        print(f"rpr-cli: {path}: {record.outcome}; it has no results to compare with", file=sys.stderr)
+        print(f"rpr-cli: {visible(str(path))}: {record.outcome}; it has no results to compare with", file=sys.stderr)
     _tell_what_is_other(config, path, record, typed)
     run_dir = _folder(config, path, record, typed)
     run_dir = train.run(typed, command=_command(config), run_dir=run_dir)
@@ -52,7 +53,7 @@ def run(config: RerunConfig) -> None:
     found = difference(record, again, metrics_beside(path), metrics_beside(run_dir / RECORD_NAME))
     print("\n".join(["", *_outcome(found)]))
     if config.strict and not found.reproduced:
-        print(f"rpr-cli: {run_dir.name}: its results are not those of {path}", file=sys.stderr)
+        print(f"rpr-cli: {run_dir.name}: its results are not those of {visible(str(path))}", file=sys.stderr)
         raise SystemExit(1)
 
 

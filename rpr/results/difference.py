@@ -119,9 +119,10 @@ def difference(
 
     Settings that came after a record was written have in it the value of what was done before, as `of_a_record` has it.
     """
+    one, other = first.shown(), second.shown()
     parts = (
-        _part("settings", _settings(first), _settings(second)),
-        _part("run", _run(first), _run(second)),
+        _part("settings", _settings(one), _settings(other)),
+        _part("run", _run(one), _run(other)),
         _part("git", first.git.model_dump(), second.git.model_dump()),
         _part("versions", first.versions, second.versions),
         _part("data", _data(first), _data(second)),
@@ -288,7 +289,10 @@ def _of_metric(found: ByLength, metric: str) -> dict[str, tuple[int, LengthScore
 def _curves(first: Sequence[Any], second: Sequence[Any]) -> tuple[Curve, ...]:
     curves = []
     for name in LOSSES:
-        one, other = ([(row["step"], row[name]) for row in rows if name in row] for rows in (first, second))
+        one, other = (
+            [(row["step"], row[name]) for row in rows if isinstance(row.get(name), int | float)]
+            for rows in (first, second)
+        )
         if not one or not other:
             continue
         pairs = list(zip(one, other, strict=False))

@@ -11,6 +11,7 @@ from rpr.results import drawing
 from rpr.results.record import Record
 from rpr.results.rows import Row, Table
 from rpr.results.selection import few, left_out
+from rpr.results.visible import visible
 
 PICTURE_NAME = "positions.svg"
 MOST_PICTURES = 6  # each is a fifth of a megabyte
@@ -47,7 +48,7 @@ def learned(table: Table, file_of: Callable[[Record, str], Path], prefix: str, p
             number = len(pictures) + 1
             pictures.append((label, drawing.inlined(svg, f"{prefix}-{number}", f"what positions learned, {label}")))
         except RecordError as error:
-            problems.append(f"{path}: {error}; write it again with `rpr-cli report run=...`")
+            problems.append(visible(f"{path}: {error}; write it again with `rpr-cli report run=...`"))
     if not pictures:
         return None
     return Learned(tuple(pictures), left_out(len(shown), len(having), "variants with a picture are shown"))

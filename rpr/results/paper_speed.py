@@ -16,6 +16,7 @@ from rpr.results.paper_groups import Place, differs, finished_runs, left_out, le
 from rpr.results.paper_rows import Figure, PaperRow, PaperTable, figure
 from rpr.results.remarks import Difference
 from rpr.results.rows import SHARING, Cell, Row
+from rpr.results.visible import visible, visible_tree
 
 _TITLE = "Speed: steps/s with relative positions beside absolute ones"
 
@@ -180,13 +181,13 @@ def find_benches(root: Path) -> tuple[list[Bench], list[str]]:
         if any(part in _NOT_LOOKED_INTO or part.startswith(".") for part in path.relative_to(root).parts):
             continue
         try:
-            bench = _read(path.name, json.loads(path.read_text(encoding="utf-8")))
+            bench = _read(visible(path.name), json.loads(path.read_text(encoding="utf-8")))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            problems.append(f"{path}: not as rpr-cli bench writes it ({where}: {first['msg']}); measure again")
+            problems.append(visible(f"{path}: not as rpr-cli bench writes it ({where}: {first['msg']}); measure again"))
             continue
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             continue  # no JSON: find_records tells of those that were to be records
         benches += [bench] if bench is not None else []
     return benches, problems
@@ -194,11 +195,12 @@ def find_benches(root: Path) -> tuple[list[Bench], list[str]]:
 
 def _read(name: str, document: Any) -> Bench | None:
     if isinstance(document, dict) and {"device", "config", "step"} <= document.keys():
-        return _of_a_document(name, _Document.model_validate(document))
+        return _of_a_document(name, _Document.model_validate(visible_tree(document)))
     per_process = {"round", "label", "steps_per_s"}
     if isinstance(document, list) and all(isinstance(one, dict) and per_process <= one.keys() for one in document):
         return _of_rounds(
-            name, [_Round.model_validate(one) for one in document if str(one["label"]).startswith("ours")]
+            name,
+            [_Round.model_validate(visible_tree(one)) for one in document if str(one["label"]).startswith("ours")],
         )
     return None
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from rpr.errors import RecordError
 from rpr.results.scores import STRICT, ByLength, Score
+from rpr.results.visible import visible, visible_tree
 
 SCHEMA = 1
 RECORD_NAME = "record.json"
@@ -38,6 +39,7 @@ WHOLE_NUMBERS = ("position.clip_distance", "optim.max_steps")  # of them
 # What write_record puts first; it tells a truncated record in a flat folder from any other JSON file.
 _HEAD = re.compile(r'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"name"\s*:')
 _NOT_WALKED = {"wandb", "checkpoints", "__pycache__"}
+_REPEATED_FROM = {"command", "config"}
 
 
 class Section(BaseModel):
@@ -150,6 +152,12 @@ class Record(Section):
             value = value[part]
         return value
 
+    def shown(self) -> Record:
+        """For tables and terminals: with what it is repeated from, `command` and `config`, made visible as well."""
+        recorded = {"command": self.command, "config": self.config}
+        found = visible_tree(recorded)
+        return self if found == recorded else self.model_copy(update=found)
+
     @property
     def data_name(self) -> str:
         return str(self.setting("data.name"))
@@ -245,7 +253,8 @@ def write_record(path: Path, record: Record) -> None:
 
 
 def read_record(path: Path) -> Record:
-    """Read one record strictly.
+    """Read one record strictly. Its texts are as a terminal may show them (rpr.results.visible), but for those that it
+    is repeated from: a run that is gone on with must not become another one.
 
     Raises:
         RecordError: if it is absent, not JSON, of another schema, or has a wrong field.
@@ -257,18 +266,38 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise RecordError(
+        raise _refusal(
             f"{path}: no such record; a run writes it at its start: look for {RECORD_NAME} below runs/"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path}: cannot be read ({error}); restore it or repeat the run") from None
+        raise _refusal(f"{path}: cannot be read ({error}); restore it or repeat the run") from None
+
+
+def _refusal(text: str) -> RecordError:
+    """A path, and what stands in a damaged file, may be another person's as well."""
+    return RecordError(visible(text))
 
 
 def _parse(path: Path, text: str) -> Record:
     try:
-        return Record.model_validate_json(text, strict=True)
+        record = Record.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise RecordError(f"{path}: {_what_is_wrong(text, error)}") from None
+        raise _refusal(f"{path}: {_what_is_wrong(text, error)}") from None
+    return record if _plain(text) else _with_visible_texts(record)
+
+
+def _plain(text: str) -> bool:
+    """Whether JSON has surely nothing to be made visible: of ASCII it holds all controls but DEL behind a backslash."""
+    return text.isascii() and "\\" not in text and "\x7f" not in text
+
+
+def _with_visible_texts(record: Record) -> Record:
+    document = record.model_dump(by_alias=True, exclude=_REPEATED_FROM)
+    found = visible_tree(document)
+    if found == document:
+        return record
+    raw = {name: getattr(record, name) for name in _REPEATED_FROM}
+    return Record.model_validate_json(json.dumps({**found, **raw}), strict=True)
 
 
 def _what_is_wrong(text: str, error: ValidationError) -> str:
@@ -362,9 +391,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except (json.JSONDecodeError, RecursionError):
             if number == len(lines):
                 break
-            raise RecordError(f"{path}:{number}: not JSON; delete this line to read the others") from None
+            raise _refusal(f"{path}:{number}: not JSON; delete this line to read the others") from None
         if not isinstance(entry, dict) or type(entry.get("step")) is not int:
-            raise RecordError(
+            raise _refusal(
                 f'{path}:{number}: a line of metrics is an object with a whole "step"; delete it to read the others'
             )
         metrics.append(entry)

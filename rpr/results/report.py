@@ -62,8 +62,9 @@ def build_report(
     Raises:
         RecordError: if there is no record, or `out_dir` cannot be written.
     """
-    tables = position_tables(record for _, record in records)
-    paths = {id(record): path for path, record in records}
+    shown = [(path, record.shown()) for path, record in records]
+    tables = position_tables(record for _, record in shown)
+    paths = {id(record): path for path, record in shown}
 
     def file_of(record: Record, name: str) -> Path:
         return _beside(paths[id(record)], name)

@@ -20,6 +20,7 @@ from rpr.results.remarks import is_the_papers_corpus
 from rpr.results.rows import Table
 from rpr.results.tables import position_tables
 from rpr.results.text import escape_markdown
+from rpr.results.visible import visible
 
 _INTRODUCTION = (
     "Rendered from the run records under {root} by `rpr-cli report runs_dir=... results=...`; no figure here is typed. "
@@ -61,7 +62,7 @@ def _items(lines: Sequence[str]) -> str:
 
 
 def _link(path: Path, home: Path) -> str:
-    return Path(os.path.relpath(path, home)).as_posix()
+    return visible(Path(os.path.relpath(path, home)).as_posix())
 
 
 def _runs(tables: Sequence[Table], paths: dict[int, Path], home: Path) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rpr.results.rows import Cell
 from rpr.results.scores import Interval
+from rpr.results.visible import visible
 
 DASH = "–"  # an en dash: no one reads it as a minus or a zero
 WIDTH = 100
@@ -72,7 +73,7 @@ def escape_markdown(text: str) -> str:
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace("\\", "\\\\")
     for character in "|*`#":
         escaped = escaped.replace(character, "\\" + character)
-    return " ".join(escaped.split())
+    return visible(" ".join(escaped.split()))
 
 
 def escape_latex(text: str) -> str:

@@ -219,6 +219,8 @@ def test_the_step_at_which_losses_part(record):
     assert (curve.equal, curve.parting) == (0, ((25, 5.0), (10, 5.0)))
     [curve] = difference(record(), record(), rows(float("nan"), 1.0), rows(float("nan"), 2.0)).curves
     assert (curve.equal, curve.parting) == (1, ((50, 1.0), (50, 2.0)))
+    said = [{"step": 25, "train/loss": "low"}]
+    assert difference(record(), record(), said, rows(5.0)).curves == ()
 
 
 def test_training_and_validation_losses_are_followed_apart(record):

@@ -382,6 +382,7 @@ def test_peers_documents_have_a_ratio_for_each_round(tmp_path):
 def test_documents_that_hold_no_such_speed_are_passed_over_and_damaged_ones_told(tmp_path):
     (tmp_path / "record.json").write_text('{"schema": 1}')
     (tmp_path / "torn.json").write_text("{")
+    (tmp_path / "deep.json").write_text(100_000 * "[")
     (tmp_path / "other.json").write_text(json.dumps(bench() | {"config": bench()["config"] | {"variants": ["none"]}}))
     (tmp_path / "wandb").mkdir()
     (tmp_path / "wandb" / "step.json").write_text(json.dumps(bench()))

@@ -1,0 +1,287 @@
+"""Checked here: what a record, its folder's name or a damaged file says has no hold on the terminal where it is shown,
+nor on the order in which it is read. Records full of control characters go through the real commands in process; what
+is printed, warned of and written into a report has none, and every other text stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rpr import app
+from rpr.commands import rerun, train
+from rpr.composition import training
+from rpr.config import of_a_record
+from rpr.results.record import find_records, read_record, write_record
+from rpr.results.visible import visible, visible_tree
+
+TURNING = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+FAKE = "rpr-cli: fine"
+EVIL = "\x1b]0;mine\x07\r\t\x7f\x9b31m\x85\u2028\u202e\u2066\b\n" + FAKE
+# German, Chinese, Hebrew with its mark, a family and a flag, which are several characters that are not seen alone.
+GOOD = "Grüße çà 中文 עברית\u200f 👩\u200d👩\u200d👧 🏴\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f"
+
+
+def hidden(text: str) -> set[str]:
+    """By Unicode's own table, not by ours."""
+    return {
+        one for one in text if one != "\n" and (unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp") or one in TURNING)
+    }
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("", ""),
+        ("a b", "a b"),
+        (GOOD, GOOD),
+        ("\x1b[31m", r"\x1b[31m"),
+        ("a\nb\tc\r", r"a\nb\tc\r"),
+        ("\0\x7f\x80\x9f\xa0", "\\x00\\x7f\\x80\\x9f\xa0"),
+        ("\u2027\u2028\u2029\u202a\u202e\u202f", "\u2027\\u2028\\u2029\\u202a\\u202e\u202f"),
+        ("\u2065\u2066\u2069\u206a", "\u2065\\u2066\\u2069\u206a"),
+        ("\udcff", r"\udcff"),
+    ],
+)  # fmt: skip
+def test_visible(text: str, shown: str) -> None:
+    assert visible(text) == shown == visible(shown)
+    assert visible_tree({text: [text, {"a": (text, 1, None, True)}]}) == {shown: [shown, {"a": (shown, 1, None, True)}]}
+
+
+# --- the texts of a record
+
+
+def evil_document(position: str, *, settings: bool, **changes: Any) -> dict[str, Any]:
+    """A record whose texts are evil, where they may be any. `settings`: also with those that no run could have had."""
+    config = training([f"position={position}", "logger=none", "runs_dir=runs"])
+    values = config.model_dump(mode="json")
+    values["logger"]["project"] = position + EVIL
+    values["optim"]["name"] = GOOD + EVIL
+    if settings:
+        for section in ("data", "model", "hardware", "position"):
+            values[section]["name"] += "\x1b\x9b\u202e\n"  # not too long for a plot's file
+        values["data"]["path"] = values["data"]["test_name"] = GOOD + EVIL
+        values |= {f"{GOOD}{EVIL}": {EVIL: [EVIL, position]}}
+    interval = {"low": 1.0, "high": 2.0, "level": 0.95, "samples": 9, "seed": 1, "method": EVIL}
+    how = {"checkpoint": position + EVIL, "beam_size": 4, "length_penalty": 0.6, "precision": position + EVIL}
+    score = {"split": "test", "test_set": EVIL, "metric": "sacrebleu", "score": 1.5, "signature": EVIL}
+    score |= how | {"num_sentences": 60, "interval": interval}
+    bucket = {"shortest": 1, "longest": 9, "beyond_training": False, "num_sentences": 60}
+    bucket |= {"scores": [{"metric": "sacrebleu", "score": 1.5 + len(position), "interval": None}]}
+    by_length = {"unit": position + EVIL, "splits": ["test"], "test_sets": [EVIL], "longest_training_source": 9}
+    by_length |= {"signatures": {"sacrebleu": EVIL}, "buckets": [bucket], **how}
+    speeds = dict.fromkeys(("steps_per_second", "source_tokens_per_second", "target_tokens_per_second"), 2.0)
+    words = ("excludes", "peak_memory_kind", "matmul_precision", "precision", "parameters_note")
+    numbers = {"measured_steps": 9, "seconds": 2.0, "peak_memory_bytes": 9, "train_loss": 1.0, "validation_loss": 1.0}
+    data = {"name": EVIL, "synthetic": True, "train_pairs": 1, "dropped_pairs": 0, "vocabulary_size": 9}
+    said = position + GOOD + EVIL
+    return {
+        "schema": 1,
+        "name": said,
+        "run_id": said if settings else config.run_id,
+        "status": "finished",
+        "error": None,
+        "sweeps": ["mine", EVIL],
+        "command": f"rpr-cli train '{said}'",
+        "config": values,
+        "git": {"commit": said, "dirty": False},
+        "versions": {"torch": said, said: EVIL},
+        "device": said,
+        "hardware": "\x1b\x9b\u202e\n",
+        "seed": 1,
+        "started": said,
+        "finished": said,
+        "steps": 10,
+        "parameters": 1,
+        "data": {**data, "key": said, "notes": [said]},
+        "training": {**speeds, **numbers, **dict.fromkeys(words, said)},
+        "scores": [score],
+        "by_length": by_length,
+        "wandb": {"id": said, "mode": EVIL, "url": EVIL},
+        **changes,
+    }
+
+
+Put = Callable[..., Path]
+
+
+@pytest.fixture
+def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
+    """A run's folder below runs/, with an evil name where none is given."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(position: str, folder: str | None = None, *, settings: bool = False, **changes: Any) -> Path:
+        run_dir = Path("runs", EVIL, position + EVIL) if folder is None else Path("runs", folder)
+        run_dir.mkdir(parents=True)
+        document = evil_document(position, settings=settings, **changes)
+        # One of the two forms that JSON has for each of them; below a blank it has one.
+        (run_dir / "record.json").write_text(json.dumps(document, ensure_ascii=position == "relative"), "utf-8")
+        for kind in ("sources", "references", "hypotheses"):
+            lines = [f"{position if kind == 'hypotheses' else kind} {number} of 60 ." for number in range(60)]
+            (run_dir / f"test.{kind}.txt").write_text("\n".join(lines) + "\n", "utf-8")
+        (run_dir / "metrics.jsonl").write_text(json.dumps({"step": 1, "train/loss": 0.5 + len(position)}) + "\n")
+        return run_dir
+
+    return write
+
+
+Said = Callable[..., str]
+
+
+@pytest.fixture
+def said(capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder) -> Said:
+    """What a command prints and warns of, on both streams, after it is found to be harmless."""
+
+    def run(*words: object, code: int = 0) -> str:
+        capfd.readouterr()
+        warnings.simplefilter("always")
+        try:
+            ended = app.main([str(word) for word in words])
+        except SystemExit as stop:
+            ended = stop.code  # type: ignore[assignment]
+        out, err = capfd.readouterr()
+        assert ended == code, err
+        told = "\n".join([out, err, *(str(warning.message) for warning in recwarn.list)])
+        assert not hidden(told), told
+        assert not [line for line in told.split("\n") if line.startswith(FAKE)]
+        return out + err
+
+    return run
+
+
+SHOWN = r"\x1b]0;mine\x07\r\t\x7f\x9b31m\x85\u2028\u202e\u2066\x08\n"
+
+
+def test_diff(put: Put, said: Said) -> None:
+    one, other = put("absolute", settings=True), put("relative", settings=True)
+    assert r"A  runs/\x1b]0;mine\x07" in said("diff", one, other)
+    text = said("diff", one, other, "format=json")
+    found = json.loads(text)
+    assert found["a"]["name"] == f"absolute{GOOD}{SHOWN}{FAKE}" and found["b"]["record"].endswith("/record.json")
+    assert not hidden(json.dumps(found, ensure_ascii=False))
+    changes = {change["key"]: change for part in ("settings", "run") for change in found[part]["differ"]}
+    assert changes["logger.project"]["b"] == f"relative{SHOWN}{FAKE}"
+    assert changes[f"{GOOD}{SHOWN}{FAKE}.{SHOWN}{FAKE}"]["a"] == [SHOWN + FAKE, "absolute"]
+    assert changes["command"]["a"] == f"rpr-cli train 'absolute{GOOD}{SHOWN}{FAKE}'"
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_compare(put: Put, said: Said, form: str) -> None:
+    runs = [put("absolute", name="same"), put("relative", name="same")]  # so they are called as their folders
+    settings = ("samples=100", "trials=100", f"format={form}")
+    assert "relative\\" in said("compare", *runs, *settings)
+    put("none", "plain", status="failed", error="out of\n" + EVIL)
+    broken = put("learned", **{EVIL: 1})
+    text = said("compare", "sweep=mine", "runs_dir=runs", *settings)
+    assert f"left out: runs/{SHOWN}{FAKE}/learned{SHOWN}" in text and r"failed: out of \x1b]0;mine" in text
+    assert r"failed: out of \x1b]0;mine" in said("compare", runs[0], "runs/plain", code=2)
+    assert rf"{SHOWN}{FAKE}: Extra inputs are not permitted" in said("compare", runs[0], broken, code=2)
+
+
+@pytest.mark.parametrize("words", [("results=reports/RESULTS.md",), ("sweep=mine", "format=json")], ids=str)
+def test_report(put: Put, said: Said, words: tuple[str, ...]) -> None:
+    for position in ("absolute", "relative"):
+        run_dir = put(position, settings=True)
+        style = "<g style='@\x9b\u202e'/>"  # refused with these words
+        picture = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1">{style}</svg>'
+        (run_dir / "positions.svg").write_text(picture, "utf-8")
+        (run_dir / f"{EVIL}.md").write_text(f"# {EVIL}\n", "utf-8")
+    put("none", settings=True, status="failed", error=GOOD + EVIL)
+    put("learned", settings=True, **{EVIL: 1})
+    bench = {"device": EVIL, "step": [], "config": {"model": 3}}
+    Path("runs", f"{EVIL}.json").write_text(json.dumps(bench))
+    speed = {"variant": EVIL, "steps_per_second": 1.0, "relative_speed": 1.0, "min": 1.0, "max": 1.0}
+    config = {"model": {"name": GOOD + EVIL, "num_layers": 1, "d_model": 8}, "data": {"vocabulary_size": 9}}
+    config |= {"hardware": {"precision": EVIL, "matmul_precision": EVIL}, "variants": ["absolute", "relative"]}
+    config |= {"sentences": 1, "length": 1, "rounds": 1}
+    steps = [{**speed, "variant": variant} for variant in ("absolute", "relative")]
+    Path("runs", f"bench{EVIL}.json").write_text(json.dumps({"device": GOOD + EVIL, "config": config, "step": steps}))
+    text = said("report", *words, "runs_dir=runs", "out_dir=reports")
+    assert GOOD in text and r"\x1b]0;mine" in text
+    assert ("format=json" in words) or f"not in this report: runs/{SHOWN}{FAKE}/learned" in text
+    assert r"a style that could fetch something, @\x9b\u202e" in text.replace("\\\\", "\\")
+    written = [path for path in Path("reports").rglob("*") if path.is_file() and path.suffix != ".png"]
+    assert len(written) > 8
+    for path in written:
+        text = re.sub(r"<style>.*?</style>", "", path.read_text("utf-8"), flags=re.S)  # which is ours alone
+        assert not hidden(text), path
+
+
+def test_rerun(put: Put, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = put("absolute", "one", name="one"), put("none", "plain")
+    monkeypatch.setattr(train, "run", lambda config, *, command, run_dir: other)
+    text = said("rerun", one, "runs_dir=again")
+    assert rf"not as recorded: torch: absolute{GOOD}\x1b]0;mine" in text and "Not the same:" in text
+    cut = put("relative", name="one", status="failed", error="interrupted" + EVIL)
+    assert r"failed: interrupted\x1b]0;mine" in said("rerun", cut, "runs_dir=again")
+    assert r"strict=true, and not as recorded: " in said("rerun", one, "runs_dir=again", "strict=true", code=2)
+    assert "cannot name a folder" in said("rerun", put("learned", "two", name="one\x07"), "runs_dir=again", code=2)
+    monkeypatch.setattr(rerun, "_tell_what_is_other", lambda *given: None)
+    unlike = put("relative_keys", name="one")
+    assert f"are not those of runs/{SHOWN}{FAKE}/" in said("rerun", unlike, "runs_dir=again", "strict=true", code=1)
+
+
+def test_train_of_a_finished_run(put: Put, said: Said) -> None:
+    folder = training(["position=absolute", "logger=none", "runs_dir=runs"]).run_dir_name
+    text = said("train", f"run={put('absolute', folder)}")
+    assert f"finished already on absolute{GOOD}{SHOWN}" in text and text.startswith(f"absolute{GOOD}{SHOWN}")
+    assert f"(without absolute{GOOD}{SHOWN}{FAKE}) on absolute{GOOD}{SHOWN}" in text
+
+
+def test_the_end_of_a_sweep(put: Put, said: Said) -> None:
+    words = ["position=relative", "logger=none", "runs_dir=runs"]
+    Path("mine.yaml").write_text(json.dumps({"overrides": words[1:], "jobs": [words[0], "position=absolute"]}))
+    for position, status in (("absolute", "finished"), ("relative", "failed")):
+        folder = training([f"position={position}", *words[1:]]).run_dir_name
+        put(position, folder, status=status, error=GOOD + EVIL if status == "failed" else None)
+    assert f"{GOOD}\\x1b]0;mine" in said("sweep", "mine.yaml", code=1)
+    assert "1 finished, 1 failed" in said("sweep", "mine.yaml", "--dry-run")
+
+
+@pytest.mark.parametrize("one", ["\x7f", "\x9b", "\u202e", "\u2028"])
+def test_a_single_one_is_found_in_an_else_plain_record(put: Put, one: str) -> None:
+    path = put("relative", "plain") / "record.json"
+    plain = json.dumps(visible_tree(json.loads(path.read_text("utf-8"))), ensure_ascii=False)
+    document = json.loads(plain.encode("ascii", "ignore").decode().replace("\\", ""))
+    path.write_text(json.dumps({**document, "device": one}, ensure_ascii=False), "utf-8")
+    assert "\\" not in path.read_text("utf-8") and read_record(path).device == visible(one)
+
+
+# --- what stays as it is
+
+
+def test_what_a_run_is_repeated_from_is_read_as_it_stands(put: Put) -> None:
+    path = put("relative", settings=True) / "record.json"
+    record = read_record(path)
+    assert record.config == evil_document("relative", settings=True)["config"] and EVIL in record.command
+    assert record.name == f"relative{GOOD}{SHOWN}{FAKE}" and record.versions[record.name] == SHOWN + FAKE
+    write_record(path, record)
+    assert read_record(path) == record and find_records(path.parent).records == [(path, record)]
+    shown = record.shown()
+    assert not hidden(repr(shown.model_dump())) and shown.shown() is shown
+    assert shown.model_copy(update={"config": record.config, "command": record.command}) == record
+
+
+def test_a_setting_of_its_own_comes_to_the_run_as_it_was_typed(put: Put) -> None:
+    """Gone on with, a run must have the id that it had."""
+    record = read_record(put("relative") / "record.json")
+    assert of_a_record(record.config).optim.name == GOOD + EVIL
+
+
+def test_a_harmless_record_is_read_as_it_stands(put: Put) -> None:
+    """In each of the two forms that JSON has for a character; a backslash of its own is none of ours."""
+    fine = f'{GOOD} a "b" \\x1b \\n C:\\new'
+    for position in ("absolute", "relative"):
+        path = put(position, position) / "record.json"
+        document = json.loads(path.read_text("utf-8"))
+        document |= dict.fromkeys(("name", "device", "command", "started"), fine)
+        path.write_text(json.dumps(document, ensure_ascii=position == "relative"), "utf-8")
+        record = read_record(path)
+        assert {record.name, record.device, record.command, record.started} == {fine}
