@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rpr.errors import ConfigError, RprError, did_you_mean
 from rpr.paths import data_dir
+from rpr.results.visible import visible
 
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
     from rpr.config import TrainConfig
@@ -35,8 +36,6 @@ _NOT_TO_BE_WRITTEN = (
 _SECRET = re.compile(r".*(API_KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE)
 _PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 _SHORTEST_SECRET = 8  # characters; a shorter value may be in a setting by chance
-# What no terminal is sent: it would obey what another person's record says, and halves of characters are none.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 # `seed=3`, `model.d_model=64`: a value, not a choice of conf/ nor anything added, taken away or said about Hydra.
 _VALUE = re.compile(r"(seed|name|sweep|runs_dir|(?!hydra\.)\w+(\.\w+)+)=")
 _CHOICE = re.compile(r"(?!hydra=)\w+=")
@@ -181,7 +180,7 @@ def one_line(error: BaseException, kind: type[Section] | None = None) -> str | N
     default a job of train.
     """
     text = _text(error, kind)
-    return None if text is None else _CONTROL.sub("\ufffd", text)
+    return None if text is None else visible(text)
 
 
 def _text(error: BaseException, kind: type[Section] | None) -> str | None:

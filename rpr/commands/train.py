@@ -23,6 +23,7 @@ from rpr.results.record import (
     write_record,
 )
 from rpr.results.rows import HEADLINE_METRIC
+from rpr.results.visible import visible
 from rpr.runs import books
 from rpr.runs.alone import alone
 
@@ -212,7 +213,7 @@ def _done(run_dir: Path, config: TrainConfig) -> bool:
     if config.sweep is not None and config.sweep not in record.sweeps:
         with alone(run_dir, f".{RECORD_NAME}.*.tmp"):
             write_record(path, record.model_copy(update={"sweeps": (*record.sweeps, config.sweep)}))
-    print(f"{run_dir.name}: finished already on {record.finished}", file=sys.stderr)
+    print(f"{visible(run_dir.name)}: finished already on {record.finished}", file=sys.stderr)
     _tell(run_dir)
     return True
 
@@ -262,11 +263,12 @@ def _tell(run_dir: Path, *, brief: bool = False) -> None:
 
     record = read_record(run_dir / RECORD_NAME)
     synthetic = " (synthetic data)" if record.synthetic else ""
+    where = visible(str(run_dir))
     if brief:
         headline = [f"{one.split} {one.score:.2f}" for one in record.scores if one.metric == HEADLINE_METRIC]
-        print(f"{record.name}{synthetic}: sacreBLEU {', '.join(headline) or 'not measured'}: {run_dir}", flush=True)
+        print(f"{record.name}{synthetic}: sacreBLEU {', '.join(headline) or 'not measured'}: {where}", flush=True)
         return
-    print(f"{record.name}{synthetic}: {run_dir}")
+    print(f"{record.name}{synthetic}: {where}")
     print("\n".join(score_lines(record.scores)))
     if record.training is not None and record.training.steps_per_second is not None:
         training = record.training

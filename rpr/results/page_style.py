@@ -93,7 +93,7 @@ footer { margin-top: 4rem; padding-top: 1rem; border-top: 1px solid var(--line);
 @media (max-width: 40rem) {
   body { padding: 1.5rem 1rem 3rem; } h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; }
   th, td { padding: .4rem .5rem; } th:first-child { max-width: 9.5rem; white-space: normal; }
-  figure > div::before { content: "scroll sideways \2192"; display: block; position: sticky; left: 0; font-size: .8rem;
+  figure > div::before { content: "scroll sideways \\2192"; display: block; position: sticky; left: 0; font-size: .8rem;
     color: var(--muted); width: fit-content; }
   .findings { padding: .8rem .9rem; } .sample { padding: .8rem .9rem; } details details { margin-left: .5rem; }
 }

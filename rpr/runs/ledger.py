@@ -26,6 +26,7 @@ from rpr.results.record import (
     replace_file,
     write_record,
 )
+from rpr.results.visible import visible
 from rpr.runs.alone import alone
 from rpr.runs.locks import Holder, holder_of
 
@@ -171,7 +172,7 @@ def last_lines(run_dir: Path) -> list[str]:
     except OSError:
         return []
     lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
-    return [line for line in lines if line][-_LAST_LINES:]
+    return [visible(line.expandtabs()) for line in lines if line][-_LAST_LINES:]
 
 
 def changes(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> list[str]:
@@ -202,7 +203,7 @@ def _differing(now: Sequence[Mapping[str, Any]], earlier: Sequence[Mapping[str, 
     for key in sorted(now[0].keys() | earlier[0].keys()):
         values = [{json.dumps(one.get(key)) for one in group} for group in (now, earlier)]
         if len(values[0]) == len(values[1]) == 1 and values[0] != values[1]:
-            lines.append(f"{key} {values[0].pop()} (before: {values[1].pop()})")
+            lines.append(visible(f"{key} {values[0].pop()} (before: {values[1].pop()})"))
     return lines
 
 

@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rpr.errors import BusyError
+from rpr.results.visible import visible
 
 LOCK_NAME = ".lock"
 BEAT_SECONDS = 15.0
@@ -44,7 +45,7 @@ class Holder:
     token: str
 
     def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}, since {self.started}"
+        return visible(f"process {self.pid} on {self.host}, since {self.started}")
 
 
 class RunLock:

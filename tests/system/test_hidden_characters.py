@@ -182,6 +182,8 @@ def test_compare(put: Put, said: Said, form: str) -> None:
     text = said("compare", "sweep=mine", "runs_dir=runs", *settings)
     assert f"left out: runs/{SHOWN}{FAKE}/learned{SHOWN}" in text and r"failed: out of \x1b]0;mine" in text
     assert r"failed: out of \x1b]0;mine" in said("compare", runs[0], "runs/plain", code=2)
+    other = put("none", status="failed", error="out of\n" + EVIL)
+    assert r"failed: out of \x1b]0;mine" in said("compare", runs[0], other, code=2)
     assert rf"{SHOWN}{FAKE}: Extra inputs are not permitted" in said("compare", runs[0], broken, code=2)
 
 
@@ -215,7 +217,7 @@ def test_report(put: Put, said: Said, words: tuple[str, ...]) -> None:
 
 
 def test_rerun(put: Put, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = put("absolute", "one", name="one"), put("none", "plain")
+    one, other = put("absolute", name="one"), put("none", "plain")
     monkeypatch.setattr(train, "run", lambda config, *, command, run_dir: other)
     text = said("rerun", one, "runs_dir=again")
     assert rf"not as recorded: torch: absolute{GOOD}\x1b]0;mine" in text and "Not the same:" in text
@@ -231,6 +233,7 @@ def test_rerun(put: Put, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_train_of_a_finished_run(put: Put, said: Said) -> None:
     folder = training(["position=absolute", "logger=none", "runs_dir=runs"]).run_dir_name
     text = said("train", f"run={put('absolute', folder)}")
+    assert said("train", f"run={put('relative')}").startswith(f"relative{GOOD}{SHOWN}")
     assert f"finished already on absolute{GOOD}{SHOWN}" in text and text.startswith(f"absolute{GOOD}{SHOWN}")
     assert f"(without absolute{GOOD}{SHOWN}{FAKE}) on absolute{GOOD}{SHOWN}" in text
 
@@ -240,8 +243,10 @@ def test_the_end_of_a_sweep(put: Put, said: Said) -> None:
     Path("mine.yaml").write_text(json.dumps({"overrides": words[1:], "jobs": [words[0], "position=absolute"]}))
     for position, status in (("absolute", "finished"), ("relative", "failed")):
         folder = training([f"position={position}", *words[1:]]).run_dir_name
-        put(position, folder, status=status, error=GOOD + EVIL if status == "failed" else None)
-    assert f"{GOOD}\\x1b]0;mine" in said("sweep", "mine.yaml", code=1)
+        run_dir = put(position, folder, status=status, error=GOOD + EVIL if status == "failed" else None)
+    (run_dir / "log.txt").write_text(f"{GOOD}\tand {EVIL}\n", "utf-8")
+    text = said("sweep", "mine.yaml", code=1)
+    assert f"{GOOD}\\x1b]0;mine" in text and r"\x7f\x9b31m\x85\u2028\u202e\u2066\x08" in text
     assert "1 finished, 1 failed" in said("sweep", "mine.yaml", "--dry-run")
 
 
