@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Meta:
     """What meta.json says. Counts are pairs; `dropped` counts, for each split that lost any, those with an empty
-    and with a too long side.
+    and with a too long side, and of train, if there are any, those that equal a held-out pair.
     """
 
     key: str
@@ -210,6 +210,13 @@ def _only_one_builds(lock: Path) -> Iterator[None]:
         yield
 
 
+def _dropped(built: Built) -> dict[str, dict[str, int]]:
+    if not built.corpus.repeated:
+        return built.dropped
+    train = built.dropped.get("train", {"empty": 0, "too_long": 0}) | {"held_out": built.corpus.repeated}
+    return {"train": train} | {split: lost for split, lost in built.dropped.items() if split != "train"}
+
+
 def _meta(data: DataConfig, key: str, directory: Path, built: Built) -> Meta:
     sizes = {file.name: file.stat().st_size for file in sorted(directory.iterdir()) if not file.name.startswith(STATE)}
     return Meta(
@@ -221,7 +228,7 @@ def _meta(data: DataConfig, key: str, directory: Path, built: Built) -> Meta:
         split_names=dict(built.corpus.split_names),
         notes=list(built.corpus.notes),
         counts=built.counts,
-        dropped=built.dropped,
+        dropped=_dropped(built),
         piece_type=built.piece_type,
         vocabulary_digest=built.vocabulary.digest,
         file_sizes=sizes,

@@ -5,17 +5,22 @@ they are needed, never held whole.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rpr.config import DataConfig
 from rpr.data.hub import dataset_files, dataset_splits, hub_revision
 from rpr.data.line_files import LinePairs, file_digests, find_line_files
-from rpr.data.pairs import Block, Pair, Pairs, TextBlock, cache_root
+from rpr.data.pairs import Block, ChosenBlock, Pair, Pairs, TextBlock, cache_root
 from rpr.errors import DataError
 
 HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 20  # a missing split takes the last min(1000, a twentieth) of train
+COMPARED_AT_ONCE = 10_000  # pairs of train in memory while those equal to held-out ones are looked for
 
 
 class ListPairs(Pairs):
@@ -50,10 +55,40 @@ class Part(Pairs):
         return self._whole.where(self._start + index)
 
 
+class Without(Pairs):
+    """Another split but for its pairs `left_out` (D,), ascending."""
+
+    def __init__(self, whole: Pairs, left_out: NDArray[np.int64]) -> None:
+        self._whole, self._left_out = whole, left_out
+        self._kept_before = left_out - np.arange(len(left_out))  # (D,) how many are kept before each
+
+    def __len__(self) -> int:
+        return len(self._whole) - len(self._left_out)
+
+    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
+        if start >= stop:
+            return
+        first = self._place(start)
+        for block in self._whole.blocks(first, self._place(stop - 1) + 1, size):
+            begin, end = np.searchsorted(self._left_out, [first, first + len(block)])
+            kept = np.ones(len(block), np.bool_)
+            kept[self._left_out[begin:end] - first] = False
+            first += len(block)
+            if kept.any():
+                yield block if kept.all() else ChosenBlock(block, kept)
+
+    def where(self, index: int) -> str:
+        return self._whole.where(self._place(index))
+
+    def _place(self, index: int) -> int:
+        """Of the kept pair `index`, in the whole."""
+        return index + int(np.searchsorted(self._kept_before, index, side="right"))
+
+
 @dataclass(frozen=True)
 class Corpus:
     """All splits of one corpus. `split_names` says what validation and test are (newstest2013); `notes` what a
-    reader of scores must know.
+    reader of scores must know; `repeated` how many pairs of train are left out as they equal a held-out one.
     """
 
     name: str
@@ -64,6 +99,7 @@ class Corpus:
     held_out: frozenset[str]
     split_names: Mapping[str, str]
     notes: tuple[str, ...]
+    repeated: int
 
     def refuse_empty(self, split: str, index: int, side: str) -> None:
         """Raise DataError for an empty side of a pair, but in train and in what was held out of it, where such pairs
@@ -78,20 +114,21 @@ class Corpus:
 
 def load_corpus(data: DataConfig) -> Corpus:
     """Open the corpus: the generated one, else data.path, else data.hub. Missing validation and test are held out of
-    train, as its last pairs.
+    train, as its last pairs; pairs of train that equal one of them are left out, for which train is read once.
 
     Raises DataError: nothing at data.path, files of unequal length, not UTF-8, a language or hub config that is not
-    there, an empty split, a hub out of reach.
+    there, a column that holds no text, an empty split, a train split that only repeats what is held out of it, a hub
+    out of reach.
     """
     held_out: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
+    repeated = 0
+    found: dict[str, Pairs] = {}
     if data.synthetic is not None:
         splits = _generated(data)
     else:
         files = find_line_files(data) if data.path is not None else {}
-        found: dict[str, Pairs] = (
-            {split: LinePairs(*sides) for split, sides in files.items()} if files else dataset_splits(data)
-        )
+        found = {split: LinePairs(*sides) for split, sides in files.items()} if files else dataset_splits(data)
         for split, pairs in found.items():
             if not len(pairs):
                 raise DataError(
@@ -99,9 +136,17 @@ def load_corpus(data: DataConfig) -> Corpus:
                 )
         splits, notes = _hold_out(data, found)
         held_out = frozenset(splits) - frozenset(found)
+    first_held_out = len(splits["train"])
     if data.train_limit is not None and data.train_limit < len(splits["train"]):
         notes += (f"train: the first {data.train_limit} of {len(splits['train'])} pairs",)
         splits["train"] = Part(splits["train"], 0, data.train_limit)
+    if held_out:
+        # One range, not each split: to read far into line files costs a scan of all before.
+        kept = _without_repeats(data, splits["train"], found["train"].read(first_held_out, len(found["train"])))
+        repeated = len(splits["train"]) - len(kept)
+        if repeated:
+            notes += (f"train: {repeated} pairs left out, each equal to a held-out one",)
+            splits["train"] = kept
     named = {split: split for split in splits if split != "train"}
     named |= {"validation": data.validation_name, "test": data.test_name} | {
         split: f"held-out-{split}" for split in held_out
@@ -115,6 +160,7 @@ def load_corpus(data: DataConfig) -> Corpus:
         held_out,
         named,
         notes,
+        repeated,
     )
 
 
@@ -122,8 +168,8 @@ def fingerprint(data: DataConfig) -> str:
     """sha256 that changes with the content of the corpus, found without reading it where possible.
 
     Generated: the parameters and the generator's source files. Local: the files' content (digests are remembered by
-    path, size and time of change in cache_dir). Hub: the commit, which is pinned in cache_dir/hub_revisions.json at
-    first use; delete its line there to take a newer one.
+    path, size and time of change in cache_dir), and that CSV is read as text. Hub: the commit, which is pinned in
+    cache_dir/hub_revisions.json at first use; delete its line there to take a newer one.
     """
     parts: list[str]
     if data.synthetic is not None:
@@ -143,6 +189,8 @@ def fingerprint(data: DataConfig) -> str:
         digests = file_digests([file for _, file in files], cache_root(data) / "digests.json")
         parts = [f"{label} {digest}" for (label, _), digest in zip(files, digests, strict=True)]
         parts.append("" if lines else str(data.hub_config))
+        if any(file.suffix == ".csv" for _, file in files):
+            parts.append("CSV as text")  # no cache of the time when NA was read as nothing is taken for this reading
     else:
         assert data.hub is not None
         parts = [data.hub, str(data.hub_config), hub_revision(data)]
@@ -184,3 +232,20 @@ def _hold_out(data: DataConfig, found: Mapping[str, Pairs]) -> tuple[dict[str, P
     if end < len(train):
         splits["train"] = Part(train, 0, end)
     return splits, tuple(notes)
+
+
+def _without_repeats(data: DataConfig, train: Pairs, held_out: Iterable[Pair]) -> Pairs:
+    """Train without the pairs that equal a held-out one, both normalised. A pair with an empty side is no repetition:
+    it is left out later, and counted, as empty. In memory are the held-out pairs, and 8 bytes for each repetition.
+    """
+    held = {pair for pair in held_out if pair[0] and pair[1]}
+    repeats, first = array("q"), 0
+    for block in train.blocks(0, len(train), COMPARED_AT_ONCE):
+        repeats.extend(first + index for index, pair in enumerate(block.pairs()) if pair in held)
+        first += len(block)
+    if len(repeats) == len(train):
+        raise DataError(
+            f"data {data.name}: each of the {len(train)} pairs of train equals one that is held out of it, "
+            "which leaves nothing to train on; add other pairs, or files of validation and test"
+        )
+    return Without(train, np.asarray(repeats, np.int64)) if repeats else train

@@ -19,27 +19,30 @@ from rpr.errors import DataError, did_you_mean
 
 BLOCKS_PER_MAP = 20
 DATA_SUFFIXES = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
+TEXT_TYPES = ("string", "large_string", "string_view")  # Arrow's names
+IN_WORDS = {"null": "nothing", "extension<arrow.json>": "values of several types"}
 
 
 class ArrowPairs(Pairs):
     """Rows of a memory-mapped datasets.Dataset, with one `translation` column of structs or with one column per
-    language.
+    language. Raises DataError where a language has no column, or one that holds anything but text.
     """
 
     def __init__(self, dataset: Any, data: DataConfig, split: str) -> None:
         self._languages = (data.source_language, data.target_language)
         self._translation = "translation" in dataset.column_names
-        available = dataset.column_names
+        types = _arrow_types(dataset.features.arrow_schema)
         if self._translation:
-            feature = dataset.features["translation"]  # a Translation, or a plain struct
-            texts = getattr(feature, "languages", feature)
-            available = list(texts) if isinstance(texts, Iterable) else []  # a column of plain text has no languages
+            types = _arrow_types(types["translation"])
+        columns = "translation column" if self._translation else "columns"
+        place = f"in the {columns} of {split} in {data.path or data.hub}"
         for key, language in zip(("source", "target"), self._languages, strict=True):
-            if language not in available:
-                column = "translation column" if self._translation else "columns"
+            if language not in types:
+                raise DataError(f"data.{key}_language: no {language!r} {place}{did_you_mean(language, types)}")
+            if (held := str(types[language])) not in TEXT_TYPES:
                 raise DataError(
-                    f"data.{key}_language: no {language!r} in the {column} of {split} in {data.path or data.hub}"
-                    f"{did_you_mean(language, available)}"
+                    f"data.{key}_language: {language!r} {place} holds {IN_WORDS.get(held, held)[:100]}, not text; "
+                    "write its sentences as strings, or choose another column"
                 )
         self._rows = dataset.with_format("arrow")
 
@@ -58,6 +61,11 @@ class ArrowPairs(Pairs):
             else:
                 sides = [table.column(language).to_pylist() for language in self._languages]
             yield TextBlock(*sides)
+
+
+def _arrow_types(fields: Any) -> dict[str, Any]:
+    """The types of a schema's or a struct's fields by name; a type that has no fields, as that of plain text, none."""
+    return {field.name: field.type for field in fields} if isinstance(fields, Iterable) else {}
 
 
 def _datasets() -> Any:
@@ -92,15 +100,36 @@ def dataset_splits(data: DataConfig) -> dict[str, Pairs]:
 
 
 def _load(data: DataConfig, config: str | None) -> Any:
+    """Every split. A local CSV is read as text alone, as it stands between the separators: `NA` and `null` are words
+    and `007` has its zeros, where the library's own reading makes gaps and numbers of them.
+    """
     datasets = _datasets()
 
     if data.path is not None:
-        return datasets.load_dataset(str(local_path(data)), config, cache_dir=str(cache_root(data) / "arrow"))
+        source, cache = str(local_path(data)), str(cache_root(data) / "arrow")
+        reading = _csv_as_text(datasets.load_dataset_builder(source, config, cache_dir=cache))
+        return datasets.load_dataset(source, config, cache_dir=cache, **reading)
     assert data.hub is not None
     revision = hub_revision(data)
     return datasets.load_dataset(
         data.hub, config, revision=revision if re.fullmatch(r"[0-9a-f]{40}", revision) else None
     )
+
+
+def _csv_as_text(builder: Any) -> dict[str, Any]:
+    """What to load with beside, where this is the library's builder for CSV; nothing where it is another."""
+    options = getattr(builder.config, "pd_read_csv_kwargs", None)
+    if options is None:
+        return {}
+    import pandas  # type: ignore[import-untyped, unused-ignore]
+
+    datasets = _datasets()
+    first = next(iter(builder.config.data_files.values()))[0]
+    names = pandas.read_csv(first, **(options | {"nrows": 0, "chunksize": None})).columns
+    # All columns, though two are wanted: the reader wants a type for each or for none, and would take one with gaps
+    # for numbers in some parts of the file and for text in others.
+    text = datasets.Features({str(name): datasets.Value("string") for name in names})
+    return {"features": text, "keep_default_na": False}
 
 
 def hub_revision(data: DataConfig) -> str:
@@ -124,9 +153,7 @@ def _datasets_call(data: DataConfig, call: Callable[[DataConfig, str | None], An
     """Call with the config to load, all that may go wrong told as DataError in one line."""
     datasets = _datasets()
 
-    source, config = (
-        (str(local_path(data)), _local_config(data)) if data.path is not None else (str(data.hub), data.hub_config)
-    )
+    source, config = str(local_path(data) if data.path is not None else data.hub), data.hub_config
     otherwise = "give a local copy (a folder with parquet or line files) as data.path=..."
     bars, verbosity = datasets.are_progress_bars_disabled(), datasets.logging.get_verbosity()
     datasets.logging.set_verbosity(
@@ -136,6 +163,7 @@ def _datasets_call(data: DataConfig, call: Callable[[DataConfig, str | None], An
         with _offline_where_out_of_reach(local=data.path is not None):
             if data.path is not None:
                 datasets.disable_progress_bars()
+                config = _local_config(data)
             return call(data, config)
     except DataError:
         raise

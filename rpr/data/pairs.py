@@ -10,6 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rpr.config import DataConfig
 
 Pair = tuple[str, str]
@@ -54,6 +57,24 @@ class TextBlock(Block):
             (normalise(source or ""), normalise(target or ""))
             for source, target in (rows if chosen is None else itertools.compress(rows, chosen))
         ]
+
+
+@dataclass(frozen=True)
+class ChosenBlock(Block):
+    """Those pairs of another block that `kept` (N,) says."""
+
+    whole: Block
+    kept: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return int(self.kept.sum())
+
+    def pairs(self, chosen: Iterable[bool] | None = None) -> list[Pair]:
+        if chosen is None:
+            return self.whole.pairs(self.kept)
+        both = self.kept.copy()
+        both[self.kept] = np.fromiter(chosen, np.bool_, len(self))
+        return self.whole.pairs(both)
 
 
 class Pairs(ABC):

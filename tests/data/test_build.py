@@ -84,6 +84,49 @@ def test_the_same_bytes_whatever_the_processes_and_blocks(data: DataConfig) -> N
         assert content(prepared) == expected
 
 
+@pytest.fixture
+def repeating(data: DataConfig) -> DataConfig:
+    """As data, and of the pairs to train on 93 equal one of those held out: some here and there, and some in a row."""
+    places = [*range(50, 400, 29), *range(500, 580)]
+    pairs = {index: PAIRS[NUM_TRAIN + index % 100] for index in places}
+    for side, language in enumerate(("en", "de")):
+        lines = [pairs.get(index, pair)[side] for index, pair in enumerate(PAIRS)]
+        Path(f"{data.path}.{language}").write_text("".join(f"{line}\n" for line in lines))
+    assert len(places) == 93 and 137 in places
+    return data
+
+
+def without(data: DataConfig) -> DataConfig:
+    """The splits that `repeating` must come to, as files of their own."""
+    held, folder = set(PAIRS[NUM_TRAIN:]), Path(data.cache_dir).parent / "splits"
+    folder.mkdir()
+    rows = list(zip(*(Path(f"{data.path}.{side}").read_text().split("\n")[:-1] for side in ("en", "de")), strict=True))
+    parts = {
+        "train": [row for row in rows[:NUM_TRAIN] if row not in held],
+        "validation": rows[900:950],
+        "test": rows[950:],
+    }
+    for split, pairs in parts.items():
+        for side, language in enumerate(("en", "de")):
+            (folder / f"{split}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    return data.model_copy(update={"path": str(folder)})
+
+
+def same_but_for_its_record(files: dict[str, bytes], expected: dict[str, bytes]) -> bool:
+    return files.keys() == expected.keys() and all(
+        files[name] == expected[name] for name in files.keys() - {"meta.json"}
+    )
+
+
+def test_what_repeats_held_out_pairs_leaves_no_trace_whatever_the_processes(repeating: DataConfig) -> None:
+    expected = content(prepare(elsewhere(without(repeating), "without"), processes=1))
+    for processes in (1, 2, 3):
+        prepared = prepare(elsewhere(repeating, f"by {processes}"), processes=processes)
+        assert prepared.meta.counts == {"train": NUM_TRAIN - 3 - 93, "validation": 50, "test": 50}
+        assert prepared.meta.dropped == {"train": {"empty": 2, "too_long": 1, "held_out": 93}}
+        assert same_but_for_its_record(content(prepared), expected)
+
+
 def test_small_corpora_start_no_processes_and_large_ones_do(data: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, workers in ((NUM_TRAIN + 1, 1), (NUM_TRAIN, 2)):
         monkeypatch.setattr(module, "WORKERS_FROM", number)
@@ -143,6 +186,15 @@ def test_a_build_killed_at_any_moment_goes_on(
             assert told[0] == (done, NUM_TRAIN if what == "encoding train" else 50, what)
         if seconds and what == "encoding train":
             assert told[0] == (210, NUM_TRAIN, what), "what came after the state is done again"
+
+
+def test_a_killed_build_of_a_corpus_that_repeats_held_out_pairs_goes_on(repeating: DataConfig) -> None:
+    expected = content(prepare(elsewhere(repeating, "plain"), processes=1))
+    for done, processes in ((130, 1), (480, 2)):
+        kill(repeating, "encoding train", done, processes)
+    told: list[tuple[int, int, str]] = []
+    assert content(prepare(repeating, lambda *now: told.append(now))) == expected
+    assert 480 <= told[0][0] < 560 and told[0][1:] == (NUM_TRAIN - 93, "encoding train")
 
 
 @pytest.mark.slow

@@ -82,15 +82,26 @@ def test_a_ready_cache_opens_fast_and_without_the_corpus(tmp_path: Path, monkeyp
 
 def test_long_and_empty_train_pairs_are_dropped_and_counted_others_never(tmp_path: Path) -> None:
     long = ("word " * 60, "Wort " * 60)
-    pairs = [("x", ""), long, *PAIRS, ("", "y"), *PAIRS[:8], ("only", ""), long]
+    pairs = [("x", ""), (f"a {long[0]}", long[1]), *PAIRS, ("", "y"), *PAIRS[:8], ("only", ""), long]
     prepared = prepare(line_config(tmp_path, pairs, max_length=50))
-    # 113 pairs: test takes the last 5 (one of them empty), validation the 5 before.
-    assert prepared.meta.counts == {"train": 100, "validation": 5, "test": 4}
-    assert prepared.meta.dropped == {"train": {"empty": 2, "too_long": 1}, "test": {"empty": 1, "too_long": 0}}
+    # 113 pairs: test takes the last 5 (one of them empty), validation the 5 before; 8 of their pairs are in train too.
+    assert prepared.meta.counts == {"train": 92, "validation": 5, "test": 4}
+    assert prepared.meta.dropped == {
+        "train": {"empty": 2, "too_long": 1, "held_out": 8},
+        "test": {"empty": 1, "too_long": 0},
+    }
     assert prepared.split("train").source_lengths.max() <= 50 < prepared.split("test").source_lengths.max()
     assert len(prepared.text("test")[0]) == 4 and prepared.text("test")[1][-1] == "Wort " * 59 + "Wort"
     assert prepared.meta.notes[0] == "test: pairs 109 to 113 of train, held out of it"
+    assert prepared.meta.notes[2] == "train: 8 pairs left out, each equal to a held-out one"
     assert prepared.meta.split_names == {"validation": "held-out-validation", "test": "held-out-test"}
+
+
+def test_repetitions_of_held_out_pairs_are_counted_where_nothing_else_is_dropped(tmp_path: Path) -> None:
+    repeating = prepare(line_config(tmp_path, [*PAIRS, PAIRS[3]])).meta
+    assert (repeating.counts["train"], repeating.dropped) == (90, {"train": {"empty": 0, "too_long": 0, "held_out": 1}})
+    plain = prepare(line_config(tmp_path, [*PAIRS, ("another", "anderes")])).meta
+    assert (plain.counts["train"], plain.dropped, len(plain.notes)) == (91, {}, 2)
 
 
 def test_an_empty_side_of_a_pair_that_is_scored_is_refused_by_its_place(

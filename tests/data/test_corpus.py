@@ -5,6 +5,7 @@ message; the fingerprint by what must change it.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rpr.config import DataConfig, SyntheticConfig
@@ -137,12 +139,100 @@ def test_only_the_split_that_is_missing_is_held_out(config: Any, tmp_path: Path)
 
 
 def test_at_most_a_thousand_pairs_are_held_out(config: Any, tmp_path: Path) -> None:
-    write_lines(tmp_path, "corpus", PAIRS * 300)
+    write_lines(tmp_path, "corpus", [(f"{source} {n}", target) for n in range(300) for source, target in PAIRS])
     assert {split: len(pairs) for split, pairs in load_corpus(config()).splits.items()} == {
         "train": 28000,
         "validation": 1000,
         "test": 1000,
     }
+
+
+def test_pairs_of_train_that_equal_a_held_out_one_are_left_out_and_counted(config: Any, tmp_path: Path) -> None:
+    validation, test = PAIRS[90:95], PAIRS[95:]
+    train = [
+        ("  a small\tline 99\r", "eine kleine Zeile\u00a099"),  # test's, when normalised
+        *PAIRS[:40],
+        PAIRS[93],
+        (PAIRS[99][0], PAIRS[0][1]),  # one side alone is no repetition
+        PAIRS[99][::-1],
+        *PAIRS[40:80],
+        *[PAIRS[92]] * 3,
+        ("", ""),
+    ]
+    kept = [*PAIRS[:40], (PAIRS[99][0], PAIRS[0][1]), PAIRS[99][::-1], *PAIRS[40:80], ("", "")]
+    empty = [("", "")]  # in a held-out split it makes no other empty pair a repetition
+    write_lines(tmp_path, "corpus", [*train, PAIRS[89], PAIRS[89], *empty, *validation[1:], *test])
+    corpus = load_corpus(config())
+    assert len(train) == 88 and content(corpus) == {
+        "train": [*kept, PAIRS[89], PAIRS[89]],
+        "validation": empty + validation[1:],
+        "test": test,
+    }
+    assert corpus.notes == (
+        "test: pairs 96 to 100 of train, held out of it",
+        "validation: pairs 91 to 95 of train, held out of it",
+        "train: 5 pairs left out, each equal to a held-out one",
+    )
+    assert corpus.repeated == 5
+    limited = load_corpus(config(train_limit=42))
+    assert list(limited.splits["train"]) == PAIRS[:40] and limited.repeated == 2
+    assert limited.notes[2:] == (
+        "train: the first 42 of 90 pairs",
+        "train: 2 pairs left out, each equal to a held-out one",
+    )
+
+
+def test_what_repeats_a_split_that_was_given_stays_in_train(
+    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_lines(tmp_path / "corpus", "train", [*PAIRS[:79], PAIRS[79]])
+    write_lines(tmp_path / "corpus", "test", PAIRS[:9])
+    corpus = load_corpus(config())
+    assert list(corpus.splits["train"]) == PAIRS[:76] and corpus.repeated == 0 and len(corpus.notes) == 1
+    write_lines(tmp_path / "corpus", "validation", PAIRS[:9])
+    monkeypatch.setattr(module, "_without_repeats", None)  # nor is train read for it
+    corpus = load_corpus(config())
+    assert list(corpus.splits["train"]) == PAIRS[:80] and (corpus.repeated, corpus.notes) == (0, ())
+
+
+def test_a_train_split_that_only_repeats_what_is_held_out_is_refused(config: Any, tmp_path: Path) -> None:
+    write_lines(tmp_path, "corpus", PAIRS * 30)
+    with pytest.raises(
+        DataError,
+        match=r"^data tried: each of the 2700 pairs of train equals one that is held out of it, which leaves nothing "
+        r"to train on; add other pairs, or files of validation and test$",
+    ):
+        load_corpus(config())
+
+
+def test_repetitions_in_a_table_are_left_out_too(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COMPARED_AT_ONCE", 7)
+    write_parquet(tmp_path / "corpus" / "train.parquet", [*PAIRS[80:], *PAIRS])
+    corpus = load_corpus(config())
+    assert [len(corpus.splits[split]) for split in ("train", "validation", "test")] == [96, 6, 6]
+    assert list(corpus.splits["train"]) == [*PAIRS[80:88], *PAIRS[:88]] and corpus.repeated == 12
+
+
+LEFT_OUT = [[0], [99], [0, 1, 2, 3, 50, 51, 97, 98, 99], list(range(10, 30)), list(range(1, 100)), [3, 9, 10, 11, 20]]
+
+
+@pytest.mark.parametrize("left_out", LEFT_OUT)
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_split_without_some_of_its_pairs(left_out: list[int], size: int) -> None:
+    """From any pair to any other, in blocks of any size, and with a choice among those that are kept."""
+    split = module.Without(module.ListPairs(PAIRS), np.asarray(left_out, np.int64))
+    places = [index for index in range(100) if index not in left_out]
+    assert len(split) == len(places)
+    assert [split.where(index) for index in range(len(split))] == [f"pair {place + 1}" for place in places]
+    for start in range(0, len(places), 11):
+        for stop in range(start, len(places) + 1):
+            expected = [PAIRS[place] for place in places[start:stop]]
+            blocks = list(split.blocks(start, stop, size))
+            assert all(0 < len(block) <= size and len(block) == len(block.pairs()) for block in blocks)
+            assert [pair for block in blocks for pair in block.pairs()] == expected
+            third = iter([index % 3 == 0 for index in range(stop - start)])
+            drawn = [block.pairs(np.asarray([next(third) for _ in range(len(block))], np.bool_)) for block in blocks]
+            assert [pair for pairs in drawn for pair in pairs] == expected[::3]
 
 
 def test_empty_sides_pass_in_train_and_are_refused_in_test(config: Any, tmp_path: Path) -> None:
@@ -261,11 +351,131 @@ def test_reading_a_large_table_takes_no_more_memory_than_its_blocks(config: Any,
     write_parquet(
         tmp_path / "corpus" / "train.parquet", [(f"{index} {words}", f"{words} {index}") for index in range(20_000)]
     )
+    for split in ("validation", "test"):  # else train would be read before the memory is first asked for
+        write_parquet(tmp_path / "corpus" / f"{split}.parquet", PAIRS)
     data = config(train_limit=18_000)
     assert len(load_corpus(data).splits["train"]) == 18_000  # the library's own copy, made by another process
     command = [sys.executable, "-c", READ_ALL, data.model_dump_json()]
     there = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert int(there[0]) == 18_000 and int(there[1]) < 40e6, "of 108 MB"
+
+
+COLUMNS: list[tuple[dict[str, Any], str]] = [
+    ({"en": ["a"], "de": [3]}, r"target_language: 'de' in the columns of train in .*corpus holds int64, not text"),
+    ({"en": [True], "de": ["b"]}, r"source_language: 'en' in the columns of train in .*corpus holds bool, not text"),
+    ({"en": [b"a"], "de": ["b"]}, r"'en' in the columns of train in .*corpus holds binary, not text"),
+    ({"en": [None], "de": ["b"]}, r"'en' in the columns of train in .*corpus holds nothing, not text; write its sent"),
+    ({"en": ["a"], "de": [["b"]]}, r"'de' in the columns of train in .*corpus holds list<.*string>, not text"),
+    ({"translation": [{"en": "a", "de": 3}]}, r"'de' in the translation column of train in .*corpus holds int64, not"),
+    ({"translation": [{"en": None, "de": "b"}]}, r"'en' in the translation column of train in .* holds nothing, not"),
+    ({"translation": [{"en": {"x": "a"}, "de": "b"}]}, r"'en' in the translation column .* holds struct<x: string>, n"),
+    ({"translation": [[{"en": "a", "de": "b"}]]}, r"no 'en' in the translation column of train in .*; there is none"),
+    ({"translation": [3]}, r"no 'en' in the translation column of train in .*; there is none"),
+]
+
+
+@pytest.mark.parametrize(("columns", "said"), COLUMNS)
+def test_columns_that_hold_no_text_are_refused(
+    config: Any, tmp_path: Path, columns: dict[str, list[Any]], said: str
+) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    (tmp_path / "corpus").mkdir()
+    table = {name: values * 40 for name, values in columns.items()}
+    pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "corpus" / "train.parquet")
+    with pytest.raises(DataError, match=said):
+        load_corpus(config())
+
+
+def test_columns_of_large_strings_are_text(config: Any, tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    english, german = (pyarrow.array(side, pyarrow.large_string()) for side in zip(*PAIRS, strict=True))
+    (tmp_path / "corpus").mkdir()
+    pyarrow.parquet.write_table(pyarrow.table({"en": english, "de": german}), tmp_path / "corpus" / "train.parquet")
+    assert list(load_corpus(config()).splits["train"]) == PAIRS[:90]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("train.jsonl", '{"en": 3, "de": "x"}\n', "'en' in the columns of train in .* holds int64, not text"),
+        (
+            "train.json",
+            '{"en": "a", "de": 3}\n{"en": "a", "de": "x"}\n',
+            "'de' in the col.* values of several types, not",
+        ),
+        (
+            "train.jsonl",
+            '{"translation": {"en": "a", "de": 3.5}}\n',
+            "'de' in the translation .* holds double, not text",
+        ),
+    ],
+)
+def test_json_that_holds_no_text_is_refused(config: Any, tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / name).write_text(20 * text)
+    with pytest.raises(DataError, match=said):
+        load_corpus(config())
+
+
+WORDS_OF_PANDAS = ["NA", "N/A", "n/a", "null", "NULL", "None", "nan", "NaN", "#N/A", "-1.#IND", "<NA>"]
+
+
+def write_csv(folder: Path, **splits: str) -> None:
+    folder.mkdir(exist_ok=True)
+    for split, text in splits.items():
+        (folder / f"{split}.csv").write_text(text)
+
+
+def test_every_field_of_a_csv_is_text_as_it_stands(config: Any, tmp_path: Path) -> None:
+    odd = [(word, f"{word} {index}") for index, word in enumerate(WORDS_OF_PANDAS)]
+    odd += [("007", "1e5"), ("True", "2024-01-01"), ("3.50", "null")]
+    rows = "".join(f"{source},{target}\n" for source, target in odd)
+    write_csv(tmp_path / "corpus", train=f'en,de\n{rows}"a, ""b""",\n', dev="en,de\nNA,7\n", test=f"en,de\n{rows}")
+    corpus = load_corpus(config())
+    assert content(corpus) == {"train": [*odd, ('a, "b"', "")], "validation": [("NA", "7")], "test": odd}
+
+
+def test_a_csv_of_numbers_is_text(config: Any, tmp_path: Path) -> None:
+    numbers = [(f"{index:03}", f"{index}.50") for index in range(40)]
+    write_csv(tmp_path / "corpus", train="en,de\n" + "".join(f"{source},{target}\n" for source, target in numbers))
+    corpus = load_corpus(config())
+    assert content(corpus) == {"train": numbers[:36], "validation": numbers[36:38], "test": numbers[38:]}
+
+
+def test_the_other_columns_of_a_csv_may_have_gaps(config: Any, tmp_path: Path) -> None:
+    """The library reads 10,000 rows at a time: of a column without gaps in the first, and with one in the second, the
+    parts are of different types unless they are text.
+    """
+    rows = [f"{index},a {index},b,{index / 4}\n" for index in range(10_050)]
+    rows[10_010] = "x,a 10010,b,\n"
+    write_csv(tmp_path / "corpus", train="id,en,de,score\n" + "".join(rows), dev="id,en,de,score\n1,c,d,\n")
+    assert load_corpus(config()).splits["train"][9_500] == ("a 9500", "b")
+
+
+def test_a_readme_may_say_how_a_csv_is_read(config: Any, tmp_path: Path) -> None:
+    write_csv(tmp_path / "corpus", train="en;de\n" + "".join(f"NA {index};0{index}\n" for index in range(20)))
+    split = "  data_files:\n  - split: train\n    path: train.csv\n"
+    (tmp_path / "corpus" / "README.md").write_text(f"---\nconfigs:\n- config_name: all\n  sep: ';'\n{split}---\n")
+    assert load_corpus(config()).splits["train"][3] == ("NA 3", "03")
+
+
+def test_the_columns_of_a_csv_that_lacks_a_language_are_told(config: Any, tmp_path: Path) -> None:
+    write_csv(tmp_path / "corpus", train="en,DE\na,b\n")
+    with pytest.raises(
+        DataError, match=r"no 'de' in the columns of train in .*; did you mean DE\? \(available: DE, en\)"
+    ):
+        load_corpus(config())
+
+
+def test_a_folder_of_two_formats_is_refused(config: Any, tmp_path: Path) -> None:
+    write_csv(tmp_path / "corpus", test="en,de\na,b\n")
+    (tmp_path / "corpus" / "train.jsonl").write_text('{"en": "a", "de": "b"}\n')
+    with pytest.raises(DataError, match=r"cannot be read as a dataset \(Couldn't infer the same data file format"):
+        load_corpus(config())
 
 
 README = "---\nconfigs:\n" + "".join(
@@ -376,6 +586,15 @@ def test_the_fingerprint_follows_the_content_not_the_time(config: Any, tmp_path:
     assert second != first
     write_lines(tmp_path / "corpus", "dev", PAIRS[:3])
     assert fingerprint(config()) not in (first, second)
+
+
+@pytest.mark.parametrize(("name", "more"), [("train.csv", ["CSV as text"]), ("train.jsonl", [])])
+def test_the_fingerprint_says_how_csv_is_read(config: Any, tmp_path: Path, name: str, more: list[str]) -> None:
+    """So that no cache is taken whose CSV was read in another way; of other files it is what it was."""
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / name).write_text("en,de\n")
+    parts = [f"{name} {hashlib.sha256(b'en,de' + bytes([10])).hexdigest()}", "None", *more]
+    assert fingerprint(config()) == hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def test_the_fingerprint_of_a_folder_of_parquet(config: Any, tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ CORPORA: list[tuple[str, bad_files.Make, list[str], str]] = [
     ),
     ("not UTF-8", lines(None, BAD_UTF8), [], "train.de is not UTF-8 (byte 0xe9 at 3); convert the file"),
     ("UTF-16", lines("".join(f"{a}\n" for a, _ in bad_files.NAMES).encode("utf-16")), [], " lines and "),
-    ("binary", lines(60 * b"\x80\xff\n"), [], "line 1 of"),
+    ("binary", lines(60 * b"\x80\xff\n"), [], "line 55 of"),  # of those held out, which are read first
     (
         "an empty line in test",
         lines(b"\n" + HALF + HALF[HALF.index(b"\n") + 1 :], split="test"),
@@ -186,7 +186,7 @@ CORPORA: list[tuple[str, bad_files.Make, list[str], str]] = [
         [],
         "data.target_language: 'de' in the translation column of train in corpus holds int64, not text; write its",
     ),
-    ("parquet of lists", parquet(en=[["a"]], de=["b"]), [], "holds list<element: string>, not text"),
+    ("parquet of lists", parquet(en=[["a"]], de=["b"]), [], "'en' in the columns of train in corpus holds list<"),
     ("parquet of gaps", parquet(en=["a"], de=pa.nulls(1)), [], "'de' in the columns of train in corpus holds nothing"),
     ("parquet with plain text as translation", parquet(translation=["a"]), [], "no 'en' in the translation column of"),
     ("parquet without rows", parquet(en=NO_TEXT, de=NO_TEXT), [], "data"),
