@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
-import re
 import shlex
 import signal
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from rpr import __version__, multirun
+from rpr import __version__, completion, multirun, streams, sweeping
 from rpr.composition import compose, expand, key_of, one_line, plain, refuse_ways_out, trainings
 from rpr.errors import ConfigError, RunError, did_you_mean
 from rpr.runs.stopping import sigterm_stops
@@ -20,6 +21,7 @@ from rpr.words import settings_of
 INTERRUPTED = "rpr-cli: interrupted"
 GOES_ON = "; the same command again goes on from the last checkpoint"
 RESUMABLE = ("train", "sweep", "rerun")
+WRITE_FILES = ("train", "sweep", "rerun", "prepare", "export")  # what they print besides can do without a reader
 
 
 class Command(NamedTuple):
@@ -63,26 +65,17 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 done, 1 a job failed, 2 the input is at fault."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    streams.hold()
     # Large tensors in huge pages, where Linux offers them: a CPU step touches fresh memory every time. Read by torch at
     # its first allocation, and inherited by the processes of a sweep.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_usage())
-        return 0 if arguments else 2
-    if arguments[0] == "--version":
-        print(f"rpr-cli {__version__}")
-        return 0
-    if arguments[0] == "-sc" and len(arguments) > 1:
-        return _complete(arguments)
     # Hydra's own re-runs of sys.argv, and torchrun -m rpr.app, name the command this way.
-    name = arguments[0].removeprefix("--config-name=")
+    name = arguments[0].removeprefix("--config-name=") if arguments else "--help"
+    code = 0
     try:
-        if name not in COMMANDS:
-            raise ConfigError(f"no such command {name!r}" + did_you_mean(name, COMMANDS))
-        if name == "sweep":
-            with sigterm_stops():
-                return _sweep(arguments[1:])
-        return _run(name, settings_of(name, arguments[1:]))
+        code = _answer(name, arguments[1:])
+        streams.write_out()
+        return code if arguments else 2
     except KeyboardInterrupt:
         print(INTERRUPTED + (GOES_ON if name in RESUMABLE else ""), file=sys.stderr)
         return 130
@@ -91,8 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(INTERRUPTED + GOES_ON, file=sys.stderr)
         raise
     except BrokenPipeError:  # `rpr-cli report | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return code
     except Exception as error:
         if os.environ.get("RPR_DEBUG"):
             raise
@@ -101,6 +93,28 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"rpr-cli: {message}", file=sys.stderr)
         return 2
+    finally:
+        streams.let_go_of_stdout()
+
+
+def _answer(name: str, arguments: list[str]) -> int:
+    """The exit code of one command, or of a question to the command line itself."""
+    if name in ("-h", "--help", "--version", "-sc"):
+        streams.settle_stdout(name, needed=True)
+    if name in ("-h", "--help"):
+        print(_usage())
+    elif name == "--version":
+        print(f"rpr-cli {__version__}")
+    elif name == "-sc":
+        completion.answer(arguments, COMMANDS)
+    elif name == "sweep":
+        with sigterm_stops():
+            return sweeping.run(arguments)
+    elif name in COMMANDS:
+        return _run(name, settings_of(name, arguments))
+    else:
+        raise ConfigError(f"no such command {name!r}" + did_you_mean(name, COMMANDS))
+    return 0
 
 
 def _usage() -> str:
@@ -117,6 +131,9 @@ def _run(name: str, arguments: list[str]) -> int:
     """One sub-command through hydra.main: overrides, -m, --cfg, --info and --help are Hydra's own."""
     flags = _flags(name, arguments)
     overrides = flags.overrides
+    asked = bool(flags.cfg or flags.info or flags.help or flags.hydra_help)
+    if asked or name != "translate":  # which may have output=...
+        streams.settle_stdout(name, needed=asked or name not in WRITE_FILES)
     if flags.multirun and not flags.config_dir:  # another search path: each job is checked when it starts
         trainings(expand(overrides))  # every job is checked before the first starts
     if name == "train" and any(key_of(override) == "run" for override in overrides):
@@ -129,6 +146,9 @@ def _run(name: str, arguments: list[str]) -> int:
     if flags.multirun:
         _multirun(arguments, failures)
         return _told(failures)
+    if asked:
+        _ask_hydra(name, arguments)
+        return 0
     _hydra(name, arguments, _task(name, failures))
     if failures:
         raise failures[0].error
@@ -155,6 +175,8 @@ def _flags(name: str, arguments: list[str]) -> Any:
         raise ConfigError(
             "--experimental-rerun: a pickle may run code when it is read; rpr-cli rerun RUN repeats a run"
         )
+    if flags.shell_completion:
+        raise ConfigError("-sc: stands alone, before any command; rpr-cli -sc install=bash prints what bash is to do")
     if flags.config_path is not None:
         raise ConfigError("--config-path: every default stands in our conf/; --config-dir=FOLDER adds choices to it")
     shown = [flag for flag in ("cfg", "info", "help", "hydra_help") if getattr(flags, flag)]
@@ -262,90 +284,23 @@ def _position(variant: str, overrides: Sequence[str]) -> Any:
     return validated(PositionConfig, compose("train", [*model, f"position={variant}"])["position"])
 
 
-def _sweep(arguments: list[str]) -> int:
-    """`rpr-cli sweep NAME|FILE [settings]`: its jobs are runs of train, which one of Hydra's launchers starts."""
-    from rpr.commands import sweep
-
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(sweep.usage())
-        return 0 if arguments else 2
-    plan = sweep.read(arguments[0])
-    flags = {word for word in arguments[1:] if word.startswith("-")}
-    if unknown := flags - {"--dry-run", "--wandb-yaml"}:
-        raise ConfigError(
-            f"sweep: {min(unknown)} is no flag of sweep; give settings (data=..., seed=1,2), --dry-run or --wandb-yaml"
-        )
-    words, options, retry_failed = _sweep_words([word for word in arguments[1:] if word not in flags])
-    overrides = [word for word in words if not multirun.is_hydras(word)]
-    given = {key_of(override) for override in overrides}
-    jobs = [
-        job
-        for row in plan.rows
-        for job in expand(
-            [*(word for word in (*plan.overrides, *row) if key_of(word) not in given), *overrides, f"sweep={plan.name}"]
-        )
-    ]
-    for job in jobs:  # what its file says about Hydra
-        multirun.check("train", job, many=False, config_dir=None)
-    _refuse_hydras([word for words in (plan.overrides, *plan.rows) for word in words], arguments[0])
-    made = list(zip(jobs, trainings(jobs), strict=True))
-    options = options.sharing([config.hardware for _, config in made])
-    launcher_words = multirun.launcher_words(words, options)
-    if "--wandb-yaml" in flags:
-        from rpr.commands.wandb_sweep import wandb_sweep
-
-        print(wandb_sweep(jobs, plan.name, plan.description, made[0][1].logger.project), end="")
-        return 0
-    books = sweep.opened(plan.name, made)
-    if "--dry-run" in flags:
-        print("\n".join(sweep.commands(books)))
-        return 0
-    launcher = multirun.Launcher(jobs, launcher_words)
-    if launcher.here:
-        sweep.check_devices(books)
-    todo = sweep.begun(books, retry_failed=retry_failed, at_once=options.at_once or 1)
-    problems = launcher.run([job.overrides for job in todo], options, plan.name) if todo else {}
-    return sweep.told(books, problems)
-
-
-def _refuse_hydras(words: list[str], file: str) -> None:
-    """A sweep's file may be another person's. Hydra's launchers take commands of a shell for what they start, and
-    variables of its environment, by which a Python can be told to run any code.
-    """
-    for word in words:
-        if "hydra" in re.split(r"\W", key_of(word)):
-            raise ConfigError(
-                f"{file}: {key_of(word)}: what is said about Hydra itself is not taken from a sweep's file, as it can "
-                "run code; type it behind the sweep's name, or choose hardware=..."
-            )
-
-
-def _sweep_words(words: list[str]) -> tuple[list[str], multirun.Options, bool]:
-    """The settings of the jobs, how they are launched, and whether what failed is run again.
-
-    Raises:
-        ConfigError: a word of sweep's own has a value that it cannot have.
-    """
-    own = {key_of(word): word.partition("=")[2] for word in words if key_of(word) in ("at_once", "gpus", "retry")}
-    if own.get("retry", "failed") != "failed":
-        raise ConfigError(f"retry: {own['retry']!r} is refused; retry=failed runs again what failed")
-    at_once = own.get("at_once")
-    if at_once is not None and not (at_once.isdecimal() and int(at_once) > 0):
-        raise ConfigError(f"at_once: {at_once!r} is refused; give the number of jobs to run at a time, e.g. at_once=2")
-    gpus: tuple[str, ...] = ()
-    if "gpus" in own:
-        from rpr.runs.gpus import named
-
-        gpus = named(own["gpus"])
-    options = multirun.Options(None if at_once is None else int(at_once), gpus)
-    return [word for word in words if key_of(word) not in own], options, "retry" in own
-
-
 def _multirun(arguments: list[str], failures: list[Failure]) -> None:
     try:
         _hydra("train", arguments, _task("train", failures))
     except RunError as error:  # of a job in another process (joblib, submitit), after all of them have run
         failures.append(Failure(shlex.join(["rpr-cli", "train", *arguments]), error))
+
+
+def _ask_hydra(name: str, arguments: list[str]) -> None:
+    """--cfg, --info or --help, at whose end Hydra may end the process. What it prints goes out in one piece: it would
+    log --info line by line, and tell at each of them that the reader is gone.
+    """
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(told):
+            _hydra(name, arguments, lambda settings: None)
+    finally:
+        streams.write_out(told.getvalue())
 
 
 def _hydra(name: str, arguments: list[str], task: Callable[[Any], None]) -> None:
@@ -368,22 +323,6 @@ def _hydra(name: str, arguments: list[str], task: Callable[[Any], None]) -> None
         ) from None
     finally:
         sys.argv = before
-
-
-def _complete(arguments: list[str]) -> int:
-    """Hydra's tab completion, which asks `rpr-cli -sc query=bash` with the line in COMP_LINE."""
-    request = arguments[1] if len(arguments) > 1 else ""
-    words = os.environ.get("COMP_LINE", "").split(" ")
-    if request.startswith("query=") and len(words) <= 2:
-        typed = words[1] if len(words) > 1 else ""
-        print("\n".join(name for name in COMMANDS if name.startswith(typed)))
-        return 0
-    name = "train"
-    if request.startswith("query=") and words[1] in COMMANDS and words[1] != "sweep":
-        name = words[1]
-        os.environ["COMP_LINE"] = " ".join([words[0], *words[2:]])
-    _hydra(name, arguments, lambda settings: None)
-    return 0
 
 
 if __name__ == "__main__":

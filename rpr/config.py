@@ -319,8 +319,8 @@ class TrainConfig(Section):
         width = self.model.d_model // self.model.num_heads
         if self.hardware.attention == "triton" and width > WIDEST_TRITON_HEAD:
             raise ValueError(
-                f"hardware.attention: triton has tiles for heads of width {WIDEST_TRITON_HEAD} at most, and model.d_model "
-                f"/ model.num_heads is {width}; choose attention=auto, or more heads"
+                f"hardware.attention: triton has tiles for heads of width {WIDEST_TRITON_HEAD} at most, and "
+                f"model.d_model / model.num_heads is {width}; choose attention=auto, or more heads"
             )
         return self
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 import shutil
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -204,7 +205,13 @@ class Launcher:
         try:
             launcher = Plugins.instance().instantiate_launcher(
                 hydra_context=HydraContext(self._hydra.config_loader, Callbacks(self._settings)),
-                task_function=_task(sweep, len(jobs), options.gpus, quiet=not self.one_by_one),
+                task_function=_task(
+                    sweep,
+                    len(jobs),
+                    options.gpus,
+                    quiet=not self.one_by_one,
+                    sweeper=os.getpid() if self.here else None,  # SLURM's jobs are to outlive this process
+                ),
                 config=self._settings,
             )
             returned = launcher.launch([list(job) for job in jobs], initial_job_idx=0)
@@ -224,10 +231,20 @@ class Launcher:
         return problems
 
 
-def _task(sweep: str, total: int, gpus: tuple[str, ...], *, quiet: bool) -> Callable[[Any], str | None]:
-    """What a launcher runs for each job, here or in another process: what went wrong in one line, else None."""
+def _task(
+    sweep: str, total: int, gpus: tuple[str, ...], *, quiet: bool, sweeper: int | None
+) -> Callable[[Any], str | None]:
+    """What a launcher runs for each job, here or in another process: what went wrong in one line, else None. `sweeper`:
+    the process that it is to end with.
+    """
 
     def task(settings: Any) -> str | None:
+        if sweeper is None or sweeper == os.getpid():
+            return one_job(settings)
+        with ending_with(sweeper):
+            return one_job(settings)
+
+    def one_job(settings: Any) -> str | None:
         from hydra.core.hydra_config import HydraConfig
         from omegaconf import OmegaConf
 
@@ -240,7 +257,7 @@ def _task(sweep: str, total: int, gpus: tuple[str, ...], *, quiet: bool) -> Call
         overrides = [word for word in map(str, words) if key_of(word) != "sweep"]
         try:
             typed = sections.validated(config.TrainConfig, plain(settings))
-            print(f"sweep {sweep}: job {job.job.num + 1} of {total}: {typed.label}", file=sys.stderr, flush=True)
+            print(f"sweep {sweep}: job {job.job.num + 1} of {total}: {typed.run_dir_name}", file=sys.stderr, flush=True)
             with share(gpus, typed.hardware.devices) if gpus else nullcontext() as shared:
                 train.run(
                     typed,
@@ -260,3 +277,29 @@ def _task(sweep: str, total: int, gpus: tuple[str, ...], *, quiet: bool) -> Call
         return None
 
     return task
+
+
+@contextmanager
+def ending_with(sweeper: int) -> Iterator[None]:
+    """In a process of joblib's: it ends, and its training with it, when the process that started it (`sweeper`) dies,
+    whatever ended that. Else it would take the next job from joblib's queue, and when there is none stay for ever.
+
+    SIGTERM comes with the death of each thread of the sweeper that is its parent for the moment, so the first may come
+    while the process is still there; the last one ends what went on. joblib's processes are started by threads that
+    live as long as they do.
+    """
+    from rpr.training import launch
+
+    launch.die_with_parent()
+    _end_without(sweeper)
+    try:
+        yield
+    finally:  # SIGTERM has ended the training in order, and joblib would go on after that
+        _end_without(sweeper)
+
+
+def _end_without(parent: int) -> None:
+    from rpr.training import launch
+
+    if os.getppid() != parent:
+        os._exit(launch.SIGTERM_EXIT)  # an exception would be a result, to joblib

@@ -246,28 +246,10 @@ def test_the_quick_sweep_starts_what_the_dry_run_lists(capsys: pytest.CaptureFix
 
 
 def test_sweep_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.main(["sweep", "--help"]) == 0
-    assert "  quick " in capsys.readouterr().out
+    for words in (["--help"], ["-h"], ["quick", "--help"]):
+        assert app.main(["sweep", *words]) == 0
+        assert "  quick " in capsys.readouterr().out
     assert app.main(["sweep"]) == 2
-
-
-@pytest.mark.parametrize(
-    "line, expected",
-    [
-        ("rpr-cli tr", {"train", "translate"}),
-        ("rpr-cli ", set(app.COMMANDS)),
-        ("rpr-cli train model=b", {"model=base", "model=big"}),
-        ("rpr-cli train position.clip_d", {"position.clip_distance="}),
-        ("rpr-cli report form", {"format="}),
-    ],
-)
-def test_tab_completion(
-    line: str, expected: set[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COMP_LINE", line)
-    monkeypatch.setenv("COMP_POINT", str(len(line)))
-    assert app.main(["-sc", "query=bash"]) == 0
-    assert set(capsys.readouterr().out.split()) == expected
 
 
 def test_the_installed_script_is_quick_and_imports_nothing_heavy() -> None:

@@ -350,6 +350,11 @@ WORDS: list[tuple[str, list[str], str]] = [
         "nothing: no such setting; available: data, evaluation, hardware, logger",
     ),
     (
+        "key: sweep_sweep=other",
+        ["sweep", "ok.yaml", "sweep=other"],
+        "sweep: a sweep is called as its file is; copy the file under the name that it is to have",
+    ),
+    (
         "key: sweep_run=runs/one",
         ["sweep", "ok.yaml", "run=runs/one"],
         "run: no such setting; available: data, evaluation, hardware, logger, model",
