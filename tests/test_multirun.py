@@ -1,10 +1,16 @@
 """Checked here: which launcher a sweep gets, and from which words; GPUs named for its jobs; what is refused before one
-of them starts. Training is replaced by a list of what was started.
+of them starts; jobs told apart; joblib's processes, which end with the one that started them. Training is replaced by a
+list of what was started.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +18,10 @@ import pytest
 
 from rpr import app, composition
 from rpr.commands import train
-from rpr.errors import ConfigError
+from rpr.errors import ConfigError, RunError
 from rpr.multirun import Launcher, Options, launcher_words
 from rpr.runs import runtime
+from rpr.training import launch
 
 ONE_GPU = composition.training(["hardware=1xgpu"]).hardware
 EIGHT_GPUS = composition.training(["hardware=8xgpu"]).hardware
@@ -82,6 +89,103 @@ def test_each_job_has_a_gpu_and_its_lock(
     assert app.main(["sweep", "mine.yaml", "gpus=5,7", "at_once=1"]) == 1  # without a record
     assert had == [(1, ("5",)), (2, ("5",))]
     assert "gpus: 1 named, and a job takes 8" in refused(capsys, "sweep", "quick", "hardware=8xgpu", "gpus=3")
+
+
+def test_jobs_are_told_apart_by_their_folders(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def run(config: Any, **options: Any) -> None:
+        raise RunError("no luck")
+
+    monkeypatch.setattr(train, "run", run)
+    Path("mine.yaml").write_text("jobs: ['optim.learning_rate_scale=1,2', name=alone optim.learning_rate_scale=3]")
+    assert app.main(["sweep", "mine.yaml"]) == 1
+    made = [composition.training([f"optim.learning_rate_scale={scale}"]) for scale in (1, 2, 3)]
+    names = [made[0].run_dir_name, made[1].run_dir_name, f"alone-{made[2].run_id}"]
+    assert made[0].label == made[1].label
+    lines = capsys.readouterr().err.splitlines()
+    progress = [f"sweep mine: job {number} of 3: {name}" for number, name in enumerate(names, start=1)]
+    assert [line for line in lines if ": job " in line] == progress
+    failed = [f"rpr-cli: failed: {name}: no luck" for name in names]
+    assert [line for line in lines if line.startswith("rpr-cli: failed: ")] == failed
+
+
+SIX_JOBS = """
+import os, signal, sys, time
+from pathlib import Path
+from joblib import Parallel, delayed
+from rpr.multirun import ending_with
+from rpr.training.launch import stop_on_sigterm
+
+def job(number, folder, sweeper):
+    with ending_with(sweeper):
+        Path(folder, str(number)).touch()
+        if number >= {waiting}:
+            before = stop_on_sigterm() if number % 2 else None  # as training does: joblib hears of it, and goes on
+            try:
+                time.sleep(60)
+            finally:
+                time.sleep(0.5)  # the training process is ended in order
+                if before is not None:
+                    signal.signal(signal.SIGTERM, before)
+
+if __name__ == "__main__":
+    Parallel(n_jobs=2)(delayed(job)(number, sys.argv[1], os.getpid()) for number in range(6))
+"""
+
+
+@pytest.mark.parametrize("waiting", [4, 2])  # with no job left, with two
+def test_joblibs_processes_end_with_the_one_that_started_them(tmp_path: Path, waiting: int) -> None:
+    (tmp_path / "six.py").write_text(SIX_JOBS.format(waiting=waiting))
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "six.py", tmp_path], start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    begun = {str(number) for number in range(waiting + 2)}
+    try:
+        assert came_true(lambda: begun <= {path.name for path in tmp_path.iterdir()}, 30)
+        assert len(of_session(process.pid)) > 2
+        process.kill()
+        process.wait()
+        assert came_true(lambda: not of_session(process.pid), 10), of_session(process.pid)
+        assert {path.name for path in tmp_path.iterdir()} == {"six.py", *begun}
+    finally:
+        for pid in of_session(process.pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def came_true(condition: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def of_session(number: int) -> list[int]:
+    """The living processes of a session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = path.read_text().rpartition(")")[2].split()
+        except OSError:  # gone meanwhile
+            continue
+        if words[0] != "Z" and int(words[3]) == number:
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_a_process_whose_parent_was_gone_before_its_job() -> None:
+    for parent, code, said in ((os.getpid(), 0, "begun\nended\n"), (1, launch.SIGTERM_EXIT, "")):
+        program = f"""if True:
+            from rpr.multirun import ending_with
+            with ending_with({parent}):
+                print('begun', flush=True)
+            print('ended')"""
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (code, said), done.stderr
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

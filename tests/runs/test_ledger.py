@@ -1,6 +1,6 @@
 """Checked here: how far a job has come, by the record and lock of its run, in every state; runs that are the same; a
-finished run found again when its corpus is read from another path, and refused when the corpus has changed; what a
-sweep was when it was last started; the last lines of a log.
+finished run found again under another name or when its corpus is read from another path, and refused when the corpus
+has changed; what a sweep was when it was last started; the last lines of a log.
 """
 
 from __future__ import annotations
@@ -75,6 +75,31 @@ def test_each_job_once(tiny_config: Config) -> None:
     named = (("seed=1", "name=x"), tiny_config("seed=1", "name=x"))
     assert [job.overrides for job in jobs_of([*made, named, made[1]])] == [("seed=1",), ("seed=2",)]
     assert [job.run_dir.name for job in jobs_of([named])] == [f"x-{made[0][1].run_id}"]
+
+
+def test_a_finished_run_of_another_name_is_the_same_job(tiny_config: Config) -> None:
+    config, named = tiny_config(), tiny_config("name=foo")
+    root = Path(config.runs_dir)
+    own = root / f"foo-{config.run_id}"
+
+    def found() -> Path:
+        [job] = jobs_of([((), named)])
+        return job.run_dir
+
+    assert found() == own  # nothing is there yet
+    written(config, status="failed", error="step 7: the gradient is not finite")
+    rerun, another, damaged = (
+        root / name for name in (f"a-{config.run_id}-rerun1", "b-00000000", f"c-{config.run_id}")
+    )
+    for folder in (rerun, another):
+        write_record(folder / "record.json", record_of(config, status="finished"))
+    damaged.mkdir()
+    (damaged / "record.json").write_text("{")
+    assert found() == own
+    written(config, status="finished")
+    assert found() == root / config.run_dir_name
+    written(named, status="running")  # begun under this name
+    assert found() == own
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ def test_a_sweep_of_500_jobs_keeps_its_books_straight(
     told, seconds = command(1, forking=True)
     memory = int(told.splitlines()[-1])
     assert told.startswith("sweep mine: 500 jobs: 500 new\n") and seconds < 300  # 60 where it was written
-    counts = f"{JOBS - len(killed) - len(failed)} finished, {len(failed)} failed before, {len(killed)} cut, goes on"
+    counts = f"{JOBS - len(killed) - len(failed)} finished, {len(failed)} failed, {len(killed)} cut"
     assert f"sweep mine: 500 jobs: {counts}\n" in told
     assert started(tmp_path) == seeds and in_books(tmp_path) == seeds
     assert told.count("rpr-cli: failed: ") == len(failed) and told.count("rpr-cli: cut: ") == len(killed)
@@ -183,7 +183,7 @@ def test_a_sweep_of_500_jobs_keeps_its_books_straight(
     assert all(record.sweeps == ("mine",) for record in by_seed.values())
 
     told, _ = command(1, forking=True)  # what was cut goes on, what failed is left
-    assert started(tmp_path) == killed and f"{JOBS - len(failed)} finished, {len(failed)} failed before\n" in told
+    assert started(tmp_path) == killed and f"{JOBS - len(failed)} finished, {len(failed)} failed\n" in told
     grown = memory - int(told.splitlines()[-1])  # of 500 jobs, against 20, in KiB
     assert grown / (JOBS - len(killed)) < 400, grown  # 160 where it was written: Hydra keeps the settings of each job
 

@@ -1,6 +1,6 @@
 """Checked here: sweeps as they are typed, in processes of their own: the ledger's skipping, resuming and retrying, two
 processes at one sweep, SIGKILL and Ctrl-C in the middle, a job that fails, launchers (joblib, submitit_local), GPUs
-shared out; every check is made before the first job starts.
+shared out; every check is made before the first job starts; no process is left of a sweep that was killed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from rpr.results.record import Record, read_record
+from tests.system.conftest import Family
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
 FAULTS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
@@ -34,14 +35,14 @@ def sweep(tiny: list[str], tmp_path: Path, small_data: object) -> Callable[..., 
         json.dumps({"overrides": [shared, RECIPE], "jobs": ["position.clip_distance=0,2", "position=absolute"]})
     )
 
-    def start(*words: str) -> subprocess.Popen[str]:
+    def start(*words: str, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [SCRIPT, "sweep", str(file), f"runs_dir={tmp_path / 'runs'}", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
             preexec_fn=lambda: signal.signal(
                 signal.SIGINT, signal.SIG_DFL
             ),  # also where the tests run in the background
@@ -63,8 +64,9 @@ def records(tmp_path: Path) -> dict[str, Record]:
 def test_once_again_and_with_more_seeds(sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     _, err = ended(sweep())
     assert err.startswith("sweep mine: 3 jobs: 3 new\n") and err.endswith("sweep mine: 3 jobs: 3 finished\n")
-    assert "sweep mine: job 2 of 3: synthetic-tiny-relative-k2-s1\n" in err
     first = records(tmp_path)
+    [k2] = [name for name in first if "relative-k2" in name]
+    assert f"sweep mine: job 2 of 3: {k2}\n" in err
     assert len(first) == 3 and all(record.status == "finished" for record in first.values())
     assert all(record.sweeps == ("mine",) for record in first.values())
     assert "step 20/20" in (tmp_path / "runs" / next(iter(first)) / "log.txt").read_text()
@@ -109,9 +111,9 @@ def test_a_job_that_fails_is_told_and_left_until_it_is_asked_for(
     _, err = ended(sweep(rates), 1)
     failed = [name for name, record in records(tmp_path).items() if record.status == "failed"]
     assert len(failed) == 3 and len(records(tmp_path)) == 6  # each job twice; 1e30 fails
-    assert (
-        err.count("rpr-cli: failed: synthetic-tiny-") == 3 and "gradient" in err and "\n  again: rpr-cli train " in err
-    )
+    assert err.count("rpr-cli: failed: ") == 3 and all(f"rpr-cli: failed: {name}: step " in err for name in failed)
+    assert "gradient" in err and "\n  again: rpr-cli train " in err
+    assert "sweep mine: 6 jobs: 3 finished, 3 failed\n" in err
     assert err.endswith("retry=failed runs again what failed, from its last checkpoint\n") and "Traceback" not in err
     _, err = ended(sweep(rates), 1)
     assert err.startswith("sweep mine: 6 jobs: 3 finished, 3 failed before\n") and "job 1 of" not in err
@@ -129,7 +131,7 @@ def test_what_failed_for_a_reason_that_is_mended_is_finished_by_retry(
     record = json.loads((spoilt / "record.json").read_text())
     (spoilt / "record.json").write_text(json.dumps(record | {"status": "failed", "error": "the disk was full"}))
     _, err = ended(sweep("optim.max_steps=5"), 1)
-    assert "rpr-cli: failed: synthetic-tiny-relative-k2-s1: the disk was full\n    " in err and "step 5/5" in err
+    assert f"rpr-cli: failed: {spoilt.name}: the disk was full\n    " in err and "step 5/5" in err
     _, err = ended(sweep("optim.max_steps=5", "retry=failed"))
     assert err.endswith("sweep mine: 3 jobs: 3 finished\n")
     assert listed.count("rpr-cli train") == 3
@@ -139,7 +141,10 @@ def test_two_processes_at_one_sweep_run_no_job_twice(
     sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     both = [sweep("seed=1,2"), sweep("seed=1,2")]
-    told = [ended(process)[1] for process in both]
+    told = [process.communicate(timeout=200)[1] for process in both]
+    for process, err in zip(both, told, strict=True):  # one may end while the other has a job
+        assert process.returncode == ("the sweep is not complete: 1 of its jobs is another process's" in err), err
+    assert 0 in {process.returncode for process in both}
     found = records(tmp_path)
     assert len(found) == 6 and all(record.status == "finished" for record in found.values())
     for name in found:
@@ -172,6 +177,28 @@ def test_killed_and_interrupted_again_and_again(
     ended(sweep(f"runs_dir={whole}"))
     alone = {path.parent.name: read_record(path) for path in whole.glob("*/record.json")}
     assert cut == {name: [score.score for score in record.scores] for name, record in alone.items()}
+
+
+@pytest.mark.slow
+def test_no_process_is_left_of_a_sweep_at_once_that_was_killed(
+    sweep: Callable[..., subprocess.Popen[str]],
+    tmp_path: Path,
+    family: Family,
+    wait_for: Callable[[Callable[[], bool], float], bool],
+) -> None:
+    process = sweep("at_once=2", RPR_TEST_MARK=family.mark)
+
+    def in_training() -> int:
+        return sum("rpr.commands.train" in line for line in family.living().values())
+
+    assert wait_for(lambda: in_training() == 2, 100)
+    process.kill()
+    assert wait_for(lambda: not family.living(), 20), family.living()
+    process.communicate()
+    assert len(records(tmp_path)) == 2  # the third was not begun
+    _, err = ended(sweep("at_once=2"))
+    assert err.startswith("sweep mine: 3 jobs: 1 new, 2 cut, goes on\n")
+    assert err.endswith("sweep mine: 3 jobs: 3 finished\n")
 
 
 @pytest.mark.slow
