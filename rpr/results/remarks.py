@@ -14,10 +14,15 @@ from rpr.results.scores import Score
 _PAIRS: dict[paper.Pair, int] = {"en_de": 4_500_000, "en_fr": 36_000_000}
 
 
+def nearest_pair(record: Record) -> paper.Pair:
+    """Of the paper's two pairs of languages the one beside which a run stands."""
+    return "en_fr" if record.setting("data.target_language") == "fr" else "en_de"
+
+
 def paper_figure(position: Position, record: Record) -> tuple[Cell, str | None]:
     """The paper's BLEU on newstest2013 for this variant, and a remark where its figure is elsewhere or needs a word."""
     size: paper.Size = "big" if "big" in record.model_name else "base"
-    pair: paper.Pair = "en_fr" if record.setting("data.target_language") == "fr" else "en_de"
+    pair = nearest_pair(record)
     kind, k = position.kind, position.clip_distance
     if kind == "absolute":
         figure = paper.TABLE1[size, "absolute", pair]

@@ -51,6 +51,17 @@ def test_against_absolute_on_each_split(make):
     ]
 
 
+def test_against_absolute_to_french(make):
+    french = {"data.target_language": "fr", "data.name": "wmt14_en_fr"}
+    runs = [
+        make(kind, scores={"test": bleu}, settings=french) for kind, bleu in (("absolute", 38.0), ("relative", 39.0))
+    ]
+    assert (
+        "above absolute: 39.0 against 38.0 (paper, base, EN-FR, newstest2014: 0.5 above; one seed each)."
+        in said(*runs)[0]
+    )
+
+
 def test_a_difference_within_the_seeds_deviation_is_called_so(make):
     runs = [make("relative", seed=seed, scores={"test": bleu}) for seed, bleu in ((1, 30.0), (2, 32.0))]
     statement = said(*runs, make("absolute", scores={"test": 30.5}))[0]
