@@ -1,6 +1,7 @@
-"""Checked here: any record that validates is read back equal; a file that was cut anywhere is refused with a
-RecordError of one line; one with any single byte changed is refused so too, or is a record whose properties can be
-read; and a file of metrics gives its lines wherever it was cut.
+"""Checked here: any record that validates is read back equal, with what a terminal would obey made visible in all but
+what the run is repeated from; a file that was cut anywhere is refused with a RecordError of one line; one with any
+single byte changed is refused so too, or is a record whose properties can be read; and a file of metrics gives its
+lines wherever it was cut.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from hypothesis import strategies as st
 
 from rpr.errors import RecordError
 from rpr.results.record import Record, read_metrics, read_record, write_record
+from rpr.results.visible import visible_tree
 from tests.property.sizes import SIZES, Size
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=10)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+REPEATED_FROM = {"command", "config"}
 COUNTS = st.integers(0, 2**70)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | NUMBERS | TEXT,
@@ -89,7 +92,13 @@ def test_any_record_is_read_back_equal(size: Size) -> None:
         record = Record.model_validate(document)
         with a_file() as path:
             write_record(path, record)
-            assert read_record(path) == record
+            found = read_record(path)
+            assert {name: getattr(found, name) for name in REPEATED_FROM} == {
+                name: getattr(record, name) for name in REPEATED_FROM
+            }
+            assert found.model_dump(exclude=REPEATED_FROM) == visible_tree(record.model_dump(exclude=REPEATED_FROM))
+            write_record(path, found)
+            assert read_record(path) == found
             assert [file.name for file in path.parent.iterdir()] == ["record.json"]
 
     property_()

@@ -11,7 +11,7 @@ WORDS: list[tuple[str, list[str], str]] = [
     ("command: help", ["help"], "no such command 'help'; available: bench, compare, dashboard, diff, evaluate"),
     ("command: -m", ["-m"], "no such command '-m'; available: bench, compare, dashboard, diff, evaluate"),
     ("command: --versoin", ["--versoin"], "no such command '--versoin'; available: bench, compare, dashboard, diff"),
-    ("command: -sc", ["-sc"], "no such command '-sc'; available: bench, compare, dashboard, diff, evaluate"),
+    ("command: -sc", ["-sc"], "-sc: '' is nothing a shell asks; give install=SHELL, uninstall=SHELL or query=SHELL"),
     ("command: sweep=quick", ["sweep=quick"], "no such command 'sweep=quick'; did you mean sweep? (available: bench"),
     (
         "command: --config-name=nope",
