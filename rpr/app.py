@@ -229,6 +229,7 @@ def _told(failures: list[Failure]) -> int:
 
 def _task(name: str, failures: list[Failure]) -> Callable[[Any], None]:
     """What Hydra runs for each job. Errors are kept instead of raised: Hydra would print its own lines round them."""
+    starter = os.getpid()
 
     def task(settings: Any) -> None:
         from hydra.core.hydra_config import HydraConfig
@@ -243,11 +244,15 @@ def _task(name: str, failures: list[Failure]) -> Callable[[Any], None]:
             values = plain(settings)
             if many and values["sweep"] is None:
                 values["sweep"] = Path(hydra.sweep.dir).name
-            _dispatch(name, values, overrides, own_process=many)
+            joblibs = many and "Joblib" in hydra.launcher["_target_"] and os.getpid() != starter
+            with multirun.ending_with(starter) if joblibs else contextlib.nullcontext():
+                _dispatch(name, values, overrides, own_process=many)
         except Exception as error:
+            failure = Failure(command, error)
             if many and "BasicLauncher" not in hydra.launcher["_target_"]:
-                raise  # joblib and submitit run this in other processes, where a list would be lost
-            failures.append(Failure(command, error))
+                _told([failure])  # joblib and submitit run this in other processes, where a list would be lost,
+                raise  # and Hydra lets through the first error alone
+            failures.append(failure)
 
     return task
 
