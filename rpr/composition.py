@@ -62,6 +62,8 @@ def refuse_ways_out(overrides: Sequence[str]) -> None:
     groups = {path.name: path for path in data_dir("conf").iterdir() if path.is_dir()}
     for override in overrides:
         group, _, choice = override.lstrip("+~").partition("=")
+        if group == "recipe":
+            raise ConfigError("recipe: follows from model= and data=; override single settings, like model.dropout=0.1")
         words = re.split(r"[\[\],'\"\s]+", choice)
         if group in groups and any({"", ".."} & {*word.split("/")[:-1]} for word in words):
             found = sorted(path.stem for path in groups[group].glob("*.yaml"))

@@ -131,6 +131,15 @@ def test_the_papers_big_model() -> None:
     assert (made.optim.checkpoint_every_n_minutes, made.optim.checkpoint_every_n_steps) == (10, None)
 
 
+def test_the_papers_big_model_has_less_dropout_for_french() -> None:
+    assert train("model=big", "data=wmt14_en_fr").model.dropout == 0.1
+    assert train("model=big", "data=wmt14_en_fr", "model.dropout=0.2").model.dropout == 0.2
+    assert train("model=base", "data=wmt14_en_fr").model.dropout == 0.1
+    assert train("model=big", "data=wmt14_en_de").model.dropout == 0.3
+    with pytest.raises(ConfigError, match=r"^recipe: follows from model= and data=; override single settings"):
+        train("recipe=big_wmt14_en_fr")
+
+
 def test_the_papers_base_model() -> None:
     made = train("model=base", "hardware=8xgpu")
     paper_recipe(made)

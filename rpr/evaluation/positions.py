@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rpr.data.vocabulary import BOS, PAD
 from rpr.evaluation.decoding import length_batches
 from rpr.model.attention import weights
-from rpr.model.positions import LearnedPositions, RelativeTables, relative_rows
+from rpr.model.positions import LearnedPositions, RelativeTables, glorot_bound, relative_rows
 from rpr.model.transformer import DecoderLayer, EncoderLayer, SelfAttention, Transformer
 from rpr.results.position_numbers import (
     AbsoluteTable,
@@ -90,12 +90,11 @@ def table_numbers(table: Tensor) -> TableNumbers:
     norms_HR = table_HRD.norm(dim=-1)
     products = (table_HRD[:, :-1] * table_HRD[:, 1:]).sum(dim=-1)
     cosines = (products / (norms_HR[:, :-1] * norms_HR[:, 1:])).tolist()  # 0 / 0 is NaN: no direction
-    rows, width = table_HRD.shape[1:]
     return TableNumbers(
         norms=tuple(map(tuple, norms_HR.tolist())),
         cosines=tuple(tuple(None if math.isnan(cosine) else cosine for cosine in head) for head in cosines),
-        # Glorot-uniform over (rows, width): each of the D numbers has the variance 2 / (R + D).
-        expected_initial_norm=math.sqrt(2 * width / (rows + width)),
+        # Each of the D numbers is uniform in (-bound, bound), of variance bound^2 / 3.
+        expected_initial_norm=glorot_bound(table.shape) * math.sqrt(table.shape[-1] / 3),
     )
 
 

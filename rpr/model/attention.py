@@ -11,7 +11,7 @@ Pure functions, equal to each other forward and backward:
 
 They take the same arguments:
 
-    q_BHQD, k_BHKD, v_BHKD  x W^Q, x W^K, x W^V, unscaled
+    q_BHQD, k_BHKD, v_BHKD  x W^Q, x W^K, x W^V, unscaled; k and v of batch 1 serve every q
     key_table, value_table  w^K and w^V: 2k+1 rows, [R, D] shared by heads or [H, R, D] per head; None is no term.
                             The two may have different k.
     labels                  int64 [Q, K] or [B, Q, K]: the table row of each pair, in place of clip(j - i, k) + k (a
@@ -21,7 +21,8 @@ They take the same arguments:
                             rows right of the diagonal
     first_query             position of the first query among the keys: the length of a cache
 
-and return z [B, H, Q, D]. A query that sees no key gets finite numbers of no meaning, and finite gradients.
+and return z [B, H, Q, D], empty where q is. A query that sees no key gets finite numbers of no meaning, and finite
+gradients.
 """
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows.
@@ -85,6 +86,10 @@ def attend(
     check_shapes(q_BHQD, k_BHKD, key_table, value_table, labels)
     if mask is not None:
         mask = mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
+    if k_BHKD.shape[0] < q_BHQD.shape[0]:
+        k_BHKD, v_BHKD = (x.expand(q_BHQD.shape[0], -1, -1, -1) for x in (k_BHKD, v_BHKD))
+    if not q_BHQD.numel() or not k_BHKD.numel():
+        return reference(q_BHQD, k_BHKD, v_BHKD, key_table=key_table, value_table=value_table, labels=labels, mask=mask)
     if implementation == "auto" and key_table is None and value_table is None and _fused_is_faster(q_BHQD, k_BHKD):
         return _fused(q_BHQD, k_BHKD, v_BHKD, mask, causal, first_query)
     if implementation in ("composed", "compiled") or (implementation == "auto" and _composed_is_better(q_BHQD)):

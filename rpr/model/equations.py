@@ -29,12 +29,16 @@ def reference(
     num_queries, num_keys = q_BHQD.shape[2], k_BHKD.shape[2]
     edges_BHQKD = k_BHKD[:, :, None, :, :].expand(-1, -1, num_queries, -1, -1)
     if key_table is not None:
-        edges_BHQKD = edges_BHQKD + _edge_vectors(key_table, labels, num_queries, num_keys, first_query)
+        edges_BHQKD = edges_BHQKD + _edge_vectors(
+            key_table.to(q_BHQD.dtype), labels, num_queries, num_keys, first_query
+        )
     scores_BHQK = torch.einsum("bhqd,bhqkd->bhqk", q_BHQD, edges_BHQKD) / math.sqrt(q_BHQD.shape[-1])
     weights_BHQK = softmax(scores_BHQK, visible_keys(mask, causal, first_query, scores_BHQK))
     values_BHQKD = v_BHKD[:, :, None, :, :].expand(-1, -1, num_queries, -1, -1)
     if value_table is not None:
-        values_BHQKD = values_BHQKD + _edge_vectors(value_table, labels, num_queries, num_keys, first_query)
+        values_BHQKD = values_BHQKD + _edge_vectors(
+            value_table.to(q_BHQD.dtype), labels, num_queries, num_keys, first_query
+        )
     return torch.einsum("bhqk,bhqkd->bhqd", weights_BHQK, values_BHQKD)
 
 

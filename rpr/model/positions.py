@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -103,7 +104,8 @@ def absolute_positions(kind: str, *, d_model: int, max_positions: int) -> nn.Mod
 class RelativeTables(nn.Module):
     """w^K and w^V: 2k+1 learned vectors each, one table for every head [H, R, D] or one for all heads [R, D].
 
-    Either may be absent (None). Initialised Glorot-uniform over (rows, width), as tensor2tensor does.
+    Either may be absent (None). Initialised Glorot-uniform as tensor2tensor does, whose variable has the shape
+    [R, D], or [R, H D] where each head has vectors of its own.
     """
 
     def __init__(
@@ -116,7 +118,16 @@ class RelativeTables(nn.Module):
         shape = (num_heads, 2 * clip_distance + 1, d_head) if per_head else (2 * clip_distance + 1, d_head)
         self.keys = nn.Parameter(torch.empty(shape)) if keys else None
         self.values = nn.Parameter(torch.empty(shape)) if values else None
-        bound = math.sqrt(6.0 / (shape[-2] + shape[-1]))
+        bound = glorot_bound(shape)
         for table in (self.keys, self.values):
             if table is not None:
                 nn.init.uniform_(table, -bound, bound)
+
+
+def glorot_bound(shape: Sequence[int]) -> float:
+    """The bound b of the uniform distribution U(-b, b) that a table [R, D] or [H, R, D] starts from.
+
+    A table per head counts as the one [R, H D] variable that tensor2tensor has for it.
+    """
+    *heads, rows, width = shape
+    return math.sqrt(6.0 / (rows + math.prod(heads) * width))

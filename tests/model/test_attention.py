@@ -895,3 +895,37 @@ def test_on_a_gpu_attend_equals_reference_on_the_cpu(on_keys, on_values, mask):
     out = attend(q.cuda(), k.cuda(), v.cuda(), mask=None if hidden is None else hidden.cuda(), **there).cpu()
     assert out.isfinite().all()
     torch.testing.assert_close(out[:, :, rows], expected[:, :, rows], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["reference", "auto", "dense", "blockwise"])
+@PLACES
+@pytest.mark.parametrize("batch, num_queries, num_keys", [(0, 3, 3), (2, 0, 3), (2, 3, 0), (0, 0, 0)])
+def test_empty_inputs_give_empty_outputs_and_gradients(name, on_keys, on_values, batch, num_queries, num_keys):
+    """No sentence, no query or no key: z has the shape of q, zeros where there is nothing to sum over."""
+    q, k, v, tables = make_inputs(num_queries, num_keys, 2, batch=batch, on_keys=on_keys, on_values=on_values)
+    given = [x.requires_grad_() for x in (q, k, v, *(table for table in tables.values() if table is not None))]
+    z = FORM[name](q, k, v, **tables, mask=torch.ones(batch, 1, 1, num_keys, dtype=torch.bool), causal=num_keys > 0)
+    assert z.shape == q.shape
+    assert not z.any()
+    gradients = torch.autograd.grad(z.sum(), given, allow_unused=True)
+    assert all(gradient is None or not gradient.any() for gradient in gradients)
+
+
+@pytest.mark.parametrize("implementation", ["auto", "dense", "blockwise", "composed"])
+def test_keys_and_values_of_one_sentence_serve_every_query(implementation):
+    q, k, v, tables = make_inputs(5, 7, 2, batch=3)
+    k, v = (x[:1].requires_grad_() for x in (k, v))
+    z = attend(q, k, v, **tables, implementation=implementation)
+    torch.testing.assert_close(z, reference(q, k.expand(3, -1, -1, -1), v.expand(3, -1, -1, -1), **tables))
+    gradients = torch.autograd.grad(z.square().sum(), (k, v))
+    assert [gradient.shape for gradient in gradients] == [k.shape, v.shape]
+
+
+def test_the_reference_takes_float32_tables_beside_bfloat16_queries():
+    q, k, v, tables = make_inputs(4, 4, 2)
+    tables = {name: table.float() for name, table in tables.items()}
+    z = reference(*(x.bfloat16() for x in (q, k, v)), **tables)
+    assert z.dtype == torch.bfloat16
+    torch.testing.assert_close(
+        z.double(), reference(q, k, v, **{n: t.double() for n, t in tables.items()}), atol=0.05, rtol=0.05
+    )
