@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rpr.errors import ConfigError, RprError, did_you_mean
+from rpr.io.escape import visible
 from rpr.paths import data_dir
-from rpr.results.visible import visible
 
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
     from rpr.config import TrainConfig

@@ -17,8 +17,8 @@ import pytest
 from rpr import app
 from rpr.commands import rerun, scoring, train
 from rpr.config import TrainConfig
-from rpr.results import provenance
-from rpr.results.record import Git, find_records, read_metrics, read_record
+from rpr.records import provenance
+from rpr.records.record import Git, find_records, read_metrics, read_record
 from rpr.runs import runtime
 
 RECIPE = (

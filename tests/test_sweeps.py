@@ -16,7 +16,7 @@ from rpr import app, composition
 from rpr.commands import sweep
 from rpr.config import TrainConfig
 from rpr.errors import ConfigError
-from rpr.results.record import KILLED, Record, write_record
+from rpr.records.record import KILLED, Record, write_record
 from rpr.runs.locks import hold
 from rpr.sections import validated
 

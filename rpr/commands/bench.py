@@ -13,8 +13,8 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # memory is counted with torch'
 from rpr.command_config import BenchConfig
 from rpr.config import PositionConfig
 from rpr.errors import ConfigError
-from rpr.results.paper import RELATIVE_SPEED
-from rpr.results.provenance import git_state, versions
+from rpr.paper import RELATIVE_SPEED
+from rpr.records.provenance import git_state, versions
 from rpr.runs import runtime
 from rpr.training import benchmark
 

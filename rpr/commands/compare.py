@@ -24,10 +24,10 @@ from rpr.evaluation.comparison import (
     read_run,
 )
 from rpr.evaluation.significance import LEVEL
-from rpr.results.record import RECORD_NAME, find_records
-from rpr.results.rows import METRIC_NAMES
-from rpr.results.text import DASH, aligned
-from rpr.results.visible import visible
+from rpr.io.escape import visible
+from rpr.records.record import RECORD_NAME, find_records
+from rpr.records.scores import METRIC_NAMES
+from rpr.report.text import DASH, aligned
 
 
 def run(config: CompareConfig) -> None:

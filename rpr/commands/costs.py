@@ -12,7 +12,7 @@ import torch
 from rpr.config import TrainConfig, of_a_record
 from rpr.errors import ConfigError
 from rpr.model.transformer import Shape, Transformer
-from rpr.results.record import Record
+from rpr.records.record import Record
 from rpr.runs.shape import shape_of
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from rpr.command_config import DiffConfig
-from rpr.results.difference import ABSENT, Change, Curve, Difference, Measured, Part, difference
-from rpr.results.record import METRICS_NAME, RECORD_NAME, Record, read_metrics, read_record
-from rpr.results.scores import Interval
-from rpr.results.text import DASH, WIDTH, aligned, wrapped
-from rpr.results.visible import visible
+from rpr.io.escape import visible
+from rpr.records.difference import ABSENT, Change, Curve, Difference, Measured, Part, difference
+from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_metrics, read_record
+from rpr.records.scores import Interval
+from rpr.report.text import DASH, WIDTH, aligned, wrapped
 
 NAMES = ("A", "B")
 _TITLES = {"git": "checkout", "measuring": "how it was measured", "decoding": "how it was decoded"}

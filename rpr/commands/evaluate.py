@@ -13,7 +13,7 @@ from rpr.data.cache import prepare
 from rpr.errors import RecordError
 from rpr.evaluation.ctranslate2 import CTranslate2Engine
 from rpr.evaluation.opening import exported_folder
-from rpr.results.record import replace_file
+from rpr.records.record import replace_file
 from rpr.runs import loading, runtime
 from rpr.runs.alone import alone
 from rpr.runs.stopping import told_when_stopped

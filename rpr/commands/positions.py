@@ -12,12 +12,12 @@ from rpr.command_config import ReportConfig
 from rpr.config import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.errors import DataError, RecordError, RunError
+from rpr.evaluation.position_numbers import as_document, as_text, summary
 from rpr.evaluation.positions import measure
-from rpr.results import drawing
-from rpr.results.position_numbers import as_document, as_text, summary
-from rpr.results.position_page import position_page
-from rpr.results.record import RECORD_NAME, Record, read_record, replace_file
-from rpr.results.tables import position_of
+from rpr.records.position import position_of
+from rpr.records.record import RECORD_NAME, Record, read_record, replace_file
+from rpr.report import drawing
+from rpr.report.position_page import position_page
 from rpr.runs import loading, runtime
 
 LEAST_DISTANCE = 8  # shown for the smallest k: with k = 0, 2k would be no distance at all

@@ -14,7 +14,7 @@ from rpr.command_config import PrepareConfig
 from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.data.measure import measure_loader, measure_plan
 from rpr.data.workers import num_cores, peak_bytes
-from rpr.results.provenance import git_state, versions
+from rpr.records.provenance import git_state, versions
 from rpr.runs.stopping import told_when_stopped
 
 SECONDS_BETWEEN_LINES = 3

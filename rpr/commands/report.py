@@ -10,10 +10,10 @@ from pathlib import Path
 
 from rpr.command_config import ReportConfig
 from rpr.errors import RecordError, did_you_mean
-from rpr.results.paper_speed import find_benches
-from rpr.results.record import find_records, replace_file
-from rpr.results.report import build_report
-from rpr.results.summary import results_markdown
+from rpr.records.record import find_records, replace_file
+from rpr.report.paper_speed import find_benches
+from rpr.report.report import build_report
+from rpr.report.summary import results_markdown
 from rpr.runs.alone import alone
 from rpr.runs.stopping import told_when_stopped
 

@@ -16,10 +16,10 @@ from rpr.commands.diff import lines_of, metrics_beside, read_given
 from rpr.config import NAME, HardwareConfig, TrainConfig, of_a_record
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, DataError, RecordError
-from rpr.results import provenance
-from rpr.results.difference import Difference, difference
-from rpr.results.record import RECORD_NAME, Git, Record, read_record
-from rpr.results.visible import visible
+from rpr.io.escape import visible
+from rpr.records import provenance
+from rpr.records.difference import Difference, difference
+from rpr.records.record import RECORD_NAME, Git, Record, read_record
 from rpr.runs import runtime
 
 NAMES = ("record", "rerun")

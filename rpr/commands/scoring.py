@@ -16,9 +16,8 @@ from rpr.evaluation.opening import torch_engine
 from rpr.evaluation.significance import interval
 from rpr.evaluation.translate import translate_split
 from rpr.model.transformer import Transformer
-from rpr.results.record import replace_file
-from rpr.results.rows import METRIC_NAMES
-from rpr.results.scores import ByLength, LengthScore, Score, pooled
+from rpr.records.record import replace_file
+from rpr.records.scores import METRIC_NAMES, ByLength, LengthScore, Score, pooled
 
 
 @dataclass(frozen=True)

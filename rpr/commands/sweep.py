@@ -16,7 +16,7 @@ import yaml
 from rpr.config import NAME, TrainConfig
 from rpr.errors import ConfigError, RecordError, did_you_mean
 from rpr.paths import data_dir
-from rpr.results.record import KILLED, Record
+from rpr.records.record import KILLED, Record
 from rpr.runs import ledger
 from rpr.runs.ledger import Job, Standing, State
 
@@ -205,7 +205,7 @@ def _takes_all_cores(config: TrainConfig) -> bool:
 def commands(books: Books) -> list[str]:
     """The jobs as commands to be typed one by one, each under a comment: how it stands, and what it would cost."""
     from rpr.commands.costs import costs, duration
-    from rpr.results.record import find_records
+    from rpr.records.record import find_records
 
     records = []
     for root in sorted({job.config.runs_dir for job in books.jobs}):

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from rpr.config import HardwareConfig, TrainConfig, of_a_record
 from rpr.errors import RprError, RunError
-from rpr.results import provenance
-from rpr.results.record import (
+from rpr.io.escape import visible
+from rpr.records import provenance
+from rpr.records.record import (
     LOG_NAME,
     RECORD_NAME,
     Training,
     read_record,
     write_record,
 )
-from rpr.results.rows import HEADLINE_METRIC
-from rpr.results.visible import visible
+from rpr.records.scores import HEADLINE_METRIC
 from rpr.runs import books
 from rpr.runs.alone import alone
 

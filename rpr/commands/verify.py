@@ -18,7 +18,7 @@ from rpr.evaluation.exporting import Material
 from rpr.evaluation.exports import Kind
 from rpr.evaluation.parity import in_float64
 from rpr.evaluation.verification import Check, batch_rounding, check_model, export_check
-from rpr.results.text import DASH, aligned
+from rpr.report.text import DASH, aligned
 
 KINDS: tuple[Kind, ...] = ("safetensors", "ctranslate2")
 

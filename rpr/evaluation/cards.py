@@ -15,8 +15,8 @@ from rpr.evaluation.ctranslate2_spec import library, position_rows
 from rpr.evaluation.exports import Kind
 from rpr.evaluation.parity import Parity
 from rpr.model.transformer import Transformer
-from rpr.results.record import Record
-from rpr.results.tables import position_of
+from rpr.records.position import position_of
+from rpr.records.record import Record
 
 CARD_VERSION = 1
 

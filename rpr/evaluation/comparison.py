@@ -11,8 +11,8 @@ from rpr.config import TrainConfig, of_a_record
 from rpr.errors import DataError, RunError
 from rpr.evaluation.bleu import Metric, all_scores
 from rpr.evaluation.significance import Paired, Spread, holm, interval, paired, spread
-from rpr.results.record import RECORD_NAME, Record, read_record
-from rpr.results.scores import Interval
+from rpr.records.record import RECORD_NAME, Record, read_record
+from rpr.records.scores import Interval
 
 ALPHA = 0.05
 _KINDS = ("sources", "references", "hypotheses")

@@ -23,7 +23,7 @@ from rpr.evaluation.decoding import Progress, TorchEngine, search_of
 from rpr.evaluation.exports import CARD_NAME, Kind, is_export, load_exported_model, write_files
 from rpr.evaluation.parity import Parity, Rows, identical_share, parity, piece_scores
 from rpr.model.transformer import Shape, Transformer
-from rpr.results.record import Record
+from rpr.records.record import Record
 from rpr.runs.alone import alone
 
 README_NAME = "README.md"

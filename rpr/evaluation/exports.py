@@ -24,7 +24,7 @@ from rpr.errors import DataError
 from rpr.evaluation.ctranslate2_spec import position_rows, write_model
 from rpr.evaluation.decoding import Search
 from rpr.model.transformer import Shape, Transformer
-from rpr.results.record import Record
+from rpr.records.record import Record
 from rpr.runs.loading import VOCABULARY_NAME
 from rpr.sections import Section
 

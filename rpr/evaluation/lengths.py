@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rpr.evaluation.bleu import Metric
 from rpr.evaluation.counts import pooled
 from rpr.evaluation.significance import interval
-from rpr.results.scores import LengthBucket, LengthScore
+from rpr.records.scores import LengthBucket, LengthScore
 
 UNIT = "pieces of the source, EOS included"
 METRICS = ("sacrebleu", "chrf")

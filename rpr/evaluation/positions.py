@@ -14,10 +14,7 @@ from torch import Tensor, nn
 
 from rpr.data.vocabulary import BOS, PAD
 from rpr.evaluation.decoding import length_batches
-from rpr.model.attention import weights
-from rpr.model.positions import LearnedPositions, RelativeTables, glorot_bound, relative_rows
-from rpr.model.transformer import DecoderLayer, EncoderLayer, SelfAttention, Transformer
-from rpr.results.position_numbers import (
+from rpr.evaluation.position_numbers import (
     AbsoluteTable,
     LayerAttention,
     LayerTables,
@@ -26,6 +23,9 @@ from rpr.results.position_numbers import (
     StackPairs,
     TableNumbers,
 )
+from rpr.model.attention import weights
+from rpr.model.positions import LearnedPositions, RelativeTables, glorot_bound, relative_rows
+from rpr.model.transformer import DecoderLayer, EncoderLayer, SelfAttention, Transformer
 
 
 def measure(

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rpr.evaluation.counts import SAME, Array, Counts
-from rpr.results.scores import Interval
+from rpr.records.scores import Interval
 
 SEED = 12345  # sacreBLEU's own
 LEVEL = 0.95

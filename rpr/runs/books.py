@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from rpr.config import TrainConfig
 from rpr.errors import ConfigError, DataError, RprError, RunError
-from rpr.results import provenance
-from rpr.results.record import (
+from rpr.records import provenance
+from rpr.records.record import (
     INTERRUPTED,
     METRICS_NAME,
     RECORD_NAME,

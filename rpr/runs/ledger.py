@@ -16,7 +16,8 @@ from typing import Any, Literal, NamedTuple
 from rpr.config import TrainConfig, of_a_record
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, DataError, RecordError, RprError
-from rpr.results.record import (
+from rpr.io.escape import visible
+from rpr.records.record import (
     LOG_NAME,
     RECORD_NAME,
     Record,
@@ -26,7 +27,6 @@ from rpr.results.record import (
     replace_file,
     write_record,
 )
-from rpr.results.visible import visible
 from rpr.runs.alone import alone
 from rpr.runs.locks import Holder, holder_of
 

@@ -9,7 +9,7 @@ from rpr.data.cache import PreparedData, prepare
 from rpr.data.vocabulary import Vocabulary
 from rpr.errors import DataError, RecordError
 from rpr.model.transformer import Transformer
-from rpr.results.record import RECORD_NAME, Record, read_record
+from rpr.records.record import RECORD_NAME, Record, read_record
 from rpr.runs import runtime
 from rpr.runs.checkpoints import averaged_weights, checkpoints
 from rpr.runs.shape import shape_of

@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rpr.errors import BusyError
-from rpr.results.visible import visible
+from rpr.io.escape import visible
 
 LOCK_NAME = ".lock"
 BEAT_SECONDS = 15.0

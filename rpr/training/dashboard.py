@@ -12,10 +12,10 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from rpr import paper
 from rpr.config import LoggerConfig
 from rpr.errors import ConfigError, did_you_mean
-from rpr.results import paper
-from rpr.results.rows import HEADLINE_METRIC, METRIC_NAMES
+from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES
 from rpr.training import tracking_names as names
 from rpr.training.wandb_client import first_line, has_key, tear_down, without_login
 

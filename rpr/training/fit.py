@@ -23,7 +23,7 @@ from rpr.config import TrainConfig
 from rpr.data.batches import accumulation
 from rpr.data.cache import PreparedData
 from rpr.errors import DataError
-from rpr.results.record import METRICS_NAME, read_metrics
+from rpr.records.record import METRICS_NAME, read_metrics
 from rpr.runs import checkpoints, runtime
 from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch
 from rpr.training.datamodule import TranslationData

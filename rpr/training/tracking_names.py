@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rpr.config import TrainConfig
-from rpr.results.record import Record
-from rpr.results.rows import SHARING, Position
+from rpr.records.position import SHARING, Position
+from rpr.records.record import Record
 
 STEP = "trainer/global_step"  # the optimiser step under the name that Lightning's users know
 VALIDATION_LOSS = "validation/loss"

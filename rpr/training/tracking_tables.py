@@ -7,9 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rpr.results.record import Record
-from rpr.results.rows import HEADLINE_METRIC, METRIC_NAMES, SPLITS
-from rpr.results.scores import ByLength, Score, pooled
+from rpr.records.record import Record
+from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, SPLITS, ByLength, Score, pooled
 from rpr.training.tracking_names import CLIP_DISTANCE
 
 SCORES = "results/scores"

@@ -16,7 +16,7 @@ from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from rpr.evaluation.decoding import search_of
 from rpr.evaluation.exporting import Material
 from rpr.model.transformer import Shape, Transformer
-from rpr.results.record import Git, Record, Score
+from rpr.records.record import Git, Record, Score
 
 NUM_PIECES = 100
 BASIC = Shape(

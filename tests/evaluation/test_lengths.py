@@ -16,7 +16,7 @@ from rpr.config import BEFORE_THE_SETTING, TrainConfig, of_a_record
 from rpr.errors import ConfigError
 from rpr.evaluation.bleu import all_scores, chrf, sacrebleu_13a
 from rpr.evaluation.lengths import UNIT, bounds, by_length
-from rpr.results.scores import ByLength
+from rpr.records.scores import ByLength
 from rpr.sections import validated
 
 REFERENCES = [f"Satz {number} hat {'viele ' * (number % 5)}Wörter und endet hier ." for number in range(40)]

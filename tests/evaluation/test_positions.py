@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from rpr.data.vocabulary import BOS, EOS
+from rpr.evaluation.position_numbers import PositionNumbers
 from rpr.evaluation.positions import measure, table_numbers
 from rpr.model.positions import RelativeTables
 from rpr.model.transformer import Shape, Transformer
-from rpr.results.position_numbers import PositionNumbers
 
 PIECES = 20
 

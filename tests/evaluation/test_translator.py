@@ -29,7 +29,7 @@ from rpr.evaluation import translator as module
 from rpr.evaluation.decoding import Progress, Search, TorchEngine
 from rpr.model.beam_search import Hypothesis, beam_search
 from rpr.model.transformer import Transformer
-from rpr.results.record import Git, Record, write_record
+from rpr.records.record import Git, Record, write_record
 from rpr.runs.loading import VOCABULARY_NAME
 from rpr.runs.shape import shape_of
 from rpr.sections import validated

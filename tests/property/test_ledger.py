@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from rpr.errors import BusyError
-from rpr.results.record import INTERRUPTED, KILLED, Record, read_record, write_record
+from rpr.records.record import INTERRUPTED, KILLED, Record, read_record, write_record
 from rpr.runs import ledger, locks
 from rpr.runs.ledger import Job, standing
 from rpr.runs.locks import LOCK_NAME, RunLock, hold, holder_of

@@ -18,8 +18,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rpr.errors import RecordError
-from rpr.results.record import Record, read_metrics, read_record, write_record
-from rpr.results.visible import visible_tree
+from rpr.io.escape import visible_tree
+from rpr.records.record import Record, read_metrics, read_record, write_record
 from tests.property.sizes import SIZES, Size
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=10)

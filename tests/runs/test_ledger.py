@@ -16,7 +16,7 @@ import pytest
 from rpr.config import TrainConfig
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, RecordError
-from rpr.results.record import Data, Record, read_record, write_record
+from rpr.records.record import Data, Record, read_record, write_record
 from rpr.runs import ledger
 from rpr.runs.ledger import Job, jobs_of, last_lines, standing
 from rpr.runs.locks import hold

@@ -123,7 +123,7 @@ def serve() -> None:
     import rpr.commands.train
     import rpr.commands.translate
     import rpr.evaluation.ctranslate2
-    import rpr.results.plots
+    import rpr.report.plots
     import rpr.training.fit  # noqa: F401
 
     for line in sys.stdin:

@@ -23,7 +23,7 @@ def slow_disk() -> None:
 
 def clock_set_back() -> None:
     """Python's clocks that tell the time of day go back by an hour when the first metrics of a training are written."""
-    from rpr.results import provenance
+    from rpr.records import provenance
     from rpr.runs import locks
     from rpr.training import callbacks
 

@@ -23,7 +23,7 @@ from rpr import app
 from rpr.commands import train
 from rpr.errors import ConfigError, DataError, RecordError
 from rpr.paths import data_dir
-from rpr.results.record import read_record
+from rpr.records.record import read_record
 from tests.conftest import TINY
 from tests.system import bad_files
 from tests.system.bad_files import (

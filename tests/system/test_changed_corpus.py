@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rpr import app
-from rpr.results.record import Record, read_record
+from rpr.records.record import Record, read_record
 
 WORDS = {
     "old": ("the", "a", "cat", "dog", "cow", "bird", "sees", "hears", "small", "old"),

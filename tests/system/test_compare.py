@@ -18,8 +18,8 @@ from rpr.config import TrainConfig
 from rpr.evaluation.bleu import chrf, sacrebleu_13a
 from rpr.evaluation.comparison import Comparison, read_run
 from rpr.evaluation.significance import Paired, paired
-from rpr.results.record import Git, Record, write_record
-from rpr.results.scores import Interval
+from rpr.records.record import Git, Record, write_record
+from rpr.records.scores import Interval
 from rpr.sections import validated
 
 REFERENCES = [f"Der Hund Nummer {number} läuft heute schnell durch den großen Park ." for number in range(60)]

@@ -17,7 +17,7 @@ import torch
 
 from rpr import app
 from rpr.commands import train
-from rpr.results.record import read_record
+from rpr.records.record import read_record
 from rpr.words import quoted
 from tests.conftest import TINY
 

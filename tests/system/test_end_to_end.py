@@ -19,7 +19,7 @@ import torch
 
 from rpr import app
 from rpr.config import TrainConfig
-from rpr.results.record import Record, read_record
+from rpr.records.record import Record, read_record
 from rpr.runs.checkpoints import checkpoints, model_weights
 from rpr.sections import validated
 

@@ -19,7 +19,7 @@ from rpr.commands import verify as verify_command
 from rpr.evaluation import exporting
 from rpr.evaluation.exports import is_export, load_exported_model, read_export
 from rpr.evaluation.verification import Check
-from rpr.results.record import read_record, write_record
+from rpr.records.record import read_record, write_record
 
 RECIPE = (
     "optim.max_steps=4",

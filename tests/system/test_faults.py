@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from rpr.config import TrainConfig
-from rpr.results.record import Record, read_record
+from rpr.records.record import Record, read_record
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.runs.locks import LOCK_NAME
 from tests.system.faults import Ended, Fault, Started, Starter

@@ -19,8 +19,8 @@ from rpr import app
 from rpr.commands import rerun, train
 from rpr.composition import training
 from rpr.config import of_a_record
-from rpr.results.record import find_records, read_record, write_record
-from rpr.results.visible import visible, visible_tree
+from rpr.io.escape import visible, visible_tree
+from rpr.records.record import find_records, read_record, write_record
 
 TURNING = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 FAKE = "rpr-cli: fine"

@@ -24,7 +24,7 @@ from rpr.commands import sweep
 from rpr.composition import expand, one_line, training, trainings
 from rpr.config import TrainConfig
 from rpr.data.cache import PreparedData
-from rpr.results.record import Record, find_records, read_record
+from rpr.records.record import Record, find_records, read_record
 from tests.conftest import TINY
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
@@ -38,8 +38,8 @@ import json, os, signal, sys
 from pathlib import Path
 from rpr.commands import train
 from rpr.errors import RunError
-from rpr.results import provenance
-from rpr.results.record import read_record, write_record
+from rpr.records import provenance
+from rpr.records.record import read_record, write_record
 from rpr.runs.locks import holder_of
 
 

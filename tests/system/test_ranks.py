@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from rpr.config import TrainConfig
-from rpr.results.record import Record, read_record
+from rpr.records.record import Record, read_record
 from rpr.runs.checkpoints import checkpoints, model_weights
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")

@@ -17,7 +17,7 @@ import torch
 
 from rpr import app
 from rpr.commands import positions
-from rpr.results.record import Record, read_record, write_record
+from rpr.records.record import Record, read_record, write_record
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
 RECIPE = (

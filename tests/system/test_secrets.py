@@ -18,7 +18,7 @@ import torch
 
 from rpr import app
 from rpr.commands import train
-from rpr.results.record import read_record
+from rpr.records.record import read_record
 from rpr.training.wandb_client import tear_down
 from tests.training.fake_wandb import FakeWandb
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from rpr.results.record import Record, read_record
+from rpr.records.record import Record, read_record
 from tests.system.conftest import Family
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rpr.config import TrainConfig
-from rpr.results.record import Record, write_record
-from rpr.results.scores import ByLength, Interval, LengthBucket, LengthScore, Score
+from rpr.records.record import Record, write_record
+from rpr.records.scores import ByLength, Interval, LengthBucket, LengthScore, Score
 from rpr.training import tracking
 
 STEPS = 50

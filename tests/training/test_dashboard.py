@@ -1,5 +1,5 @@
 """Checked here: the report that is saved in W&B, as a small server got it: every metric, setting and filter that it
-names is one that a mirrored run really has there; the paper's figures against rpr.results.paper; and each reason for
+names is one that a mirrored run really has there; the paper's figures against rpr.paper; and each reason for
 which no report can be saved, told in one line, without a question and without anything saved.
 """
 
@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 import wandb
 
+from rpr import paper
 from rpr.command_config import DashboardConfig
 from rpr.commands import dashboard as command
 from rpr.composition import compose
 from rpr.config import TrainConfig
 from rpr.errors import ConfigError
-from rpr.results import paper
 from rpr.sections import validated
 from rpr.training import dashboard, tracking_names, wandb_client
 from tests.training.fake_wandb import ENTITY, FakeWandb, Run

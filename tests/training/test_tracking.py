@@ -25,7 +25,7 @@ from rpr.commands import train
 from rpr.config import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.errors import RunError
-from rpr.results.record import read_record
+from rpr.records.record import read_record
 from rpr.training import fit, tracking, tracking_names, wandb_client
 from tests.training.fake_wandb import KEY, FakeWandb
 from tests.training.wandb_files import read_back, told

@@ -1,0 +1,1 @@
+"""Files, locks and text from other people: what every room shares."""

@@ -1,0 +1,307 @@
+"""What differs between two run records, in settings, origin and results: pure functions of what was read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rpr.config import BEFORE_THE_SETTING, READ_AS, of_a_record
+from rpr.errors import ConfigError
+from rpr.records.record import Record
+from rpr.records.scores import ByLength, Interval, LengthScore, Score
+
+ABSENT: Any = object()  # the value of what a record does not say
+LOSSES = ("train/loss", "validation/loss")  # in metrics.jsonl
+_SPEEDS = ("steps_per_second", "source_tokens_per_second", "target_tokens_per_second")
+_MEMORY = "peak_memory_bytes"
+_FINAL_LOSSES = ("train_loss", "validation_loss")
+_FIGURES = (*_FINAL_LOSSES, *_SPEEDS, _MEMORY, "seconds", "skipped_steps", "loss_spikes", "padding_waste")
+_HOW_MEASURED = ("excludes", "measured_steps", "peak_memory_kind", "matmul_precision", "precision", "parameters_note")
+_HOW_DECODED = ("checkpoint", "beam_size", "length_penalty", "precision")
+_SAME_TEST = ("test_set", "num_sentences", "signature")  # else two scores must not be subtracted
+
+
+@dataclass(frozen=True)
+class Change:
+    """A key with its two values; ABSENT where a record does not say."""
+
+    key: str
+    first: Any
+    second: Any
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of both records: what differs, and the keys that do not."""
+
+    name: str
+    changes: tuple[Change, ...]
+    same: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number of both runs, None where one has none. `unlike`: why one must not be subtracted from the other."""
+
+    name: str
+    first: float | None
+    second: float | None
+    first_interval: Interval | None = None
+    second_interval: Interval | None = None
+    unlike: str | None = None
+
+    @property
+    def same(self) -> bool:
+        """To the last bit."""
+        return self.first == self.second
+
+    @property
+    def difference(self) -> float | None:
+        """Second - first."""
+        if self.first is None or self.second is None or self.unlike:
+            return None
+        return self.second - self.first
+
+    @property
+    def ratio(self) -> float | None:
+        """Second / first."""
+        return None if self.difference is None or not self.first else (self.second or 0) / self.first
+
+    @property
+    def overlap(self) -> bool | None:
+        """Whether the intervals have a value in common; None where there are not two of one level."""
+        one, other = self.first_interval, self.second_interval
+        if one is None or other is None or one.level != other.level or self.unlike:
+            return None
+        return max(one.low, other.low) <= min(one.high, other.high)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One loss of both metrics files, line by line until something differs.
+
+    `equal` lines are the same, the last of them of step `equal_until`. The next ones, if there are any in both, are
+    `parting`: (step, loss) of each run; the steps differ where the runs logged at different ones.
+    """
+
+    name: str
+    equal: int
+    equal_until: int | None
+    parting: tuple[tuple[int, float], tuple[int, float]] | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """All that differs. `relation` says in words what the two records are to each other."""
+
+    relation: str
+    parts: tuple[Part, ...]
+    scores: tuple[Measured, ...]
+    figures: tuple[Measured, ...]
+    by_length: tuple[Measured, ...]
+    curves: tuple[Curve, ...]
+
+    @property
+    def reproduced(self) -> bool:
+        """Whether all scores and losses are there and the same to the last bit."""
+        losses = [one for one in self.figures if one.name in _FINAL_LOSSES]
+        measured = len(losses) == len(_FINAL_LOSSES) and all(one.first is not None for one in losses)
+        equal = all(one.same for one in (*self.scores, *losses, *self.by_length))
+        return measured and equal and all(curve.parting is None for curve in self.curves)
+
+
+def difference(
+    first: Record, second: Record, first_metrics: Sequence[Any] = (), second_metrics: Sequence[Any] = ()
+) -> Difference:
+    """What differs between two records; `*_metrics` are the lines of their metrics files, none where there is no file.
+
+    Settings that came after a record was written have in it the value of what was done before, as `of_a_record` has it.
+    """
+    one, other = first.shown(), second.shown()
+    parts = (
+        _part("settings", _settings(one), _settings(other)),
+        _part("run", _run(one), _run(other)),
+        _part("git", first.git.model_dump(), second.git.model_dump()),
+        _part("versions", first.versions, second.versions),
+        _part("data", _data(first), _data(second)),
+        _part("measuring", _fields(first.training, _HOW_MEASURED), _fields(second.training, _HOW_MEASURED)),
+        _part("decoding", *_decoding(first, second)),
+    )
+    return Difference(
+        _relation(first, second),
+        parts,
+        _scores(first.scores, second.scores),
+        _figures(first, second),
+        _by_length(first.by_length, second.by_length),
+        _curves(first_metrics, second_metrics),
+    )
+
+
+def _relation(first: Record, second: Record) -> str:
+    if first == second:
+        return "the same record"
+    if _id(first) != _id(second):
+        return "two configurations"
+    return "one run, recorded twice" if first.started == second.started else "one configuration, run twice"
+
+
+def _id(record: Record) -> str:
+    """By today's rule of what decides a result; as recorded, where this version cannot read the configuration."""
+    try:
+        return of_a_record(record.config).run_id
+    except ConfigError:
+        return record.run_id
+
+
+def _part(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Part:
+    found = list(_side_by_side(first, second))
+    changes = tuple(Change(key, one, other) for key, one, other in found if one != other)
+    return Part(name, changes, tuple(key for key, one, other in found if one == other))
+
+
+def _side_by_side(
+    first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    for key in dict.fromkeys([*first, *second]):
+        one, other = first.get(key, ABSENT), second.get(key, ABSENT)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            yield from _side_by_side(one, other, f"{prefix}{key}.")
+        else:
+            yield prefix + key, one, other
+
+
+def _settings(record: Record) -> dict[str, Any]:
+    whole = {name: dict(part) if isinstance(part, Mapping) else part for name, part in record.config.items()}
+    for key, earlier in {**BEFORE_THE_SETTING, **READ_AS}.items():
+        section, _, name = key.partition(".")
+        if isinstance(whole.get(section), dict):
+            whole[section].setdefault(name, earlier)
+    return whole
+
+
+def _run(record: Record) -> dict[str, Any]:
+    said = {"name": record.name, "status": record.outcome or record.status, "command": record.command}
+    # Until a run is finished its record has the name of the configuration's hardware there.
+    said |= {"device": record.device} if record.status == "finished" else {}
+    return said | ({"scores by length": "recorded"} if record.by_length is not None else {})
+
+
+def _data(record: Record) -> dict[str, Any]:
+    return {} if record.data is None else record.data.model_dump(mode="json", exclude={"name", "synthetic"})
+
+
+def _fields(section: Any, names: Sequence[str]) -> dict[str, Any]:
+    return {} if section is None else {name: getattr(section, name) for name in names}
+
+
+def _decoding(first: Record, second: Record) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How the scores that both have were made: of each setting, all values."""
+    shared = _keyed(first.scores).keys() & _keyed(second.scores).keys()
+
+    def values(record: Record) -> dict[str, Any]:
+        scores = [score for key, score in _keyed(record.scores).items() if key in shared]
+        found = {name: list(dict.fromkeys(getattr(score, name) for score in scores)) for name in _HOW_DECODED}
+        return {name: several[0] if len(several) == 1 else several for name, several in found.items() if several}
+
+    return values(first), values(second)
+
+
+def _keyed(scores: Sequence[Score]) -> dict[tuple[str, str], Score]:
+    return {(score.split, score.metric): score for score in scores}
+
+
+def _scores(first: Sequence[Score], second: Sequence[Score]) -> tuple[Measured, ...]:
+    one, other = _keyed(first), _keyed(second)
+    return tuple(
+        _measured(f"{key[0]}/{key[1]}", one.get(key), other.get(key), _unlike(one.get(key), other.get(key), _SAME_TEST))
+        for key in dict.fromkeys([*one, *other])
+    )
+
+
+def _measured(
+    name: str, one: Score | LengthScore | None, other: Score | LengthScore | None, unlike: str | None
+) -> Measured:
+    return Measured(
+        name,
+        one.score if one else None,
+        other.score if other else None,
+        one.interval if one else None,
+        other.interval if other else None,
+        unlike,
+    )
+
+
+def _unlike(one: Any, other: Any, names: Sequence[str]) -> str | None:
+    """In words, what two measurements were not made alike in; None where they were."""
+    if one is None or other is None:
+        return None
+    values = {name: (getattr(one, name), getattr(other, name)) for name in names}
+    return "; ".join(f"{name} {_apart(*pair)}" for name, pair in values.items() if pair[0] != pair[1]) or None
+
+
+def _apart(one: Any, other: Any) -> str:
+    """`13a and none`: of two signatures, only the fields that differ."""
+    if isinstance(one, str) and isinstance(other, str):
+        ours, theirs = one.split("|"), other.split("|")
+        one = "|".join(field for field in ours if field not in theirs) or one
+        other = "|".join(field for field in theirs if field not in ours) or other
+    return f"{one} and {other}"
+
+
+def _figures(first: Record, second: Record) -> tuple[Measured, ...]:
+    found = [Measured(name, getattr(first, name), getattr(second, name)) for name in ("steps", "parameters")]
+    for name in _FIGURES:
+        how = ("excludes",) if name in _SPEEDS else ("peak_memory_kind",) if name == _MEMORY else ()
+        one, other = (getattr(record.training, name, None) for record in (first, second))
+        found.append(Measured(name, one, other, unlike=_unlike(first.training, second.training, how)))
+    return tuple(one for one in found if one.first is not None or one.second is not None)
+
+
+def _by_length(first: ByLength | None, second: ByLength | None) -> tuple[Measured, ...]:
+    """Metric by metric, the buckets that either has; nothing where one record is without."""
+    if first is None or second is None:
+        return ()
+    alike = _unlike(first, second, ("unit", "splits", "test_sets"))
+    found = []
+    for metric in dict.fromkeys([*first.signatures, *second.signatures]):
+        ours, theirs = first.signatures.get(metric), second.signatures.get(metric)
+        unlike = alike or (f"signature {_apart(ours, theirs)}" if ours and theirs and ours != theirs else None)
+        one, other = _of_metric(first, metric), _of_metric(second, metric)
+        for label in dict.fromkeys([*one, *other]):
+            number, score = one.get(label, (None, None))
+            other_number, other_score = other.get(label, (None, None))
+            others = number and other_number and number != other_number
+            sentences = f"num_sentences {number} and {other_number}" if others else None
+            found.append(_measured(f"{label}/{metric}", score, other_score, unlike or sentences))
+    return tuple(found)
+
+
+def _of_metric(found: ByLength, metric: str) -> dict[str, tuple[int, LengthScore | None]]:
+    """By bucket: its number of sentences and its score."""
+    return {
+        bucket.label: (bucket.num_sentences, next((one for one in bucket.scores if one.metric == metric), None))
+        for bucket in found.buckets
+    }
+
+
+def _curves(first: Sequence[Any], second: Sequence[Any]) -> tuple[Curve, ...]:
+    curves = []
+    for name in LOSSES:
+        one, other = (
+            [(row["step"], row[name]) for row in rows if isinstance(row.get(name), int | float)]
+            for rows in (first, second)
+        )
+        if not one or not other:
+            continue
+        pairs = list(zip(one, other, strict=False))
+        equal = next((number for number, pair in enumerate(pairs) if not _equal(*pair)), len(pairs))
+        parting = pairs[equal] if equal < len(pairs) else None
+        curves.append(Curve(name, equal, one[equal - 1][0] if equal else None, parting))
+    return tuple(curves)
+
+
+def _equal(one: tuple[int, float], other: tuple[int, float]) -> bool:
+    """The same step and loss; two that are no numbers are the same too."""
+    return one[0] == other[0] and (one[1] == other[1] or (math.isnan(one[1]) and math.isnan(other[1])))

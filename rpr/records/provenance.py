@@ -1,0 +1,54 @@
+"""What a record says about where it came from: commit, versions, the time."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rpr.records.record import Git
+
+PACKAGES = (
+    "rpr",
+    "torch",
+    "pytorch-lightning",
+    "hydra-core",
+    "wandb",
+    "sacrebleu",
+    "sentencepiece",
+    "datasets",
+    "numpy",
+)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def git_state() -> Git:
+    """Commit and dirty flag of the checkout this package runs from; None where it runs from no checkout."""
+    folder = Path(__file__).resolve().parents[2]
+    if not (folder / ".git").exists():  # an installed package must not report some other repository around it
+        return Git(commit=None, dirty=None)
+    commit, status = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain")
+    return Git(commit=commit, dirty=None if status is None else bool(status))
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

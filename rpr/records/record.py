@@ -1,0 +1,400 @@
+"""The run record: one JSON file per run that says what was run, how to run it again, and what came out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from rpr.errors import RecordError
+from rpr.io.escape import visible, visible_tree
+from rpr.records.scores import STRICT, ByLength, Score
+
+SCHEMA = 1
+RECORD_NAME = "record.json"
+METRICS_NAME = "metrics.jsonl"
+LOG_NAME = "log.txt"  # what the run's processes have printed, where they were not the one that was typed
+# How the error of a run begins that was stopped from outside.
+INTERRUPTED = "interrupted"
+KILLED = "the training process was ended by SIG"
+# Without these a record cannot be put into a table; everything else in the configuration is free-form.
+REQUIRED_SETTINGS = (
+    "model.name",
+    "data.name",
+    "position.name",
+    "position.absolute",
+    "position.relative_keys",
+    "position.relative_values",
+    "position.clip_distance",
+    "position.tables",
+    "optim.max_steps",
+    "hardware.name",
+)
+WHOLE_NUMBERS = ("position.clip_distance", "optim.max_steps")  # of them
+# What write_record puts first; it tells a truncated record in a flat folder from any other JSON file.
+_HEAD = re.compile(r'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"name"\s*:')
+_NOT_WALKED = {"wandb", "checkpoints", "__pycache__"}
+_REPEATED_FROM = {"command", "config"}
+
+
+class Section(BaseModel):
+    """A part of the record."""
+
+    model_config = STRICT | ConfigDict(frozen=True, protected_namespaces=())
+
+
+class Git(Section):
+    """The state of the checkout; all None where there is none (an installed wheel)."""
+
+    commit: str | None
+    dirty: bool | None
+
+
+class Data(Section):
+    """The corpus as it was used."""
+
+    name: str
+    synthetic: bool
+    train_pairs: int = Field(ge=0)
+    dropped_pairs: int = Field(ge=0)
+    vocabulary_size: int = Field(ge=1)
+    key: str
+    notes: tuple[str, ...] = ()
+
+
+class Training(Section):
+    """How fast and how far; `excludes` says what the speed leaves out. None means not measured, never zero."""
+
+    steps_per_second: float | None = Field(gt=0)
+    source_tokens_per_second: float | None = Field(gt=0)
+    target_tokens_per_second: float | None = Field(gt=0)
+    measured_steps: int = Field(ge=0)
+    excludes: str
+    seconds: float = Field(ge=0)
+    peak_memory_bytes: int | None = Field(ge=0)
+    peak_memory_kind: str | None
+    train_loss: float | None
+    validation_loss: float | None
+    matmul_precision: str | None
+    precision: str | None
+    parameters_note: str | None = None
+    skipped_steps: int | None = Field(default=None, ge=0)  # whose gradient was not finite (optim.non_finite=skip)
+    loss_spikes: int | None = Field(default=None, ge=0)
+    padding_waste: float | None = Field(default=None, ge=0, le=1)  # of the padded tokens of an epoch
+    cores_used: float | None = Field(default=None, ge=0)  # on average, by the first rank, while the speed was measured
+
+
+class WandbRun(Section):
+    """The mirror of the run in W&B; never read back."""
+
+    id: str
+    mode: str
+    url: str | None
+
+
+class Record(Section):
+    """One run. `status` is "running" from the first moment on, so that a crash is visible and never an absence."""
+
+    schema_version: Literal[1] = Field(default=1, alias="schema")
+    name: str
+    run_id: str
+    status: Literal["running", "finished", "failed"]
+    error: str | None
+    sweeps: tuple[str, ...] = ()
+    command: str
+    config: dict[str, Any]
+    git: Git
+    versions: dict[str, str]
+    device: str
+    hardware: str
+    seed: int
+    started: str
+    finished: str | None
+    steps: int | None = Field(ge=0)
+    parameters: int | None = Field(ge=0)
+    data: Data | None
+    training: Training | None
+    scores: tuple[Score, ...] = ()
+    by_length: ByLength | None = None
+    wandb: WandbRun | None
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    @field_validator("error", mode="before")
+    @classmethod
+    def on_one_line(cls, error: object) -> object:
+        # Folded, not refused: this is written while a run is failing, and must not hide the failure behind its own.
+        return " ".join(error.split()) if isinstance(error, str) else error
+
+    @model_validator(mode="after")
+    def complete(self) -> Record:
+        if self.status == "failed" and not self.error:
+            raise ValueError("error: a failed run says why in one line")
+        for key in REQUIRED_SETTINGS:
+            if self.setting(key) is None:
+                raise ValueError(f"config.{key}: missing")
+        for key in WHOLE_NUMBERS:
+            if type(self.setting(key)) is not int:
+                raise ValueError(f"config.{key}: {self.setting(key)!r} is no whole number")
+        return self
+
+    def setting(self, key: str) -> Any:
+        """The configuration's value at a dotted key, None where there is none."""
+        value: Any = self.config
+        for part in key.split("."):
+            if not isinstance(value, Mapping) or part not in value:
+                return None
+            value = value[part]
+        return value
+
+    def shown(self) -> Record:
+        """For tables and terminals: with what it is repeated from, `command` and `config`, made visible as well."""
+        recorded = {"command": self.command, "config": self.config}
+        found = visible_tree(recorded)
+        return self if found == recorded else self.model_copy(update=found)
+
+    @property
+    def data_name(self) -> str:
+        return str(self.setting("data.name"))
+
+    @property
+    def model_name(self) -> str:
+        return str(self.setting("model.name"))
+
+    @property
+    def max_steps(self) -> int:
+        return int(self.setting("optim.max_steps"))
+
+    @property
+    def clip_distance(self) -> int | None:
+        """The paper's k; None where the run has no relative positions, although the setting has some value then."""
+        return int(self.setting("position.clip_distance")) if self.relative else None
+
+    @property
+    def relative(self) -> bool:
+        return bool(self.setting("position.relative_keys") or self.setting("position.relative_values"))
+
+    @property
+    def synthetic(self) -> bool:
+        """True when either the configuration or the corpus says so: a synthetic figure must not pass for a real one."""
+        return self.setting("data.synthetic") not in (None, False) or (self.data is not None and self.data.synthetic)
+
+    def score(self, split: str, metric: str = "sacrebleu") -> Score | None:
+        """The score of a split, None where it was not measured."""
+        return next((score for score in self.scores if (score.split, score.metric) == (split, metric)), None)
+
+    @property
+    def cut(self) -> bool:
+        """Whether it was stopped from outside, and would go on from its last checkpoint."""
+        return self.status == "failed" and str(self.error).startswith((INTERRUPTED, KILLED))
+
+    @property
+    def is_rerun(self) -> bool:
+        """Whether it repeats another record (rpr-cli rerun)."""
+        return self.command.startswith("rpr-cli rerun ")
+
+    @property
+    def outcome(self) -> str | None:
+        """Why there is no result: None for a finished run, else one line."""
+        if self.status == "failed":
+            return f"failed: {self.error}"
+        if self.status == "running":
+            return f"still running, or killed (started {self.started})"
+        return None
+
+
+class Found(NamedTuple):
+    """Records with their paths, in the order of their paths, and one line for each file that could not be used."""
+
+    records: list[tuple[Path, Record]]
+    problems: list[str]
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested settings by their dotted keys."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all: a temporary file in the same folder, fsync, rename.
+
+    Raises:
+        OSError: if the folder cannot be written; the old file is untouched then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Replace the record at `path` atomically.
+
+    Raises:
+        ValueError: if the configuration holds NaN or infinity, which is not JSON.
+    """
+    document = record.model_dump(by_alias=True)  # not mode="json", which would turn an infinity into null
+    replace_file(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_record(path: Path) -> Record:
+    """Read one record strictly. Its texts are as a terminal may show them (rpr.io.escape), but for those that it
+    is repeated from: a run that is gone on with must not become another one.
+
+    Raises:
+        RecordError: if it is absent, not JSON, of another schema, or has a wrong field.
+    """
+    return _parse(path, _read_text(path))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise _refusal(
+            f"{path}: no such record; a run writes it at its start: look for {RECORD_NAME} below runs/"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise _refusal(f"{path}: cannot be read ({error}); restore it or repeat the run") from None
+
+
+def _refusal(text: str) -> RecordError:
+    """A path, and what stands in a damaged file, may be another person's as well."""
+    return RecordError(visible(text))
+
+
+def _parse(path: Path, text: str) -> Record:
+    try:
+        record = Record.model_validate_json(text, strict=True)
+    except ValidationError as error:
+        raise _refusal(f"{path}: {_what_is_wrong(text, error)}") from None
+    return record if _plain(text) else _with_visible_texts(record)
+
+
+def _plain(text: str) -> bool:
+    """Whether JSON has surely nothing to be made visible: of ASCII it holds all controls but DEL behind a backslash."""
+    return text.isascii() and "\\" not in text and "\x7f" not in text
+
+
+def _with_visible_texts(record: Record) -> Record:
+    document = record.model_dump(by_alias=True, exclude=_REPEATED_FROM)
+    found = visible_tree(document)
+    if found == document:
+        return record
+    raw = {name: getattr(record, name) for name in _REPEATED_FROM}
+    return Record.model_validate_json(json.dumps({**found, **raw}), strict=True)
+
+
+def _what_is_wrong(text: str, error: ValidationError) -> str:
+    """With the remedy. Whether it is a record at all, and one of this time, comes before any of its fields."""
+    repeat = "restore it or repeat the run"
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        return f"not a record (brackets nested too deeply); {repeat}"
+    except json.JSONDecodeError as wrong:
+        return f"truncated or not JSON (line {wrong.lineno}, column {wrong.colno}: {wrong.msg}); {repeat}"
+    except ValueError as wrong:  # a whole number of thousands of digits
+        return f"not a record ({wrong}); {repeat}"
+    if not isinstance(document, dict):
+        return f"a run record is a JSON object, this is a {type(document).__name__}; {repeat}"
+    schema = document.get("schema")
+    if type(schema) is int and schema > SCHEMA:
+        return f"schema {schema} is newer than {SCHEMA}, the newest this rpr reads; update rpr"
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    what = first["msg"].removeprefix("Value error, ")
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"{f'{where}: ' if where else ''}{what}{more}; {repeat}"
+
+
+def find_records(root: Path, sweep: str | None = None) -> Found:
+    """Every record below `root`: files named record.json, and record files of any name (sweeps/results/<sweep>/*.json).
+
+    Of several records of the same run (run_id, seed and hardware: a repeat, or a committed copy) the newest finished
+    one is kept, an original before a rerun of it, since counting one configuration twice would pass for two seeds. With
+    `sweep`, only the runs of that sweep. A damaged record is a line among the problems, not an end.
+    """
+    kept: dict[tuple[str, int, str], tuple[Path, Record]] = {}
+    problems: list[str] = []
+    for path in _candidates(root):
+        try:
+            text = _read_text(path)
+            if path.name != RECORD_NAME and not _looks_like_a_record(text):
+                continue
+            record = _parse(path, text)
+        except RecordError as error:
+            problems.append(str(error))
+            continue
+        if sweep is not None and sweep not in record.sweeps:
+            continue
+        key = (record.run_id, record.seed, record.hardware)
+        old = kept.get(key)
+        if old is not None and _rank(record) <= _rank(old[1]):
+            continue
+        kept[key] = (path, record)
+    return Found(sorted(kept.values(), key=lambda item: str(item[0])), problems)
+
+
+def _rank(record: Record) -> tuple[bool, bool, str]:
+    return (record.status == "finished", not record.is_rerun, record.started)
+
+
+def _candidates(root: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if name not in _NOT_WALKED and not name.startswith("."))
+        for name in sorted(files):
+            if name.endswith(".json") and not name.startswith("."):
+                yield Path(folder, name)
+
+
+def _looks_like_a_record(text: str) -> bool:
+    if _HEAD.match(text) is not None:
+        return True
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and {"schema", "run_id", "status"} <= document.keys()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl; a last line cut by a crash is left out, and an absent file has no lines.
+
+    Raises:
+        RecordError: if a line before the last is damaged, or a line has no step.
+    """
+    if not path.exists():
+        return []
+    lines = _read_text(path).splitlines()
+    metrics = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except (json.JSONDecodeError, RecursionError):
+            if number == len(lines):
+                break
+            raise _refusal(f"{path}:{number}: not JSON; delete this line to read the others") from None
+        if not isinstance(entry, dict) or type(entry.get("step")) is not int:
+            raise _refusal(
+                f'{path}:{number}: a line of metrics is an object with a whole "step"; delete it to read the others'
+            )
+        metrics.append(entry)
+    return metrics

@@ -1,0 +1,211 @@
+"""Fake run records: every figure in them is made up for a test and stands for no run."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rpr.records.record import Record
+
+CONFIG: dict[str, Any] = {
+    "model": {
+        "name": "small",
+        "num_layers": 3,
+        "d_model": 256,
+        "num_heads": 4,
+        "d_ff": 512,
+        "dropout": 0.1,
+        "norm": "post",
+    },
+    "position": {
+        "name": "relative",
+        "absolute": "none",
+        "max_positions": 512,
+        "relative_keys": True,
+        "relative_values": True,
+    },
+    "data": {
+        "name": "multi30k_en_de",
+        "synthetic": None,
+        "source_language": "en",
+        "target_language": "de",
+        "cache_dir": "/c",
+    },
+    "optim": {"max_steps": 1800, "warmup_steps": 400},
+    "hardware": {"name": "cpu", "devices": 1},
+    "evaluation": {"beam_size": 4, "length_penalty": 0.6},
+    "seed": 1,
+}
+CONFIG["position"] |= {"clip_distance": 16, "tables": "per_head"}
+SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+POSITIONS: dict[str, dict[str, Any]] = {
+    "absolute": {"absolute": "sinusoidal", "relative_keys": False, "relative_values": False},
+    "learned": {"absolute": "learned", "relative_keys": False, "relative_values": False},
+    "none": {"relative_keys": False, "relative_values": False},
+    "relative": {},
+    "relative_keys": {"relative_values": False},
+    "relative_values": {"relative_keys": False},
+    "absolute_and_relative": {"absolute": "sinusoidal"},
+}
+Maker = Callable[..., Record]
+
+
+def fake_score(split: str, score: float, metric: str = "sacrebleu", **changes: Any) -> dict[str, Any]:
+    test_sets = {"test": "test_2016_flickr", "long": "test_2016_flickr, joined", "validation": "val"}
+    fields = {
+        "split": split,
+        "test_set": test_sets.get(split, split),
+        "metric": metric,
+        "score": score,
+        "signature": SIGNATURE,
+        "num_sentences": 1000,
+        "checkpoint": "average of the last 5 (steps 1400, 1500, 1600, 1700, 1800)",
+        "beam_size": 4,
+        "length_penalty": 0.6,
+        "precision": "float32",
+    }
+    return fields | changes
+
+
+def fake_document(
+    position: str = "relative",
+    k: int = 16,
+    *,
+    scores: dict[str, float] | list[dict[str, Any]] | None = None,
+    steps_per_second: float | None = 2.0,
+    seed: int = 1,
+    status: str = "finished",
+    settings: dict[str, Any] | None = None,
+    synthetic: bool = False,
+    **changes: Any,
+) -> dict[str, Any]:
+    config = copy.deepcopy(CONFIG)
+    config["seed"] = seed
+    config["position"] |= {"name": position, "clip_distance": k, **POSITIONS[position]}
+    if synthetic:
+        config["data"] |= {"name": "synthetic", "synthetic": {"seed": 1}}
+    for key, value in (settings or {}).items():
+        section, _, name = key.partition(".")
+        config[section][name] = value
+    scores = {"test": 30.0} if scores is None else scores
+    name = f"{config['data']['name']}-{config['model']['name']}-{position}-k{k}-s{seed}"
+    finished = status == "finished"
+    document = {
+        "schema": 1,
+        "name": name,
+        "run_id": hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8],
+        "status": status,
+        "error": "RuntimeError: rank 1 died" if status == "failed" else None,
+        "sweeps": ["table2"],
+        "command": f"rpr-cli train position={position} position.clip_distance={k} seed={seed}",
+        "config": config,
+        "git": {"commit": "0123abc", "dirty": False},
+        "versions": {"python": "3.11.7", "torch": "2.13.0"},
+        "device": "2 threads of a CPU",
+        "hardware": config["hardware"]["name"],
+        "seed": seed,
+        "started": "2026-01-02T03:04:05Z",
+        "finished": "2026-01-02T04:04:05Z" if finished else None,
+        "steps": config["optim"]["max_steps"] if finished else None,
+        "parameters": 7_600_000 if finished else None,
+        "data": {
+            "name": config["data"]["name"],
+            "synthetic": synthetic,
+            "train_pairs": 29000,
+            "dropped_pairs": 3,
+            "vocabulary_size": 8000,
+            "key": "ab12cd34",
+            "notes": [],
+        },
+        "training": {
+            "steps_per_second": steps_per_second,
+            "source_tokens_per_second": 4000.0,
+            "target_tokens_per_second": 4100.0,
+            "measured_steps": 1790,
+            "excludes": "first 10 steps, validation, checkpoints",
+            "seconds": 900.0,
+            "peak_memory_bytes": 2_000_000_000,
+            "peak_memory_kind": "resident set",
+            "train_loss": 2.1,
+            "validation_loss": 2.3,
+            "matmul_precision": "highest",
+            "precision": "32-true",
+        }
+        if finished
+        else None,
+        "scores": (
+            scores if isinstance(scores, list) else [fake_score(split, score) for split, score in scores.items()]
+        )
+        if finished
+        else [],
+        "wandb": None,
+    }
+    return document | changes
+
+
+def fake_interval(low: float, high: float) -> dict[str, Any]:
+    return {"low": low, "high": high, "level": 0.95, "samples": 1000, "seed": 12345, "method": "a bootstrap"}
+
+
+def fake_by_length(*scores: float, intervals: bool = True, **changes: Any) -> dict[str, Any]:
+    """Buckets 1 to 10 (50 sentences), 11 to 22 (40), 23 to 30 (7), over 30 (20), one a score; trained up to 22."""
+    bounds = [(1, 10, 50), (11, 22, 40), (23, 30, 7), (31, None, 20)]
+    fields = {
+        "unit": "pieces of the source, EOS included",
+        "splits": ["test", "long"],
+        "test_sets": ["test_2016_flickr", "test_2016_flickr, joined"],
+        "longest_training_source": 22,
+        "signatures": {"sacrebleu": SIGNATURE, "chrf": "nc:6"},
+        "checkpoint": "last",
+        "beam_size": 4,
+        "length_penalty": 0.6,
+        "precision": "float32",
+        "buckets": [
+            {
+                "shortest": shortest,
+                "longest": longest,
+                "beyond_training": shortest > 22,
+                "num_sentences": count,
+                "scores": [
+                    {
+                        "metric": metric,
+                        "score": score + more,
+                        "interval": fake_interval(score + more - 1, score + more + 2) if intervals else None,
+                    }
+                    for metric, more in (("sacrebleu", 0.0), ("chrf", 20.0))
+                ],
+            }
+            for (shortest, longest, count), score in zip(bounds, scores, strict=False)
+        ],
+    }
+    return fields | changes
+
+
+@pytest.fixture
+def interval() -> Callable[..., dict[str, Any]]:
+    return fake_interval
+
+
+@pytest.fixture
+def by_length() -> Callable[..., dict[str, Any]]:
+    return fake_by_length
+
+
+@pytest.fixture
+def document() -> Callable[..., dict[str, Any]]:
+    return fake_document
+
+
+@pytest.fixture
+def make() -> Maker:
+    return lambda *args, **kwargs: Record.model_validate_json(json.dumps(fake_document(*args, **kwargs)), strict=True)
+
+
+@pytest.fixture
+def score() -> Callable[..., dict[str, Any]]:
+    return fake_score

@@ -1,0 +1,41 @@
+"""Frozen: what every committed record says. It reads back equal to its file, value by value; its run id, the id that
+its configuration has now, its kind and label of positions and its scores are those of the frozen list.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rpr.config import of_a_record
+from rpr.records.position import position_of
+from rpr.records.record import read_record
+
+RESULTS = Path(__file__).resolve().parents[2] / "sweeps" / "results"
+FROZEN: dict[str, Any] = json.loads(Path(__file__).with_name("records.json").read_text())
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_a_committed_record_reads_back_equal(name: str) -> None:
+    record = read_record(RESULTS / name)
+    frozen = FROZEN[name]
+    assert (record.run_id, of_a_record(record.config).run_id) == (frozen["run_id"], frozen["today"])
+    position = position_of(record)
+    assert (position.kind, position.label) == (frozen["kind"], frozen["label"])
+    assert {f"{score.split} {score.metric}": score.score for score in record.scores} == frozen["scores"]
+    raw = json.loads((RESULTS / name).read_text())
+    raw.pop("schema")
+    assert same(json.loads(record.model_dump_json(by_alias=True)), raw) == []
+
+
+def same(read: Any, raw: Any, key: str = "") -> list[str]:
+    """The keys of the file whose values are not what was read."""
+    if isinstance(raw, dict):
+        return [line for name, value in raw.items() for line in same(read[name], value, f"{key}.{name}")]
+    if isinstance(raw, list):
+        assert len(read) == len(raw), key
+        return [line for index, value in enumerate(raw) for line in same(read[index], value, f"{key}.{index}")]
+    return [] if read == raw and type(read) is type(raw) else [key]

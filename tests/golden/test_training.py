@@ -1,0 +1,89 @@
+"""Frozen: the losses of twenty training steps of every kind of positions, and the greedy translations of these models.
+
+An alarm and no proof: a change of code that is meant to change nothing must leave these figures alone. They were
+computed in float64 with one thread. On the processor that they were computed on they are equal to the last bit; on
+another, whose kernels add up in another order, to 1e-9.
+
+To freeze them again, after a change that is meant to change them: python -m tests.golden.test_training
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rpr import app
+from rpr.commands import train
+from rpr.config import TrainConfig
+from rpr.data.cache import prepare
+from rpr.evaluation.decoding import TorchEngine, search_of
+from rpr.evaluation.translate import translate_split
+from rpr.runs import loading, runtime
+from rpr.sections import validated
+from rpr.training import callbacks
+from tests.conftest import TINY
+
+FROZEN = Path(__file__).with_name("training.json")
+POSITIONS = ("absolute", "absolute_and_relative", "learned", "none", "relative", "relative_keys", "relative_values")
+CASES = {
+    **{name: [f"position={name}"] for name in POSITIONS},
+    "relative, k = 0, shared": ["position.clip_distance=0", "position.tables=shared_by_heads"],
+    "relative, pre-norm": ["model.norm=pre", "position.tables=shared_by_heads_and_layers", "model.num_layers=2"],
+}
+STEPS = 20
+
+
+def processor() -> str:
+    return f"{runtime._processor()}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
+
+
+def trained(overrides: Sequence[str], folder: Path) -> dict[str, Any]:
+    """The losses of the steps as hexadecimal numbers, and the translations of the validation split."""
+    words = [*TINY, *overrides, f"runs_dir={folder}/runs", f"data.cache_dir={folder}/cache", f"optim.max_steps={STEPS}"]
+    words += ["optim.warmup_steps=10", "optim.checkpoint_every_n_steps=20", "optim.average_checkpoints=1"]
+    words += ["hardware.precision=64", "hardware.threads=1", "evaluation.test_splits=[]"]
+    config = validated(TrainConfig, app.compose("train", words))
+    run_dir = train.run(config, command="frozen")
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    data = prepare(config.data)
+    model, _ = loading.model_of(config, run_dir, None, len(data.vocabulary))
+    search = search_of(config.evaluation, greedy=True)
+    engine = TorchEngine(model, torch.device("cpu"), matmul_precision="highest")
+    return {
+        "losses": [float(line["train/loss"]).hex() for line in lines if "train/loss" in line],
+        "translations": translate_split(engine, data.split("validation"), data.vocabulary, search, limit=8),
+    }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_twenty_steps_and_greedy_translations(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callbacks, "LOG_EVERY", 1)
+    frozen = json.loads(FROZEN.read_text())
+    found, expected = trained(CASES[case], tmp_path), frozen["cases"][case]
+    assert len(found["losses"]) == STEPS
+    losses = [[float.fromhex(loss) for loss in one["losses"]] for one in (found, expected)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+    if processor() == frozen["processor"]:
+        assert losses[0] == losses[1]
+    assert found["translations"] == expected["translations"]
+
+
+def freeze() -> None:
+    torch.set_float32_matmul_precision("highest")
+    callbacks.LOG_EVERY = 1
+    cases = {}
+    for case, overrides in CASES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            cases[case] = trained(overrides, Path(folder))
+    FROZEN.write_text(json.dumps({"processor": processor(), "cases": cases}, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(freeze())

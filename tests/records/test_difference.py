@@ -1,0 +1,274 @@
+"""What differs between two records, on records made up for the test: each part, each kind of value, what is not
+comparable, and when a run counts as reproduced. Expected values are written by hand.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from typing import Any
+
+import pytest
+
+from rpr.config import BEFORE_THE_SETTING, READ_AS
+from rpr.records.difference import ABSENT, Change, Difference, difference
+from rpr.records.record import Record
+
+
+def changes(found: Difference, part: str) -> dict[str, tuple[Any, Any]]:
+    [one] = [one for one in found.parts if one.name == part]
+    return {change.key: (change.first, change.second) for change in one.changes}
+
+
+def same(found: Difference, part: str) -> set[str]:
+    return set(next(one for one in found.parts if one.name == part).same)
+
+
+@pytest.fixture
+def record(document):
+    """A record with changes at dotted keys of its document."""
+
+    def make(edits: dict[str, Any] | None = None, **options: Any) -> Record:
+        whole = copy.deepcopy(document(**options))
+        for key, value in (edits or {}).items():
+            *path, last = key.split(".")
+            place = whole
+            for name in path:
+                place = place[name]
+            place[last] = value
+        return Record.model_validate_json(json.dumps(whole), strict=True)
+
+    return make
+
+
+def test_only_settings_that_differ_with_dotted_keys(record):
+    found = difference(record(), record(settings={"model.dropout": 0.3, "optim.warmup_steps": 400.0}))
+    assert changes(found, "settings") == {"model.dropout": (0.1, 0.3)}
+    assert {"model.norm", "optim.warmup_steps", "seed", "data.cache_dir"} <= same(found, "settings")
+    leaves = sum(len(part) if isinstance(part, dict) else 1 for part in record().config.values())
+    filled = [key for key in {**BEFORE_THE_SETTING, **READ_AS} if key.partition(".")[0] in record().config]
+    assert len(same(found, "settings")) == leaves - 1 + len(filled)
+
+
+def test_a_setting_that_came_later_has_the_value_of_before_it_and_another_is_absent(record):
+    newer = record(
+        settings={
+            "optim.non_finite": "skip", "optim.ema_decay": None, "hardware.attention": "auto", "hardware.threads": 1
+        }
+    )  # fmt: skip
+    found = difference(record(), newer)
+    assert changes(found, "settings") == {"optim.non_finite": ("stop", "skip"), "hardware.threads": (ABSENT, 1)}
+    assert {"optim.ema_decay", "hardware.attention"} <= set(same(found, "settings"))
+    assert changes(difference(newer, record()), "settings")["hardware.threads"] == (1, ABSENT)
+
+
+def test_a_section_against_null_is_one_change(record):
+    found = difference(record(), record(settings={"data.synthetic": {"seed": 1, "num_train": 5}}))
+    assert changes(found, "settings") == {"data.synthetic": (None, {"seed": 1, "num_train": 5})}
+
+
+def test_command_commit_versions_device_and_corpus(record):
+    edits = {
+        "command": "rpr-cli train seed=1",
+        "git.commit": "feed",
+        "git.dirty": True,
+        "versions": {"python": "3.11.7", "torch": "2.14.0", "numpy": "2"},
+        "device": "1 thread of a CPU",
+        "data.key": "ffff",
+        "data.train_pairs": 28000,
+        "training.precision": "bf16",
+    }
+    first, second = record(), record(edits)
+    found = difference(first, second)
+    assert changes(found, "run") == {
+        "command": (first.command, "rpr-cli train seed=1"),
+        "device": ("2 threads of a CPU", "1 thread of a CPU"),
+    }
+    assert changes(found, "git") == {"commit": ("0123abc", "feed"), "dirty": (False, True)}
+    assert changes(found, "versions") == {"torch": ("2.13.0", "2.14.0"), "numpy": (ABSENT, "2")}
+    assert same(found, "versions") == {"python"}
+    assert changes(found, "data") == {"key": ("ab12cd34", "ffff"), "train_pairs": (29000, 28000)}
+    assert changes(found, "measuring") == {"precision": ("32-true", "bf16")}
+    assert changes(found, "settings") == {}
+
+
+def test_a_run_without_results_has_none_and_no_device(record):
+    found = difference(record(), record(status="failed", data=None))
+    assert changes(found, "run") == {
+        "status": ("finished", "failed: RuntimeError: rank 1 died"),
+        "device": ("2 threads of a CPU", ABSENT),
+    }
+    assert changes(found, "data")["key"] == ("ab12cd34", ABSENT)
+    figures = {one.name: (one.first, one.second, one.difference, one.ratio) for one in found.figures}
+    assert figures["steps_per_second"] == (2.0, None, None, None)
+    [score] = found.scores
+    assert (score.first, score.second, score.difference, score.same) == (30.0, None, None, False)
+    assert not found.reproduced
+    both = difference(record(status="running", data=None), record(status="running", data=None))
+    assert (both.scores, both.figures, changes(both, "data")) == ((), (), {}) and not both.reproduced
+
+
+@pytest.mark.parametrize(
+    "second, overlap", [((31, 33), True), ((32, 34), True), ((32.1, 34), False), ((20, 29), False), ((20, 30), True)]
+)
+def test_scores_and_whether_their_intervals_overlap(record, score, interval, second, overlap):
+    first = [score("test", 31.0, interval=interval(30, 32)), score("test", 50.0, "chrf")]
+    other = [score("test", 31.5, interval=interval(*second)), score("long", 9.0)]
+    found = difference(record(scores=first), record(scores=other))
+    assert [one.name for one in found.scores] == ["test/sacrebleu", "test/chrf", "long/sacrebleu"]
+    test, chrf, long = found.scores
+    assert (test.first, test.second, test.difference, test.overlap, test.unlike) == (31.0, 31.5, 0.5, overlap, None)
+    assert (chrf.first, chrf.second, chrf.difference, chrf.overlap) == (50.0, None, None, None)
+    assert (long.first, long.second) == (None, 9.0)
+
+
+def test_intervals_of_two_levels_are_not_compared(record, score, interval):
+    first = [score("test", 31.0, interval=interval(30, 32))]
+    second = [score("test", 31.0, interval=interval(30, 32) | {"level": 0.9})]
+    assert difference(record(scores=first), record(scores=second)).scores[0].overlap is None
+    assert difference(record(scores=first), record()).scores[0].overlap is None
+
+
+@pytest.mark.parametrize(
+    "field, value, said",
+    [
+        (
+            "signature",
+            "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.5.0",
+            "signature case:mixed|version:2.6.0 and",
+        ),
+        ("num_sentences", 999, "num_sentences 1000 and 999"),
+        ("test_set", "other", "test_set test_2016_flickr and other"),
+    ],
+)
+def test_scores_of_another_kind_are_not_subtracted(record, score, interval, field, value, said):
+    first = score("test", 31.0, interval=interval(30, 32))
+    [one] = difference(record(scores=[first]), record(scores=[{**first, field: value}])).scores
+    assert (one.difference, one.ratio, one.overlap) == (None, None, None)
+    assert one.unlike.startswith(said)
+
+
+def test_how_the_scores_were_decoded(record, score):
+    several = [score("test", 1.0), score("long", 1.0, checkpoint="last")]
+    other = [score("test", 1.0, beam_size=1), score("long", 1.0, beam_size=1), score("validation", 1.0, precision="x")]
+    found = difference(record(scores=several), record(scores=other))
+    averaged = "average of the last 5 (steps 1400, 1500, 1600, 1700, 1800)"
+    assert changes(found, "decoding") == {"beam_size": (4, 1), "checkpoint": ([averaged, "last"], averaged)}
+
+
+def test_figures_with_difference_and_ratio(record):
+    edits = {
+        "training.steps_per_second": 2.5,
+        "training.peak_memory_bytes": 3_000_000_000,
+        "parameters": 7_600_100,
+        "training.validation_loss": 2.0,
+    }
+    found = {one.name: one for one in difference(record(), record(edits)).figures}
+    assert (found["steps_per_second"].difference, found["steps_per_second"].ratio) == (0.5, 1.25)
+    assert (found["peak_memory_bytes"].difference, found["peak_memory_bytes"].ratio) == (1e9, 1.5)
+    assert found["parameters"].difference == 100
+    assert found["validation_loss"].difference == pytest.approx(-0.3)
+    assert found["train_loss"].same and found["steps"].same
+    assert "skipped_steps" not in found  # which neither record has
+    edits["training.peak_memory_kind"], edits["training.excludes"] = "allocated", "nothing"
+    found = {one.name: one for one in difference(record(), record(edits)).figures}
+    assert found["peak_memory_bytes"].difference is None
+    assert found["peak_memory_bytes"].unlike == "peak_memory_kind resident set and allocated"
+    assert found["steps_per_second"].ratio is None and "excludes" in found["steps_per_second"].unlike
+
+
+def test_scores_by_length(record, by_length):
+    first = record(by_length=by_length(50.0, 40.0, 30.0))
+    found = difference(first, record(by_length=by_length(50.0, 44.0, 30.0, 20.0))).by_length
+    assert [one.name for one in found] == [
+        f"{bucket}/{metric}" for metric in ("sacrebleu", "chrf") for bucket in ("1–10", "11–22", "23–30", "over 30")
+    ]
+    same_one, other, _, longest = found[:4]
+    assert same_one.same and (other.difference, other.overlap) == (4.0, False)  # [39, 42] and [43, 46]
+    assert (longest.first, longest.second, longest.unlike) == (None, 20.0, None)
+    assert found[5].difference == 4.0
+    fewer = by_length(50.0, 44.0)
+    fewer["buckets"][1]["num_sentences"] = 39
+    assert difference(first, record(by_length=fewer)).by_length[1].unlike == "num_sentences 40 and 39"
+    signed = by_length(50.0, signatures={"sacrebleu": "nrefs:1|tok:none", "chrf": "nc:6"})
+    found = difference(first, record(by_length=signed)).by_length
+    assert found[0].unlike.startswith("signature ") and found[-1].unlike is None
+    elsewhere = by_length(50.0, splits=["test"])
+    assert all("splits" in one.unlike for one in difference(first, record(by_length=elsewhere)).by_length[:1])
+
+
+def test_scores_by_length_that_one_record_lacks(record, by_length):
+    found = difference(record(), record(by_length=by_length(50.0)))
+    assert found.by_length == ()
+    assert changes(found, "run") == {"scores by length": (ABSENT, "recorded")}
+
+
+def rows(*losses: float, every: int = 25, name: str = "train/loss") -> list[dict[str, Any]]:
+    return [{"step": every * number, name: loss} for number, loss in enumerate(losses, start=1)]
+
+
+def test_the_step_at_which_losses_part(record):
+    [curve] = difference(record(), record(), rows(5.0, 4.0, 3.0), rows(5.0, 4.0, 3.5, 2.0)).curves
+    assert (curve.name, curve.equal, curve.equal_until, curve.parting) == ("train/loss", 2, 50, ((75, 3.0), (75, 3.5)))
+    [curve] = difference(record(), record(), rows(5.0, 4.0), rows(5.1, 4.0)).curves
+    assert (curve.equal, curve.equal_until, curve.parting) == (0, None, ((25, 5.0), (25, 5.1)))
+    [curve] = difference(record(), record(), rows(5.0, 4.0, 3.0), rows(5.0, 4.0)).curves  # one was cut
+    assert (curve.equal, curve.equal_until, curve.parting) == (2, 50, None)
+    [curve] = difference(record(), record(), rows(5.0, 4.0), rows(5.0, 4.0, every=10)).curves
+    assert (curve.equal, curve.parting) == (0, ((25, 5.0), (10, 5.0)))
+    [curve] = difference(record(), record(), rows(float("nan"), 1.0), rows(float("nan"), 2.0)).curves
+    assert (curve.equal, curve.parting) == (1, ((50, 1.0), (50, 2.0)))
+    said = [{"step": 25, "train/loss": "low"}]
+    assert difference(record(), record(), said, rows(5.0)).curves == ()
+
+
+def test_training_and_validation_losses_are_followed_apart(record):
+    one = rows(5.0, 4.0) + rows(3.0, 2.0, every=30, name="validation/loss")
+    other = rows(5.0, 4.1) + rows(3.0, 2.0, every=30, name="validation/loss")
+    train, validation = difference(record(), record(), one, other).curves
+    assert (train.parting, validation.parting) == (((50, 4.0), (50, 4.1)), None)
+    assert (validation.name, validation.equal_until) == ("validation/loss", 60)
+    assert difference(record(), record(), one, []).curves == ()
+
+
+def test_what_two_records_are_to_each_other(record):
+    first = record()
+    assert difference(first, record()).relation == "the same record"
+    assert difference(first, record({"sweeps": ["other"]})).relation == "one run, recorded twice"
+    assert difference(first, record({"started": "2026-02-02"})).relation == "one configuration, run twice"
+    assert difference(first, record(k=2)).relation == "two configurations"
+
+
+def test_an_id_of_an_older_rule_is_not_taken_for_another_configuration(record, tiny_config):
+    settings = [tiny_config(*words).model_dump(mode="json") for words in ((), ("sweep=x",), ("model.dropout=0.5",))]
+    first, swept, other = (record({"config": one, "run_id": f"id{number}"}) for number, one in enumerate(settings))
+    assert difference(first, swept).relation == "one run, recorded twice"
+    assert difference(first, other).relation == "two configurations"
+
+
+def test_reproduced_asks_for_every_score_and_loss(record, by_length):
+    first = record(scores={"test": 30.0, "long": 9.0}, by_length=by_length(1.0, 2.0))
+    other_speed = {"training.steps_per_second": 9.0, "started": "x", "versions": {}, "command": "rpr-cli rerun x"}
+
+    def again(edits: dict[str, Any] | None = None, **options: Any) -> Record:
+        settings = {"scores": {"test": 30.0, "long": 9.0}, "by_length": by_length(1.0, 2.0)} | options
+        return record({**other_speed, **(edits or {})}, **settings)
+
+    assert difference(first, again(), rows(5.0), rows(5.0)).reproduced
+    assert difference(first, again(by_length=None)).reproduced
+    bit = math.nextafter(30.0, 31)
+    assert not difference(first, again(scores={"test": bit, "long": 9.0})).reproduced
+    assert not difference(first, again(scores={"test": 30.0})).reproduced
+    assert not difference(first, again({"training.train_loss": math.nextafter(2.1, 3)})).reproduced
+    assert not difference(first, again({"training.validation_loss": math.nextafter(2.3, 3)})).reproduced
+    assert not difference(first, again(by_length=by_length(1.0, 2.5))).reproduced
+    assert not difference(first, again(), rows(5.0), rows(5.5)).reproduced
+    unmeasured = {"training.validation_loss": None}
+    assert not difference(record(unmeasured, scores={}), record(unmeasured, scores={})).reproduced
+
+
+def test_a_change_keeps_null_apart_from_absent(record):
+    found = difference(record(settings={"optim.clip": None}), record())
+    [part] = [one for one in found.parts if one.name == "settings"]
+    assert part.changes == (Change("optim.clip", None, ABSENT),)

@@ -1,0 +1,228 @@
+"""Records: what is written is read back equal, a failed write leaves the old file, and each refusal says what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rpr.errors import RecordError
+from rpr.records.record import find_records, read_metrics, read_record, replace_file, write_record
+from rpr.report.rows import one_per_seed
+
+
+def test_a_record_is_read_back_equal(tmp_path, make):
+    record = make("relative", 4, scores={"test": 31.5, "long": 20.0})
+    write_record(tmp_path / "run" / "record.json", record)
+    assert read_record(tmp_path / "run" / "record.json") == record
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["record.json"]
+
+
+def test_intervals_and_lengths_are_read_back_equal_and_older_records_have_none(
+    tmp_path, make, score, interval, by_length
+):
+    record = make(
+        scores=[score("test", 31.5, interval=interval(30, 33), empty_hypotheses=2)], by_length=by_length(1, 2)
+    )
+    write_record(tmp_path / "record.json", record)
+    again = read_record(tmp_path / "record.json")
+    assert again == record
+    assert (again.score("test").interval.high, again.by_length.buckets[1].label) == (33, "11–22")
+    assert (make().score("test").interval, make().score("test").empty_hypotheses, make().by_length) == (
+        None,
+        None,
+        None,
+    )
+
+
+def test_a_running_record_has_no_figures_and_says_so(make):
+    record = make(status="running")
+    assert (record.training, record.scores, record.steps) == (None, (), None)
+    assert record.outcome == "still running, or killed (started 2026-01-02T03:04:05Z)"
+    assert make(status="failed").outcome == "failed: RuntimeError: rank 1 died"
+    assert make().outcome is None
+
+
+def test_properties_read_the_configuration(make):
+    record = make("relative_keys", 8)
+    assert (record.model_name, record.data_name, record.clip_distance, record.max_steps) == (
+        "small",
+        "multi30k_en_de",
+        8,
+        1800,
+    )
+    # k is a setting of every run, but means nothing without a relative table.
+    assert make("absolute", 8).clip_distance is None
+    assert record.score("test").score == 30.0
+    assert record.score("long") is None
+    assert record.setting("optim.no_such_key") is None
+
+
+@pytest.mark.parametrize("where", ["configuration", "corpus"])
+def test_one_mark_of_synthetic_data_is_enough(document, where):
+    from rpr.records.record import Record
+
+    fields = document(synthetic=where == "configuration")
+    fields["data"]["synthetic"] = where == "corpus"
+    assert Record.model_validate(fields).synthetic
+
+
+def test_a_failed_write_leaves_the_old_record(tmp_path, make, monkeypatch):
+    path = tmp_path / "record.json"
+    write_record(path, make(seed=1))
+    old = path.read_bytes()
+
+    def fail(*_):
+        raise OSError("no space left")
+
+    for step in ("fsync", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, step, fail)
+            with pytest.raises(OSError, match="no space left"):
+                write_record(path, make(seed=2))
+        assert path.read_bytes() == old
+        assert os.listdir(tmp_path) == ["record.json"]
+
+
+def test_infinity_is_not_written(tmp_path, make):
+    path = tmp_path / "record.json"
+    record = make()
+    record.config["optim"]["clip"] = float("inf")
+    with pytest.raises(ValueError, match="Out of range float"):
+        write_record(path, record)
+    assert not path.exists()
+
+
+def test_an_error_of_many_lines_becomes_one(make):
+    assert make(status="failed", error="Traceback:\n  line 3\n\nKeyError").error == "Traceback: line 3 KeyError"
+
+
+def test_refusals_say_what_is_wrong_and_what_to_do(tmp_path, document):
+    path = tmp_path / "record.json"
+    with pytest.raises(
+        RecordError, match="no such record; a run writes it at its start: look for record.json below runs/"
+    ):
+        read_record(path)
+    text = json.dumps(document())
+    path.write_text(text[: len(text) // 2])
+    with pytest.raises(RecordError, match=r"truncated or not JSON \(line 1, column \d+: .*\); restore it or repeat"):
+        read_record(path)
+    path.write_text("[1]")
+    with pytest.raises(RecordError, match="a run record is a JSON object, this is a list"):
+        read_record(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(RecordError, match="cannot be read"):
+        read_record(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 2}, "schema 2 is newer than 1, the newest this rpr reads; update rpr"),
+        ({"schema": 0}, "schema: Input should be 1"),
+        ({"colour": "red"}, "colour: Extra inputs are not permitted"),
+        ({"seed": "1"}, "seed: Input should be a valid integer"),
+        ({"status": "done"}, "status: Input should be 'running', 'finished' or 'failed'"),
+        ({"status": "failed", "error": None}, "error: a failed run says why in one line"),
+        ({"config": {}}, r"config\.model\.name: missing"),
+        (
+            {"device": None, "seed": None},
+            r"device: Input should be a valid string \(and 1 more\); restore it or repeat",
+        ),
+    ],
+)
+def test_a_wrong_field_is_named(tmp_path, document, change, message):
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(document() | change))
+    with pytest.raises(RecordError, match=message) as caught:
+        read_record(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_nan_is_no_score(tmp_path, document, score):
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(document(scores=[score("test", float("nan"))])))
+    with pytest.raises(RecordError, match=r"scores\.0\.score: Input should be a finite number"):
+        read_record(path)
+
+
+def test_records_are_found_in_run_folders_and_in_flat_folders(tmp_path, make, document):
+    write_record(tmp_path / "runs" / "b" / "record.json", make(k=2))
+    write_record(tmp_path / "runs" / "a" / "record.json", make(k=1, sweeps=("table3",)))
+    write_record(tmp_path / "sweeps" / "table2" / "k4.json", make(k=4))
+    (tmp_path / "runs" / "a" / "tokenizer.json").write_text('{"vocab": 1}')
+    (tmp_path / "runs" / "a" / ".hydra").mkdir()
+    (tmp_path / "runs" / "a" / ".hydra" / "record.json").write_text("{")
+    found = find_records(tmp_path)
+    assert [str(path.relative_to(tmp_path)) for path, _ in found.records] == [
+        "runs/a/record.json",
+        "runs/b/record.json",
+        "sweeps/table2/k4.json",
+    ]
+    assert found.problems == []
+    assert [record.clip_distance for _, record in find_records(tmp_path, "table2").records] == [2, 4]
+
+
+def test_a_damaged_record_is_reported_and_the_others_are_read(tmp_path, make):
+    write_record(tmp_path / "good" / "record.json", make())
+    write_record(tmp_path / "flat.json", make(k=2))
+    text = (tmp_path / "flat.json").read_text()
+    (tmp_path / "flat.json").write_text(text[:400])
+    (tmp_path / "record.json").write_text("")
+    found = find_records(tmp_path)
+    assert len(found.records) == 1
+    assert len(found.problems) == 2
+    assert all("truncated or not JSON" in problem for problem in found.problems)
+
+
+def test_a_run_that_was_repeated_counts_once_and_the_finished_one_counts(tmp_path, make):
+    write_record(tmp_path / "1" / "record.json", make(scores={"test": 10.0}, started="2026-01-01"))
+    write_record(tmp_path / "2" / "record.json", make(scores={"test": 20.0}, started="2026-01-02"))
+    write_record(tmp_path / "3" / "record.json", make(status="running", started="2026-01-03"))
+    [(path, record)] = find_records(tmp_path).records
+    assert path.parent.name == "2"
+    assert record.score("test").score == 20.0
+
+
+def test_metrics_without_their_cut_last_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    assert read_metrics(path) == []
+    path.write_text('{"step": 1, "train/loss": 2.5}\n\n{"step": 2, "train/lo')
+    assert read_metrics(path) == [{"step": 1, "train/loss": 2.5}]
+    path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    with pytest.raises(RecordError, match="metrics.jsonl:2: not JSON; delete this line"):
+        read_metrics(path)
+    path.write_text('{"step": 1}\n{"time": 2}\n')
+    with pytest.raises(RecordError, match='metrics.jsonl:2: a line of metrics is an object with a whole "step"'):
+        read_metrics(path)
+
+
+def test_replace_file_writes_text_and_bytes(tmp_path):
+    replace_file(tmp_path / "a", "ä")
+    replace_file(tmp_path / "b", b"\x00")
+    assert ((tmp_path / "a").read_bytes(), (tmp_path / "b").read_bytes()) == ("ä".encode(), b"\x00")
+
+
+def test_importing_the_room_is_light():
+    heavy = "torch", "pytorch_lightning", "lightning", "matplotlib", "wandb", "hydra", "omegaconf"
+    code = (
+        "import sys, rpr.report.report, rpr.records.record, rpr.report.page\n"
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_rerun_counts_only_where_its_original_has_no_result(tmp_path, make):
+    original = make(started="2026-01-01")
+    again = make(started="2026-02-01").model_copy(update={"command": "rpr-cli rerun runs/a"})
+    assert original.run_id == again.run_id and again.is_rerun and not original.is_rerun
+    write_record(tmp_path / "a" / "record.json", original)
+    write_record(tmp_path / "b" / "record.json", again)
+    assert [path.parent.name for path, _ in find_records(tmp_path).records] == ["a"]
+    write_record(tmp_path / "a" / "record.json", make(status="failed", started="2026-01-01"))
+    assert [path.parent.name for path, _ in find_records(tmp_path).records] == ["b"]
+    other = again.model_copy(update={"run_id": "another"})  # of an old record, read by today's rule
+    assert one_per_seed([original, other]) == one_per_seed([other, original]) == [original]

@@ -1,0 +1,82 @@
+"""Ten thousand runs in one report: how long it takes, how much memory it needs, and that every run is counted."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_records import fake_by_length, fake_document, fake_interval, fake_score
+
+SCRIPT = Path(sys.executable).with_name("rpr-cli")
+SECONDS, BYTES = 20, 10**9
+GROUPS, DISTANCES, SEEDS = 4, 31, 10
+RELATIVE = ("relative", "relative_keys", "relative_values", "absolute_and_relative")
+METRICS = ("sacrebleu", "chrf", "bleu_tok", "bleu_tok_split")
+
+
+def variants() -> Iterator[tuple[str, int, str]]:
+    for kind in RELATIVE:
+        for tables in ("per_head", "shared_by_heads"):
+            for k in range(DISTANCES):
+                yield kind, k, tables
+    for kind in ("absolute", "learned", "none"):
+        yield kind, 16, "per_head"
+
+
+def documents() -> Iterator[dict[str, Any]]:
+    draw = random.Random(1)
+    for steps in range(1000, 1000 * GROUPS + 1, 1000):
+        for kind, k, tables in variants():
+            for seed in range(1, SEEDS + 1):
+                bleu = 20 + 2 * draw.random()
+                scores = [
+                    fake_score(split, bleu, metric, interval=fake_interval(bleu - 1, bleu + 1))
+                    for metric in METRICS
+                    for split in ("test", "long", "validation")
+                ]
+                document = fake_document(
+                    kind, k, scores=scores, seed=seed, by_length=fake_by_length(40, 30, 20, 10),
+                    settings={"position.tables": tables, "optim.max_steps": steps},
+                )  # fmt: skip
+                document["name"] += f"-{tables}-{steps}"
+                yield document
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ten_thousand_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    count = 0
+    for document in documents():
+        run_dir = tmp_path / "runs" / f"{document['name']}-{document['run_id']}"
+        run_dir.mkdir(parents=True)
+        (run_dir / "record.json").write_text(json.dumps(document))
+        rows = [
+            {"step": step, "train/loss": 9 - step / 500, "validation/bleu": step / 50} for step in range(0, 500, 10)
+        ]
+        (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for part in ("sources", "references", "hypotheses"):
+            (run_dir / f"test.{part}.txt").write_text("Ein Hund läuft mit einem Ball .\n" * 200)
+        count += 1
+    assert count > 10_000
+    began = time.monotonic()
+    with (tmp_path / "told").open("wb") as told:
+        command = [SCRIPT, "report", f"runs_dir={tmp_path}/runs", f"out_dir={tmp_path}/reports"]
+        process = subprocess.Popen(command, stdout=told, stderr=told)
+        _, status, usage = os.wait4(process.pid, 0)
+    seconds, memory = time.monotonic() - began, usage.ru_maxrss * 1024
+    with capsys.disabled():
+        print(f"\n{count:,} records: {seconds:.1f} s, {memory / 1e6:.0f} MB")
+    text = (tmp_path / "told").read_text()
+    assert os.waitstatus_to_exitcode(status) == 0 and "Table 2" in text, text
+    page = (tmp_path / "reports" / "all" / "index.html").read_text()
+    assert f"{count:,} runs of {count // SEEDS:,} position variants" in page
+    assert seconds < SECONDS and memory < BYTES
