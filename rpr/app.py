@@ -6,7 +6,6 @@ import contextlib
 import io
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 from rpr import __version__, completion, multirun, streams, sweeping
 from rpr.composition import compose, expand, key_of, one_line, plain, refuse_ways_out, trainings
 from rpr.errors import ConfigError, RunError, did_you_mean
-from rpr.runs.stopping import sigterm_stops
+from rpr.signals import SIGTERM_EXIT, exit_on_sigterm
 from rpr.words import settings_of
 
 INTERRUPTED = "rpr-cli: interrupted"
@@ -80,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(INTERRUPTED + (GOES_ON if name in RESUMABLE else ""), file=sys.stderr)
         return 130
     except SystemExit as stop:
-        if stop.code == 128 + signal.SIGTERM and name in RESUMABLE:  # rpr.training.launch makes it of the signal
+        if stop.code == SIGTERM_EXIT and name in RESUMABLE:
             print(INTERRUPTED + GOES_ON, file=sys.stderr)
         raise
     except BrokenPipeError:  # `rpr-cli report | head`
@@ -108,7 +107,7 @@ def _answer(name: str, arguments: list[str]) -> int:
     elif name == "-sc":
         completion.answer(arguments, COMMANDS)
     elif name == "sweep":
-        with sigterm_stops():
+        with exit_on_sigterm():
             return sweeping.run(arguments)
     elif name in COMMANDS:
         return _run(name, settings_of(name, arguments))

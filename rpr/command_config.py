@@ -175,6 +175,7 @@ class ReportConfig(Section):
     out_dir: str = Field(min_length=1)
     title: str | None
     format: Literal["table", "json"]
+    verbose: bool
     results: str | None
     run: str | None
     average: PositiveInt | None

@@ -89,4 +89,5 @@ def _of_hydra(name: str, words: Sequence[str]) -> list[str]:
 
     with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
         plugin = DefaultCompletionPlugin(GlobalHydra.instance().config_loader())
-        return plugin._query(config_name=name, line=" ".join(words))
+        found: list[str] = plugin._query(config_name=name, line=" ".join(words))
+        return [one for one in found if key_of(one) != "recipe"]  # which follows from model= and data=

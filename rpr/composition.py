@@ -226,8 +226,8 @@ def _refused_by_hydra(error: BaseException) -> bool:
 
 def _no_choice(text: str) -> str | None:
     """A group that has no choice, or something else in its place."""
-    if found := re.match(r"Error resolving interpolation '\$\{(\w+)\}'", text):
-        group = found[1]
+    if found := re.match(r"Error resolving interpolation '([^']+)', possible interpolation keys: (.*)", text):
+        group = next(name for name in re.findall(r"\w+(?=\})", found[1]) if name not in found[2].split(", "))
         return f"{group}: it has no choice, and other settings hang on it; give one of conf/{group}/ as {group}=..."
     if text.startswith("Config group override must be"):
         return f"{text}; a choice is a word: write GROUP=CHOICE, e.g. model=tiny"

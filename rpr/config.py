@@ -13,21 +13,9 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from rpr.migrations import EARLIER_DEFAULTS, with_earlier_defaults
 from rpr.sections import Section, validated
 
-# What a run did before these settings existed. Records of that time are read with it, and a run of today that does the
-# same has the same id. The last two change nothing in what a run does, only how much is said of its result; they stand
-# here with what is said by default, of older runs too.
-BEFORE_THE_SETTING: Mapping[str, Any] = {
-    "optim.ema_decay": None,
-    "optim.non_finite": "stop",
-    "logger.artifacts": "none",
-    "evaluation.matmul_precision": None,
-    "evaluation.bootstrap_samples": 1000,
-    "evaluation.length_buckets": [10, 20, 30, 40, 60, 80],
-}
-# The same for a setting whose default of today is what was done before: it has always counted in a run's id.
-READ_AS: Mapping[str, Any] = {"hardware.attention": "auto"}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 WIDEST_TRITON_HEAD = 256
 LONGEST_NAME = 200  # characters; file systems take 255, and a run's id and what is put behind it count too
@@ -331,7 +319,7 @@ class TrainConfig(Section):
         deciding["data"].pop("cache_dir")
         for name in ("bootstrap_samples", "length_buckets"):  # how much is said of a result
             deciding["evaluation"].pop(name)
-        for key, earlier in BEFORE_THE_SETTING.items():
+        for key, earlier in EARLIER_DEFAULTS.items():
             section, _, name = key.partition(".")
             if deciding.get(section, {}).get(name, ...) == earlier:
                 del deciding[section][name]
@@ -351,14 +339,9 @@ class TrainConfig(Section):
 
 
 def of_a_record(settings: Mapping[str, Any]) -> TrainConfig:
-    """The configuration that a record holds; settings that came later have the value of what was done before.
+    """The configuration that a record holds; settings that were added later have the value of what was done before.
 
     Raises:
         ConfigError: as `validated`.
     """
-    whole = {name: dict(part) if isinstance(part, Mapping) else part for name, part in settings.items()}
-    for key, earlier in {**BEFORE_THE_SETTING, **READ_AS}.items():
-        section, _, name = key.partition(".")
-        if isinstance(whole.get(section), dict):
-            whole[section].setdefault(name, earlier)
-    return validated(TrainConfig, whole)
+    return validated(TrainConfig, with_earlier_defaults(settings))

@@ -29,6 +29,14 @@ class RunError(RprError):
     """A run stopped for a reason that is no fault of its input (a rank died, a loss became non-finite)."""
 
 
+class ProcessEnded(RunError):
+    """The training process ended without a result; known here is only how, and its record may have the reason."""
+
+
+class InterruptedRun(ProcessEnded):
+    """It was ended by a signal: stopped from outside, without an error of the run, which resumes."""
+
+
 class BusyError(RprError):
     """Another process works on the run."""
 

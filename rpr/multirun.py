@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rpr.composition import key_of, one_line, plain
-from rpr.errors import BusyError, ConfigError
+from rpr.errors import BusyError, ConfigError, ProcessEnded, RunError
 from rpr.paths import data_dir
+from rpr.signals import SIGTERM_EXIT, die_with_parent
 
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
     from rpr.config import HardwareConfig
@@ -190,11 +191,11 @@ class Launcher:
         self.one_by_one = "BasicLauncher" in target
         self.here = self.one_by_one or "Joblib" in target
 
-    def run(self, jobs: Sequence[Sequence[str]], options: Options, sweep: str) -> dict[tuple[str, ...], str]:
+    def run(self, jobs: Sequence[Sequence[str]], options: Options, sweep: str) -> dict[tuple[str, ...], RunError]:
         """Run every job, in the order given, and wait for all of them; one that fails does not stop the others.
 
         Returns:
-            one line for each job that did not end well. How each run stands, its record says.
+            the error, in one line, of each job that did not end well. How far each run is, its record says.
         """
         from hydra._internal.callbacks import Callbacks
         from hydra.core.global_hydra import GlobalHydra
@@ -225,7 +226,7 @@ class Launcher:
             try:
                 problem = result.return_value
             except Exception as error:  # one that could not be composed where it ran
-                problem = one_line(error) or repr(error)
+                problem = RunError(one_line(error) or repr(error))
             if problem is not None:
                 problems[tuple(job)] = problem
         return problems
@@ -233,18 +234,18 @@ class Launcher:
 
 def _task(
     sweep: str, total: int, gpus: tuple[str, ...], *, quiet: bool, sweeper: int | None
-) -> Callable[[Any], str | None]:
+) -> Callable[[Any], RunError | None]:
     """What a launcher runs for each job, here or in another process: what went wrong in one line, else None. `sweeper`:
     the process that it is to end with.
     """
 
-    def task(settings: Any) -> str | None:
+    def task(settings: Any) -> RunError | None:
         if sweeper is None or sweeper == os.getpid():
             return one_job(settings)
         with ending_with(sweeper):
             return one_job(settings)
 
-    def one_job(settings: Any) -> str | None:
+    def one_job(settings: Any) -> RunError | None:
         from hydra.core.hydra_config import HydraConfig
         from omegaconf import OmegaConf
 
@@ -273,7 +274,8 @@ def _task(
             line = one_line(error)
             if line is None:  # a fault of ours: the traceback must not be lost
                 traceback.print_exc()
-            return line or f"{type(error).__name__}: {error}"
+            kind = ProcessEnded if isinstance(error, ProcessEnded) else RunError  # not itself: not every error pickles
+            return kind(line or f"{type(error).__name__}: {error}")
         return None
 
     return task
@@ -288,9 +290,7 @@ def ending_with(sweeper: int) -> Iterator[None]:
     while the process is still there; the last one ends what went on. joblib's processes are started by threads that
     live as long as they do.
     """
-    from rpr.training import launch
-
-    launch.die_with_parent()
+    die_with_parent()
     _end_without(sweeper)
     try:
         yield
@@ -299,7 +299,5 @@ def ending_with(sweeper: int) -> Iterator[None]:
 
 
 def _end_without(parent: int) -> None:
-    from rpr.training import launch
-
     if os.getppid() != parent:
-        os._exit(launch.SIGTERM_EXIT)  # an exception would be a result, to joblib
+        os._exit(SIGTERM_EXIT)  # an exception would be a result, to joblib

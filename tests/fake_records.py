@@ -96,11 +96,11 @@ def fake_document(
     name = f"{config['data']['name']}-{config['model']['name']}-{position}-k{k}-s{seed}"
     finished = status == "finished"
     document = {
-        "schema": 1,
+        "schema": 2,
         "name": name,
         "run_id": hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8],
         "status": status,
-        "error": "RuntimeError: rank 1 died" if status == "failed" else None,
+        "error": {"failed": "RuntimeError: rank 1 died", "interrupted": "SIGTERM"}.get(status),
         "sweeps": ["table2"],
         "command": f"rpr-cli train position={position} position.clip_distance={k} seed={seed}",
         "config": config,
@@ -149,7 +149,15 @@ def fake_document(
 
 
 def fake_interval(low: float, high: float) -> dict[str, Any]:
-    return {"low": low, "high": high, "level": 0.95, "samples": 1000, "seed": 12345, "method": "a bootstrap"}
+    return {
+        "low": low,
+        "high": high,
+        "level": 0.95,
+        "kind": "sentences",
+        "samples": 1000,
+        "seed": 12345,
+        "method": "a bootstrap",
+    }
 
 
 def fake_by_length(*scores: float, intervals: bool = True, **changes: Any) -> dict[str, Any]:

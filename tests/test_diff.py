@@ -35,7 +35,15 @@ SETTINGS = {
 
 
 def interval(low: float, high: float) -> dict[str, Any]:
-    return {"low": low, "high": high, "level": 0.95, "samples": 9, "seed": 1, "method": "a bootstrap"}
+    return {
+        "low": low,
+        "high": high,
+        "level": 0.95,
+        "kind": "sentences",
+        "samples": 9,
+        "seed": 1,
+        "method": "a bootstrap",
+    }
 
 
 def score(split: str, value: float, within: tuple[float, float] | None = None) -> dict[str, Any]:
@@ -54,7 +62,7 @@ def score(split: str, value: float, within: tuple[float, float] | None = None) -
 
 
 DOCUMENT = {
-    "schema": 1,
+    "schema": 2,
     "name": "made_up-tiny-relative-k16-s1",
     "run_id": "0a0a0a0a",
     "status": "finished",
@@ -165,7 +173,7 @@ def test_only_what_differs_is_shown(put: Put, diff: Callable[..., str]) -> None:
         "Whether a difference is more than chance: rpr-cli compare, with the folders of the two runs."
     ]
     assert found["figures"][2:] == [
-        "validation_loss 2.750000 2.500000 -0.250000 –",
+        "validation_loss 2.750000 2.500000 -0.250000 × 0.909",
         "steps_per_second 2.000 2.500 +0.500 × 1.250",
     ]
     assert found["The"][0].startswith("The same: 16 settings, 1 version, commit, device, data (key, train_pairs, vocab")
@@ -176,7 +184,7 @@ def test_a_difference_below_what_is_shown_is_not_called_the_same(put: Put, diff:
     edits = {"scores.1.score": 9.0 + 2**-40, "training.train_loss": 2.5 - 2**-40}
     found = paragraphs(diff(put("a"), put("b", edits)))
     assert found["scores"][3] == "long/sacrebleu 9.00 9.00 +9.1e-13 –"
-    assert found["figures"][2] == "train_loss 2.500000 2.500000 -9.1e-13 –"
+    assert found["figures"][2] == "train_loss 2.500000 2.500000 -9.1e-13 × 1.000"
 
 
 def test_intervals_apart_and_scores_that_are_not_comparable(put: Put, diff: Callable[..., str]) -> None:

@@ -21,7 +21,7 @@ from rpr.commands import train
 from rpr.errors import ConfigError, RunError
 from rpr.multirun import Launcher, Options, launcher_words
 from rpr.runs import runtime
-from rpr.training import launch
+from rpr.signals import SIGTERM_EXIT
 
 ONE_GPU = composition.training(["hardware=1xgpu"]).hardware
 EIGHT_GPUS = composition.training(["hardware=8xgpu"]).hardware
@@ -113,23 +113,22 @@ def test_jobs_are_told_apart_by_their_folders(
 
 
 SIX_JOBS = """
-import os, signal, sys, time
+import os, sys, time
+from contextlib import nullcontext
 from pathlib import Path
 from joblib import Parallel, delayed
 from rpr.multirun import ending_with
-from rpr.training.launch import stop_on_sigterm
+from rpr.signals import exit_on_sigterm
 
 def job(number, folder, sweeper):
     with ending_with(sweeper):
         Path(folder, str(number)).touch()
         if number >= {waiting}:
-            before = stop_on_sigterm() if number % 2 else None  # as training does: joblib hears of it, and goes on
-            try:
-                time.sleep(60)
-            finally:
-                time.sleep(0.5)  # the training process is ended in order
-                if before is not None:
-                    signal.signal(signal.SIGTERM, before)
+            with exit_on_sigterm() if number % 2 else nullcontext():  # as in training; joblib catches it
+                try:
+                    time.sleep(60)
+                finally:
+                    time.sleep(0.5)  # the training process is ended in order
 
 if __name__ == "__main__":
     Parallel(n_jobs=2)(delayed(job)(number, sys.argv[1], os.getpid()) for number in range(6))
@@ -178,7 +177,7 @@ def of_session(number: int) -> list[int]:
 
 
 def test_a_process_whose_parent_was_gone_before_its_job() -> None:
-    for parent, code, said in ((os.getpid(), 0, "begun\nended\n"), (1, launch.SIGTERM_EXIT, "")):
+    for parent, code, said in ((os.getpid(), 0, "begun\nended\n"), (1, SIGTERM_EXIT, "")):
         program = f"""if True:
             from rpr.multirun import ending_with
             with ending_with({parent}):

@@ -18,7 +18,7 @@ from rpr import app
 from rpr.commands import rerun, scoring, train
 from rpr.config import TrainConfig
 from rpr.records import provenance
-from rpr.records.record import Git, find_records, read_metrics, read_record
+from rpr.records.record import Git, RerunOf, find_records, read_metrics, read_record
 from rpr.runs import runtime
 
 RECIPE = (
@@ -74,7 +74,7 @@ def started(original: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Train
     """Training replaced by a list of what was started; the original is what came out."""
     calls: list[tuple[TrainConfig, str, Path]] = []
 
-    def run(config: TrainConfig, *, command: str, run_dir: Path) -> Path:
+    def run(config: TrainConfig, *, command: str, run_dir: Path, rerun_of: RerunOf) -> Path:
         calls.append((config, command, run_dir))
         return original
 
@@ -122,6 +122,7 @@ def test_a_rerun_is_the_same_to_the_last_bit(original: Path, again: Callable[...
     first, second = read_record(original / "record.json"), read_record(folder / "record.json")
     assert first.started <= second.started and first.sweeps == ("mine",)
     assert (second.sweeps, second.setting("sweep"), second.status) == ((), None, "finished")
+    assert second.rerun_of == RerunOf(run_id=first.run_id, started=first.started) and first.rerun_of is None
     assert second.command == f"rpr-cli rerun {original} runs_dir={tmp_path / 'runs'} strict=true"
     assert [(score.split, score.metric, score.score) for score in second.scores] == [
         (score.split, score.metric, score.score) for score in first.scores
@@ -147,9 +148,14 @@ def test_a_rerun_that_was_cut_goes_on(
     folder = tmp_path / "runs" / f"{original.name}-rerun1"
     metrics = (folder / "metrics.jsonl").read_bytes()
     checkpoints = {path: path.stat().st_mtime_ns for path in (folder / "checkpoints").iterdir()}
-    assert read_record(folder / "record.json").status == "failed"
+    interrupted, first = read_record(folder / "record.json"), read_record(original / "record.json")
+    assert (interrupted.status, interrupted.error) == (
+        "interrupted",
+        "Ctrl-C; the same command resumes from the last checkpoint",
+    )
+    assert interrupted.rerun_of == RerunOf(run_id=first.run_id, started=first.started)
     out, err = again(original)
-    assert f"rpr-cli: {folder.name}: an unfinished rerun of this record; it goes on\n" in err
+    assert f"rpr-cli: {folder.name}: an unfinished rerun of this record; it is resumed\n" in err
     assert "The same to the last bit: 8 scores" in out
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [folder.name]
     assert {path: path.stat().st_mtime_ns for path in (folder / "checkpoints").iterdir()} == checkpoints
@@ -255,7 +261,7 @@ def test_what_is_started_is_the_record_with_these_folders(
 
 
 def unfinished(changed: Callable[..., Path], folder: str, **edits: Any) -> Path:
-    edits = {"status": "failed", "error": "interrupted", "data": None, "training": None, "scores": []} | edits
+    edits = {"status": "interrupted", "error": "SIGTERM", "data": None, "training": None, "scores": []} | edits
     return changed(edits, f"runs/{folder}/record.json").parent
 
 
@@ -285,10 +291,10 @@ def test_a_run_that_did_not_finish_can_be_repeated(
 ) -> None:
     given = unfinished(changed, "cut") / "record.json"
     out, err = again(given)
-    assert f"rpr-cli: {given}: failed: interrupted; it has no results to compare with\n" in err
+    assert f"rpr-cli: {given}: interrupted: SIGTERM; it has no results to compare with\n" in err
     assert (out, len(started)) == ("", 1)
     _, err = again(given, "strict=true", code=2)
-    assert "failed: interrupted; strict=true needs the record of a finished run" in err and len(started) == 1
+    assert "interrupted: SIGTERM; strict=true needs the record of a finished run" in err and len(started) == 1
     given = unfinished(changed, "cut", status="running", error=None) / "record.json"
     assert "still running, or killed (started " in again(given)[1]
 
@@ -326,7 +332,7 @@ def test_a_corpus_that_is_elsewhere(
             "{given}: this rpr cannot run its configuration (optim.max_steps: 0 is ref",
         ),
         ({"config.hardware.nodes": 1}, [], "{given}: this rpr cannot run its configuration (hardware.nodes: no such"),
-        ({"schema": 9}, [], "{given}: schema 9 is newer than 1"),
+        ({"schema": 9}, [], "{given}: schema 9 is newer than 2"),
         ({}, ["strict=maybe"], "strict: 'maybe' is refused; "),
         (
             {"config.hardware.accelerator": "gpu", "config.hardware.devices": 64},

@@ -15,8 +15,8 @@ import pytest
 from rpr import app, composition
 from rpr.commands import sweep
 from rpr.config import TrainConfig
-from rpr.errors import ConfigError
-from rpr.records.record import KILLED, Record, write_record
+from rpr.errors import ConfigError, InterruptedRun, RunError
+from rpr.records.record import Record, write_record
 from rpr.runs.locks import hold
 from rpr.sections import validated
 
@@ -148,13 +148,19 @@ def test_a_sweep_with_a_job_that_is_another_process_s_is_not_complete(capsys: py
     "problem, told",
     [
         (None, "step 7: the gradient is not finite"),  # left as it was
-        ("step 9: the gradient is not finite", "step 9: the gradient is not finite"),  # in the record as well, usually
-        ("hardware: 1xgpu needs a GPU", "hardware: 1xgpu needs a GPU"),  # refused before its record was begun again
-        (f"{KILLED}KILL, which", "step 7: the gradient is not finite"),  # by now it is the error of this try
+        (
+            RunError("step 9: the gradient is not finite"),
+            "step 9: the gradient is not finite",
+        ),  # in the record as well, usually
+        (
+            RunError("hardware: 1xgpu needs a GPU"),
+            "hardware: 1xgpu needs a GPU",
+        ),  # refused before its record was begun again
+        (InterruptedRun("SIGKILL"), "step 7: the gradient is not finite"),  # by now it is the error of this try
     ],
 )
 def test_why_a_job_that_failed_before_has_no_result(
-    capsys: pytest.CaptureFixture[str], problem: str | None, told: str
+    capsys: pytest.CaptureFixture[str], problem: RunError | None, told: str
 ) -> None:
     failed = written("seed=1", status="failed", error="step 7: the gradient is not finite")
     assert sweep.told(books(1, 2), {} if problem is None else {("seed=1",): problem}) == 1

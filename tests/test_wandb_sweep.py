@@ -87,7 +87,7 @@ def as_configured(runs: Sequence[Sequence[str]]) -> list[str]:
 
 
 @pytest.mark.parametrize("name, overrides, parameters", [
-    ("table1", [], {"job": 8}),  # no product: the dropout of one row
+    ("table1", [], {"model": 2, "data": 2, "position": 2}),
     ("table2", [], {"position.clip_distance": 9}),
     ("table3", ["seed=1,2"], {"position": 4, "seed": 2}),
     ("combined", ["seed=3"], {"position": 4}),

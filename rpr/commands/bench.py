@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
+from operator import itemgetter
 from typing import Any
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # memory is counted with torch's profiler, which would talk about it
 
 from rpr.command_config import BenchConfig
+from rpr.commands.printing import titled
 from rpr.config import PositionConfig
 from rpr.errors import ConfigError
 from rpr.paper import RELATIVE_SPEED
+from rpr.records.measurement import Measurement, single
 from rpr.records.provenance import git_state, versions
+from rpr.records.scores import Interval
+from rpr.report.grid import Column, Grid, Note, legend
+from rpr.report.render import wrapped
 from rpr.runs import runtime
 from rpr.training import benchmark
 
@@ -43,51 +50,73 @@ def run(config: BenchConfig, positions: dict[str, PositionConfig]) -> None:
 def as_text(document: dict[str, Any]) -> str:
     """The document's tables."""
     config = document["config"]
-    hardware, model, baseline = config["hardware"], config["model"], config["variants"][0]
-    lines = [
+    hardware, model, layer, gradients = (config[part] for part in ("hardware", "model", "layer", "gradients"))
+    versus = f"of {config['variants'][0]}"
+    head = (
         f"{document['device']}, torch {document['versions']['torch']}, precision {hardware['precision']} "
         f"(products: {hardware['matmul_precision']}), attention={hardware['attention']}"
-    ]
-    if rows := document.get("step"):
-        lines += [
-            "",
+    )
+    variant = Column("variant", "variant", itemgetter("variant"), label=True)
+    grids = [
+        Grid(
+            "step",
             f"Whole training step: model={model['name']}, {config['sentences']} sentences of {config['length']}, "
             f"vocabulary {config['data']['vocabulary_size']}, k = {model['relative_defaults']['clip_distance']}",
-            f"{'variant':<28}{'steps/s':>9}{'speed of ' + baseline:>20}{'(min to max)':>18}{'peak MB':>9}{'ratio':>7}",
-        ]
-        lines += [
-            f"{row['variant']:<28}{row['steps_per_second']:>9.3f}{row['relative_speed']:>20.3f}"
-            f"{_range(row):>18}{row['peak_megabytes']:>9.0f}{row['relative_memory']:>7.3f}"
-            for row in rows
-        ]
-        lines.append(f"the paper: relative at {RELATIVE_SPEED:.2f} of absolute (base model on P100 GPUs)")
-    if rows := document.get("layer"):
-        lines += [
-            "",
+            (
+                variant,
+                _figures("steps_per_second", "steps/s", 3),
+                Column("relative_speed", f"speed {versus}", _ratio("relative_speed", config["rounds"]), 3),
+                _figures("peak_megabytes", "peak MB", 0),
+                _figures("relative_memory", f"memory {versus}", 3),
+            ),
+            tuple(document.get("step", ())),
+            notes=(Note(f"the paper: relative at {RELATIVE_SPEED:.2f} of absolute (base model on P100 GPUs)"),),
+        ),
+        Grid(
+            "layer",
             f"One self-attention layer with its projections, forward and backward: d {model['d_model']}, "
-            f"{model['num_heads']} heads, about {config['layer']['positions']} positions",
-            f"{'length':>6}{'batch':>6}{'k':>4} {'':<8}{'variant':<28}{'ms':>9}{'time of ' + baseline:>20}"
-            f"{'(min to max)':>18}{'extra MB':>10}",
-        ]
-        lines += [
-            f"{row['length']:>6}{row['batch']:>6}{row['clip_distance']:>4} {'causal' if row['causal'] else '':<8}"
-            f"{row['variant']:<28}{1e3 * row['seconds']:>9.2f}{row['relative_time']:>20.3f}"
-            f"{_range(row):>18}{row['extra_megabytes']:>10.1f}"
-            for row in rows
-        ]
-    if rows := document.get("gradients"):
-        lines += [
-            "",
-            f"The tables' gradients in bfloat16, length {config['gradients']['length']}, "
-            f"k = {config['gradients']['clip_distance']}: error of the whole table against float64",
-            f"{'algorithm':<28}{'w^K':>9}{'w^V':>9}",
-        ]
-        lines += [f"{row['algorithm']:<28}{row['keys']:>9.2%}{row['values']:>9.2%}" for row in rows]
-    return "\n".join(lines)
+            f"{model['num_heads']} heads, about {layer['positions']} positions",
+            (
+                _figures("length", "length", 0),
+                _figures("batch", "batch", 0),
+                _figures("clip_distance", "k", 0),
+                Column("causal", "", lambda row: "causal" if row["causal"] else "", words=True),
+                variant,
+                _figures("seconds", "ms", 2, scale=1e3),
+                Column("relative_time", f"time {versus}", _ratio("relative_time", layer["rounds"]), 3),
+                _figures("extra_megabytes", "extra MB", 1),
+            ),
+            tuple(document.get("layer", ())),
+        ),
+        Grid(
+            "gradients",
+            f"The tables' gradients in bfloat16, length {gradients['length']}, k = {gradients['clip_distance']}: "
+            "error of the whole table against float64",
+            (
+                Column("algorithm", "algorithm", itemgetter("algorithm"), label=True),
+                _figures("keys", "w^K (%)", 2, scale=100),
+                _figures("values", "w^V (%)", 2, scale=100),
+            ),
+            tuple(document.get("gradients", ())),
+        ),
+    ]
+    tables = [titled(grid) for grid in grids if grid.rows]
+    return "\n\n".join(["\n".join(wrapped([("", head)])), *tables, *legend(grids)])
 
 
-def _range(row: dict[str, Any]) -> str:
-    return f"({row['min']:.3f} to {row['max']:.3f})"
+def _figures(key: str, heading: str, digits: int, scale: float = 1) -> Column:
+    return Column(key, heading, lambda row: single(scale * row[key]), digits)
+
+
+def _ratio(key: str, rounds: int) -> Callable[[dict[str, Any]], Measurement]:
+    """The median over the rounds; the baseline's ratio to itself has no range."""
+
+    def read(row: dict[str, Any]) -> Measurement:
+        if row["min"] == row["max"] == 1:
+            return single(row[key])
+        return Measurement(row[key], rounds, interval=Interval(row["min"], row["max"], 1.0, kind="rounds"))
+
+    return read
 
 
 def _steps(config: BenchConfig, positions: dict[str, PositionConfig]) -> list[dict[str, Any]]:
@@ -97,7 +126,7 @@ def _steps(config: BenchConfig, positions: dict[str, PositionConfig]) -> list[di
         rounds=config.rounds,
         steps_per_round=config.steps_per_round,
         device=device,
-        progress=lambda done: _tell(f"step: round {done} of {config.rounds}"),
+        progress=lambda done: _progress(f"step: round {done} of {config.rounds}"),
     )
     baseline = timings[config.variants[0]]
     return [
@@ -118,7 +147,7 @@ def _layers(config: BenchConfig, positions: dict[str, PositionConfig]) -> list[d
     device = runtime.torch_device(config.hardware)
     rows = []
     for case in benchmark.layer_cases(config):
-        _tell(f"layer: {asdict(case)}")
+        _progress(f"layer: {asdict(case)}")
         timings = benchmark.take_turns(
             benchmark.layer_steps(config, positions, case, device),
             rounds=config.layer.rounds,
@@ -154,5 +183,5 @@ def _gradients(config: BenchConfig) -> list[dict[str, Any]]:
     return [{"algorithm": name, **asdict(error)} for name, error in errors.items()]
 
 
-def _tell(line: str) -> None:
+def _progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rpr.command_config import CompareConfig
+from rpr.commands.printing import shortened, titled
 from rpr.errors import RunError
 from rpr.evaluation.comparison import (
     ALPHA,
@@ -25,9 +26,13 @@ from rpr.evaluation.comparison import (
 )
 from rpr.evaluation.significance import LEVEL
 from rpr.io.escape import visible
+from rpr.records.measurement import single
 from rpr.records.record import RECORD_NAME, find_records
 from rpr.records.scores import METRIC_NAMES
-from rpr.report.text import DASH, aligned
+from rpr.report.grid import Column, Grid, Note
+from rpr.report.render import wrapped
+
+_NAME = 60  # characters of a run's name: with its score and interval it fits in a line
 
 
 def run(config: CompareConfig) -> None:
@@ -49,8 +54,8 @@ def run(config: CompareConfig) -> None:
         settings = {"level": LEVEL, "alpha": ALPHA, **config.model_dump(include={"samples", "trials", "seed"})}
         print(json.dumps({**settings, "tests": families, "notes": notes}, indent=2, ensure_ascii=False))
         return
-    print("\n\n".join("\n".join(_lines(family)) for families in found for family in families))
-    print("\n" + "\n".join(notes))
+    tables = [table for families in found for family in families for table in _tables(family)]
+    print("\n\n".join([*tables, "\n".join(wrapped([("", note) for note in notes]))]))
 
 
 def _named(runs: Sequence[Run]) -> list[Run]:
@@ -76,51 +81,44 @@ def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
     return runs
 
 
-def _lines(family: Family) -> list[str]:
-    name = METRIC_NAMES[family.metric]
-    lines = [f"{family.split} ({family.test_set}, {family.num_sentences:,} sentences), {name}: {family.signature}"]
-    against = {comparison.other.name: comparison for comparison in family.comparisons}
-    numbers = {system.run.name: str(number) for number, system in enumerate(family.systems, start=1)}
-    several_baselines = len({comparison.baseline.name for comparison in family.comparisons}) > 1
+def _tables(family: Family) -> list[str]:
+    """The scores by number, then the differences between two numbers: names are too long for one table of both."""
+    metric = METRIC_NAMES[family.metric]
+    title = f"{family.split} ({family.test_set}, {family.num_sentences:,} sentences), {metric}: {family.signature}"
     corrected = len(family.comparisons) > 1
-    headings = [
-        "run",
-        "score",
-        "95% interval",
-        *(["against"] if several_baselines else []),
-        "difference",
-        "95% interval",
+    numbers = {system.run.name: number for number, system in enumerate(family.systems, start=1)}
+    scores = (
+        Column("number", "", lambda one: str(numbers[one.run.name]), label=True),
+        Column("run", "run", lambda one: shortened(one.run.name, _NAME), label=True),
+        Column("score", "score", lambda one: single(one.score, one.interval), digits=2),
+    )
+
+    def runs(one: Comparison) -> str:
+        return f"{numbers[one.other.name]} - {numbers[one.baseline.name]}"
+
+    differences = [
+        Column("runs", "runs", runs, label=True),
+        Column(
+            "difference", "difference", lambda one: single(one.tests.difference, one.tests.interval), 2, signed=True
+        ),
+        Column("p_bootstrap", "p boot.", lambda one: single(one.tests.p_bootstrap), 4),
+        Column("p_bootstrap_holm", "Holm", lambda one: single(one.holm_bootstrap), 4),
+        Column("p_randomisation", "p rand.", lambda one: single(one.tests.p_randomisation), 4),
+        Column("p_randomisation_holm", "Holm", lambda one: single(one.holm_randomisation), 4),
     ]
-    headings += ["p boot.", "Holm", "p rand.", "Holm"] if corrected else ["p boot.", "p rand."]
-    rows = []
-    for system in family.systems:
-        number = f"{numbers[system.run.name]}  " if several_baselines else ""
-        row = [f"{number}{system.run.name}", f"{system.score:.2f}"]
-        row.append(f"[{system.interval.low:.2f}, {system.interval.high:.2f}]")
-        comparison = against.get(system.run.name)
-        if comparison is None:
-            row += [DASH] * (len(headings) - len(row))
-        else:
-            row += [numbers[comparison.baseline.name]] if several_baselines else []
-            row += _figures(comparison, corrected)
-        rows.append(row)
-    lines += aligned(headings, rows)
-    lines += [
+    columns = tuple(column for column in differences if corrected or column.heading != "Holm")
+    said = [
         f"{variant}: mean {one.mean:.2f}, standard deviation {one.sd:.2f} over {one.n} seeds"
         for variant, one in family.variants.items()
         if one.sd is not None
     ]
     verdicts = [comparison.verdict for comparison in family.comparisons if comparison.verdict]
-    return lines + [f"{verdict} (p < {ALPHA} by both tests{', after Holm' * corrected})" for verdict in verdicts]
-
-
-def _figures(comparison: Comparison, corrected: bool) -> list[str]:
-    tests = comparison.tests
-    values = [tests.p_bootstrap, tests.p_randomisation]
-    if corrected:
-        values = [tests.p_bootstrap, comparison.holm_bootstrap, tests.p_randomisation, comparison.holm_randomisation]
-    between = f"[{tests.interval.low:+.2f}, {tests.interval.high:+.2f}]"
-    return [f"{tests.difference:+.2f}", between, *(f"{value:.4f}" for value in values)]
+    said += [f"{verdict} (p < {ALPHA} by both tests{', after Holm' * corrected})" for verdict in verdicts]
+    notes = tuple(map(Note, said))
+    return [
+        titled(Grid("scores", title, scores, family.systems)),
+        titled(Grid("differences", "", columns, family.comparisons, notes=notes)),
+    ]
 
 
 def _notes(config: CompareConfig, found: Sequence[Sequence[Family]]) -> list[str]:

@@ -8,20 +8,23 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rpr.command_config import EvaluateConfig
-from rpr.commands.scoring import Scored, length_lines, score_lines, score_run, torch_scored
+from rpr.commands.printing import titled
+from rpr.commands.scoring import Scored, length_grid, score_grid, score_run, torch_scored
 from rpr.data.cache import prepare
 from rpr.errors import RecordError
 from rpr.evaluation.ctranslate2 import CTranslate2Engine
 from rpr.evaluation.opening import exported_folder
-from rpr.records.record import replace_file
+from rpr.io.atomic import replace_file
+from rpr.io.locks import exclusive
+from rpr.report.grid import legend
+from rpr.report.render import wrapped
 from rpr.runs import loading, runtime
-from rpr.runs.alone import alone
-from rpr.runs.stopping import told_when_stopped
+from rpr.signals import report_sigterm
 
 
-@told_when_stopped()
+@report_sigterm()
 def run(config: EvaluateConfig) -> None:
-    """Prints the scores and leaves them with the hypotheses in <run>/evaluations/<what was asked for>.
+    """Prints the scores and writes them with the hypotheses in <run>/evaluations/<what was asked for>.
 
     The run's record stays as the training wrote it.
     """
@@ -62,10 +65,10 @@ def run(config: EvaluateConfig) -> None:
         out_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RecordError(
-            f"run: {out_dir} cannot be made ({error.strerror}); mend that, or copy the run elsewhere"
+            f"run: {out_dir} cannot be made ({error.strerror}); fix that, or copy the run elsewhere"
         ) from None
     try:
-        with alone(out_dir, ".*.tmp"):
+        with exclusive(out_dir, "*"):
             found = score_run(trained, data, what, out_dir)
             document = {
                 "scores": [asdict(score) for score in found.scores],
@@ -74,13 +77,13 @@ def run(config: EvaluateConfig) -> None:
             replace_file(out_dir / "scores.json", json.dumps(document, indent=2) + "\n")
     except OSError as error:
         raise RecordError(
-            f"run: {out_dir} cannot be written ({error.strerror}); mend that, or copy the run elsewhere"
+            f"run: {out_dir} cannot be written ({error.strerror}); fix that, or copy the run elsewhere"
         ) from None
     if config.format == "json":
         print(json.dumps(document, indent=2))
         return
     how = f"beam {evaluation.beam_size}, length penalty {evaluation.length_penalty:g}, {what.precision}"
-    print(f"{run_dir.name}: {what.checkpoint}, {how}")
-    print("\n".join(score_lines(found.scores)))
-    if found.by_length is not None:
-        print("\n".join(length_lines(found.by_length)))
+    print("\n".join(wrapped([("", f"{run_dir.name}: {what.checkpoint}, {how}")])))
+    grids = [score_grid(found.scores)] if found.scores else []
+    grids += [] if found.by_length is None else [length_grid(found.by_length)]
+    print("\n\n".join([*map(titled, grids), "\n".join(wrapped([("", line) for line in legend(grids)]))]).rstrip())

@@ -12,10 +12,10 @@ from rpr.evaluation import exporting
 from rpr.evaluation.decoding import Progress
 from rpr.runs import loading
 from rpr.runs.shape import shape_of
-from rpr.runs.stopping import told_when_stopped
+from rpr.signals import report_sigterm
 
 
-@told_when_stopped()
+@report_sigterm()
 def run(config: ExportConfig) -> None:
     """Prints where the folder is, and what proves it.
 
@@ -46,12 +46,12 @@ def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> exporting.Materi
 
     Raises:
         RecordError, DataError: no readable run, or no such sentences.
-        RunError: the run failed.
+        RunError: the run failed or was interrupted.
     """
     trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
     record = loading.record_of(run_dir)
-    if record.status == "failed":
-        raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are no result: mend and repeat it")
+    if record.status in ("failed", "interrupted"):
+        raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are no result: finish the run first")
     data, model, checkpoint = loading.load(trained, run_dir, config.average)
     sources, references = pairs_of(data, config.split, config.sentences)
     return exporting.Material(

@@ -4,20 +4,19 @@ writes to. Lines are bytes, and only a newline ends one.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
-import signal
 import stat
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
 from rpr.errors import DataError
+from rpr.io.atomic import put_in_place
+from rpr.io.locks import try_lock
 
 READ_AT_ONCE = 2**16
 MAX_BATCH_BYTES = 2**20  # of the lines of a batch together; a line above it goes alone
@@ -147,14 +146,12 @@ class FileOutput:
             self._was_there = self.part.exists()
             self._descriptor = os.open(self.part, os.O_WRONLY | os.O_CREAT, 0o666)
             try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(self._descriptor)
-                raise DataError(
-                    f"output: another process is writing {self.part}; wait for it, or give another file"
-                ) from None
+                locked = try_lock(self._descriptor)
             except OSError:  # no locks on this file system
                 return
+            if not locked:
+                os.close(self._descriptor)
+                raise DataError(f"output: another process is writing {self.part}; wait for it, or give another file")
             with suppress(FileNotFoundError):  # what was opened may have become another process's output just now
                 if os.path.samestat(os.fstat(self._descriptor), self.part.stat()):
                     return
@@ -171,7 +168,10 @@ class FileOutput:
     def finish(self) -> None:
         if self._bytes is None:  # an empty input
             os.ftruncate(self._descriptor, 0)
-        os.replace(self.part, self.path)  # before it is closed, and another process may have it
+        try:
+            put_in_place(self.part, self.path)  # before it is closed, and another process may have it
+        except OSError as error:
+            raise DataError(f"output {self.path}: cannot be written ({error.strerror}); see {self.part}") from None
         os.close(self._descriptor)
 
     def give_up(self) -> str:
@@ -197,39 +197,3 @@ def _write_all(descriptor: int, content: bytes, name: str) -> None:
         raise
     except OSError as error:
         raise DataError(f"{name}: cannot be written ({error.strerror})") from None
-
-
-class Interrupts:
-    """While it is entered, Ctrl-C and SIGTERM raise SystemExit (130, 143), and within `held` only at its end, so that
-    lines stay whole. A second one is not held back: the reader of a pipe may never come.
-    """
-
-    def __init__(self) -> None:
-        self._before: dict[int, Any] = {}
-        self._held = False
-        self._heard: int | None = None
-
-    def __enter__(self) -> Interrupts:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # what a shell runs in the background ignores Ctrl-C
-                self._before[number] = signal.signal(number, self._hear)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        self._held = True
-        try:
-            yield
-        finally:
-            self._held = False
-        if self._heard is not None:
-            raise SystemExit(128 + self._heard)
-
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        first, self._heard = self._heard is None, number
-        if not (self._held and first):
-            raise SystemExit(128 + number)

@@ -14,10 +14,11 @@ from rpr.data.cache import PreparedData
 from rpr.errors import DataError, RecordError, RunError
 from rpr.evaluation.position_numbers import as_document, as_text, summary
 from rpr.evaluation.positions import measure
+from rpr.io.atomic import replace_file
 from rpr.records.position import position_of
-from rpr.records.record import RECORD_NAME, Record, read_record, replace_file
-from rpr.report import drawing
-from rpr.report.position_page import position_page
+from rpr.records.record import RECORD_NAME, Record, read_record
+from rpr.report import plot_style
+from rpr.report.position_figure import position_figure
 from rpr.runs import loading, runtime
 
 LEAST_DISTANCE = 8  # shown for the smallest k: with k = 0, 2k would be no distance at all
@@ -28,14 +29,14 @@ def report(config: ReportConfig, run_dir: Path) -> None:
 
     Raises:
         RecordError: no readable record, or a folder that cannot be written.
-        RunError: the run failed.
+        RunError: the run failed or was interrupted.
         DataError: no checkpoint, or one that does not fit; no data, or no validation sentence.
     """
     trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
     record = read_record(run_dir / RECORD_NAME)
-    if record.status == "failed":
+    if record.status in ("failed", "interrupted"):
         raise RunError(
-            f"run: {run_dir.name} {record.outcome}; its weights show nothing that was learned: mend and repeat it"
+            f"run: {run_dir.name} {record.outcome}; its weights show nothing that was learned: finish the run first"
         )
     data, model, checkpoint = loading.load(trained, run_dir, config.average)
     pairs = _validation_pairs(data, config.validation_sentences)
@@ -58,10 +59,12 @@ def report(config: ReportConfig, run_dir: Path) -> None:
         "matmul_precision": config.hardware.matmul_precision,
     }
     document = as_document(facts, numbers)
-    page = position_page(numbers, config.title or f"What positions learned: {record.name}", _subtitle(record, facts))
+    figure = position_figure(
+        numbers, config.title or f"What positions learned: {record.name}", _subtitle(record, facts)
+    )
     files = [run_dir / "positions.svg", run_dir / "positions.json"]
     try:
-        drawing.save(page, files[0])
+        plot_style.save(figure, files[0])
         replace_file(files[1], as_text(document))
     except OSError as error:
         raise RecordError(

@@ -8,19 +8,23 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from operator import itemgetter
 from typing import Any
 
 from rpr.command_config import PrepareConfig
 from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.data.measure import measure_loader, measure_plan
 from rpr.data.workers import num_cores, peak_bytes
+from rpr.records.measurement import single
 from rpr.records.provenance import git_state, versions
-from rpr.runs.stopping import told_when_stopped
+from rpr.report.grid import Column, Grid
+from rpr.report.render import terminal, wrapped
+from rpr.signals import report_sigterm
 
 SECONDS_BETWEEN_LINES = 3
 
 
-@told_when_stopped()
+@report_sigterm()
 def run(config: PrepareConfig) -> None:
     """Prepare, and print what there is as a table or as one JSON document."""
     start = time.monotonic()
@@ -77,40 +81,46 @@ def _data(data: PreparedData) -> dict[str, Any]:
 
 
 def as_text(document: dict[str, Any]) -> str:
-    """The document in words."""
+    """The splits as a table, and what they cost in words."""
     data, build, loader, copies = (document[part] for part in ("data", "build", "loader", "copies"))
     synthetic = " (synthetic)" if data["synthetic"] else ""
-    lines = [
-        f"  {data['name']}{synthetic}: vocabulary of {data['vocabulary_size']} pieces, "
-        f"{data['dropped'] or 'no'} pairs dropped, {_bytes(data['bytes'])} on disk"
+    columns = [
+        Column("split", "split", itemgetter(0), label=True),
+        Column("pairs", "pairs", lambda row: single(row[1]["pairs"]), digits=0),
     ]
-    for name, split in data["splits"].items():
-        sides = (
-            f"{side} {split[side]['mean_pieces']:.1f} (longest {split[side]['longest']})"
-            for side in ("source", "target")
-        )
-        lines.append(f"  {name:<11} {split['pairs']:>9,} pairs; pieces a sentence: {', '.join(sides)}")
+    for side in ("source", "target"):
+        columns += [_pieces(side, "mean_pieces", "pieces", 1), _pieces(side, "longest", "longest", 0)]
+    rows = tuple(data["splits"].items())
+    table = terminal(Grid("splits", "", tuple(columns), rows)).splitlines() if rows else []
+    time = _duration(document["seconds"])
     if build is None:
-        lines.append(f"  it was ready: opened in {_duration(document['seconds'])}")
+        costs = [f"it was ready: opened in {time}"]
     else:
-        line = f"  prepared in {_duration(document['seconds'])}; peak memory {_bytes(document['peak_bytes'])}"
-        if build["processes"] > 1:
-            line += f", of the largest of {build['processes']} workers {_bytes(build['worker_peak_bytes'])}"
-        lines.append(line)
+        workers = f", of the largest of {build['processes']} workers {_bytes(build['worker_peak_bytes'])}"
+        peak = _bytes(document["peak_bytes"]) + (workers if build["processes"] > 1 else "")
+        costs = [f"prepared in {time}; peak memory {peak}"]
     if loader is not None:
-        lines += [
-            f"  loader: opened in {loader['open_seconds']:.2f} s, planned in {loader['plan_seconds']:.2f} s, "
+        costs += [
+            f"loader: opened in {loader['open_seconds']:.2f} s, planned in {loader['plan_seconds']:.2f} s, "
             f"first batch {loader['first_batch_seconds']:.2f} s later (imports: {loader['import_seconds']:.1f} s)",
-            f"  loader: {loader['batches_per_second']:,.0f} batches/s, {loader['tokens_per_second']:,.0f} source and "
+            f"loader: {loader['batches_per_second']:,.0f} batches/s, {loader['tokens_per_second']:,.0f} source and "
             f"target tokens/s; padding {loader['padding_waste']:.1%}; peak memory {_bytes(loader['peak_bytes'])}",
         ]
     if copies is not None:
-        lines.append(
-            f"  {copies['pairs']:,} pairs like these: plan {copies['plan_seconds']:.2f} s, an epoch's order "
+        costs.append(
+            f"{copies['pairs']:,} pairs like these: plan {copies['plan_seconds']:.2f} s, an epoch's order "
             f"{copies['order_seconds']:.2f} s; padding {copies['padding_waste']:.1%}; "
             f"peak memory {_bytes(copies['peak_bytes'])}"
         )
-    return "\n".join(lines)
+    head = (
+        f"{data['name']}{synthetic}: vocabulary of {data['vocabulary_size']} pieces, "
+        f"{data['dropped'] or 'no'} pairs dropped, {_bytes(data['bytes'])} on disk"
+    )
+    return "\n".join([*wrapped([("", head)]), *table, *wrapped([("", cost) for cost in costs])])
+
+
+def _pieces(side: str, key: str, heading: str, digits: int) -> Column:
+    return Column(f"{side}_{key}", f"{side}: {heading}", lambda row: single(row[1][side][key]), digits)
 
 
 def progress(name: str) -> Callable[[int, int, str], None]:

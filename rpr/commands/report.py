@@ -10,21 +10,22 @@ from pathlib import Path
 
 from rpr.command_config import ReportConfig
 from rpr.errors import RecordError, did_you_mean
-from rpr.records.record import find_records, replace_file
-from rpr.report.paper_speed import find_benches
-from rpr.report.report import build_report
-from rpr.report.summary import results_markdown
-from rpr.runs.alone import alone
-from rpr.runs.stopping import told_when_stopped
+from rpr.io.atomic import replace_file
+from rpr.io.locks import exclusive
+from rpr.records.record import find_records
+from rpr.report.build import build_report
+from rpr.report.results_page import results_markdown
+from rpr.report.speed import find_benches
+from rpr.signals import report_sigterm
 
 
-@told_when_stopped()
+@report_sigterm()
 def run(config: ReportConfig) -> None:
     if config.run is not None:
         from rpr.commands import positions  # torch and Lightning, which a report from records does not wait for
 
         run_dir = Path(config.run).absolute()
-        with alone(run_dir, ".positions.*.tmp") if run_dir.is_dir() else contextlib.nullcontext():
+        with exclusive(run_dir, "positions.*") if run_dir.is_dir() else contextlib.nullcontext():
             positions.report(config, run_dir)
         return
     root = Path(config.runs_dir)
@@ -45,7 +46,7 @@ def run(config: ReportConfig) -> None:
     problems = [*found.problems, *problems]
     out_dir = Path(config.out_dir) / name
     try:
-        with alone(out_dir, ".*.tmp"):
+        with exclusive(out_dir, "*"):
             report = build_report(found.records, out_dir, title, problems, benches=benches)
     except OSError as error:
         raise RecordError(f"{out_dir}: the report cannot be written ({error}); choose another folder") from None
@@ -56,8 +57,13 @@ def run(config: ReportConfig) -> None:
     if config.format == "json":
         print(json.dumps(report.document, indent=2, ensure_ascii=False))
         return
-    print(report.text)
-    print("\n".join(f"written: {path}" for path in written), file=sys.stderr)
+    print(report.everything if config.verbose else report.summary)
+    for problem in report.problems:
+        print(f"rpr-cli: not in this report: {problem}", file=sys.stderr)
+    if config.verbose:
+        print("\n".join(f"written: {path}" for path in written), file=sys.stderr)
+    elif config.results is not None:
+        print(f"written: {config.results}", file=sys.stderr)
 
 
 def _refuse_unwritable(path: Path) -> None:
@@ -69,7 +75,7 @@ def _refuse_unwritable(path: Path) -> None:
 
 def _write(path: Path, text: str) -> None:
     try:
-        with alone(path.parent, f".{glob.escape(path.name)}.*.tmp"):
+        with exclusive(path.parent, glob.escape(path.name)):
             replace_file(path, text)
     except OSError as error:
         raise RecordError(f"results: {path} cannot be written ({error}); name another file") from None

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from rpr.command_config import RerunConfig
 from rpr.commands import train
-from rpr.commands.diff import lines_of, metrics_beside, read_given
+from rpr.commands.diff import lines_of, read_given
 from rpr.config import NAME, HardwareConfig, TrainConfig, of_a_record
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, DataError, RecordError
 from rpr.io.escape import visible
 from rpr.records import provenance
 from rpr.records.difference import Difference, difference
-from rpr.records.record import RECORD_NAME, Git, Record, read_record
+from rpr.records.record import RECORD_NAME, Git, Record, RerunOf, read_record
 from rpr.runs import runtime
 
 NAMES = ("record", "rerun")
@@ -32,7 +32,7 @@ def run(config: RerunConfig) -> None:
     What is not as the record says (commit, versions, machine, corpus) is told on stderr before any work. With
     `strict` it is refused instead, and results that are not the same end the command with 1.
     """
-    path, record = read_given(config.run)
+    path, record, metrics = read_given(config.run)
     typed = _configuration(config, path, record)
     if runtime.is_rank():
         raise ConfigError("rerun: torchrun started it; start it once, alone: it starts the run's processes itself")
@@ -46,11 +46,12 @@ def run(config: RerunConfig) -> None:
         print(f"rpr-cli: {visible(str(path))}: {record.outcome}; it has no results to compare with", file=sys.stderr)
     _tell_what_is_other(config, path, record, typed)
     run_dir = _folder(config, path, record, typed)
-    run_dir = train.run(typed, command=_command(config), run_dir=run_dir)
+    rerun_of = RerunOf(run_id=record.run_id, started=record.started)
+    run_dir = train.run(typed, command=_command(config), run_dir=run_dir, rerun_of=rerun_of)
     if record.outcome is not None:
         return
-    again = read_record(run_dir / RECORD_NAME)
-    found = difference(record, again, metrics_beside(path), metrics_beside(run_dir / RECORD_NAME))
+    _, again, metrics_again = read_given(run_dir)
+    found = difference(record, again, metrics, metrics_again)
     print("\n".join(["", *_outcome(found)]))
     if config.strict and not found.reproduced:
         print(f"rpr-cli: {run_dir.name}: its results are not those of {visible(str(path))}", file=sys.stderr)
@@ -86,10 +87,10 @@ def _command(config: RerunConfig) -> str:
 
 
 def _folder(config: RerunConfig, path: Path, record: Record, typed: TrainConfig) -> Path:
-    """That of an unfinished rerun of the same record, to go on with; else the first that holds no record."""
+    """That of an unfinished rerun of the same record, to be resumed; else the first that holds no record."""
     stem = f"{record.name}-{record.run_id}-rerun"
     if not NAME.fullmatch(stem):
-        raise RecordError(f"{path}: its name and run_id make {stem!r}, which cannot name a folder; mend the record")
+        raise RecordError(f"{path}: its name and run_id make {stem!r}, which cannot name a folder; correct the record")
     for number in count(1):
         folder = Path(config.runs_dir).absolute() / f"{stem}{number}"
         if not (folder / RECORD_NAME).exists():
@@ -98,7 +99,7 @@ def _folder(config: RerunConfig, path: Path, record: Record, typed: TrainConfig)
         itself = path.resolve() == (folder / RECORD_NAME).resolve()
         unlike = config.strict and (found.git, found.versions) != (provenance.git_state(), provenance.versions())
         if found.status != "finished" and found.run_id == typed.run_id and not itself and not unlike:
-            print(f"rpr-cli: {folder.name}: an unfinished rerun of this record; it goes on", file=sys.stderr)
+            print(f"rpr-cli: {folder.name}: an unfinished rerun of this record; it is resumed", file=sys.stderr)
             break
     return folder
 
@@ -184,7 +185,10 @@ def _corpus_key(typed: TrainConfig) -> str:
 def _outcome(found: Difference) -> list[str]:
     """One line on whether the results are the same, and what is not."""
     speed = next((one for one in found.figures if one.name == "steps_per_second" and one.ratio is not None), None)
-    pace = [f"steps/s: {speed.first:.3f} and {speed.second:.3f}, {speed.ratio:.3f} times the record's"] if speed else []
+    pace = []
+    if speed is not None:
+        values = f"{speed.first.value:.3f} and {speed.second.value:.3f}"
+        pace = [f"steps/s: {values}, {speed.ratio:.3f} times the record's"]
     if found.reproduced:
         logged = sum(curve.equal for curve in found.curves)
         also = f", and {logged} logged losses" if logged else ""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from rpr.config import TrainConfig
@@ -15,9 +16,12 @@ from rpr.evaluation.lengths import METRICS, UNIT, by_length
 from rpr.evaluation.opening import torch_engine
 from rpr.evaluation.significance import interval
 from rpr.evaluation.translate import translate_split
+from rpr.io.atomic import replace_file
 from rpr.model.transformer import Transformer
-from rpr.records.record import replace_file
-from rpr.records.scores import METRIC_NAMES, ByLength, LengthScore, Score, pooled
+from rpr.records.measurement import Measurement, missing, single
+from rpr.records.scores import METRIC_NAMES, ByLength, LengthBucket, Score, pooled
+from rpr.report.grid import Cell, Column, Grid
+from rpr.report.render import terminal
 
 
 @dataclass(frozen=True)
@@ -120,30 +124,46 @@ def _test_set(data: PreparedData, split: str) -> str:
     return data.meta.split_names.get(split, f"{data.meta.name} {split}")
 
 
-def score_lines(scores: Iterable[Score]) -> list[str]:
-    """One line a score: split, metric, number with its interval, sentences, test set, signature."""
-    return [
-        f"  {score.split:<11} {score.metric:<15} {score.score:6.2f}{_interval(score)}  "
-        f"{score.num_sentences} sentences of {score.test_set}{_empty(score)}  {score.signature}"
-        for score in scores
-    ]
+def score_lines(scores: Sequence[Score]) -> list[str]:
+    """A table of the scores, with their signatures below it; nothing without scores."""
+    return terminal(score_grid(scores)).splitlines() if scores else []
 
 
-def length_lines(found: ByLength) -> list[str]:
-    """One line a bucket, under a line that says what they are."""
-    lines = [f"  by length of the source ({found.unit}), {pooled(found.splits)}:"]
-    for bucket in found.buckets:
-        figures = ", ".join(f"{METRIC_NAMES[one.metric]} {one.score:.2f}{_interval(one)}" for one in bucket.scores)
-        beyond = (
-            f", longer than any training source ({found.longest_training_source})" if bucket.beyond_training else ""
-        )
-        lines.append(f"  {bucket.label:>8}  {figures}  {bucket.num_sentences} sentences{beyond}")
-    return lines
+def score_grid(scores: Sequence[Score]) -> Grid:
+    """A row for each score."""
+    columns = (
+        Column("split", "split", attrgetter("split"), label=True),
+        Column("metric", "metric", lambda one: Cell(one.metric, (one.signature,)), words=True),
+        Column("score", "score", lambda one: single(one.score, one.interval), digits=2),
+        Column("sentences", "sentences", lambda one: Cell(single(one.num_sentences), _empty(one)), digits=0),
+        Column("test_set", "test set", attrgetter("test_set"), words=True),
+    )
+    return Grid("scores", "", columns, tuple(scores))
 
 
-def _interval(score: Score | LengthScore) -> str:
-    return "" if score.interval is None else f" [{score.interval.low:.2f}, {score.interval.high:.2f}]"
+def length_grid(found: ByLength) -> Grid:
+    """A row for each bucket."""
+    columns = (
+        Column("bucket", "pieces", attrgetter("label"), label=True),
+        *map(_of_metric, found.signatures),
+        Column("sentences", "sentences", lambda one: Cell(single(one.num_sentences), beyond(one)), digits=0),
+    )
+
+    def beyond(bucket: LengthBucket) -> tuple[str, ...]:
+        longest = f"longer than any training source ({found.longest_training_source})"
+        return (longest,) if bucket.beyond_training else ()
+
+    title = f"By length of the source ({found.unit}), {pooled(found.splits)}:"
+    return Grid("by_length", title, columns, found.buckets)
 
 
-def _empty(score: Score) -> str:
-    return f", {score.empty_hypotheses} translations empty" if score.empty_hypotheses else ""
+def _of_metric(metric: str) -> Column:
+    def read(bucket: LengthBucket) -> Measurement:
+        one = next((one for one in bucket.scores if one.metric == metric), None)
+        return missing("not scored") if one is None else single(one.score, one.interval)
+
+    return Column(metric, METRIC_NAMES[metric], read, digits=2)
+
+
+def _empty(score: Score) -> tuple[str, ...]:
+    return (f"{score.empty_hypotheses} translations are empty",) if score.empty_hypotheses else ()

@@ -14,21 +14,25 @@ from typing import get_args
 import yaml
 
 from rpr.config import NAME, TrainConfig
-from rpr.errors import ConfigError, RecordError, did_you_mean
+from rpr.errors import ConfigError, ProcessEnded, RecordError, RunError, did_you_mean
 from rpr.paths import data_dir
-from rpr.records.record import KILLED, Record
+from rpr.records.record import Record
 from rpr.runs import ledger
 from rpr.runs.ledger import Job, Standing, State
 
 _WHAT_NOW: Mapping[State, str] = {
     "new": "new",
     "finished": "finished",
-    "cut": "cut, goes on",
+    "interrupted": "interrupted, will resume",
     "failed": "failed before",
     "running": "being run by another process",
 }
-_WHAT_CAME: Mapping[State, str] = {**_WHAT_NOW, "new": "never started", "cut": "cut", "failed": "failed"}
-_ENDED = KILLED.removesuffix("SIG")
+_WHAT_CAME: Mapping[State, str] = {
+    **_WHAT_NOW,
+    "new": "never started",
+    "interrupted": "interrupted",
+    "failed": "failed",
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ def usage() -> str:
     lines += [
         "",
         "Settings apply to every job and may be swept too: rpr-cli sweep quick seed=1,2,3",
-        "The same command again skips what is finished and goes on with what was cut.",
+        "The same command again skips what is finished and resumes what was interrupted.",
         "",
         "  at_once=N      N jobs at a time on this machine",
         "  gpus=0,1,2,3   each job has GPUs of its own among these, as many jobs at a time as there are GPUs for",
@@ -194,7 +198,7 @@ def begun(books: Books, *, retry_failed: bool, at_once: int) -> list[Job]:
     for job, standing in books.of("finished"):
         assert standing.record is not None
         ledger.join(job, standing.record, books.sweep)
-    return [job for job, _ in books.of("new", "cut", *(("failed",) if retry_failed else ()))]
+    return [job for job, _ in books.of("new", "interrupted", *(("failed",) if retry_failed else ()))]
 
 
 def _takes_all_cores(config: TrainConfig) -> bool:
@@ -228,7 +232,7 @@ def commands(books: Books) -> list[str]:
     return [*lines, f"# {books.counts(_WHAT_NOW)}" + (f"; to do: {total}" if open_ones else "")]
 
 
-def told(before: Books, problems: Mapping[tuple[str, ...], str]) -> int:
+def told(before: Books, problems: Mapping[tuple[str, ...], RunError]) -> int:
     """The exit code of a sweep, 0 when every job is finished, after a line for each that is not, with the last of what
     it printed.
 
@@ -244,7 +248,7 @@ def told(before: Books, problems: Mapping[tuple[str, ...], str]) -> int:
             print(f"rpr-cli: {job.run_dir.name}: {standing.holder} works on it", file=sys.stderr)
         elif standing.state != "finished" or problem is not None:
             failures += 1
-            how = "failed" if standing.state != "cut" else "cut"
+            how = "interrupted" if standing.state == "interrupted" else "failed"
             print(f"rpr-cli: {how}: {job.run_dir.name}: {_why(standing.record, problem)}", file=sys.stderr)
             for line in ledger.last_lines(job.run_dir):
                 print(f"    {line}", file=sys.stderr)
@@ -262,10 +266,11 @@ def told(before: Books, problems: Mapping[tuple[str, ...], str]) -> int:
     return 1 if failures or elsewhere else 0
 
 
-def _why(record: Record | None, problem: str | None) -> str:
-    """Why a job has no result: what the launcher had to say of it now, before what its record may say of an earlier
-    try. Of a process that was ended the launcher knows only how, and its record why, if it could still write it.
+def _why(record: Record | None, problem: RunError | None) -> str:
+    """Why a job has no result: what the launcher reports now, before what its record may say of an earlier try. Of a
+    process that ended the launcher knows only how, and its record why, if it could still write it.
     """
-    error = record.error if record is not None else None
-    told = (error, problem) if problem is None or problem.startswith(_ENDED) else (problem, error)
-    return next((text for text in told if text), "it was never started")
+    reasons = [str(problem) if problem else None, record.error if record else None]
+    if isinstance(problem, ProcessEnded):
+        reasons.reverse()
+    return next((text for text in reasons if text), "it was never started")

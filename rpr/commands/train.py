@@ -13,19 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rpr.config import HardwareConfig, TrainConfig, of_a_record
-from rpr.errors import RprError, RunError
+from rpr.errors import InterruptedRun, ProcessEnded, RprError, RunError
 from rpr.io.escape import visible
+from rpr.io.locks import exclusive
 from rpr.records import provenance
 from rpr.records.record import (
     LOG_NAME,
     RECORD_NAME,
+    RerunOf,
     Training,
     read_record,
     write_record,
 )
 from rpr.records.scores import HEADLINE_METRIC
 from rpr.runs import books
-from rpr.runs.alone import alone
+from rpr.signals import die_with_parent, exit_on_sigterm
 
 if TYPE_CHECKING:  # numpy and torch, which a command that refuses its settings does not wait for
     from rpr.data.cache import PreparedData
@@ -42,17 +44,19 @@ def run(
     gpus: Sequence[str] = (),
     keep_open: Sequence[int] = (),
     run_dir: Path | None = None,
+    rerun_of: RerunOf | None = None,
 ) -> Path:
     """Train and evaluate what the configuration says, unless that is done already; returns the run's folder.
 
-    A run that was cut resumes from its newest checkpoint.
+    A run that was interrupted resumes from its newest checkpoint.
 
     Args:
         own_process: do the work in a fresh process, so that W&B, peak memory and random state are the run's own (jobs
             of a sweep); what it prints goes to the run's log as well.
         quiet: to the log alone, where several jobs would talk at once.
         gpus: the only ones that a process of its own is to see; `keep_open`: descriptors (locks) that it inherits.
-        run_dir: where the run lies, if not where its configuration says.
+        run_dir: the run's folder, if not where its configuration says.
+        rerun_of: the record that this run repeats.
 
     Raises:
         BusyError: another process works on the run.
@@ -78,10 +82,9 @@ def run(
     with locks.hold(run_dir) as lock:
         if _done(run_dir, config):  # by the process that held it before
             return run_dir
-        before = launch.stop_on_sigterm()
-        try:
+        with exit_on_sigterm():
             with books.as_it_was(run_dir, made):
-                job = books.begin(config, command, run_dir, _prepare(config))
+                job = books.begin(config, command, run_dir, _prepare(config), rerun_of)
             try:
                 if own_process:
                     output = launch.Output(run_dir / LOG_NAME, shown=not quiet)
@@ -91,17 +94,14 @@ def run(
                 else:
                     work(config, run_dir)
             except BaseException as error:
-                books.mark_failed(run_dir, error)
+                books.mark_unfinished(run_dir, error)
                 raise
-        finally:
-            if before is not None:
-                signal.signal(signal.SIGTERM, before)
     _tell(run_dir, brief=quiet)
     return run_dir
 
 
 def resume(run_dir: Path) -> Path:
-    """Go on with the run in this folder, from its own record alone; a finished one is only told of."""
+    """Resume the run in this folder, from its own record alone; of a finished one only the result is printed."""
     from rpr.runs.loading import record_of
 
     record = record_of(run_dir)
@@ -112,7 +112,8 @@ def _worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
     """The work in processes of their own; `options` as run_worker takes them.
 
     Raises:
-        RunError: they ended with an error; its text is what the record says, where they could still write it.
+        RunError: they ended with an error that the record has.
+        ProcessEnded: they ended otherwise; InterruptedRun: by a signal.
     """
     from rpr.training import launch
 
@@ -122,11 +123,11 @@ def _worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
     record = read_record(job.parent / RECORD_NAME)
     if code == FAULT_EXIT and record.error is not None:
         raise RunError(record.error)
-    how = f"exit code {code}"
+    kind, how = ProcessEnded, f"exit code {code}"
     if code > SIGNALLED:
-        how = signal.Signals(code - SIGNALLED).name
+        kind, how = InterruptedRun, signal.Signals(code - SIGNALLED).name
         how += ", which the system sends when it is out of memory" if how == "SIGKILL" else ""
-    raise RunError(f"the training process was ended by {how}; the same command goes on from the last checkpoint")
+    raise kind(f"the training process was ended by {how}; the same command resumes from the last checkpoint")
 
 
 def work(config: TrainConfig, run_dir: Path) -> None:
@@ -211,7 +212,7 @@ def _done(run_dir: Path, config: TrainConfig) -> bool:
         return False
     refuse_another_corpus(config, run_dir, record)
     if config.sweep is not None and config.sweep not in record.sweeps:
-        with alone(run_dir, f".{RECORD_NAME}.*.tmp"):
+        with exclusive(run_dir, RECORD_NAME):
             write_record(path, record.model_copy(update={"sweeps": (*record.sweeps, config.sweep)}))
     print(f"{visible(run_dir.name)}: finished already on {record.finished}", file=sys.stderr)
     _tell(run_dir)
@@ -252,7 +253,7 @@ def _after_a_failure(run_dir: Path, error: BaseException) -> None:
     from rpr.training import launch
 
     if runtime.is_first_rank():
-        books.mark_failed(run_dir, error)
+        books.mark_unfinished(run_dir, error)
     elif isinstance(error, Exception):
         time.sleep(launch.GRACE_SECONDS)
 
@@ -288,18 +289,16 @@ def _tell(run_dir: Path, *, brief: bool = False) -> None:
 
 def main(job: Path) -> None:
     """A worker: `python -m rpr.commands.train <run folder>/job.json`, started by rpr.training.launch."""
-    from rpr.training import launch
-
-    launch.die_with_parent()
-    launch.stop_on_sigterm()
-    config = of_a_record(json.loads(job.read_text(encoding="utf-8")))
-    try:
-        work(config, job.parent)
-    except BaseException as error:
-        _after_a_failure(job.parent, error)
-        if isinstance(error, RprError):
-            raise SystemExit(FAULT_EXIT) from None  # told by the process that waits for this one
-        raise
+    die_with_parent()
+    with exit_on_sigterm():
+        config = of_a_record(json.loads(job.read_text(encoding="utf-8")))
+        try:
+            work(config, job.parent)
+        except BaseException as error:
+            _after_a_failure(job.parent, error)
+            if isinstance(error, RprError):
+                raise SystemExit(FAULT_EXIT) from None  # told by the process that waits for this one
+            raise
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from rpr.command_config import TranslateConfig
 from rpr.commands.line_streams import (
     DescriptorOutput,
     FileOutput,
-    Interrupts,
     LineReader,
     Output,
     count_lines,
@@ -24,6 +23,7 @@ from rpr.commands.line_streams import (
 )
 from rpr.errors import ConfigError, DataError
 from rpr.evaluation.translator import Translation, Translator
+from rpr.signals import Interrupts
 
 TOLD_ONE_BY_ONE = 5
 SECONDS_BETWEEN_REPORTS = 0.5
@@ -111,7 +111,7 @@ class _Job:
             prefixes = self._next_prefixes(len(lines))
             served = lines if prefixes is None else lines[: len(prefixes)]
             written = self._translated(translator, served, prefixes)
-            with self._interrupts.held():
+            with self._interrupts.deferred():
                 self._output.write(written.encode("utf-8"))
                 self._done += len(served)
             if len(served) < len(lines):
@@ -164,7 +164,7 @@ class _Job:
     def finish(self) -> None:
         """The output is whole, also where it is only now that a signal is heard."""
         try:
-            with self._interrupts.held():
+            with self._interrupts.deferred():
                 self._output.finish()
         except SystemExit:
             self._report.say(f"interrupted; {self._done} lines are translated")

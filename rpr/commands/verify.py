@@ -6,8 +6,9 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from pathlib import Path
 
 from rpr.command_config import VerifyConfig
@@ -18,7 +19,9 @@ from rpr.evaluation.exporting import Material
 from rpr.evaluation.exports import Kind
 from rpr.evaluation.parity import in_float64
 from rpr.evaluation.verification import Check, batch_rounding, check_model, export_check
-from rpr.report.text import DASH, aligned
+from rpr.records.measurement import single
+from rpr.report.grid import DASH, Cell, Column, Grid
+from rpr.report.render import terminal, wrapped
 
 KINDS: tuple[Kind, ...] = ("safetensors", "ctranslate2")
 
@@ -48,8 +51,9 @@ def run(config: VerifyConfig) -> None:
         }
         print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
     else:
-        print(f"{run_dir.name}: {material.checkpoint}; sentences of {material.split}; float64 where nothing is said\n")
-        print("\n".join(table(found)))
+        head = f"{run_dir.name}: {material.checkpoint}; sentences of {material.split}; float64 where nothing is said"
+        print("\n".join([*wrapped([("", head)]), ""]))
+        print(as_text(found))
     if failed:
         print(f"rpr-cli: {run_dir.name}: failed: {', '.join(failed)}", file=sys.stderr)
         raise SystemExit(1)
@@ -74,17 +78,22 @@ def as_plain(check: Check) -> dict[str, object]:
     return {**asdict(check), "difference": check.difference if finite else None}
 
 
-def table(checks: list[Check]) -> list[str]:
-    """A line for each check, and what was compared below it."""
-    cells = [
-        (
-            check.name,
-            check.outcome,
-            DASH if check.difference is None else f"{check.difference:.1e}",
-            DASH if check.tolerance is None else f"{check.tolerance:.0e}",
-            str(check.sentences),
-            check.what + (f" ({check.reason})" if check.reason else ""),
-        )
-        for check in checks
-    ]
-    return aligned(("check", "outcome", "largest difference", "allowed", "sentences", "note"), cells)
+def as_text(checks: Sequence[Check]) -> str:
+    """A row for each check; what it compares is a footnote."""
+    columns = (
+        Column("check", "check", lambda one: Cell(one.name, (_note(one),)), label=True),
+        Column("outcome", "outcome", attrgetter("outcome"), words=True),
+        # Sizes from 1e-16 to 1: their order of magnitude is what is read.
+        Column("difference", "largest difference", lambda one: _power(one.difference, 1)),
+        Column("tolerance", "allowed", lambda one: _power(one.tolerance, 0)),
+        Column("sentences", "sentences", lambda one: single(one.sentences), digits=0),
+    )
+    return terminal(Grid("checks", "", columns, tuple(checks)))
+
+
+def _note(check: Check) -> str:
+    return check.what + (f" ({check.reason})" if check.reason else "")
+
+
+def _power(value: float | None, digits: int) -> str:
+    return DASH if value is None else f"{value:.{digits}e}"

@@ -28,6 +28,7 @@ from rpr.data.pairs import Block
 from rpr.data.vocabulary import Vocabulary, add_words, most_frequent, training_sample
 from rpr.data.workers import MOST, Workers, num_cores
 from rpr.errors import DataError
+from rpr.io.atomic import remove_leftovers, replace_file
 
 PAIRS_PER_BLOCK = 10_000  # what a process holds in memory at once
 WORKERS_FROM = 50_000  # pairs of train; 2 cores take as long with workers as without (4.0 s), of 100,000: 6.1 s and 7.2
@@ -121,12 +122,7 @@ class Saver:
         if time.monotonic() - self._saved < SECONDS_BETWEEN_STATES:
             return
         _note_sizes(state, files or {}, sync=True)
-        partial = self.directory / f"{STATE}.tmp"
-        with partial.open("w") as handle:
-            json.dump(asdict(state), handle)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(partial, self.directory / STATE)
+        replace_file(self.directory / STATE, json.dumps(asdict(state)))
         self._saved = time.monotonic()
 
     def finish(self, state: State, files: Mapping[str, IO[bytes]]) -> None:
@@ -144,6 +140,7 @@ def _note_sizes(state: State, files: Mapping[str, IO[bytes]], *, sync: bool) -> 
 
 def _resumed(directory: Path) -> tuple[State | None, Vocabulary | None]:
     """The state that an earlier build left, its files cut back to it; an empty folder where none can be used."""
+    remove_leftovers(directory, "*")
     try:
         state = State(**json.loads((directory / STATE).read_text()))
         vocabulary = Vocabulary.load(directory / MODEL)

@@ -14,8 +14,7 @@ A damaged cache is built again, with a warning.
 
 from __future__ import annotations
 
-import errno
-import fcntl
+import glob
 import hashlib
 import json
 import logging
@@ -34,6 +33,8 @@ from rpr.data.pairs import cache_root
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import Vocabulary
 from rpr.errors import DataError
+from rpr.io.atomic import put_in_place, remove_folder, remove_leftovers, replace_file
+from rpr.io.locks import lock
 
 CACHE_VERSION = 1  # raise it when the same corpus and settings give other files
 log = logging.getLogger(__name__)
@@ -113,19 +114,15 @@ def prepare(data: DataConfig, progress: Progress | None = None, processes: int |
             return prepared
         root.mkdir(parents=True, exist_ok=True)
         with _only_one_builds(root / f".{directory.name}.lock"):
+            remove_leftovers(root, glob.escape(directory.name))
             if (prepared := _open(directory, key, warn=True)) is not None:
                 return prepared
             if _open(partial, key) is None:  # else an earlier build was stopped just before the end
                 partial.mkdir(exist_ok=True)
                 built = _built(data, key, partial, progress or (lambda done, total, what: None), processes)
-            for state in partial.glob(f"{STATE}*"):
-                state.unlink()
-            damaged = root / f".{directory.name}.damaged"
-            shutil.rmtree(damaged, ignore_errors=True)  # where an earlier build was stopped here
-            if directory.exists():
-                directory.rename(damaged)
-                shutil.rmtree(damaged, ignore_errors=True)
-            partial.rename(directory)
+            (partial / STATE).unlink(missing_ok=True)
+            remove_folder(directory)  # before the new one is there: whoever opens that looks for no leftovers
+            put_in_place(partial, directory)
     except OSError as error:
         kept = "; what was built is kept, and the same command goes on there" if (partial / STATE).exists() else ""
         raise DataError(
@@ -143,7 +140,7 @@ def _built(data: DataConfig, key: str, partial: Path, progress: Progress, proces
     try:
         built = build(data, partial, progress, processes)
         meta = json.dumps(asdict(_meta(data, key, partial, built)), indent=1, ensure_ascii=False)
-        (partial / "meta.json").write_text(meta, "utf-8")
+        replace_file(partial / "meta.json", meta)
     except DataError:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -193,20 +190,11 @@ def _open(directory: Path, key: str, warn: bool = False) -> PreparedData | None:
 
 
 @contextmanager
-def _only_one_builds(lock: Path) -> Iterator[None]:
-    """Hold the lock file; the kernel lets go of it when the process ends, however it ends. The file stays: deleting
-    it would let two in.
-    """
-    with lock.open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log.info("another process is building %s; waiting for it", lock.name[1:-5])
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
-                raise
-            log.warning("no file locks on %s: let only one process prepare a corpus there", lock.parent)
+def _only_one_builds(path: Path) -> Iterator[None]:
+    """Hold the lock file of a cache. It stays: other corpora are built beside it, and deleting it would let two in."""
+    with path.open("w") as file:
+        if not lock(file.fileno(), f"another process is building {path.name[1:-5]}"):
+            log.warning("no file locks on %s: let only one process prepare a corpus there", path.parent)
         yield
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import hashlib
 import itertools
 import json
-import os
 import re
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +18,8 @@ from typing import IO, Any
 from rpr.config import DataConfig
 from rpr.data.pairs import SPLIT_NAMES, Block, Pair, Pairs, local_path, normalise
 from rpr.errors import DataError
+from rpr.io.atomic import replace_file
+from rpr.io.locks import exclusive
 
 
 class LinePairs(Pairs):
@@ -186,13 +186,5 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def update_json(path: Path, key: str, value: object) -> None:
     """Set one key of a small JSON file; a folder that cannot be written costs only the speed of a next start."""
-    partial = path.with_name(f"{path.name}.tmp")  # one name, so that what a kill leaves is written over
-    with suppress(OSError), ExitStack() as stack:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        folder = os.open(path.parent, os.O_RDONLY)
-        stack.callback(os.close, folder)
-        with suppress(OSError):  # a file system without locks: what two write at once reads as nothing
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        stack.callback(partial.unlink, missing_ok=True)
-        partial.write_text(json.dumps(read_json(path) | {key: value}, indent=1))
-        os.replace(partial, path)
+    with suppress(OSError), exclusive(path.parent, path.name, quiet=True):
+        replace_file(path, json.dumps(read_json(path) | {key: value}, indent=1))

@@ -18,6 +18,7 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from rpr.errors import DataError
+from rpr.io.atomic import replace_file
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 MAX_TRAINING_PAIRS = 2_000_000
@@ -123,7 +124,7 @@ class Vocabulary:
             )
         except RuntimeError as error:
             raise DataError(_explain(size, str(error))) from None
-        _write_whole(model_path, stream.getvalue())
+        replace_file(model_path, stream.getvalue())
         return cls(stream.getvalue())
 
     @classmethod
@@ -149,7 +150,7 @@ class Vocabulary:
 
     def save(self, path: Path) -> None:
         """Write the model, at once or not at all; `load` opens it."""
-        _write_whole(path, self._processor.serialized_model_proto())
+        replace_file(path, self._processor.serialized_model_proto())
 
     @property
     def digest(self) -> str:
@@ -187,15 +188,6 @@ class Vocabulary:
             if piece not in (PAD, BOS):
                 kept.append(int(piece))
         return str(self._processor.decode(kept))
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        partial.write_bytes(content)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _explain(size: int, message: str) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import glob
 import json
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +20,10 @@ from rpr.evaluation.ctranslate2_spec import library, unrepresentable
 from rpr.evaluation.decoding import Progress, TorchEngine, search_of
 from rpr.evaluation.exports import CARD_NAME, Kind, is_export, load_exported_model, write_files
 from rpr.evaluation.parity import Parity, Rows, identical_share, parity, piece_scores
+from rpr.io.atomic import replacing
+from rpr.io.locks import exclusive
 from rpr.model.transformer import Shape, Transformer
 from rpr.records.record import Record
-from rpr.runs.alone import alone
 
 README_NAME = "README.md"
 
@@ -84,14 +83,9 @@ def export(kind: Kind, out: Path, material: Material, progress: Progress | None 
         RunError: the export does not do what the model does, or the folder cannot be written.
     """
     check(kind, out, material.model.shape)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
-        with alone(out.parent, f".{glob.escape(out.name)}.*.tmp"):
-            _put_back(out)
-            try:
-                return _written(kind, temporary, out, material, progress)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
+        with exclusive(out.parent, glob.escape(out.name)), replacing(out) as temporary:
+            return _written(kind, temporary, material, progress)
     except OSError as error:
         raise RunError(
             f"out: {out} cannot be written ({error.strerror or error}); nothing is left of it: "
@@ -99,8 +93,8 @@ def export(kind: Kind, out: Path, material: Material, progress: Progress | None 
         ) from None
 
 
-def _written(kind: Kind, temporary: Path, out: Path, material: Material, progress: Progress | None) -> dict[str, Any]:
-    """The export, made in a folder that is not yet there, proven, and put in its place; returns its card."""
+def _written(kind: Kind, temporary: Path, material: Material, progress: Progress | None) -> dict[str, Any]:
+    """The export, written to a new folder and proven; returns its card."""
     temporary.mkdir()
     write_files(
         kind,
@@ -129,7 +123,6 @@ def _written(kind: Kind, temporary: Path, out: Path, material: Material, progres
     )
     (temporary / README_NAME).write_text(readme(document), "utf-8")
     (temporary / CARD_NAME).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    _put_in_place(temporary, out)
     return document
 
 
@@ -164,29 +157,3 @@ def _check_weights(model: Transformer, copied: Transformer) -> None:
                 f"export: {name} read back from safetensors is not what the model has; nothing is left of it: "
                 "please report this with the run's record"
             )
-
-
-def _put_back(out: Path) -> None:
-    """Earlier exports that a process had moved aside when it was killed: one comes back if nothing took its place."""
-    for old in out.parent.glob(f".{glob.escape(out.name)}.*.old"):
-        if out.exists():
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.replace(old, out)
-
-
-def _put_in_place(temporary: Path, out: Path) -> None:
-    """All of it on the disk first; an earlier export gives way at the last moment, and comes back if that fails."""
-    for path in temporary.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-    old = out.with_name(f".{out.name}.{os.getpid()}.old")
-    if out.exists():
-        os.replace(out, old)
-    try:
-        os.replace(temporary, out)
-    except BaseException:
-        if old.exists():
-            os.replace(old, out)
-        raise
-    shutil.rmtree(old, ignore_errors=True)

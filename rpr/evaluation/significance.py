@@ -104,7 +104,7 @@ def _middle(values: Array, samples: int, seed: int) -> Interval:
     ordered = np.sort(values)
     cut = len(ordered) // 40
     low, high = float(ordered[cut]), float(ordered[-cut - 1])
-    return Interval(low=low, high=high, level=LEVEL, samples=samples, seed=seed, method=METHOD)
+    return Interval(low=low, high=high, level=LEVEL, kind="sentences", samples=samples, seed=seed, method=METHOD)
 
 
 def _resampled(systems: Sequence[Counts], samples: int, seed: int) -> list[Array]:

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rpr.config import BEFORE_THE_SETTING, READ_AS, of_a_record
+from rpr.config import of_a_record
 from rpr.errors import ConfigError
+from rpr.migrations import with_earlier_defaults
+from rpr.records.measurement import Measurement, missing, single
 from rpr.records.record import Record
-from rpr.records.scores import ByLength, Interval, LengthScore, Score
+from rpr.records.scores import ByLength, Score
 
 ABSENT: Any = object()  # the value of what a record does not say
 LOSSES = ("train/loss", "validation/loss")  # in metrics.jsonl
@@ -24,55 +26,44 @@ _SAME_TEST = ("test_set", "num_sentences", "signature")  # else two scores must 
 
 
 @dataclass(frozen=True)
-class Change:
-    """A key with its two values; ABSENT where a record does not say."""
-
-    key: str
-    first: Any
-    second: Any
-
-
-@dataclass(frozen=True)
 class Part:
-    """One part of both records: what differs, and the keys that do not."""
+    """One part of both records: the values of each key that differs, ABSENT where there is none, and the other keys."""
 
     name: str
-    changes: tuple[Change, ...]
+    changes: dict[str, tuple[Any, Any]]
     same: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A number of both runs, None where one has none. `unlike`: why one must not be subtracted from the other."""
+    """A figure of both runs. `unlike`: why one must not be subtracted from the other."""
 
     name: str
-    first: float | None
-    second: float | None
-    first_interval: Interval | None = None
-    second_interval: Interval | None = None
+    first: Measurement
+    second: Measurement
     unlike: str | None = None
 
     @property
     def same(self) -> bool:
         """To the last bit."""
-        return self.first == self.second
+        return self.first.value == self.second.value
 
     @property
     def difference(self) -> float | None:
         """Second - first."""
-        if self.first is None or self.second is None or self.unlike:
+        if self.first.value is None or self.second.value is None or self.unlike:
             return None
-        return self.second - self.first
+        return self.second.value - self.first.value
 
     @property
     def ratio(self) -> float | None:
         """Second / first."""
-        return None if self.difference is None or not self.first else (self.second or 0) / self.first
+        return None if self.difference is None or not self.first.value else (self.second.value or 0) / self.first.value
 
     @property
     def overlap(self) -> bool | None:
         """Whether the intervals have a value in common; None where there are not two of one level."""
-        one, other = self.first_interval, self.second_interval
+        one, other = self.first.interval, self.second.interval
         if one is None or other is None or one.level != other.level or self.unlike:
             return None
         return max(one.low, other.low) <= min(one.high, other.high)
@@ -107,7 +98,7 @@ class Difference:
     def reproduced(self) -> bool:
         """Whether all scores and losses are there and the same to the last bit."""
         losses = [one for one in self.figures if one.name in _FINAL_LOSSES]
-        measured = len(losses) == len(_FINAL_LOSSES) and all(one.first is not None for one in losses)
+        measured = len(losses) == len(_FINAL_LOSSES) and all(one.first.value is not None for one in losses)
         equal = all(one.same for one in (*self.scores, *losses, *self.by_length))
         return measured and equal and all(curve.parting is None for curve in self.curves)
 
@@ -121,7 +112,7 @@ def difference(
     """
     one, other = first.shown(), second.shown()
     parts = (
-        _part("settings", _settings(one), _settings(other)),
+        _part("settings", with_earlier_defaults(one.config), with_earlier_defaults(other.config)),
         _part("run", _run(one), _run(other)),
         _part("git", first.git.model_dump(), second.git.model_dump()),
         _part("versions", first.versions, second.versions),
@@ -129,12 +120,16 @@ def difference(
         _part("measuring", _fields(first.training, _HOW_MEASURED), _fields(second.training, _HOW_MEASURED)),
         _part("decoding", *_decoding(first, second)),
     )
+    by_length: tuple[Measured, ...] = ()
+    if first.by_length is not None and second.by_length is not None:
+        for metric in dict.fromkeys([*first.by_length.signatures, *second.by_length.signatures]):
+            by_length += _measured(_by_length(first.by_length, metric), _by_length(second.by_length, metric))
     return Difference(
         _relation(first, second),
         parts,
-        _scores(first.scores, second.scores),
-        _figures(first, second),
-        _by_length(first.by_length, second.by_length),
+        _measured(_scores(first), _scores(second)),
+        _measured(_figures(first), _figures(second)),
+        by_length,
         _curves(first_metrics, second_metrics),
     )
 
@@ -157,7 +152,7 @@ def _id(record: Record) -> str:
 
 def _part(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Part:
     found = list(_side_by_side(first, second))
-    changes = tuple(Change(key, one, other) for key, one, other in found if one != other)
+    changes = {key: (one, other) for key, one, other in found if one != other}
     return Part(name, changes, tuple(key for key, one, other in found if one == other))
 
 
@@ -170,15 +165,6 @@ def _side_by_side(
             yield from _side_by_side(one, other, f"{prefix}{key}.")
         else:
             yield prefix + key, one, other
-
-
-def _settings(record: Record) -> dict[str, Any]:
-    whole = {name: dict(part) if isinstance(part, Mapping) else part for name, part in record.config.items()}
-    for key, earlier in {**BEFORE_THE_SETTING, **READ_AS}.items():
-        section, _, name = key.partition(".")
-        if isinstance(whole.get(section), dict):
-            whole[section].setdefault(name, earlier)
-    return whole
 
 
 def _run(record: Record) -> dict[str, Any]:
@@ -198,47 +184,34 @@ def _fields(section: Any, names: Sequence[str]) -> dict[str, Any]:
 
 def _decoding(first: Record, second: Record) -> tuple[dict[str, Any], dict[str, Any]]:
     """How the scores that both have were made: of each setting, all values."""
-    shared = _keyed(first.scores).keys() & _keyed(second.scores).keys()
+    shared = _scores(first).keys() & _scores(second).keys()
 
     def values(record: Record) -> dict[str, Any]:
-        scores = [score for key, score in _keyed(record.scores).items() if key in shared]
+        scores = [score for score in record.scores if _score_name(score) in shared]
         found = {name: list(dict.fromkeys(getattr(score, name) for score in scores)) for name in _HOW_DECODED}
         return {name: several[0] if len(several) == 1 else several for name, several in found.items() if several}
 
     return values(first), values(second)
 
 
-def _keyed(scores: Sequence[Score]) -> dict[tuple[str, str], Score]:
-    return {(score.split, score.metric): score for score in scores}
+def _score_name(score: Score) -> str:
+    return f"{score.split}/{score.metric}"
 
 
-def _scores(first: Sequence[Score], second: Sequence[Score]) -> tuple[Measured, ...]:
-    one, other = _keyed(first), _keyed(second)
-    return tuple(
-        _measured(f"{key[0]}/{key[1]}", one.get(key), other.get(key), _unlike(one.get(key), other.get(key), _SAME_TEST))
-        for key in dict.fromkeys([*one, *other])
-    )
+# Figures by name, each with what has to be the same in both runs for the two to be subtracted.
+_Figures = dict[str, tuple[Measurement, dict[str, Any]]]
 
 
-def _measured(
-    name: str, one: Score | LengthScore | None, other: Score | LengthScore | None, unlike: str | None
-) -> Measured:
-    return Measured(
-        name,
-        one.score if one else None,
-        other.score if other else None,
-        one.interval if one else None,
-        other.interval if other else None,
-        unlike,
-    )
-
-
-def _unlike(one: Any, other: Any, names: Sequence[str]) -> str | None:
-    """In words, what two measurements were not made alike in; None where they were."""
-    if one is None or other is None:
-        return None
-    values = {name: (getattr(one, name), getattr(other, name)) for name in names}
-    return "; ".join(f"{name} {_apart(*pair)}" for name, pair in values.items() if pair[0] != pair[1]) or None
+def _measured(first: _Figures, second: _Figures) -> tuple[Measured, ...]:
+    nothing: tuple[Measurement, dict[str, Any]] = missing("not in this record"), {}
+    found = []
+    for name in dict.fromkeys([*first, *second]):
+        (one, how), (other, other_how) = first.get(name, nothing), second.get(name, nothing)
+        apart = {key: (how[key], other_how[key]) for key in how if key in other_how and how[key] != other_how[key]}
+        found.append(
+            Measured(name, one, other, "; ".join(f"{key} {_apart(*pair)}" for key, pair in apart.items()) or None)
+        )
+    return tuple(found)
 
 
 def _apart(one: Any, other: Any) -> str:
@@ -250,39 +223,28 @@ def _apart(one: Any, other: Any) -> str:
     return f"{one} and {other}"
 
 
-def _figures(first: Record, second: Record) -> tuple[Measured, ...]:
-    found = [Measured(name, getattr(first, name), getattr(second, name)) for name in ("steps", "parameters")]
-    for name in _FIGURES:
-        how = ("excludes",) if name in _SPEEDS else ("peak_memory_kind",) if name == _MEMORY else ()
-        one, other = (getattr(record.training, name, None) for record in (first, second))
-        found.append(Measured(name, one, other, unlike=_unlike(first.training, second.training, how)))
-    return tuple(one for one in found if one.first is not None or one.second is not None)
+def _scores(record: Record) -> _Figures:
+    return {_score_name(one): (single(one.score, one.interval), _fields(one, _SAME_TEST)) for one in record.scores}
 
 
-def _by_length(first: ByLength | None, second: ByLength | None) -> tuple[Measured, ...]:
-    """Metric by metric, the buckets that either has; nothing where one record is without."""
-    if first is None or second is None:
-        return ()
-    alike = _unlike(first, second, ("unit", "splits", "test_sets"))
-    found = []
-    for metric in dict.fromkeys([*first.signatures, *second.signatures]):
-        ours, theirs = first.signatures.get(metric), second.signatures.get(metric)
-        unlike = alike or (f"signature {_apart(ours, theirs)}" if ours and theirs and ours != theirs else None)
-        one, other = _of_metric(first, metric), _of_metric(second, metric)
-        for label in dict.fromkeys([*one, *other]):
-            number, score = one.get(label, (None, None))
-            other_number, other_score = other.get(label, (None, None))
-            others = number and other_number and number != other_number
-            sentences = f"num_sentences {number} and {other_number}" if others else None
-            found.append(_measured(f"{label}/{metric}", score, other_score, unlike or sentences))
-    return tuple(found)
-
-
-def _of_metric(found: ByLength, metric: str) -> dict[str, tuple[int, LengthScore | None]]:
-    """By bucket: its number of sentences and its score."""
+def _figures(record: Record) -> _Figures:
+    values: dict[str, Any] = {"steps": record.steps, "parameters": record.parameters}
+    values |= _fields(record.training, _FIGURES)
+    how = dict.fromkeys(_SPEEDS, ("excludes",)) | {_MEMORY: ("peak_memory_kind",)}
     return {
-        bucket.label: (bucket.num_sentences, next((one for one in bucket.scores if one.metric == metric), None))
+        name: (single(value), _fields(record.training, how.get(name, ())))
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _by_length(found: ByLength, metric: str) -> _Figures:
+    how = _fields(found, ("unit", "splits", "test_sets")) | {"signature": found.signatures.get(metric)}
+    return {
+        f"{bucket.label}/{metric}": (single(one.score, one.interval), how | _fields(bucket, ("num_sentences",)))
         for bucket in found.buckets
+        for one in bucket.scores
+        if one.metric == metric
     }
 
 

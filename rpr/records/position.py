@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from rpr.config import POSITION_KINDS, position_kind
@@ -13,7 +13,8 @@ SHARING = {
     "shared_by_heads": "shared by heads",
     "shared_by_heads_and_layers": "shared by heads and layers",
 }
-_KNOWN_POSITION = {"name", "absolute", "max_positions", "relative_keys", "relative_values", "clip_distance", "tables"}
+_KNOWN_SETTINGS = {"name", "absolute", "max_positions", "relative_keys", "relative_values", "clip_distance", "tables"}
+_OFF = (False, None, "", "none")  # values by which a setting that this version does not know changes nothing
 
 
 @dataclass(frozen=True)
@@ -77,14 +78,38 @@ class Position:
 
 
 def position_of(record: Record) -> Position:
-    """The variant a run belongs to; k and sharing only count where there is a relative table."""
+    """The variant of one run, as `positions_of` has it."""
+    return positions_of([record])[0]
+
+
+def positions_of(records: Sequence[Record]) -> list[Position]:
+    """The variant of each run; k and sharing count only where there is a relative table.
+
+    Settings that this version does not know (a record of a later one) tell variants apart where they differ among
+    these records, and describe a scheme of a name that is not known either. Where all records have the same, or a
+    value that switches them off, they change nothing.
+    """
+    unknown = [
+        {key: str(value) for key, value in run.config["position"].items() if _switched_on(key, value)}
+        for run in records
+    ]
+    keys = {key for one in unknown for key in one}
+    varying = {key for key in keys if len({one.get(key) for one in unknown}) > 1}
+    return [_position(run, one, varying) for run, one in zip(records, unknown, strict=True)]
+
+
+def _switched_on(key: str, value: object) -> bool:
+    return key not in _KNOWN_SETTINGS and value not in _OFF
+
+
+def _position(record: Record, unknown: Mapping[str, str], varying: Set[str]) -> Position:
     settings: Mapping[str, object] = record.config["position"]
-    other = tuple(sorted((key, str(value)) for key, value in settings.items() if key not in _KNOWN_POSITION))
+    own_scheme = settings["name"] not in POSITION_KINDS
     return Position(
         str(settings["absolute"]),
         bool(settings["relative_keys"]),
         bool(settings["relative_values"]),
         record.clip_distance,
         str(settings["tables"]) if record.relative else None,
-        other,
+        tuple(sorted((key, value) for key, value in unknown.items() if own_scheme or key in varying)),
     )

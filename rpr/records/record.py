@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import from_json, to_json
 
 from rpr.errors import RecordError
+from rpr.io.atomic import replace_file
 from rpr.io.escape import visible, visible_tree
+from rpr.migrations import migrate_record
 from rpr.records.scores import STRICT, ByLength, Score
 
-SCHEMA = 1
+SCHEMA = 2
 RECORD_NAME = "record.json"
 METRICS_NAME = "metrics.jsonl"
 LOG_NAME = "log.txt"  # what the run's processes have printed, where they were not the one that was typed
-# How the error of a run begins that was stopped from outside.
-INTERRUPTED = "interrupted"
-KILLED = "the training process was ended by SIG"
 # Without these a record cannot be put into a table; everything else in the configuration is free-form.
 REQUIRED_SETTINGS = (
     "model.name",
@@ -38,6 +38,7 @@ REQUIRED_SETTINGS = (
 WHOLE_NUMBERS = ("position.clip_distance", "optim.max_steps")  # of them
 # What write_record puts first; it tells a truncated record in a flat folder from any other JSON file.
 _HEAD = re.compile(r'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"name"\s*:')
+_SCHEMA_1 = re.compile(r'"schema"\s*:\s*1\b')  # what has it may be of schema 1
 _NOT_WALKED = {"wandb", "checkpoints", "__pycache__"}
 _REPEATED_FROM = {"command", "config"}
 
@@ -97,16 +98,27 @@ class WandbRun(Section):
     url: str | None
 
 
-class Record(Section):
-    """One run. `status` is "running" from the first moment on, so that a crash is visible and never an absence."""
+class RerunOf(Section):
+    """The record that a run repeats, by its run id and by when that run was started (None: schema 1 did not say)."""
 
-    schema_version: Literal[1] = Field(default=1, alias="schema")
+    run_id: str
+    started: str | None
+
+
+class Record(Section):
+    """One run. `status` is "running" from the first moment on, so that a crash is visible and never an absence. It is
+    "interrupted" after a stop from outside (Ctrl-C, SIGTERM, a training process ended by a signal), and the run resumes
+    from its last checkpoint; "failed" only after an error. `error` is the reason for both, in one line.
+    """
+
+    schema_version: Literal[2] = Field(default=2, alias="schema")
     name: str
     run_id: str
-    status: Literal["running", "finished", "failed"]
+    status: Literal["running", "finished", "failed", "interrupted"]
     error: str | None
     sweeps: tuple[str, ...] = ()
     command: str
+    rerun_of: RerunOf | None = None
     config: dict[str, Any]
     git: Git
     versions: dict[str, str]
@@ -133,8 +145,8 @@ class Record(Section):
 
     @model_validator(mode="after")
     def complete(self) -> Record:
-        if self.status == "failed" and not self.error:
-            raise ValueError("error: a failed run says why in one line")
+        if self.status in ("failed", "interrupted") and not self.error:
+            raise ValueError(f"error: {self.status} needs the reason in one line")
         for key in REQUIRED_SETTINGS:
             if self.setting(key) is None:
                 raise ValueError(f"config.{key}: missing")
@@ -189,23 +201,11 @@ class Record(Section):
         return next((score for score in self.scores if (score.split, score.metric) == (split, metric)), None)
 
     @property
-    def cut(self) -> bool:
-        """Whether it was stopped from outside, and would go on from its last checkpoint."""
-        return self.status == "failed" and str(self.error).startswith((INTERRUPTED, KILLED))
-
-    @property
-    def is_rerun(self) -> bool:
-        """Whether it repeats another record (rpr-cli rerun)."""
-        return self.command.startswith("rpr-cli rerun ")
-
-    @property
     def outcome(self) -> str | None:
         """Why there is no result: None for a finished run, else one line."""
-        if self.status == "failed":
-            return f"failed: {self.error}"
         if self.status == "running":
             return f"still running, or killed (started {self.started})"
-        return None
+        return None if self.status == "finished" else f"{self.status}: {self.error}"
 
 
 class Found(NamedTuple):
@@ -224,24 +224,6 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield f"{prefix}{key}", value
 
 
-def replace_file(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all: a temporary file in the same folder, fsync, rename.
-
-    Raises:
-        OSError: if the folder cannot be written; the old file is untouched then.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def write_record(path: Path, record: Record) -> None:
     """Replace the record at `path` atomically.
 
@@ -254,7 +236,7 @@ def write_record(path: Path, record: Record) -> None:
 
 def read_record(path: Path) -> Record:
     """Read one record strictly. Its texts are as a terminal may show them (rpr.io.escape), but for those that it
-    is repeated from: a run that is gone on with must not become another one.
+    is repeated from: a run that is resumed must not become another one.
 
     Raises:
         RecordError: if it is absent, not JSON, of another schema, or has a wrong field.
@@ -280,10 +262,24 @@ def _refusal(text: str) -> RecordError:
 
 def _parse(path: Path, text: str) -> Record:
     try:
-        record = Record.model_validate_json(text, strict=True)
+        record = Record.model_validate_json(_of_this_schema(text), strict=True)
     except ValidationError as error:
         raise _refusal(f"{path}: {_what_is_wrong(text, error)}") from None
     return record if _plain(text) else _with_visible_texts(record)
+
+
+def _of_this_schema(text: str) -> str | bytes:
+    """The text of a record, of an earlier schema migrated. Parsed twice is only what may be of one: a report reads
+    thousands of records.
+    """
+    if _SCHEMA_1.search(text) is None:
+        return text
+    try:
+        document = from_json(text)
+    except ValueError:  # refused by the parser of the record, which says where
+        return text
+    schema_1 = isinstance(document, dict) and type(document.get("schema")) is int and document["schema"] == 1
+    return to_json(migrate_record(document)) if schema_1 else text
 
 
 def _plain(text: str) -> bool:
@@ -352,7 +348,7 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
 
 
 def _rank(record: Record) -> tuple[bool, bool, str]:
-    return (record.status == "finished", not record.is_rerun, record.started)
+    return (record.status == "finished", record.rerun_of is None, record.started)
 
 
 def _candidates(root: Path) -> Iterator[Path]:
@@ -374,7 +370,7 @@ def _looks_like_a_record(text: str) -> bool:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl; a last line cut by a crash is left out, and an absent file has no lines.
+    """The lines of a metrics.jsonl; a last line torn by a crash is left out, and an absent file has no lines.
 
     Raises:
         RecordError: if a line before the last is damaged, or a line has no step.

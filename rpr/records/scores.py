@@ -7,9 +7,9 @@ smaller than pydantic's models, read and checked by pydantic all the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 HEADLINE_METRIC = "sacrebleu"
@@ -27,14 +27,31 @@ AtLeastOne = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class Interval:
-    """Where a score lies over other test sentences like these; `level` 0.95 is 95%. It is not about other trainings."""
+    """Where a number would be if it were measured again; `level` 0.95 is 95%, and 1 is the whole range.
+
+    `kind` says over what: "sentences" (other test sentences like these, the same training), "seeds" (other trainings)
+    or "rounds" (of a benchmark).
+
+    `samples`, `seed` and `method` are those of the bootstrap over sentences; None for the other kinds.
+    """
 
     low: float
     high: float
-    level: Annotated[float, Field(gt=0, lt=1)]
-    samples: AtLeastOne
-    seed: int
-    method: str
+    level: Annotated[float, Field(gt=0, le=1)]
+    kind: Literal["sentences", "seeds", "rounds"]
+    samples: AtLeastOne | None = None
+    seed: int | None = None
+    method: str | None = None
+
+
+def _bootstrapped(interval: Interval) -> Interval:
+    if interval.kind != "sentences" or None in (interval.samples, interval.seed, interval.method):
+        raise ValueError("an interval of a record is over sentences, with samples, seed and method")
+    return interval
+
+
+# A record is of one training: it can have no other kind.
+SentenceInterval = Annotated[Interval, AfterValidator(_bootstrapped)]
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
@@ -51,7 +68,7 @@ class Score:
     beam_size: AtLeastOne
     length_penalty: float
     precision: str | None = None
-    interval: Interval | None = None  # None in records of before there was one
+    interval: SentenceInterval | None = None  # None in records of before there was one
     empty_hypotheses: Annotated[int, Field(ge=0)] | None = None  # scored as they are: they match nothing
 
 
@@ -73,7 +90,7 @@ class LengthScore:
 
     metric: str
     score: float
-    interval: Interval | None
+    interval: SentenceInterval | None
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)

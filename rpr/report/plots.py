@@ -1,44 +1,48 @@
-"""The plots of a table: BLEU against k, by length, speed, learning curves; None where there is nothing to draw."""
+"""The plots of a group: BLEU against k, by length, speed, learning curves; None where there is nothing to draw."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rpr import paper
-from rpr.report import length_plot
-from rpr.report.drawing import (
+from rpr.records.measurement import Measurement
+from rpr.records.scores import HEADLINE_METRIC, pooled
+from rpr.report.groups import Group, Variant, left_out, sample_evenly
+from rpr.report.lengths import buckets, length_score
+from rpr.report.plot_style import (
     COLOURS,
+    GRID,
     INK,
     MUTED,
     PAPER,
     WHITE,
-    bar,
     bar_words,
+    error_bars,
     label_ends,
     new_figure,
-    note,
     plain,
+    reach,
     styled,
-    text_width,
     variant_colours,
 )
-from rpr.report.rows import Cell, Row, Table
-from rpr.report.selection import few, left_out
+from rpr.report.speed import ratio_to_absolute, steps_per_second
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _DASHED: Any = (0, (4, 2))
-_LEVEL_STYLES: tuple[tuple[str, Any], ...] = (("test", "-"), ("long", _DASHED))
+_BASELINES = ("absolute", "learned", "none")
 MOST_LINES, MOST_BARS, MOST_TICKS = 12, 24, 24
+_WIDE, _NARROW = (7.4, 4.5), (3.9, 4.1)  # inches
+_ROOM = 0.5  # of the width of a bucket of lengths, for the points of all variants beside each other
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One run's measurements while it trained: a name per run, (step, value) per quantity."""
+    """One run's measurements while it trained, under its variant's name: (step, value) for each quantity."""
 
     label: str
     kind: str
@@ -48,242 +52,321 @@ class Curve:
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot with the name of its file and what is said of it: in place of it, and below it on the page."""
+    """A plot with the name of its file and what is said of it: in place of it, and below it on the page.
+
+    `narrow`: the same for a phone, where it would be illegible otherwise.
+    """
 
     name: str
     description: str
     caption: str
     figure: Figure
+    narrow: Figure | None = None
 
 
-def lines_of(table: Table) -> list[Row]:
+def lines_of(group: Group) -> list[Variant]:
     """The variants that have a line of their own where each variant has one."""
-    return few(table.rows, lambda row: row.position.kind, MOST_LINES)
+    return sample_evenly(group.variants, MOST_LINES)
 
 
-def all_plots(table: Table, curves: Sequence[Curve]) -> list[Plot]:
-    """Every plot that the table has figures for; `curves` are of the runs of `lines_of`."""
-    lines = lines_of(table)
-    some = left_out(len(lines), len(table.rows), "variants have a line")
-    bars = left_out(min(MOST_BARS, len(table.rows)), len(table.rows), "variants have a bar")
-    drawn: list[tuple[str, str, str, str, Callable[[], Figure | None]]] = [
-        (
-            "bleu_by_k",
-            "BLEU by clip distance",
-            f"Solid: test; dashed: long. Grey: {paper.SOURCE}, Table 2, which prints no error.",
-            "",
-            lambda: bleu_by_k(table),
-        ),
-        ("bleu_by_length", "BLEU by source length", "", some, lambda: _by_length(table, lines)),
-        (
-            "speed",
-            "Steps per second relative to absolute",
-            "Beside each bar: the ratio, and the steps per second. Whiskers: ± the standard deviation, where there are "
-            "several seeds. Dashed: the paper's relative positions.",
-            bars,
-            lambda: speed(table),
-        ),
+def all_plots(group: Group, curves: Sequence[Curve]) -> list[Plot]:
+    """Every plot that the group has figures for; `curves` are of the runs of `lines_of`."""
+    total = len(group.variants)
+    lines = left_out(len(lines_of(group)), total, "variants have a line")
+    bars = left_out(min(MOST_BARS, total), total, "variants have a bar")
+    by_k = ["Solid: test; dashed: long."] if group.column("long") else []
+    by_k += ["Grey: the paper's Table 2, which prints no error.", *_learning(group)]
+    ratios = (
+        "Beside each bar: the ratio, and the steps per second. Whiskers: ± the standard deviation, where there are "
+        "several seeds. Dashed: the paper's relative positions."
+    )
+    drawn: list[tuple[str, str, str, str, Figure | None]] = [
+        ("bleu_by_k", "BLEU by clip distance", "", " ".join(by_k), bleu_by_k(group)),
+        ("bleu_by_length", "BLEU by source length", lines, "", bleu_by_length(group, lines)),
+        ("speed", "Steps per second relative to absolute", bars, ratios, speed(group, bars)),
         (
             "learning_curves",
             "Learning curves",
+            lines,
             "A line for each variant, the mean over its seeds.",
-            some,
-            lambda: learning_curves(table, curves),
+            learning_curves(group, curves, lines),
         ),
     ]
-    plots = []
-    for name, title, caption, remark, draw in drawn:
-        if (figure := draw()) is not None:
-            if remark:
-                with styled():
-                    note(figure, remark)
-            words = " ".join(filter(None, (caption, f"{remark}." if remark else "")))
-            plots.append(Plot(name, f"{title}: {table.heading}", words, figure))
-    return plots
+    return [
+        Plot(
+            name,
+            "; ".join(filter(None, (f"{title}: {group.heading}", remark))),
+            caption,
+            figure,
+            bleu_by_k(group, narrow=True) if name == "bleu_by_k" else None,
+        )
+        for name, title, remark, caption, figure in drawn
+        if figure is not None
+    ]
 
 
-def _by_length(table: Table, rows: Sequence[Row]) -> Figure | None:
-    return length_plot.bleu_by_length(replace(table, rows=tuple(rows)))
+def _learning(group: Group) -> Iterator[str]:
+    falling = [variant.label for variant in group.variants if variant.still_learning is not None]
+    if len(falling) == len(group.variants) > 1:
+        yield "Every variant was still learning when its training ended."
+    elif falling:
+        yield f"Still learning when the training ended: {'; '.join(falling)}."
 
 
-def bleu_by_k(table: Table) -> Figure | None:
+@dataclass(frozen=True)
+class _Series:
+    """The scores of one split: over k, or (without k) of a baseline, which is a level."""
+
+    name: str
+    split: str
+    colour: str
+    points: tuple[tuple[int | None, Measurement], ...]
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, {self.split}"
+
+    @property
+    def dashes(self) -> Any:
+        return _DASHED if self.split == "long" else "-"
+
+
+def bleu_by_k(group: Group, *, narrow: bool = False) -> Figure | None:
     """Our sacreBLEU against k on test and, dashed, on long; variants without k as levels, the paper's curve in grey.
 
     Error bars: the standard deviation over several seeds, or one run's interval over the sentences. None where no
     relative run has a score. The k axis is categorical: 0 has no logarithm, and each k deserves its room.
     """
-    by_sharing: dict[str | None, list[Row]] = {}
-    for row in table.rows:
-        if row.position.kind == "relative" and any(
-            table.cell(row, split).value is not None for split in ("test", "long")
-        ):
-            by_sharing.setdefault(row.position.tables, []).append(row)
-    if not by_sharing:
+    found = list(_series(group))
+    if all(k is None for one in found for k, _ in one.points):
         return None
-    ours = {row.position.clip_distance for rows in by_sharing.values() for row in rows} - {None}
-    ks = sorted({k for k in ours if k is not None} | set(paper.TABLE2))
+    ks = sorted({k for one in found for k, _ in one.points if k is not None} | set(paper.TABLE2))
     place = {k: index for index, k in enumerate(ks)}
     with styled():
-        figure, (axes,) = new_figure((8.4, 4.9), "BLEU by clip distance", table.heading, (0.09, 0.79))
-        labels: list[tuple[float, str, str]] = []
-        cells: list[Cell] = []
+        figure, (axes,) = new_figure(_NARROW if narrow else _WIDE, "BLEU by clip distance", group.heading)
+        papers = f"paper, {paper.TABLE2_TEST_SET}" if narrow else f"the paper: EN-DE, {paper.TABLE2_TEST_SET}"
         axes.plot(
-            [place[k] for k in paper.TABLE2],
-            list(paper.TABLE2.values()),
-            color=PAPER,
-            lw=1.5,
-            marker="o",
-            ms=4,
-            zorder=2,
+            [place[k] for k in paper.TABLE2], list(paper.TABLE2.values()), color=PAPER, marker="o", ms=4, zorder=2
         )
-        labels.append((paper.TABLE2[256], f"the paper: EN-DE,\n{paper.TABLE2_TEST_SET}", MUTED))
-        shades = (COLOURS["relative"], COLOURS["absolute_and_relative"], COLOURS["other"])
-        for (sharing, rows), colour in zip(
-            sorted(by_sharing.items(), key=lambda item: str(item[0])), shades, strict=False
-        ):
-            name = f"relative, {str(sharing).replace('_', ' ')}" if len(by_sharing) > 1 else "relative"
-            for split, style, width in (("test", "-", 2.4), ("long", _DASHED, 1.8)):
-                points = [
-                    (place[row.position.clip_distance or 0], cell)
-                    for row in rows
-                    if (cell := table.cell(row, split)).value is not None
-                ]
-                if points:
-                    _line(axes, points, colour, style, width)
-                    cells += [cell for _, cell in points]
-                    labels.append((points[-1][1].value or 0.0, f"{name}, {split}", colour))
-        for number, kind in enumerate(("absolute", "learned", "none")):
-            level_row = table.row(kind)
-            for split, style in _LEVEL_STYLES:
-                level = table.cell(level_row, split) if level_row else None
-                if level is not None and level.value is not None:
-                    axes.axhline(level.value, color=COLOURS[kind], lw=1.3, ls=style, alpha=0.9, zorder=1)
-                    _error_bars(axes, [(len(ks) - 0.62 + 0.12 * number, level)], COLOURS[kind])
-                    cells.append(level)
-                    labels.append((level.value, f"{kind}, {split}", COLOURS[kind]))
-        every = -(-len(ks) // MOST_TICKS)
+        ends = [(paper.TABLE2[256], papers, PAPER)]
+        for one in found:
+            # Levels have their error bars beside each other at the right, where no k is.
+            baseline = one.points[0][0] is None
+            at = len(ks) - 0.62 + 0.12 * (_BASELINES.index(one.name) if baseline else 0)
+            points = [(at if k is None else place[k], figure_) for k, figure_ in one.points]
+            if baseline:
+                axes.axhline(points[0][1].value or 0.0, color=one.colour, lw=1.3, ls=one.dashes, alpha=0.9, zorder=1)
+            else:
+                filled = WHITE if one.split == "long" else one.colour
+                look: dict[str, Any] = {
+                    "lw": 2.2,
+                    "marker": "o",
+                    "ms": 5,
+                    "mfc": filled,
+                    "mec": one.colour,
+                    "zorder": 4,
+                }
+                axes.plot(*_xy(points), color=one.colour, ls=one.dashes, **look)
+            error_bars(axes, points, one.colour)
+            ends.append((points[-1][1].value or 0.0, one.label, one.colour))
+        every = -(-len(ks) // (MOST_TICKS // 2 if narrow else MOST_TICKS))
         axes.set_xticks(range(0, len(ks), every), [str(k) for k in ks[::every]])
         axes.set_xlim(-0.35, len(ks) - 0.25)
-        tops = [(cell.value or 0.0) + reach[1] for cell in cells if (reach := bar(cell)) is not None]
-        highest = max([*tops, *(height for height, _, _ in labels)])
-        axes.set_ylim(0, highest * 1.05 + 1)
-        axes.set_xlabel("\n".join(filter(None, ("clip distance k", bar_words(cells)))))
-        figure.subplots_adjust(bottom=0.78 / figure.get_figheight())
+        figures = [figure_ for one in found for _, figure_ in one.points]
+        tops = [(one.value or 0.0) + (reach(one) or (0.0, 0.0))[1] for one in figures]
+        axes.set_ylim(0, max([*tops, *paper.TABLE2.values()]) * 1.05 + 1)
+        axes.set_xlabel(
+            "clip distance k" if narrow else "\n".join(filter(None, ("clip distance k", bar_words(figures))))
+        )
         axes.set_ylabel("BLEU (ours: sacreBLEU)")
         axes.grid(visible=False, axis="x")
-        label_ends(axes, labels)
+        if narrow:
+            _legend_below(figure, ends)
+        else:
+            label_ends(axes, ends)
     return figure
 
 
-def _line(axes: Axes, points: Sequence[tuple[float, Cell]], colour: str, style: Any, width: float) -> None:
-    xs, ys = [x for x, _ in points], [cell.value or 0.0 for _, cell in points]
-    filled = colour if style == "-" else WHITE
-    axes.plot(xs, ys, color=colour, ls=style, lw=width, marker="o", ms=6, mfc=filled, mec=colour, mew=1.5, zorder=4)
-    _error_bars(axes, points, colour)
+def _series(group: Group) -> Iterable[_Series]:
+    """The curve of each sharing of tables, then the baselines, each on every split that it has a score on."""
+    names = {
+        sharing: "relative" if len(group.sharings) == 1 else f"relative, {str(sharing).replace('_', ' ')}"
+        for sharing in group.sharings
+    }
+    shades = (COLOURS["relative"], COLOURS["absolute_and_relative"], COLOURS["other"])
+    members = [
+        (name, colour, [one for one in group.variants if _is_relative(one, sharing)])
+        for (sharing, name), colour in zip(names.items(), shades, strict=False)
+    ]
+    members += [(kind, COLOURS[kind], [one for one in (group.get(kind),) if one is not None]) for kind in _BASELINES]
+    splits = [split for split in ("test", "long") if group.column(split)] or ["validation"]
+    for name, colour, variants in members:
+        for split in splits:
+            scores = [(one.position.clip_distance, group.score(one, split)) for one in variants]
+            if points := tuple(point for point in scores if point[1].value is not None):
+                yield _Series(name, split, colour, points)
 
 
-def _error_bars(axes: Axes, points: Sequence[tuple[float, Cell]], colour: str) -> None:
-    known = [(x, cell.value, reach) for x, cell in points if (reach := bar(cell)) is not None]
-    if known:
-        xs, ys, reaches = zip(*known, strict=True)
-        below, above = zip(*reaches, strict=True)
-        axes.errorbar(xs, ys, yerr=[below, above], fmt="none", ecolor=colour, elinewidth=1.3, capsize=3.5, zorder=5)
+def _is_relative(variant: Variant, sharing: str | None) -> bool:
+    return variant.position.kind == "relative" and variant.position.tables == sharing
 
 
-def speed(table: Table) -> Figure | None:
-    """Steps/s relative to the absolute baseline, a bar per variant, and the paper's 0.93; None without any."""
-    rows = [row for row in table.rows if row.relative_speed.value is not None]
-    rows = few(rows, lambda row: row.position.kind, MOST_BARS)
-    if not rows or all(row.position.kind == "absolute" for row in rows):
+def _xy(points: Sequence[tuple[float, Measurement]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [one.value or 0.0 for _, one in points]
+
+
+def _legend_below(figure: Figure, ends: Sequence[tuple[float, str, str]]) -> None:
+    """What each line is, below the axes, where a narrow figure has room."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=colour, lw=2, ls=_DASHED if text.endswith(", long") else "-", label=plain(text))
+        for _, text, colour in ends
+    ]
+    columns = 2 if max(len(text) for _, text, _ in ends) < 20 else 1
+    figure.legend(handles=handles, loc="outside lower left", ncols=columns, frameon=False, fontsize=9)
+
+
+def bleu_by_length(group: Group, remark: str = "") -> Figure | None:
+    """sacreBLEU by source length, a line for each variant; None without any.
+
+    What is longer than every training source is shaded. The axis is categorical: each bucket has the same room.
+    """
+    columns = buckets(group)
+    scores = {
+        variant.label: [length_score(variant, HEADLINE_METRIC, bucket) for bucket in columns]
+        for variant in lines_of(group)
+    }
+    scores = {label: some for label, some in scores.items() if any(one.value is not None for one in some)}
+    if not scores:
+        return None
+    one = next(run.by_length for run in group.finished if run.by_length is not None)
+    colours = variant_colours((one.label, one.position.kind, one.position.clip_distance) for one in group.variants)
+    with styled():
+        title = f"BLEU by source length, {pooled(one.splits)}"
+        figure, (axes,) = new_figure((8.4, 5.0), title, group.heading)
+        beyond = [index for index, bucket in enumerate(columns) if bucket.first.beyond_training]
+        if beyond:
+            axes.axvspan(beyond[0] - 0.5, len(columns) - 0.5, color=GRID, alpha=0.7, lw=0, zorder=0)
+            text = f"shaded: longer than any training source ({one.longest_training_source} pieces)"
+            axes.set_title(text, loc="right", fontsize=8.5)
+        ends = []
+        for number, (label, some) in enumerate(scores.items()):
+            shift = _ROOM * (number - (len(scores) - 1) / 2) / max(len(scores), 2)
+            points = [(index + shift, figure_) for index, figure_ in enumerate(some) if figure_.value is not None]
+            axes.plot(*_xy(points), color=colours[label], lw=1.6, marker="o", ms=3.5, zorder=4)
+            error_bars(axes, points, colours[label], 1.0)
+            ends.append((points[-1][1].value or 0.0, label, colours[label]))
+        counts = ["–" if bucket.num_sentences is None else f"{bucket.num_sentences:,}" for bucket in columns]
+        ticks = [f"{bucket.first.label}\n{count}" for bucket, count in zip(columns, counts, strict=True)]
+        axes.set_xticks(range(len(columns)), ticks)
+        axes.set_xlim(-0.5, len(columns) - 0.5)
+        axes.set_ylim(bottom=0)
+        bars = bar_words(one for some in scores.values() for one in some)
+        axes.set_xlabel("\n".join(filter(None, (f"{one.unit}; below: sentences", bars, remark))))
+        axes.set_ylabel("BLEU (sacreBLEU)")
+        axes.grid(visible=False, axis="x")
+        label_ends(axes, ends)
+    return figure
+
+
+def speed(group: Group, remark: str = "") -> Figure | None:
+    """Steps/s relative to the absolute baseline, a bar for each variant, and the paper's 0.93; None without any."""
+    having = [(one, ratio) for one in group.variants if (ratio := ratio_to_absolute(group, one)).value is not None]
+    shown = sample_evenly(having, MOST_BARS)
+    if all(variant.position.kind == "absolute" for variant, _ in shown):
         return None
     with styled():
-        names = max(2.2, text_width(max(len(row.label) for row in rows), 10))  # inches for the names at the left
-        size = (6.2 + names, 1.6 + 0.33 * len(rows))
         title = "Steps per second relative to absolute (sinusoidal)"
-        figure, (axes,) = new_figure(size, title, table.heading, (names / size[0], 1 - 1.8 / size[0]))
-        values = [row.relative_speed.value or 0.0 for row in rows]
-        sds = [row.relative_speed.sd or 0.0 for row in rows]
-        axes.barh(range(len(rows)), values, height=0.62, color=[COLOURS[row.position.kind] for row in rows], zorder=2)
-        for index, (value, sd) in enumerate(zip(values, sds, strict=True)):
-            if sd:
-                axes.errorbar([value], [index], xerr=[sd], fmt="none", ecolor=INK, elinewidth=1.2, capsize=3, zorder=3)
-            steps = rows[index].steps_per_second.value
+        figure, (axes,) = new_figure((8.4, 1.3 + 0.33 * len(shown)), title, group.heading)
+        for index, (variant, ratio) in enumerate(shown):
+            value, steps = ratio.value or 0.0, steps_per_second(variant).value
+            axes.barh(index, value, height=0.62, color=COLOURS[variant.position.kind], zorder=2)
+            if ratio.deviation is not None:
+                axes.errorbar(
+                    [value],
+                    [index],
+                    xerr=[ratio.deviation],
+                    fmt="none",
+                    ecolor=INK,
+                    elinewidth=1.2,
+                    capsize=3,
+                    zorder=3,
+                )
             words = f"{value:.2f}" if steps is None else f"{value:.2f}   ({steps:.2f} steps/s)"
-            axes.text(1.01, index, words, transform=axes.get_yaxis_transform(), va="center", color=INK, fontsize=9.5)
+            axes.text(1.01, index, words, transform=axes.get_yaxis_transform(), va="center", fontsize=9.5)
         axes.axvline(paper.RELATIVE_SPEED, color=PAPER, lw=1.6, ls=_DASHED, zorder=3)
-        where = (paper.RELATIVE_SPEED, 1.0)
         axes.annotate(
-            f"the paper's relative: {paper.RELATIVE_SPEED}", where, (0, 3), ("data", "axes fraction"), "offset points",
-            ha="center", va="bottom", color=MUTED, fontsize=9,
+            f"the paper's relative: {paper.RELATIVE_SPEED}", (paper.RELATIVE_SPEED, 1.0), (0, 3),
+            ("data", "axes fraction"), "offset points", ha="center", va="bottom", color=MUTED, fontsize=9,
         )  # fmt: skip
-        axes.set_yticks(range(len(rows)), [plain(row.label) for row in rows])
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_xlim(0, max([1.0, *(value + sd for value, sd in zip(values, sds, strict=True))]) * 1.05)
+        axes.set_yticks(range(len(shown)), [plain(variant.label) for variant, _ in shown])
+        axes.set_ylim(len(shown) - 0.4, -0.6)
+        axes.set_xlim(0, max([1.0, *((one.value or 0.0) + (one.deviation or 0.0) for _, one in shown)]) * 1.05)
+        axes.set_xlabel(remark)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.grid(visible=False, axis="y")
     return figure
 
 
-def learning_curves(table: Table, curves: Sequence[Curve]) -> Figure | None:
-    """Validation BLEU and loss against the step, a line per variant (the mean of its seeds); None without any curve."""
-    panels = [
-        ("validation/bleu", "validation BLEU"),
-        ("validation/loss", "loss: validation, and training as a thin line"),
-    ]
+def learning_curves(group: Group, curves: Sequence[Curve], remark: str = "") -> Figure | None:
+    """Validation BLEU and loss against the step, a line for each variant (the mean of its seeds); None without any."""
+    panels = [("validation/bleu", "validation BLEU"), ("validation/loss", "loss (thin: training)")]
     panels = [(name, title) for name, title in panels if any(curve.series.get(name) for curve in curves)]
     if not panels:
         return None
-    means = _mean_by_label(curves)
-    colours = variant_colours([(curve.label, curve.kind, curve.clip_distance) for curve in means])
+    means = _means(curves)
+    colours = variant_colours((curve.label, curve.kind, curve.clip_distance) for curve in curves)
     with styled():
-        size = (8.4, 3.7 * len(panels) + 0.7)
-        figure, all_axes = new_figure(size, "Learning curves", table.heading, (0.08, 0.745), panels=len(panels))
+        figure, all_axes = new_figure((8.4, 3.6 * len(panels) + 0.7), "Learning curves", group.heading, len(panels))
         for axes, (name, title) in zip(all_axes, panels, strict=True):
             ends: list[tuple[float, str, str]] = []
-            for curve in means:
-                points, colour = curve.series.get(name, ()), colours[curve.label]
+            for label, series in means.items():
                 if name == "validation/loss":
-                    axes.plot(*_xy(curve.series.get("train/loss", ())), color=colour, lw=0.6, alpha=0.35, zorder=2)
-                if points:
+                    axes.plot(*_steps(series.get("train/loss", ())), color=colours[label], lw=0.6, alpha=0.35, zorder=2)
+                if points := series.get(name, ()):
                     marker = "o" if len(points) <= 20 else ""
-                    axes.plot(*_xy(points), color=colour, lw=1.6, marker=marker, ms=2.8, zorder=3)
-                    ends.append((points[-1][1], curve.label, colour))
-            axes.set_title(title, loc="left", fontsize=10, color=MUTED)
+                    axes.plot(*_steps(points), color=colours[label], lw=1.6, marker=marker, ms=2.8, zorder=3)
+                    ends.append((points[-1][1], label, colours[label]))
+            axes.set_ylabel(title)
             if name == "validation/loss":
-                _crop_losses(axes, means)
+                _crop_losses(axes, means.values())
             else:
                 axes.set_ylim(bottom=0)
             axes.set_xlim(left=0)
             label_ends(axes, ends)
-        all_axes[-1].set_xlabel("step")
+        all_axes[-1].set_xlabel("\n".join(filter(None, ("step", remark))))
     return figure
 
 
-def _mean_by_label(curves: Sequence[Curve]) -> list[Curve]:
-    """One curve per variant: the mean at the steps that all of its seeds have."""
-    groups: dict[str, list[Curve]] = {}
+_ByName = dict[str, tuple[tuple[int, float], ...]]
+
+
+def _means(curves: Sequence[Curve]) -> dict[str, _ByName]:
+    """The curves of each variant: the mean at the steps that all of its seeds have."""
+    members: dict[str, list[Curve]] = {}
     for curve in curves:
-        groups.setdefault(curve.label, []).append(curve)
-    means = []
-    for members in groups.values():
-        series = {}
-        for name in sorted({name for member in members for name in member.series}):
-            runs = [dict(member.series[name]) for member in members if member.series.get(name)]
-            steps = sorted(set[int]().union(*runs).intersection(*runs)) if runs else []
-            series[name] = tuple((step, sum(run[step] for run in runs) / len(runs)) for step in steps)
-        means.append(Curve(members[0].label, members[0].kind, members[0].clip_distance, series))
+        members.setdefault(curve.label, []).append(curve)
+    means: dict[str, _ByName] = {}
+    for label, some in members.items():
+        means[label] = {}
+        for name in sorted({name for one in some for name in one.series}):
+            runs = [dict(one.series[name]) for one in some if one.series.get(name)]
+            steps = sorted(set[int]().union(*runs).intersection(*runs))
+            means[label][name] = tuple((step, sum(run[step] for run in runs) / len(runs)) for step in steps)
     return means
 
 
-def _xy(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
+def _steps(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
     return [step for step, _ in points], [value for _, value in points]
 
 
-def _crop_losses(axes: Axes, curves: Sequence[Curve]) -> None:
+def _crop_losses(axes: Axes, means: Iterable[_ByName]) -> None:
     # The first training losses are far above all that follows; the axis goes as high as the validation losses do.
-    seen = [value for curve in curves for _, value in curve.series.get("validation/loss", ())]
-    trained = [value for curve in curves for _, value in curve.series.get("train/loss", ())]
+    found = list(means)
+    seen = [value for series in found for _, value in series.get("validation/loss", ())]
+    trained = [value for series in found for _, value in series.get("train/loss", ())]
     low, high = min([*seen, *trained]), max(seen)
     margin = 0.08 * (high - low) or 0.1
     axes.set_ylim(low - margin, high + margin)

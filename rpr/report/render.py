@@ -1,245 +1,181 @@
-"""A table as text for a terminal, Markdown, CSV, LaTeX and JSON; a missing cell is a dash with its reason."""
+"""Grids as text for a terminal, Markdown, LaTeX, CSV and JSON. A missing figure is a dash with its reason."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rpr import paper
-from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, Interval
-from rpr.report.findings import findings
-from rpr.report.length_render import length_document, length_latex, length_markdown, length_terminal
-from rpr.report.rows import Cell, Column, Row, Table
-from rpr.report.text import (
-    DASH,
-    WIDTH,
-    Footnotes,
-    aligned,
-    cell_text,
-    escape_latex,
-    escape_markdown,
-    interval_note,
-    wrapped,
-)
+from rpr.io.escape import visible
+from rpr.records.measurement import Measurement
+from rpr.report.grid import DASH, Cell, Column, Grid, Layout, layout, legend
 
-INTERVAL_COLUMNS = ("low", "high")  # of the interval over test sentences; only where a record has one
+WIDTH = 100
 CSV_COLUMNS = (
-    *("data", "synthetic", "model", "max_steps", "hardware", "variant", "position"),
-    *("split", "test_set", "figure", "mean", "sd", "n", "missing_because"),
+    *("table", "setting", "synthetic", "row", "column", "text", "value", "n", "deviation"),
+    *("low", "high", "interval", "level", "missing_because", "remarks"),
 )
 
 
-Reader = Callable[[Row, Footnotes], str]
-
-
-def _readers(table: Table, intervals: bool) -> list[tuple[str, Reader, int]]:
-    """(heading, how to read it from a row, worth) of each column; a narrow terminal drops worth 0, then worth 1."""
-    readers: list[tuple[str, Reader, int]] = [
-        ("position", lambda row, notes: row.label, 2),
-        ("seeds", lambda row, notes: str(len({run.seed for run in row.records if run.status == "finished"})), 2),
-    ]
-    for column in table.columns:
-        first = column.metric == HEADLINE_METRIC
-        alike = [other for other in table.columns if (other.split, other.metric) == (column.split, column.metric)]
-        where = column.split if len(alike) == 1 else f"{column.split} ({column.test_set})"
-        name = "BLEU" if first else column.metric
-        readers.append(
-            (
-                f"{name} {where}",
-                _score_reader(column, intervals),
-                (1 if column.split == "validation" else 2) if first else 0,
-            )
-        )
-    if not table.columns:
-        no_score = Cell(None, reason="no run of this table is scored yet")
-        readers.append(("BLEU", lambda row, notes: cell_text(no_score, 1, notes), 2))
-    readers += [
-        ("paper", lambda row, notes: cell_text(row.paper, 1, notes), 2),
-        ("steps/s", lambda row, notes: cell_text(row.steps_per_second, 2, notes), 0),
-        ("speed", lambda row, notes: cell_text(row.relative_speed, 2, notes), 2),
-    ]
-    if any(row.parameters for row in table.rows):
-        readers.append(("parameters", _parameters, 0))
-    if table.synthetic or any(row.remarks for row in table.rows):
-        readers.append(("note", lambda row, notes: _remark(table, row, notes), 2))
-    return readers
-
-
-def _score_reader(column: Column, intervals: bool) -> Reader:
-    return lambda row, notes: cell_text(row.cells[column], 1, notes, intervals=intervals)
-
-
-def _parameters(row: Row, footnotes: Footnotes) -> str:
-    if row.parameters is not None:
-        return f"{row.parameters / 1e6:.2f} M"
-    reason = row.steps_per_second.reason or "not recorded, or not the same for all seeds"
-    return f"{DASH} {footnotes.mark(reason)}"
-
-
-def _remark(table: Table, row: Row, footnotes: Footnotes) -> str:
-    marks = [footnotes.mark(remark) for remark in row.remarks]
-    return " ".join((["synthetic"] if table.synthetic else []) + marks)
-
-
-def grid(table: Table, worth: int = 0, *, intervals: bool = True) -> tuple[list[str], list[list[str]], list[str]]:
-    """Headings, cells and footnotes as text: what every renderer shows, without the columns below `worth`."""
-    readers = [reader for reader in _readers(table, intervals) if reader[2] >= worth]
-    footnotes = Footnotes()
-    cells = [[read(row, footnotes) for _, read, _ in readers] for row in table.rows]
-    return [heading for heading, _, _ in readers], cells, footnotes.texts
-
-
-def legend(table: Table, *, intervals: bool = True) -> list[str]:
-    """What the columns mean: below every table, once. `intervals`: whether its cells show them."""
-    lines = [
-        *table.notes,
-        f"paper: BLEU on {paper.TABLE2_TEST_SET}, EN-DE, base model (Tables 2 and 3 of {paper.SOURCE})",
-    ]
-    if any(cell.n > 1 for row in table.rows for cell in row.cells.values()):
-        lines.append("± is the sample standard deviation over the seeds")
-    if found := _intervals(table):
-        lines.append(interval_note(found[0]) if intervals else "the intervals over the test sentences are in report.md")
-    return lines
-
-
-def _intervals(table: Table) -> list[Interval]:
-    return [cell.interval for row in table.rows for cell in row.cells.values() if cell.interval is not None]
-
-
-def terminal(table: Table) -> str:
-    """Aligned text; secondary metrics, then intervals are left to the files when it would pass 100 columns."""
-    for worth, intervals in ((0, True), (1, True), (2, True), (2, False)):
-        headings, cells, footnotes = grid(table, worth, intervals=intervals)
-        text = aligned([heading.replace("validation", "valid.") for heading in headings], cells)
-        if max(map(len, text)) <= WIDTH:
+def terminal(grid: Grid, width: int = WIDTH) -> str:
+    """Aligned text with its footnotes; leaves out intervals, then the least important columns, to fit the width."""
+    for priority, intervals in ((3, True), (2, True), (2, False), (1, False), (0, False)):
+        page = layout(grid.up_to(priority))
+        lines = aligned(page, intervals=intervals)
+        if max(map(len, lines)) <= width:
             break
-    lines = [table.heading, "", *text, ""]
-    lines += wrapped([(f"[{number}] ", note) for number, note in enumerate(footnotes, start=1)])
-    lines += wrapped([("", note) for note in legend(table, intervals=intervals)])
-    lines += length_terminal(table)
-    lines += ["", "Findings", *wrapped([("- ", finding) for finding in findings(table)] or [("- ", "none yet")])]
-    lines += ["", "Differs from the paper", *wrapped([("- ", difference) for difference in table.differences])]
-    return "\n".join(lines) + "\n"
+    marks = wrapped([(f"[{number}] ", text) for number, text in enumerate(page.footnotes, start=1)], width)
+    return "\n".join([*lines, *marks])
 
 
-def markdown(table: Table) -> str:
-    """One section of Markdown; text from records is escaped."""
-    headings, cells, footnotes = grid(table)
-    numbers = ["---" if name in ("position", "note") else "---:" for name in headings]
-    lines = [
-        f"## {escape_markdown(table.heading)}",
-        "",
-        *[f"- {escape_markdown(finding)}" for finding in findings(table)],
-        "",
+def aligned(page: Layout, *, intervals: bool = True) -> list[str]:
+    """Columns side by side: words at the left of theirs, figures at the right."""
+    headings = [column.heading for column in page.columns]
+    cells = [[shown.line(intervals=intervals) for shown in line] for line in page.lines]
+    widths = [max(map(len, texts)) for texts in zip(headings, *cells, strict=True)]
+
+    def line(texts: Sequence[str]) -> str:
+        placed = zip(texts, widths, page.columns, strict=True)
+        return "  ".join(
+            text.ljust(width) if column.label or column.words else text.rjust(width) for text, width, column in placed
+        ).rstrip()
+
+    return [line(headings), "-" * (sum(widths) + 2 * (len(widths) - 1)), *map(line, cells)]
+
+
+def wrapped(items: Iterable[tuple[str, str]], width: int = WIDTH) -> list[str]:
+    """Lines of at most `width`, each item behind its mark."""
+    return [
+        line
+        for mark, text in items
+        for line in textwrap.wrap(
+            text, width, initial_indent=mark, subsequent_indent=" " * (len(mark) or 2), break_long_words=False
+        )
     ]
-    lines += ["| " + " | ".join(map(escape_markdown, line)) + " |" for line in (headings,)]
-    lines += [
-        "| " + " | ".join(numbers) + " |",
-        *["| " + " | ".join(map(escape_markdown, line)) + " |" for line in cells],
-        "",
-    ]
-    lines += [f"- [{number}] {escape_markdown(note)}" for number, note in enumerate(footnotes, start=1)]
-    lines += [f"- {escape_markdown(note)}" for note in legend(table)]
-    lines += length_markdown(table)
-    lines += [
-        "",
-        "Differs from the paper:",
-        "",
-        *[f"- {escape_markdown(difference)}" for difference in table.differences],
-    ]
-    return "\n".join(lines) + "\n"
 
 
-def csv_rows(tables: Sequence[Table]) -> str:
-    """One line per table, variant and figure; a missing figure is an empty field with its reason, never a number."""
+def markdown(grid: Grid, level: str = "##", *, signs: bool = True) -> str:
+    """A section of Markdown, its secondary columns folded; text from records is escaped.
+
+    Args:
+        signs: whether it says what the signs in its cells mean.
+    """
+    main, more = split(grid)
+    footnotes: list[str] = []
+    parts = [f"{level} {escape_markdown(grid.title)}", ""]
+    if grid.setting:
+        parts += [escape_markdown(grid.setting), ""]
+    parts += [f"**Warning:** {escape_markdown(note.text)}\n" for note in grid.notes if note.severity == "warning"]
+    parts += [*_pipes(layout(main, footnotes)), ""]
+    if more is not None:
+        parts += ["<details><summary>More figures</summary>", "", *_pipes(layout(more, footnotes)), "", "</details>"]
+        parts.append("")
+    lines = [f"- [{number}] {escape_markdown(text)}" for number, text in enumerate(footnotes, start=1)]
+    notes = [note.text for note in grid.notes if note.severity == "info"] + (legend([grid]) if signs else [])
+    lines += [f"- {escape_markdown(note)}" for note in notes]
+    if lines:
+        parts += ["<details><summary>Notes</summary>", "", *lines, "", "</details>"]
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def split(grid: Grid) -> tuple[Grid, Grid | None]:
+    """The columns that are read first, and those that are folded away (None without any)."""
+    if all(column.label or column.priority < 3 for column in grid.columns):
+        return grid, None
+    return grid.up_to(2), grid.only(lambda column: column.priority >= 3)
+
+
+def _pipes(page: Layout) -> list[str]:
+    headings = [escape_markdown(column.heading) for column in page.columns]
+    rule = ["---" if column.label or column.words else "---:" for column in page.columns]
+    cells = [[escape_markdown(shown.line()) for shown in line] for line in page.lines]
+    return [f"| {' | '.join(line)} |" for line in (headings, rule, *cells)]
+
+
+def latex(grid: Grid) -> str:
+    """A booktabs table with its notes below."""
+    page = layout(split(grid)[0])
+    columns = "".join("l" if column.label or column.words else "r" for column in page.columns)
+    caption = "; ".join(filter(None, (grid.title, grid.setting)))
+    lines = [r"\begin{table}\centering\small", rf"\caption{{{escape_latex(caption)}}}"]
+    lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+    lines += [" & ".join(escape_latex(column.heading) for column in page.columns) + r" \\", r"\midrule"]
+    lines += [" & ".join(escape_latex(shown.line()) for shown in line) + r" \\" for line in page.lines]
+    lines += [r"\bottomrule", r"\end{tabular}", r"\par\footnotesize\raggedright"]
+    lines += [rf"[{number}] {escape_latex(text)}\par" for number, text in enumerate(page.footnotes, start=1)]
+    lines += [rf"{escape_latex(text)}\par" for text in (*(note.text for note in grid.notes), *legend([grid]))]
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def as_csv(grids: Iterable[Grid]) -> str:
+    """One line for each table, row and column; a missing figure is an empty field with its reason, never a number."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    ends = any(_intervals(table) for table in tables)
-    writer.writerow([*CSV_COLUMNS, *(INTERVAL_COLUMNS if ends else ())])
-    for table in tables:
-        for row in table.rows:
-            start = [
-                table.data,
-                table.synthetic,
-                table.model,
-                table.max_steps,
-                table.hardware,
-                table.variant,
-                row.label,
-            ]
-            figures: list[tuple[str, str, str, Cell]] = [
-                (c.split, c.test_set, c.metric, cell) for c, cell in row.cells.items()
-            ]
-            figures += [
-                ("", paper.TABLE2_TEST_SET, "paper_bleu", row.paper),
-                ("", "", "steps_per_second", row.steps_per_second),
-            ]
-            figures.append(("", "", "speed_relative_to_absolute", row.relative_speed))
-            for split, test_set, name, cell in figures:
-                numbers = [cell.value, cell.sd, cell.n, cell.reason]
-                if ends:
-                    numbers += [cell.interval.low, cell.interval.high] if cell.interval else [None, None]
-                writer.writerow([*start, split, test_set, name, *numbers])
+    writer.writerow(CSV_COLUMNS)
+    for grid in grids:
+        for line in grid.cells:
+            start = [grid.name, grid.setting, grid.synthetic, _label(grid.columns, line)]
+            for column, cell in zip(grid.columns, line, strict=True):
+                if not column.label:
+                    writer.writerow([*start, column.key, *_csv(cell.value), "; ".join(cell.remarks)])
     return out.getvalue()
 
 
-def latex(table: Table) -> str:
-    """A booktabs table with its notes below."""
-    headings, cells, footnotes = grid(table)
-    columns = "".join("l" if name in ("position", "note") else "r" for name in headings)
-    lines = [
-        r"\begin{table}\centering\small",
-        rf"\caption{{{escape_latex(table.heading)}}}",
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-    ]
-    lines += [
-        " & ".join(map(escape_latex, headings)) + r" \\",
-        r"\midrule",
-        *[" & ".join(map(escape_latex, line)) + r" \\" for line in cells],
-    ]
-    lines += [r"\bottomrule", r"\end{tabular}", r"\par\footnotesize\raggedright"]
-    lines += [rf"[{number}] {escape_latex(note)}\par" for number, note in enumerate(footnotes, start=1)]
-    lines += [rf"{escape_latex(note)}\par" for note in (*legend(table), *table.differences)]
-    main = "\n".join([*lines, r"\end{table}"]) + "\n"
-    return "\n".join([main, length_latex(table)]) if table.by_length else main
+def _label(columns: Sequence[Column], line: Sequence[Cell]) -> str:
+    return " | ".join(str(cell.value) for column, cell in zip(columns, line, strict=True) if column.label)
 
 
-def as_json(table: Table) -> dict[str, Any]:
-    """The table with every figure, reason and run; None where there is no figure."""
+def _csv(value: str | Measurement) -> list[Any]:
+    if isinstance(value, str):
+        return [value, *[None] * (len(CSV_COLUMNS) - 7), None]
+    interval = value.interval
+    ends = [None] * 4 if interval is None else [interval.low, interval.high, interval.kind, interval.level]
+    return [None, value.value, value.n, value.deviation, *ends, value.reason]
 
-    def cell(one: Cell) -> dict[str, Any]:
-        plain = {"mean": one.value, "sd": one.sd, "n": one.n, "missing_because": one.reason}
-        return plain if one.interval is None else plain | {"interval": asdict(one.interval)}
 
-    rows = [
-        {
-            "position": row.label,
-            "kind": row.position.kind,
-            "clip_distance": row.position.clip_distance,
-            "tables": row.position.tables,
-            "scores": [
-                {"split": c.split, "test_set": c.test_set, "metric": c.metric, **cell(one)}
-                for c, one in row.cells.items()
-            ],
-            "paper_bleu": cell(row.paper),
-            "steps_per_second": cell(row.steps_per_second),
-            "speed_relative_to_absolute": cell(row.relative_speed),
-            "parameters": row.parameters,
-            "peak_memory_bytes": row.peak_memory_bytes,
-            "remarks": (["synthetic"] if table.synthetic else []) + list(row.remarks),
-            "runs": [
-                {"name": run.name, "id": run.run_id, "seed": run.seed, "status": run.status} for run in row.records
-            ],
-        }
-        for row in table.rows
-    ]
-    head = {"data": table.data, "synthetic": table.synthetic, "model": table.model, "max_steps": table.max_steps}
-    head |= {"hardware": table.hardware, "variant": table.variant, "heading": table.heading}
-    metrics = {column.metric: METRIC_NAMES.get(column.metric, column.metric) for column in table.columns}
-    notes = {"notes": legend(table), "differences": list(table.differences), "findings": findings(table)}
-    by_length = {"by_length": length_document(table)} if table.by_length else {}
-    return {**head, "metrics": metrics, "rows": rows, **by_length, **notes}
+def as_json(grid: Grid) -> dict[str, Any]:
+    """Every figure, reason and remark of a grid by the keys of its columns; None where there is no figure."""
+    rows = [{column.key: _json(cell) for column, cell in zip(grid.columns, line, strict=True)} for line in grid.cells]
+    return {
+        "name": grid.name,
+        "title": grid.title,
+        "setting": grid.setting,
+        "synthetic": grid.synthetic,
+        "columns": {column.key: column.heading for column in grid.columns},
+        "rows": rows,
+        "notes": [asdict(note) for note in grid.notes],
+        "legend": legend([grid]),
+    }
+
+
+def _json(cell: Cell) -> Any:
+    remarks = {"remarks": list(cell.remarks)} if cell.remarks else {}
+    if isinstance(cell.value, str):
+        return {"text": cell.value, **remarks} if remarks else cell.value
+    one = cell.value
+    interval = None if one.interval is None else {k: v for k, v in asdict(one.interval).items() if v is not None}
+    known = {"value": one.value, "n": one.n, "deviation": one.deviation, "interval": interval}
+    return known | ({} if one.reason is None else {"missing_because": one.reason}) | remarks
+
+
+def escape_markdown(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace("\\", "\\\\")
+    for character in "|*`#":
+        escaped = escaped.replace(character, "\\" + character)
+    return visible(" ".join(escaped.split()))
+
+
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", DASH: "--"}
+_LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "×": r"$\times$"}
+_LATEX |= {character: f"\\{character}" for character in "&%$#_{}"}
+
+
+def escape_latex(text: str) -> str:
+    """Text that LaTeX shows as it is; the minus of a number is one, and not a hyphen."""
+    escaped = "".join(_LATEX.get(character, character) for character in text)
+    return re.sub(r"(?<![\w-])-(?=\d)", "$-$", escaped)

@@ -1,220 +1,436 @@
-"""From run records to tables of position variants beside the paper's figures: pure functions, no files."""
+"""The tables of a report, each a grid: the paper's Tables 1 to 3 with ours beside its figures, speeds, and lengths.
+
+What a row is about is a `Line`; what a table shows of it, the columns below say, each in one place.
+"""
 
 from __future__ import annotations
 
-import json
-import statistics
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 
-from rpr.config import BEFORE_THE_SETTING
-from rpr.errors import RecordError
-from rpr.records.position import SHARING, Position, position_of
-from rpr.records.record import Record, flat
-from rpr.records.scores import METRIC_NAMES, SPLITS
-from rpr.report.length_tables import length_tables
-from rpr.report.remarks import differences, is_in, paper_figure, score_notes, speed_notes
-from rpr.report.rows import Cell, Column, Row, Table, one_per_seed, summarise
+from rpr import paper
+from rpr.records.measurement import Measurement, missing, single
+from rpr.records.position import SHARING
+from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES
+from rpr.report.agreement import Agreement, agreement
+from rpr.report.grid import Cell, Column, Grid, Note, merged
+from rpr.report.groups import Group, TestColumn, Variant
+from rpr.report.learning import RULE as LEARNING_RULE
+from rpr.report.lengths import length_grids
+from rpr.report.protocol import Difference, differences, is_the_papers_corpus
+from rpr.report.scoring import scoring_notes
+from rpr.report.speed import Bench, ratio_to_absolute, speed_grid, steps_per_second
 
-# Settings that decide what a figure means; runs that differ in one of them never share a table.
-_DECIDING = ("model", "data", "optim", "evaluation")
-# Nor do the settings that only add to what is said of a result.
-_NOT_DECIDING = {
-    "data.cache_dir",
-    "evaluation.max_tokens_per_batch",
-    "evaluation.bootstrap_samples",
-    "evaluation.length_buckets",
-}
-CORES_MAY_DIFFER = 0.1  # of a run and its baseline, before their speeds are no longer compared
+# The kind of BLEU that the paper's group is known to have used; `paper.BLEU_KIND` says that the paper does not say.
+GROUPS_METRIC = "bleu_tok_split"
+PAPER_TABLES = {"table1": "Table 1", "table2": "Table 2", "table3": "Table 3"}
+SIDES = {(True, True): "relative", (False, True): "relative_keys", (True, False): "relative_values"}
+NO_FIGURE = 'the paper prints no figure for both together ("did not observe any benefit")'
 
 
-def position_tables(records: Iterable[Record]) -> tuple[Table, ...]:
-    """One table for each (corpus, model, steps, hardware) and for each other setting that decides a figure.
+@dataclass(frozen=True)
+class Line:
+    """A row: a variant of a group (None: never run) beside the paper's figure for it.
 
-    Raises:
-        RecordError: if there is no record.
+    Args:
+        labels: the row's words, one for each label column.
+        reference: the variant that changes are counted from, and its name.
+        printed, printed_change: the paper's, on `printed_set`.
+        splits: those whose changes are shown; the first that was scored is what agreement is decided on.
     """
-    groups: dict[tuple[str, str, int, str], dict[str, list[Record]]] = {}
-    for record in sorted(records, key=lambda record: (record.name, record.seed, record.run_id, record.started)):
-        key = (record.data_name, record.model_name, record.max_steps, record.hardware)
-        groups.setdefault(key, {}).setdefault(json.dumps(_settings(record), sort_keys=True), []).append(record)
-    if not groups:
-        raise RecordError("no run record to report; run `rpr-cli sweep ...` first, or name its folder")
-    tables = []
-    for key, variants in sorted(groups.items()):
-        settings = [json.loads(text) for text in sorted(variants)]
-        names = {name for one in settings for name in one}
-        varying = sorted(name for name in names if len({json.dumps(one.get(name)) for one in settings}) > 1)
-        for text, members in sorted(variants.items()):
-            mine = json.loads(text)
-            variant = ", ".join(f"{name} = {mine.get(name)}" for name in varying)
-            tables.append(_table(key, variant, members))
-    return tuple(tables)
+
+    labels: tuple[str, ...]
+    group: Group
+    variant: Variant | None
+    reference: Variant | None
+    reference_name: str
+    printed: Measurement
+    printed_change: Measurement
+    printed_set: str
+    splits: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
+
+    def ours(self, split: str, metric: str = HEADLINE_METRIC) -> Measurement:
+        return self.group.score(self.variant, split, metric)
+
+    def change(self, split: str) -> Measurement:
+        return self.group.change(self.variant, self.reference, split, self.reference_name)
+
+    @cached_property
+    def decided_on(self) -> str:
+        """The split on which ours is held against the paper's."""
+        return next((split for split in self.splits if self.ours(split).value is not None), self.splits[0])
+
+    @cached_property
+    def agreement(self) -> Agreement | None:
+        """None where there is nothing to compare: a missing figure, or the row that changes are counted from."""
+        mine, papers = self.change(self.decided_on), self.printed_change.value
+        if mine.value is None or papers is None or self.variant is self.reference:
+            return None
+        learning = any(one is not None and one.still_learning for one in (self.variant, self.reference))
+        return agreement(mine, papers, still_learning=learning)
+
+    @cached_property
+    def differs(self) -> tuple[Difference, ...]:
+        """How the runs differ from the paper's, its test set included."""
+        runs = self.variant.finished if self.variant is not None else ()
+        found = differences(runs, self.group.size, self.group.papers_languages)
+        column = self.group.column(self.decided_on)
+        if runs and column is not None and column.test_set != self.printed_set:
+            text = f"test set: {column.test_set}; the paper: {self.printed_set}"
+            return (*found, Difference("test set", text))
+        return found
+
+    def difference(self) -> Measurement:
+        """Ours less the paper's, where corpus, test set and kind of BLEU are the same; else why it means nothing."""
+        mine = self.ours(self.decided_on)
+        if mine.value is None or self.printed.value is None or self.variant is None:
+            return mine if mine.value is None else self.printed
+        pair = self.group.papers_languages
+        if pair is None or not is_the_papers_corpus(self.variant.finished, pair):
+            return missing(f"another corpus: {self.group.data}; the paper's: WMT 2014")
+        column = self.group.column(self.decided_on)
+        if column is not None and column.test_set != self.printed_set:
+            return missing(f"another test set: {column.test_set}; the paper's: {self.printed_set}")
+        alike = self.ours(self.decided_on, GROUPS_METRIC)
+        if alike.value is None:
+            return missing(f"another kind of BLEU: {GROUPS_METRIC}, the paper's group's, was not computed")
+        return replace(alike, value=alike.value - self.printed.value, interval=None)
 
 
-def _settings(record: Record) -> dict[str, object]:
-    sections = {name: record.config.get(name) for name in _DECIDING}
-    earlier = {key: value for key, value in BEFORE_THE_SETTING.items() if key.partition(".")[0] in _DECIDING}
-    return {key: value for key, value in (earlier | dict(flat(sections))).items() if key not in _NOT_DECIDING}
+# Columns
 
 
-def _table(key: tuple[str, str, int, str], variant: str, records: list[Record]) -> Table:
-    found = {
-        Column(score.split, score.test_set, score.metric)
-        for record in records
-        if record.status == "finished"
-        for score in record.scores
-    }
-    columns = tuple(sorted(found, key=_column_order))
-    by_position: dict[Position, list[Record]] = {}
-    for record in records:
-        by_position.setdefault(position_of(record), []).append(record)
-    shared = len({position.tables for position in by_position if position.tables}) > 1
-    baseline = _baseline_speeds(records)
-    positions = sorted(by_position, key=lambda position: position.order)
-    rows = tuple(_row(position, by_position[position], columns, baseline, shared) for position in positions)
-    data, model, max_steps, hardware = key
-    synthetic = any(record.synthetic for record in records)
-    finished = [record for record in records if record.status == "finished"]
-    notes = (*score_notes(columns, finished), *speed_notes(finished))
-    table = Table(data, model, max_steps, hardware, synthetic, variant, columns, rows, notes, differences(records))
-    return replace(table, by_length=length_tables(table))
+def labels(*headings: str) -> tuple[Column, ...]:
+    """A column of words for each of a line's labels; remarks on the runs stand with the last."""
 
+    def read(line: Line, index: int) -> Cell:
+        last = index == len(headings) - 1
+        return Cell(line.labels[index], line.remarks if last else ())
 
-def _column_order(column: Column) -> tuple[int, str, int, str, str]:
-    metrics, splits = list(METRIC_NAMES), list(SPLITS)
-    metric = metrics.index(column.metric) if column.metric in metrics else len(metrics)
-    split = splits.index(column.split) if column.split in splits else len(splits)
-    return (metric, column.metric, split, column.split, column.test_set)
-
-
-def _row(
-    position: Position,
-    records: list[Record],
-    columns: tuple[Column, ...],
-    baseline: Mapping[object, _Speed],
-    show_sharing: bool,
-) -> Row:
-    finished = one_per_seed([record for record in records if record.status == "finished"])
-    done = {record.seed for record in finished}
-    unfinished = "; ".join(
-        f"seed {run.seed} {run.outcome}" for run in records if run.outcome is not None and run.seed not in done
+    return tuple(
+        Column(heading, heading, partial(read, index=index), label=True) for index, heading in enumerate(headings)
     )
-    figure, figure_remark = paper_figure(position, records[0])
-    remarks = [remark for remark in (figure_remark, unfinished if finished else "") if remark]
-    for record in finished:
-        if record.steps is not None and record.steps != record.max_steps:
-            remarks.append(f"seed {record.seed} stopped at step {record.steps:,} of {record.max_steps:,}")
-    label = position.label
-    if show_sharing and position.tables:
-        label += f", {SHARING.get(position.tables, position.tables)}"
-    parameters = {record.parameters for record in finished if record.parameters is not None}
-    memory = [
-        run.training.peak_memory_bytes
-        for run in finished
-        if run.training and run.training.peak_memory_bytes is not None
+
+
+def _seeds(line: Line) -> str:
+    return str(len(line.variant.finished) if line.variant is not None else 0)
+
+
+def _agreement(line: Line) -> Cell:
+    found = line.agreement
+    if found is None:
+        return Cell("")
+    return Cell(found.words, (f"{found.verdict}: {found.why}",) if found.why else ())
+
+
+def _differs(line: Line) -> Cell:
+    """`smaller: data, model, steps`, with all of it in a footnote."""
+    found = line.differs
+    if not found:
+        return Cell("")
+    kinds = ", ".join(dict.fromkeys(one.kind for one in found))
+    smaller = "smaller: " if any(one.smaller for one in found) else ""
+    return Cell(smaller + kinds, ("differs from the paper: " + ". ".join(one.text for one in found),))
+
+
+def _note(line: Line) -> Cell:
+    """Whether it was still learning, and seeds without a result."""
+    variant = line.variant
+    words, remarks = [], []
+    if variant is not None and variant.still_learning is not None:
+        words, remarks = ["still learning"], [f"{LEARNING_RULE}; {line.group.advice}"]
+    if variant is not None and variant.unfinished and variant.finished:
+        words.append("incomplete")
+        remarks.extend(variant.unfinished)
+    return Cell(", ".join(words), tuple(remarks))
+
+
+SEEDS = Column("n", "n", _seeds)
+PAPER = Column("paper", "paper", lambda line: line.printed)
+PAPER_CHANGE = Column("paper_change", "change", lambda line: line.printed_change, signed=True)
+AGREEMENT = Column("agreement", "agreement", _agreement, words=True, priority=1)
+NOTE = Column("note", "note", _note, words=True, priority=1)
+DIFFERS = Column("differs", "differs", _differs, words=True, priority=2)
+DIFFERENCE = Column("difference", "ours - paper", Line.difference, signed=True, priority=2)
+# Columns after the scores; one more here is one more in every table and every format.
+AFTER_THE_SCORES = (AGREEMENT, NOTE, DIFFERENCE, DIFFERS)
+
+
+def score_columns(lines: Sequence[Line]) -> tuple[Column, ...]:
+    """The paper's figure, ours on each split with its change, what the change says, then all other scores."""
+    headline = [column for column in _columns(lines) if column.metric == HEADLINE_METRIC]
+    changed = lines[0].splits
+    splits = list(dict.fromkeys([*(s for s in changed), *(column.split for column in headline)]))
+    columns = [SEEDS, PAPER, PAPER_CHANGE]
+    for split in splits:
+        columns.append(Column(split, split, partial(Line.ours, split=split), priority=0 if split in changed else 1))
+        if split in changed:
+            columns.append(
+                Column(
+                    f"{split}_change",
+                    "change",
+                    partial(Line.change, split=split),
+                    signed=True,
+                    priority=0 if split == splits[0] else 1,
+                )
+            )
+    columns += AFTER_THE_SCORES
+    for one in _columns(lines):
+        if one.metric != HEADLINE_METRIC:
+            name = METRIC_NAMES.get(one.metric, one.metric)
+            columns.append(
+                Column(
+                    f"{one.metric}_{one.split}",
+                    f"{name} {one.split}",
+                    partial(Line.ours, split=one.split, metric=one.metric),
+                    priority=3,
+                )
+            )
+    return tuple({column.key: column for column in columns}.values())
+
+
+def _columns(lines: Sequence[Line]) -> list[TestColumn]:
+    groups = {id(line.group): line.group for line in lines}
+    found = {column for group in groups.values() for column in group.columns}
+    return sorted(found, key=lambda column: column.order)
+
+
+def _score_grid(
+    name: str, title: str, setting: str, headings: Sequence[str], lines: Sequence[Line], *notes: str
+) -> Grid:
+    about = [
+        f"paper: BLEU on {lines[0].printed_set}, {paper.SOURCE}; {paper.BLEU_KIND}",
+        f"ours: sacreBLEU; n: seeds; change: of the column before it, from {lines[0].reference_name}, seed by seed "
+        "where both have the same seeds",
+        *notes,
     ]
-    steps_per_second, relative_speed = _speed(finished, baseline, unfinished)
-    return Row(
-        position=position,
-        label=label,
-        cells={column: _score_cell(column, finished, unfinished) for column in columns},
-        paper=figure,
-        steps_per_second=steps_per_second,
-        relative_speed=relative_speed,
-        parameters=parameters.pop() if len(parameters) == 1 else None,
-        peak_memory_bytes=max(memory, default=None),
-        remarks=tuple(remarks),
-        records=tuple(records),
+    groups = list({id(line.group): line.group for line in lines}.values())
+    shown = {id(run) for line in lines if line.variant for run in line.variant.finished}
+    scoring = merged(scoring_notes(group, shown) for group in groups)
+    grid = Grid(
+        name,
+        title,
+        (*labels(*headings), *score_columns(lines)),
+        tuple(lines),
+        setting,
+        (*scoring, *map(Note, about)),
+        synthetic=any(group.synthetic for group in groups),
+    )
+    kept = grid.without_empty_columns()
+    return kept if any(column.key == "paper" for column in kept.columns) else grid
+
+
+# Tables
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Everything that a report shows as a table, in the order of the page."""
+
+    paper: tuple[Grid, ...]  # Tables 1 to 3
+    speed: Grid | None
+    lengths: tuple[Grid, ...]
+    lines: tuple[Line, ...] = field(default=())  # of the paper's tables
+
+    @property
+    def grids(self) -> tuple[Grid, ...]:
+        return (*self.paper, *((self.speed,) if self.speed is not None else ()), *self.lengths)
+
+
+def build_tables(groups: Sequence[Group], benches: Sequence[Bench] = ()) -> Tables:
+    """Every table that the groups have rows for; each variant is in one of the paper's three, the paper's k in all."""
+    found = list(_tables1(groups))
+    for group in groups:
+        for sharing in group.sharings:
+            found += _table2(group, sharing)
+            found += _table3(group, sharing)
+    return Tables(
+        tuple(found),
+        speed_grid(groups, benches),
+        tuple(grid for group in groups for grid in length_grids(group)),
+        tuple(line for grid in found for line in grid.rows),
     )
 
 
-def _score_cell(column: Column, finished: list[Record], unfinished: str) -> Cell:
-    scores = [score for record in finished for score in record.scores if is_in(column, score)]
-    if not scores:
-        return Cell(None, reason=f"not evaluated on {column.split}" if finished else unfinished)
-    if len({(score.signature, score.num_sentences, score.beam_size, score.length_penalty) for score in scores}) > 1:
-        return Cell(None, reason=f"{column.split}: the seeds were scored in different ways, so they have no mean")
-    cell = summarise([score.score for score in scores])
-    return replace(cell, interval=scores[0].interval) if len(scores) == 1 else cell
-
-
-def _speed_setting(record: Record) -> tuple[str, str | None, str | None]:
-    training = record.training
-    return (record.device, training.precision if training else None, training.matmul_precision if training else None)
-
-
-class _Speed(NamedTuple):
-    """Steps/s of one run, where it was measured, and, on a CPU, how many cores worked on it (None: not known)."""
-
-    value: float
-    setting: tuple[str, str | None, str | None]
-    on_cpu: bool
-    cores: float | None
-
-
-def _speeds(records: Iterable[Record]) -> list[_Speed]:
-    return [
-        _Speed(
-            run.training.steps_per_second,
-            _speed_setting(run),
-            run.setting("hardware.accelerator") == "cpu",
-            run.training.cores_used,
+def summary_grid(group: Group, variants: Sequence[Variant]) -> Grid:
+    """Variants of a group in one table, for a terminal: scores, the paper's figures, speed."""
+    k = paper.MODELS["base"].clip_distance
+    reference = group.get("relative", k, group.sharings[0])
+    name = f"relative, k = {k}"
+    lines = [
+        Line(
+            (variant.label,),
+            group,
+            variant,
+            reference,
+            name,
+            *_printed(variant, group, k),
+            paper.TABLE2_TEST_SET,
+            ("test",) if group.column("test") or not group.column("validation") else ("validation",),
         )
-        for run in records
-        if run.training is not None and run.training.steps_per_second
+        for variant in variants
     ]
+    kept = [one for one in score_columns(lines) if one.priority < 3 and one not in AFTER_THE_SCORES]
+    grid = Grid("summary", group.heading, (*labels("position"), *kept, *_SUMMARY), tuple(lines))
+    return grid.without_empty_columns()
 
 
-def _baseline_speeds(records: list[Record]) -> dict[object, _Speed]:
-    """Mean steps/s of the sinusoidal baseline for each (device, precision): only like is compared with like."""
-    baselines = [run for run in records if run.status == "finished" and position_of(run).kind == "absolute"]
-    by_setting: dict[object, list[_Speed]] = {}
-    for speed in _speeds(one_per_seed(baselines)):
-        by_setting.setdefault(speed.setting, []).append(speed)
-    means: dict[object, _Speed] = {}
-    for setting, speeds in by_setting.items():
-        cores = [speed.cores for speed in speeds if speed.cores is not None]
-        known = statistics.fmean(cores) if len(cores) == len(speeds) else None
-        means[setting] = speeds[0]._replace(value=statistics.fmean(speed.value for speed in speeds), cores=known)
-    return means
+_SUMMARY = (
+    Column("speed", "speed", lambda line: ratio_to_absolute(line.group, line.variant), digits=2, priority=1),
+    Column("steps_per_second", "steps/s", lambda line: steps_per_second(line.variant), digits=2, priority=2),
+    # Without its footnote: the findings below say what to do about it.
+    Column("note", "note", lambda line: "still learning" if line.variant.still_learning else "", words=True),
+)
 
 
-def _beside_other_work(speed: _Speed, baseline: _Speed) -> str | None:
-    """Why a speed cannot stand beside its baseline's: one of the two did not have the cores that the other had, or
-    nobody knows.
-    """
-    if not speed.on_cpu:
-        return None
-    if speed.cores is None or baseline.cores is None:
-        return (
-            "how many cores worked on it, or on absolute, was not recorded: other work may have run beside one of them"
+def _printed(variant: Variant, group: Group, k: int) -> tuple[Measurement, Measurement]:
+    """The paper's figure on newstest2013 for a variant, and its change from relative positions with k = 16."""
+    position, sixteen = variant.position, paper.TABLE2[k]
+    if position.kind == "absolute":
+        pair = group.papers_languages or "en_de"
+        values = [paper.TABLE1[group.size, kind, pair] for kind in ("absolute", "relative")]
+        reason = f"the paper's {values[0]} is on {paper.TABLE1_TEST_SET} (Table 1)"
+        return missing(reason), single(round(values[0] - values[1], 1))
+    figure = None
+    if position.kind == "relative":
+        figure = paper.TABLE2.get(position.clip_distance or 0)
+    elif position.kind == "none":
+        figure = paper.TABLE3[False, False]
+    elif position.kind in ("relative_keys", "relative_values") and position.clip_distance == paper.TABLE3_CLIP_DISTANCE:
+        figure = paper.TABLE3[position.relative_values, position.relative_keys]
+    if figure is None:
+        reason = NO_FIGURE if position.kind == "absolute_and_relative" else "not in the paper"
+        return missing(reason), missing(reason)
+    return single(figure), single(round(figure - sixteen, 1))
+
+
+def _tables1(groups: Sequence[Group]) -> Iterator[Grid]:
+    """One for each corpus, whatever its languages."""
+    families: dict[str, list[Group]] = {}
+    for group in groups:
+        families.setdefault(group.data.removesuffix(f"_{group.languages}"), []).append(group)
+    for family, members in families.items():
+        lines = [line for group in sorted(members, key=_order1) for line in _lines1(group)]
+        if lines:
+            name = f"{family} (synthetic)" if members[0].synthetic and "synthetic" not in family else family
+            title = "Table 1: BLEU by model, languages and position"
+            sizes = " and ".join(sorted({group.size for group in members if group.model not in paper.MODELS}))
+            beside = [f"the paper's figures beside a model of ours are of its {sizes} model"] if sizes else []
+            yield _score_grid("table1", title, name, ("model", "languages", "position"), lines, *beside)
+
+
+def _order1(group: Group) -> tuple[bool, bool, int, int, str, str]:
+    """The paper's base, then ours from the smallest to the largest, then the paper's big."""
+    width = int(group.runs[0].setting("model.d_model") or 0)
+    own = group.model not in paper.MODELS
+    return (group.size == "big", own, width, group.max_steps, group.model, group.languages)
+
+
+def _lines1(group: Group) -> Iterator[Line]:
+    """Absolute, relative with the paper's k, and whatever has no place in Tables 2 and 3."""
+    k = paper.MODELS[group.size].clip_distance
+    absolute = group.get("absolute")
+    own = group.model not in paper.MODELS or group.max_steps != paper.MODELS[group.size].steps
+    model = f"{group.model}, {group.max_steps:,} steps" if own else group.model
+    rows = [
+        variant
+        for variant in group.variants
+        if variant.position.kind not in ("none", "relative_keys", "relative_values")
+        and (variant.position.kind != "relative" or variant.position.clip_distance == k)
+    ]
+    elsewhere = all(variant.position.kind == "relative" for variant in rows) and len(group.variants) > len(rows)
+    languages = group.languages.upper().replace("_", "-")
+    for variant in () if elsewhere else rows:
+        label = variant.label.replace(f", k = {k}", "", 1)  # the paper's; another one is said
+        yield Line(
+            (model, languages, label),
+            group,
+            variant,
+            absolute,
+            "absolute",
+            *_printed1(variant, group),
+            paper.TABLE1_TEST_SET,
+            ("test",),
+            (group.variant,) if group.variant else (),
         )
-    few, many = sorted((speed.cores, baseline.cores))
-    if few > (1 - CORES_MAY_DIFFER) * many:
-        return None
-    return (
-        f"{speed.cores:.2f} cores worked on it and {baseline.cores:.2f} on absolute: other work ran beside one of them"
-    )
 
 
-def _speed(finished: list[Record], baseline: Mapping[object, _Speed], unfinished: str) -> tuple[Cell, Cell]:
-    measured = _speeds(finished)
-    if not measured:
-        reason = "speed not measured" if finished else unfinished
-        return Cell(None, reason=reason), Cell(None, reason=reason)
-    pairs = [(speed, baseline[speed.setting]) for speed in measured if speed.setting in baseline]
-    disturbed = [why for one, other in pairs if (why := _beside_other_work(one, other)) is not None]
-    where = "on this device and precision" if baseline else "of this corpus, model and hardware"
-    if disturbed:
-        ratio = Cell(None, reason=disturbed[0])
-    elif pairs:
-        ratio = summarise([one.value / other.value for one, other in pairs])
+def _printed1(variant: Variant, group: Group) -> tuple[Measurement, Measurement]:
+    """The paper's figure in Table 1, and its change from absolute."""
+    kind, pair, size = variant.position.kind, group.papers_languages, group.size
+    if pair is None:
+        reason = f"the paper has no figure for {group.languages.upper().replace('_', '-')}"
+    elif kind == "absolute_and_relative":
+        reason = NO_FIGURE
+    elif kind in ("absolute", "relative"):
+        figure, absolute = paper.TABLE1[size, kind, pair], paper.TABLE1[size, "absolute", pair]
+        return single(figure), single(round(figure - absolute, 1))
     else:
-        ratio = Cell(None, reason=f"no finished absolute (sinusoidal) run {where} to compare with")
-    if len({speed.setting for speed in measured}) > 1:
-        return Cell(
-            None, reason="steps/s: the seeds ran on different devices or precisions, so they have no mean"
-        ), ratio
-    return summarise([speed.value for speed in measured]), ratio
+        reason = "not in the paper"
+    return missing(reason), missing(reason)
+
+
+def _setting(group: Group, sharing: str | None) -> str:
+    several = len(group.sharings) > 1 and sharing is not None
+    return f"{group.heading} | tables {SHARING.get(str(sharing), sharing)}" if several else group.heading
+
+
+def _table2(group: Group, sharing: str | None) -> Iterator[Grid]:
+    relative = [one for one in group.variants if one.position.kind == "relative" and one.position.tables == sharing]
+    by_k = {one.position.clip_distance: one for one in relative if one.position.clip_distance is not None}
+    sixteen = paper.MODELS["base"].clip_distance
+    if not set(by_k) - {sixteen}:
+        return
+    lines = []
+    for k in sorted({*paper.TABLE2, *by_k}):
+        printed = paper.TABLE2.get(k)
+        reason = "the paper's Table 2 has no row for this k"
+        change = missing(reason) if printed is None else single(round(printed - paper.TABLE2[sixteen], 1))
+        lines.append(
+            Line(
+                (str(k),),
+                group,
+                by_k.get(k),
+                by_k.get(sixteen),
+                f"k = {sixteen}",
+                missing(reason) if printed is None else single(printed),
+                change,
+                paper.TABLE2_TEST_SET,
+                ("validation", "test"),
+            )
+        )
+    yield _score_grid("table2", "Table 2: BLEU by clip distance k", _setting(group, sharing), ("k",), lines)
+
+
+def _table3(group: Group, sharing: str | None) -> Iterator[Grid]:
+    """One for each k that keys or values were tried alone with; for the paper's k where only neither was."""
+    alone = {
+        one.position.clip_distance
+        for one in group.variants
+        if one.position.kind in ("relative_keys", "relative_values") and one.position.tables == sharing
+    }
+    none = group.get("none")
+    if not alone and none is None:
+        return
+    theirs = f"the paper's Table 3 does not print its k; {paper.TABLE3_CLIP_DISTANCE}, the base model's, is the natural"
+    for k in sorted(k for k in alone or {paper.TABLE3_CLIP_DISTANCE} if k is not None):
+        rows = {which: group.get(kind, k, sharing) for which, kind in SIDES.items()} | {(False, False): none}
+        lines = [
+            Line(
+                tuple("yes" if on else "no" for on in which),
+                group,
+                rows[which],
+                rows[True, True],
+                "both on",
+                single(printed),
+                single(round(printed - paper.TABLE3[True, True], 1)),
+                paper.TABLE3_TEST_SET,
+                ("validation", "test"),
+            )
+            for which, printed in paper.TABLE3.items()
+        ]
+        reading = f"{theirs} reading" if k == paper.TABLE3_CLIP_DISTANCE else f"{theirs} reading, not this table's {k}"
+        title = "Table 3: BLEU with relative values (a^V) and keys (a^K), each on or off"
+        yield _score_grid("table3", title, f"{_setting(group, sharing)} | k = {k}", ("a^V", "a^K"), lines, reading)

@@ -9,27 +9,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rpr.config import TrainConfig
-from rpr.errors import ConfigError, DataError, RprError, RunError
+from rpr.errors import ConfigError, DataError, InterruptedRun, RprError, RunError
+from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.records import provenance
 from rpr.records.record import (
-    INTERRUPTED,
     METRICS_NAME,
     RECORD_NAME,
     Data,
     Record,
+    RerunOf,
     read_record,
-    replace_file,
     write_record,
 )
-from rpr.runs.alone import remove
 from rpr.runs.locks import LOCK_NAME
 
 if TYPE_CHECKING:  # numpy and torch, which a command that refuses its settings does not wait for
     from rpr.data.cache import PreparedData
 
 JOB_NAME = "job.json"
-_WRITTEN = (RECORD_NAME, JOB_NAME, "config.yaml", METRICS_NAME, "not_finite_*", "*.txt")
-_UNFINISHED = (*(f".{name}.*.tmp" for name in _WRITTEN), "vocabulary.model.*.tmp")
+_WRITTEN = (RECORD_NAME, JOB_NAME, "config.yaml", METRICS_NAME, "not_finite_*", "*.txt", "vocabulary.model")
 
 
 def make(run_dir: Path) -> list[Path]:
@@ -62,8 +60,11 @@ def _unwritable(run_dir: Path, error: OSError) -> ConfigError:
     return ConfigError(f"runs_dir: {run_dir} cannot be written ({error.strerror}); choose another runs_dir=...")
 
 
-def begin(config: TrainConfig, command: str, run_dir: Path, data: PreparedData) -> Path:
+def begin(
+    config: TrainConfig, command: str, run_dir: Path, data: PreparedData, rerun_of: RerunOf | None = None
+) -> Path:
     """The run's folder with its record, status running, and its configuration; what a kill left half written goes.
+    A rerun that is resumed stays a rerun.
 
     Raises:
         DataError: it was begun on another corpus, or the corpus has none of the splits that are to be scored.
@@ -79,7 +80,7 @@ def begin(config: TrainConfig, command: str, run_dir: Path, data: PreparedData) 
             "choose of what it has, or [] to score nothing"
         )
     try:
-        remove(run_dir, *_UNFINISHED)
+        remove_leftovers(run_dir, *_WRITTEN)
         sweeps = earlier.sweeps if earlier else ()
         if config.sweep is not None and config.sweep not in sweeps:
             sweeps = (*sweeps, config.sweep)
@@ -90,6 +91,7 @@ def begin(config: TrainConfig, command: str, run_dir: Path, data: PreparedData) 
             error=None,
             sweeps=sweeps,
             command=command,
+            rerun_of=rerun_of or (earlier.rerun_of if earlier else None),
             config=config.model_dump(mode="json"),
             git=provenance.git_state(),
             versions=provenance.versions(),
@@ -146,19 +148,22 @@ def _data_record(data: PreparedData) -> Data:
     )
 
 
-def mark_failed(run_dir: Path, error: BaseException) -> None:
-    """The error in the record; what the process that failed wrote itself is not replaced by its parent's echo. On a
-    disk that is full the record stays as it is, of a run that was cut, and the error itself is told.
+def mark_unfinished(run_dir: Path, error: BaseException) -> None:
+    """Failed or interrupted, and why, in the record; what the process itself wrote is not replaced by its parent's
+    echo. On a disk that is full the record stays as it is, of a run that was killed, and only the error is reported.
     """
     path = run_dir / RECORD_NAME
     record = read_record(path)
-    if record.status == "failed" and isinstance(error, RunError):
+    if record.status in ("failed", "interrupted") and isinstance(error, RunError):
         return
+    interrupted = isinstance(error, (InterruptedRun, KeyboardInterrupt, SystemExit))
     if isinstance(error, RprError):
         reason = str(error)
-    elif isinstance(error, (KeyboardInterrupt, SystemExit)):
-        reason = f"{INTERRUPTED}; the same command goes on from the last checkpoint"
+    elif interrupted:
+        how = "Ctrl-C" if isinstance(error, KeyboardInterrupt) else "SIGTERM"
+        reason = f"{how}; the same command resumes from the last checkpoint"
     else:
         reason = f"{type(error).__name__}: {error}"
+    update = {"status": "interrupted" if interrupted else "failed", "error": " ".join(reason.split())}
     with contextlib.suppress(OSError):
-        write_record(path, record.model_copy(update={"status": "failed", "error": " ".join(reason.split())}))
+        write_record(path, record.model_copy(update=update))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import tempfile
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rpr.errors import ConfigError
+from rpr.io.locks import try_lock
 
 GPU = re.compile(r"\d+|(GPU|MIG)-[0-9A-Za-z/-]+")  # as CUDA_VISIBLE_DEVICES names them
 _LOOK_SECONDS = 1.0
@@ -63,10 +63,8 @@ def _free(gpus: Sequence[str], count: int, folder: Path) -> dict[str, int]:
         if len(taken) == count:
             break
         descriptor = os.open(folder / f"{gpu.replace('/', '-')}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-        else:
+        if try_lock(descriptor):
             taken[gpu] = descriptor
+        else:
+            os.close(descriptor)
     return taken

@@ -16,7 +16,9 @@ from typing import Any, Literal, NamedTuple
 from rpr.config import TrainConfig, of_a_record
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, DataError, RecordError, RprError
+from rpr.io.atomic import replace_file
 from rpr.io.escape import visible
+from rpr.io.locks import exclusive
 from rpr.records.record import (
     LOG_NAME,
     RECORD_NAME,
@@ -24,13 +26,11 @@ from rpr.records.record import (
     find_records,
     flat,
     read_record,
-    replace_file,
     write_record,
 )
-from rpr.runs.alone import alone
 from rpr.runs.locks import Holder, holder_of
 
-State = Literal["new", "finished", "failed", "cut", "running"]
+State = Literal["new", "finished", "failed", "interrupted", "running"]
 SWEEPS = ".sweeps"
 _LAST_LINES = 5
 
@@ -133,7 +133,8 @@ def standing(run_dir: Path) -> Standing:
     record = read_record(path)  # again: it may have ended between the two looks
     if record.status == "finished":
         return Standing("finished", record, None)
-    return Standing("failed" if record.status == "failed" and not record.cut else "cut", record, None)
+    # A record that says "running" without a process that holds the run is of one that was killed.
+    return Standing("failed" if record.status == "failed" else "interrupted", record, None)
 
 
 def refuse_another_corpus(config: TrainConfig, run_dir: Path, record: Record) -> None:
@@ -159,7 +160,7 @@ def refuse_another_corpus(config: TrainConfig, run_dir: Path, record: Record) ->
 def join(job: Job, record: Record, sweep: str) -> None:
     """A finished run becomes one of the sweep's."""
     if sweep not in record.sweeps:
-        with alone(job.run_dir, f".{RECORD_NAME}.*.tmp"):
+        with exclusive(job.run_dir, RECORD_NAME):
             write_record(job.run_dir / RECORD_NAME, record.model_copy(update={"sweeps": (*record.sweeps, sweep)}))
 
 
@@ -215,7 +216,7 @@ def write_down(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> None:
     """
     document = {"schema": 1, "sweep": sweep, "jobs": _settings_by_run(jobs)}
     try:
-        with alone(runs_dir / SWEEPS, f".{sweep}.json.*.tmp"):
+        with exclusive(runs_dir / SWEEPS, f"{sweep}.json"):
             replace_file(runs_dir / SWEEPS / f"{sweep}.json", json.dumps(document, indent=1) + "\n")
     except OSError as error:
         raise ConfigError(

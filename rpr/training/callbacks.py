@@ -15,7 +15,7 @@ import torch
 
 from rpr.data.batches import Batch
 from rpr.errors import RecordError, RunError
-from rpr.records.record import replace_file
+from rpr.io.atomic import replace_file
 from rpr.training.guards import LOG_EVERY, Guard
 from rpr.training.module import ends_step, shell
 

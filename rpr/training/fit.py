@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from rpr.data.cache import PreparedData
 from rpr.errors import DataError
 from rpr.records.record import METRICS_NAME, read_metrics
 from rpr.runs import checkpoints, runtime
+from rpr.signals import die_on_sigterm
 from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch
 from rpr.training.datamodule import TranslationData
 from rpr.training.guards import Guard
@@ -176,7 +176,7 @@ class Interrupts(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.world_size > 1:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            die_on_sigterm()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self.interrupted = isinstance(exception, KeyboardInterrupt)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rpr.data.batches import Batch
 from rpr.errors import RunError
-from rpr.records.record import replace_file
+from rpr.io.atomic import replace_file
 from rpr.runs.checkpoints import checkpoints
 from rpr.training.module import ends_step, shell
 

@@ -7,7 +7,6 @@ Run as a module, this file is torchrun without its traceback: the message of the
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -22,6 +21,7 @@ from typing import BinaryIO, NamedTuple
 
 from rpr.config import HardwareConfig
 from rpr.errors import ConfigError
+from rpr.signals import SIGTERM_EXIT, die_with_parent, exit_on_sigterm
 
 _RANK_VARIABLES = (
     "LOCAL_RANK",
@@ -35,7 +35,6 @@ _RANK_VARIABLES = (
 )
 GRACE_SECONDS = 15
 NODES_WAIT_SECONDS = 3600  # for each other: the first may be preparing the corpus
-SIGTERM_EXIT = 128 + signal.SIGTERM
 
 
 class Output(NamedTuple):
@@ -156,12 +155,10 @@ def _wait(
         stdout=output,
         stderr=output,
     )
-    previous = stop_on_sigterm()
     try:
-        return child.wait()
+        with exit_on_sigterm():
+            return child.wait()
     finally:
-        if previous is not None:
-            signal.signal(signal.SIGTERM, previous)
         if child.poll() is None:
             child.terminate()
             try:
@@ -171,30 +168,12 @@ def _wait(
                 child.wait()
 
 
-def stop_on_sigterm() -> signal._HANDLER:
-    """From now on SIGTERM raises SystemExit in the main thread; returns the handler before, None off that thread."""
-
-    def stop(signum: int, frame: object) -> None:
-        raise SystemExit(SIGTERM_EXIT)
-
-    try:
-        return signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # joblib's threads: the handler of the main thread stands
-        return None
-
-
 def _in_child(parent: int) -> None:
     # SLURM tells submitit by SIGUSR2 that time is up; what it starts anew ends the child, the signal must not.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     die_with_parent()
     if os.getppid() != parent:  # it was gone already
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def die_with_parent() -> None:
-    """Linux: SIGTERM to this process when its parent dies, even by SIGKILL. Elsewhere: nothing."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def _torchrun_without_traceback(arguments: list[str]) -> int:

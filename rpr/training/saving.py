@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import sys
 import tempfile
@@ -18,6 +16,7 @@ from pytorch_lightning.plugins.io import CheckpointIO
 
 from rpr.data.batches import Batch
 from rpr.errors import RunError
+from rpr.io.atomic import remove_leftovers, replacing
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training.callbacks import Stopwatch
 from rpr.training.guards import LOG_EVERY
@@ -32,25 +31,15 @@ class WholeFiles(CheckpointIO):
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        path = Path(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
+            with replacing(Path(path)) as temporary, temporary.open("wb") as file:
                 torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            _sync_folder(path.parent)
         except (OSError, RuntimeError) as error:  # torch's writer turns the system's error into one of its own
             reason = _os_error(error)
             raise RunError(
                 f"{path}: this checkpoint cannot be written ({reason}); the earlier ones are whole: "
                 "mend that, and the same command goes on from the last of them"
             ) from None
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
 
     def load_checkpoint(
         self, path: Any, map_location: Any | None = None, weights_only: bool | None = None
@@ -68,16 +57,6 @@ def _os_error(error: BaseException) -> str:
             return cause.strerror
         cause = cause.__cause__ or cause.__context__
     return " ".join(str(error).split())[:120]
-
-
-def _sync_folder(folder: Path) -> None:
-    """The new name on the disk too; file systems that cannot do it lose nothing but that."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 class Checkpoints(pl.callbacks.Checkpoint):
@@ -113,8 +92,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            for unfinished in self._folder.glob(".step*.ckpt.*.tmp"):  # a kill while one was written
-                unfinished.unlink(missing_ok=True)
+            remove_leftovers(self._folder, "step*.ckpt")
             with tempfile.TemporaryFile(dir=self._folder):  # now, not when the first checkpoint is due
                 pass
         except OSError as error:

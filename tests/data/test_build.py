@@ -222,7 +222,7 @@ def test_a_state_that_cannot_be_used_is_started_over(
         (folder / "train.target.pieces").write_bytes(b"1234")
     else:
         (folder / "train.target.pieces").unlink()
-    (folder / "vocabulary.model.17.tmp").touch()
+    (folder / ".vocabulary.model.17.tmp").touch()
     told: list[str] = []
     with caplog.at_level(logging.WARNING):
         prepared = prepare(data, lambda done, total, what: told.append(what))

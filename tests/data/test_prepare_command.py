@@ -36,12 +36,14 @@ def test_the_words(overrides: list[str], capsys: pytest.CaptureFixture[str]) -> 
     assert app.main(["prepare", *overrides]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("/") and Path(lines[0]).is_dir()
-    assert lines[1].startswith("  synthetic (synthetic): vocabulary of 200 pieces, no pairs dropped, ")
-    assert lines[2].startswith("  train             600 pairs; pieces a sentence: source ")
-    assert [line.split()[0] for line in lines[3:6]] == ["validation", "test", "long"]
-    assert lines[6].startswith("  prepared in ") and "; peak memory " in lines[6] and len(lines) == 7
+    assert lines[1].startswith("synthetic (synthetic): vocabulary of 200 pieces, no pairs dropped, ")
+    assert lines[2].split()[:2] == ["split", "pairs"]
+    splits = {line.split()[0]: line.split()[1:] for line in lines[4:8]}
+    assert [*splits] == ["train", "validation", "test", "long"] and splits["train"][0] == "600"
+    assert all(len(figures) == 5 for figures in splits.values())
+    assert lines[8].startswith("prepared in ") and "; peak memory " in lines[8] and len(lines) == 9
     assert app.main(["prepare", *overrides]) == 0
-    assert capsys.readouterr().out.splitlines()[6].startswith("  it was ready: opened in 0.")
+    assert capsys.readouterr().out.splitlines()[8].startswith("it was ready: opened in 0.")
 
 
 def test_the_document_is_all_that_is_printed(overrides: list[str], capfd: pytest.CaptureFixture[str]) -> None:
@@ -154,6 +156,6 @@ def test_a_large_build_tells_the_memory_of_its_workers() -> None:
         "build": {"processes": 2, "worker_peak_bytes": 1.2e8},
     }  # fmt: skip
     assert command.as_text(document).splitlines() == [
-        "  n: vocabulary of 9 pieces, no pairs dropped, 1.0 MB on disk",
-        "  prepared in 1 min 01 s; peak memory 0.90 GB, of the largest of 2 workers 0.12 GB",
+        "n: vocabulary of 9 pieces, no pairs dropped, 1.0 MB on disk",
+        "prepared in 1 min 01 s; peak memory 0.90 GB, of the largest of 2 workers 0.12 GB",
     ]

@@ -23,6 +23,7 @@ from rpr.evaluation.decoding import Search, TorchEngine
 from rpr.evaluation.exporting import Material, TorchScorer, export
 from rpr.evaluation.exports import is_export, load_exported_model, read_export
 from rpr.evaluation.parity import Flip, Parity, identical_share, in_float64, parity
+from rpr.io import atomic
 from rpr.model.transformer import Transformer
 from tests.evaluation.small_models import (
     BASIC,
@@ -199,7 +200,7 @@ def test_something_else_is_not_replaced(there: str, material: Callable[..., Mate
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")], ids=["ctrl_c", "full"])
-@pytest.mark.parametrize("step", ["write_files", "prove", "readme", "_put_in_place"])
+@pytest.mark.parametrize("step", ["write_files", "prove", "readme", "put_in_place"])
 def test_nothing_is_left_of_one_that_fails(
     step: str, error: BaseException, exported: Path, material: Callable[..., Material], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +209,7 @@ def test_nothing_is_left_of_one_that_fails(
     def fail(*arguments: Any, **more: Any) -> None:
         raise error
 
-    monkeypatch.setattr(exporting, step, fail)
+    monkeypatch.setattr(atomic if step == "put_in_place" else exporting, step, fail)
     expected = RunError if isinstance(error, OSError) else KeyboardInterrupt
     for out in (exported, exported.with_name("new")):
         with pytest.raises(expected) as raised:
@@ -217,23 +218,6 @@ def test_nothing_is_left_of_one_that_fails(
         assert "out: " in str(raised.value) and "cannot be written (No space left on device)" in str(raised.value)
     assert names(exported.parent) == ["out"]
     assert {path.name: path.read_bytes() for path in exported.iterdir()} == before
-
-
-def test_an_earlier_export_comes_back_when_the_new_one_cannot_take_its_place(
-    exported: Path, material: Callable[..., Material], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = names(exported)
-    replace = exporting.os.replace
-
-    def fail(source: Path, target: Path) -> None:
-        if source.name.endswith(".tmp") and target == exported:
-            raise OSError(13, "Permission denied")
-        replace(source, target)
-
-    monkeypatch.setattr(exporting.os, "replace", fail)
-    with pytest.raises(RunError, match="cannot be written \\(Permission denied\\)"):
-        export("safetensors", exported, material(make_model()))
-    assert names(exported) == before and names(exported.parent) == ["out"]
 
 
 def test_what_ctranslate2_cannot_hold_is_refused_before_anything_is_written(

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from rpr import app
-from rpr.commands.scoring import length_lines
-from rpr.config import BEFORE_THE_SETTING, TrainConfig, of_a_record
+from rpr.commands.scoring import length_grid
+from rpr.config import TrainConfig, of_a_record
 from rpr.errors import ConfigError
 from rpr.evaluation.bleu import all_scores, chrf, sacrebleu_13a
 from rpr.evaluation.lengths import UNIT, bounds, by_length
+from rpr.migrations import EARLIER_DEFAULTS
 from rpr.records.scores import ByLength
 from rpr.sections import validated
 
@@ -88,17 +89,21 @@ def test_lines_for_the_terminal() -> None:
         precision="32",
         buckets=by_length([LENGTHS], [scored(slice(None))], [10, 25], 25, samples=0),
     )
-    lines = length_lines(found)
-    assert lines[0] == "  by length of the source (pieces of the source, EOS included), test and long together:"
-    assert [line.split()[0] for line in lines[1:]] == ["1–10", "11–25", "over"]
-    assert "6 sentences" in lines[1] and "longer" not in lines[2]
-    assert lines[3].endswith("19 sentences, longer than any training source (25)")
+    grid = length_grid(found)
+    assert grid.title == "By length of the source (pieces of the source, EOS included), test and long together:"
+    assert [column.heading for column in grid.columns] == ["pieces", "sacreBLEU", "chrF", "sentences"]
+    labels, bleu, _, sentences = zip(*grid.cells, strict=True)
+    assert [label.value for label in labels] == ["1–10", "11–25", "over 25"]
+    assert [one.value.value for one in bleu] == [bucket.scores[0].score for bucket in found.buckets]
+    assert sentences[0].value.value == 6 and sentences[2].value.value == 19
+    remarks = [one.remarks for one in sentences]
+    assert remarks == [(), (), ("longer than any training source (25)",)]
 
 
 def test_the_settings_change_no_run_and_older_records_are_read_with_the_defaults() -> None:
     settings = app.compose("train", ["logger=none"])
     now = validated(TrainConfig, settings)
-    added = {key.partition(".")[2] for key in BEFORE_THE_SETTING if key.startswith("evaluation.")}
+    added = {key.partition(".")[2] for key in EARLIER_DEFAULTS if key.startswith("evaluation.")}
     assert added == {"matmul_precision", "bootstrap_samples", "length_buckets"}
     older = {key: value for key, value in settings["evaluation"].items() if key not in added}
     then = of_a_record(settings | {"evaluation": older})
@@ -109,7 +114,7 @@ def test_the_settings_change_no_run_and_older_records_are_read_with_the_defaults
     assert then.run_id != now.run_id
     deciding = then.model_dump(mode="json", exclude={"name", "sweep", "runs_dir", "logger"})
     deciding["data"].pop("cache_dir")
-    for section, name in (key.split(".") for key in BEFORE_THE_SETTING if not key.startswith("logger.")):
+    for section, name in (key.split(".") for key in EARLIER_DEFAULTS if not key.startswith("logger.")):
         del deciding[section][name]
     assert then.run_id == hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]
 

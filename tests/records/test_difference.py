@@ -11,14 +11,18 @@ from typing import Any
 
 import pytest
 
-from rpr.config import BEFORE_THE_SETTING, READ_AS
-from rpr.records.difference import ABSENT, Change, Difference, difference
+from rpr.migrations import EARLIER_DEFAULTS, READ_AS
+from rpr.records.difference import ABSENT, Difference, Measured, difference
 from rpr.records.record import Record
 
 
 def changes(found: Difference, part: str) -> dict[str, tuple[Any, Any]]:
     [one] = [one for one in found.parts if one.name == part]
-    return {change.key: (change.first, change.second) for change in one.changes}
+    return one.changes
+
+
+def sides(one: Measured) -> tuple[float | None, float | None]:
+    return one.first.value, one.second.value
 
 
 def same(found: Difference, part: str) -> set[str]:
@@ -47,7 +51,7 @@ def test_only_settings_that_differ_with_dotted_keys(record):
     assert changes(found, "settings") == {"model.dropout": (0.1, 0.3)}
     assert {"model.norm", "optim.warmup_steps", "seed", "data.cache_dir"} <= same(found, "settings")
     leaves = sum(len(part) if isinstance(part, dict) else 1 for part in record().config.values())
-    filled = [key for key in {**BEFORE_THE_SETTING, **READ_AS} if key.partition(".")[0] in record().config]
+    filled = [key for key in {**EARLIER_DEFAULTS, **READ_AS} if key.partition(".")[0] in record().config]
     assert len(same(found, "settings")) == leaves - 1 + len(filled)
 
 
@@ -100,10 +104,11 @@ def test_a_run_without_results_has_none_and_no_device(record):
         "device": ("2 threads of a CPU", ABSENT),
     }
     assert changes(found, "data")["key"] == ("ab12cd34", ABSENT)
-    figures = {one.name: (one.first, one.second, one.difference, one.ratio) for one in found.figures}
+    figures = {one.name: (*sides(one), one.difference, one.ratio) for one in found.figures}
     assert figures["steps_per_second"] == (2.0, None, None, None)
     [score] = found.scores
-    assert (score.first, score.second, score.difference, score.same) == (30.0, None, None, False)
+    assert (*sides(score), score.difference, score.same) == (30.0, None, None, False)
+    assert score.second.reason == "not in this record"
     assert not found.reproduced
     both = difference(record(status="running", data=None), record(status="running", data=None))
     assert (both.scores, both.figures, changes(both, "data")) == ((), (), {}) and not both.reproduced
@@ -118,9 +123,10 @@ def test_scores_and_whether_their_intervals_overlap(record, score, interval, sec
     found = difference(record(scores=first), record(scores=other))
     assert [one.name for one in found.scores] == ["test/sacrebleu", "test/chrf", "long/sacrebleu"]
     test, chrf, long = found.scores
-    assert (test.first, test.second, test.difference, test.overlap, test.unlike) == (31.0, 31.5, 0.5, overlap, None)
-    assert (chrf.first, chrf.second, chrf.difference, chrf.overlap) == (50.0, None, None, None)
-    assert (long.first, long.second) == (None, 9.0)
+    assert (*sides(test), test.difference, test.overlap, test.unlike) == (31.0, 31.5, 0.5, overlap, None)
+    assert (test.second.interval.low, test.second.interval.high) == second
+    assert (*sides(chrf), chrf.difference, chrf.overlap) == (50.0, None, None, None)
+    assert sides(long) == (None, 9.0)
 
 
 def test_intervals_of_two_levels_are_not_compared(record, score, interval):
@@ -186,7 +192,7 @@ def test_scores_by_length(record, by_length):
     ]
     same_one, other, _, longest = found[:4]
     assert same_one.same and (other.difference, other.overlap) == (4.0, False)  # [39, 42] and [43, 46]
-    assert (longest.first, longest.second, longest.unlike) == (None, 20.0, None)
+    assert (*sides(longest), longest.unlike) == (None, 20.0, None)
     assert found[5].difference == 4.0
     fewer = by_length(50.0, 44.0)
     fewer["buckets"][1]["num_sentences"] = 39
@@ -271,4 +277,4 @@ def test_reproduced_asks_for_every_score_and_loss(record, by_length):
 def test_a_change_keeps_null_apart_from_absent(record):
     found = difference(record(settings={"optim.clip": None}), record())
     [part] = [one for one in found.parts if one.name == "settings"]
-    assert part.changes == (Change("optim.clip", None, ABSENT),)
+    assert part.changes == {"optim.clip": (None, ABSENT)}

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from rpr.errors import RecordError
-from rpr.records.record import find_records, read_metrics, read_record, replace_file, write_record
-from rpr.report.rows import one_per_seed
+from rpr.records.record import find_records, read_metrics, read_record, write_record
+from rpr.report.groups import one_per_seed
 
 
 def test_a_record_is_read_back_equal(tmp_path, make):
@@ -43,6 +43,7 @@ def test_a_running_record_has_no_figures_and_says_so(make):
     assert (record.training, record.scores, record.steps) == (None, (), None)
     assert record.outcome == "still running, or killed (started 2026-01-02T03:04:05Z)"
     assert make(status="failed").outcome == "failed: RuntimeError: rank 1 died"
+    assert make(status="interrupted").outcome == "interrupted: SIGTERM"
     assert make().outcome is None
 
 
@@ -121,12 +122,13 @@ def test_refusals_say_what_is_wrong_and_what_to_do(tmp_path, document):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 2}, "schema 2 is newer than 1, the newest this rpr reads; update rpr"),
-        ({"schema": 0}, "schema: Input should be 1"),
+        ({"schema": 3}, "schema 3 is newer than 2, the newest this rpr reads; update rpr"),
+        ({"schema": 0}, "schema: Input should be 2"),
         ({"colour": "red"}, "colour: Extra inputs are not permitted"),
         ({"seed": "1"}, "seed: Input should be a valid integer"),
-        ({"status": "done"}, "status: Input should be 'running', 'finished' or 'failed'"),
-        ({"status": "failed", "error": None}, "error: a failed run says why in one line"),
+        ({"status": "done"}, "status: Input should be 'running', 'finished', 'failed' or 'interrupted'"),
+        ({"status": "failed", "error": None}, "error: failed needs the reason in one line"),
+        ({"status": "interrupted", "error": ""}, "error: interrupted needs the reason in one line"),
         ({"config": {}}, r"config\.model\.name: missing"),
         (
             {"device": None, "seed": None},
@@ -200,25 +202,16 @@ def test_metrics_without_their_cut_last_line(tmp_path):
         read_metrics(path)
 
 
-def test_replace_file_writes_text_and_bytes(tmp_path):
-    replace_file(tmp_path / "a", "ä")
-    replace_file(tmp_path / "b", b"\x00")
-    assert ((tmp_path / "a").read_bytes(), (tmp_path / "b").read_bytes()) == ("ä".encode(), b"\x00")
-
-
 def test_importing_the_room_is_light():
     heavy = "torch", "pytorch_lightning", "lightning", "matplotlib", "wandb", "hydra", "omegaconf"
-    code = (
-        "import sys, rpr.report.report, rpr.records.record, rpr.report.page\n"
-        f"print([name for name in {heavy} if name in sys.modules])"
-    )
+    code = f"import sys, rpr.report.build, rpr.records.record\nprint([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_a_rerun_counts_only_where_its_original_has_no_result(tmp_path, make):
     original = make(started="2026-01-01")
-    again = make(started="2026-02-01").model_copy(update={"command": "rpr-cli rerun runs/a"})
-    assert original.run_id == again.run_id and again.is_rerun and not original.is_rerun
+    again = make(started="2026-02-01", rerun_of={"run_id": original.run_id, "started": original.started})
+    assert original.run_id == again.run_id and again.rerun_of is not None and original.rerun_of is None
     write_record(tmp_path / "a" / "record.json", original)
     write_record(tmp_path / "b" / "record.json", again)
     assert [path.parent.name for path, _ in find_records(tmp_path).records] == ["a"]

@@ -30,9 +30,6 @@ CONTRASTS = """() => {
   };
   const solid = text => { const c = channels(text); return c.length === 4 && c[3] === 0 ? null : c; };
   const below = element => {
-    const svg = element.closest('svg');
-    // The first path of a figure is its background.
-    if (svg) return channels(getComputedStyle(svg.querySelector('path')).fill);
     for (let one = element; one; one = one.parentElement) {
       const found = solid(getComputedStyle(one).backgroundColor);
       if (found) return found;
@@ -46,7 +43,7 @@ CONTRASTS = """() => {
     if (!text) continue;
     const element = walker.currentNode.parentElement;
     const style = getComputedStyle(element);
-    const colour = channels(element.closest('svg') ? style.fill : style.color);
+    const colour = channels(style.color);
     const [a, b] = [luminance(colour), luminance(below(element))].sort((x, y) => y - x);
     const ratio = Math.round(100 * (a + 0.05) / (b + 0.05)) / 100;
     const key = element.tagName + ' ' + ratio;
@@ -55,17 +52,15 @@ CONTRASTS = """() => {
   return [...seen.values()].sort((x, y) => x[0] - y[0]);
 }"""
 
-# The size in CSS pixels at which each text is seen, drawings scaled; superscripts of formulas left out.
+# The smallest size of a text in CSS pixels.
 SMALLEST_TEXT = """() => {
   let smallest = [1e9, ''];
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const text = walker.currentNode.textContent.trim();
     const element = walker.currentNode.parentElement;
-    if (!text || element.tagName === 'tspan' || !element.checkVisibility()) continue;
-    const svg = element.closest('svg');
-    const scale = svg ? svg.getBoundingClientRect().width / svg.viewBox.baseVal.width : 1;
-    const size = parseFloat(getComputedStyle(element).fontSize) * scale;
+    if (!text || !element.checkVisibility()) continue;
+    const size = parseFloat(getComputedStyle(element).fontSize);
     if (size < smallest[0]) smallest = [size, text.slice(0, 60)];
   }
   return smallest;

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rpr.records.record import find_records
-from rpr.report.report import build_report
-from rpr.report.summary import results_markdown
+from rpr.report.build import build_report
+from rpr.report.results_page import results_markdown
 
 RESULTS = Path(__file__).resolve().parents[2] / "sweeps" / "results"
 SWEEPS = sorted(path.parent for path in RESULTS.glob("*/report.md"))

@@ -18,11 +18,13 @@ from typing import Any
 import pytest
 
 from rpr.records.record import Record, find_records, write_record
-from rpr.report import drawing
-from rpr.report.page import Chapter, html_page
-from rpr.report.position_page import position_page
-from rpr.report.report import build_report
-from rpr.report.tables import position_tables
+from rpr.report import plot_style
+from rpr.report.build import build_report
+from rpr.report.groups import run_groups
+from rpr.report.html import Chapter, html_page
+from rpr.report.position_figure import position_figure
+from rpr.report.statements import statements
+from rpr.report.tables import build_tables
 from tests.fake_records import fake_by_length, fake_document, fake_interval, fake_score
 from tests.report.page_in_browser import (
     CONTRASTS,
@@ -34,11 +36,12 @@ from tests.report.page_in_browser import (
     executable,
     photograph,
 )
-from tests.report.test_position_page import made_up
+from tests.report.test_position_figure import made_up
 
 EVIL = '</title></pre></dd><script>alert(1)</script><img src="x" onerror="alert(2)">'
 REFERENCE = f"ein Hund läuft draußen herum {EVIL} ."
-PHONE = {"width": 375, "height": 800}
+DESK = {"width": 1280, "height": 800}
+PHONE = {"width": 390, "height": 844}
 PAPER = {"width": 703, "height": 1000}  # A4 less margins of 12 mm, in CSS pixels
 
 
@@ -55,7 +58,7 @@ def scored(value: float) -> list[dict[str, Any]]:
 
 
 def write_runs(root: Path) -> None:
-    """Two tables, several seeds, a failed run with markup in its name, curves, translations, a learned picture."""
+    """Two groups, several seeds, a failed run with markup in its name, curves, translations, a learned picture."""
     lengths = fake_by_length(40, 30, 25, 20)
     runs = [
         record("relative", k, seed=seed, scores=scored(20 + k / 4 + seed / 10), by_length=lengths)
@@ -82,7 +85,7 @@ def write_runs(root: Path) -> None:
             ("hypotheses", f"draußen rennt ein Hund {EVIL} ."),
         ):
             (folder / f"test.{kind}.txt").write_text(f"{text}\n" * 6)
-    drawing.save(position_page(made_up(), "A run", "k = 3"), root / "4" / "positions.svg")
+    plot_style.save(position_figure(made_up(), "A run", "k = 3"), root / "4" / "positions.svg")
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +151,6 @@ def test_light_and_dark_differ_and_every_text_stands_out(opened: Open) -> None:
         contrasts = page.evaluate(CONTRASTS)
         assert len(contrasts) > 20
         assert contrasts[0][0] >= 4.5, (scheme, contrasts[:3])
-        assert any(tag == "text" for _, tag, _ in contrasts), "the words of the drawings are among them"
     assert len(grounds) == 4
 
 
@@ -156,19 +158,19 @@ def test_on_a_phone_nothing_sticks_out_and_no_text_is_tiny(opened: Open) -> None
     page = opened(viewport=PHONE, is_mobile=True, has_touch=True)
     unfold(page)
     wide, room = page.evaluate("() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-    assert wide <= room == 375
+    assert wide <= room == 390
     assert page.evaluate(CUT_OFF) == []
     size, text = page.evaluate(SMALLEST_TEXT)
     assert size >= 11.99, text
     boxes = "() => [...document.querySelectorAll('.scroll, figure > div')].map(b => [b.scrollWidth, b.clientWidth])"
     scrolling = page.evaluate(boxes)
     assert any(inner > outer for inner, outer in scrolling), "wide tables scroll inside their boxes"
-    assert all(outer <= 375 for _, outer in scrolling)
+    assert all(outer <= 390 for _, outer in scrolling)
 
 
 def test_samples_stand_beside_each_other_and_on_a_phone_below_each_other(opened: Open) -> None:
     lefts = "() => [...document.querySelector('.made').children].map(one => one.getBoundingClientRect().left)"
-    assert len(set(opened(viewport={"width": 1280, "height": 800}).evaluate(lefts))) > 1
+    assert len(set(opened(viewport=DESK).evaluate(lefts))) > 1
     assert len(set(opened(viewport=PHONE).evaluate(lefts))) == 1
 
 
@@ -198,11 +200,42 @@ def test_links_lead_to_ids_that_exist_once(opened: Open) -> None:
     assert {link[1:] for link in links} <= set(ids)
     page.click("nav a[href='#t2']")
     assert 0 <= page.evaluate("() => document.getElementById('t2').getBoundingClientRect().top") < 400
-    uses = page.evaluate(
-        "() => [...document.querySelectorAll('svg use')].map(one => [one.getAttribute('href').slice(1), "
-        "one.getBoundingClientRect().width])"
+
+
+def test_a_mark_in_a_cell_opens_the_folded_footnotes(opened: Open) -> None:
+    page = opened(viewport=DESK)
+    mark = page.locator("#paper sup a").first
+    note = page.locator(str(mark.get_attribute("href")))
+    assert not note.is_visible()
+    mark.click()
+    assert note.is_visible()
+    assert 0 <= note.bounding_box()["y"] < 800
+
+
+def test_the_first_screen_has_title_plot_and_findings(opened: Open) -> None:
+    page = opened(viewport=DESK)
+    plot, found = page.locator("#first img").bounding_box(), page.locator("#findings").bounding_box()
+    assert plot["y"] + plot["height"] <= 800 and plot["width"] > 600
+    assert found["x"] > plot["x"] + plot["width"] and found["y"] + found["height"] <= 800
+    phone = opened(viewport=PHONE, is_mobile=True, has_touch=True)
+    plot, found = phone.locator("#first img").bounding_box(), phone.locator("#findings li").first.bounding_box()
+    assert plot["x"] >= 0 and plot["x"] + plot["width"] <= 390
+    assert plot["y"] + plot["height"] < found["y"] < 844 - 40, "the first finding begins on the screen"
+    sources = [
+        one.evaluate("one => one.currentSrc") for one in (page.locator("#first img"), phone.locator("#first img"))
+    ]
+    assert sources[0] != sources[1], "a phone has a plot of its own"
+
+
+def test_plots_have_the_ground_of_the_page_in_the_dark(opened: Open, tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    page = opened(viewport=DESK, color_scheme="dark")
+    page.locator("#first img").screenshot(path=tmp_path / "plot.png")
+    corner = [round(255 * float(channel)) for channel in imread(tmp_path / "plot.png")[3, 3, :3]]
+    assert (
+        page.evaluate("() => getComputedStyle(document.body).backgroundColor") == f"rgb({', '.join(map(str, corner))})"
     )
-    assert uses and {name for name, _ in uses} <= set(ids)
 
 
 def test_markup_in_records_and_sentences_stays_text(opened: Open) -> None:
@@ -210,7 +243,8 @@ def test_markup_in_records_and_sentences_stays_text(opened: Open) -> None:
     unfold(page)
     for tag in ("script", "link", "iframe", "object", "embed", "base", "form"):
         assert page.locator(tag).count() == 0
-    assert page.locator("img").count() == 0
+    sources = page.evaluate("() => [...document.querySelectorAll('img')].map(one => one.src.slice(0, 26))")
+    assert set(sources) == {"data:image/svg+xml;base64,"}
     assert page.evaluate("() => [...document.querySelectorAll('*')].filter(o => o.onerror || o.onload).length") == 0
     assert page.locator("h1").text_content() == page.title() == f"A report {EVIL}"
     assert page.locator(".problems li").text_content() == f"a record {EVIL} is damaged"
@@ -223,9 +257,8 @@ def test_markup_in_records_and_sentences_stays_text(opened: Open) -> None:
         "return copy.textContent.replace(/\\s+/g, ' '); }"
     )
     assert kept == f"draußen rennt ein Hund {EVIL} ."
-    assert made.locator("ins").all_text_contents() == ["rennt"]
-    assert made.locator("mark").all_text_contents() == ["draußen"]
-    assert made.locator("del").all_text_contents() == ["läuft herum"]
+    assert made.locator("ins").all_text_contents() == ["draußen rennt"]
+    assert made.locator("del").all_text_contents() == ["läuft draußen herum"]
 
 
 def test_what_differs_is_told_apart_without_colour(opened: Open) -> None:
@@ -234,26 +267,27 @@ def test_what_differs_is_told_apart_without_colour(opened: Open) -> None:
         tag: page.locator(f".made {tag}").first.evaluate(
             "one => { const s = getComputedStyle(one); return s.textDecorationLine + ' ' + s.textDecorationStyle; }"
         )
-        for tag in ("ins", "del", "mark")
+        for tag in ("ins", "del")
     }
-    assert looks == {"ins": "underline solid", "del": "line-through solid", "mark": "underline dotted"}
+    assert looks == {"ins": "underline solid", "del": "line-through solid"}
 
 
-def test_drawings_have_room_inside_the_window(opened: Open) -> None:
-    page = opened(viewport={"width": 1280, "height": 800})
+def test_plots_have_room_inside_the_window(opened: Open) -> None:
+    page = opened(viewport=DESK)
     boxes = page.evaluate(
-        "() => [...document.querySelectorAll('figure svg')].map(one => { const b = one.getBoundingClientRect(); "
-        "return [one.getAttribute('aria-label'), b.left, b.right, b.width, b.height]; })"
+        "() => [...document.querySelectorAll('figure img')].map(one => { const b = one.getBoundingClientRect(); "
+        "return [one.alt, b.left, b.right, b.width, b.height, one.naturalWidth]; })"
     )
-    names = {name.partition(":")[0] for name, *_ in boxes}
-    expected = {"BLEU by clip distance", "BLEU by source length", "Learning curves"}
-    assert names >= expected | {"Steps per second relative to absolute", "what positions learned, relative, k = 16"}
-    for name, left, right, width, height in boxes:
-        assert 0 <= left < right <= 1280 and width > 500 and height > 150, name
-    images = page.evaluate(
-        "() => [...document.querySelectorAll('svg image')].map(one => one.href.baseVal.slice(0, 15))"
-    )
-    assert set(images) == {"data:image/png;"}
+    names = {name.partition(":")[0].partition(",")[0] for name, *_ in boxes}
+    assert names >= {
+        "BLEU by clip distance",
+        "BLEU by source length",
+        "Learning curves",
+        "Steps per second relative to absolute",
+        "What positions learned",
+    }
+    for name, left, right, width, height, natural in boxes:
+        assert 0 <= left < right <= 1280 and width > 500 and height > 150 and natural > 0, name
 
 
 def test_thousands_of_runs_load_at_once(opened: Open, tmp_path: Path) -> None:
@@ -265,17 +299,19 @@ def test_thousands_of_runs_load_at_once(opened: Open, tmp_path: Path) -> None:
         for k in range(9)
         for seed in range(1, 11)
     ]
-    tables = position_tables(runs)
-    assert len(runs) == 2880 and sum(len(table.rows) for table in tables) == 288
+    groups = run_groups(runs)
+    assert len(runs) == 2880 and sum(len(group.variants) for group in groups) == 288
+    chapters = [Chapter(group, tuple(statements(group))) for group in groups]
+    said = [statement for chapter in chapters for statement in chapter.statements[:1]]
     path = tmp_path / "large.html"
-    path.write_text(html_page("Many runs", [Chapter(table) for table in tables]), encoding="utf-8")
+    path.write_text(html_page("Many runs", chapters, build_tables(groups), said), encoding="utf-8")
     assert path.stat().st_size < 5_000_000
     started = time.monotonic()
     page = opened(path, viewport=PHONE)
     elements = page.evaluate("() => document.querySelectorAll('*').length")
     wide = page.evaluate("() => document.documentElement.scrollWidth")
     assert time.monotonic() - started < 10
-    assert elements < 60_000 and wide == 375
+    assert elements < 60_000 and wide == 390
     assert page.locator("pre", has_text="seed=10").count() == 288
 
 

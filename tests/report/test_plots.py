@@ -6,14 +6,23 @@ from itertools import pairwise
 
 import pytest
 
+from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import Interval
-from rpr.report import drawing, plots
-from rpr.report.rows import Cell
-from rpr.report.tables import position_tables
+from rpr.report import plot_style, plots
+from rpr.report.groups import run_groups
+from rpr.report.learning import Learning, run_key
 
 
 def within(low: float, high: float) -> Interval:
-    return Interval(low=low, high=high, level=0.95, samples=1000, seed=1, method="a bootstrap")
+    return Interval(low=low, high=high, level=0.95, kind="sentences", samples=1000, seed=1, method="a bootstrap")
+
+
+SEVERAL = Measurement(30.0, 3, 0.5, Interval(28.8, 31.2, 0.95, kind="seeds"))
+
+
+def group_of(runs):
+    [group] = run_groups(runs)
+    return group
 
 
 def segments(axes):
@@ -26,25 +35,25 @@ def segments(axes):
 
 
 @pytest.mark.parametrize(
-    "cell, bar",
+    "figure, reach",
     [
-        (Cell(30.0, 0.5, 3), (0.5, 0.5)),
-        (Cell(30.0, None, 1, interval=within(29.0, 32.0)), (1.0, 2.0)),
-        (Cell(30.0, None, 1, interval=within(30.5, 32.0)), (0.0, 2.0)),  # the score lies outside of it
-        (Cell(30.0, None, 1), None),
-        (Cell(None, reason="failed"), None),
+        (SEVERAL, (0.5, 0.5)),
+        (single(30.0, within(29.0, 32.0)), (1.0, 2.0)),
+        (single(30.0, within(30.5, 32.0)), (0.0, 2.0)),  # the score lies outside of it
+        (single(30.0), None),
+        (missing("failed"), None),
     ],
 )
-def test_an_error_bar_by_hand(cell, bar):
-    assert drawing.bar(cell) == bar
+def test_an_error_bar_by_hand(figure, reach):
+    assert plot_style.reach(figure) == reach
 
 
-def test_the_caption_says_which_error_bars_there_are():
-    several, one, none = Cell(30.0, 0.5, 3), Cell(30.0, None, 1, interval=within(29.0, 31.0)), Cell(30.0, None, 1)
-    assert drawing.bar_words([none]) == ""
-    assert drawing.bar_words([several, none]) == "bars: ± standard deviation over the seeds"
-    assert drawing.bar_words([one]) == "bars: 95% interval over the test sentences (one seed)"
-    assert drawing.bar_words([one, several]) == (
+def test_the_axis_says_which_error_bars_there_are():
+    one, none = single(30.0, within(29.0, 31.0)), single(30.0)
+    assert plot_style.bar_words([none]) == ""
+    assert plot_style.bar_words([SEVERAL, none]) == "bars: ± standard deviation over the seeds"
+    assert plot_style.bar_words([one]) == "bars: 95% interval over the test sentences (one seed)"
+    assert plot_style.bar_words([one, SEVERAL]) == (
         "bars: ± standard deviation over the seeds, or 95% interval over the test sentences (one seed)"
     )
 
@@ -55,75 +64,124 @@ def test_bleu_by_k_has_the_interval_of_one_seed_and_the_deviation_of_several(mak
         *(make("relative", 2, seed=seed, scores={"test": 30.0 + 2 * seed}) for seed in (1, 2, 3)),
         make("absolute", scores=[score("test", 20.0, interval=interval(19.5, 20.25))]),
     ]
-    [table] = position_tables(runs)
-    [axes] = plots.bleu_by_k(table).axes
-    # 32, 34, 36: mean 34, standard deviation 2.
-    assert sorted(segments(axes)) == [(11.0, 14.0), (19.5, 20.25), (32.0, 36.0)]
+    for narrow in (False, True):
+        [axes] = plots.bleu_by_k(group_of(runs), narrow=narrow).axes
+        # 32, 34, 36: mean 34, standard deviation 2.
+        assert sorted(segments(axes)) == [(11.0, 14.0), (19.5, 20.25), (32.0, 36.0)]
+        assert axes.get_ylim()[1] > 36
+    [axes] = plots.bleu_by_k(group_of(runs)).axes
     assert axes.get_xlabel() == (
         "clip distance k\nbars: ± standard deviation over the seeds, or 95% interval over the test sentences (one seed)"
     )
-    assert axes.get_ylim()[1] > 36
 
 
 def test_without_intervals_there_are_no_bars_and_no_words(make):
-    [axes] = plots.bleu_by_k(position_tables([make("relative", 2)])[0]).axes
+    [axes] = plots.bleu_by_k(group_of([make("relative", 2)])).axes
     assert segments(axes) == [] and axes.get_xlabel() == "clip distance k"
+
+
+def test_without_a_relative_run_there_is_no_curve_over_k(make):
+    group = group_of([make("absolute"), make("none")])
+    assert plots.bleu_by_k(group) is None
+    assert [plot.name for plot in plots.all_plots(group, [])] == ["speed"]
+
+
+def test_only_validation_scores_are_drawn_where_there_are_no_others(make):
+    figure = plots.bleu_by_k(group_of([make("relative", 2, scores={"validation": 30.0})]))
+    assert "relative, validation" in [text.get_text() for text in figure.axes[0].texts]
 
 
 def test_of_many_variants_a_plot_shows_some_and_says_so(make, by_length):
     lengths = by_length(40, 30, 20, 10)
     runs = [make(kind, k, by_length=lengths) for kind in ("relative", "relative_keys") for k in range(40)]
-    [table] = position_tables([*runs, make("absolute", by_length=lengths)])
+    group = group_of([*runs, make("absolute", by_length=lengths)])
     curves = [
-        plots.Curve(row.label, row.position.kind, row.position.clip_distance, {"validation/bleu": ((1, 2.0), (2, 3.0))})
-        for row in plots.lines_of(table)
+        plots.Curve(one.label, one.position.kind, one.position.clip_distance, {"validation/bleu": ((1, 2.0), (2, 3.0))})
+        for one in plots.lines_of(group)
     ]
-    drawn = {plot.name: plot for plot in plots.all_plots(table, curves)}
-    assert set(drawn) == {"bleu_by_k", "bleu_by_length", "speed", "learning_curves"}
-    assert len(plots.lines_of(table)) == 12 and plots.lines_of(table)[0].label == "absolute (sinusoidal)"
+    drawn = {plot.name: plot for plot in plots.all_plots(group, curves)}
+    assert list(drawn) == ["bleu_by_k", "bleu_by_length", "speed", "learning_curves"]
+    assert len(plots.lines_of(group)) == 12 and plots.lines_of(group)[0].label == "absolute (sinusoidal)"
     for name, words in (
+        ("bleu_by_length", "12 of 81 variants have a line"),
         ("speed", "24 of 81 variants have a bar"),
         ("learning_curves", "12 of 81 variants have a line"),
     ):
-        assert words in drawn[name].caption
-        assert any(text.get_text().startswith(words) for text in drawn[name].figure.texts)
+        assert words in drawn[name].description
+        assert words in drawn[name].figure.axes[-1].get_xlabel()
     assert len(drawn["speed"].figure.axes[0].patches) == 24
-    assert len(drawn["bleu_by_length"].figure.axes[0].get_lines()) >= 12
-    # Of 43 values of k (0 to 39, 64 and 256 of the paper) at most 24 have their number.
-    assert len(drawn["bleu_by_k"].figure.axes[0].get_xticks()) <= 24
-    assert "of 81" not in drawn["bleu_by_k"].caption, "which leaves none out"
+    # Of 43 values of k (0 to 39, 64 and 256 of the paper) at most 24 have their number, in the narrow one 12.
+    by_k = drawn["bleu_by_k"]
+    assert len(by_k.figure.axes[0].get_xticks()) <= 24 and len(by_k.narrow.axes[0].get_xticks()) <= 12
+    assert "of 81" not in by_k.description, "which leaves none out"
 
 
 def test_few_variants_are_all_shown_and_nothing_is_said(make):
-    [table] = position_tables([make("relative", 2), make("absolute")])
-    assert all("of each kind" not in plot.caption for plot in plots.all_plots(table, []))
-    assert plots.lines_of(table) == list(table.rows)
+    group = group_of([make("relative", 2), make("absolute")])
+    assert all("of each kind" not in plot.description for plot in plots.all_plots(group, []))
+    assert plots.lines_of(group) == list(group.variants)
+
+
+def test_the_caption_says_which_variants_were_still_learning(make):
+    runs = [make("relative", 2), make("absolute")]
+    for falling, words in (
+        ((0.2, 0.0), "Still learning when the training ended: relative, k = 2."),
+        ((0.2, 0.2), "Every variant was still learning when its training ended."),
+        ((0.0, 0.0), None),
+    ):
+        learning = {run_key(run): Learning(fall, 1800, 2.0) for run, fall in zip(runs, falling, strict=True)}
+        [group] = run_groups(runs, learning)
+        [caption] = [plot.caption for plot in plots.all_plots(group, []) if plot.name == "bleu_by_k"]
+        assert words in caption if words else "earning" not in caption
+
+
+def test_only_what_has_a_narrow_figure_is_drawn_twice_and_the_same_figure_gives_the_same_bytes(make):
+    group = group_of([make("relative", 2), make("absolute")])
+    first, second = plots.all_plots(group, []), plots.all_plots(group, [])
+    assert [plot.narrow is not None for plot in first] == [plot.name == "bleu_by_k" for plot in first]
+    for kind in ("svg", "png"):
+        for one, other in zip(first, second, strict=True):
+            assert plot_style.rendered(one.figure, kind) == plot_style.rendered(other.figure, kind)
+    svg = plot_style.rendered(first[0].narrow, "svg").decode()
+    assert "dc:date" not in svg and "<text" in svg and "sans-serif" in svg
+    # For a phone: 1:1 on 390 CSS pixels less margins, the smallest text is 8 points, or 11 pixels.
+    width = first[0].narrow.get_figwidth()
+    assert 3.5 <= width <= 4.0
+
+
+def boxes_of(figure, texts):
+    """Where the texts are when the figure is drawn, in pixels."""
+    with plot_style.styled():
+        figure.draw_without_rendering()
+        return [text.get_window_extent() for text in texts]
 
 
 def test_words_beside_the_lines_lie_inside_the_figure_and_apart():
-    with drawing.styled():
-        figure, (axes,) = drawing.new_figure((8.4, 4.6), "x", "y", (0.1, 0.79))
-        names = [f"sinusoidal + relative, k = {k}, shared by heads and layers" for k in range(10)]
+    with plot_style.styled():
+        figure, (axes,) = plot_style.new_figure((8.4, 4.6), "x", "y")
         axes.set_ylim(0, 10)
-        drawing.label_ends(axes, [(5.0, name, drawing.INK) for name in names])
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-        renderer = FigureCanvasAgg(figure).get_renderer()
-        boxes = sorted((text.get_window_extent(renderer) for text in axes.texts), key=lambda box: box.y0)
-    assert len(boxes) == 10
+        names = [f"sinusoidal + relative, k = {k}, shared by heads and layers" for k in range(6)]
+        plot_style.label_ends(axes, [(5.0, name, plot_style.INK) for name in names])
+    boxes = sorted(boxes_of(figure, axes.texts), key=lambda box: box.y0)
+    assert len(boxes) == 6
     assert all(box.x1 <= figure.bbox.x1 for box in boxes)
     assert all(lower.y1 <= upper.y0 + 1 for lower, upper in pairwise(boxes))
 
 
-def test_names_of_bars_lie_inside_the_figure(make):
+def test_every_text_of_the_plots_lies_inside_its_figure(make):
     runs = [make("absolute_and_relative", 16, settings={"position.tables": "shared_by_heads_and_layers"})]
-    runs += [make("absolute_and_relative", 16), make("absolute")]
-    figure = plots.speed(position_tables(runs)[0])
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    runs += [make("absolute_and_relative", 16), make("absolute"), make("relative", 4)]
+    runs += [make("relative", 4, settings={"position.tables": "shared_by_heads_and_layers"})]
+    for plot in plots.all_plots(group_of(runs), []):
+        for figure in filter(None, (plot.figure, plot.narrow)):
+            [axes] = figure.axes
+            texts = [*axes.get_yticklabels(), *axes.texts, axes.xaxis.label, axes.yaxis.label, *figure.texts]
+            texts += [text for legend in figure.legends for text in legend.get_texts()]
+            shown = [text for text in texts if text.get_text()]
+            for text, box in zip(shown, boxes_of(figure, shown), strict=True):
+                assert box.x0 >= -1 and box.x1 <= figure.bbox.x1 + 1, (plot.name, text.get_text())
 
-    with drawing.styled():
-        renderer = FigureCanvasAgg(figure).get_renderer()
-        boxes = [label.get_window_extent(renderer) for label in figure.axes[0].get_yticklabels()]
-    assert min(box.x0 for box in boxes) >= 0
-    words = [text.get_text() for text in figure.axes[0].texts]
-    assert "1.00   (2.00 steps/s)" in words
+
+def test_beside_each_bar_stand_its_ratio_and_speed(make):
+    figure = plots.speed(group_of([make("relative", 2), make("absolute")]))
+    assert "1.00   (2.00 steps/s)" in [text.get_text() for text in figure.axes[0].texts]

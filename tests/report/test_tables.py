@@ -1,353 +1,279 @@
-"""Tables: means, deviations and ratios worked by hand, missing cells and reasons, order, and no mixing of groups."""
+"""The paper's tables from fake records, cell by cell; speeds, lengths and statements with their verdicts."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import re
 
 import pytest
 
-from rpr.errors import RecordError
-from rpr.records.record import Record
-from rpr.report.render import as_json, csv_rows, latex, markdown, terminal
-from rpr.report.rows import Cell, summarise
-from rpr.report.tables import position_tables
-from rpr.report.text import escape_markdown
+from rpr import paper
+from rpr.records.measurement import Measurement
+from rpr.report.groups import run_groups
+from rpr.report.learning import Learning, run_key
+from rpr.report.lengths import length_grids
+from rpr.report.scoring import scoring_notes
+from rpr.report.speed import find_benches, ratio_to_absolute
+from rpr.report.statements import statements
+from rpr.report.tables import build_tables, summary_grid
 
 
-def one(records):
-    [table] = position_tables(records)
-    return table
+def runs(make, *, seeds=(1, 2, 3), **options):
+    """Every kind of positions; +0.3 BLEU over absolute with a small deviation, order lost at k = 0."""
+    scores = {"absolute": 29.7, "none": 16.7, "relative_keys": 30.0, "relative_values": 29.5, "learned": 29.0}
+    made = [make(kind, seed=s, scores={"test": v + s / 10}, **options) for kind, v in scores.items() for s in seeds]
+    for k, value in ((0, 16.7), (1, 29.7), (2, 30.0), (16, 30.0), (32, 30.0)):
+        made += [make("relative", k, seed=s, scores={"test": value + s / 10}, **options) for s in seeds]
+    return made
 
 
-def test_mean_and_sample_deviation_by_hand():
-    # 1, 2, 6: mean 3; squared deviations 4 + 1 + 9 = 14, over n - 1 = 2 is 7.
-    cell = summarise([1.0, 2.0, 6.0])
-    assert (cell.value, cell.n) == (3.0, 3)
-    assert cell.sd == pytest.approx(7**0.5)
-    assert summarise([5.0]) == Cell(5.0, None, 1)
+def grids(records, learning=None):
+    return {grid.name: grid for grid in build_tables(run_groups(records, learning)).grids}
 
 
-def test_a_cell_without_a_figure_has_a_reason():
-    with pytest.raises(AssertionError, match="a missing cell has a reason"):
-        Cell(None)
+def row(grid, *labels):
+    """The cells of a row by column key."""
+    for line in grid.cells:
+        named = {column.key: cell for column, cell in zip(grid.columns, line, strict=True)}
+        if [named[column.key].value for column in grid.columns if column.label] == list(labels):
+            return named
+    raise AssertionError(f"no row {labels} in {grid.name}")
 
 
-def test_speed_is_relative_to_the_mean_of_the_absolute_runs(make):
-    table = one(
-        [
-            make("absolute", seed=1, steps_per_second=2.0),
-            make("absolute", seed=2, steps_per_second=3.0),
-            make("relative", seed=1, steps_per_second=2.0),
-            make("relative", seed=2, steps_per_second=2.5),
-        ]
-    )
-    relative = table.row("relative", 16)
-    # Baseline (2 + 3) / 2 = 2.5; ratios 0.8 and 1.0.
-    assert relative.relative_speed.value == pytest.approx(0.9)
-    assert relative.relative_speed.sd == pytest.approx(0.02**0.5)
-    assert relative.steps_per_second.value == pytest.approx(2.25)
-    assert table.row("absolute").relative_speed.value == pytest.approx(1.0)
+def value(cell):
+    return cell.value.value if isinstance(cell.value, Measurement) else cell.value
 
 
-@pytest.mark.parametrize("ours, theirs, compared", [
-    (0.92, 1.0, True), (1.0, 0.92, True), (None, 1.0, False), (0.5, None, False), (0.5, 1.0, False), (2.0, 1.1, False),
-])  # fmt: skip
-def test_speed_is_not_compared_where_other_work_took_the_cores(make, ours, theirs, compared):
-    def run(kind, cores):
-        record = make(kind)
-        config = record.config | {"hardware": record.config["hardware"] | {"accelerator": "cpu"}}
-        training = record.training.model_copy(update={"cores_used": cores})
-        return record.model_copy(update={"training": training, "config": config})
-
-    ratio = one([run("absolute", theirs), run("relative", ours)]).row("relative").relative_speed
-    assert (ratio.value is not None) == compared
-    if ours is None or theirs is None:
-        assert ratio.reason.startswith("how many cores worked on it, or on absolute, was not recorded: other work may")
-    elif not compared:
-        assert ratio.reason == (
-            f"{ours:.2f} cores worked on it and {theirs:.2f} on absolute: other work ran beside one of them"
-        )
+def test_table_2_has_the_papers_rows_and_ours(make):
+    table = grids(runs(make))["table2"]
+    assert [line[0].value for line in table.cells] == ["0", "1", "2", "4", "16", "32", "64", "256"]
+    zero = row(table, "0")
+    assert [value(zero[key]) for key in ("n", "paper", "paper_change")] == ["3", 12.5, -13.3]
+    assert value(zero["test_change"]) == pytest.approx(-13.3)
+    assert zero["agreement"].value == "agrees"
+    assert row(table, "32")["paper"].value.reason == "the paper's Table 2 has no row for this k"
+    assert row(table, "64")["test"].value.reason == "never run"
+    assert value(row(table, "64")["n"]) == "0"
+    assert row(table, "16")["agreement"].value == ""  # the row that changes are from
 
 
-def test_speed_without_a_comparable_baseline_is_a_dash_with_its_reason(make, document):
-    alone = one([make("relative")]).rows[0]
-    assert alone.relative_speed.reason.startswith(
-        "no finished absolute (sinusoidal) run of this corpus, model and hardware"
-    )
-    elsewhere = one([make("relative"), make("absolute", device="another CPU")])
-    assert "on this device and precision" in elsewhere.row("relative").relative_speed.reason
-    fields = document("absolute")
-    fields["training"]["precision"] = "bf16-mixed"
-    other_precision = one([make("relative"), Record.model_validate(fields)])
-    assert other_precision.row("relative").relative_speed.value is None
-    unmeasured = one([make("relative", steps_per_second=None), make("absolute")]).row("relative")
-    assert unmeasured.relative_speed.reason == unmeasured.steps_per_second.reason == "speed not measured"
+def test_table_3_and_table_1(make):
+    found = grids(runs(make))
+    neither = row(found["table3"], "no", "no")
+    assert (value(neither["paper"]), value(neither["test_change"])) == (12.5, pytest.approx(-13.3))
+    assert row(found["table3"], "yes", "no")["agreement"].value == "agrees"
+    model = "small, 1,800 steps"
+    relative = row(found["table1"], model, "EN-DE", "relative")
+    assert (value(relative["paper"]), value(relative["paper_change"])) == (26.8, 0.3)
+    assert value(relative["test_change"]) == pytest.approx(0.3)
+    assert row(found["table1"], model, "EN-DE", "absolute (learned)")["paper"].value.reason == "not in the paper"
 
 
-def test_order_of_rows(make):
-    shuffled = [
-        ("relative_values", 16),
-        ("relative", 256),
-        ("none", 16),
-        ("absolute_and_relative", 16),
-        ("relative", 0),
-    ]
-    shuffled += [("learned", 16), ("relative", 16), ("relative_keys", 16), ("relative", 2), ("absolute", 16)]
-    table = one([make(position, k) for position, k in shuffled])
-    assert [row.label for row in table.rows] == [
-        "absolute (sinusoidal)",
-        "absolute (learned)",
-        "none",
-        "relative, k = 0",
-        "relative, k = 2",
-        "relative, k = 16",
-        "relative, k = 256",
-        "keys only, k = 16",
-        "values only, k = 16",
-        "sinusoidal + relative, k = 16",
-    ]
+def test_every_variant_is_in_a_table(make):
+    odd = make("absolute_and_relative", 4, scores={"test": 30.0})
+    groups = run_groups([*runs(make), odd, make("relative_keys", 2)])
+    shown = {line.variant.label for line in build_tables(groups).lines if line.variant is not None}
+    assert shown == {variant.label for group in groups for variant in group.variants}
 
 
-def test_the_papers_column(make):
-    positions = [("absolute", 16), ("none", 16), ("relative", 0), ("relative", 8), ("relative", 16), ("relative", 32)]
-    positions += [("relative_keys", 16), ("relative_values", 16), ("relative_values", 8), ("absolute_and_relative", 16)]
-    table = one([make(position, k) for position, k in positions])
-    assert {row.label: row.paper.value for row in table.rows} == {
-        "absolute (sinusoidal)": None,
-        "none": 12.5,
-        "relative, k = 0": 12.5,
-        "relative, k = 8": None,
-        "relative, k = 16": 25.8,
-        "relative, k = 32": None,
-        "keys only, k = 16": 25.8,
-        "values only, k = 16": 25.3,
-        "values only, k = 8": None,
-        "sinusoidal + relative, k = 16": None,
+def test_a_group_of_relative_positions_alone_has_no_table_1(make):
+    assert next(iter(grids([make("relative", k) for k in (2, 16)]))) == "table2"
+    assert next(iter(grids([make("relative", 16)]))) == "table1"
+
+
+def test_french_is_another_row_of_table_1(make):
+    french = {"data.name": "multi30k_en_fr", "data.target_language": "fr"}
+    records = [make(kind, settings=settings) for settings in ({}, french) for kind in ("absolute", "relative")]
+    table = grids(records)["table1"]
+    assert [line[1].value for line in table.cells] == ["EN-DE", "EN-DE", "EN-FR", "EN-FR"]
+    assert value(row(table, "small, 1,800 steps", "EN-FR", "relative")["paper"]) == 38.7
+
+
+def test_validation_decides_where_it_was_scored(make):
+    records = [make("relative", k, scores={"validation": 20.0 + k, "test": 30.0}) for k in (0, 16)]
+    table = grids(records)["table2"]
+    assert table.rows[0].decided_on == "validation"
+    assert value(row(table, "0")["validation_change"]) == -16.0
+
+
+def test_ours_less_the_papers_needs_its_corpus_its_test_set_and_its_bleu(make, score):
+    wmt = {"data.name": "wmt14_en_de", "data.train_limit": None}
+    data = make().data.model_dump(mode="json") | {"name": "wmt14_en_de", "train_pairs": 4_500_000}
+    scores = [score("validation", 25.0, test_set="newstest2013")]
+    scores.append(score("validation", 25.9, "bleu_tok_split", test_set="newstest2013"))
+    records = [make("relative", k, settings=wmt, data=data, scores=scores) for k in (0, 16)]
+    assert value(row(grids(records)["table2"], "16")["difference"]) == pytest.approx(0.1)
+    line = grids([make("relative", k) for k in (0, 16)])["table2"].rows[0]
+    assert line.difference().reason == "another corpus: multi30k_en_de; the paper's: WMT 2014"
+
+
+def test_differs_says_data_model_steps_and_the_test_set(make):
+    cell = row(grids(runs(make))["table2"], "16")["differs"]
+    assert cell.value.startswith("smaller: data, model, steps")
+    assert "test set: test_2016_flickr; the paper: newstest2013" in cell.remarks[0]
+
+
+def test_a_run_that_is_still_learning_is_marked_and_decides_nothing(make):
+    records = runs(make)
+    learning = {
+        run_key(run): Learning(0.02, 1800, 2.0) for run in records if run.setting("position.clip_distance") == 16
     }
-    assert "26.5 on another test set, newstest2014" in table.row("absolute").paper.reason
+    table = grids(records, learning)["table2"]
+    assert row(table, "16")["note"].value == "still learning"
+    assert "optim.max_steps=3600" in row(table, "16")["note"].remarks[0]
+    assert row(table, "0")["agreement"].value == "not decided"
+    assert row(table, "0")["agreement"].remarks == ("not decided: still learning",)
 
 
-def test_failed_and_running_runs_are_rows_with_dashes(make):
-    table = one([make("absolute"), make("relative", status="failed"), make("relative", 4, status="running")])
-    failed, running = table.row("relative", 16), table.row("relative", 4)
-    assert table.cell(failed).reason == "seed 1 failed: RuntimeError: rank 1 died"
-    assert table.cell(running).reason == "seed 1 still running, or killed (started 2026-01-02T03:04:05Z)"
-    text = terminal(table)
-    assert "] seed 1 failed: RuntimeError: rank 1 died" in text
-    assert not re.search(r"(?<![\d.])0\.0", text)
+def test_the_summary_has_every_variant(make):
+    (group,) = run_groups(runs(make))
+    grid = summary_grid(group, group.variants)
+    assert [line[0].value for line in grid.cells] == [variant.label for variant in group.variants]
+    assert value(row(grid, "absolute (sinusoidal)")["paper_change"]) == -0.3
+    assert value(row(grid, "none")["paper"]) == 12.5
 
 
-def test_a_failed_seed_beside_finished_ones_lowers_n_and_is_told(make):
-    runs = [make(seed=1, scores={"test": 30.0}), make(seed=2, scores={"test": 32.0}), make(seed=3, status="failed")]
-    row = one(runs).rows[0]
-    assert one(runs).cell(row).n == 2
-    assert "seed 3 failed: RuntimeError: rank 1 died" in row.remarks
+# Scores and speeds
 
 
-def test_a_split_that_was_not_evaluated_is_a_dash_with_its_reason(make):
-    table = one([make("absolute", scores={"test": 30.0, "long": 20.0}), make("relative", scores={"test": 31.0})])
-    assert table.cell(table.row("relative"), "long").reason == "not evaluated on long"
-    assert table.cell(table.row("absolute"), "long").value == 20.0
+def test_rows_scored_in_two_ways_are_a_warning(make, score):
+    records = [make("absolute"), make("relative", scores=[score("test", 31.0, beam_size=1)])]
+    (group,) = run_groups(records)
+    warnings = [note.text for note in scoring_notes(group) if note.severity == "warning"]
+    assert warnings == ["not comparable: the rows of test were scored in different ways (sacreBLEU)"]
+    assert [note.severity for note in scoring_notes(run_groups([make()])[0])].count("warning") == 0
+
+
+def cpu(make, position, speed, cores):
+    run = make(position, steps_per_second=speed, settings={"hardware.accelerator": "cpu"})
+    return run.model_copy(update={"training": run.training.model_copy(update={"cores_used": cores})})
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"data.name": "wmt14_en_de"}, {"model.name": "base"}, {"optim.max_steps": 900}, {"optim.warmup_steps": 9}],
-    ids=str,
+    "cores, ratio, reason",
+    [
+        ((2.0, 1.95), 0.9, None),
+        ((2.0, 1.5), None, "1.50 cores worked on it and 2.00 on absolute: other work slowed one of them"),
+        (
+            (None, 2.0),
+            None,
+            "CPU utilisation was not recorded for one of the two runs, so their speeds are not comparable",
+        ),
+    ],
 )
-def test_different_groups_are_never_in_one_table(make, settings):
-    tables = position_tables([make("absolute"), make("relative", settings=settings), make("relative", 4)])
-    assert sorted(len(table.rows) for table in tables) == [1, 2]
-    assert len({table.heading for table in tables}) == 2
-    # The run that stands alone takes no baseline from the other table.
-    [alone] = [table for table in tables if len(table.rows) == 1]
-    assert alone.rows[0].relative_speed.value is None
+def test_speeds_are_compared_only_where_as_many_cores_worked(make, cores, ratio, reason):
+    (group,) = run_groups([cpu(make, "absolute", 2.0, cores[0]), cpu(make, "relative", 1.8, cores[1])])
+    found = ratio_to_absolute(group, group.get("relative"))
+    assert (found.value, found.reason) == (ratio if ratio is None else pytest.approx(ratio), reason)
 
 
-def test_hardware_separates_tables(document):
-    records = []
-    for name in ("cpu", "gpu"):
-        fields = document(settings={"hardware.name": name})
-        records.append(Record.model_validate(fields))
-    assert [table.hardware for table in position_tables(records)] == ["cpu", "gpu"]
-
-
-def test_settings_that_decide_nothing_do_not_separate(make):
-    assert len(position_tables([make("absolute", settings={"data.cache_dir": "/elsewhere"}), make("relative")])) == 1
-
-
-def test_sharing_of_tables_separates_rows_and_is_named(make):
-    table = one([make(), make(settings={"position.tables": "shared_by_heads"})])
-    assert {row.label for row in table.rows} == {"relative, k = 16, per head", "relative, k = 16, shared by heads"}
-    assert any("shared by heads" in difference for difference in table.differences)
-
-
-def test_a_scheme_this_room_does_not_know_is_not_called_none(make):
-    table = one([make("none"), make("none", settings={"position.rotary": True})])
-    assert [row.label for row in table.rows] == ["none", "rotary = True"]
-    assert table.rows[1].paper.value is None
-
-
-def test_metrics_and_test_sets_have_their_own_columns(make, score):
-    scores = [score("test", 30.0), score("test", 31.0, "bleu_tok_split"), score("test", 29.0, test_set="another")]
-    table = one([make(scores=scores)])
-    assert [(column.metric, column.test_set) for column in table.columns] == [
-        ("sacrebleu", "another"),
-        ("sacrebleu", "test_2016_flickr"),
-        ("bleu_tok_split", "test_2016_flickr"),
-    ]
-
-
-def test_the_signature_is_printed_once_and_different_ones_are_told(make, score):
-    same = one([make("absolute"), make("relative")])
-    assert terminal(same).count("tok:13a") == 1
-    assert not any("NOT COMPARABLE" in note for note in same.notes)
-    other = make("relative", scores=[score("test", 30.0, signature="nrefs:1|tok:none")])
-    assert any("NOT COMPARABLE: the rows of sacreBLEU on test" in note for note in one([make("absolute"), other]).notes)
-    fewer = make("relative", scores=[score("test", 30.0, num_sentences=10)])
-    assert any("scored on 10 or 1,000 sentences" in note for note in one([make("absolute"), fewer]).notes)
-
-
-@pytest.mark.parametrize("change", [{"signature": "other"}, {"num_sentences": 10}, {"beam_size": 1}], ids=str)
-def test_seeds_scored_in_different_ways_have_no_mean(make, score, change):
-    table = one([make(seed=1), make(seed=2, scores=[score("test", 30.0, **change)])])
-    assert "scored in different ways" in table.cell(table.rows[0]).reason
-
-
-def test_a_seed_counts_once(make):
-    runs = [
-        make(seed=1, scores={"test": 1.0}, started="2026-01-01"),
-        make(seed=1, scores={"test": 3.0}, started="2026-01-02"),
-    ]
-    assert one(runs).cell(one(runs).rows[0]) == Cell(3.0, None, 1)
-
-
-def test_synthetic_data_is_named_in_the_heading_and_in_every_row(make):
-    table = one([make("absolute", synthetic=True), make("relative", synthetic=True)])
-    text = terminal(table)
-    assert "synthetic" in text.splitlines()[0]
-    rows = [line for line in text.splitlines() if line.startswith(("absolute (sinusoidal) ", "relative, k = 16 "))][:2]
-    assert len(rows) == 2
-    assert all(line.rstrip().endswith("synthetic") for line in rows)
-    renamed = one([make("absolute", synthetic=True, settings={"data.name": "mine"})])
-    assert renamed.heading.startswith("mine (synthetic)") or renamed.heading.startswith("synthetic")
-
-
-def test_differences_from_the_paper_are_named(make):
-    text = " ".join(one([make()]).differences)
-    for word in ("29,000 pairs", "num_layers 3 (6)", "1,800 steps", "test_2016_flickr", "sacreBLEU"):
-        assert word in text
-
-
-def test_steps_that_were_left_out_are_named(make):
-    record = make()
-    skipped = record.training.model_copy(update={"skipped_steps": 3})
-    lines = one([record.model_copy(update={"training": skipped})]).differences
-    assert f"{record.name}: 3 steps changed nothing, as their gradient was not finite" in lines
-    assert not any("changed nothing" in line for line in one([record]).differences)
-
-
-def test_nothing_to_report_is_refused():
-    with pytest.raises(RecordError, match="no run record to report; run `rpr-cli sweep"):
-        position_tables([])
-
-
-def test_the_terminal_is_100_columns_wide_and_keeps_the_headline(make, score):
-    scores = [
-        score(split, 30.0, metric) for split in ("test", "long", "validation") for metric in ("sacrebleu", "chrf")
-    ]
-    runs = [make(kind, seed=seed, scores=scores) for kind in ("absolute", "relative", "none") for seed in (1, 2)]
-    lines = terminal(one([*runs, make("absolute_and_relative", scores=scores)])).splitlines()
-    assert max(map(len, lines)) <= 100
-    assert "BLEU test" in lines[2]
-
-
-def test_csv_has_an_empty_field_and_a_reason_for_a_missing_figure(make):
-    lines = list(csv.DictReader(io.StringIO(csv_rows([one([make("absolute"), make("relative", 8, status="failed")])]))))
-    missing = [line for line in lines if line["missing_because"]]
-    assert missing
-    assert all(line["mean"] == line["sd"] == "" and line["n"] == "0" for line in missing)
-    assert [line["mean"] for line in lines if line["figure"] == "sacrebleu"] == ["30.0", ""]
-
-
-def test_json_has_null_for_a_missing_figure(make):
-    document = json.loads(json.dumps(as_json(one([make("relative", status="failed")])), allow_nan=False))
-    assert document["rows"][0]["steps_per_second"]["mean"] is None
-    assert document["rows"][0]["runs"][0]["status"] == "failed"
-
-
-def test_markup_in_names_is_escaped(make):
-    table = one([make(settings={"data.name": "<script>|x_1&"})])
-    assert "<script>" not in markdown(table)
-    assert r"&lt;script>\|x" in markdown(table)
-    assert r"\textless{}script\textgreater{}\textbar{}x\_1\&" in latex(table)
-    assert escape_markdown("a|b\n*c*") == r"a\|b \*c\*"
-
-
-def test_rendering_twice_gives_the_same_text_whatever_the_order_of_the_records(make):
-    runs = [make(seed=2), make("absolute"), make(seed=1)]
-    for renderer in (terminal, markdown, latex):
-        assert renderer(one(runs)) == renderer(one(runs[::-1]))
-
-
-def test_one_run_shows_its_interval_and_several_seeds_their_deviation(make, score, interval):
-    alone = one([make(scores=[score("test", 37.75, interval=interval(36.44, 39.06))])])
-    for renderer in (terminal, markdown, latex):
-        assert "37.8 [36.4, 39.1]" in renderer(alone)
-        text = " ".join(renderer(alone).split())
-        assert "interval of one run over the sentences of its test set, not over trainings (a bootstrap, 1,000" in text
-    assert as_json(alone)["rows"][0]["scores"][0]["interval"] == interval(36.44, 39.06)
-    [line] = [line for line in csv.DictReader(io.StringIO(csv_rows([alone]))) if line["figure"] == "sacrebleu"]
-    assert (line["mean"], line["low"], line["high"]) == ("37.75", "36.44", "39.06")
-    runs = [make(seed=seed, scores=[score("test", 30.0 + seed, interval=interval(29, 35))]) for seed in (1, 3)]
-    several = markdown(one(runs))
-    assert "32.0 ± 1.4" in several and "[29" not in several and "not over trainings" not in several
-
-
-def test_records_without_intervals_have_no_column_for_them(make):
-    table = one([make()])
-    assert "low" not in csv_rows([table]).splitlines()[0].split(",")
-    assert "interval" not in json.dumps(as_json(table)) and "by_length" not in as_json(table)
-
-
-def test_a_narrow_terminal_leaves_intervals_to_the_files_and_says_so(make, score, interval):
-    sets = [("test", "one"), ("test", "two"), ("long", "two")]
-    scores = [score(split, 30.0, test_set=name, interval=interval(29, 31)) for split, name in sets]
-    runs = [make(kind, scores=scores) for kind in ("absolute_and_relative", "absolute")]
-    text = terminal(one(runs))
-    assert max(map(len, text.splitlines())) <= 100
-    assert "[29.0, 31.0]" not in text and "the intervals over the test sentences are in report.md" in text
-
-
-def test_settings_that_only_add_to_what_is_said_do_not_separate(make):
-    told = {"evaluation.bootstrap_samples": 500, "evaluation.length_buckets": [5]}
-    assert len(position_tables([make("absolute"), make("relative", settings=told)])) == 1
-    # Nor does a setting that came later, with the value of what was done before.
-    later = {"optim.ema_decay": None, "optim.non_finite": "stop"}
-    assert len(position_tables([make("absolute"), make("relative", settings=later)])) == 1
-    assert len(position_tables([make("absolute"), make("relative", settings={"optim.ema_decay": 0.9})])) == 2
-
-
-def test_empty_translations_are_told(make, score):
-    table = one(
-        [make(scores=[score("test", 30.0, empty_hypotheses=3), score("test", 50.0, "chrf", empty_hypotheses=3)])]
+def test_speeds_of_two_devices_are_not_compared(make):
+    (group,) = run_groups([make("absolute"), make("relative", device="a GPU")])
+    found = ratio_to_absolute(group, group.get("relative"))
+    assert found.reason == "no finished absolute (sinusoidal) run on this device and precision to compare with"
+    row_of = row(
+        grids([make("absolute"), make("relative")])["speed"],
+        "small",
+        "multi30k_en_de, 1,800 steps, cpu",
+        "relative, k = 16",
     )
-    assert [note for note in table.notes if "empty" in note] == [
-        "multi30k_en_de-small-relative-k16-s1: 3 of 1,000 translations of test are empty"
+    assert (value(row_of["ratio"]), value(row_of["paper"]), row_of["agreement"].value) == (1.0, 0.93, "not decided")
+
+
+def bench(variants=("absolute", "relative"), **changes):
+    config = {
+        "model": {"name": "base"}, "data": {"vocabulary_size": 32768}, "variants": list(variants), "sentences": 128,
+        "hardware": {"precision": "32", "matmul_precision": "highest"}, "length": 30, "rounds": 7,
+    }  # fmt: skip
+    step = [
+        {"variant": name, "steps_per_second": 1.0, "relative_speed": 0.94, "min": 0.92, "max": 0.95}
+        for name in variants
     ]
-    none = one([make(scores=[score("test", 30.0, empty_hypotheses=0)])])
-    assert not any("empty" in note for note in none.notes)
+    return {"device": "a CPU", "config": config, "step": step} | changes
 
 
-def test_the_three_bleus_have_columns_and_names_of_their_own(make, score):
-    metrics = ("bleu_tok", "chrf", "bleu_tok_split", "sacrebleu")
-    table = one([make(scores=[score("test", 30.0, metric, signature=f"of {metric}") for metric in metrics])])
-    assert [column.metric for column in table.columns] == ["sacrebleu", "chrf", "bleu_tok_split", "bleu_tok"]
-    header = markdown(table).split("| position")[1].splitlines()[0]
-    assert "| BLEU test | chrf test | bleu_tok_split test | bleu_tok test |" in header
-    names = ("sacreBLEU", "chrF", "BLEU, Moses tokens, compounds split", "bleu_tok")
-    for name, metric in zip(names, ("sacrebleu", "chrf", "bleu_tok_split", "bleu_tok"), strict=True):
-        assert f"{name} on test (test_2016_flickr, 1,000 sentences): of {metric}, beam 4" in " ".join(table.notes)
+def test_bench_documents_decide_the_papers_seven_percent(make, tmp_path):
+    (tmp_path / "step.json").write_text(json.dumps(bench()))
+    (tmp_path / "other.json").write_text(json.dumps(bench(("relative", "absolute"))))
+    (tmp_path / "bad.json").write_text(json.dumps(bench(step=[{"variant": "absolute"}])))
+    (tmp_path / "list.json").write_text("[1]")
+    benches, problems = find_benches(tmp_path)
+    assert [one.variant for one in benches] == ["absolute", "relative"]
+    (problem,) = problems
+    assert "bad.json: not as rpr-cli bench writes it (step.0.steps_per_second" in problem
+    speed = {grid.name: grid for grid in build_tables(run_groups([make()]), benches).grids}["speed"]
+    found = row(speed, "base", "128 sentences of 30, 32,768 tokens", "relative")
+    assert (found["agreement"].value, found["measured"].value, value(found["n"])) == ("agrees", "in turn", "7")
+    assert value(found["paper"]) == paper.RELATIVE_SPEED
+
+
+# By length
+
+
+def test_scores_by_length(make, by_length):
+    records = [make("relative", seed=seed, by_length=by_length(50.0 + seed, 40.0, 30.0, 20.0)) for seed in (1, 2)]
+    (group,) = run_groups([*records, make("absolute")])
+    sacrebleu, chrf = length_grids(group)
+    assert [column.heading for column in sacrebleu.columns] == ["position", "1–10", "11–22", "23–30*", "over 30*"]
+    assert [cell.value for cell in sacrebleu.cells[0]] == ["sentences", "50", "40", "7", "20"]
+    relative = row(sacrebleu, "relative, k = 16")
+    assert (value(relative["length_1_10"]), relative["length_1_10"].value.n) == (51.5, 2)
+    assert row(sacrebleu, "absolute (sinusoidal)")["length_1_10"].value.reason == "not scored by source length"
+    assert "fewer than 10 sentences, which say little: 23–30" in [note.text for note in sacrebleu.notes]
+    assert (chrf.name, value(row(chrf, "relative, k = 16")["length_1_10"])) == ("lengths_chrf", 71.5)
+
+
+def test_lengths_of_two_ways_are_a_warning(make, by_length):
+    records = [make("relative", by_length=by_length(50.0)), make("absolute", by_length=by_length(50.0, beam_size=1))]
+    grid = next(length_grids(run_groups(records)[0]))
+    assert [note.severity for note in grid.notes].count("warning") == 1
+
+
+# Statements
+
+
+def said(records, learning=None):
+    return [str(one) for group in run_groups(records, learning) for one in statements(group)]
+
+
+def test_statements_have_figures_seeds_and_verdicts(make):
+    found = said(runs(make))
+    assert found[0] == (
+        "Relative, k = 16 on test: 0.3 BLEU more than absolute (sinusoidal): 30.2 and 29.9 (3 seeds); the paper: +0.3. "
+        "Agrees."
+    )
+    assert any(one.startswith("Relative, k = 0: 13.3 BLEU less than relative, k = 16") for one in found)
+    assert any(one.startswith("No positions at all: 13.3 BLEU less") for one in found)
+    assert any("From k = 2 to k = 32 the scores lie within 0.0 BLEU" in one for one in found)
+    assert any(one.startswith("Relative values alone, k = 16: 0.5 BLEU less than keys and values") for one in found)
+
+
+def test_ten_bleu_beside_three_tenths_never_agree(make):
+    """The headline of a baseline that is too weak: +9.8 BLEU beside the paper's +0.3."""
+    records = [make("absolute", seed=s, scores={"test": 22.5 + s / 100}) for s in (1, 2, 3)]
+    records += [make("relative", seed=s, scores={"test": 32.3 + s / 100}) for s in (1, 2, 3)]
+    assert said(records)[0].endswith("the paper: +0.3. Same direction, × 32.7.")
+
+
+def test_one_seed_decides_nothing(make):
+    assert said(runs(make, seeds=(1,)))[0].endswith("the paper: +0.3. Not decided: one seed.")
+
+
+def test_what_is_still_learning_is_said_first(make):
+    records = runs(make)
+    found = said(records, {run_key(run): Learning(0.02 + run.seed / 100, 1800, 2.0) for run in records})
+    assert found[0] == (
+        "Every variant was still learning when training ended: the validation loss fell by 5.0% over the last tenth of "
+        "the steps. No comparison with them is decided; train at least twice as long: optim.max_steps=3600 (30 min a "
+        "run)."
+    )
+    assert found[1].endswith("Not decided: still learning.")
+
+
+def test_runs_without_result_are_counted(make):
+    found = said([make(), make("none", status="failed"), make("absolute", status="running")])
+    assert "2 of 3 runs have no result: 1 failed, 1 running." in found
+
+
+def test_too_little_learned_is_said(make):
+    found = said([make("relative", k, scores={"test": 1.0}) for k in (0, 16)])
+    assert any("too little is learned to compare" in one for one in found)

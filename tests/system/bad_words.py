@@ -273,7 +273,7 @@ WORDS: list[tuple[str, list[str], str]] = [
     ),
     ("key: train_~nothing", ["train", "~nothing"], "Could not delete from config. 'nothing' does not exist"),
     ("key: train_~seed", ["train", "~seed"], "seed: this setting is missing; every default stands in conf/"),
-    ("key: train_~data", ["train", "~data"], "data: this setting is missing; every default stands in conf/"),
+    ("key: train_~data", ["train", "~data"], "data: it has no choice, and other settings hang on it; give one of"),
     (
         "key: train_seed@x=1",
         ["train", "seed@x=1"],

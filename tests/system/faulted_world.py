@@ -22,11 +22,11 @@ NAMES = (
     "prepare", "prepare files", "evaluate", "export safetensors", "export ctranslate2", "report", "report results",
     "report run", "translate",
 )  # fmt: skip
-UNFINISHED = (".tmp", ".old", ".damaged", ".partial", ".part")  # how names end that are not final
+UNFINISHED = (".tmp", ".old", ".partial", ".part")  # how names end that are not final
 KEPT = (
     ".partial",  # a build goes on there
     ".part",  # the first lines of a translation
-    ".damaged", ".old",  # what gives way to the new: half removed, and gone with the next command
+    ".old",  # what gives way to the new: half removed, and gone with the next command
 )  # fmt: skip
 
 Snapshot = dict[str, bytes | None]  # every path below a folder with its content; None: a folder

@@ -251,7 +251,7 @@ RECORDS: dict[str, tuple[bad_files.Make, str]] = {
     "a list": (content("record.json", "[]"), "a run record is a JSON object, this is a list"),
     "nested": (content("record.json", 100_000 * "["), "not a record (brackets nested too deeply)"),
     "binary": (content("record.json", b"\xff\xfe\x00"), "cannot be read ("),
-    "newer": (record(lambda document: document.update(schema=99)), "schema 99 is newer than 1"),
+    "newer": (record(lambda document: document.update(schema=99)), "schema 99 is newer than 2"),
     "schema a word": (record(lambda document: document.update(schema="1")), "schema: "),
     "a wrong field": (record(lambda document: document.update(seed="one")), "seed: "),
     "an unknown field": (record(lambda document: document.update(speed=1)), "speed: "),
@@ -306,7 +306,7 @@ OF_A_RUN: list[tuple[str, bad_files.Make, list[str], str]] = [
         "export: of a failed run",
         record(lambda d: d.update(status="failed", error="why")),
         ["export", "run=RUN"],
-        "failed: why; its weights are no result: mend and repeat it",
+        "failed: why; its weights are no result: finish the run first",
     ),
     ("compare: of a run that is not finished", as_cut, ["compare", "RUN", "../runs/two"], "only finished runs can be"),
     (
@@ -567,7 +567,7 @@ def test_a_record_damaged_among_others(
     assert app.main(["compare", "sweep=mine", f"runs_dir={trained}", "samples=100", "trials=100"]) == 0
     out, err = capfd.readouterr()
     assert f"left out: {run_dir}/record.json: truncated or not JSON" in err and "Traceback" not in err
-    assert "\none " in out and "\ntwo " in out
+    assert {"one", "two"} <= set(out.split())
 
 
 # --- caches: what is damaged is built again, and said; never used

@@ -115,15 +115,23 @@ def test_two_runs(shelf: Shelf, compare: Any) -> None:
         assert comparison["p_bootstrap"] == comparison["p_bootstrap_holm"] == expected.p_bootstrap
         assert comparison["p_randomisation"] == comparison["p_randomisation_holm"] == expected.p_randomisation
     assert document["tests"][0]["comparisons"][0]["verdict"].startswith("synthetic-tiny-relative-k16-s1 is better than")
-    told = compare(first, second)
+    table = compare(first, second)
+    assert max(map(len, table.splitlines())) <= 100
+    told = " ".join(table.split())
     assert "test (made up, 60 sentences), sacreBLEU: nrefs:1|" in told and "(p < 0.05 by both tests)" in told
+    score, interval = document["tests"][0]["scores"][1]["score"], document["tests"][0]["scores"][1]["interval"]
+    cells = f"2 synthetic-tiny-relative-k16-s1 {score:.2f} [{interval['low']:.2f}, {interval['high']:.2f}]"
+    assert cells in told
+    one = document["tests"][0]["comparisons"][0]
+    between = f"[{one['interval']['low']:+.2f}, {one['interval']['high']:+.2f}]"
+    assert f" 2 - 1 {one['difference']:+.2f} {between} {one['p_bootstrap']:.4f} {one['p_randomisation']:.4f} " in told
     assert "Holm" not in told
     assert "One training each: nothing here says how much another seed" in told
 
 
 def test_nothing_is_said_of_a_difference_that_is_not_shown(shelf: Shelf, compare: Any) -> None:
     first, second = shelf.put("absolute", 0.3), shelf.put("relative", 0.3)
-    told = compare(first, second)
+    told = " ".join(compare(first, second).split())
     assert "better" not in told.replace("none of these runs is shown to be better", "") and " is worse" not in told
     assert "No difference is below p = 0.05 by both tests" in told
     same = shelf.put("none", 0.3, hypotheses=(first / "test.hypotheses.txt").read_text().splitlines())
@@ -133,7 +141,7 @@ def test_nothing_is_said_of_a_difference_that_is_not_shown(shelf: Shelf, compare
 
 def test_a_verdict_needs_both_tests(shelf: Shelf) -> None:
     first, second = (read_run(shelf.put(position, 0.3)) for position in ("absolute", "relative"))
-    within = Interval(low=-1, high=3, level=0.95, samples=9, seed=1, method="x")
+    within = Interval(low=-1, high=3, level=0.95, kind="sentences", samples=9, seed=1, method="x")
     for p, q, said in ((0.01, 0.2, False), (0.2, 0.01, False), (0.04, 0.04, True), (0.05, 0.01, False)):
         one = Comparison(first, second, Paired(1.0, within, 0.01, 0.01), holm_bootstrap=p, holm_randomisation=q)
         assert (one.verdict is not None) == said, (p, q)
@@ -146,7 +154,8 @@ def test_several_are_corrected_for_their_number(shelf: Shelf, compare: Any) -> N
     assert none["p_randomisation_holm"] == pytest.approx(2 * none["p_randomisation"])
     assert relative["p_randomisation_holm"] == relative["p_randomisation"] > none["p_randomisation"]
     assert (relative["verdict"], " is worse than " in none["verdict"]) == (None, True)
-    assert "after Holm" in compare(*runs)
+    told = " ".join(compare(*runs).split())
+    assert "after Holm" in told and " runs difference p boot. Holm p rand. Holm " in told
 
 
 def test_seeds_of_one_variant_are_paired_and_averaged(shelf: Shelf, compare: Any) -> None:
@@ -166,7 +175,7 @@ def test_seeds_of_one_variant_are_paired_and_averaged(shelf: Shelf, compare: Any
     assert variants["synthetic-tiny-absolute"]["mean"] == pytest.approx(mean)
     expected = (sum((score - mean) ** 2 for score in scores) / 2) ** 0.5
     assert variants["synthetic-tiny-absolute"]["sd"] == pytest.approx(expected)
-    told = compare(*absolute, *relative)
+    told = " ".join(compare(*absolute, *relative).split())
     assert "over 3 seeds" in told and "One training each" not in told
     assert "synthetic-tiny-relative-k16-s7 is compared with another seed, synthetic-tiny-absolute-s1." in told
     [only] = json.loads(compare(*absolute, "metrics=[chrf]", "format=json"))["tests"]
@@ -225,7 +234,7 @@ def test_a_repeat_is_no_other_seed(shelf: Shelf, compare: Any) -> None:
     first = shelf.put("absolute", 0.3)
     repeat = first.with_name(f"{first.name}-rerun1")
     shutil.copytree(first, repeat)
-    told = compare(first, repeat)
+    told = " ".join(compare(first, repeat).split())
     assert "over 2 seeds" not in told and "One training each" in told
 
 

@@ -175,7 +175,7 @@ def changed(run_dir: Path, key: str, value: Any, **top: Any) -> None:
     (run_dir / "record.json").write_text(json.dumps({**document, **top}))
 
 
-CUT = {"status": "failed", "error": "interrupted"}
+INTERRUPTED = {"status": "interrupted", "error": "Ctrl-C"}
 HOSTILE = [
     ("model._target_", "os.system", "model._target_: no such setting"),
     ("_target_", "os.system", "_target_: no such setting"),
@@ -194,7 +194,7 @@ HOSTILE = [
 def test_a_record_names_no_code_and_no_place(
     run_dir: Path, refused: Refused, key: str, value: Any, telling: str
 ) -> None:
-    changed(run_dir, key, value, **CUT)
+    changed(run_dir, key, value, **INTERRUPTED)
     assert telling in refused("train", "run=run")
     assert telling in refused("rerun", "run", "runs_dir=runs")
     assert telling in refused("evaluate", "run=run", "hardware.threads=1")
@@ -203,7 +203,7 @@ def test_a_record_names_no_code_and_no_place(
 def test_a_record_is_text_and_no_template(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What would be filled in if it were typed stands as it is."""
     monkeypatch.setenv("WANDB_API_KEY", "CanaryOfWandb")
-    changed(run_dir, "logger.project", "${oc.env:WANDB_API_KEY}", **CUT)
+    changed(run_dir, "logger.project", "${oc.env:WANDB_API_KEY}", **INTERRUPTED)
     threads = torch.get_num_threads()
     assert app.main(["train", "run=run"]) == 0
     torch.set_num_threads(threads)
@@ -237,7 +237,7 @@ def test_a_checkpoint_that_is_a_link_out_is_not_followed_into_anything(
         path.symlink_to(victim)
     line = refused("evaluate", "run=run", "hardware.threads=1")
     assert "cannot be read as a checkpoint (" in line and "precious" not in line
-    changed(run_dir, "seed", 1, **CUT)
+    changed(run_dir, "seed", 1, **INTERRUPTED)
     threads = torch.get_num_threads()
     assert app.main(["train", "run=run"]) == 0  # anew: those are set aside
     torch.set_num_threads(threads)
@@ -249,7 +249,7 @@ def test_what_is_written_anew_replaces_a_link_and_not_what_it_leads_to(run_dir: 
     for name in ("config.yaml", "job.json", "vocabulary.model", "test.hypotheses.txt", "test.sources.txt"):
         (run_dir / name).unlink()
         (run_dir / name).symlink_to(victim)
-    changed(run_dir, "seed", 1, **CUT)
+    changed(run_dir, "seed", 1, **INTERRUPTED)
     threads = torch.get_num_threads()
     assert app.main(["train", "run=run"]) == 0
     torch.set_num_threads(threads)
@@ -281,11 +281,11 @@ def test_a_record_has_no_hold_on_the_terminal_by_a_refusal(run_dir: Path, refuse
 @pytest.mark.parametrize("top", [{"name": "../../x"}, {"run_id": "x/../../../y"}], ids=["name", "run_id"])
 def test_a_rerun_stays_in_its_folder(run_dir: Path, refused: Refused, top: dict[str, str]) -> None:
     changed(run_dir, "seed", 1, **top)
-    assert "cannot name a folder; mend the record" in refused("rerun", "run", "runs_dir=runs")
+    assert "cannot name a folder; correct the record" in refused("rerun", "run", "runs_dir=runs")
 
 
 def test_a_lock_that_is_a_link_empties_no_file(run_dir: Path, victim: Path, refused: Refused) -> None:
-    changed(run_dir, "seed", 1, **CUT)
+    changed(run_dir, "seed", 1, **INTERRUPTED)
     (run_dir / ".lock").unlink(missing_ok=True)
     (run_dir / ".lock").symlink_to(victim)
     assert ".lock" in refused("train", "run=run")

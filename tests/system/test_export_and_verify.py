@@ -126,7 +126,7 @@ def test_what_export_refuses(
     write_record(run_dir / "record.json", record)
     for name in ("export", "verify"):
         assert refused(capsys, name, run_dir) == (
-            "run: a run failed: the loss became nan; its weights are no result: mend and repeat it"
+            "run: a run failed: the loss became nan; its weights are no result: finish the run first"
         )
     pytest.importorskip("ctranslate2")
     told = refused(capsys, "export", trained["per_head"], "format=ctranslate2")
@@ -148,9 +148,10 @@ def test_verify(trained: dict[str, Path], capsys: pytest.CaptureFixture[str]) ->
     assert app.main(asked) == 0
     out, err = capsys.readouterr()
     head = "average of 2 (steps 2 to 4); sentences of validation; float64 where nothing is said"
-    assert out.startswith(f"{run.name}: {head}\n\n") and err == ""
+    assert " ".join(out.split()).startswith(f"{run.name}: {head} check ") and err == ""
     for name in ("cached decoding", "padding", "shift", "batches", "n best", "export, safetensors"):
         assert any(line.startswith(name) and " passed " in line for line in out.splitlines()), name
+    assert max(map(len, out.splitlines())) <= 100
     assert app.main([*asked, "format=json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["passed"] is True and document["split"] == "validation"
@@ -186,7 +187,9 @@ def test_a_check_that_fails(
         document = json.loads(out)
         assert document["passed"] is False and document["checks"][0]["difference"] is None
     else:
-        assert "padding" in out and "inf" in out
+        row = out.splitlines()[-4].split()
+        assert row == ["padding", "[1]", "failed", "inf", "1e-08", "2"]
+        assert out.endswith("\n[1] memory\n[2] scores (1 of 2 translations differ)\n")
 
 
 def test_progress_only_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

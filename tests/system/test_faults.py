@@ -200,8 +200,8 @@ def test_a_run_that_is_asked_to_stop(
     )
     record = read_record(run_dir / "record.json")
     assert (record.status, record.error) == (
-        "failed",
-        "interrupted; the same command goes on from the last checkpoint",
+        "interrupted",
+        f"{'Ctrl-C' if how == signal.SIGINT else 'SIGTERM'}; the same command resumes from the last checkpoint",
     )
 
 

@@ -1,11 +1,10 @@
-"""Checked here: what rpr.commands.line_streams does with pipes, files and signals of this process: when lines are given
-on and how many, what is read ahead, that files are whole or have whole lines, and when a signal is heard.
+"""Checked here: what rpr.commands.line_streams does with pipes and files of this process: when lines are given on and
+how many, what is read ahead, and that files are whole or have whole lines.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rpr.commands import line_streams
-from rpr.commands.line_streams import DescriptorOutput, FileOutput, Interrupts, LineReader, count_lines
+from rpr.commands.line_streams import DescriptorOutput, FileOutput, LineReader, count_lines
 from rpr.errors import DataError
 
 
@@ -168,6 +167,20 @@ def test_an_output_is_there_when_it_is_whole(tmp_path: Path) -> None:
     assert path.read_text() == ""
 
 
+def test_lines_stay_where_they_are_when_the_file_cannot_be_put_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    output = FileOutput(tmp_path / "out")
+    output.write(b"one\n")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DataError, match=r"^output .*out: cannot be written \(No space left on device\); see .*\.part$"):
+        output.finish()
+    assert os.listdir(tmp_path) == ["out.part"] and (tmp_path / "out.part").read_bytes() == b"one\n"
+
+
 def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
     first = FileOutput(tmp_path / "out")
     first.write(b"one\n")
@@ -219,45 +232,3 @@ def test_a_full_disk_and_a_reader_that_is_gone(pipe: tuple) -> None:
     with pytest.raises(BrokenPipeError):
         DescriptorOutput(writing).write(b"a\n")
     os.close(writing)
-
-
-@pytest.fixture
-def heard_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM as a terminal's processes have them: one started in the background ignores the first."""
-    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    yield
-    for number, handler in before:
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("heard_signals")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_at_once_or_when_lines_are_whole(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
-    with pytest.raises(SystemExit) as stop, Interrupts():
-        os.kill(os.getpid(), number)
-        pytest.fail("not heard")
-    assert stop.value.code == 128 + number
-    written = False
-    with pytest.raises(SystemExit) as stop, Interrupts() as interrupts:
-        with interrupts.held():
-            os.kill(os.getpid(), number)
-            written = True
-        pytest.fail("not heard at the end")
-    assert stop.value.code == 128 + number and written
-    with pytest.raises(SystemExit), Interrupts() as interrupts, interrupts.held():
-        os.kill(os.getpid(), number)
-        os.kill(os.getpid(), number)
-        pytest.fail("the second one was held back")
-    assert signal.getsignal(number) is before
-
-
-def test_an_ignored_signal_stays_ignored() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with Interrupts():
-            os.kill(os.getpid(), signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, before)

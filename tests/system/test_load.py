@@ -171,18 +171,18 @@ def test_a_sweep_of_500_jobs_keeps_its_books_straight(
     told, seconds = command(1, forking=True)
     memory = int(told.splitlines()[-1])
     assert told.startswith("sweep mine: 500 jobs: 500 new\n") and seconds < 300  # 60 where it was written
-    counts = f"{JOBS - len(killed) - len(failed)} finished, {len(failed)} failed, {len(killed)} cut"
+    counts = f"{JOBS - len(killed) - len(failed)} finished, {len(failed)} failed, {len(killed)} interrupted"
     assert f"sweep mine: 500 jobs: {counts}\n" in told
     assert started(tmp_path) == seeds and in_books(tmp_path) == seeds
-    assert told.count("rpr-cli: failed: ") == len(failed) and told.count("rpr-cli: cut: ") == len(killed)
+    assert told.count("rpr-cli: failed: ") == len(failed) and told.count("rpr-cli: interrupted: ") == len(killed)
     assert told.count("\n    about to fail\n  again: rpr-cli train ") == len(failed)
     by_seed = records(tmp_path)
     assert {seed for seed, record in by_seed.items() if record.status == "finished"} == {*seeds} - {*killed, *failed}
     assert all(by_seed[seed].error == f"seed {seed} is unlucky" for seed in failed)
-    assert all(by_seed[seed].cut and "SIGKILL" in str(by_seed[seed].error) for seed in killed)
+    assert all(by_seed[seed].status == "interrupted" and "SIGKILL" in str(by_seed[seed].error) for seed in killed)
     assert all(record.sweeps == ("mine",) for record in by_seed.values())
 
-    told, _ = command(1, forking=True)  # what was cut goes on, what failed is left
+    told, _ = command(1, forking=True)  # what was interrupted is resumed, what failed is left
     assert started(tmp_path) == killed and f"{JOBS - len(failed)} finished, {len(failed)} failed\n" in told
     grown = memory - int(told.splitlines()[-1])  # of 500 jobs, against 20, in KiB
     assert grown / (JOBS - len(killed)) < 400, grown  # 160 where it was written: Hydra keeps the settings of each job

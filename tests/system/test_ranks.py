@@ -82,12 +82,12 @@ def test_no_process_outlives_the_run(
         assert record.status == "running" and record.outcome is not None and "or killed" in record.outcome
     elif whom is the_command:
         assert (record.status, record.error) == (
-            "failed",
-            "interrupted; the same command goes on from the last checkpoint",
+            "interrupted",
+            f"{'Ctrl-C' if how == signal.SIGINT else 'SIGTERM'}; the same command resumes from the last checkpoint",
         )
         assert told.splitlines()[-1] == "rpr-cli: interrupted; the same command again goes on from the last checkpoint"
     else:
-        assert record.status == "failed"
+        assert record.status == "interrupted"
         assert record.error is not None and record.error.startswith("the training process was ended by SIG")
         assert told.splitlines()[-1] == f"rpr-cli: {record.error}"
 

@@ -133,7 +133,7 @@ def test_a_failed_run(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None
     changed(run_dir, status="failed", error="the validation loss became nan at step 4")
     assert refused(capsys, run_dir) == (
         f"run: {run_dir.name} failed: the validation loss became nan at step 4; "
-        "its weights show nothing that was learned: mend and repeat it"
+        "its weights show nothing that was learned: finish the run first"
     )
 
 

@@ -197,7 +197,7 @@ def test_no_process_is_left_of_a_sweep_at_once_that_was_killed(
     process.communicate()
     assert len(records(tmp_path)) == 2  # the third was not begun
     _, err = ended(sweep("at_once=2"))
-    assert err.startswith("sweep mine: 3 jobs: 1 new, 2 cut, goes on\n")
+    assert err.startswith("sweep mine: 3 jobs: 1 new, 2 interrupted, will resume\n")
     assert err.endswith("sweep mine: 3 jobs: 3 finished\n")
 
 

@@ -16,7 +16,7 @@ SCORES = {("test", "sacrebleu"): 25.5, ("test", "chrf"): 50.0, ("long", "sacrebl
 
 
 def interval(low: float, high: float) -> Interval:
-    return Interval(low=low, high=high, level=0.95, samples=1000, seed=1, method="bootstrap")
+    return Interval(low=low, high=high, level=0.95, kind="sentences", samples=1000, seed=1, method="bootstrap")
 
 
 def score(split: str, metric: str, value: float) -> Score:

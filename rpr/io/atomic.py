@@ -1,0 +1,107 @@
+"""Files and folders that are there whole or not at all, also after a kill, on a full disk and after a power failure.
+
+What is being written is beside its final place as `.<name>.<pid>.tmp`. A folder that is replaced is moved to
+`.<name>.<pid>.old` first, because a rename replaces only an empty folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all: a temporary file in the same folder, fsync, rename.
+
+    Raises:
+        OSError: if the folder cannot be written; the old file is untouched then.
+    """
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write a file or a folder to; at the end it replaces `path`, and after an error it is removed.
+
+    Raises:
+        OSError: if the folder cannot be written; what was at `path` is untouched then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _beside(path, "tmp")
+    try:
+        yield temporary
+        put_in_place(temporary, path)
+    finally:
+        _remove(temporary)
+
+
+def put_in_place(finished: Path, path: Path) -> None:
+    """Move a finished file or folder to `path`, in the same folder, once all of it is on the disk.
+
+    Raises:
+        OSError: it cannot be moved; what was at `path` is there again.
+    """
+    for file in finished.rglob("*") if finished.is_dir() else (finished,):
+        if not file.is_dir():
+            _sync(file)
+    old = _beside(path, "old")
+    try:
+        if finished.is_dir() and path.exists():
+            os.replace(path, old)
+        os.replace(finished, path)
+    except BaseException:
+        if old.exists() and not path.exists():
+            os.replace(old, path)
+        raise
+    with contextlib.suppress(OSError):  # not every file system can sync a folder; only the new name could be lost
+        _sync(path.parent)
+    _remove(old)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder, if it exists, so that there is never a part of it under its name."""
+    if path.exists():
+        old = _beside(path, "old")
+        os.replace(path, old)
+        _remove(old)
+
+
+def remove_leftovers(folder: Path, *patterns: str) -> None:
+    """Remove what killed processes left of files and folders whose names match one of the glob patterns; a folder that
+    was moved away for a new one that never came is moved back. To be called when no process writes them.
+    """
+    for pattern in patterns:
+        for temporary in list(folder.glob(f".{pattern}.[0-9]*.tmp")):
+            _remove(temporary)
+        for old in list(folder.glob(f".{pattern}.[0-9]*.old")):
+            path = folder / old.name[1:].rsplit(".", 2)[0]
+            if path.exists():
+                _remove(old)
+            else:
+                os.replace(old, path)
+
+
+def _beside(path: Path, kind: str) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.{kind}")
+
+
+def _remove(path: Path) -> None:
+    """As far as it can be removed: the names are hidden, and the next clean-up tries again."""
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

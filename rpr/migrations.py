@@ -1,0 +1,58 @@
+"""What earlier versions have written, as this one reads it: the settings they did not have, and records of schema 1.
+
+A leaf: it imports nothing of rpr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# What a run did before these settings existed. Records of that time are read with it, and a run of today that does the
+# same has the same id. The last two change nothing in what a run does, only how much is reported of its result; here
+# they have what is reported by default, of older runs too.
+EARLIER_DEFAULTS: Mapping[str, Any] = {
+    "optim.ema_decay": None,
+    "optim.non_finite": "stop",
+    "logger.artifacts": "none",
+    "evaluation.matmul_precision": None,
+    "evaluation.bootstrap_samples": 1000,
+    "evaluation.length_buckets": [10, 20, 30, 40, 60, 80],
+}
+# The same for a setting whose default of today is what was done before: it has always counted in a run's id.
+READ_AS: Mapping[str, Any] = {"hardware.attention": "auto"}
+# How schema 1 told, in texts alone, a run that was stopped from outside, and a run that repeats another one.
+_STOPPED = ("interrupted", "the training process was ended by SIG")
+_RERUN = "rpr-cli rerun "
+
+
+def with_earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded configuration with the settings that were added later, at the values of what was done before them."""
+    whole = {name: dict(part) if isinstance(part, Mapping) else part for name, part in settings.items()}
+    for key, earlier in {**EARLIER_DEFAULTS, **READ_AS}.items():
+        section, _, name = key.partition(".")
+        if isinstance(whole.get(section), dict):
+            whole[section].setdefault(name, earlier)
+    return whole
+
+
+def migrate_record(document: dict[str, Any]) -> dict[str, Any]:
+    """A record's document of schema 1 as schema 2 has it. Nothing is checked: that is for whoever reads the result."""
+    migrated = {"rerun_of": None, **document, "schema": 2}
+    if document.get("status") == "failed" and str(document.get("error")).startswith(_STOPPED):
+        migrated["status"] = "interrupted"
+    if str(document.get("command")).startswith(_RERUN):
+        migrated["rerun_of"] = {"run_id": document.get("run_id"), "started": None}
+    return migrated | {part: _with_kinds(document[part]) for part in ("scores", "by_length") if part in document}
+
+
+def _with_kinds(part: Any) -> Any:
+    """All intervals of schema 1 are over the test sentences."""
+    if isinstance(part, list):
+        return [_with_kinds(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    found = {key: _with_kinds(value) for key, value in part.items()}
+    if isinstance(found.get("interval"), dict):
+        found["interval"] = {"kind": "sentences", **found["interval"]}
+    return found

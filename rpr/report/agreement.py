@@ -1,0 +1,73 @@
+"""Whether a change that we measured is the paper's: the one rule by which the reports say so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rpr.records.measurement import Measurement
+from rpr.report.grid import number
+
+WIDEST = 1.0  # BLEU to either side of the mean: an interval that reaches farther decides nothing
+_ROUNDING = 1e-9  # of differences in binary floating point: 30.0 - 29.7 is not 0.3
+Verdict = Literal["agrees", "same direction", "contradicts", "not decided"]
+RULE = (
+    "A change agrees with the paper's where the paper's figure is inside our 95% interval over seeds; it has the same "
+    "direction and another size where both are on one side of zero; else it contradicts the paper. It is not decided "
+    f"with one seed, where the interval reaches more than {WIDEST:g} BLEU to either side, and where one of the runs "
+    "that it compares was still learning."
+)
+HEADINGS: dict[Verdict, str] = {
+    "agrees": "Agrees with the paper",
+    "same direction": "Same direction as in the paper, another size",
+    "contradicts": "Contradicts the paper",
+    "not decided": "Not decided by these runs",
+}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """`why` explains what is not decided; `factor` is ours over the paper's, where the direction is the same."""
+
+    verdict: Verdict
+    why: str = ""
+    factor: float | None = None
+
+    @property
+    def words(self) -> str:
+        """For a cell: `agrees`, `same direction, × 33`, `contradicts`, `not decided`."""
+        return self.verdict if self.factor is None else f"{self.verdict}, × {number(self.factor, 1)}"
+
+    @property
+    def sentence(self) -> str:
+        """`not decided: one seed`."""
+        return f"{self.words}: {self.why}" if self.why else self.words
+
+
+def agreement(mine: Measurement, papers: float, *, still_learning: bool = False) -> Agreement:
+    """Of a change in BLEU with its interval over seeds, by the rule above."""
+    if still_learning:
+        return Agreement("not decided", "still learning")
+    interval = mine.interval
+    if interval is None or interval.kind != "seeds" or mine.value is None:
+        return Agreement("not decided", "one seed" if mine.n < 2 else "not the same seeds on both sides")
+    low, high = interval.low, interval.high
+    if max(high - mine.value, mine.value - low) > WIDEST:
+        return Agreement("not decided", f"the interval reaches more than {WIDEST:g} BLEU to either side")
+    if low - _ROUNDING <= papers <= high + _ROUNDING:
+        return Agreement("agrees")
+    if papers and ((low > 0 and papers > 0) or (high < 0 and papers < 0)):
+        return Agreement("same direction", factor=mine.value / papers)
+    return Agreement("contradicts")
+
+
+def speed_agreement(ratio: Measurement, papers: float) -> Agreement:
+    """Of relative positions' steps/s over absolute's: decided by what took turns, since whole runs share machines."""
+    interval = ratio.interval
+    if interval is None or interval.kind != "rounds" or ratio.value is None:
+        return Agreement("not decided", "whole runs, at different times; rpr-cli bench times the variants in turn")
+    if interval.low <= papers <= interval.high:
+        return Agreement("agrees")
+    if interval.high < 1:
+        return Agreement("same direction", factor=(1 - ratio.value) / (1 - papers))
+    return Agreement("contradicts") if interval.low > 1 else Agreement("not decided", "slower and faster rounds")

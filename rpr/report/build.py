@@ -1,0 +1,308 @@
+"""A whole report from run records: tables, plots and one page, each file written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rpr.errors import RecordError
+from rpr.io.atomic import replace_file
+from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_metrics
+from rpr.report import html, plot_style, plots
+from rpr.report.agreement import RULE
+from rpr.report.grid import legend
+from rpr.report.groups import Group, run_groups, sample_evenly
+from rpr.report.learning import RULE as LEARNING_RULE
+from rpr.report.learning import Learning, RunKey, learning_of, run_key
+from rpr.report.protocol import Difference, differences
+from rpr.report.render import as_csv, as_json, escape_markdown, latex, markdown, terminal, wrapped
+from rpr.report.samples import Samples, samples
+from rpr.report.speed import Bench
+from rpr.report.statements import Statement, statements
+from rpr.report.tables import Tables, build_tables, summary_grid
+
+CURVES = ("validation/bleu", "validation/loss", "train/loss")
+MOST_LINES, MOST_STATEMENTS = 40, 5  # of what a terminal shows
+FileOf = Callable[[Record, str], Path]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written; the summary for a terminal and all of it as text; and as one JSON document."""
+
+    summary: str
+    everything: str
+    document: dict[str, Any]
+    files: tuple[Path, ...]
+    problems: tuple[str, ...]
+
+
+def build_report(
+    records: Sequence[tuple[Path, Record]],
+    out_dir: Path,
+    title: str,
+    problems: Sequence[str] = (),
+    show_samples: bool = True,
+    benches: Sequence[Bench] = (),
+) -> Report:
+    """Write report.md, .csv, .json and .tex, index.html and the plots as SVG and PNG into `out_dir`.
+
+    Learning curves and samples come from the files beside each record, where there are any. With several groups the
+    names of the plots carry the group's name.
+
+    Args:
+        records: each with the path of its file, as find_records returns them.
+        problems: lines about records that could not be used; shown, never hidden.
+        show_samples: whether the page shows sample translations.
+        benches: speeds measured in turn, for the table of speeds.
+
+    Raises:
+        RecordError: if there is no record, or `out_dir` cannot be written.
+    """
+    shown = [(path, record.shown()) for path, record in records]
+    paths = {run_key(record): path for path, record in shown}
+
+    def file_of(record: Record, name: str) -> Path:
+        return file_beside(paths[run_key(record)], name)
+
+    trouble = list(problems)
+    groups = run_groups(
+        (record for _, record in shown), read_learning((record for _, record in shown), file_of, trouble)
+    )
+    tables = build_tables(groups, benches)
+    said = [statements(group) for group in groups]
+    files: list[Path] = []
+    try:
+        chapters = []
+        for group, suffix, sentences in zip(groups, _suffixes(groups), said, strict=True):
+            drawn = plots.all_plots(group, _curves(group, file_of))
+            pictures = tuple(_saved(plot, out_dir / f"{plot.name}{suffix}", files) for plot in drawn)
+            learned, remark = html.learned(group, file_of, trouble)
+            found = samples(group, file_of) if show_samples else Samples()
+            chapters.append(html.Chapter(group, tuple(sentences), pictures, found, learned, remark))
+        headlines = _headlines(said)
+        document = _document(title, groups, tables, said, trouble)
+        texts = {
+            "report.md": _markdown(title, groups, tables, said, trouble),
+            "report.csv": as_csv(tables.grids),
+            "report.json": json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+            "report.tex": "\n".join(map(latex, (*tables.paper, *((tables.speed,) if tables.speed else ())))),
+            "index.html": html.html_page(title, chapters, tables, headlines, trouble),
+        }
+        for name, text in texts.items():
+            files.append(out_dir / name)
+            replace_file(files[-1], text)
+    except OSError as error:
+        raise RecordError(f"{out_dir}: the report cannot be written ({error}); choose another folder") from None
+    summary = _summary(title, groups, headlines, trouble, out_dir)
+    return Report(summary, _everything(groups, tables, said), document, tuple(files), tuple(trouble))
+
+
+def read_learning(records: Iterator[Record], file_of: FileOf, problems: list[str]) -> dict[RunKey, Learning]:
+    """How the validation curve of each finished run ended, where its metrics file is there and tells."""
+    found = {}
+    for record in records:
+        if record.status != "finished":
+            continue
+        try:
+            losses = _series(read_metrics(file_of(record, METRICS_NAME)), "validation/loss")
+        except RecordError as error:
+            problems.append(str(error))
+            continue
+        if (learning := learning_of(record, losses)) is not None:
+            found[run_key(record)] = learning
+    return found
+
+
+def differs_line(groups: Sequence[Group]) -> str:
+    """In what kinds the runs differ from the paper's; empty where in none."""
+    found: list[Difference] = []
+    for group in groups:
+        found += differences(group.finished, group.size, group.papers_languages)
+        if any(column.test_set not in ("newstest2013", "newstest2014") for column in group.columns):
+            found.append(Difference("test set", ""))
+    kinds = list(dict.fromkeys(one.kind for one in found))
+    return f"These runs differ from the paper's in {', '.join(kinds)}." if kinds else ""
+
+
+# A terminal
+
+
+def _headlines(said: Sequence[Sequence[Statement]]) -> list[Statement]:
+    """The first statements of each group in turn; of several groups that were still learning, one says so for all."""
+    learning = [one for some in said for one in some if one.learning]
+    if len(learning) > 1:
+        variants = [variant for one in learning if one.group for variant in one.group.variants]
+        falling = sum(variant.still_learning is not None for variant in variants)
+        words = f"{falling} of the {len(variants)} variants of {len(learning)} groups were still learning when training"
+        learning = [
+            Statement(f"{words} ended: no comparison with them is decided. Train longer; the page says how long.")
+        ]
+    others = [[one for one in some if not one.learning] for some in said]
+    longest = max(map(len, others), default=0)
+    in_turn = [some[place] for place in range(longest) for some in others if place < len(some)]
+    return [*learning, *in_turn][:MOST_STATEMENTS]
+
+
+def _summary(
+    title: str, groups: Sequence[Group], headlines: Sequence[Statement], problems: Sequence[str], out_dir: Path
+) -> str:
+    """At most MOST_LINES lines: the variants beside the paper's figures, findings, what differs, where the rest is."""
+    heads = [f"{one.group.corpus}, {one.group.model}: " if len(groups) > 1 and one.group else "" for one in headlines]
+    findings = wrapped([("- ", f"{head}{one}") for head, one in zip(heads, headlines, strict=True)])
+    differs = differs_line(groups)
+    tail = ["", "Findings", *findings] if findings else []
+    tail += ["", *wrapped([("", differs)])] if differs else [""]
+    if problems:
+        tail.append(f"Not in this report: {len(problems)} file{'s' if len(problems) > 1 else ''} that cannot be read.")
+    tail.append(f"Everything else: {out_dir / 'index.html'} (or report.md; on the terminal: verbose=true)")
+    runs = [run for group in groups for run in group.runs]
+    finished = sum(run.status == "finished" for run in runs)
+    lines = [f"{title}: {finished} of {len(runs)} runs finished"]
+    for number, group in enumerate(groups):
+        left = len(groups) - number
+        table = _fitting(group, MOST_LINES - len(tail) - len(lines) - (1 if left == 1 else 3))
+        if table is None:
+            lines += ["", f"and {left} more group{'s' if left > 1 else ''} of runs, in the page"]
+            break
+        lines += ["", *table]
+    return "\n".join([*lines, *tail])
+
+
+def _fitting(group: Group, room: int) -> list[str] | None:
+    """The summary of a group in at most `room` lines: fewer of its variants where it has many; None for too little."""
+    for most in (len(group.variants), 12, 8, 5):
+        some = sample_evenly(group.variants, most)
+        grid = summary_grid(group, some)
+        left = len(group.variants) - len(some)
+        more = [f"and {left} more variants, in the page"] if left else []
+        lines = [*wrapped([("", group.heading)]), *terminal(grid).split("\n"), *more]
+        if len(lines) <= room:
+            return lines
+    return None
+
+
+def _everything(groups: Sequence[Group], tables: Tables, said: Sequence[Sequence[Statement]]) -> str:
+    parts = []
+    for group, some in zip(groups, said, strict=True):
+        parts.append(
+            "\n".join([group.heading, *wrapped([("- ", str(one)) for one in some] or [("- ", "no finding yet")])])
+        )
+    for grid in tables.grids:
+        notes = wrapped([("", note.text) for note in grid.notes])
+        parts.append(
+            "\n".join([*wrapped([("", one) for one in (grid.title, grid.setting) if one]), "", terminal(grid), *notes])
+        )
+    parts.append("\n".join(wrapped([("", line) for line in (*legend(tables.grids), RULE, LEARNING_RULE + ".")])))
+    return "\n\n".join(parts)
+
+
+# Files
+
+
+def _markdown(
+    title: str, groups: Sequence[Group], tables: Tables, said: Sequence[Sequence[Statement]], problems: Sequence[str]
+) -> str:
+    parts = [f"# {escape_markdown(title)}"]
+    for group, some in zip(groups, said, strict=True):
+        if some:
+            parts += [f"## {escape_markdown(group.heading)}", _items(map(str, some))]
+    parts += [markdown(grid, signs=False) for grid in tables.grids]
+    parts += ["## How to read the tables", _items([*legend(tables.grids), RULE, LEARNING_RULE + "."])]
+    if problems:
+        parts += ["## Not in this report", _items(problems)]
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def _items(lines: Iterator[str] | Sequence[str]) -> str:
+    return "\n".join(f"- {escape_markdown(line)}" for line in lines)
+
+
+def _document(
+    title: str, groups: Sequence[Group], tables: Tables, said: Sequence[Sequence[Statement]], problems: Sequence[str]
+) -> dict[str, Any]:
+    return {
+        "title": title,
+        "tables": [as_json(grid) for grid in tables.grids],
+        "groups": [_group_json(group, some) for group, some in zip(groups, said, strict=True)],
+        "problems": list(problems),
+    }
+
+
+def _group_json(group: Group, said: Sequence[Statement]) -> dict[str, Any]:
+    found = differences(group.finished, group.size, group.papers_languages)
+    return {
+        "heading": group.heading,
+        "synthetic": group.synthetic,
+        "findings": [{"text": one.text, "agreement": one.agreement.verdict if one.agreement else None} for one in said],
+        "differs": [{"kind": one.kind, "text": one.text} for one in found],
+        "variants": [
+            {
+                "position": variant.label,
+                "kind": variant.position.kind,
+                "clip_distance": variant.position.clip_distance,
+                "tables": variant.position.tables,
+                "still_learning": variant.still_learning is not None,
+                "runs": [
+                    {"name": run.name, "id": run.run_id, "seed": run.seed, "status": run.status}
+                    for run in variant.records
+                ],
+            }
+            for variant in group.variants
+        ],
+    }
+
+
+def slug(group: Group) -> str:
+    """What tells the files of a group from those of others."""
+    return re.sub(r"[^A-Za-z0-9_]+", "-", f"-{group.data}-{group.model}-{group.max_steps}-{group.hardware}")
+
+
+def _suffixes(groups: Sequence[Group]) -> list[str]:
+    if len(groups) == 1:
+        return [""]
+    slugs = [slug(group) for group in groups]
+    return [
+        one if slugs.count(one) == 1 else f"{one}-{slugs[: index + 1].count(one)}" for index, one in enumerate(slugs)
+    ]
+
+
+def _saved(plot: plots.Plot, stem: Path, files: list[Path]) -> html.Picture:
+    """Write a plot as PNG and SVG; the page embeds the SVG, on a phone the narrow one."""
+    contents = {kind: plot_style.rendered(plot.figure, kind) for kind in ("svg", "png")}
+    for kind, content in contents.items():
+        files.append(stem.with_name(f"{stem.name}.{kind}"))
+        replace_file(files[-1], content)
+    narrow = plot_style.rendered(plot.narrow, "svg") if plot.narrow is not None else None
+    return html.Picture(contents["svg"], narrow, plot.description, plot.caption)
+
+
+def file_beside(record_path: Path, name: str) -> Path:
+    """A file of the run: beside record.json, or, for a record in a flat folder, under the record's own name."""
+    return record_path.with_name(name if record_path.name == RECORD_NAME else f"{record_path.stem}.{name}")
+
+
+def _curves(group: Group, file_of: FileOf) -> list[plots.Curve]:
+    """Those of the variants that have a line of their own; a damaged file has been reported already."""
+    curves = []
+    for variant in plots.lines_of(group):
+        for record in variant.records:
+            try:
+                metrics = read_metrics(file_of(record, METRICS_NAME))
+            except RecordError:
+                continue
+            series = {name: _series(metrics, name) for name in CURVES}
+            if any(series.values()):
+                curves.append(plots.Curve(variant.label, variant.position.kind, variant.position.clip_distance, series))
+    return curves
+
+
+def _series(metrics: Sequence[dict[str, Any]], name: str) -> tuple[tuple[int, float], ...]:
+    # By step: a resumed run repeats the steps since its checkpoint, and the later line counts.
+    values = {line["step"]: line[name] for line in metrics if isinstance(line.get(name), (int, float))}
+    return tuple((step, float(value)) for step, value in sorted(values.items()) if math.isfinite(value))

@@ -1,0 +1,180 @@
+"""Every table of the product: typed columns over rows. `rpr.report.render` and the page's templates write them out.
+
+A column says once how its cell is read from a row; all formats show what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from rpr.records.measurement import Measurement
+from rpr.records.scores import Interval
+
+DASH = "–"  # an en dash: no one reads it as a minus or a zero
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Words or a figure; each remark becomes a footnote."""
+
+    value: str | Measurement
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. `key` names it in CSV and JSON, `heading` everywhere else.
+
+    Args:
+        read: the cell of a row.
+        label: it names the row (words, at the left).
+        words: text, aligned left; figures are aligned right.
+        priority: a narrow terminal leaves out the columns of the highest priority first; those of 3 are folded away.
+    """
+
+    key: str
+    heading: str
+    read: Callable[[Any], str | Measurement | Cell]
+    digits: int = 1
+    signed: bool = False
+    label: bool = False
+    words: bool = False
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line below a table; a warning has to be seen before its figures are used."""
+
+    text: str
+    severity: Literal["info", "warning"] = "info"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table: `name` is its kind (`table2`, `lengths`, ...), `setting` the runs that it is about."""
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Any, ...]
+    setting: str = ""
+    notes: tuple[Note, ...] = ()
+    synthetic: bool = False
+
+    @cached_property
+    def cells(self) -> list[list[Cell]]:
+        """A line for each row."""
+        return [[_cell(column.read(row)) for column in self.columns] for row in self.rows]
+
+    def only(self, keep: Callable[[Column], bool]) -> Grid:
+        """The same rows with some of the columns; labels stay."""
+        return replace(self, columns=tuple(column for column in self.columns if column.label or keep(column)))
+
+    def up_to(self, priority: int) -> Grid:
+        """Without the columns of higher priority numbers."""
+        return self.only(lambda column: column.priority <= priority)
+
+    def without_empty_columns(self) -> Grid:
+        """Without the columns in which no row has anything."""
+        empty = {
+            column.key
+            for column, cells in zip(self.columns, zip(*self.cells, strict=True), strict=False)
+            if not any(cell.value if isinstance(cell.value, str) else cell.value.value is not None for cell in cells)
+        }
+        return self.only(lambda column: column.key not in empty)
+
+
+def _cell(value: str | Measurement | Cell) -> Cell:
+    return value if isinstance(value, Cell) else Cell(value)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A cell as text: what it says, its interval behind it, and the numbers of its footnotes."""
+
+    text: str
+    interval: str
+    marks: tuple[int, ...]
+
+    def line(self, *, intervals: bool = True) -> str:
+        parts = [self.text, self.interval if intervals else "", *(f"[{mark}]" for mark in self.marks)]
+        return " ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A grid as text, for any format: the columns, a line of cells for each row, and the footnotes from 1."""
+
+    columns: tuple[Column, ...]
+    lines: tuple[tuple[Shown, ...], ...]
+    footnotes: tuple[str, ...]
+
+
+def layout(grid: Grid, footnotes: list[str] | None = None) -> Layout:
+    """The grid as text. `footnotes`: those that came before, where several grids share their numbers."""
+    texts = [] if footnotes is None else footnotes
+
+    def mark(text: str) -> int:
+        if text not in texts:
+            texts.append(text)
+        return texts.index(text) + 1
+
+    def shown(cell: Cell, column: Column) -> Shown:
+        if isinstance(cell.value, str):
+            return Shown(cell.value, "", tuple(map(mark, cell.remarks)))
+        reason = () if cell.value.reason is None else (cell.value.reason,)
+        text, interval = figure_text(cell.value, column.digits, signed=column.signed)
+        return Shown(text, interval, tuple(map(mark, (*reason, *cell.remarks))))
+
+    lines = tuple(
+        tuple(shown(cell, column) for cell, column in zip(line, grid.columns, strict=True)) for line in grid.cells
+    )
+    return Layout(grid.columns, lines, tuple(texts))
+
+
+def figure_text(one: Measurement, digits: int, *, signed: bool = False) -> tuple[str, str]:
+    """`36.4 ± 0.3` and `(35.9 to 36.9)` over seeds or rounds, `[35.1, 37.6]` over sentences; a dash and nothing."""
+    if one.value is None:
+        return DASH, ""
+    text = number(one.value, digits, signed=signed)
+    if one.deviation is not None:
+        text += f" ± {one.deviation:.{digits}f}"
+    if one.interval is None:
+        return text, ""
+    low, high = (number(end, digits, signed=signed) for end in (one.interval.low, one.interval.high))
+    return text, f"[{low}, {high}]" if one.interval.kind == "sentences" else f"({low} to {high})"
+
+
+def number(value: float, digits: int, *, signed: bool = False) -> str:
+    """`1,234.5`; signed: `+1.5`, and `0.0` without a sign for what rounds to it."""
+    text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
+    return text if text.strip("+-0.,") else text.lstrip("+-")
+
+
+def legend(grids: Iterable[Grid]) -> list[str]:
+    """What the signs in the cells of these grids mean, each said once."""
+    figures = [cell.value for grid in grids for line in grid.cells for cell in line if not isinstance(cell.value, str)]
+    found: dict[str, Interval] = {}
+    for one in figures:
+        if one.interval is not None:
+            found.setdefault(one.interval.kind, one.interval)
+    lines = ["±: the sample standard deviation over the n seeds"] if any(one.deviation for one in figures) else []
+    if "seeds" in found:
+        lines.append("(a to b): the 95% interval of the mean over trainings with other seeds (Student's t, n - 1)")
+    if "rounds" in found:
+        lines.append("(a to b) of what was measured in turn: the slowest and the fastest round")
+    if (boot := found.get("sentences")) is not None:
+        lines.append(
+            f"[a, b]: the {boot.level:.0%} interval of one run over the sentences of its test set, not over trainings "
+            f"({boot.method}, {boot.samples:,} samples, seed {boot.seed})"
+        )
+    return lines
+
+
+def merged(notes: Iterable[Sequence[Note]]) -> tuple[Note, ...]:
+    """The notes of several grids, each once."""
+    return tuple(dict.fromkeys(note for some in notes for note in some))

@@ -1,0 +1,324 @@
+"""From run records to groups of runs that were trained alike, and to their position variants: pure functions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from rpr import paper
+from rpr.errors import RecordError
+from rpr.migrations import EARLIER_DEFAULTS
+from rpr.records.measurement import Measurement, mean, missing, single
+from rpr.records.position import SHARING, Position, positions_of
+from rpr.records.record import Record, flat
+from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, SPLITS, Score
+from rpr.report.learning import Learning, RunKey, advice, run_key
+
+# Settings that decide what a figure means; runs that differ in one of them never share a group.
+_DECIDING = ("model", "data", "optim", "evaluation")
+# Nor do the settings that say only where files are, how much is decoded at a time, or what is scored.
+_NOT_DECIDING = {
+    "data.cache_dir",
+    "evaluation.max_tokens_per_batch",
+    "evaluation.bootstrap_samples",
+    "evaluation.length_buckets",
+    "evaluation.test_splits",
+    "evaluation.validation_sentences",
+}
+NEVER_RUN = "never run"
+
+
+@dataclass(frozen=True)
+class TestColumn:
+    """One metric on one test set."""
+
+    split: str
+    test_set: str
+    metric: str
+
+    @property
+    def order(self) -> tuple[int, str, int, str, str]:
+        """Headline metric first, `test` before other splits."""
+        metrics, splits = list(METRIC_NAMES), list(SPLITS)
+        metric = metrics.index(self.metric) if self.metric in metrics else len(metrics)
+        split = splits.index(self.split) if self.split in splits else len(splits)
+        return (metric, self.metric, split, self.split, self.test_set)
+
+    def holds(self, score: Score) -> bool:
+        """Whether a score belongs into the column; called for every score of a report, so it makes no object."""
+        return (self.split, self.test_set, self.metric) == (score.split, score.test_set, score.metric)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One position variant of a group over its seeds."""
+
+    position: Position
+    label: str
+    records: tuple[Record, ...]
+    learning: tuple[Learning, ...] = ()  # of the finished runs whose validation curve is known
+
+    @cached_property
+    def finished(self) -> tuple[Record, ...]:
+        """One run for each seed: the newest, an original before a rerun of it."""
+        return tuple(one_per_seed([run for run in self.records if run.status == "finished"]))
+
+    @cached_property
+    def unfinished(self) -> tuple[str, ...]:
+        """Why a seed has no result, a line each."""
+        done = {record.seed for record in self.finished}
+        return tuple(f"seed {run.seed} {run.outcome}" for run in self.records if run.outcome and run.seed not in done)
+
+    @property
+    def still_learning(self) -> Learning | None:
+        """The curve that fell most over its last tenth, if one of them still fell."""
+        return max((one for one in self.learning if one.falling), key=lambda one: one.fall, default=None)
+
+    def score(self, column: TestColumn | None, split: str = "") -> Measurement:
+        """The mean over the seeds; of one seed with its interval over the sentences."""
+        if column is None:
+            return missing(f"not evaluated on {split}" if self.finished else self.why_not())
+        scores = [score for record in self.finished for score in record.scores if column.holds(score)]
+        if not scores:
+            return missing(f"not evaluated on {column.split}" if self.finished else self.why_not())
+        if len({how_scored(score) for score in scores}) > 1:
+            return missing(f"{column.split}: the seeds were scored in different ways, so they have no mean")
+        if len(scores) == 1:
+            return single(scores[0].score, scores[0].interval)
+        return mean([score.score for score in scores])
+
+    def why_not(self) -> str:
+        """Why there is no finished run."""
+        return "; ".join(self.unfinished) or NEVER_RUN
+
+
+@dataclass(frozen=True)
+class Group:
+    """Every position variant of one model on one corpus, trained alike on one kind of hardware.
+
+    `variant`: the settings by which it differs from other groups of the same corpus, model, steps and hardware.
+    """
+
+    data: str
+    model: str
+    max_steps: int
+    hardware: str
+    variant: str
+    variants: tuple[Variant, ...]
+
+    @cached_property
+    def runs(self) -> list[Record]:
+        return [run for variant in self.variants for run in variant.records]
+
+    @cached_property
+    def finished(self) -> list[Record]:
+        return [run for variant in self.variants for run in variant.finished]
+
+    @cached_property
+    def synthetic(self) -> bool:
+        return any(run.synthetic for run in self.runs)
+
+    @cached_property
+    def columns(self) -> tuple[TestColumn, ...]:
+        """Every metric and test set that a finished run has."""
+        found = {TestColumn(score.split, score.test_set, score.metric) for run in self.finished for score in run.scores}
+        return tuple(sorted(found, key=lambda column: column.order))
+
+    @property
+    def heading(self) -> str:
+        """`multi30k_en_de | model tiny | 1,500 steps | cpu`, and what else tells it from others."""
+        return f"{self.corpus} | {self.setting}"
+
+    @property
+    def corpus(self) -> str:
+        """Its name; of made sentences it says so."""
+        return f"{self.data} (synthetic)" if self.synthetic and "synthetic" not in self.data else self.data
+
+    @property
+    def setting(self) -> str:
+        """`model tiny | 1,500 steps | cpu`, and what else tells it from others."""
+        parts = (f"model {self.model}", f"{self.max_steps:,} steps", self.hardware, self.variant)
+        return " | ".join(part for part in parts if part)
+
+    @cached_property
+    def advice(self) -> str | None:
+        """What to do about its runs that were still learning; None where none was."""
+        return advice([one for variant in self.variants for one in variant.learning])
+
+    @property
+    def size(self) -> paper.Size:
+        """The paper's model beside which this group's is shown."""
+        return "big" if "big" in self.model else "base"
+
+    @property
+    def languages(self) -> str:
+        """As `en_de`."""
+        sides = [self.runs[0].setting(f"data.{side}_language") for side in ("source", "target")]
+        return "_".join(map(str, sides)) if all(sides) else "en_de"
+
+    @property
+    def papers_languages(self) -> paper.Pair | None:
+        """The same, where the paper has them."""
+        pairs: tuple[paper.Pair, ...] = ("en_de", "en_fr")
+        return next((pair for pair in pairs if pair == self.languages), None)
+
+    @cached_property
+    def sharings(self) -> list[str | None]:
+        """How the variants' relative tables are shared, the paper's way first; [None] without such variants."""
+        found = {one.position.tables for one in self.variants if one.position.tables and one.position.kind != "other"}
+        papers = paper.MODELS[self.size].tables
+        return sorted(found, key=lambda name: (name != papers, str(name))) or [None]
+
+    def column(self, split: str, metric: str = HEADLINE_METRIC) -> TestColumn | None:
+        return next((one for one in self.columns if (one.split, one.metric) == (split, metric)), None)
+
+    def get(self, kind: str, k: int | None = None, tables: str | None = None) -> Variant | None:
+        """The first variant of a kind, with this k and this sharing of tables where they are given."""
+        for one in self.variants:
+            position = one.position
+            if position.kind == kind and k in (None, position.clip_distance) and tables in (None, position.tables):
+                return one
+        return None
+
+    def score(self, variant: Variant | None, split: str, metric: str = HEADLINE_METRIC) -> Measurement:
+        """A variant's score on a split, or why there is none."""
+        return missing(NEVER_RUN) if variant is None else variant.score(self.column(split, metric), split)
+
+    def change(self, variant: Variant | None, reference: Variant | None, split: str, name: str) -> Measurement:
+        """A variant's sacreBLEU less the reference's: seed by seed where both have the same seeds, else of the means.
+
+        Args:
+            name: of the reference, for the reason where there is none.
+        """
+        mine, its, column = self.score(variant, split), self.score(reference, split), self.column(split)
+        if mine.value is None:
+            return mine
+        if its.value is None or variant is None or reference is None or column is None:
+            return missing(f"nothing to compare with: {name}: {its.reason}")
+        if variant is reference:
+            return Measurement(0.0, mine.n)
+        scores, ways = [], set()
+        for one in (variant, reference):
+            found = {run.seed: score for run in one.finished for score in run.scores if column.holds(score)}
+            ways |= {how_scored(score) for score in found.values()}
+            scores.append({seed: score.score for seed, score in found.items()})
+        if len(ways) > 1:
+            return missing(f"{split}: scored in another way than {name}")
+        if scores[0].keys() == scores[1].keys():
+            return mean([score - scores[1][seed] for seed, score in scores[0].items()])
+        return Measurement(mine.value - its.value, min(mine.n, its.n))
+
+
+def how_scored(score: Score) -> tuple[Any, ...]:
+    """What two scores must share to be compared."""
+    return (score.signature, score.num_sentences, score.beam_size, score.length_penalty)
+
+
+def one_per_seed(records: Iterable[Record]) -> list[Record]:
+    """The newest record of each seed, an original before a rerun of it, by ascending seed."""
+    newest = {run.seed: run for run in sorted(records, key=lambda run: (run.rerun_of is None, run.started))}
+    return [newest[seed] for seed in sorted(newest)]
+
+
+def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | None = None) -> tuple[Group, ...]:
+    """One group for each (corpus, model, steps, hardware) and each other setting that decides a figure.
+
+    Args:
+        learning: what is known of a run's validation curve, by `run_key`.
+
+    Raises:
+        RecordError: there is no record.
+    """
+    found: dict[tuple[str, str, int, str], dict[str, list[Record]]] = {}
+    for record in sorted(records, key=lambda record: (record.name, record.seed, record.run_id, record.started)):
+        key = (record.data_name, record.model_name, record.max_steps, record.hardware)
+        found.setdefault(key, {}).setdefault(json.dumps(_settings(record), sort_keys=True), []).append(record)
+    if not found:
+        raise RecordError("no run record to report; run `rpr-cli sweep ...` first, or name its folder")
+    groups = []
+    for key, by_settings in sorted(found.items()):
+        settings = {text: json.loads(text) for text in sorted(by_settings)}
+        names = sorted({name for one in settings.values() for name in one})
+        varying = [name for name in names if len({json.dumps(one.get(name)) for one in settings.values()}) > 1]
+        for text, mine in settings.items():
+            variant = ", ".join(f"{name} = {mine.get(name)}" for name in varying)
+            groups.append(Group(*key, variant, _variants(_joined(by_settings[text]), learning or {})))
+    return tuple(groups)
+
+
+def _settings(record: Record) -> dict[str, Any]:
+    sections = {name: record.config.get(name) for name in _DECIDING}
+    earlier = {key: value for key, value in EARLIER_DEFAULTS.items() if key.partition(".")[0] in _DECIDING}
+    return {key: value for key, value in (earlier | dict(flat(sections))).items() if key not in _NOT_DECIDING}
+
+
+def _joined(records: Iterable[Record]) -> list[Record]:
+    """Runs of one configuration and seed that differ only in which splits were scored become one with all scores."""
+    finished: dict[str, Record] = {}
+    others: list[Record] = []
+    for run in sorted(records, key=lambda run: (run.rerun_of is None, run.started)):
+        key = json.dumps([run.config["position"], run.seed], sort_keys=True)
+        older = finished.get(key)
+        if run.status != "finished":
+            others.append(run)
+            continue
+        if older is not None and older.run_id == run.run_id:
+            others.append(older)
+        elif older is not None:
+            have = {(score.split, score.test_set, score.metric) for score in run.scores}
+            more = [one for one in older.scores if (one.split, one.test_set, one.metric) not in have]
+            run = run.model_copy(update={"scores": (*run.scores, *more)})
+        finished[key] = run
+    return sorted((*finished.values(), *others), key=lambda run: (run.name, run.seed, run.run_id, run.started))
+
+
+def _variants(records: list[Record], learning: Mapping[RunKey, Learning]) -> tuple[Variant, ...]:
+    by_position: dict[Position, list[Record]] = {}
+    for record, position in zip(records, positions_of(records), strict=True):
+        by_position.setdefault(position, []).append(record)
+    several = len({position.tables for position in by_position if position.tables}) > 1
+    variants = []
+    for position in sorted(by_position, key=lambda position: position.order):
+        runs = by_position[position]
+        sharing = f", {SHARING.get(position.tables, position.tables)}" if several and position.tables else ""
+        plain = Variant(position, position.label + sharing, tuple(runs))
+        known = tuple(learning[run_key(run)] for run in plain.finished if run_key(run) in learning)
+        variants.append(replace(plain, learning=known))
+    return tuple(variants)
+
+
+def sample_evenly(items: Sequence[Any], most: int) -> list[Any]:
+    """At most `most` items: of each kind of positions evenly spaced ones, its first and last among them.
+
+    Never chosen by how good they are. Kinds share the room in turn, so that one with many items leaves room for others.
+
+    Args:
+        items: variants, or tuples that begin with one.
+    """
+    if len(items) <= most:
+        return list(items)
+    places: dict[str, list[int]] = {}
+    for place, item in enumerate(items):
+        variant = item[0] if isinstance(item, tuple) else item
+        places.setdefault(variant.position.kind, []).append(place)
+    room, free = dict.fromkeys(places, 0), most
+    while free:
+        for kind, mine in places.items():
+            if free and room[kind] < len(mine):
+                room[kind] += 1
+                free -= 1
+    return [items[place] for place in sorted(p for kind, mine in places.items() for p in _spaced(mine, room[kind]))]
+
+
+def _spaced(places: Sequence[int], count: int) -> list[int]:
+    if count <= 1:
+        return list(places[:count])
+    return [places[round(index * (len(places) - 1) / (count - 1))] for index in range(count)]
+
+
+def left_out(shown: int, of: int, what: str) -> str:
+    """One line that says so; empty where nothing is left out."""
+    return "" if shown == of else f"{shown} of {of:,} {what}: of each kind, evenly spaced, not chosen by their quality"

@@ -1,0 +1,291 @@
+"""One self-contained HTML page: no network, no script, light and dark, for phone and paper; all text is escaped."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from rpr import paper
+from rpr.io.escape import visible
+from rpr.records.record import Record, flat
+from rpr.report.agreement import HEADINGS, RULE, Verdict
+from rpr.report.grid import Grid, figure_text, layout, legend
+from rpr.report.groups import Group, left_out, sample_evenly
+from rpr.report.protocol import differences
+from rpr.report.render import split
+from rpr.report.samples import FileOf, Samples, compared, own_file
+from rpr.report.statements import Statement
+from rpr.report.tables import PAPER_TABLES, Line, Tables
+
+MOST_ITEMS = 60  # of a list; thousands of runs can have a note each, and report.json has all of them
+MOST_TABLES = 8  # in sight; the others are folded
+MOST_IN_ONE_LIST = 24  # runs; of more, those of a variant are folded together
+PICTURE_NAME = "positions.svg"
+MOST_PICTURES, LARGEST_PICTURE = 6, 3_000_000  # of what positions learned, in a chapter; bytes
+# Nothing is fetched and nothing runs, whatever a record holds.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An SVG image. `narrow`: the same for a phone; `description`: in place of the image."""
+
+    svg: str | bytes
+    narrow: bytes | None
+    description: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A group with its plots, sample translations, and what its runs' positions learned."""
+
+    group: Group
+    statements: tuple[Statement, ...] = ()
+    plots: tuple[Picture, ...] = ()
+    samples: Samples = field(default_factory=Samples)
+    learned: tuple[Picture, ...] = ()
+    learned_remark: str = ""
+
+
+def learned(group: Group, file_of: FileOf, problems: list[str]) -> tuple[tuple[Picture, ...], str]:
+    """The pictures that `rpr-cli report run=...` has drawn, one a variant, and a line about those that are left out.
+
+    As an image an SVG runs no script and fetches nothing, so a file of another person is shown as it is.
+
+    Args:
+        problems: a line is added for each file that the page cannot take.
+    """
+    having = []
+    for variant in group.variants:
+        found = [(run, path) for run in variant.records if own_file(path := file_of(run, PICTURE_NAME))]
+        having += [(variant, *pair) for pair in found[:1]]
+    shown = sample_evenly(having, MOST_PICTURES)
+    pictures = []
+    for variant, run, path in shown:
+        size = path.stat().st_size
+        if size > LARGEST_PICTURE:
+            remedy = "write it again with `rpr-cli report run=...`"
+            problems.append(visible(f"{path}: {size:,} bytes, more than {LARGEST_PICTURE:,}; {remedy}"))
+            continue
+        label = f"{variant.label}: {run.name}"
+        pictures.append(Picture(path.read_bytes(), None, f"What positions learned, {label}", label))
+    return tuple(pictures), left_out(len(shown), len(having), "variants with a picture are shown")
+
+
+def html_page(
+    title: str,
+    chapters: Sequence[Chapter],
+    tables: Tables,
+    headlines: Sequence[Statement],
+    problems: Sequence[str] = (),
+) -> str:
+    """The whole page; the same input gives the same bytes, so it names no time but that of the runs.
+
+    Args:
+        tables: of all groups; the lengths are shown in the chapters.
+        headlines: the main findings, of all chapters.
+        problems: lines about what could not be used.
+    """
+    return _TEMPLATES.get_template("page.html.j2").render(
+        title=title,
+        policy=POLICY,
+        extent=_extent(chapters),
+        chapters=[
+            # Of a single chapter the first findings are at the top of the page already.
+            _Section(number, chapter, headlines if len(chapters) == 1 else ())
+            for number, chapter in enumerate(chapters, start=1)
+        ],
+        tables=tables,
+        verdicts=_verdicts(tables),
+        rule=RULE,
+        headlines=_by_group(headlines, chapters),
+        hero=_first_plot(chapters),
+        problems=problems,
+        source=paper.SOURCE,
+    )
+
+
+def _by_group(
+    found: Sequence[Statement], chapters: Sequence[Chapter]
+) -> list[tuple[Group | None, int | None, list[Statement]]]:
+    """Statements under their group and the number of its chapter, those of no group first."""
+    numbers = {id(chapter.group): number for number, chapter in enumerate(chapters, start=1)}
+    groups = {id(one.group): one.group for one in sorted(found, key=lambda one: one.group is not None)}
+    return [(group, numbers.get(key), [one for one in found if one.group is group]) for key, group in groups.items()]
+
+
+def _first_plot(chapters: Sequence[Chapter]) -> Picture | None:
+    """The first plot of the group with the most variants among those that have one; of a curve over k, if any has."""
+    having = [chapter for chapter in chapters if chapter.plots]
+    best = max(having, key=lambda one: (one.plots[0].narrow is not None, len(one.group.variants)), default=None)
+    return None if best is None else best.plots[0]
+
+
+def _extent(chapters: Sequence[Chapter]) -> str:
+    """How much there is: `8 runs of 5 position variants: 6 finished, 2 without a result.`"""
+    runs = [run for chapter in chapters for run in chapter.group.runs]
+    finished = sum(run.status == "finished" for run in runs)
+    words = (
+        f"{_count(len(runs), 'run')} of {_count(sum(len(one.group.variants) for one in chapters), 'position variant')}"
+    )
+    if len(chapters) > 1:
+        words += f" in {len(chapters)} groups trained alike"
+    left = f": {finished:,} finished, {len(runs) - finished:,} without a result" if finished < len(runs) else ""
+    return f"{words}{left}. Scores of Transformers by how they represent positions, beside the paper's figures."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _verdicts(tables: Tables) -> list[tuple[str, list[str]]]:
+    """What of the paper ours agrees with, a line for each comparison; verdicts without any are left out."""
+    found: dict[Verdict, list[str]] = {verdict: [] for verdict in HEADINGS}
+    for grid in tables.paper:
+        for line in grid.rows:
+            if line.agreement is not None:
+                found[line.agreement.verdict].append(f"{PAPER_TABLES[grid.name]}, {_comparison(line)}")
+    return [(HEADINGS[verdict], lines) for verdict, lines in found.items() if lines]
+
+
+def _comparison(line: Line) -> str:
+    change, interval = figure_text(line.change(line.decided_on), 1, signed=True)
+    papers, _ = figure_text(line.printed_change, 1, signed=True)
+    what = f"{line.variant.label if line.variant else ', '.join(line.labels)} against {line.reference_name}"
+    found = line.agreement
+    words = f" ({found.sentence})" if found is not None and (found.why or found.factor) else ""
+    return f"{what}: {change} {interval} on {line.decided_on}, the paper {papers}{words}; {_spaced(line.group.heading)}"
+
+
+class _Section:
+    """What the template shows of a chapter."""
+
+    def __init__(self, number: int, chapter: Chapter, above: Sequence[Statement]) -> None:
+        self.name, self.chapter, self.group = f"t{number}", chapter, chapter.group
+        self.corpus, self.setting = chapter.group.corpus, chapter.group.setting
+        self.statements = [one for one in chapter.statements if one not in above]
+        group = chapter.group
+        self.differences = [one.text for one in differences(group.finished, group.size, group.papers_languages)]
+        self.runs = _count(len(group.runs), "run")
+
+
+@dataclass(frozen=True)
+class _Details:
+    """Where the figures of a group come from: what all runs share, then for each variant its runs' own."""
+
+    facts: str
+    settings: str
+    shared: int
+    variants: list[tuple[str, int, list[tuple[Record, str]]]]  # label, how many have no result, (run, what is its own)
+
+
+def _details(group: Group) -> _Details:
+    runs = group.runs
+    facts, settings = [_facts(run) for run in runs], [dict(flat(run.config)) for run in runs]
+    same_facts, same_settings = _shared(facts), _shared(settings)
+    own = {}
+    for run, some, values in zip(runs, facts, settings, strict=True):
+        texts = [run.command, "", _lines(_without(some, same_facts))]
+        if mine := _without(values, same_settings):
+            texts.append(f"settings: {_settings(mine, ' ')}")
+        own[id(run)] = "\n".join(texts)
+    variants = [
+        (one.label, sum(run.status != "finished" for run in one.records), [(run, own[id(run)]) for run in one.records])
+        for one in group.variants
+    ]
+    return _Details(_lines(same_facts), _settings(same_settings), len(same_settings), variants)
+
+
+def _facts(run: Record) -> dict[str, str]:
+    """What is known of a run beside its configuration and scores."""
+    dirty = {True: ", with uncommitted changes", False: "", None: ", state of the checkout unknown"}[run.git.dirty]
+    steps = run.steps if run.steps is not None else "an unknown number of"
+    facts = {
+        "run": f"{run.run_id}, seed {run.seed}",
+        "status": run.outcome or f"finished after {steps} steps",
+        "commit": f"{run.git.commit}{dirty}" if run.git.commit else "no checkout",
+        "device": f"{run.device} (hardware={run.hardware})",
+        "started": run.started,
+        "finished": run.finished or "not",
+        "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
+    }
+    if run.data is not None:
+        pairs = f"{run.data.train_pairs:,} pairs, {run.data.dropped_pairs:,} dropped"
+        facts["data"] = "; ".join([f"{run.data.name}, key {run.data.key}, {pairs}", *run.data.notes])
+    if run.wandb is not None:
+        facts["W&B"] = f"{run.wandb.id} ({run.wandb.mode}{f', {run.wandb.url}' if run.wandb.url else ''})"
+    return facts
+
+
+def _shared(all_values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What every one of them has, with the same value; 1 and 1.0 are two values."""
+    counts = Counter((key, type(value), repr(value)) for values in all_values for key, value in values.items())
+    everywhere = {key for (key, _, _), count in counts.items() if count == len(all_values)}
+    return {key: value for key, value in all_values[0].items() if key in everywhere}
+
+
+def _without(values: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in shared}
+
+
+def _lines(facts: Mapping[str, Any]) -> str:
+    return "\n".join(f"{name + ':':<10}{value}" for name, value in facts.items())
+
+
+def _settings(settings: Mapping[str, Any], between: str = "\n") -> str:
+    return between.join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in sorted(settings.items()))
+
+
+def _parts(grid: Grid) -> dict[str, Any]:
+    """What the template shows of a grid; its two parts share their footnotes."""
+    main, more = split(grid)
+    footnotes: list[str] = []
+    return {
+        "main": layout(main, footnotes),
+        "more": None if more is None else layout(more, footnotes),
+        "footnotes": footnotes,
+        "warnings": [note.text for note in grid.notes if note.severity == "warning"],
+        "notes": [*legend([grid]), *(note.text for note in grid.notes if note.severity == "info")],
+    }
+
+
+def _image(svg: str | bytes) -> str:
+    data = svg.encode() if isinstance(svg, str) else svg
+    return f"data:image/svg+xml;base64,{base64.b64encode(data).decode()}"
+
+
+def _spaced(heading: str) -> str:
+    """A heading of the reports, its parts set apart as on the page."""
+    return heading.replace(" | ", " · ")
+
+
+def _together(text: str) -> str:
+    """`k = 16` never breaks in two lines."""
+    return text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
+
+
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters |= {"image": _image, "spaced": _spaced, "together": _together}
+_TEMPLATES.globals |= {
+    "compared": compared,
+    "count": _count,
+    "details_of": _details,
+    "parts_of": _parts,
+    "most_items": MOST_ITEMS,
+    "most_tables": MOST_TABLES,
+    "most_in_one_list": MOST_IN_ONE_LIST,
+}

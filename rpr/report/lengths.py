@@ -1,0 +1,131 @@
+"""Scores by source length: a grid for each metric of a group, a column for each bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from rpr.records.measurement import Measurement, mean, missing, single
+from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, ByLength, LengthBucket, LengthScore, pooled
+from rpr.report.grid import Cell, Column, Grid, Note
+from rpr.report.groups import Group, Variant
+
+FEW = 10  # a bucket of fewer sentences is shown, and flagged
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A range of source lengths; `num_sentences` is None where the runs differ in it."""
+
+    first: LengthBucket
+    num_sentences: int | None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return _key(self.first)
+
+    @property
+    def heading(self) -> str:
+        return f"{self.first.label}{'*' if self.first.beyond_training else ''}"
+
+
+@dataclass(frozen=True)
+class LengthRow:
+    """A variant, or (None) the row that says how many sentences each bucket has."""
+
+    variant: Variant | None
+    metric: str
+
+    def read(self, bucket: Bucket) -> str | Cell | Measurement:
+        if self.variant is not None:
+            return length_score(self.variant, self.metric, bucket)
+        if bucket.num_sentences is not None:
+            return f"{bucket.num_sentences:,}"
+        return Cell("–", ("the runs were scored on different numbers of sentences",))
+
+
+def buckets(group: Group) -> tuple[Bucket, ...]:
+    """Every bucket of the group's finished runs, the shortest sources first."""
+    found: dict[tuple[int, int], list[LengthBucket]] = {}
+    for one in _scored(group):
+        for bucket in one.buckets:
+            found.setdefault(_key(bucket), []).append(bucket)
+    counts = {key: {bucket.num_sentences for bucket in some} for key, some in found.items()}
+    return tuple(
+        Bucket(some[-1], counts[key].pop() if len(counts[key]) == 1 else None) for key, some in sorted(found.items())
+    )
+
+
+def length_grids(group: Group) -> Iterator[Grid]:
+    """sacreBLEU by source length, and any other metric that has it; nothing where no finished run has them."""
+    found = _scored(group)
+    if not found:
+        return
+    columns = tuple(
+        Column(
+            f"length_{bucket.key[0]}_{bucket.key[1] or 'up'}", bucket.heading, partial(LengthRow.read, bucket=bucket)
+        )
+        for bucket in buckets(group)
+    )
+    label = Column("position", "position", lambda row: row.variant.label if row.variant else "sentences", label=True)
+    for metric in METRIC_NAMES:
+        if any(score.metric == metric for one in found for bucket in one.buckets for score in bucket.scores):
+            rows = (LengthRow(None, metric), *(LengthRow(variant, metric) for variant in group.variants))
+            title = f"{METRIC_NAMES[metric]} by source length, {pooled(found[0].splits)}"
+            name = "lengths" if metric == HEADLINE_METRIC else f"lengths_{metric}"
+            notes = tuple(_notes(group, found, metric))
+            yield Grid(name, title, (label, *columns), rows, group.heading, notes, group.synthetic)
+
+
+def length_score(variant: Variant, metric: str, bucket: Bucket) -> Measurement:
+    """A variant's score on the sentences of a bucket."""
+    known = [run.by_length for run in variant.finished if run.by_length is not None]
+    if not known:
+        return missing("not scored by source length" if variant.finished else variant.why_not())
+    scores = [(one, *pair) for one in known if (pair := _score(one, metric, bucket)) is not None]
+    if not scores:
+        return missing("scored in other buckets of lengths")
+    if len({(*_way(one, metric), inside.num_sentences) for one, inside, _ in scores}) > 1:
+        return missing("the seeds were scored in different ways, so they have no mean")
+    if len(scores) == 1:
+        return single(scores[0][2].score, scores[0][2].interval)
+    return mean([score.score for _, _, score in scores])
+
+
+def _scored(group: Group) -> list[ByLength]:
+    return [run.by_length for run in group.finished if run.by_length is not None]
+
+
+def _key(bucket: LengthBucket) -> tuple[int, int]:
+    return (bucket.shortest, bucket.longest or 0)
+
+
+def _score(one: ByLength, metric: str, wanted: Bucket) -> tuple[LengthBucket, LengthScore] | None:
+    for bucket in one.buckets:
+        if _key(bucket) == wanted.key:
+            return next(((bucket, score) for score in bucket.scores if score.metric == metric), None)
+    return None
+
+
+def _way(one: ByLength, metric: str) -> tuple[object, ...]:
+    decoding = (one.signatures.get(metric), one.beam_size, one.length_penalty, one.precision)
+    return (*decoding, one.splits, one.test_sets, one.longest_training_source)
+
+
+def _notes(group: Group, found: Sequence[ByLength], metric: str) -> Iterator[Note]:
+    first = found[0]
+    if len({_way(one, metric) for one in found}) > 1:
+        yield Note("not comparable: the rows differ in how or on which sets they were scored", "warning")
+    sets = ", ".join(f"{split} ({name})" for split, name in zip(first.splits, first.test_sets, strict=True))
+    yield Note(f"lengths are {first.unit}; {sets}{', all together' if len(first.splits) > 1 else ''}")
+    for signature in sorted({str(one.signatures.get(metric)) for one in found}):
+        yield Note(
+            f"{METRIC_NAMES[metric]}: {signature}, beam {first.beam_size}, length penalty {first.length_penalty:g}"
+        )
+    if any(bucket.first.beyond_training for bucket in buckets(group)):
+        longest = first.longest_training_source
+        yield Note(f"*: longer than any source of the training data, whose longest has {longest}")
+    few = [one.first.label for one in buckets(group) if one.num_sentences is not None and one.num_sentences < FEW]
+    if few:
+        yield Note(f"fewer than {FEW} sentences, which say little: {', '.join(few)}")

@@ -1,0 +1,225 @@
+"""How runs differ from the paper's: computed from their whole configuration, not from a list of what may differ.
+
+Every setting that a record has in a section that decides results is compared with the paper's. A setting that is not
+listed here, of a later version for one, is reported as a difference; what does not decide a result is named below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from rpr import paper
+from rpr.migrations import EARLIER_DEFAULTS
+from rpr.records.position import SHARING
+from rpr.records.record import Record, flat
+
+# How many pairs of sentences the corpora of the paper have; `paper.TRAIN_PAIRS` is how the paper words it.
+_PAIRS: dict[paper.Pair, int] = {"en_de": 4_500_000, "en_fr": 36_000_000}
+SECTIONS = ("model", "position", "data", "optim", "evaluation", "hardware")
+_BIG: dict[str, Any] = {"model.d_model": 1024, "model.num_heads": 16, "model.d_ff": 4096, "optim.max_steps": 300_000}
+_BIG |= {"position.tables": "shared_by_heads", "optim.average_checkpoints": 20, "optim.checkpoint_every_n_minutes": 10}
+# What the paper prints or, where it does not, what tensor2tensor of its time did.
+_BASE: dict[str, Any] = {
+    "model.num_layers": 6,
+    "model.d_model": 512,
+    "model.num_heads": 8,
+    "model.d_ff": 1024,
+    "model.dropout": 0.1,
+    "model.norm": "post",
+    "model.norm_epsilon": 1e-6,
+    "position.tables": "per_head",
+    "data.vocabulary_size": 32_768,
+    "data.max_length": 250,
+    "data.train_limit": None,
+    "optim.max_steps": 100_000,
+    "optim.warmup_steps": 4_000,
+    "optim.learning_rate_scale": 1.0,
+    "optim.adam_beta1": 0.9,
+    "optim.adam_beta2": 0.98,
+    "optim.adam_epsilon": 1e-9,
+    "optim.label_smoothing": 0.1,
+    "optim.padded_tokens_per_step": 8 * 4096,
+    "optim.gradient_clip_norm": None,
+    "optim.average_checkpoints": 1,
+    "optim.ema_decay": None,
+    "optim.non_finite": "stop",
+    "evaluation.beam_size": 4,
+    "evaluation.length_penalty": 0.6,
+    "evaluation.max_extra_length": 50,
+    "hardware.precision": "32",
+}
+# Names, what says only where something is or how much is said of a result, and what a table's rows are about (the kind
+# of positions and k). The corpus is compared by its name and its number of pairs.
+NOT_COMPARED = frozenset(
+    {
+        *("model.name", "model.relative_defaults.clip_distance", "model.relative_defaults.tables"),
+        *("position.name", "position.absolute", "position.relative_keys", "position.relative_values"),
+        *("position.clip_distance", "position.max_positions"),
+        *("data.name", "data.source_language", "data.target_language", "data.hub", "data.hub_config", "data.path"),
+        *("data.synthetic", "data.synthetic.seed", "data.synthetic.num_train", "data.synthetic.num_validation"),
+        *("data.synthetic.num_test", "data.synthetic.num_long", "data.cache_dir", "data.validation_name"),
+        "data.test_name",
+        *("optim.name", "optim.keep_checkpoints", "optim.validate_every_n_steps"),
+        *("optim.max_tokens_per_unit", "optim.units_per_step"),  # their product is
+        *("evaluation.max_tokens_per_batch", "evaluation.validation_sentences", "evaluation.test_splits"),
+        *("evaluation.bootstrap_samples", "evaluation.length_buckets"),
+        *("hardware.name", "hardware.accelerator", "hardware.devices", "hardware.num_nodes", "hardware.attention"),
+        *("hardware.num_workers", "hardware.threads"),
+    }
+)
+# Which checkpoints are averaged counts only where several are.
+_OF_AVERAGES = ("optim.checkpoint_every_n_steps", "optim.checkpoint_every_n_minutes")
+# Products of less than float32's precision; the default of a record that does not say is the exact one.
+_EXACT = MappingProxyType({"hardware.matmul_precision": "highest", "evaluation.matmul_precision": "highest"})
+_SHAPE = ("model.num_layers", "model.d_model", "model.num_heads", "model.d_ff")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One way in which runs differ from the paper's. `kind`: in a word, for a table's cell; `text`: all of it.
+
+    `smaller`: less of it than in the paper (data, model, steps).
+    """
+
+    kind: str
+    text: str
+    smaller: bool = False
+
+
+def papers_settings(size: paper.Size, languages: paper.Pair) -> dict[str, Any]:
+    """What is compared with, by dotted key."""
+    if size == "base":
+        return _BASE
+    return _BASE | _BIG | {"model.dropout": 0.3 if languages == "en_de" else 0.1}
+
+
+def differences(runs: Sequence[Record], size: paper.Size, languages: paper.Pair | None) -> tuple[Difference, ...]:
+    """How the training and decoding of these runs differs from the paper's model of this size, each way once."""
+    if not runs:
+        return ()
+    found: dict[str, Difference] = {}
+    pair = languages or "en_de"
+    for one in _of_data(runs, languages):
+        found.setdefault(one.text, one)
+    for run in {str(sorted(compared_settings(run).items(), key=str)): run for run in runs}.values():
+        for one in _of_settings(run, size, pair):
+            found.setdefault(one.text, one)
+    for run in runs:
+        for one in _of_the_run(run):
+            found.setdefault(one.text, one)
+    return tuple(found.values())
+
+
+def is_the_papers_corpus(runs: Iterable[Record], languages: paper.Pair) -> bool:
+    """Whether the runs were trained on all of WMT 2014 of this pair, as far as name and number of pairs tell."""
+    return all(
+        run.data_name == f"wmt14_{languages}"
+        and not run.synthetic
+        and run.data is not None
+        and 0.85 * _PAIRS[languages] <= run.data.train_pairs <= 1.15 * _PAIRS[languages]
+        for run in runs
+    )
+
+
+def compared_settings(run: Record) -> dict[str, Any]:
+    """Every setting of a run that decides its result, by dotted key; what came later has what was done before."""
+    sections = {name: run.config.get(name) for name in SECTIONS}
+    settings = {**EARLIER_DEFAULTS, **dict(flat(sections))}
+    settings = {key: value for key, value in settings.items() if key.partition(".")[0] in SECTIONS}
+    tokens, units = settings.get("optim.max_tokens_per_unit"), settings.get("optim.units_per_step")
+    if tokens and units:
+        settings["optim.padded_tokens_per_step"] = tokens * units
+    ignored = set(NOT_COMPARED)
+    if settings.get("optim.average_checkpoints") in (None, 1):
+        ignored |= {*_OF_AVERAGES}
+    if not run.relative:
+        ignored.add("position.tables")
+    return {key: value for key, value in settings.items() if key not in ignored}
+
+
+def _of_data(runs: Sequence[Record], languages: paper.Pair | None) -> Iterable[Difference]:
+    pair = languages or "en_de"
+    if languages is not None and is_the_papers_corpus(runs, languages):
+        return
+    run, synthetic = runs[0], any(run.synthetic for run in runs)
+    words = f"{run.data_name}, SYNTHETIC sentences, no natural language" if synthetic else run.data_name
+    pairs = sorted({run.data.train_pairs for run in runs if run.data is not None})
+    words += f", {' or '.join(f'{count:,}' for count in pairs)} pairs" if pairs else ""
+    theirs = f"WMT 2014 {pair.upper().replace('_', '-')}, {paper.TRAIN_PAIRS[pair]} pairs"
+    less = any(count < 0.85 * _PAIRS[pair] for count in pairs)
+    yield Difference("synthetic data" if synthetic else "data", f"data: {words}; the paper: {theirs}", less)
+
+
+def _of_settings(run: Record, size: paper.Size, pair: paper.Pair) -> Iterable[Difference]:
+    papers = papers_settings(size, pair)
+    other = {
+        key: (value, _papers(key, papers))
+        for key, value in compared_settings(run).items()
+        if not _same(key, value, papers)
+    }
+    shape = {key: values for key, values in other.items() if key in _SHAPE}
+    if shape:
+        smaller = any(isinstance(mine, int) and mine < theirs for mine, theirs in shape.values())
+        text = f"model {run.model_name} (the paper's {size} in brackets): {_listed(shape)}"
+        yield Difference("model", text, smaller)
+    if "optim.max_steps" in other:
+        steps, theirs = other["optim.max_steps"]
+        yield Difference("steps", f"training: {steps:,} steps; the paper: {theirs:,}", steps < theirs)
+    if "position.tables" in other:
+        mine, theirs = (SHARING.get(str(name), str(name)) for name in other["position.tables"])
+        yield Difference("tables", f"relative tables: {mine}; the paper's {size} model: {theirs}")
+    for kind, sections in (
+        ("recipe", ("model", "data", "optim")),
+        ("decoding", ("evaluation",)),
+        ("precision", ("hardware",)),
+    ):
+        rest = {
+            key: values
+            for key, values in other.items()
+            if key.partition(".")[0] in sections and key not in (*_SHAPE, "optim.max_steps")
+        }
+        if rest:
+            yield Difference(kind, f"{kind} (the paper's in brackets): {_listed(rest)}")
+    unknown = {key: values for key, values in other.items() if key.startswith("position.") and key != "position.tables"}
+    if unknown:
+        yield Difference("positions", f"positions (the paper's in brackets): {_listed(unknown)}")
+
+
+_UNKNOWN = "not in its recipe"
+
+
+def _papers(key: str, papers: Mapping[str, Any]) -> Any:
+    return papers.get(key, _EXACT.get(key, _UNKNOWN))
+
+
+def _same(key: str, value: Any, papers: Mapping[str, Any]) -> bool:
+    theirs = _papers(key, papers)
+    if theirs == _UNKNOWN:
+        return value in (None, False)  # a switch of a later version that is off
+    if value is None and key in _EXACT:
+        return True
+    return bool(value == theirs)
+
+
+def _listed(values: Mapping[str, tuple[Any, Any]]) -> str:
+    return ", ".join(
+        f"{key.partition('.')[2]} {_value(mine)} ({_value(theirs)})" for key, (mine, theirs) in values.items()
+    )
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "none" if value is None else str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def _of_the_run(run: Record) -> Iterable[Difference]:
+    if run.steps is not None and run.steps != run.max_steps:
+        yield Difference("steps", f"{run.name} stopped at step {run.steps:,} of {run.max_steps:,}", smaller=True)
+    if run.training is not None and run.training.skipped_steps:
+        skipped = run.training.skipped_steps
+        text = f"{run.name}: {skipped} steps changed no weight, as their gradient was not finite"
+        yield Difference("skipped steps", text)

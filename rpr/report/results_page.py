@@ -1,0 +1,216 @@
+"""sweeps/RESULTS.md: every committed record in one Markdown page, rendered and never typed."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rpr import paper
+from rpr.io.escape import visible
+from rpr.records.record import Record, find_records
+from rpr.report.agreement import HEADINGS, RULE
+from rpr.report.build import file_beside, read_learning, slug
+from rpr.report.grid import Column, Grid, legend
+from rpr.report.groups import Group, run_groups
+from rpr.report.learning import RULE as LEARNING_RULE
+from rpr.report.learning import RunKey, run_key
+from rpr.report.protocol import is_the_papers_corpus
+from rpr.report.render import escape_markdown, markdown
+from rpr.report.speed import find_benches
+from rpr.report.statements import Statement, statements
+from rpr.report.tables import build_tables
+
+_INTRODUCTION = (
+    "What do position representations do to a Transformer, and is it what the paper reports? This page is rendered "
+    "from the run records under {root} (`rpr-cli report runs_dir=... results=...`); no figure is typed. Sizes, corpora "
+    "and steps are not the paper's unless a row says so: compare how scores change with the positions, not the scores."
+)
+
+
+def results_markdown(root: Path, folder: Path | None = None) -> str:
+    """The page of all records below `root`: picture, what agrees, what cannot be known, tables, what was run, links.
+
+    Args:
+        folder: where the page will be, for its links; beside `root` by default.
+
+    Raises:
+        RecordError: if there is no record below `root`.
+    """
+    found = find_records(root)
+    benches, problems = find_benches(root)
+    paths = {run_key(record): path for path, record in found.records}
+    trouble = [*found.problems, *problems]
+    learning = read_learning(
+        (record for _, record in found.records),
+        lambda record, name: file_beside(paths[run_key(record)], name),
+        trouble,
+    )
+    groups = run_groups((record for _, record in found.records), learning)
+    tables = build_tables(groups, benches)
+    home = root.parent if folder is None else folder
+    parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`"), *_picture(groups, paths, home)]
+    parts += ["## What this scale cannot tell", _items(_limits(groups))]
+    parts += ["## What agrees with the paper, and what does not", RULE]
+    parts += _agreement([one for group in groups for one in statements(group)])
+    parts += ["## The tables", _items([*legend(tables.grids), f"{LEARNING_RULE}."])]
+    parts += [
+        markdown(grid, "###", signs=False) for grid in (*tables.paper, *((tables.speed,) if tables.speed else ()))
+    ]
+    parts += [markdown(_runs(groups)), "## The folders", *_folders(root, home)]
+    if trouble:
+        parts += ["## Not on this page", _items(trouble)]
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def _items(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {escape_markdown(line)}" for line in lines) or "Nothing."
+
+
+def _link(path: Path, home: Path) -> str:
+    return visible(Path(os.path.relpath(path, home)).as_posix())
+
+
+def _picture(groups: Sequence[Group], paths: Mapping[RunKey, Path], home: Path) -> list[str]:
+    """BLEU by k of the group with the most variants, where its folder has that picture."""
+    group = max(groups, key=lambda group: len(group.variants))
+    folder = paths[run_key(group.runs[0])].parent
+    for name in (f"bleu_by_k{slug(group)}.png", "bleu_by_k.png"):
+        if (folder / name).is_file():
+            return [f"![BLEU by clip distance, beside the paper's curve]({_link(folder / name, home)})"]
+    return []
+
+
+def _agreement(said: Sequence[Statement]) -> list[str]:
+    parts = []
+    verdicts = [*HEADINGS.items(), (None, "Without a figure of the paper's")]
+    for verdict, heading in verdicts:
+        found = [one for one in said if (one.agreement.verdict if one.agreement else None) == verdict]
+        lines = _items([f"{one.group.heading if one.group else ''}: {one}" for one in found])
+        if len(found) > 6:
+            lines = f"<details><summary>{len(found)} statements</summary>\n\n{lines}\n\n</details>"
+        parts += [f"### {heading}", lines]
+    return parts
+
+
+def _runs(groups: Sequence[Group]) -> Grid:
+    """A row for each group of runs that were trained alike."""
+
+    def pairs(group: Group) -> str:
+        counts = sorted({run.data.train_pairs for run in group.runs if run.data is not None})
+        return " or ".join(f"{count:,}" for count in counts) or "not read yet"
+
+    columns = (
+        Column("group", "runs", lambda group: group.heading, label=True),
+        Column("pairs", "pairs", pairs),
+        Column(
+            "positions",
+            "positions",
+            lambda group: ", ".join(one.label.replace(", ", " ") for one in group.variants),
+            words=True,
+        ),
+        Column("seeds", "seeds", lambda group: ", ".join(map(str, sorted({run.seed for run in group.runs})))),
+        Column("finished", "finished", lambda group: f"{len(group.finished)} of {len(group.runs)}"),
+        Column("commits", "commits", lambda group: ", ".join(sorted({_commit(run) for run in group.runs})), words=True),
+    )
+    return Grid("runs", "What was run", columns, tuple(groups))
+
+
+def _commit(run: Record) -> str:
+    if run.git.commit is None:
+        return "no checkout"
+    return run.git.commit[:7] + (" with changes" if run.git.dirty else "")
+
+
+def _limits(groups: Sequence[Group]) -> list[str]:
+    """What no figure on the page can answer, from the records alone."""
+    runs = [run for group in groups for run in group.finished]
+    if not runs:
+        return ["No run is finished."]
+    falling = [variant for group in groups for variant in group.variants if variant.still_learning]
+    known = [variant for group in groups for variant in group.variants if variant.finished]
+    limits = []
+    if falling:
+        limits.append(f"{len(falling)} of {len(known)} variants were still learning when their training ended.")
+    limits += [*_scale(runs), *_seeds(groups), *_distances(groups)]
+    tests = {score.test_set for run in runs for score in run.scores}
+    theirs = [name for name in (paper.TABLE1_TEST_SET, paper.TABLE2_TEST_SET) if name not in tests]
+    if theirs:
+        limits.append(f"No run was scored on {' or '.join(theirs)}.")
+    never = [size for size in paper.MODELS if all(run.model_name != size for run in runs)]
+    if never:
+        limits.append(f"No finished run has the paper's model {' or '.join(never)}.")
+    if all(group.papers_languages != "en_fr" for group in groups):
+        limits.append("No run translates to French, as half of the paper's Table 1 does.")
+    if all(run.setting("hardware.accelerator") != "gpu" for run in runs):
+        devices = "; ".join(sorted({run.device for run in runs}))
+        limits.append(f"Every run was on a CPU ({devices}); the paper's speed is of P100 GPUs.")
+    return limits
+
+
+def _scale(runs: Sequence[Record]) -> list[str]:
+    longest, steps = max(run.max_steps for run in runs), paper.MODELS["base"].steps
+    lines = []
+    if longest < steps:
+        lines.append(
+            f"The longest training has {longest:,} steps, {100 * longest / steps:.1f}% of the base model's {steps:,}: "
+            "how the variants compare after more is not known."
+        )
+    if not any(is_the_papers_corpus([run], "en_de") or is_the_papers_corpus([run], "en_fr") for run in runs):
+        pairs = max((run.data.train_pairs for run in runs if run.data is not None and not run.synthetic), default=0)
+        largest = f"the largest has {pairs:,} pairs" if pairs else "all are synthetic"
+        lines.append(f"No run was trained on WMT 2014 as the paper's were; of the corpora here {largest}.")
+    return lines
+
+
+def _seeds(groups: Sequence[Group]) -> list[str]:
+    scores = [group.score(variant, "test") for group in groups for variant in group.variants]
+    known = [one for one in scores if one.value is not None]
+    lines = []
+    if alone := sum(one.n == 1 for one in known):
+        lines.append(f"{alone} of {len(known)} measured rows have one seed: another seed may order them differently.")
+    halves = [(one.interval.high - one.interval.low) / 2 for one in known if one.n > 1 and one.interval is not None]
+    if halves:
+        counts = sorted({one.n for one in known if one.n > 1})
+        seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        lines.append(
+            f"With {seeds} seeds the 95% interval of a mean reaches {statistics.median(halves):.1f} BLEU to either "
+            f"side (the median of {len(halves)} rows; at most {max(halves):.1f}). The paper's figures from k = 2 to "
+            "k = 256 lie within 0.1 of each other."
+        )
+    return lines
+
+
+def _distances(groups: Sequence[Group]) -> list[str]:
+    """Which values of k never clip: the records know the longest training source where scores by length were made."""
+    lines = []
+    for group in groups:
+        longest = {run.by_length.longest_training_source for run in group.finished if run.by_length}
+        ks = {one.position.clip_distance for one in group.variants if one.position.kind == "relative"}
+        beyond = sorted(k for k in ks if k is not None and longest and k >= max(longest) - 1)
+        if beyond:
+            words = ", ".join(map(str, beyond))
+            lines.append(
+                f"{group.heading}: no training source has more than {max(longest)} tokens, so nothing is clipped in "
+                f"the encoder at k = {words}, and the table rows for longer distances are not trained there."
+            )
+    return lines
+
+
+def _folders(root: Path, home: Path) -> list[str]:
+    """The pages of each folder below `root`, then its pictures."""
+    parts = []
+    for folder in sorted({path.parent for path in root.rglob("*") if path.is_file()}):
+        pages, pictures = sorted(folder.glob("*.md")), sorted(folder.glob("*.png"))
+        if pages + pictures:
+            words = [f"[{escape_markdown(_title(page))}]({_link(page, home)})" for page in pages]
+            words += [f"[{escape_markdown(picture.stem)}]({_link(picture, home)})" for picture in pictures]
+            parts.append(f"- {escape_markdown(_link(folder, root))}: {', '.join(words)}")
+    return ["\n".join(parts)] if parts else ["None has a page yet."]
+
+
+def _title(page: Path) -> str:
+    """The page's own heading; its name where it has none."""
+    with page.open(encoding="utf-8") as lines:
+        return next((line[2:].strip() for line in lines if line.startswith("# ")), page.name)

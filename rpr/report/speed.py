@@ -1,0 +1,298 @@
+"""Steps per second beside absolute positions', the paper's "7% slower": of whole runs, and of `rpr-cli bench`."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, Field, ValidationError
+
+from rpr import paper
+from rpr.io.escape import visible, visible_tree
+from rpr.records.measurement import Measurement, mean, missing, single
+from rpr.records.record import Record
+from rpr.records.scores import Interval
+from rpr.report.agreement import Agreement, speed_agreement
+from rpr.report.grid import Cell, Column, Grid, Note
+from rpr.report.groups import NEVER_RUN, Group, Variant
+
+CORES_MAY_DIFFER = 0.1  # of a run and its baseline, before their speeds are no longer compared
+_SKIPPED_FOLDERS = {"wandb", "checkpoints"}
+
+
+# Whole runs
+
+
+class _Speed(NamedTuple):
+    """Steps/s of one run, where it was measured, and, on a CPU, how many cores worked on it (None: not known)."""
+
+    value: float
+    setting: tuple[str, str | None, str | None]
+    on_cpu: bool
+    cores: float | None
+
+
+def _speeds(runs: Sequence[Record]) -> list[_Speed]:
+    return [
+        _Speed(
+            run.training.steps_per_second,
+            (run.device, run.training.precision, run.training.matmul_precision),
+            run.setting("hardware.accelerator") == "cpu",
+            run.training.cores_used,
+        )
+        for run in runs
+        if run.training is not None and run.training.steps_per_second
+    ]
+
+
+def steps_per_second(variant: Variant | None) -> Measurement:
+    """The mean over the seeds, which must have run on one kind of device."""
+    if variant is None:
+        return missing(NEVER_RUN)
+    speeds = _speeds(variant.finished)
+    if not speeds:
+        return missing("speed not measured" if variant.finished else variant.why_not())
+    if len({speed.setting for speed in speeds}) > 1:
+        return missing("the seeds ran on different devices or precisions, so they have no mean")
+    return mean([speed.value for speed in speeds])
+
+
+def ratio_to_absolute(group: Group, variant: Variant | None) -> Measurement:
+    """Steps/s over those of the group's sinusoidal baseline on the same device: only like is compared with like."""
+    mine = steps_per_second(variant)
+    speeds = _speeds(variant.finished) if variant is not None else []
+    if not speeds:
+        return mine
+    absolute = group.get("absolute")
+    by_setting: dict[Any, list[_Speed]] = {}
+    for speed in _speeds(absolute.finished) if absolute is not None else ():
+        by_setting.setdefault(speed.setting, []).append(speed)
+    ratios = []
+    for speed in speeds:
+        if (baselines := by_setting.get(speed.setting)) is not None:
+            if (why := _not_comparable(speed, baselines)) is not None:
+                return missing(why)
+            ratios.append(speed.value / statistics.fmean(one.value for one in baselines))
+    if not ratios:
+        where = "on this device and precision" if by_setting else "of this corpus, model and hardware"
+        return missing(f"no finished absolute (sinusoidal) run {where} to compare with")
+    return mean(ratios)
+
+
+def _not_comparable(speed: _Speed, baselines: Sequence[_Speed]) -> str | None:
+    """Other work on the machine makes a speed worthless; how many cores worked on a run shows it."""
+    if not speed.on_cpu:
+        return None
+    cores = [one.cores for one in baselines]
+    if speed.cores is None or None in cores:
+        return "CPU utilisation was not recorded for one of the two runs, so their speeds are not comparable"
+    baseline = statistics.fmean(one for one in cores if one is not None)
+    few, many = sorted((speed.cores, baseline))
+    if few > (1 - CORES_MAY_DIFFER) * many:
+        return None
+    return f"{speed.cores:.2f} cores worked on it and {baseline:.2f} on absolute: other work slowed one of them"
+
+
+# What rpr-cli bench has measured
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Whole training steps of absolute and another variant, timed in turn; a ratio is within a round."""
+
+    name: str
+    model: str
+    batch: str
+    device: str
+    variant: str
+    steps_per_second: float
+    ratio: Measurement
+
+
+class _Named(BaseModel):
+    name: str
+
+
+class _Vocabulary(BaseModel):
+    vocabulary_size: int
+
+
+class _Hardware(BaseModel):
+    precision: str
+    matmul_precision: str
+
+
+class _Config(BaseModel):
+    model: _Named
+    data: _Vocabulary
+    hardware: _Hardware
+    variants: list[str]
+    sentences: int
+    length: int
+    rounds: int = Field(ge=1)
+
+
+class _Step(BaseModel):
+    variant: str
+    steps_per_second: float = Field(gt=0)
+    relative_speed: float = Field(gt=0)
+    min: float
+    max: float
+
+
+class _Document(BaseModel):
+    """What is read of a document of `rpr-cli bench`."""
+
+    device: str
+    config: _Config
+    step: list[_Step]
+
+
+def find_benches(root: Path) -> tuple[list[Bench], list[str]]:
+    """The speeds of every bench document below `root`, in the order of their paths, and a line for each damaged one."""
+    benches: list[Bench] = []
+    problems: list[str] = []
+    for path in sorted(root.rglob("*.json")):
+        if any(part in _SKIPPED_FOLDERS or part.startswith(".") for part in path.relative_to(root).parts):
+            continue
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(document, dict) and {"device", "config", "step"} <= document.keys():
+                benches += _of_a_document(visible(path.name), _Document.model_validate(visible_tree(document)))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            problems.append(visible(f"{path}: not as rpr-cli bench writes it ({where}: {first['msg']}); measure again"))
+        except (OSError, ValueError, RecursionError):
+            continue  # not JSON: find_records reports those that should be records
+    return benches, problems
+
+
+def _of_a_document(name: str, document: _Document) -> Iterator[Bench]:
+    """Nothing of a document that did not time absolute as its baseline."""
+    config = document.config
+    if config.variants[0] != "absolute":
+        return
+    for step in document.step:
+        interval = Interval(step.min, step.max, 1.0, kind="rounds") if step.variant != "absolute" else None
+        yield Bench(
+            name,
+            config.model.name,
+            f"{config.sentences} sentences of {config.length}, {config.data.vocabulary_size:,} tokens",
+            _device(document.device, config.hardware.precision, config.hardware.matmul_precision),
+            step.variant,
+            step.steps_per_second,
+            Measurement(step.relative_speed, config.rounds, interval=interval),
+        )
+
+
+def _device(name: str, precision: str | None, matmul_precision: str | None) -> str:
+    return f"{name}, precision {precision or 'unknown'}, matmuls {matmul_precision or 'unknown'}"
+
+
+# The table
+
+
+@dataclass(frozen=True)
+class SpeedRow:
+    """A variant's speed; `how`: `whole runs`, or `in turn` for rpr-cli bench."""
+
+    labels: tuple[str, str, str]
+    how: str
+    device: str
+    steps: Measurement
+    ratio: Measurement
+    papers: Measurement
+    parameters: Measurement
+    memory: Measurement
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def agreement(self) -> Agreement | None:
+        if self.ratio.value is None or self.papers.value is None:
+            return None
+        return speed_agreement(self.ratio, self.papers.value)
+
+
+def _verdict(row: SpeedRow) -> Cell:
+    found = row.agreement
+    return Cell("") if found is None else Cell(found.words, (f"{found.verdict}: {found.why}",) if found.why else ())
+
+
+_COLUMNS = (
+    Column("model", "model", lambda row: row.labels[0], label=True),
+    Column("runs", "runs", lambda row: row.labels[1], label=True),
+    Column("position", "position", lambda row: Cell(row.labels[2], row.remarks), label=True),
+    Column("n", "n", lambda row: str(row.steps.n)),
+    Column("steps_per_second", "steps/s", lambda row: row.steps, digits=2),
+    Column("ratio", "of absolute", lambda row: row.ratio, digits=2),
+    Column("paper", "paper", lambda row: row.papers, digits=2),
+    Column("agreement", "agreement", _verdict, words=True, priority=1),
+    Column("measured", "measured", lambda row: row.how, words=True, priority=1),
+    Column("parameters", "M parameters", lambda row: row.parameters, digits=2, priority=2),
+    Column("peak_memory", "peak MB", lambda row: row.memory, digits=0, priority=2),
+    Column("device", "device", lambda row: row.device, words=True, priority=3),
+)
+
+
+def speed_grid(groups: Sequence[Group], benches: Sequence[Bench] = ()) -> Grid | None:
+    """Every variant whose speed was measured; None without any."""
+    rows = [row for group in groups for row in _run_rows(group)] + [_bench_row(bench) for bench in benches]
+    if not rows:
+        return None
+    excluded = sorted({run.training.excludes for group in groups for run in group.finished if run.training is not None})
+    notes = [
+        f"paper: {paper.RELATIVE_SPEED} of absolute's steps/s, base model on P100 GPUs ({paper.SOURCE})",
+        "n: seeds of whole runs, rounds of what was measured in turn",
+        "in turn: a ratio is of two timings one after the other, so a machine whose speed drifts still compares "
+        "fairly; whole runs ran at different times, and other work may have slowed one of them",
+        *(f"steps/s of whole runs leave out {words}" for words in excluded),
+    ]
+    title = "Speed: steps/s by position, and relative to absolute"
+    synthetic = any(group.synthetic for group in groups)
+    grid = Grid("speed", title, _COLUMNS, tuple(rows), "", tuple(map(Note, notes)), synthetic)
+    return grid.without_empty_columns()
+
+
+def _run_rows(group: Group) -> Iterator[SpeedRow]:
+    for variant in group.variants:
+        steps = steps_per_second(variant)
+        if steps.value is None:
+            continue
+        timed = [(run.device, run.training) for run in variant.finished if run.training is not None]
+        devices = sorted({_device(name, one.precision, one.matmul_precision) for name, one in timed})
+        memory = [one.peak_memory_bytes for _, one in timed if one.peak_memory_bytes is not None]
+        parameters = {run.parameters for run in variant.finished}
+        known = parameters.pop() if len(parameters) == 1 else None
+        papers_k = variant.position.kind == "relative" and (
+            variant.position.clip_distance == paper.MODELS[group.size].clip_distance
+        )
+        yield SpeedRow(
+            (group.model, f"{group.data}, {group.max_steps:,} steps, {group.hardware}", variant.label),
+            "whole runs",
+            "; ".join(devices),
+            steps,
+            ratio_to_absolute(group, variant),
+            single(paper.RELATIVE_SPEED) if papers_k else missing("the paper prints one ratio, of its relative model"),
+            single(known / 1e6) if known else missing("not recorded, or not the same for all seeds"),
+            single(max(memory) / 1e6) if memory else missing("not recorded"),
+            (group.variant,) if group.variant else (),
+        )
+
+
+def _bench_row(bench: Bench) -> SpeedRow:
+    reason = f"see the document of rpr-cli bench, {bench.name}"
+    return SpeedRow(
+        (bench.model, bench.batch, bench.variant),
+        "in turn",
+        f"{bench.device} ({bench.name})",
+        Measurement(bench.steps_per_second, bench.ratio.n),
+        bench.ratio,
+        single(paper.RELATIVE_SPEED) if bench.variant == "relative" else missing("the paper prints one ratio"),
+        missing(reason),
+        missing(reason),
+    )

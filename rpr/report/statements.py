@@ -1,0 +1,209 @@
+"""What the figures of a group say, in plain sentences, and whether the paper's say it too; none without its figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from rpr import paper
+from rpr.records.measurement import Measurement
+from rpr.report.agreement import Agreement, agreement, speed_agreement
+from rpr.report.grid import number
+from rpr.report.groups import Group, Variant
+from rpr.report.speed import ratio_to_absolute
+
+# Below this BLEU at the best-known k a model has learned too little for its failures to mean anything.
+LEARNED = 2.0
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One sentence, and how it compares with the paper's figure where the paper has one.
+
+    `learning`: it is about runs that were still learning, which decides what all others are worth.
+    """
+
+    text: str
+    agreement: Agreement | None = None
+    group: Group | None = None
+    learning: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.text} {_first_upper(self.agreement.sentence)}." if self.agreement else self.text
+
+
+def statements(group: Group) -> list[Statement]:
+    """The sentences of a group, the most important first."""
+    k = paper.MODELS[group.size].clip_distance
+    known = [one for one in _relative(group) if one.position.clip_distance]
+    best = next((one for one in known if one.position.clip_distance == k), known[-1] if known else None)
+    makers: list[Callable[[Group, Variant], Iterator[Statement]]] = [
+        _absolute,
+        _order,
+        _spread,
+        _sides,
+        _together,
+        _speed,
+    ]
+    found = [*_learning(group), *_incomplete(group)]
+    if best is not None:
+        found += [statement for maker in makers for statement in maker(group, best)]
+    return found
+
+
+def _first_upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _relative(group: Group) -> list[Variant]:
+    """The scored variants of one curve over k: of the first sharing of tables that has one."""
+    scored = [
+        one
+        for one in group.variants
+        if one.position.kind == "relative" and group.score(one, _split(group)).value is not None
+    ]
+    return [one for one in scored if one.position.tables == scored[0].position.tables]
+
+
+def _split(group: Group) -> str:
+    return "test" if group.column("test") is not None or group.column("validation") is None else "validation"
+
+
+def _compared(group: Group, one: Variant, other: Variant, papers: float, split: str) -> Agreement:
+    learning = one.still_learning or other.still_learning
+    return agreement(group.change(one, other, split, other.label), papers, still_learning=learning is not None)
+
+
+def _learning(group: Group) -> Iterator[Statement]:
+    falling = [one for one in group.variants if one.still_learning is not None]
+    if (advice := group.advice) is None:
+        return
+    falls = sorted(100 * one.still_learning.fall for one in falling if one.still_learning)
+    span = " to ".join(dict.fromkeys(f"{fall:.1f}%" for fall in (falls[0], falls[-1])))
+    them = "it" if len(falling) == 1 else "them"
+    every = len(falling) == len(group.variants) > 1
+    whose = "Every variant" if every else _first_upper(", ".join(one.label for one in falling))
+    yield Statement(
+        f"{whose} {'was' if every or len(falling) == 1 else 'were'} still learning when training ended: the validation "
+        f"loss fell by {span} over the last tenth of the steps. No comparison with {them} is decided; {advice}.",
+        group=group,
+        learning=True,
+    )
+
+
+def _incomplete(group: Group) -> Iterator[Statement]:
+    found = Counter(run.status for run in group.runs if run.status != "finished")
+    if found:
+        words = ", ".join(f"{count} {status}" for status, count in sorted(found.items()))
+        yield Statement(f"{sum(found.values())} of {len(group.runs)} runs have no result: {words}.", group=group)
+
+
+def _absolute(group: Group, best: Variant) -> Iterator[Statement]:
+    absolute = group.get("absolute")
+    if absolute is None:
+        return
+    pair = group.papers_languages or "en_de"
+    papers = round(paper.TABLE1[group.size, "relative", pair] - paper.TABLE1[group.size, "absolute", pair], 1)
+    for split in dict.fromkeys(column.split for column in group.columns if column.split != "validation"):
+        mine, its = group.score(best, split), group.score(absolute, split)
+        if mine.value is None or its.value is None:
+            continue
+        text = f"{_first_upper(best.label)} on {split}: {_figures(mine, its, absolute.label)}"
+        if split != "test":
+            yield Statement(f"{text}.", group=group)
+            continue
+        found = _compared(group, best, absolute, papers, split)
+        yield Statement(f"{text}; the paper: {number(papers, 1, signed=True)}.", found, group)
+
+
+def _figures(mine: Measurement, its: Measurement, name: str) -> str:
+    assert mine.value is not None and its.value is not None
+    change = mine.value - its.value
+    words = f"{abs(change):.1f} BLEU {'more' if change > 0 else 'less'} than" if round(change, 1) else "the same as"
+    return f"{words} {name}: {mine.value:.1f} and {its.value:.1f} ({_seeds(mine, its)})"
+
+
+def _order(group: Group, best: Variant) -> Iterator[Statement]:
+    zero = next((one for one in _relative(group) if one.position.clip_distance == 0), None)
+    none = group.get("none")
+    for one, printed in ((zero, paper.TABLE2[0]), (none, paper.TABLE3[False, False])):
+        if one is None:
+            continue
+        split = _split(group)
+        mine, its = group.score(one, split), group.score(best, split)
+        if mine.value is None or its.value is None:
+            continue
+        papers = round(printed - paper.TABLE2[16], 1)
+        what = "no positions at all" if one is none else one.label
+        text = f"{_first_upper(what)}: {_figures(mine, its, best.label)}"
+        if its.value < LEARNED:
+            yield Statement(f"{text}: too little is learned to compare.", group=group)
+        else:
+            found = _compared(group, one, best, papers, split)
+            yield Statement(f"{text}; the paper: {number(papers, 1, signed=True)}.", found, group)
+
+
+def _spread(group: Group, best: Variant) -> Iterator[Statement]:
+    some = [one for one in _relative(group) if (one.position.clip_distance or 0) >= 2]
+    if len(some) < 2:
+        return
+    scores = [group.score(one, _split(group)) for one in some]
+    values = [one.value for one in scores if one.value is not None]
+    printed = [value for k, value in paper.TABLE2.items() if k >= 2]
+    first, last = some[0].position.clip_distance, some[-1].position.clip_distance
+    deviation = max((one.deviation for one in scores if one.deviation is not None), default=None)
+    noise = f", and the largest deviation over seeds is {deviation:.1f}" if deviation is not None else ""
+    yield Statement(
+        f"From k = {first} to k = {last} the scores lie within {max(values) - min(values):.1f} BLEU{noise} "
+        f"({_seeds(*scores)}); the paper: {max(printed) - min(printed):.1f}.",
+        group=group,
+    )
+
+
+def _sides(group: Group, best: Variant) -> Iterator[Statement]:
+    split = _split(group)
+    for kind, words in (("relative_keys", "keys alone"), ("relative_values", "values alone")):
+        for one in group.variants:
+            both = group.get("relative", one.position.clip_distance, one.position.tables)
+            if one.position.kind != kind or both is None:
+                continue
+            mine, its = group.score(one, split), group.score(both, split)
+            if mine.value is None or its.value is None:
+                continue
+            which = kind == "relative_values", kind == "relative_keys"
+            papers = round(paper.TABLE3[which] - paper.TABLE3[True, True], 1)
+            text = f"Relative {words}, k = {one.position.clip_distance}: {_figures(mine, its, 'keys and values')}"
+            found = _compared(group, one, both, papers, split)
+            yield Statement(f"{text}; the paper: {number(papers, 1, signed=True)}.", found, group)
+
+
+def _together(group: Group, best: Variant) -> Iterator[Statement]:
+    together = group.get("absolute_and_relative")
+    if together is None:
+        return
+    alone = group.get("relative", together.position.clip_distance, together.position.tables)
+    mine, its = group.score(together, _split(group)), group.score(alone, _split(group))
+    if alone is None or mine.value is None or its.value is None:
+        return
+    yield Statement(
+        f"Absolute and relative positions together: {_figures(mine, its, f'{alone.label} alone')}; the paper observed "
+        "no benefit and prints no figure.",
+        group=group,
+    )
+
+
+def _speed(group: Group, best: Variant) -> Iterator[Statement]:
+    ratio = ratio_to_absolute(group, best)
+    if ratio.value is None:
+        return
+    text = f"{_first_upper(best.label)} trains at {ratio.value:.2f} of absolute's steps/s ({_seeds(ratio)})"
+    found = speed_agreement(ratio, paper.RELATIVE_SPEED)
+    yield Statement(f"{text}; the paper: {paper.RELATIVE_SPEED}.", found, group)
+
+
+def _seeds(*figures: Measurement) -> str:
+    counts = sorted({one.n for one in figures})
+    if counts == [1]:
+        return "one seed"
+    return f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"

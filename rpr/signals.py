@@ -1,0 +1,99 @@
+"""SIGTERM and Ctrl-C: what they raise, and when."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGTERM_EXIT = 128 + signal.SIGTERM
+
+
+@contextmanager
+def _handled(handler: Callable[[int, FrameType | None], None], *numbers: int) -> Iterator[None]:
+    """The handler of these signals, and afterwards the ones before. Only the main thread may set one: on another, such
+    as joblib's, nothing changes.
+    """
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def exit_on_sigterm() -> Iterator[None]:
+    """While it is entered, SIGTERM raises SystemExit (143) in the main thread, so that files and child processes are
+    cleaned up.
+    """
+    with _handled(_exit, signal.SIGTERM):
+        yield
+
+
+@contextmanager
+def report_sigterm() -> Iterator[None]:
+    """exit_on_sigterm, with a line on stderr. Also for a function, as its decorator."""
+    try:
+        with exit_on_sigterm():
+            yield
+    except SystemExit as stopped:
+        if stopped.code == SIGTERM_EXIT:
+            print("rpr-cli: interrupted", file=sys.stderr)
+        raise
+
+
+class Interrupts:
+    """While it is entered, Ctrl-C and SIGTERM raise SystemExit (130, 143), and within `deferred` only at its end, so
+    that lines stay whole. A second one is not deferred: the reader of a pipe may never come.
+    """
+
+    def __init__(self) -> None:
+        # A shell starts background processes with Ctrl-C ignored, which must stay so.
+        numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
+        self._handled = _handled(self._received, *numbers)
+        self._deferring = False
+        self._number: int | None = None
+
+    def __enter__(self) -> Interrupts:
+        self._handled.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._handled.__exit__(None, None, None)
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        self._deferring = True
+        try:
+            yield
+        finally:
+            self._deferring = False
+        if self._number is not None:
+            raise SystemExit(128 + self._number)
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        first, self._number = self._number is None, number
+        if not (self._deferring and first):
+            _exit(number, frame)
+
+
+def die_on_sigterm() -> None:
+    """From now on SIGTERM ends this process at once, whatever libraries have made of it."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def die_with_parent() -> None:
+    """Linux: SIGTERM to this process when its parent dies, even by SIGKILL. Elsewhere: nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)

@@ -1,0 +1,53 @@
+"""Frozen: every figure of the committed reports, as the records' groups have them. The report's bytes may change, its
+values may not: mean, deviation, number of seeds and interval of each score, by length too, and of each speed.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rpr.records.measurement import Measurement
+from rpr.records.record import find_records
+from rpr.report.groups import Group, run_groups
+from rpr.report.lengths import buckets, length_score
+from rpr.report.speed import ratio_to_absolute, steps_per_second
+
+RESULTS = Path(__file__).resolve().parents[2] / "sweeps" / "results"
+with Path(__file__).with_name("report_values.csv").open(encoding="utf-8") as file:
+    FROZEN = list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("folder", sorted({line["folder"] for line in FROZEN}))
+def test_the_figures_of_a_committed_folder(folder: str) -> None:
+    if not (RESULTS / folder).is_dir():
+        pytest.skip(f"sweeps/results/{folder} is not committed any more")
+    groups = run_groups(record for _, record in find_records(RESULTS / folder).records)
+    found = Counter(line for group in groups for line in _figures(group))
+    columns = ("position", "figure", "mean", "sd", "n", "low", "high")
+    frozen = Counter(tuple(line[name] for name in columns) for line in FROZEN if line["folder"] == folder)
+    assert frozen - found == Counter()
+
+
+def _figures(group: Group) -> Iterator[tuple[str, ...]]:
+    for variant in group.variants:
+        named = {f"{column.metric} {column.split}": variant.score(column) for column in group.columns}
+        named |= {"steps_per_second": steps_per_second(variant), "relative_speed": ratio_to_absolute(group, variant)}
+        for metric in ("sacrebleu", "chrf"):
+            for bucket in buckets(group):
+                name = f"{metric} {bucket.first.shortest}-{bucket.first.longest or ''}"
+                named[name] = length_score(variant, metric, bucket)
+        for name, one in named.items():
+            if one.value is not None:
+                yield (variant.label, name, *_texts(one))
+
+
+def _texts(one: Measurement) -> tuple[str, ...]:
+    ends = ("", "")
+    if one.interval is not None and one.interval.kind == "sentences":
+        ends = (repr(one.interval.low), repr(one.interval.high))
+    return (repr(one.value), "" if one.deviation is None else repr(one.deviation), str(one.n), *ends)

@@ -1,0 +1,77 @@
+"""Checked here: a file or folder is replaced whole or not at all, whatever fails; what a killed process left is
+removed, or moved back, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rpr.io.atomic import remove_folder, remove_leftovers, replace_file, replacing
+
+
+def tree(folder: Path) -> dict[str, str | None]:
+    return {str(path.relative_to(folder)): None if path.is_dir() else path.read_text() for path in folder.rglob("*")}
+
+
+def replace(path: Path, content: str, *, folder: bool) -> None:
+    with replacing(path) as temporary:
+        if folder:
+            (temporary / "deep").mkdir(parents=True)
+            temporary /= "deep/file"
+        temporary.write_text(content)
+
+
+def test_text_and_bytes(tmp_path: Path) -> None:
+    replace_file(tmp_path / "new" / "a", "ä")
+    replace_file(tmp_path / "new" / "b", b"\x00")
+    assert [(tmp_path / "new" / name).read_bytes() for name in "ab"] == ["ä".encode(), b"\x00"]
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_the_old_is_replaced_or_untouched(tmp_path: Path, folder: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "there"
+    replace(path, "old", folder=folder)
+    old = tree(tmp_path)
+    move = os.replace
+
+    def no_space(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def interrupted(source: Path, target: Path) -> None:
+        if source.suffix == ".tmp":
+            raise KeyboardInterrupt
+        move(source, target)
+
+    for step, failure, error in (("fsync", no_space, OSError), ("replace", interrupted, KeyboardInterrupt)):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, step, failure)
+            with pytest.raises(error):
+                replace(path, "new", folder=folder)
+        assert tree(tmp_path) == old
+    replace(path, "new", folder=folder)
+    assert tree(tmp_path) == {name: content and "new" for name, content in old.items()}
+
+
+def test_leftovers_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    for name in (".a.1.tmp", ".b.1.tmp", ".a.x.tmp", "a", "a.tmp", "a.1.tmp"):
+        (tmp_path / name).write_text("x")
+    kept = tree(tmp_path).keys() - {".a.1.tmp"}
+    (tmp_path / ".a.2.tmp" / "deep").mkdir(parents=True)
+    (tmp_path / ".a.3.tmp").symlink_to(tmp_path / "a")
+    remove_leftovers(tmp_path, "a", "c*")
+    assert tree(tmp_path).keys() == kept
+    remove_leftovers(tmp_path / "not there", "*")
+
+
+def test_a_folder_that_was_moved_away_is_moved_back_unless_it_was_replaced(tmp_path: Path) -> None:
+    for name in (".lost.1.old", ".replaced.v2.1.old", "replaced.v2"):
+        replace(tmp_path / name, name, folder=True)
+    remove_leftovers(tmp_path, "*")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lost", "replaced.v2"]
+    assert (tmp_path / "lost" / "deep" / "file").read_text() == ".lost.1.old"
+    remove_folder(tmp_path / "lost")
+    remove_folder(tmp_path / "not there")
+    assert [path.name for path in tmp_path.iterdir()] == ["replaced.v2"]

@@ -1,0 +1,190 @@
+"""The picture of one run's positions, from numbers made up here: well-formed, the same bytes twice, every layer named,
+what is missing said in words; its JSON complete, its summary right by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import warnings
+from pathlib import Path
+from xml.etree import ElementTree
+
+from rpr.evaluation.position_numbers import (
+    DEFINITIONS,
+    AbsoluteTable,
+    LayerAttention,
+    LayerTables,
+    PositionNumbers,
+    StackPairs,
+    TableNumbers,
+    as_document,
+    as_text,
+    mean_over_heads,
+    strongest,
+    summary,
+)
+from rpr.report import plot_style
+from rpr.report.position_figure import position_figure
+
+SVG = "{http://www.w3.org/2000/svg}"
+STACKS = ("encoder", "decoder")
+
+
+def table(k: int, heads: int) -> TableNumbers:
+    norms = tuple(
+        tuple(1 + 2 / (1 + abs(offset + 1)) + head / 10 for offset in range(-k, k + 1)) for head in range(heads)
+    )
+    cosines = tuple(tuple(None if row == 0 else math.cos(row + head) for row in range(2 * k)) for head in range(heads))
+    return TableNumbers(norms, cosines, expected_initial_norm=0.9)
+
+
+def made_up(
+    *,
+    layers: int = 2,
+    heads: int = 4,
+    k: int | None = 3,
+    kinds: str = "KV",
+    shared: bool = False,
+    absolute: bool = False,
+    max_distance: int = 8,
+    longest: int = 8,
+) -> PositionNumbers:
+    """100 sentences of `longest` pieces; each head looks at another place."""
+    window = range(-max_distance, max_distance + 1)
+    pairs = {
+        "encoder": tuple(100 * max(0, longest - abs(d)) for d in window),
+        "decoder": tuple(100 * max(0, longest + d) if d <= 0 else 0 for d in window),
+    }
+    tables = []
+    if k is not None:
+        groups = [tuple(range(1, layers + 1))] if shared else [(number,) for number in range(1, layers + 1)]
+        keys, values = (table(k, heads) if kind in kinds else None for kind in "KV")
+        tables = [LayerTables(stack, group, keys, values) for stack in STACKS for group in groups]
+    attention = [
+        LayerAttention(
+            stack,
+            number,
+            tuple(
+                tuple(0.9 / (1 + abs(d + head)) if n else None for d, n in zip(window, pairs[stack], strict=True))
+                for head in range(heads)
+            ),
+        )
+        for stack in STACKS
+        for number in range(1, layers + 1)
+    ]
+    return PositionNumbers(
+        num_sentences=100,
+        max_distance=max_distance,
+        tables=tuple(tables),
+        absolute=tuple(AbsoluteTable(s, tuple(1 + p / 50 for p in range(30)), 9) for s in STACKS) if absolute else (),
+        attention=tuple(attention),
+        stacks=tuple(StackPairs(s, pairs[s], tuple(1 / longest if n else None for n in pairs[s])) for s in STACKS),
+    )
+
+
+def drawn(numbers: PositionNumbers, path: Path, title: str = "A run") -> tuple[str, str]:
+    """The file, and all the text in it; any warning of matplotlib's is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plot_style.save(position_figure(numbers, title, "k = 3 | step 5"), path)
+    text = path.read_text()
+    root = ElementTree.fromstring(text)
+    assert root.tag == f"{SVG}svg"
+    return text, " ".join("".join(element.itertext()) for element in root.iter(f"{SVG}text"))
+
+
+def test_the_same_numbers_give_the_same_bytes(tmp_path):
+    first, _ = drawn(made_up(), tmp_path / "1.svg")
+    second, _ = drawn(made_up(), tmp_path / "2.svg")
+    assert first == second
+    assert "dc:date" not in first
+    other, _ = drawn(made_up(heads=3), tmp_path / "3.svg")
+    assert other != first
+
+
+def test_every_layer_has_its_panels_and_every_part_its_definition(tmp_path):
+    _, words = drawn(made_up(layers=3), tmp_path / "figure.svg")
+    for stack in STACKS:
+        for layer in (1, 2, 3):
+            assert words.count(f"{stack} layer {layer}") == 3  # norms, cosines, attention
+    for heading in ("1  Norm of each vector", "2  Cosine similarity", "3  Mean attention by signed distance"):
+        assert heading in words
+    joined = re.sub(r"\s+", " ", words)
+    assert "over all pairs of a sentence and a query for which that key exists (100 validation sentences; " in joined
+    assert "root mean square before training" in words and "A run" in words and "k = 3 | step 5" in words
+
+
+def test_without_tables_it_says_so_and_draws_the_attention(tmp_path):
+    _, words = drawn(made_up(k=None), tmp_path / "figure.svg")
+    assert words.count("This run has no relative tables: nothing to draw.") == 2
+    assert words.count("encoder layer 2") == 1 and words.count("decoder layer 1") == 1
+    assert "4  Norm" not in words
+    _, words = drawn(made_up(k=None, absolute=True), tmp_path / "figure.svg")
+    assert words.count("no relative tables") == 2 and "4  Norm of each vector of the learned absolute" in words
+    assert "source positions" in words and "target positions" in words
+
+
+def test_one_kind_of_table_k_0_and_tables_shared_by_layers(tmp_path):
+    _, words = drawn(made_up(kinds="K"), tmp_path / "figure.svg")
+    assert "encoder layer 1" in words
+    text, _ = drawn(made_up(kinds="V"), tmp_path / "figure.svg")
+    assert plot_style.COLOURS["absolute"] in text
+    _, words = drawn(made_up(k=0), tmp_path / "figure.svg")
+    assert "k = 0: there is one vector for every pair of positions, and it has no neighbour." in words
+    assert words.count("encoder layer 1") == 2  # norms and attention
+    _, words = drawn(made_up(shared=True, heads=1), tmp_path / "figure.svg")
+    assert words.count("encoder layers 1 to 2, shared") == 2 and words.count("encoder layer 1") == 1
+    assert words.count("All heads share one table.") == 2
+
+
+def test_many_layers_take_further_lines_of_a_figure_of_bounded_width(tmp_path):
+    text, words = drawn(made_up(layers=7, heads=2, k=1), tmp_path / "figure.svg")
+    assert all(words.count(f"{stack} layer 7") == 3 for stack in STACKS)
+    width = re.search(r'<svg [^>]*width="([\d.]+)pt"', text)
+    assert width is not None and float(width[1]) / 72 < 16
+
+
+def test_distances_that_hardly_occur_are_left_out(tmp_path):
+    """Sentences of 4 pieces in a window of 8: the axis ends at 3. And 1 query in 100 is enough, fewer are not."""
+    assert StackPairs("encoder", (0, 9, 10, 1000, 10, 9, 0), (0.1,) * 7).often == slice(2, 5)
+    figure = position_figure(made_up(k=None, longest=4), "A run", "")
+    limits = [axes.get_xlim() for axes in figure.axes if axes.images]
+    assert limits == [(-3.5, 3.5)] * 2 + [(-3.5, 0.5)] * 2
+
+
+def test_a_name_with_a_dollar_is_shown_as_it_is(tmp_path):
+    _, words = drawn(made_up(), tmp_path / "figure.svg", title="a $x$ <b> & c")
+    assert "a $x$ <b> & c" in words
+
+
+def test_the_document_says_what_each_number_is_and_reads_back(tmp_path):
+    numbers = made_up(absolute=True)
+    document = as_document({"name": "a run"}, numbers)
+    assert json.loads(as_text(document)) == document
+    assert document["run"] == {"name": "a run"} and document["definitions"] == DEFINITIONS
+    first = document["tables"][0]
+    assert (first["stack"], first["layers"], len(first["keys"]["norms"])) == ("encoder", [1], 4)
+    assert first["keys"]["cosines"][0] == [None, 0.540302, -0.416147, -0.989992, -0.653644, 0.283662]
+    assert document["stacks"][0]["pairs"][6:11] == [600, 700, 800, 700, 600]
+    assert document["attention"][3]["attention"][1][7:10] == [0.9, 0.45, None]
+    assert max(map(len, as_text(document).splitlines())) < 3000  # a line for each layer
+    named = {key for entry in (document["tables"][0]["keys"], *document["stacks"]) for key in entry}
+    assert named - {"stack"} <= set(DEFINITIONS)
+
+
+def test_summary_by_hand():
+    lines = summary(made_up(layers=1, heads=2, k=1))
+    # The offsets -1, 0, 1 of head 0: 3, 2, 1 2/3; head 1 a tenth more.
+    assert lines[0] == "  encoder layer 1    norm of w^K at -1: 3.05, 0: 2.05, +1: 1.72"
+    assert len(lines) == 6
+    assert lines[-1] == "  decoder layer 1    heads attend most at 0 (0.90)  -1 (0.90)"
+    assert summary(made_up(layers=1, k=0))[0] == "  encoder layer 1    norm of w^K at 0: 2.15"
+
+
+def test_the_nearest_of_equal_distances_is_the_strongest():
+    assert strongest((-2, -1, 0, 1), (0.5, 0.1, None, 0.5)) == (1, 0.5)
+    assert strongest((-1, 0, 1), (0.5, 0.5, 0.1)) == (0, 0.5)
+    assert mean_over_heads([[1.0, None], [3.0, None]])[0] == 2.0
+    assert math.isnan(mean_over_heads([[None], [None]])[0])

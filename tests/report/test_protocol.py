@@ -1,0 +1,112 @@
+"""What differs from the paper, setting by setting: the paper's own configurations differ in their corpus alone, and a
+changed setting, any that decides a result, is found. So is one that this version does not know.
+"""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from rpr.composition import compose
+from rpr.config import TrainConfig
+from rpr.records.record import Record, flat
+from rpr.report.protocol import NOT_COMPARED, SECTIONS, compared_settings, differences, is_the_papers_corpus
+from rpr.sections import validated
+from tests.fake_records import fake_document
+
+
+def recorded(*overrides: str, pairs: int = 4_500_000, **changes: Any) -> Record:
+    """A finished record of the paper's run on all of WMT, with some settings changed by dotted key."""
+    config = validated(TrainConfig, compose("train", overrides)).model_dump(mode="json")
+    for key, value in changes.items():
+        section, _, name = key.replace("__", ".").partition(".")
+        config[section][name] = value
+    document = fake_document()
+    steps = config["optim"]["max_steps"]
+    data = document["data"] | {"train_pairs": pairs, "synthetic": False}
+    changed = {"config": config, "data": data, "steps": steps}
+    return Record.model_validate_json(json.dumps(document | changed), strict=True)
+
+
+EXACT = ("hardware.precision=32", "hardware.matmul_precision=highest")
+BASE = ("model=base", *EXACT)
+BIG_FR = ("model=big", "data=wmt14_en_fr", *EXACT)
+
+
+def test_the_papers_own_configurations_differ_in_nothing() -> None:
+    assert differences([recorded(*BASE)], "base", "en_de") == ()
+    assert differences([recorded("model=big", *EXACT)], "big", "en_de") == ()
+    assert differences([recorded(*BIG_FR, pairs=36_000_000)], "big", "en_fr") == ()
+
+
+def test_the_audited_record_is_caught_in_everything() -> None:
+    """Pre-norm, twice the learning rate, beta2 .997, no smoothing and dropout .3 on EN-FR."""
+    changed = {"model__norm": "pre", "optim__learning_rate_scale": 2.0, "optim__adam_beta2": 0.997}
+    changed |= {"optim__label_smoothing": 0.0, "model__dropout": 0.3}
+    (found,) = differences([recorded(*BIG_FR, pairs=36_000_000, **changed)], "big", "en_fr")
+    assert found.kind == "recipe"
+    for words in ("norm pre (post)", "learning_rate_scale 2 (1)", "adam_beta2 0.997 (0.98)", "label_smoothing 0 (0.1)"):
+        assert words in found.text
+    assert "dropout 0.3 (0.1)" in found.text
+
+
+def _deciding() -> list[str]:
+    config = validated(TrainConfig, compose("train", ("model=big",))).model_dump(mode="json")
+    settings = dict(flat({name: config[name] for name in SECTIONS}))
+    return [*sorted(settings.keys() - NOT_COMPARED), "optim.max_tokens_per_unit", "optim.units_per_step"]
+
+
+@pytest.mark.parametrize("key", _deciding())
+def test_every_deciding_setting_is_compared(key: str) -> None:
+    record = recorded("model=big", *EXACT)
+    section, _, name = key.partition(".")
+    config = deepcopy(record.config)
+    value = config[section][name]
+    config[section][name] = "another" if value is None or isinstance(value, str) else value * 2 + 1
+    changed = record.model_copy(update={"config": config})
+    assert differences([changed], "big", "en_de"), f"{key} = {config[section][name]} is not said to differ"
+
+
+def test_a_setting_of_a_later_version_is_a_difference_when_it_is_on() -> None:
+    assert differences([recorded(*BASE, optim__lookahead=False)], "base", "en_de") == ()
+    (found,) = differences([recorded(*BASE, optim__lookahead=5)], "base", "en_de")
+    assert "lookahead 5 (not in its recipe)" in found.text
+    (found,) = differences([recorded(*BASE, position__rotary=True)], "base", "en_de")
+    assert (found.kind, "rotary True" in found.text) == ("positions", True)
+
+
+def test_shape_steps_tables_data_and_smaller() -> None:
+    found = differences([recorded("model=tiny", "data=synthetic", pairs=30_000)], "base", "en_de")
+    by_kind = {one.kind: one for one in found}
+    assert by_kind["model"].smaller and "num_layers 2 (6)" in by_kind["model"].text
+    assert by_kind["steps"].smaller and by_kind["steps"].text == "training: 700 steps; the paper: 100,000"
+    assert by_kind["synthetic data" if "synthetic data" in by_kind else "data"].smaller
+    shared = recorded(*BASE, position__tables="shared_by_heads")
+    assert [one.kind for one in differences([shared], "base", "en_de")] == ["tables"]
+
+
+def test_what_only_says_where_or_how_much_is_no_difference() -> None:
+    more = (
+        "data.cache_dir=/c",
+        "evaluation.bootstrap_samples=0",
+        "optim.validate_every_n_steps=7",
+        "hardware.threads=3",
+    )
+    assert differences([recorded(*BASE, *more)], "base", "en_de") == ()
+    assert "data.cache_dir" not in compared_settings(recorded(*BASE))
+
+
+def test_less_of_the_corpus_is_not_the_corpus() -> None:
+    assert is_the_papers_corpus([recorded(*BASE)], "en_de")
+    assert not is_the_papers_corpus([recorded(*BASE, pairs=450_000)], "en_de")
+    assert differences([recorded(*BASE, pairs=450_000)], "base", "en_de")[0].smaller
+
+
+def test_skipped_steps_and_an_early_stop_are_said() -> None:
+    record = recorded(*BASE)
+    training = record.training.model_copy(update={"skipped_steps": 3})  # type: ignore[union-attr]
+    found = differences([record.model_copy(update={"training": training, "steps": 50_000})], "base", "en_de")
+    assert [one.kind for one in found] == ["steps", "skipped steps"]

@@ -1,0 +1,147 @@
+"""Checked here: documents of schema 1, written down by hand as that schema had them, are read as records of schema 2:
+finished, failed, interrupted in both ways, and a rerun; one of schema 2 is read back as it was written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rpr.errors import RecordError
+from rpr.migrations import EARLIER_DEFAULTS, READ_AS, migrate_record, with_earlier_defaults
+from rpr.records.record import Record, RerunOf, find_records, read_record, write_record
+
+INTERVAL = '{"low": 29.5, "high": 31.25, "level": 0.95, "samples": 1000, "seed": 12345, "method": "percentile"}'
+SCHEMA_1 = """{
+ "schema": 1, "name": "a-run", "run_id": "0a1b2c3d", "status": "finished", "error": null, "sweeps": ["quick"],
+ "command": "rpr-cli train seed=1",
+ "config": {
+  "model": {"name": "tiny"}, "data": {"name": "synthetic", "interval": {"low": 1}}, "optim": {"max_steps": 700},
+  "position": {
+   "name": "none", "absolute": "none", "relative_keys": false, "relative_values": false, "clip_distance": 0,
+   "tables": "per_head"
+  },
+  "hardware": {"name": "cpu"}, "seed": 1
+ },
+ "git": {"commit": null, "dirty": null}, "versions": {"torch": "2.13.0"}, "device": "cpu", "hardware": "cpu",
+ "seed": 1, "started": "2026-01-01T00:00:00+00:00", "finished": null, "steps": 700, "parameters": 12345, "data": null,
+ "training": null,
+ "scores": [
+  {
+   "split": "test", "test_set": "t\\u00e4st", "metric": "sacrebleu", "score": 30.5, "signature": "nrefs:1",
+   "num_sentences": 300, "checkpoint": "last", "beam_size": 4, "length_penalty": 0.6, "interval": INTERVAL
+  },
+  {
+   "split": "long", "test_set": "long", "metric": "sacrebleu", "score": 3.5, "signature": "nrefs:1",
+   "num_sentences": 300, "checkpoint": "last", "beam_size": 4, "length_penalty": 0.6
+  }
+ ],
+ "by_length": {
+  "unit": "pieces", "splits": ["test"], "test_sets": ["test"], "longest_training_source": 22,
+  "signatures": {"sacrebleu": "nrefs:1"}, "checkpoint": "last", "beam_size": 4, "length_penalty": 0.6,
+  "precision": "float32",
+  "buckets": [{
+   "shortest": 1, "longest": null, "beyond_training": false, "num_sentences": 300,
+   "scores": [{"metric": "sacrebleu", "score": 30.5, "interval": INTERVAL}]
+  }]
+ },
+ "wandb": null
+}""".replace("INTERVAL", INTERVAL)
+ENDED = "the training process was ended by "
+GOES_ON = "; the same command goes on from the last checkpoint"
+Read = Callable[..., Record]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """The record of schema 1 with other values, as it is read."""
+
+    def reading(**changed: Any) -> Record:
+        (tmp_path / "record.json").write_text(json.dumps(json.loads(SCHEMA_1) | changed))
+        return read_record(tmp_path / "record.json")
+
+    return reading
+
+
+def test_a_finished_run_with_its_intervals(read: Read) -> None:
+    record = read()
+    assert (record.schema_version, record.status, record.rerun_of) == (2, "finished", None)
+    assert [score.interval and score.interval.kind for score in record.scores] == ["sentences", None]
+    assert record.by_length is not None
+    interval = record.by_length.buckets[0].scores[0].interval
+    assert interval == record.scores[0].interval and interval is not None
+    assert (interval.low, interval.high, interval.samples, interval.seed) == (29.5, 31.25, 1000, 12345)
+    assert record.config == json.loads(SCHEMA_1)["config"]  # it is repeated from this: nothing in it changes
+
+
+@pytest.mark.parametrize(
+    "error, status",
+    [
+        ("interrupted" + GOES_ON, "interrupted"),
+        (f"{ENDED}SIGKILL, which the system sends when it is out of memory{GOES_ON}", "interrupted"),
+        (f"{ENDED}exit code 1{GOES_ON}", "failed"),
+        ("step 7: the gradient is not finite", "failed"),
+    ],
+)
+def test_a_run_that_was_stopped_from_outside_has_not_failed(read: Read, error: str, status: str) -> None:
+    record = read(status="failed", error=error)
+    assert (record.status, record.error) == (status, error)
+    assert record.outcome == f"{status}: {error}"
+
+
+def test_a_running_one_and_a_rerun(read: Read) -> None:
+    assert read(status="running", error="interrupted").status == "running"
+    assert read(command="rpr-cli rerun runs/a").rerun_of == RerunOf(run_id="0a1b2c3d", started=None)
+    assert read(command="rpr-cli train name='rpr-cli rerun '").rerun_of is None
+
+
+def test_what_is_written_is_of_schema_2_and_read_back_equal(read: Read, tmp_path: Path) -> None:
+    migrated = read(status="failed", error="interrupted", command="rpr-cli rerun runs/a")
+    path = tmp_path / "b" / "again.json"
+    write_record(path, migrated)
+    document = json.loads(path.read_text())
+    assert next(iter(document.items())) == ("schema", 2)
+    assert document["status"] == "interrupted" and document["rerun_of"] == {"run_id": "0a1b2c3d", "started": None}
+    assert read_record(path) == migrated
+    assert [found for found, _ in find_records(tmp_path / "b").records] == [path]
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"schema": True}, "schema: "),
+        ({"schema": 1.0}, "schema: "),
+        ({"status": "done"}, "status: "),
+        ({"scores": [{"interval": 7}]}, r"scores\.0\.split: "),
+        ({"by_length": {"buckets": [[]]}}, r"by_length\.unit: "),
+        ({"config": None, "error": [], "command": None}, "error: "),
+    ],
+)
+def test_what_is_wrong_in_schema_1_is_named(read: Read, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecordError, match=f"record.json: {message}"):
+        read(**changed)
+
+
+def test_an_interval_of_a_record_is_over_sentences(read: Read) -> None:
+    score = json.loads(SCHEMA_1)["scores"][0]
+    for wrong in ({"kind": "seeds"}, {"method": None}):
+        with pytest.raises(RecordError, match=r"scores\.0\.interval: an interval of a record is over sentences"):
+            read(scores=[score | {"interval": score["interval"] | wrong}])
+
+
+def test_the_document_given_stays_as_it_is() -> None:
+    document = json.loads(SCHEMA_1)
+    migrate_record(document)
+    assert document == json.loads(SCHEMA_1)
+
+
+def test_settings_that_were_added_later_have_their_earlier_values() -> None:
+    settings = {"optim": {"non_finite": "skip"}, "hardware": {}, "seed": 1}
+    assert with_earlier_defaults(settings) == {
+        "optim": {"non_finite": "skip", "ema_decay": None}, "hardware": {"attention": "auto"}, "seed": 1,
+    }  # fmt: skip
+    assert settings["hardware"] == {} and not EARLIER_DEFAULTS.keys() & READ_AS.keys()
