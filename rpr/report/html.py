@@ -18,11 +18,12 @@ from rpr.records.record import Record, flat
 from rpr.report.agreement import HEADINGS, RULE, Verdict
 from rpr.report.grid import Grid, figure_text, layout, legend
 from rpr.report.groups import Group, left_out, sample_evenly
+from rpr.report.lines import Line
 from rpr.report.protocol import differences
 from rpr.report.render import split
 from rpr.report.samples import FileOf, Samples, compared, own_file
 from rpr.report.statements import Statement
-from rpr.report.tables import PAPER_TABLES, Line, Tables
+from rpr.report.tables import PAPER_TABLES, Tables
 
 MOST_ITEMS = 60  # of a list; thousands of runs can have a note each, and report.json has all of them
 MOST_TABLES = 8  # in sight; the others are folded

@@ -13,7 +13,7 @@ import pytest
 from rpr.records.measurement import Measurement, mean, missing, single
 from rpr.records.record import write_record
 from rpr.records.scores import Interval
-from rpr.report import tables
+from rpr.report import lines
 from rpr.report.build import build_report
 from rpr.report.grid import Cell, Column, Grid, Note, figure_text, layout, legend, number
 from rpr.report.render import as_csv, as_json, escape_latex, escape_markdown, latex, markdown, terminal
@@ -131,7 +131,7 @@ def test_hostile_text_is_inert():
 
 def test_a_column_added_in_one_place_is_in_all_six_formats(make, tmp_path, monkeypatch):
     column = Column("luck", "luck", lambda line: single(777.5))
-    monkeypatch.setattr(tables, "AFTER_THE_SCORES", (*tables.AFTER_THE_SCORES, column))
+    monkeypatch.setattr(lines, "AFTER_THE_SCORES", (*lines.AFTER_THE_SCORES, column))
     records = []
     for k in (0, 16):
         record = make("relative", k)

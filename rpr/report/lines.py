@@ -1,0 +1,186 @@
+"""What a row of a score table is about, and the columns that show it, each in one place for all formats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+from rpr.records.measurement import Measurement, missing
+from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES
+from rpr.report.agreement import Agreement, agreement
+from rpr.report.grid import Cell, Column
+from rpr.report.groups import Group, TestColumn, Variant
+from rpr.report.learning import RULE as LEARNING_RULE
+from rpr.report.protocol import Difference, differences, is_the_papers_corpus
+
+# The kind of BLEU that the paper's group is known to have used; `paper.BLEU_KIND` says that the paper does not say.
+GROUPS_METRIC = "bleu_tok_split"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row: a variant of a group (None: never run) beside the paper's figure for it.
+
+    Args:
+        labels: the row's words, one for each label column.
+        reference: the variant that changes are counted from, and its name.
+        printed, printed_change: the paper's, on `printed_set`.
+        splits: those whose changes are shown; the first that was scored is what agreement is decided on.
+    """
+
+    labels: tuple[str, ...]
+    group: Group
+    variant: Variant | None
+    reference: Variant | None
+    reference_name: str
+    printed: Measurement
+    printed_change: Measurement
+    printed_set: str
+    splits: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
+
+    def ours(self, split: str, metric: str = HEADLINE_METRIC) -> Measurement:
+        return self.group.score(self.variant, split, metric)
+
+    def change(self, split: str) -> Measurement:
+        return self.group.change(self.variant, self.reference, split, self.reference_name)
+
+    @cached_property
+    def decided_on(self) -> str:
+        """The split on which ours is held against the paper's."""
+        return next((split for split in self.splits if self.ours(split).value is not None), self.splits[0])
+
+    @cached_property
+    def agreement(self) -> Agreement | None:
+        """None where there is nothing to compare: a missing figure, or the row that changes are counted from."""
+        mine, papers = self.change(self.decided_on), self.printed_change.value
+        if mine.value is None or papers is None or self.variant is self.reference:
+            return None
+        learning = any(one is not None and one.still_learning for one in (self.variant, self.reference))
+        return agreement(mine, papers, still_learning=learning)
+
+    @cached_property
+    def differs(self) -> tuple[Difference, ...]:
+        """How the runs differ from the paper's, its test set included."""
+        runs = self.variant.finished if self.variant is not None else ()
+        found = differences(runs, self.group.size, self.group.papers_languages)
+        column = self.group.column(self.decided_on)
+        if runs and column is not None and column.test_set != self.printed_set:
+            text = f"test set: {column.test_set}; the paper: {self.printed_set}"
+            return (*found, Difference("test set", text))
+        return found
+
+    def difference(self) -> Measurement:
+        """Ours less the paper's, where corpus, test set and kind of BLEU are the same; else why it means nothing."""
+        mine = self.ours(self.decided_on)
+        if mine.value is None or self.printed.value is None or self.variant is None:
+            return mine if mine.value is None else self.printed
+        pair = self.group.papers_languages
+        if pair is None or not is_the_papers_corpus(self.variant.finished, pair):
+            return missing(f"another corpus: {self.group.data}; the paper's: WMT 2014")
+        column = self.group.column(self.decided_on)
+        if column is not None and column.test_set != self.printed_set:
+            return missing(f"another test set: {column.test_set}; the paper's: {self.printed_set}")
+        alike = self.ours(self.decided_on, GROUPS_METRIC)
+        if alike.value is None:
+            return missing(f"another kind of BLEU: {GROUPS_METRIC}, the paper's group's, was not computed")
+        return replace(alike, value=alike.value - self.printed.value, interval=None)
+
+
+# Columns
+
+
+def labels(*headings: str) -> tuple[Column, ...]:
+    """A column of words for each of a line's labels; remarks on the runs stand with the last."""
+
+    def read(line: Line, index: int) -> Cell:
+        last = index == len(headings) - 1
+        return Cell(line.labels[index], line.remarks if last else ())
+
+    return tuple(
+        Column(heading, heading, partial(read, index=index), label=True) for index, heading in enumerate(headings)
+    )
+
+
+def _seeds(line: Line) -> str:
+    return str(len(line.variant.finished) if line.variant is not None else 0)
+
+
+def _agreement(line: Line) -> Cell:
+    found = line.agreement
+    if found is None:
+        return Cell("")
+    return Cell(found.words, (f"{found.verdict}: {found.why}",) if found.why else ())
+
+
+def _differs(line: Line) -> Cell:
+    """`smaller: data, model, steps`, with all of it in a footnote."""
+    found = line.differs
+    if not found:
+        return Cell("")
+    kinds = ", ".join(dict.fromkeys(one.kind for one in found))
+    smaller = "smaller: " if any(one.smaller for one in found) else ""
+    return Cell(smaller + kinds, ("differs from the paper: " + ". ".join(one.text for one in found),))
+
+
+def _note(line: Line) -> Cell:
+    """Whether it was still learning, and seeds without a result."""
+    variant = line.variant
+    words, remarks = [], []
+    if variant is not None and variant.still_learning is not None:
+        words, remarks = ["still learning"], [f"{LEARNING_RULE}; {line.group.advice}"]
+    if variant is not None and variant.unfinished and variant.finished:
+        words.append("incomplete")
+        remarks.extend(variant.unfinished)
+    return Cell(", ".join(words), tuple(remarks))
+
+
+SEEDS = Column("n", "n", _seeds)
+PAPER = Column("paper", "paper", lambda line: line.printed)
+PAPER_CHANGE = Column("paper_change", "change", lambda line: line.printed_change, signed=True)
+AGREEMENT = Column("agreement", "agreement", _agreement, words=True, priority=1)
+NOTE = Column("note", "note", _note, words=True, priority=1)
+DIFFERS = Column("differs", "differs", _differs, words=True, priority=2)
+DIFFERENCE = Column("difference", "ours - paper", Line.difference, signed=True, priority=2)
+# Columns after the scores; one more here is one more in every table and every format.
+AFTER_THE_SCORES = (AGREEMENT, NOTE, DIFFERENCE, DIFFERS)
+
+
+def score_columns(lines: Sequence[Line]) -> tuple[Column, ...]:
+    """The paper's figure, ours on each split with its change, what the change says, then all other scores."""
+    headline = [column for column in _columns(lines) if column.metric == HEADLINE_METRIC]
+    changed = lines[0].splits
+    splits = list(dict.fromkeys([*(s for s in changed), *(column.split for column in headline)]))
+    columns = [SEEDS, PAPER, PAPER_CHANGE]
+    for split in splits:
+        columns.append(Column(split, split, partial(Line.ours, split=split), priority=0 if split in changed else 1))
+        if split in changed:
+            columns.append(
+                Column(
+                    f"{split}_change",
+                    "change",
+                    partial(Line.change, split=split),
+                    signed=True,
+                    priority=0 if split == splits[0] else 1,
+                )
+            )
+    columns += AFTER_THE_SCORES
+    for one in _columns(lines):
+        if one.metric != HEADLINE_METRIC:
+            name = METRIC_NAMES.get(one.metric, one.metric)
+            columns.append(
+                Column(
+                    f"{one.metric}_{one.split}",
+                    f"{name} {one.split}",
+                    partial(Line.ours, split=one.split, metric=one.metric),
+                    priority=3,
+                )
+            )
+    return tuple({column.key: column for column in columns}.values())
+
+
+def _columns(lines: Sequence[Line]) -> list[TestColumn]:
+    groups = {id(line.group): line.group for line in lines}
+    found = {column for group in groups.values() for column in group.columns}
+    return sorted(found, key=lambda column: column.order)
