@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -60,6 +60,8 @@ class Variant:
     label: str
     records: tuple[Record, ...]
     learning: tuple[Learning, ...] = ()  # of the finished runs whose validation curve is known
+    # A report asks for each score many times: for its cells, changes, verdicts, statements and plots.
+    _scores: dict[TestColumn, Measurement] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def finished(self) -> tuple[Record, ...]:
@@ -81,6 +83,11 @@ class Variant:
         """The mean over the seeds; of one seed with its interval over the sentences."""
         if column is None:
             return missing(f"not evaluated on {split}" if self.finished else self.why_not())
+        if column not in self._scores:
+            self._scores[column] = self._score(column)
+        return self._scores[column]
+
+    def _score(self, column: TestColumn) -> Measurement:
         scores = [score for record in self.finished for score in record.scores if column.holds(score)]
         if not scores:
             return missing(f"not evaluated on {column.split}" if self.finished else self.why_not())
