@@ -104,7 +104,8 @@ def test_the_summary_of_many_groups_and_variants_is_one_screen(tmp_path, make, g
     ]
     lines = build_report(records, tmp_path / "out", "x", show_samples=False).summary.split("\n")
     assert len(lines) <= MOST_LINES and max(map(len, lines[:-1])) <= 100
-    assert any(line.startswith("and 28 more variants, in the page") for line in lines) or groups > 1
+    more = [line for line in lines if line.endswith("more variants, in the page") or "of runs, in the page" in line]
+    assert more  # whatever is left out is counted
 
 
 def test_everything_is_at_most_100_columns(runs, tmp_path):
