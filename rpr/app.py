@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from rpr import __version__, completion, multirun, streams, sweeping
-from rpr.composition import compose, expand, key_of, one_line, plain, refuse_ways_out, trainings
+from rpr.composition import compose, expand, key_of, one_line, plain, refuse_ways_out, training, trainings
 from rpr.errors import ConfigError, RunError, did_you_mean
 from rpr.signals import SIGTERM_EXIT, exit_on_sigterm
 from rpr.words import settings_of
@@ -281,11 +282,8 @@ def _kind(name: str) -> Any:
 
 def _position(variant: str, overrides: Sequence[str]) -> Any:
     """A choice of conf/position/, as the chosen model fills it."""
-    from rpr.config import PositionConfig
-    from rpr.sections import validated
-
     model = [override for override in overrides if key_of(override).partition(".")[0] == "model"]
-    return validated(PositionConfig, compose("train", [*model, f"position={variant}"])["position"])
+    return training([*model, f"position={variant}"]).position
 
 
 def _multirun(arguments: list[str], failures: list[Failure]) -> None:
@@ -304,7 +302,8 @@ def _ask_hydra(name: str, arguments: list[str]) -> None:
         with contextlib.redirect_stdout(told):
             _hydra(name, arguments, lambda settings: None)
     finally:
-        streams.write_out(told.getvalue())
+        # Names with an underscore before them are files that choices inherit from, and no choices.
+        streams.write_out(re.sub(r"(?<=: )(_\w+, )+", "", told.getvalue()))
 
 
 def _hydra(name: str, arguments: list[str], task: Callable[[Any], None]) -> None:

@@ -38,7 +38,13 @@ _PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 _SHORTEST_SECRET = 8  # characters; a shorter value may be in a setting by chance
 # `seed=3`, `model.d_model=64`: a value, not a choice of conf/ nor anything added, taken away or said about Hydra.
 _VALUE = re.compile(r"(seed|name|sweep|runs_dir|(?!hydra\.)\w+(\.\w+)+)=")
-_CHOICE = re.compile(r"(?!hydra=)\w+=")
+_CHOICE = re.compile(r"(?!hydra=)\w+(@[\w.]+)?=")
+_SIDE = re.compile(r"^position\.(encoder|decoder)=(?!null$|\{)")
+
+
+def typed_choices(words: Sequence[str]) -> list[str]:
+    """`position.encoder=rope` as Hydra writes a group's choice for another place, `position@position.encoder=rope`."""
+    return [_SIDE.sub(r"position@position.\1=", word) for word in words]
 
 
 def expand(overrides: Sequence[str]) -> list[list[str]]:
@@ -46,7 +52,7 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    parsed = OverridesParser.create().parse_overrides(typed_choices(overrides))
     jobs: list[list[str]] = []
     for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None):
         jobs.extend([list(job) for job in batch])
@@ -62,12 +68,18 @@ def refuse_ways_out(overrides: Sequence[str]) -> None:
     groups = {path.name: path for path in data_dir("conf").iterdir() if path.is_dir()}
     for override in overrides:
         group, _, choice = override.lstrip("+~").partition("=")
+        group = group.partition("@")[0]
         if group == "recipe":
             raise ConfigError("recipe: follows from model= and data=; override single settings, like model.dropout=0.1")
         words = re.split(r"[\[\],'\"\s]+", choice)
         if group in groups and any({"", ".."} & {*word.split("/")[:-1]} for word in words):
-            found = sorted(path.stem for path in groups[group].glob("*.yaml"))
+            found = choices_of(groups[group].name)
             raise ConfigError(f"{group}: {choice} leads out of conf/{group}/; give one of {', '.join(found)}")
+
+
+def choices_of(group: str) -> list[str]:
+    """The choices of conf/GROUP/; a name with an underscore before it is what others inherit from."""
+    return sorted(path.stem for path in (data_dir("conf") / group).glob("[!_]*.yaml"))
 
 
 def compose(name: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -84,13 +96,14 @@ def _composed(name: str, overrides: Sequence[str]) -> Any:
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
+    overrides = typed_choices(overrides)
     refuse_ways_out(overrides)
     # Within a running job (bench composes its variants) Hydra's global state is the job's: set aside, and put back.
     state = GlobalHydra.instance()
     running, state.hydra = state.hydra, None
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
-            return hydra_compose(config_name=name, overrides=list(overrides))
+            return hydra_compose(config_name=name, overrides=overrides)
     finally:
         state.hydra = running
 
@@ -204,7 +217,8 @@ def _text(error: BaseException, kind: type[Section] | None) -> str | None:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         asked = error.missing_cfg_file
         group, _, choice = asked.rpartition("/") if asked.startswith("hydra/") else asked.partition("/")
-        return f"{group}: no such choice {choice!r}" + did_you_mean(choice, error.options)
+        options = [option for option in error.options if not option.startswith("_")]
+        return f"{group}: no such choice {choice!r}" + did_you_mean(choice, options)
     if isinstance(error, (HydraException, OmegaConfBaseException)) or _refused_by_hydra(error):
         lines = [line.strip() for line in str(error).splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
         text = "; ".join(line.rstrip(".;") for line in lines)
@@ -234,8 +248,7 @@ def _no_choice(text: str) -> str | None:
     if found := re.match(r"Config group override deletion value must be .*input_line='(.+?)', config_loader", text):
         return f"{found[1]}: what is taken away is a group, or a choice, which is a word; write ~GROUP or GROUP=CHOICE"
     if found := re.match(r"In '[\w/]+': Could not load '(?!hydra/)([\w/]+)/([^'/]*)'", text):
-        choices = {path.stem for path in (data_dir("conf") / found[1]).glob("*.yaml")}
-        return f"{found[1]}: no such choice {found[2]!r}{did_you_mean(found[2], choices)}"
+        return f"{found[1]}: no such choice {found[2]!r}{did_you_mean(found[2], choices_of(found[1]))}"
     return None
 
 
@@ -243,7 +256,6 @@ def _unknown_key(text: str, kind: type[Section] | None) -> str | None:
     """`Could not override 'model.kk'...` with the settings that the command has there."""
     from rpr import config, sections
 
-    kind = kind or config.TrainConfig
     found = re.match(r"Could not override '(?:[\w/]+@)?([\w.]+)'", text)
     if found is None:
         return None
@@ -251,10 +263,8 @@ def _unknown_key(text: str, kind: type[Section] | None) -> str | None:
     if path[0] == "hydra":  # its own, which no section of ours holds
         return None
     for depth, part in enumerate(path):
-        if part not in kind.model_fields:
-            return f"{'.'.join(path[: depth + 1])}: no such setting" + did_you_mean(part, kind.model_fields)
-        try:
-            kind = sections.section_at(kind, (part,))
-        except StopIteration:  # a plain value
-            break
+        sections_there = sections.sections_at(kind or config.TrainConfig, path[:depth])
+        names = {name for section in sections_there for name in section.model_fields}
+        if sections_there and part not in names:
+            return f"{'.'.join(path[: depth + 1])}: no such setting" + did_you_mean(part, names)
     return None

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from rpr.migrations import EARLIER_DEFAULTS, with_earlier_defaults
+from rpr.model.positions import AnyPositions, Site
 from rpr.sections import Section, validated
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -52,53 +53,6 @@ class ModelConfig(Section):
         if self.d_model % 2:
             raise ValueError(f"d_model: {self.d_model} is odd; sinusoids come in pairs: choose an even width")
         return self
-
-
-def position_kind(absolute: str, relative_keys: bool, relative_values: bool) -> str:
-    """The variant's name, as in conf/position/."""
-    if not (relative_keys or relative_values):
-        return {"sinusoidal": "absolute"}.get(absolute, absolute)
-    if absolute != "none":
-        return "absolute_and_relative"
-    if relative_keys and relative_values:
-        return "relative"
-    return "relative_keys" if relative_keys else "relative_values"
-
-
-POSITION_KINDS = tuple(
-    dict.fromkeys(
-        position_kind(absolute, keys, values)
-        for absolute in ("sinusoidal", "learned", "none")
-        for keys in (False, True)
-        for values in (False, True)
-    )
-)
-
-
-class PositionConfig(Section):
-    """How the model knows the order of its tokens."""
-
-    name: str
-    absolute: Literal["none", "sinusoidal", "learned"]
-    max_positions: PositiveInt
-    relative_keys: bool
-    relative_values: bool
-    clip_distance: int = Field(ge=0)
-    tables: Literal["per_head", "shared_by_heads", "shared_by_heads_and_layers"]
-
-    @model_validator(mode="after")
-    def the_name_is_not_of_another_kind(self) -> PositionConfig:
-        kind = position_kind(self.absolute, self.relative_keys, self.relative_values)
-        if self.name in POSITION_KINDS and self.name != kind:
-            raise ValueError(
-                f"name: {self.name} is not what these settings make, which is {kind}; "
-                f"use position={kind}, or give them a name of their own (position.name=...)"
-            )
-        return self
-
-    @property
-    def relative(self) -> bool:
-        return self.relative_keys or self.relative_values
 
 
 class SyntheticConfig(Section):
@@ -256,7 +210,7 @@ class TrainConfig(Section):
     """Everything one run is made of; conf/train.yaml holds every default."""
 
     model: ModelConfig
-    position: PositionConfig
+    position: AnyPositions
     data: DataConfig
     optim: OptimConfig
     hardware: HardwareConfig
@@ -290,15 +244,17 @@ class TrainConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def relative_settings_have_relative_tables(self) -> TrainConfig:
-        """They would decide nothing, and yet make another run of the same one."""
-        for name in () if self.position.relative else ("clip_distance", "tables"):
-            given, usual = getattr(self.position, name), getattr(self.model.relative_defaults, name)
-            if given != usual:
+    def positions_fit_the_model(self) -> TrainConfig:
+        one = self.position.encoder == self.position.decoder
+        for causal, scheme in ((False, self.position.encoder), (True, self.position.decoder)):
+            site = Site(self.model.num_layers, self.model.num_heads, self.model.d_model, causal)
+            usual = self.model.relative_defaults.model_dump()
+            if problem := scheme.problem(site) or scheme.unused_setting(usual):
+                side = "decoder" if causal else "encoder"
+                raise ValueError(f"position.{problem}" if one else f"position.{side}.{problem}")
+            if self.hardware.attention == "triton" and scheme.has_bias:
                 raise ValueError(
-                    f"position.{name}: {given} decides nothing with position={self.position.name}, which has no "
-                    "relative tables; leave it out, or choose position=relative (for several jobs of both kinds: "
-                    f"model.relative_defaults.{name}={given})"
+                    f"hardware.attention: triton adds no bias to scores, as position={scheme.name} does; choose auto"
                 )
         return self
 
@@ -330,7 +286,7 @@ class TrainConfig(Section):
         """The run's name: given, or made from its choices."""
         if self.name is not None:
             return self.name
-        clip = f"-k{self.position.clip_distance}" if self.position.relative else ""
+        clip = "" if self.position.k is None else f"-k{self.position.k}"
         return f"{self.data.name}-{self.model.name}-{self.position.name}{clip}-s{self.seed}"
 
     @property

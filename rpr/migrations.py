@@ -15,6 +15,7 @@ EARLIER_DEFAULTS: Mapping[str, Any] = {
     "optim.ema_decay": None,
     "optim.non_finite": "stop",
     "logger.artifacts": "none",
+    "position.scheme": "vectors",
     "evaluation.matmul_precision": None,
     "evaluation.bootstrap_samples": 1000,
     "evaluation.length_buckets": [10, 20, 30, 40, 60, 80],
@@ -56,3 +57,11 @@ def _with_kinds(part: Any) -> Any:
     if isinstance(found.get("interval"), dict):
         found["interval"] = {"kind": "sentences", **found["interval"]}
     return found
+
+
+def export_shape_2(shape: Mapping[str, Any]) -> dict[str, Any]:
+    """The shape of a model in an export of version 1, which knew one scheme for both stacks, as version 2 has it."""
+    names = ("absolute", "max_positions", "relative_keys", "relative_values", "clip_distance", "tables")
+    scheme = {"name": "exported", "scheme": "vectors", **{name: shape[name] for name in names if name in shape}}
+    rest = {name: value for name, value in shape.items() if name not in names}
+    return {**rest, "encoder_positions": scheme, "decoder_positions": scheme}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
@@ -55,10 +55,12 @@ def _own(error: ValidationError) -> list[Any]:
 
 
 def _problem(kind: type[Section], problem: Any) -> str:
-    key = ".".join(str(part) for part in problem["loc"])
+    path = tuple(str(part) for part in problem["loc"])
+    *sections, last = path or ("",)
+    key = ".".join(part for at, part in enumerate(path) if not _is_tag(kind, path[:at], part))
     if problem["type"] == "extra_forbidden":
-        section = section_at(kind, problem["loc"][:-1])
-        return f"{key}: no such setting" + did_you_mean(str(problem["loc"][-1]), section.model_fields)
+        names = {name for section in sections_at(kind, sections) for name in section.model_fields}
+        return f"{key}: no such setting" + did_you_mean(last, names)
     if problem["type"] == "missing":
         return f"{key}: this setting is missing; every default stands in conf/"
     message = problem["msg"].removeprefix("Value error, ")
@@ -66,13 +68,39 @@ def _problem(kind: type[Section], problem: Any) -> str:
         return f"{key}.{message}" if key else message
     if problem["type"] == "tuple_type":
         message = "give a list, like [a,b]"
+    if problem["type"] == "scheme":
+        value = problem["input"]
+        scheme = value.get("scheme") if isinstance(value, Mapping) else value
+        return f"{key}.scheme: {scheme!r} is refused; {message}"
     return f"{key}: {problem['input']!r} is refused; {message[0].lower() + message[1:]}"
 
 
-def section_at(kind: type[Section], path: tuple[Any, ...]) -> type[Section]:
-    """The typed section at a dotted path of another."""
+def _is_tag(kind: type[Section], before: Sequence[str], part: str) -> bool:
+    """Whether a part of a problem's place is not a setting's name but says which of several sections is meant."""
+    found = sections_at(kind, before)
+    return len(found) > 1 and part not in {name for section in found for name in section.model_fields}
+
+
+def sections_at(kind: type[Section], path: Sequence[str]) -> list[type[Section]]:
+    """The typed section at a dotted path of another: several where it depends on a choice, none for a plain value."""
+    found = [kind]
     for part in path:
-        annotation = kind.model_fields[part].annotation
-        candidates = [annotation, *get_args(annotation)]
-        kind = next(c for c in candidates if isinstance(c, type) and issubclass(c, Section))
-    return kind
+        if len(found) > 1 and (tagged := [one for one in found if one.__name__ and _tag(one) == part]):
+            found = tagged
+            continue
+        annotations = [one.model_fields[part].annotation for one in found if part in one.model_fields]
+        found = [section for annotation in annotations for section in _sections_in(annotation)]
+    return found
+
+
+def _tag(section: type[Section]) -> str | None:
+    """The value of `scheme` that a section is for."""
+    field = section.model_fields.get("scheme")
+    tags = get_args(field.annotation) if field is not None else ()
+    return str(tags[0]) if tags else None
+
+
+def _sections_in(annotation: Any) -> list[type[Section]]:
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, Section) else []
+    return list(dict.fromkeys(section for inner in get_args(annotation) for section in _sections_in(inner)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from rpr.composition import key_of
+from rpr.composition import key_of, typed_choices
 from rpr.errors import ConfigError
 
 
@@ -17,7 +17,7 @@ def settings_of(name: str, arguments: list[str]) -> list[str]:
         ConfigError: more files than there are places, something given twice, or a job with a quotation mark left open.
     """
     if name == "train":
-        return [word for argument in arguments for word in _of_a_job(argument)]
+        return typed_choices([word for argument in arguments for word in _of_a_job(argument)])
     if name in ("compare", "diff", "rerun"):
         words = [word for word in arguments if "=" not in word and not word.startswith("-")]
         others = [word for word in arguments if word not in words]

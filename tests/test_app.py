@@ -151,7 +151,7 @@ def test_help_of_a_command_lists_groups_and_settings(name: str, capsys: pytest.C
     assert ended.value.code == 0
     out, err = capsys.readouterr()
     assert "runs_dir: runs" in out and err == ""
-    assert "position: absolute, absolute_and_relative, learned" in out
+    assert "position: absolute, absolute_and_relative, alibi" in out
 
 
 def test_one_job_and_several(started: list[str], capsys: pytest.CaptureFixture[str]) -> None:

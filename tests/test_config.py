@@ -25,7 +25,7 @@ CONF = data_dir("conf")
 
 
 def choices(group: str) -> list[str]:
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    return sorted(path.stem for path in (CONF / group).glob("[!_]*.yaml"))
 
 
 GROUPS = {group: choices(group) for group in ("model", "position", "hardware", "data", "optim", "logger", "evaluation")}

@@ -14,8 +14,8 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # memory is counted with torch'
 
 from rpr.command_config import BenchConfig
 from rpr.commands.printing import titled
-from rpr.config import PositionConfig
 from rpr.errors import ConfigError
+from rpr.model.positions import Positions
 from rpr.paper import RELATIVE_SPEED
 from rpr.records.measurement import Measurement, single
 from rpr.records.provenance import git_state, versions
@@ -26,7 +26,7 @@ from rpr.runs import runtime
 from rpr.training import benchmark
 
 
-def run(config: BenchConfig, positions: dict[str, PositionConfig]) -> None:
+def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
     """Measure the parts asked for, and print them as tables or as one JSON document."""
     if config.hardware.num_ranks > 1:
         raise ConfigError(f"hardware={config.hardware.name}: bench runs in one process; choose hardware=cpu or 1xgpu")
@@ -119,7 +119,7 @@ def _ratio(key: str, rounds: int) -> Callable[[dict[str, Any]], Measurement]:
     return read
 
 
-def _steps(config: BenchConfig, positions: dict[str, PositionConfig]) -> list[dict[str, Any]]:
+def _steps(config: BenchConfig, positions: dict[str, Positions]) -> list[dict[str, Any]]:
     device = runtime.torch_device(config.hardware)
     timings = benchmark.take_turns(
         benchmark.training_steps(config, positions, device),
@@ -143,7 +143,7 @@ def _steps(config: BenchConfig, positions: dict[str, PositionConfig]) -> list[di
     ]
 
 
-def _layers(config: BenchConfig, positions: dict[str, PositionConfig]) -> list[dict[str, Any]]:
+def _layers(config: BenchConfig, positions: dict[str, Positions]) -> list[dict[str, Any]]:
     device = runtime.torch_device(config.hardware)
     rows = []
     for case in benchmark.layer_cases(config):

@@ -86,9 +86,10 @@ def _validation_pairs(data: PreparedData, limit: int) -> list[tuple[list[int], l
 
 
 def _max_distance(config: ReportConfig, trained: TrainConfig) -> int:
-    if not trained.position.relative:
+    clip_distance = trained.position.k
+    if clip_distance is None:
         return config.max_distance
-    return min(config.max_distance, max(LEAST_DISTANCE, 2 * trained.position.clip_distance))
+    return min(config.max_distance, max(LEAST_DISTANCE, 2 * clip_distance))
 
 
 def _subtitle(record: Record, facts: dict[str, object]) -> str:

@@ -151,8 +151,7 @@ def pairs_of_sweep(runs: Sequence[Run], sweep: str) -> list[list[tuple[Run, Run]
 
 
 def _is_baseline(run: Run) -> bool:
-    position = run.config.position
-    return position.absolute == "sinusoidal" and not position.relative
+    return run.config.position.kind == "absolute"
 
 
 def _beside_positions(config: TrainConfig) -> str:

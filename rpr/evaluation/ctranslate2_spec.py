@@ -1,7 +1,7 @@
 """A model as CTranslate2's own files. What is written here is proven equal by rpr.evaluation.parity, never believed.
 
-CTranslate2 has the paper's clipped distance, one key and one value table for all heads of a layer, and the right
-distances with a cache. It drops absolute positions as soon as a layer has a key table.
+CTranslate2 has the paper's clipped distance, one key and one value table for all heads of a layer, RoPE and T5's bias
+by distance, each with the right distances in a cache. It drops absolute positions as soon as a layer has any of these.
 """
 
 # Shape suffixes: V vocabulary, M model width, L positions, R = 2k+1 table rows, D head width.
@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rpr.data.vocabulary import BOS, EOS, UNK
 from rpr.errors import ConfigError
-from rpr.model.positions import RelativeTables
+from rpr.model.positions import Scheme, Tables
 from rpr.model.transformer import (
     CrossAttention,
     DecoderLayer,
@@ -30,9 +31,10 @@ from rpr.model.transformer import (
     Transformer,
 )
 
-# Rows of an absolute table that is written out: for sinusoids, and for a learned table with fewer rows of its own (its
-# last vector stands for all positions behind it, here as in our model).
+# Rows of a table that is written out: for sinusoids, for a bias that changes with every distance, and for a learned
+# table with fewer rows of its own (its last vector stands for all positions behind it, here as in our model).
 POSITION_ROWS = 2048
+BIAS_OF_LAYERS = (4, 8, 5)  # the version of CTranslate2 with which a bias of each layer was seen to be kept
 
 
 def library() -> Any:
@@ -51,26 +53,20 @@ def library() -> Any:
 
 def unrepresentable(shape: Shape) -> str | None:
     """Why CTranslate2 cannot hold a model of this shape, in one line; None where it can."""
-    relative = shape.relative_keys or shape.relative_values
-    if relative and shape.tables == "per_head":
-        return (
-            "position.tables: per_head cannot be exported, CTranslate2 has one table for all heads of a layer; "
-            f"{shape.num_heads - 1} of each layer's {shape.num_heads} tables would be lost: "
-            "use format=safetensors, or train with position.tables=shared_by_heads"
-        )
-    if relative and shape.absolute != "none":
-        return (
-            f"position.absolute: {shape.absolute} beside relative tables cannot be exported, CTranslate2 leaves "
-            "absolute positions out where a layer has relative ones: use format=safetensors, or train with one of both"
-        )
-    return None
+    sides = ((shape.encoder_positions, False), (shape.decoder_positions, True))
+    reasons = (scheme.not_exported(shape.site(causal=causal)) for scheme, causal in sides)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def position_rows(shape: Shape) -> int | None:
     """How many positions the written model has; None: any number."""
-    if shape.absolute == "none":
-        return None
-    return max(POSITION_ROWS, shape.max_positions) if shape.absolute == "learned" else POSITION_ROWS
+    limits = []
+    for scheme in (shape.encoder_positions, shape.decoder_positions):
+        if scheme.absolute != "none":
+            limits.append(max(POSITION_ROWS, scheme.max_positions) if scheme.absolute == "learned" else POSITION_ROWS)
+        elif scheme.has_bias and scheme.reach is None:
+            limits.append(POSITION_ROWS)
+    return min(limits, default=None)
 
 
 def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Path) -> None:
@@ -98,7 +94,7 @@ def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Pa
 
 def encoder_spec(model: Transformer) -> Any:
     """The weights of the encoder as CTranslate2 names them. Raises ConfigError as `write_model`."""
-    spec = library().specs.transformer_spec.TransformerEncoderSpec(**_sizes(model.shape))
+    spec = library().specs.transformer_spec.TransformerEncoderSpec(**_sizes(model.shape, causal=False))
     spec.embeddings[0].weight = _input_embedding(model)
     _set_positions(spec, model.source_positions, model.shape)
     for layer_spec, layer in zip(spec.layer, cast(list[EncoderLayer], model.encoder), strict=True):
@@ -111,7 +107,7 @@ def encoder_spec(model: Transformer) -> Any:
 
 def decoder_spec(model: Transformer) -> Any:
     """The weights of the decoder as CTranslate2 names them. Raises ConfigError as `write_model`."""
-    spec = library().specs.transformer_spec.TransformerDecoderSpec(**_sizes(model.shape))
+    spec = library().specs.transformer_spec.TransformerDecoderSpec(**_sizes(model.shape, causal=True))
     spec.embeddings.weight = _input_embedding(model)
     spec.projection.weight = _array(model.embedding_VM)
     _set_positions(spec, model.target_positions, model.shape)
@@ -136,26 +132,60 @@ def save(spec: Any, shape: Shape, vocabulary_tokens: Sequence[str], folder: Path
     spec.save(str(folder))
 
 
-def _sizes(shape: Shape) -> dict[str, Any]:
+def _sizes(shape: Shape, *, causal: bool) -> dict[str, Any]:
     reason = unrepresentable(shape)
     if reason is not None:
         raise ConfigError(reason)
-    return {
+    sizes = {
         "num_layers": shape.num_layers,
         "num_heads": shape.num_heads,
         "pre_norm": shape.norm == "pre",
         "activation": library().specs.Activation.RELU,
-        # Without any positions too: CTranslate2 adds sinusoids where a layer has no key table.
-        "relative_position": shape.absolute == "none",
     }
+    scheme = shape.decoder_positions if causal else shape.encoder_positions
+    rotation = scheme.rotation(shape.site(causal=causal))
+    if scheme.has_bias:
+        _check_version()
+        sizes["relative_attention_bias"] = True
+    if rotation is not None:
+        sizes |= {
+            "rotary_dim": rotation.width,
+            "rotary_interleave": rotation.interleaved,
+            "rotary_base": rotation.base,
+        }
+        if rotation.linear_scale != 1:
+            sizes["rotary_scaling_type"] = library().specs.attention_spec.RotaryScalingType.Linear
+            sizes["rotary_scaling_factor"] = rotation.linear_scale
+    return sizes | {"relative_position": _needs_vectors(scheme)}
+
+
+def _needs_vectors(scheme: Scheme) -> bool:
+    """Whether the layers get vectors by distance; without any positions too: else CTranslate2 adds sinusoids."""
+    if scheme.absolute != "none":
+        return False
+    return not (scheme.has_bias or scheme.changes_queries) or scheme.has_vectors
+
+
+def _check_version() -> None:
+    """Raises ConfigError where CTranslate2 is older than the first version seen to keep a bias of each layer."""
+    found = library().__version__
+    if tuple(int(part) for part in found.split(".")[:3] if part.isdigit()) < BIAS_OF_LAYERS:
+        first = ".".join(map(str, BIAS_OF_LAYERS))
+        raise ConfigError(
+            f"ctranslate2: version {found} may use the bias of one layer in all; install {first} or newer, or use "
+            "format=safetensors"
+        )
 
 
 def _set_positions(spec: Any, positions: nn.Module | None, shape: Shape) -> None:
-    """Our own rows in place of CTranslate2's sinusoids, which begin at position 1 and may lie in another order."""
+    """Our own rows in place of CTranslate2's sinusoids, which begin at position 1 and may be laid out otherwise."""
     spec.scale_embeddings = True  # times sqrt(d_model), before the positions are added
     rows = position_rows(shape)
     if positions is not None and rows is not None:
-        spec.position_encodings.encodings = _array(positions(0, rows, _device(positions)))
+        vectors = positions(0, torch.zeros(1, rows, dtype=torch.int64, device=_device(positions)))
+        spec.position_encodings.encodings = _array(vectors)
+    elif hasattr(spec, "position_encodings"):
+        del spec.position_encodings
 
 
 def _device(positions: nn.Module) -> torch.device:
@@ -167,9 +197,29 @@ def _set_self_attention(spec: Any, attention: SelfAttention, around: Residual, s
     _set_norm(spec.layer_norm, around.norm)
     spec.linear[0].weight = _array(attention.qkv.weight)  # queries, keys, values: the same order as ours
     spec.linear[1].weight = _array(attention.output.weight)
-    if shape.absolute == "none":
-        tables = _both_tables(attention.tables, shape.d_model // shape.num_heads)
-        spec.relative_position_keys, spec.relative_position_values = tables
+    site = shape.site(causal=attention.causal)
+    scheme = shape.decoder_positions if attention.causal else shape.encoder_positions
+    exact = max(POSITION_ROWS, (scheme.reach or 0) + 1)
+    tables = Tables()
+    if attention.tables is not None:
+        tables = attention.tables.at(exact, attention.qkv.weight.device)
+    if _needs_vectors(scheme):
+        spec.relative_position_keys, spec.relative_position_values = _both_tables(tables, site.d_head)
+    if tables.bias is not None:
+        spec.relative_attention_bias = _array(_as_buckets(tables.bias, exact, causal=attention.causal))
+        spec.relative_attention_max_distance = np.dtype("int32").type(4 * exact)
+    if (scale := scheme.query_scale(site)) is not None:
+        spec.queries_scale = np.dtype("float32").type(scale * site.d_head**-0.5)
+
+
+def _as_buckets(bias_HR: Tensor, exact: int, *, causal: bool) -> Tensor:
+    """A bias by distance as T5's buckets, [rows, H]. With 2L buckets a side the distances below L have one each; the
+    others take what is at distance L, which is right where the bias changes no more and out of reach where it does.
+    """
+    centre = (bias_HR.shape[1] - 1) // 2
+    sizes = torch.arange(2 * exact, device=bias_HR.device).clamp(max=min(exact, centre))
+    left_HL, right_HL = bias_HR[:, centre - sizes], bias_HR[:, centre + sizes]
+    return (left_HL if causal else torch.cat([left_HL, right_HL], dim=1)).T
 
 
 def _set_cross_attention(spec: Any, attention: CrossAttention, around: Residual) -> None:
@@ -189,16 +239,15 @@ def _set_norm(spec: Any, norm: nn.Module) -> None:
     spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
 
 
-def _both_tables(tables: RelativeTables | None, d_head: int) -> tuple[Any, Any]:
+def _both_tables(tables: Tables, d_head: int) -> tuple[Any, Any]:
     """Key and value table, [R, D] each: zeros, of as many rows as the other has, for what the model does without.
 
     CTranslate2 requires both; it reads k off the key table, and adds sinusoids where there is no such table.
     """
-    if tables is None:
-        return _array(torch.zeros(1, d_head)), _array(torch.zeros(1, d_head))
     keys, values = tables.keys, tables.values
     present = values if keys is None else keys
-    assert present is not None
+    if present is None:
+        return _array(torch.zeros(1, d_head)), _array(torch.zeros(1, d_head))
     zeros = torch.zeros_like(present)
     return _array(zeros if keys is None else keys), _array(zeros if values is None else values)
 

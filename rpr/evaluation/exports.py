@@ -23,17 +23,19 @@ from rpr.data.vocabulary import Vocabulary
 from rpr.errors import DataError
 from rpr.evaluation.ctranslate2_spec import position_rows, write_model
 from rpr.evaluation.decoding import Search
+from rpr.migrations import export_shape_2
 from rpr.model.transformer import Shape, Transformer
 from rpr.records.record import Record
 from rpr.runs.loading import VOCABULARY_NAME
 from rpr.sections import Section
 
 Kind = Literal["safetensors", "ctranslate2"]
-FORMAT, VERSION = "rpr-export", 1
+FORMAT, VERSION = "rpr-export", 2
 CARD_NAME = "card.json"
 SETTINGS_NAMES: dict[Kind, str] = {"safetensors": "config.json", "ctranslate2": "rpr.json"}
 WEIGHTS_NAMES: dict[Kind, str] = {"safetensors": "model.safetensors", "ctranslate2": "model.bin"}
 SEARCH = ("beam_size", "length_penalty", "max_extra_length", "max_tokens_per_batch")  # of the run's evaluation
+_SHAPES = TypeAdapter(Shape)
 REMEDY = "export the run again (rpr-cli export)"
 
 
@@ -114,7 +116,8 @@ def read_export(folder: Path) -> Exported:
     del document["format"]
     try:
         settings = Settings.model_validate(document)
-        shape = TypeAdapter(Shape).validate_json(json.dumps(settings.shape), strict=True)
+        found = settings.shape if version > 1 else export_shape_2(settings.shape)
+        shape = _SHAPES.validate_json(json.dumps(found), strict=True)
         _check_sizes(shape)
     except (ValidationError, TypeError, ValueError) as error:
         raise DataError(f"{path}: damaged ({_reason(error)}); {REMEDY}") from None
@@ -156,7 +159,7 @@ def write_files(
         checkpoint=checkpoint,
         source_language=config.data.source_language,
         target_language=config.data.target_language,
-        shape=dict(vars(model.shape)),
+        shape=_SHAPES.dump_python(model.shape, mode="json"),
         position_rows=position_rows(model.shape) if kind == "ctranslate2" else None,
         **{name: getattr(config.evaluation, name) for name in SEARCH},
     )
@@ -207,14 +210,16 @@ def _says_so(path: Path) -> bool:
 
 def _check_sizes(shape: Shape) -> None:
     """What no model can be made of. Raises ValueError."""
-    least_one = ("vocabulary_size", "num_layers", "d_model", "num_heads", "d_ff", "max_positions")
-    for name in least_one:
+    for name in ("vocabulary_size", "num_layers", "d_model", "num_heads", "d_ff"):
         if getattr(shape, name) < 1:
             raise ValueError(f"shape.{name} is {getattr(shape, name)}")
-    if shape.d_model % shape.num_heads or shape.clip_distance < 0:
-        raise ValueError(f"shape: {shape.d_model} is no multiple of {shape.num_heads}, or k is negative")
-    if shape.norm not in ("pre", "post") or shape.absolute not in ("none", "sinusoidal", "learned"):
-        raise ValueError(f"shape: norm {shape.norm!r}, absolute {shape.absolute!r}")
+    if shape.d_model % shape.num_heads:
+        raise ValueError(f"shape: {shape.d_model} is no multiple of {shape.num_heads}")
+    if shape.norm not in ("pre", "post"):
+        raise ValueError(f"shape: norm {shape.norm!r}")
+    for causal, scheme in ((False, shape.encoder_positions), (True, shape.decoder_positions)):
+        if problem := scheme.problem(shape.site(causal=causal)):
+            raise ValueError(f"shape: {problem}")
 
 
 def _reason(error: Exception) -> str:

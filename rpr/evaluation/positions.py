@@ -24,8 +24,9 @@ from rpr.evaluation.position_numbers import (
     TableNumbers,
 )
 from rpr.model.attention import weights
-from rpr.model.positions import LearnedPositions, RelativeTables, glorot_bound, relative_rows
+from rpr.model.layer_positions import LayerPositions
 from rpr.model.transformer import DecoderLayer, EncoderLayer, SelfAttention, Transformer
+from rpr.model.vectors import LearnedPositions, glorot_bound, relative_rows
 
 
 def measure(
@@ -143,11 +144,15 @@ class _Measured:
 
     def _summed_over_sentences(self, attention: SelfAttention, qkv_BQM: Tensor) -> Tensor:
         """Sum of P_ij over the sentences of the batch in which i and j are no padding: [H, Q, K]."""
-        q_BHQD, k_BHKD, _ = (
-            part.view(*part.shape[:2], attention.num_heads, -1).transpose(1, 2) for part in qkv_BQM.chunk(3, dim=-1)
+        q_BHQD, k_BHKD, _, tables = attention.attended(qkv_BQM)
+        p_BHQK = weights(
+            q_BHQD,
+            k_BHKD,
+            key_table=tables.keys,
+            bias_table=tables.bias,
+            mask=self.mask,
+            causal=attention.causal,
         )
-        key_table = None if attention.tables is None else attention.tables.keys
-        p_BHQK = weights(q_BHQD, k_BHKD, key_table=key_table, mask=self.mask, causal=attention.causal)
         return torch.einsum("bhqk,bqk->hqk", p_BHQK.double(), self.visible_BQK)
 
     def _by_distance(self, values: Tensor) -> Tensor:
@@ -172,12 +177,15 @@ def _self_attention(model: Transformer) -> tuple[list[SelfAttention], list[SelfA
 
 def _tables(stack: Stack, layers: Sequence[SelfAttention]) -> Iterator[LayerTables]:
     """One entry for each table object: layers that share theirs stand together."""
-    owners: dict[int, tuple[RelativeTables, list[int]]] = {}
+    owners: dict[int, tuple[LayerPositions, list[int]]] = {}
     for number, attention in enumerate(layers, start=1):
-        if attention.tables is not None:
+        if attention.tables is not None and attention.tables.clip_distance is not None:
             owners.setdefault(id(attention.tables), (attention.tables, []))[1].append(number)
-    for tables, numbers in owners.values():
+    for positions, numbers in owners.values():
+        tables = positions.at(0, layers[0].qkv.weight.device)
         keys, values = (None if table is None else table_numbers(table) for table in (tables.keys, tables.values))
+        if (keys, values) == (None, None):
+            continue
         yield LayerTables(stack, tuple(numbers), keys, values)
 
 

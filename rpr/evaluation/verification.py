@@ -104,8 +104,8 @@ def padding_invariance(exact: Transformer, pairs: Pairs, max_tokens: int) -> Che
 
 
 def shift_invariance(exact: Transformer, pairs: Pairs) -> Check:
-    """Memory and log p where masked PAD stands before the source: the same for a model without absolute positions,
-    something else for one with them.
+    """Memory and log p where masked PAD stands before the source: the same for positions that are invariant to
+    shifts, something else for others.
     """
     largest, least = 0.0, float("inf")
     with torch.inference_mode():
@@ -120,12 +120,13 @@ def shift_invariance(exact: Transformer, pairs: Pairs) -> Check:
                 largest, least = max(largest, found), min(least, found)
     words = ", ".join(map(str, SHIFTS))
     what = f"memory and log p, the source {words} positions later"
-    if exact.shape.absolute == "none":
+    positions = exact.shape.encoder_positions
+    if positions.shift_invariant:
         return _judged("shift", what, largest, len(pairs))
     if least > EXACT:
-        reason = f"{exact.shape.absolute} absolute positions: a shift is meant to change it"
+        reason = f"{positions.label}: a shift is meant to change it"
         return Check("shift", what, "not applicable", len(pairs), largest, None, reason)
-    reason = f"{exact.shape.absolute} absolute positions, and for some sentence a shift changes nothing"
+    reason = f"{positions.label}, and for some sentence a shift changes nothing"
     return Check("shift", what, "failed", len(pairs), least, EXACT, reason)
 
 

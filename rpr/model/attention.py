@@ -14,6 +14,7 @@ They take the same arguments:
     q_BHQD, k_BHKD, v_BHKD  x W^Q, x W^K, x W^V, unscaled; k and v of batch 1 serve every q
     key_table, value_table  w^K and w^V: 2k+1 rows, [R, D] shared by heads or [H, R, D] per head; None is no term.
                             The two may have different k.
+    bias_table              a number b for each head and row, [H, R], added to the scaled score; of any k
     labels                  int64 [Q, K] or [B, Q, K]: the table row of each pair, in place of clip(j - i, k) + k (a
                             dependency tree, a table schema; the tables may then have any number of rows)
     mask                    bool, broadcastable to [B, H, Q, K]; False hides the key from the query
@@ -67,6 +68,7 @@ def attend(
     *,
     key_table: Tensor | None = None,
     value_table: Tensor | None = None,
+    bias_table: Tensor | None = None,
     labels: Tensor | None = None,
     mask: Tensor | None = None,
     causal: bool = False,
@@ -83,14 +85,24 @@ def attend(
     Raises:
         ValueError: tables or labels of a shape that is none of the above.
     """
-    check_shapes(q_BHQD, k_BHKD, key_table, value_table, labels)
+    check_shapes(q_BHQD, k_BHKD, key_table, value_table, bias_table, labels)
     if mask is not None:
         mask = mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
     if k_BHKD.shape[0] < q_BHQD.shape[0]:
         k_BHKD, v_BHKD = (x.expand(q_BHQD.shape[0], -1, -1, -1) for x in (k_BHKD, v_BHKD))
     if not q_BHQD.numel() or not k_BHKD.numel():
-        return reference(q_BHQD, k_BHKD, v_BHKD, key_table=key_table, value_table=value_table, labels=labels, mask=mask)
-    if implementation == "auto" and key_table is None and value_table is None and _fused_is_faster(q_BHQD, k_BHKD):
+        return reference(
+            q_BHQD,
+            k_BHKD,
+            v_BHKD,
+            key_table=key_table,
+            value_table=value_table,
+            bias_table=bias_table,
+            labels=labels,
+            mask=mask,
+        )
+    plain = key_table is None and value_table is None and bias_table is None
+    if implementation == "auto" and plain and _fused_is_faster(q_BHQD, k_BHKD):
         return _fused(q_BHQD, k_BHKD, v_BHKD, mask, causal, first_query)
     if implementation in ("composed", "compiled") or (implementation == "auto" and _composed_is_better(q_BHQD)):
         compute = _compiled() if implementation == "compiled" else composed
@@ -100,14 +112,15 @@ def attend(
             v_BHKD,
             key_table=key_table,
             value_table=value_table,
+            bias_table=bias_table,
             labels=labels,
             mask=mask,
             causal=causal,
             first_query=first_query,
         )
     if implementation == "triton":
-        if labels is not None:
-            raise ValueError("implementation: triton knows clipped distances only; choose auto for labels")
+        if labels is not None or bias_table is not None:
+            raise ValueError("implementation: triton knows vectors by clipped distance only; choose auto")
         from rpr.model.triton_attention import fused_attention
 
         return fused_attention(
@@ -133,13 +146,14 @@ def attend(
     layout = Layout(
         key_edges=edges(key_table),
         value_edges=edges(value_table),
+        bias_edges=None if bias_table is None or labels is None else Labels(labels, bias_table.shape[1]),
         mask_BHQK=mask,
         causal=causal,
         first_query=first_query,
         queries_per_block=max(64, BLOCK_SCORES // num_keys) if by_blocks else None,
     )
     z_BHQD: Tensor = BlockwiseAttention.apply(  # type: ignore[no-untyped-call]
-        q_BHQD, k_BHKD, v_BHKD, key_table, value_table, layout
+        q_BHQD, k_BHKD, v_BHKD, key_table, value_table, bias_table, layout
     )
     return z_BHQD
 
@@ -181,7 +195,7 @@ def _fused(
 ) -> Tensor:
     if causal and mask is None and first_query == 0 and q_BHQD.shape[2] == k_BHKD.shape[2]:
         return F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKD, is_causal=True)
-    layout = Layout(None, None, mask, causal, first_query, None)
+    layout = Layout(None, None, None, mask, causal, first_query, None)
     # Added numbers, as a boolean mask gives NaN on rows with nothing to see.
     bias = layout.hidden((0, q_BHQD.shape[2], k_BHKD.shape[2]), like=q_BHQD)
     return F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKD, attn_mask=bias)

@@ -17,17 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rpr.model.edges import Edges, scores_buffer
+from rpr.model.distances import bias_of_pairs, sum_by_row
+from rpr.model.edges import Edges, Labels, scores_buffer
 
 MASKED = -1e9  # added to a hidden score: it vanishes beside any other, and a row with nothing else has no NaN
 PART_BYTES = 2**23  # of q, and of P, in one part on a CPU; measured, sweeps/results/speed/attention.md
 
+E = TypeVar("E", Edges, Labels)
 Block = tuple[int, int, int]  # first query, last query (exclusive), number of keys it needs
 
 
@@ -37,19 +39,26 @@ class Layout:
 
     key_edges: Edges | None
     value_edges: Edges | None
+    bias_edges: Labels | None  # None: the bias is by distance
     mask_BHQK: Tensor | None  # bool, broadcastable
     causal: bool
     first_query: int
     queries_per_block: int | None  # None: all at once, with the weights kept for the backward pass
 
     def part(self, sentences: slice, heads: slice) -> Layout:
-        def cut(edges: Edges | None) -> Edges | None:
+        def cut(edges: E | None) -> E | None:
             return None if edges is None else edges.sentences(sentences.start, sentences.stop)
 
         mask = self.mask_BHQK
         if mask is not None:
             mask = mask[sentences if mask.shape[0] > 1 else slice(None), heads if mask.shape[1] > 1 else slice(None)]
-        return replace(self, key_edges=cut(self.key_edges), value_edges=cut(self.value_edges), mask_BHQK=mask)
+        return replace(
+            self,
+            key_edges=cut(self.key_edges),
+            value_edges=cut(self.value_edges),
+            bias_edges=cut(self.bias_edges),
+            mask_BHQK=mask,
+        )
 
     def blocks(self, num_queries: int, num_keys: int) -> Iterator[Block]:
         size = self.queries_per_block or num_queries
@@ -76,10 +85,11 @@ class Layout:
 
 
 class BlockwiseAttention(torch.autograd.Function):
-    """apply(q_BHQD, k_BHKD, v_BHKD, key_table, value_table, layout) -> z_BHQD.
+    """apply(q_BHQD, k_BHKD, v_BHKD, key_table, value_table, bias_table, layout) -> z_BHQD.
 
-    q, k, v may be any views; tables are [R, D] or [H, R, D], or None with their edges. In memory z is [B, Q, H, D],
-    and the gradients of self-attention's q, k and v are one [B, Q, 3, H, D]. Deterministic. Differentiable once.
+    q, k, v may be any views; tables are [R, D] or [H, R, D], the bias [H, R], or None with their edges. In memory z is
+    [B, Q, H, D], and the gradients of self-attention's q, k and v are one [B, Q, 3, H, D]. Deterministic.
+    Differentiable once.
     """
 
     @staticmethod
@@ -90,6 +100,7 @@ class BlockwiseAttention(torch.autograd.Function):
         v_BHKD: Tensor,
         key_table: Tensor | None,
         value_table: Tensor | None,
+        bias_table: Tensor | None,
         layout: Layout,
     ) -> Tensor:
         batch, heads, num_queries, width = q_BHQD.shape
@@ -98,38 +109,38 @@ class BlockwiseAttention(torch.autograd.Function):
         ctx.tables = []
         with torch.autocast(q_BHQD.device.type, enabled=False):
             for at in _parts(q_BHQD, k_BHKD.shape[2], layout):
-                tables = _tables(key_table, value_table, layout, at, q_BHQD.dtype)
+                tables = _tables(key_table, value_table, bias_table, layout, at, q_BHQD.dtype)
                 z_GQD, kept = _forward(q_BHQD[at], k_BHKD[at], v_BHKD[at], *tables, layout.part(*at))
                 _put(z_BHQD, at, z_GQD)
                 if any(ctx.needs_input_grad):
                     saved += kept
                     ctx.tables.append(tables)
                 del z_GQD, kept
-        ctx.save_for_backward(key_table, value_table, *saved)
+        ctx.save_for_backward(key_table, value_table, bias_table, *saved)
         ctx.layout, ctx.num_keys = layout, k_BHKD.shape[2]
         return z_BHQD
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dz_BHQD: Tensor) -> tuple[Tensor | None, ...]:
-        key_table, value_table, *saved = ctx.saved_tensors
+        tables, saved = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
         d_qkv = _gradient_buffers(dz_BHQD, ctx.num_keys)
         d_tables: list[Tensor | None] = []
         with torch.autocast(dz_BHQD.device.type, enabled=False):
             parts = list(_parts(dz_BHQD, ctx.num_keys, ctx.layout))
             for index, at in enumerate(parts):
                 kept = _Kept(*saved[index * len(_Kept._fields) : (index + 1) * len(_Kept._fields)])
-                keys, values = ctx.tables[index]
-                of_qkv, of_tables = _backward(dz_BHQD[at], keys, values, kept, ctx.layout.part(*at))
+                keys, values, bias = ctx.tables[index]
+                of_qkv, of_tables = _backward(dz_BHQD[at], keys, values, bias, kept, ctx.layout.part(*at))
                 for whole, part in zip(d_qkv, of_qkv, strict=True):
                     _put(whole, at, part)
                 if len(parts) == 1:
                     d_tables = [*of_tables]
                     break
-                d_tables = d_tables or [None if x is None else torch.zeros_like(x) for x in (key_table, value_table)]
-                for table, part_gradient in zip(d_tables, of_tables, strict=True):
+                d_tables = d_tables or [None if x is None else torch.zeros_like(x) for x in tables]
+                for place, (table, part_gradient) in enumerate(zip(d_tables, of_tables, strict=True)):
                     if table is not None and part_gradient is not None:
-                        _for_heads(table, at).add_(part_gradient)
+                        _for_heads(table, at, shared=place < 2 and table.dim() == 2).add_(part_gradient)
         return *d_qkv, *d_tables, None
 
 
@@ -147,7 +158,13 @@ class _Kept(NamedTuple):
 
 
 def _forward(
-    q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, keys: _Table | None, values: _Table | None, layout: Layout
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    v_BHKD: Tensor,
+    keys: _Table | None,
+    values: _Table | None,
+    bias: _Bias | None,
+    layout: Layout,
 ) -> tuple[Tensor, _Kept]:
     """z of a part, [G, Q, D]."""
     q_GQD = _heads_first(torch.mul, q_BHQD, q_BHQD.shape[-1] ** -0.5)  # both terms of equation 5 are scaled
@@ -157,7 +174,7 @@ def _forward(
     z_GQD = torch.empty_like(q_GQD)
     keep = layout.queries_per_block is None
     sums_GQW = None if values is None or keep else values.no_sums(q_GQD)
-    weights_of = _Weights(q_GQD, k_GKD, keys, layout, num_heads=q_BHQD.shape[1])
+    weights_of = _Weights(q_GQD, k_GKD, keys, bias, layout, num_heads=q_BHQD.shape[1])
     weights_GQK = None
     for block in layout.blocks(q_GQD.shape[1], k_GKD.shape[1]):
         start, stop, num_keys = block
@@ -174,21 +191,21 @@ def _forward(
 
 
 def _backward(
-    dz_BHQD: Tensor, keys: _Table | None, values: _Table | None, kept: _Kept, layout: Layout
-) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor | None, Tensor | None]]:
+    dz_BHQD: Tensor, keys: _Table | None, values: _Table | None, bias: _Bias | None, kept: _Kept, layout: Layout
+) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor | None, Tensor | None, Tensor | None]]:
     """The gradients of q, k, v, [G, ., D], and of the part's tables."""
     q_GQD, k_GKD, v_GKD, sums_GQW, kept_weights = kept
     scale = q_GQD.shape[-1] ** -0.5
     dz_GQD = _heads_first(None, dz_BHQD)
     projected_GQW = None if values is None else values.project(dz_GQD)
     dq_GQD, dk_GKD, dv_GKD = torch.empty_like(q_GQD), torch.empty(0), torch.empty(0)
-    dsums_GQW = None
+    dsums_GQW = dbias_table = None
     if kept_weights is None:
         dk_GKD, dv_GKD = torch.zeros_like(k_GKD), torch.zeros_like(v_GKD)
         dsums_GQW = None if keys is None else keys.no_sums(q_GQD)
     weights_of = None
     if kept_weights is None:
-        weights_of = _Weights(q_GQD, k_GKD, keys, layout, num_heads=dz_BHQD.shape[1])
+        weights_of = _Weights(q_GQD, k_GKD, keys, bias, layout, num_heads=dz_BHQD.shape[1])
     for block in layout.blocks(q_GQD.shape[1], k_GKD.shape[1]):
         start, stop, num_keys = block
         weights_GQK = weights_of(block) if weights_of is not None else kept_weights
@@ -209,20 +226,26 @@ def _backward(
             dk_GKD[:, :num_keys] += torch.bmm(dscores_GQK.transpose(1, 2), q_GQD[:, start:stop])
         if keys is not None:
             dsums_GQW = keys.sums(dscores_GQK, block, dsums_GQW)
+        if bias is not None:
+            of_block = bias.gradient(dscores_GQK, block)
+            dbias_table = of_block if dbias_table is None else dbias_table + of_block
     dkey_table = dvalue_table = None
     if keys is not None and dsums_GQW is not None:
         keys.add_product(dq_GQD, dsums_GQW, alpha=scale)
         dkey_table = keys.gradient(dsums_GQW, q_GQD, weights_sum_to_one=False)
     if values is not None and sums_GQW is not None:
         dvalue_table = values.gradient(sums_GQW, dz_GQD, weights_sum_to_one=True)
-    return (dq_GQD, dk_GKD, dv_GKD), (dkey_table, dvalue_table)
+    return (dq_GQD, dk_GKD, dv_GKD), (dkey_table, dvalue_table, dbias_table)
 
 
 class _Weights:
     """P of any block of a part's queries, [G, stop - start, num_keys]."""
 
-    def __init__(self, q_GQD: Tensor, k_GKD: Tensor, keys: _Table | None, layout: Layout, *, num_heads: int) -> None:
-        self.q_GQD, self.k_GKD, self.keys, self.layout, self.num_heads = q_GQD, k_GKD, keys, layout, num_heads
+    def __init__(
+        self, q_GQD: Tensor, k_GKD: Tensor, keys: _Table | None, bias: _Bias | None, layout: Layout, *, num_heads: int
+    ) -> None:
+        self.q_GQD, self.k_GKD, self.keys, self.bias = q_GQD, k_GKD, keys, bias
+        self.layout, self.num_heads = layout, num_heads
         # For all blocks at once: [G, Q, W] is small.
         self.projected_GQW = None if keys is None else keys.project(q_GQD)
 
@@ -232,10 +255,15 @@ class _Weights:
         torch.bmm(self.q_GQD[:, start:stop], self.k_GKD[:, :num_keys].transpose(1, 2), out=scores_GQK)
         if self.keys is not None and self.projected_GQW is not None:
             self.keys.add_to_scores(scores_GQK, self.projected_GQW, block)
-        bias = self.layout.hidden(block, like=scores_GQK)
-        if bias is not None:
-            by_head = scores_GQK.view(self.num_heads, -1, stop - start, num_keys)
-            by_head.add_(bias if bias.dim() == 2 else bias.transpose(0, 1))
+        scores_HBQK = scores_GQK.view(self.num_heads, -1, stop - start, num_keys)
+        hidden = self.layout.hidden(block, like=scores_GQK)
+        if self.bias is not None:
+            biases_HBQK = self.bias.of_pairs(block)
+            if hidden is not None and hidden.dim() == 2:  # the causal mask, small beside the scores: one pass for both
+                biases_HBQK, hidden = biases_HBQK + hidden, None
+            scores_HBQK.add_(biases_HBQK)
+        if hidden is not None:
+            scores_HBQK.add_(hidden if hidden.dim() == 2 else hidden.transpose(0, 1))
         return torch.softmax(scores_GQK, dim=-1, out=scores_GQK)
 
 
@@ -310,20 +338,50 @@ class _Table:
         return slice(block.rows.start - self.edges.rows.start, block.rows.stop - self.edges.rows.start)
 
 
+class _Bias:
+    """The bias as a part uses it; of any block of its queries."""
+
+    def __init__(self, bias_HR: Tensor, edges: Labels | None, first_query: int) -> None:
+        self.bias_HR, self.edges, self.first_query = bias_HR, edges, first_query
+
+    def of_pairs(self, block: Block) -> Tensor:
+        """The bias of each pair, broadcastable to [H, B, Q, K]."""
+        start, stop, num_keys = block
+        if self.edges is None:
+            return bias_of_pairs(self.bias_HR, stop - start, num_keys, self.first_query + start)[:, None]
+        of_pairs = self.bias_HR[:, self.edges.queries(*block).labels]
+        return of_pairs if of_pairs.dim() == 4 else of_pairs[:, None]
+
+    def gradient(self, dscores_GQK: Tensor, block: Block) -> Tensor:
+        """The sum of the scores' gradients over all pairs that share a row, [H, R]."""
+        heads, num_rows = self.bias_HR.shape
+        if self.edges is None:
+            dscores_HBQK = dscores_GQK.view(heads, -1, *dscores_GQK.shape[1:])
+            return sum_by_row(dscores_HBQK.sum(1, dtype=self.bias_HR.dtype), num_rows, self.first_query + block[0])
+        by_row_GQR = self.edges.queries(*block).sum_weights(dscores_GQK)
+        return by_row_GQR.view(heads, -1, num_rows).sum(1, dtype=self.bias_HR.dtype)
+
+
 def _tables(
-    key_table: Tensor | None, value_table: Tensor | None, layout: Layout, at: Part, dtype: torch.dtype
-) -> tuple[_Table | None, _Table | None]:
+    key_table: Tensor | None,
+    value_table: Tensor | None,
+    bias_table: Tensor | None,
+    layout: Layout,
+    at: Part,
+    dtype: torch.dtype,
+) -> tuple[_Table | None, _Table | None, _Bias | None]:
     layout = layout.part(*at)
     keys = values = None
     if key_table is not None and layout.key_edges is not None:
-        keys = _Table(_for_heads(key_table, at), layout.key_edges, dtype)
+        keys = _Table(_for_heads(key_table, at, shared=key_table.dim() == 2), layout.key_edges, dtype)
     if value_table is not None and layout.value_edges is not None:
-        values = _Table(_for_heads(value_table, at), layout.value_edges, dtype)
-    return keys, values
+        values = _Table(_for_heads(value_table, at, shared=value_table.dim() == 2), layout.value_edges, dtype)
+    bias = None if bias_table is None else _Bias(bias_table[at[1]], layout.bias_edges, layout.first_query)
+    return keys, values, bias
 
 
-def _for_heads(table: Tensor, at: Part) -> Tensor:
-    return table if table.dim() == 2 else table[at[1]]
+def _for_heads(table: Tensor, at: Part, *, shared: bool) -> Tensor:
+    return table if shared else table[at[1]]
 
 
 def _softmax_backward_(dweights_GQK: Tensor, weights_GQK: Tensor) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rpr.model.blockwise_attention import MASKED
-from rpr.model.positions import relative_rows
+from rpr.model.vectors import relative_rows
 
 
 def reference(
@@ -20,6 +20,7 @@ def reference(
     *,
     key_table: Tensor | None = None,
     value_table: Tensor | None = None,
+    bias_table: Tensor | None = None,
     labels: Tensor | None = None,
     mask: Tensor | None = None,
     causal: bool = False,
@@ -33,6 +34,10 @@ def reference(
             key_table.to(q_BHQD.dtype), labels, num_queries, num_keys, first_query
         )
     scores_BHQK = torch.einsum("bhqd,bhqkd->bhqk", q_BHQD, edges_BHQKD) / math.sqrt(q_BHQD.shape[-1])
+    if bias_table is not None:
+        scores_BHQK = scores_BHQK + _edge_biases(bias_table, labels, num_queries, num_keys, first_query).to(
+            q_BHQD.dtype
+        )
     weights_BHQK = softmax(scores_BHQK, visible_keys(mask, causal, first_query, scores_BHQK))
     values_BHQKD = v_BHKD[:, :, None, :, :].expand(-1, -1, num_queries, -1, -1)
     if value_table is not None:
@@ -49,6 +54,7 @@ def per_position(
     *,
     key_table: Tensor | None = None,
     value_table: Tensor | None = None,
+    bias_table: Tensor | None = None,
     labels: Tensor | None = None,
     mask: Tensor | None = None,
     causal: bool = False,
@@ -65,6 +71,10 @@ def per_position(
         a_key = _edge_vectors(key_table.to(q_BHQD.dtype), labels, num_queries, num_keys, first_query)
         scores_BHQK = scores_BHQK + _products_by_query(q_BHQD, a_key.transpose(-2, -1))
     scores_BHQK = scores_BHQK / math.sqrt(q_BHQD.shape[-1])
+    if bias_table is not None:
+        scores_BHQK = scores_BHQK + _edge_biases(bias_table, labels, num_queries, num_keys, first_query).to(
+            q_BHQD.dtype
+        )
     weights_BHQK = softmax(scores_BHQK, visible_keys(mask, causal, first_query, scores_BHQK))
     z_BHQD = weights_BHQK @ v_BHKD
     if value_table is not None:
@@ -103,6 +113,11 @@ def _edge_vectors(table: Tensor, labels: Tensor | None, num_queries: int, num_ke
     return edges[:, None] if table.dim() == 2 else edges.transpose(0, 1)
 
 
+def _edge_biases(bias_HR: Tensor, labels: Tensor | None, num_queries: int, num_keys: int, first_query: int) -> Tensor:
+    """b_ij for all pairs, broadcastable to [B, H, Q, K]."""
+    return _edge_vectors(bias_HR[..., None], labels, num_queries, num_keys, first_query)[..., 0]
+
+
 def _products_by_query(x_BHQX: Tensor, edges: Tensor) -> Tensor:
     """x_i times the matrix of query i, for all i: [B, H, Q, X] with [.., Q, X, Y] to [B, H, Q, Y]."""
     if edges.dim() == 3:  # one matrix for all sentences and heads: Q products of [B H, X]
@@ -115,7 +130,12 @@ def _products_by_query(x_BHQX: Tensor, edges: Tensor) -> Tensor:
 
 
 def check_shapes(
-    q_BHQD: Tensor, k_BHKD: Tensor, key_table: Tensor | None, value_table: Tensor | None, labels: Tensor | None
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    key_table: Tensor | None,
+    value_table: Tensor | None,
+    bias_table: Tensor | None,
+    labels: Tensor | None,
 ) -> None:
     """Raises ValueError for tables or labels of a shape that is none of those described."""
     batch, heads, num_queries, width = q_BHQD.shape
@@ -126,11 +146,19 @@ def check_shapes(
             raise ValueError(
                 f"{name}: shape {list(table.shape)} is neither [R, {width}] (shared by heads) nor [{heads}, R, {width}]"
             )
-        if labels is None and table.shape[-2] % 2 == 0:
-            raise ValueError(f"{name}: {table.shape[-2]} rows are not 2k+1, one for each distance from -k to k")
+        _check_rows(name, table.shape[-2], labels)
+    if bias_table is not None:
+        if bias_table.dim() != 2 or bias_table.shape[0] != heads:
+            raise ValueError(f"bias_table: shape {list(bias_table.shape)} is not [{heads}, R]")
+        _check_rows("bias_table", bias_table.shape[1], labels)
     if labels is not None:
         pairs = (num_queries, k_BHKD.shape[2])
         if labels.dtype != torch.int64 or tuple(labels.shape) not in (pairs, (batch, *pairs)):
             raise ValueError(
                 f"labels: {labels.dtype} {list(labels.shape)} is not int64 {list(pairs)} or {[batch, *pairs]}"
             )
+
+
+def _check_rows(name: str, num_rows: int, labels: Tensor | None) -> None:
+    if labels is None and num_rows % 2 == 0:
+        raise ValueError(f"{name}: {num_rows} rows are not 2k+1, one for each distance from -k to k")

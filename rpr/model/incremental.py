@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from rpr.model.positions import RelativeTables
+from rpr.model.layer_positions import LayerPositions
+from rpr.model.positions import Tables
 
-ROOM = 128  # slots that a cache has room for at first; it doubles
+ROOM = 128  # slots that a cache has room for, and distances that tables are made for, at first; both double
 
 
 class Slots:
@@ -89,6 +90,7 @@ class DecoderState:
     slots: list[Slots]
     positions_K: Tensor
     length: int = 0
+    _tables: dict[int, tuple[int, Tables]] = field(default_factory=dict)
 
     @staticmethod
     def begin(memories: list[Memory], mask_BS: Tensor) -> DecoderState:
@@ -132,25 +134,41 @@ class DecoderState:
         if self.padding_BS is not None:
             self.padding_BS = self.padding_BS[sentences]
 
-    def table_rows(self, table: Tensor) -> Tensor:
-        """The row of a relative table, [2k+1, D] or [H, 2k+1, D], that each slot has for the newest piece."""
-        clip_distance = (table.shape[-2] - 1) // 2
+    def tables(self, positions: LayerPositions) -> Tables:
+        """The tables of a layer, made for the distances so far and about as many more."""
+        max_distance, tables = self._tables.get(id(positions), (-1, Tables()))
+        if max_distance < self.length - 1:
+            max_distance = max(ROOM, 2 * self.length)
+            tables = positions.at(max_distance, self.positions_K.device)
+            self._tables[id(positions)] = max_distance, tables
+        return tables
+
+    def rows_K(self, num_rows: int) -> Tensor:
+        """The row of a table of 2k+1 rows that each slot has for the newest piece."""
+        clip_distance = (num_rows - 1) // 2
         distances_K = self.positions_K - (self.length - 1)
-        return table.index_select(-2, distances_K.clamp(min=-clip_distance) + clip_distance)
+        return distances_K.clamp(min=-clip_distance) + clip_distance
+
+    def table_rows(self, table: Tensor) -> Tensor:
+        """The vectors of a relative table, [R, D] or [H, R, D], that the slots have for the newest piece."""
+        return table.index_select(-2, self.rows_K(table.shape[-2]))
 
 
 def self_attention(
-    q_BNHD: Tensor, k_BNHD: Tensor, v_BNHD: Tensor, tables: RelativeTables | None, slots: Slots, state: DecoderState
+    q_BNHD: Tensor, k_BNHD: Tensor, v_BNHD: Tensor, tables: Tables, slots: Slots, state: DecoderState
 ) -> Tensor:
-    """Equations 3 and 4 for the newest piece of each hypothesis, [B, N, M]; `state` has advanced to it."""
+    """`attend` for the newest piece of each hypothesis, [B, N, M]; `state` has advanced to it."""
     batch, hypotheses, heads, width = q_BNHD.shape
     keys, values = slots.add(k_BNHD, v_BNHD)
-    key_rows = None if tables is None or tables.keys is None else state.table_rows(tables.keys)
-    value_rows = None if tables is None or tables.values is None else state.table_rows(tables.values)
+    key_rows = None if tables.keys is None else state.table_rows(tables.keys)
+    value_rows = None if tables.values is None else state.table_rows(tables.values)
     scale = width**-0.5
     with small_products_exact(q_BNHD):
         q = q_BNHD.transpose(1, 2).reshape(-1, hypotheses, width)
         hidden_BHNK = state.hidden_BNK[:, None].expand(-1, heads, -1, -1)
+        if tables.bias is not None:
+            bias_HK = tables.bias.index_select(-1, state.rows_K(tables.bias.shape[-1]))
+            hidden_BHNK = hidden_BHNK + bias_HK[:, None]
         if key_rows is not None:
             by_slot = _with_rows(q, key_rows.to(q.dtype).transpose(-2, -1), heads)
             hidden_BHNK = torch.add(hidden_BHNK, by_slot.view_as(hidden_BHNK), alpha=scale)

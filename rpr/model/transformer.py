@@ -1,4 +1,4 @@
-"""The paper's encoder-decoder Transformer: relative positions in self-attention, none in encoder-decoder attention.
+"""The paper's encoder-decoder Transformer: positions in self-attention, none in encoder-decoder attention.
 
 Where the paper does not print a detail, tensor2tensor's transformer_base_v1 of the time is followed: post-norm, dropout
 on each sublayer's output and on the summed embedding, projections without bias, Glorot-uniform matrices, one embedding
@@ -11,7 +11,6 @@ matrix for source, target and softmax, a zero vector as the decoder's first inpu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -23,7 +22,8 @@ from rpr.model import incremental
 from rpr.model.attention import Implementation, attend, split_heads
 from rpr.model.dropout import Dropout
 from rpr.model.incremental import DecoderState, Memory, Slots
-from rpr.model.positions import RelativeTables, Sharing, absolute_positions
+from rpr.model.layer_positions import LayerPositions, positions_of_layers
+from rpr.model.positions import AnyScheme, Site, Tables
 
 
 @dataclass(frozen=True)
@@ -38,36 +38,37 @@ class Shape:
     dropout: float
     norm: str  # post | pre
     norm_epsilon: float
-    absolute: str  # none | sinusoidal | learned
-    max_positions: int  # rows of a learned absolute table
-    relative_keys: bool
-    relative_values: bool
-    clip_distance: int
-    tables: Sharing
+    encoder_positions: AnyScheme
+    decoder_positions: AnyScheme
     pad: int = 0
     bos: int = 2  # its embedding is the zero vector
 
+    def site(self, *, causal: bool) -> Site:
+        """The self-attention of the decoder (causal) or of the encoder."""
+        return Site(self.num_layers, self.num_heads, self.d_model, causal)
+
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention; its relative tables may be shared with other layers."""
+    """Multi-head self-attention; what it learns of positions may be shared with other layers."""
 
-    def __init__(self, shape: Shape, tables: RelativeTables | None, *, causal: bool) -> None:
+    def __init__(self, shape: Shape, positions: LayerPositions | None, *, causal: bool) -> None:
         super().__init__()
         self.num_heads = shape.num_heads
         self.causal = causal
         self.implementation: Implementation = "auto"
         self.qkv = _projection(shape.d_model, 3)
         self.output = _projection(shape.d_model, 1)
-        self.tables = tables
+        self.tables = positions  # under this name in every checkpoint so far
 
     def forward(self, x_BQM: Tensor, mask: Tensor | None) -> Tensor:
-        q_BHQD, k_BHKD, v_BHKD = split_heads(self.qkv(x_BQM), self.num_heads)
+        q_BHQD, k_BHKD, v_BHKD, tables = self.attended(self.qkv(x_BQM))
         z_BHQD = attend(
             q_BHQD,
             k_BHKD,
             v_BHKD,
-            key_table=None if self.tables is None else self.tables.keys,
-            value_table=None if self.tables is None else self.tables.values,
+            key_table=tables.keys,
+            value_table=tables.values,
+            bias_table=tables.bias,
             mask=mask,
             causal=self.causal,
             implementation=self.implementation,
@@ -75,10 +76,25 @@ class SelfAttention(nn.Module):
         out_BQM: Tensor = self.output(_join(z_BHQD))
         return out_BQM
 
+    def attended(self, qkv_BQM: Tensor) -> tuple[Tensor, Tensor, Tensor, Tables]:
+        """q, k, v [B, H, Q, D] as attention takes them, and the tables of these lengths."""
+        q_BHQD, k_BHKD, v_BHKD = split_heads(qkv_BQM, self.num_heads)
+        if self.tables is None:
+            return q_BHQD, k_BHKD, v_BHKD, Tables()
+        q_BHQD, k_BHKD = self.tables.prepare(q_BHQD, k_BHKD, first=0)
+        return q_BHQD, k_BHKD, v_BHKD, self.tables.at(q_BHQD.shape[2] - 1, q_BHQD.device)
+
     def step(self, x_BNM: Tensor, slots: Slots, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
         q_BNHD, k_BNHD, v_BNHD = self.qkv(x_BNM).view(*x_BNM.shape[:2], 3, self.num_heads, -1).unbind(2)
-        out_BNM: Tensor = self.output(incremental.self_attention(q_BNHD, k_BNHD, v_BNHD, self.tables, slots, state))
+        tables = Tables()
+        if self.tables is not None:
+            # All these pieces are at one position, so hypotheses are to the hook what sentences are elsewhere.
+            q, k = (x.flatten(0, 1)[:, :, None] for x in (q_BNHD, k_BNHD))
+            q, k = self.tables.prepare(q, k, first=state.length - 1)
+            q_BNHD, k_BNHD = q.reshape(q_BNHD.shape), k.reshape(k_BNHD.shape)
+            tables = state.tables(self.tables)
+        out_BNM: Tensor = self.output(incremental.self_attention(q_BNHD, k_BNHD, v_BNHD, tables, slots, state))
         return out_BNM
 
 
@@ -142,9 +158,9 @@ class Residual(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    def __init__(self, shape: Shape, tables: RelativeTables | None) -> None:
+    def __init__(self, shape: Shape, positions: LayerPositions | None) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(shape, tables, causal=False)
+        self.self_attention = SelfAttention(shape, positions, causal=False)
         self.feed_forward = FeedForward(shape)
         self.around_attention = Residual(shape)
         self.around_feed_forward = Residual(shape)
@@ -156,9 +172,9 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    def __init__(self, shape: Shape, tables: RelativeTables | None) -> None:
+    def __init__(self, shape: Shape, positions: LayerPositions | None) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(shape, tables, causal=True)
+        self.self_attention = SelfAttention(shape, positions, causal=True)
         self.cross_attention = CrossAttention(shape)
         self.feed_forward = FeedForward(shape)
         self.around_attention = Residual(shape)
@@ -189,12 +205,13 @@ class Transformer(nn.Module):
         self.shape = shape
         self.embedding_VM = nn.Parameter(torch.empty(shape.vocabulary_size, shape.d_model))
         nn.init.normal_(self.embedding_VM, std=shape.d_model**-0.5)
-        positions = {"d_model": shape.d_model, "max_positions": shape.max_positions}
-        self.source_positions = absolute_positions(shape.absolute, **positions)
-        self.target_positions = absolute_positions(shape.absolute, **positions)
+        self.source_positions = shape.encoder_positions.embeddings(shape.d_model)
+        self.target_positions = shape.decoder_positions.embeddings(shape.d_model)
         self.dropout = Dropout(shape.dropout)
-        self.encoder = nn.ModuleList([EncoderLayer(shape, t) for t in _tables_of_layers(shape)])
-        self.decoder = nn.ModuleList([DecoderLayer(shape, t) for t in _tables_of_layers(shape)])
+        of_encoder = positions_of_layers(shape.encoder_positions, shape.site(causal=False))
+        self.encoder = nn.ModuleList([EncoderLayer(shape, positions) for positions in of_encoder])
+        of_decoder = positions_of_layers(shape.decoder_positions, shape.site(causal=True))
+        self.decoder = nn.ModuleList([DecoderLayer(shape, positions) for positions in of_decoder])
         final = nn.LayerNorm if shape.norm == "pre" else None
         self.encoder_norm = nn.Identity() if final is None else final(shape.d_model, eps=shape.norm_epsilon)
         self.decoder_norm = nn.Identity() if final is None else final(shape.d_model, eps=shape.norm_epsilon)
@@ -261,29 +278,9 @@ class Transformer(nn.Module):
         x_BTM = F.embedding(pieces_BT, self.embedding_VM) * math.sqrt(self.shape.d_model)
         x_BTM = x_BTM.masked_fill((pieces_BT == self.shape.bos)[..., None], 0.0)
         if positions is not None:
-            x_BTM = x_BTM + positions(first, pieces_BT.shape[1], pieces_BT.device).to(x_BTM.dtype)
+            x_BTM = x_BTM + positions(first, pieces_BT).to(x_BTM.dtype)
         dropped: Tensor = self.dropout(x_BTM)
         return dropped
-
-
-def _tables_of_layers(shape: Shape) -> Sequence[RelativeTables | None]:
-    """The relative tables of each layer of one stack; the same object in every layer when shared by layers."""
-    if not (shape.relative_keys or shape.relative_values):
-        return [None] * shape.num_layers
-
-    def make() -> RelativeTables:
-        return RelativeTables(
-            clip_distance=shape.clip_distance,
-            d_head=shape.d_model // shape.num_heads,
-            num_heads=shape.num_heads,
-            per_head=shape.tables == "per_head",
-            keys=shape.relative_keys,
-            values=shape.relative_values,
-        )
-
-    if shape.tables == "shared_by_heads_and_layers":
-        return [make()] * shape.num_layers
-    return [make() for _ in range(shape.num_layers)]
 
 
 def _projection(d_model: int, parts: int) -> nn.Linear:

@@ -2,76 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+import json
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
-from rpr.config import POSITION_KINDS, position_kind
+from pydantic import TypeAdapter, ValidationError
+
+from rpr.migrations import EARLIER_DEFAULTS
+from rpr.model.positions import COLOURS, SCHEMES, AnyPositions, Positions, Scheme, Sides
 from rpr.records.record import Record
 
-SHARING = {
-    "per_head": "per head",
-    "shared_by_heads": "shared by heads",
-    "shared_by_heads_and_layers": "shared by heads and layers",
-}
-_KNOWN_SETTINGS = {"name", "absolute", "max_positions", "relative_keys", "relative_values", "clip_distance", "tables"}
+OTHER = "other"
 _OFF = (False, None, "", "none")  # values by which a setting that this version does not know changes nothing
+_ADAPTER: TypeAdapter[Positions] = TypeAdapter(AnyPositions)
 
 
 @dataclass(frozen=True)
 class Position:
-    """A position variant: what one row of a table is about. `other`: settings of schemes not known here."""
+    """A position variant: what one row of a table is about. Equal variants are one row.
 
-    absolute: str
-    relative_keys: bool
-    relative_values: bool
+    `kind` is the scheme's, or `other` for schemes and settings that this version does not know.
+    """
+
+    kind: str
+    label: str
     clip_distance: int | None
     tables: str | None
-    other: tuple[tuple[str, str], ...] = ()
+    identity: str = field(repr=False)  # every setting that decides results
 
     @property
     def relative(self) -> bool:
-        return self.relative_keys or self.relative_values
-
-    @property
-    def kind(self) -> str:
-        """The variant's name, as in conf/position/."""
-        if self.other:
-            return "other"
-        kind = position_kind(self.absolute, self.relative_keys, self.relative_values)
-        return kind if kind in POSITION_KINDS else "other"
-
-    @property
-    def label(self) -> str:
-        """The row's name in words, without the sharing of the tables."""
-        which = {(True, True): "relative", (True, False): "keys only", (False, True): "values only", (False, False): ""}
-        relative = which[self.relative_keys, self.relative_values]
-        if self.absolute == "none":
-            words = relative or ("" if self.other else "none")
-        else:
-            words = f"{self.absolute} + {relative}" if relative else f"absolute ({self.absolute})"
-        parts = [words] if words else []
-        if self.clip_distance is not None:
-            parts.append(f"k = {self.clip_distance}")
-        parts += [f"{key} = {value}" for key, value in self.other]
-        return ", ".join(parts)
+        """Whether it is one of the paper's variants with a clip distance."""
+        return self.tables is not None
 
     @property
     def order(self) -> tuple[int, str, int, str]:
-        """Rows stand: absolute, learned, none, relative by ascending k, keys only, values only, both, anything else."""
-        kinds = (
-            "absolute",
-            "learned",
-            "none",
-            "relative",
-            "relative_keys",
-            "relative_values",
-            "absolute_and_relative",
-            "other",
-        )
+        """Rows in the order of the schemes and their kinds, then by k; anything else last."""
+        known = list(COLOURS)
+        own = self.kind in SCHEMES or self.kind not in known
         clip_distance = -1 if self.clip_distance is None else self.clip_distance
         return (
-            kinds.index(self.kind),
-            self.label if self.kind == "other" else "",
+            known.index(self.kind) if self.kind in known else len(known),
+            self.label if own else "",
             clip_distance,
             f"{self.tables} {self.label}",
         )
@@ -83,33 +57,57 @@ def position_of(record: Record) -> Position:
 
 
 def positions_of(records: Sequence[Record]) -> list[Position]:
-    """The variant of each run; k and sharing count only where there is a relative table.
+    """The variant of each run.
 
     Settings that this version does not know (a record of a later one) tell variants apart where they differ among
     these records, and describe a scheme of a name that is not known either. Where all records have the same, or a
     value that switches them off, they change nothing.
     """
-    unknown = [
-        {key: str(value) for key, value in run.config["position"].items() if _switched_on(key, value)}
-        for run in records
-    ]
-    keys = {key for one in unknown for key in one}
-    varying = {key for key in keys if len({one.get(key) for one in unknown}) > 1}
-    return [_position(run, one, varying) for run, one in zip(records, unknown, strict=True)]
+    read = [_read(json.dumps(run.config["position"], sort_keys=True)) for run in records]
+    keys = {key for _, unknown in read for key, _ in unknown}
+    varying = {key for key in keys if len({dict(unknown).get(key) for _, unknown in read}) > 1}
+    return [_position(known, unknown, varying, run) for (known, unknown), run in zip(read, records, strict=True)]
 
 
-def _switched_on(key: str, value: object) -> bool:
-    return key not in _KNOWN_SETTINGS and value not in _OFF
+def shown_settings(record: Record) -> Set[str]:
+    """The position settings that a row's label is about: all that this version knows, but for the sharing of tables."""
+    known, _ = _read(json.dumps(record.config["position"], sort_keys=True))
+    if known is None:
+        return {"name"}
+    return set(type(known).model_fields) - ({"tables"} if known.sharing is not None else set())
 
 
-def _position(record: Record, unknown: Mapping[str, str], varying: Set[str]) -> Position:
-    settings: Mapping[str, object] = record.config["position"]
-    own_scheme = settings["name"] not in POSITION_KINDS
-    return Position(
-        str(settings["absolute"]),
-        bool(settings["relative_keys"]),
-        bool(settings["relative_values"]),
-        record.clip_distance,
-        str(settings["tables"]) if record.relative else None,
-        tuple(sorted((key, value) for key, value in unknown.items() if own_scheme or key in varying)),
-    )
+@lru_cache(maxsize=4096)  # a report has thousands of records, of a few variants
+def _read(settings: str) -> tuple[Positions | None, tuple[tuple[str, str], ...]]:
+    """The settings as far as this version knows them, and the others where they are not off."""
+    given: dict[str, Any] = {"scheme": EARLIER_DEFAULTS["position.scheme"], **json.loads(settings)}
+    of_names: dict[str, type[Scheme] | type[Sides]] = {**SCHEMES, "sides": Sides}
+    scheme = of_names.get(str(given["scheme"]))
+    fields = set() if scheme is None else set(scheme.model_fields)
+    unknown = {key: str(value) for key, value in given.items() if key not in fields and value not in _OFF}
+    try:
+        known = None if scheme is None else _ADAPTER.validate_python({key: given[key] for key in fields & given.keys()})
+    except ValidationError:
+        known = None
+    return known, tuple(sorted(unknown.items()))
+
+
+def _position(
+    known: Positions | None, unknown: Sequence[tuple[str, str]], varying: Set[str], record: Record
+) -> Position:
+    own_name = record.setting("position.name") not in COLOURS
+    if known is None:
+        words = [str(record.setting("position.name")), *(f"{key} = {value}" for key, value in unknown if key != "name")]
+        settings = json.dumps(record.config["position"], sort_keys=True)
+        return Position(OTHER, ", ".join(words), None, None, settings)
+    mixed_name = isinstance(known, Sides)
+    return _variant(known, [(key, value) for key, value in unknown if (own_name and not mixed_name) or key in varying])
+
+
+def _variant(known: Positions, more: Sequence[tuple[str, str]]) -> Position:
+    identity = json.dumps([known.scheme, known.identity(), *more], sort_keys=True)
+    if not more:
+        return Position(known.kind, known.label, known.k, known.sharing, identity)
+    words = [] if known.label == "none" else [known.label]
+    label = ", ".join([*words, *(f"{key} = {value}" for key, value in more)])
+    return Position(OTHER, label, known.k, known.sharing, identity)

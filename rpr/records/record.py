@@ -27,15 +27,10 @@ REQUIRED_SETTINGS = (
     "model.name",
     "data.name",
     "position.name",
-    "position.absolute",
-    "position.relative_keys",
-    "position.relative_values",
-    "position.clip_distance",
-    "position.tables",
     "optim.max_steps",
     "hardware.name",
 )
-WHOLE_NUMBERS = ("position.clip_distance", "optim.max_steps")  # of them
+WHOLE_NUMBERS = ("optim.max_steps",)  # of them
 # What write_record puts first; it tells a truncated record in a flat folder from any other JSON file.
 _HEAD = re.compile(r'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"name"\s*:')
 _SCHEMA_1 = re.compile(r'"schema"\s*:\s*1\b')  # what has it may be of schema 1
@@ -181,15 +176,6 @@ class Record(Section):
     @property
     def max_steps(self) -> int:
         return int(self.setting("optim.max_steps"))
-
-    @property
-    def clip_distance(self) -> int | None:
-        """The paper's k; None where the run has no relative positions, although the setting has some value then."""
-        return int(self.setting("position.clip_distance")) if self.relative else None
-
-    @property
-    def relative(self) -> bool:
-        return bool(self.setting("position.relative_keys") or self.setting("position.relative_values"))
 
     @property
     def synthetic(self) -> bool:

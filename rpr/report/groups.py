@@ -11,8 +11,9 @@ from typing import Any
 from rpr import paper
 from rpr.errors import RecordError
 from rpr.migrations import EARLIER_DEFAULTS
+from rpr.model.positions.vectors import SHARING
 from rpr.records.measurement import Measurement, mean, missing, single
-from rpr.records.position import SHARING, Position, positions_of
+from rpr.records.position import Position, positions_of
 from rpr.records.record import Record, flat
 from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, SPLITS, Score
 from rpr.report.learning import Learning, RunKey, advice, run_key

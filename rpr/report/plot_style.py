@@ -14,24 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rpr.io.atomic import replace_file
+from rpr.model.positions import COLOURS as COLOURS_OF_KINDS
 from rpr.records.measurement import Measurement
+from rpr.records.position import OTHER
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, told apart in every common kind of colour blindness; the paper is always grey.
-INK, MUTED, GRID, PAPER, WHITE = "#1b1f24", "#5d6670", "#e4e7eb", "#8b939d", "#ffffff"
-COLOURS = {
-    "relative": "#0072b2",
-    "absolute": "#d55e00",
-    "learned": "#009e73",
-    "none": "#b8608f",
-    "relative_keys": "#b07a00",
-    "relative_values": "#3a9bd0",
-    "absolute_and_relative": "#4b3f99",
-    "other": "#444c56",
-}
+INK, MUTED, GRID, PAPER, WHITE = "#1b1f24", "#5d6670", "#e4e7eb", "#8b939d", "#ffffff"  # the paper is always grey
+COLOURS = {**COLOURS_OF_KINDS, OTHER: "#444c56"}
 # Curves over k: light to dark blue, so that the order of k is the order of the shades.
 K_SHADES = ("#4b9ad3", "#3f90cc", "#3385c3", "#2879b7", "#1d6ca9", "#135e99", "#0c4f86", "#093f70", "#072e58")
 _STYLE: dict[Any, Any] = {

@@ -13,7 +13,8 @@ from typing import Any
 
 from rpr import paper
 from rpr.migrations import EARLIER_DEFAULTS
-from rpr.records.position import SHARING
+from rpr.model.positions.vectors import SHARING
+from rpr.records.position import shown_settings
 from rpr.records.record import Record, flat
 
 # How many pairs of sentences the corpora of the paper have; `paper.TRAIN_PAIRS` is how the paper words it.
@@ -51,13 +52,11 @@ _BASE: dict[str, Any] = {
     "evaluation.max_extra_length": 50,
     "hardware.precision": "32",
 }
-# Names, what says only where something is or how much is said of a result, and what a table's rows are about (the kind
-# of positions and k). The corpus is compared by its name and its number of pairs.
+# Names, what says only where something is or how much is said of a result, and what a table's rows are about (the
+# positions, but for the sharing of relative tables). The corpus is compared by its name and its number of pairs.
 NOT_COMPARED = frozenset(
     {
         *("model.name", "model.relative_defaults.clip_distance", "model.relative_defaults.tables"),
-        *("position.name", "position.absolute", "position.relative_keys", "position.relative_values"),
-        *("position.clip_distance", "position.max_positions"),
         *("data.name", "data.source_language", "data.target_language", "data.hub", "data.hub_config", "data.path"),
         *("data.synthetic", "data.synthetic.seed", "data.synthetic.num_train", "data.synthetic.num_validation"),
         *("data.synthetic.num_test", "data.synthetic.num_long", "data.cache_dir", "data.validation_name"),
@@ -135,9 +134,12 @@ def compared_settings(run: Record) -> dict[str, Any]:
     ignored = set(NOT_COMPARED)
     if settings.get("optim.average_checkpoints") in (None, 1):
         ignored |= {*_OF_AVERAGES}
-    if not run.relative:
-        ignored.add("position.tables")
-    return {key: value for key, value in settings.items() if key not in ignored}
+    about = shown_settings(run)
+    return {
+        key: value
+        for key, value in settings.items()
+        if key not in ignored and not (key.startswith("position.") and key.split(".")[1] in about)
+    }
 
 
 def _of_data(runs: Sequence[Record], languages: paper.Pair | None) -> Iterable[Difference]:

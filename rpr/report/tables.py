@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rpr import paper
+from rpr.model.positions.vectors import SHARING
 from rpr.records.measurement import Measurement, missing, single
-from rpr.records.position import SHARING
 from rpr.report.grid import Column, Grid, Note, merged
 from rpr.report.groups import Group, Variant
 from rpr.report.lengths import length_grids
@@ -122,7 +122,7 @@ def _printed(variant: Variant, group: Group, k: int) -> tuple[Measurement, Measu
     elif position.kind == "none":
         figure = paper.TABLE3[False, False]
     elif position.kind in ("relative_keys", "relative_values") and position.clip_distance == paper.TABLE3_CLIP_DISTANCE:
-        figure = paper.TABLE3[position.relative_values, position.relative_keys]
+        figure = paper.TABLE3[position.kind == "relative_values", position.kind == "relative_keys"]
     if figure is None:
         reason = NO_FIGURE if position.kind == "absolute_and_relative" else "not in the paper"
         return missing(reason), missing(reason)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rpr.config import ModelConfig, PositionConfig, TrainConfig
+from rpr.config import ModelConfig, TrainConfig
+from rpr.model.positions import Positions
 from rpr.model.transformer import Shape
 
 
@@ -11,7 +12,7 @@ def shape_of(config: TrainConfig, vocabulary_size: int) -> Shape:
     return transformer_shape(config.model, config.position, vocabulary_size)
 
 
-def transformer_shape(model: ModelConfig, position: PositionConfig, vocabulary_size: int) -> Shape:
+def transformer_shape(model: ModelConfig, position: Positions, vocabulary_size: int) -> Shape:
     """The model that two configurations ask for together, over a vocabulary of this size."""
     return Shape(
         vocabulary_size=vocabulary_size,
@@ -22,10 +23,6 @@ def transformer_shape(model: ModelConfig, position: PositionConfig, vocabulary_s
         dropout=model.dropout,
         norm=model.norm,
         norm_epsilon=model.norm_epsilon,
-        absolute=position.absolute,
-        max_positions=position.max_positions,
-        relative_keys=position.relative_keys,
-        relative_values=position.relative_values,
-        clip_distance=position.clip_distance,
-        tables=position.tables,
+        encoder_positions=position.encoder,
+        decoder_positions=position.decoder,
     )

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from rpr.command_config import BenchConfig
-from rpr.config import HardwareConfig, PositionConfig
+from rpr.config import HardwareConfig
 from rpr.model.attention import Implementation, attend, per_position, reference, split_heads
-from rpr.model.positions import RelativeTables
+from rpr.model.layer_positions import LayerPositions
+from rpr.model.positions import Positions, Site
 from rpr.model.transformer import Transformer
 from rpr.runs.shape import transformer_shape
 from rpr.training.loss import label_smoothed_loss
@@ -92,7 +93,7 @@ def peak_bytes(step: Callable[[], None], device: torch.device) -> int:
 
 
 def training_steps(
-    config: BenchConfig, positions: dict[str, PositionConfig], device: torch.device
+    config: BenchConfig, positions: dict[str, Positions], device: torch.device
 ) -> dict[str, Callable[[], None]]:
     """A step of each variant on the same batch: forward, label-smoothed loss, backward and Adam."""
     torch.manual_seed(config.seed)
@@ -101,7 +102,7 @@ def training_steps(
     return {name: _training_step(config, position, source, target) for name, position in positions.items()}
 
 
-def _training_step(config: BenchConfig, position: PositionConfig, source: Tensor, target: Tensor) -> Callable[[], None]:
+def _training_step(config: BenchConfig, position: Positions, source: Tensor, target: Tensor) -> Callable[[], None]:
     model = Transformer(transformer_shape(config.model, position, config.data.vocabulary_size)).to(source.device)
     model.use_attention(config.hardware.attention)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
@@ -136,7 +137,7 @@ def layer_cases(config: BenchConfig) -> Iterable[LayerCase]:
 
 
 def layer_steps(
-    config: BenchConfig, positions: dict[str, PositionConfig], case: LayerCase, device: torch.device
+    config: BenchConfig, positions: dict[str, Positions], case: LayerCase, device: torch.device
 ) -> dict[str, Callable[[], None]]:
     """Forward and backward of each variant; those with tables once for every algorithm asked for.
 
@@ -150,20 +151,16 @@ def layer_steps(
     output = nn.Linear(d_model, d_model, bias=False, device=device)
     steps = {}
     for name, position in positions.items():
-        relative = position.relative_keys or position.relative_values
-        for algorithm in config.layer.algorithms if relative else ("attend",):
-            tables = None
-            if relative:
-                tables = RelativeTables(
-                    clip_distance=case.clip_distance,
-                    d_head=d_model // config.model.num_heads,
-                    num_heads=config.model.num_heads,
-                    per_head=position.tables == "per_head",
-                    keys=position.relative_keys,
-                    values=position.relative_values,
-                ).to(device)
+        site = Site(1, config.model.num_heads, d_model, case.causal)
+        scheme = position.decoder if case.causal else position.encoder
+        if scheme.k is not None:
+            scheme = scheme.model_copy(update={"clip_distance": case.clip_distance})
+        for algorithm in config.layer.algorithms if scheme.has_tables else ("attend",):
+            if scheme.has_bias and algorithm == "triton":
+                continue
             label = name if algorithm == "attend" else f"{name} ({algorithm})"
-            steps[label] = _layer_step(config, case, algorithm, qkv, output, tables, x, cotangent)
+            of_layer = LayerPositions(scheme, site).to(device)
+            steps[label] = _layer_step(config, case, algorithm, qkv, output, of_layer, x, cotangent)
     return steps
 
 
@@ -173,18 +170,21 @@ def _layer_step(
     algorithm: str,
     qkv: nn.Linear,
     output: nn.Linear,
-    tables: RelativeTables | None,
+    positions: LayerPositions,
     x: Tensor,
     cotangent: Tensor,
 ) -> Callable[[], None]:
     attention = algorithm_named(algorithm, config.hardware.attention)
-    parameters = [x, qkv.weight, output.weight, *(tables.parameters() if tables is not None else ())]
+    parameters = [x, qkv.weight, output.weight, *positions.parameters()]
 
     def step() -> None:
         with _autocast(config.hardware, x.device):
-            heads = split_heads(qkv(x), config.model.num_heads)
-            key_table, value_table = (None, None) if tables is None else (tables.keys, tables.values)
-            z = attention(*heads, key_table=key_table, value_table=value_table, causal=case.causal)
+            q, k, v = split_heads(qkv(x), config.model.num_heads)
+            q, k = positions.prepare(q, k, first=0)
+            tables = positions.at(case.length - 1, x.device)
+            z = attention(
+                q, k, v, key_table=tables.keys, value_table=tables.values, bias_table=tables.bias, causal=case.causal
+            )
             y = output(z.transpose(1, 2).flatten(-2))
         torch.autograd.grad(y, parameters, cotangent.to(y.dtype))
 

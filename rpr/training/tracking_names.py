@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rpr.config import TrainConfig
-from rpr.records.position import SHARING, Position
+from rpr.model.positions.vectors import SHARING
+from rpr.records.position import position_of
 from rpr.records.record import Record
 
 STEP = "trainer/global_step"  # the optimiser step under the name that Lightning's users know
@@ -30,11 +31,8 @@ def flat(config: TrainConfig) -> dict[str, Any]:
     """The choices that runs are compared by, as top-level keys (W&B groups and filters by these)."""
     position = config.position
     return {
-        CLIP_DISTANCE: position.clip_distance if position.relative else None,
-        "keys": position.relative_keys,
-        "values": position.relative_values,
-        "absolute": position.absolute,
-        "tables": position.tables if position.relative else None,
+        CLIP_DISTANCE: position.k,
+        **position.tracked,
         POSITION_NAME: position.name,
         VARIANT: variant(config),
         "model_name": config.model.name,
@@ -50,17 +48,11 @@ def variant(config: TrainConfig) -> str:
     reports; the sharing of the tables where it is not the model's own, and the choice's name where it says more.
     """
     chosen = config.position
-    position = Position(
-        chosen.absolute,
-        chosen.relative_keys,
-        chosen.relative_values,
-        chosen.clip_distance if chosen.relative else None,
-        chosen.tables if chosen.relative else None,
-    )
-    words = position.label
-    if chosen.relative and chosen.tables != config.model.relative_defaults.tables:
-        words += f", {SHARING[chosen.tables]}"
-    return words if chosen.name == position.kind else f"{chosen.name} ({words})"
+    words = chosen.label
+    if chosen.sharing not in (None, config.model.relative_defaults.tables):
+        words += f", {SHARING[chosen.sharing]}"
+    usual = (chosen.kind, f"{chosen.encoder.name}-{chosen.decoder.name}")
+    return words if chosen.name in usual else f"{chosen.name} ({words})"
 
 
 def sections(config: TrainConfig, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,4 +83,5 @@ def final_row(record: Record) -> dict[str, Any]:
     being asked, a bar for each run.
     """
     row: dict[str, Any] = {score_name(score.split, score.metric): score.score for score in record.scores}
-    return row if record.clip_distance is None else {**row, CLIP_DISTANCE: record.clip_distance}
+    clip_distance = position_of(record).clip_distance
+    return row if clip_distance is None else {**row, CLIP_DISTANCE: clip_distance}

@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rpr.records.position import position_of
 from rpr.records.record import Record
 from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, SPLITS, ByLength, Score, pooled
 from rpr.training.tracking_names import CLIP_DISTANCE
@@ -33,8 +34,9 @@ def tables(record: Record, run_dir: Path) -> dict[str, Any]:
         split = next((name for name in SPLITS if record.score(name)), record.scores[0].split)
         found[TRANSLATIONS] = _translations(run_dir, split)
         headline = record.score(split)
-        if headline is not None and record.clip_distance is not None:
-            found[CLIP_DISTANCE_CHART] = _over_clip_distance(record.clip_distance, headline)
+        clip_distance = position_of(record).clip_distance
+        if headline is not None and clip_distance is not None:
+            found[CLIP_DISTANCE_CHART] = _over_clip_distance(clip_distance, headline)
     if record.by_length is not None:
         found[LENGTHS] = _lengths(record.by_length)
         found[LENGTH_CHART] = _over_lengths(record.by_length)

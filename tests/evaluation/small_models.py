@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,12 @@ from rpr.config import TrainConfig
 from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from rpr.evaluation.decoding import search_of
 from rpr.evaluation.exporting import Material
-from rpr.model.transformer import Shape, Transformer
+from rpr.model.transformer import Transformer
 from rpr.records.record import Git, Record, Score
+from tests.shapes import changed, shape
 
 NUM_PIECES = 100
-BASIC = Shape(
+BASIC = shape(
     vocabulary_size=NUM_PIECES,
     num_layers=2,
     d_model=32,
@@ -49,7 +49,7 @@ def make_model(**changes: Any) -> Transformer:
     have factors of either sign, or else the piece just fed would win again.
     """
     torch.manual_seed(0)
-    model = Transformer(dataclasses.replace(BASIC, **changes)).eval().requires_grad_(False)
+    model = Transformer(changed(BASIC, **changes)).eval().requires_grad_(False)
     for name, parameter in model.named_parameters():
         if name == "embedding_VM":
             nn.init.normal_(parameter, std=2 * BASIC.d_model**-0.5)

@@ -24,9 +24,10 @@ from rpr.errors import ConfigError
 from rpr.evaluation import ctranslate2_spec
 from rpr.evaluation.ctranslate2_spec import encoder_spec, position_rows, save, unrepresentable, write_model
 from rpr.model.beam_search import Hypothesis, beam_search
-from rpr.model.positions import RelativeTables
+from rpr.model.layer_positions import LayerPositions
 from rpr.model.transformer import Transformer
 from tests.evaluation.small_models import BASIC, LEARNED, NO_TABLES, SINUSOIDAL, SOURCES, TARGETS, make_model
+from tests.shapes import changed
 
 ctranslate2 = pytest.importorskip(
     "ctranslate2", reason="the comparison with CTranslate2 needs it: pip install ctranslate2"
@@ -219,7 +220,7 @@ def test_greedy_outputs_compared_are_some_that_end_and_some_that_do_not():
 # The comparison can fail
 
 
-def all_tables(model: Transformer) -> list[RelativeTables]:
+def all_tables(model: Transformer) -> list[LayerPositions]:
     return [layer.self_attention.tables for layer in (*model.encoder, *model.decoder)]
 
 
@@ -282,7 +283,7 @@ def test_a_decoder_that_starts_from_the_embedding_of_bos_differs_too(tmp_path, m
 def test_positions_one_place_off_differ_too(changes, tmp_path, monkeypatch):
     """CTranslate2's own sinusoids begin at 1."""
     model = make_model(**changes)
-    rows = ctranslate2_spec._array(model.source_positions(1, 2048, torch.device("cpu")))
+    rows = ctranslate2_spec._array(model.source_positions(1, torch.zeros(1, 2048)))
 
     def later(spec: Any, positions: nn.Module, shape: Any) -> None:
         spec.scale_embeddings = True
@@ -320,4 +321,4 @@ def test_how_many_positions_are_written():
         (LEARNED, 2048),
         ({**LEARNED, "max_positions": 3000}, 3000),
     ):
-        assert position_rows(dataclasses.replace(BASIC, **changes)) == rows
+        assert position_rows(changed(BASIC, **changes)) == rows

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 from safetensors.torch import load_file, save_file
 
 from rpr.config import TrainConfig
@@ -24,7 +25,7 @@ from rpr.evaluation.exporting import Material, TorchScorer, export
 from rpr.evaluation.exports import is_export, load_exported_model, read_export
 from rpr.evaluation.parity import Flip, Parity, identical_share, in_float64, parity
 from rpr.io import atomic
-from rpr.model.transformer import Transformer
+from rpr.model.transformer import Shape, Transformer
 from tests.evaluation.small_models import (
     BASIC,
     LEARNED,
@@ -47,6 +48,8 @@ CTRANSLATE2 = [
     "shared_vocabulary.json",
     "vocabulary.model",
 ]
+
+BASIC_SETTINGS = TypeAdapter(Shape).dump_python(BASIC, mode="json")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -358,19 +361,19 @@ def change_settings(folder: Path, **changes: Any) -> None:
     "changes, told",
     [
         (
-            {"version": 2, "rpr": "9.9"},
-            "version 2 of the format, written by rpr 9.9; this is rpr .*: install a newer one",
+            {"version": 3, "rpr": "9.9"},
+            "version 3 of the format, written by rpr 9.9; this is rpr .*: install a newer one",
         ),
         ({"version": None}, "version None of the format"),
         ({"beam_size": 0}, "damaged \\(beam_size: input should be greater than 0\\); export the run again"),
         ({"more": 1}, "damaged \\(more: extra inputs are not permitted\\)"),
         (
-            {"shape": {**dataclasses.asdict(BASIC), "d_model": "32"}},
+            {"shape": {**BASIC_SETTINGS, "d_model": "32"}},
             "damaged \\(d_model: input should be a valid integer",
         ),
-        ({"shape": {**dataclasses.asdict(BASIC), "num_heads": 5}}, "damaged \\(shape: 32 is no multiple of 5"),
-        ({"shape": {**dataclasses.asdict(BASIC), "num_layers": 0}}, "damaged \\(shape.num_layers is 0"),
-        ({"shape": {**dataclasses.asdict(BASIC), "norm": "mid"}}, "damaged \\(shape: norm 'mid'"),
+        ({"shape": {**BASIC_SETTINGS, "num_heads": 5}}, "damaged \\(shape: 32 is no multiple of 5"),
+        ({"shape": {**BASIC_SETTINGS, "num_layers": 0}}, "damaged \\(shape.num_layers is 0"),
+        ({"shape": {**BASIC_SETTINGS, "norm": "mid"}}, "damaged \\(shape: norm 'mid'"),
         ({"shape": {}}, "damaged \\(vocabulary_size: field required"),
         ({"format": "other"}, "holds no export; give a folder that rpr-cli export wrote"),
     ],

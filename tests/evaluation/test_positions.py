@@ -14,8 +14,9 @@ from torch import Tensor
 from rpr.data.vocabulary import BOS, EOS
 from rpr.evaluation.position_numbers import PositionNumbers
 from rpr.evaluation.positions import measure, table_numbers
-from rpr.model.positions import RelativeTables
-from rpr.model.transformer import Shape, Transformer
+from rpr.model.transformer import Transformer
+from rpr.model.vectors import relative_table
+from tests.shapes import shape
 
 PIECES = 20
 
@@ -30,12 +31,12 @@ def make_model(
     norm: str = "post",
 ) -> Transformer:
     torch.manual_seed(3)
-    shape = Shape(
+    small = shape(
         vocabulary_size=PIECES, num_layers=2, d_model=8, num_heads=2, d_ff=16, dropout=0.5, norm=norm,
         norm_epsilon=1e-6, absolute=absolute, max_positions=16, relative_keys=keys, relative_values=values,
         clip_distance=clip_distance, tables=tables,  # type: ignore[arg-type]
     )  # fmt: skip
-    model = Transformer(shape).double().eval().requires_grad_(False)
+    model = Transformer(small).double().eval().requires_grad_(False)
     model.embedding_VM.data.mul_(3)  # far from uniform attention
     return model
 
@@ -65,7 +66,7 @@ def by_loops(
     layers = [*model.encoder, *model.decoder]
     for number, layer in enumerate(layers):
         layer.register_forward_pre_hook(lambda _, given, number=number: inputs.append((number, given[0][0])))
-    heads, clip = model.shape.num_heads, model.shape.clip_distance
+    heads, clip = model.shape.num_heads, model.shape.encoder_positions.k
     width = model.shape.d_model // heads
     sums = [[[0.0] * (2 * max_distance + 1) for _ in range(heads)] for _ in layers]
     counts = [[0] * (2 * max_distance + 1) for _ in layers]
@@ -86,7 +87,7 @@ def by_loops(
                     scores = []
                     for j in seen:
                         key = k[j, part]
-                        if attention.tables is not None and attention.tables.keys is not None:
+                        if getattr(attention.tables, "keys", None) is not None:
                             table = (
                                 attention.tables.keys if attention.tables.keys.dim() == 2 else attention.tables.keys[h]
                             )
@@ -209,11 +210,7 @@ def test_norms_and_cosines_of_a_table_by_hand() -> None:
 @pytest.mark.parametrize("clip_distance, d_head", [(16, 64), (2, 8), (0, 32)])
 def test_the_norm_before_training_is_that_of_fresh_tables(clip_distance: int, d_head: int) -> None:
     torch.manual_seed(5)
-    tables = RelativeTables(
-        clip_distance=clip_distance, d_head=d_head, num_heads=2000, per_head=True, keys=True, values=False
-    )
-    assert tables.keys is not None
-    found = table_numbers(tables.keys)
+    found = table_numbers(relative_table(clip_distance, d_head, 2000))
     mean_square = sum(norm**2 for head in found.norms for norm in head) / (2000 * (2 * clip_distance + 1))
     assert math.sqrt(mean_square) == pytest.approx(found.expected_initial_norm, rel=0.02)
 

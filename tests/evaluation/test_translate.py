@@ -16,7 +16,8 @@ from rpr.data.vocabulary import EOS, Vocabulary
 from rpr.evaluation.decoding import Search, TorchEngine, length_batches
 from rpr.evaluation.translate import translate_split
 from rpr.model.beam_search import beam_search
-from rpr.model.transformer import Shape, Transformer
+from rpr.model.transformer import Transformer
+from tests.shapes import shape
 
 SEARCH = {"beam_size": 3, "length_penalty": 0.6, "max_extra_length": 4}
 SETTINGS = Search(**SEARCH, max_tokens_per_batch=60)
@@ -31,8 +32,11 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
 @pytest.fixture(scope="module")
 def model(vocabulary: Vocabulary) -> Transformer:
     torch.manual_seed(0)
-    shape = Shape(len(vocabulary), 1, 8, 2, 16, 0.5, "post", 1e-6, "none", 16, True, True, 2, "per_head")
-    model = Transformer(shape).double()
+    small = shape(
+        vocabulary_size=len(vocabulary), num_layers=1, d_model=8, num_heads=2, d_ff=16, dropout=0.5, norm="post",
+        norm_epsilon=1e-6, relative_keys=True, relative_values=True,
+    )  # fmt: skip
+    model = Transformer(small).double()
     model.embedding_VM.data.mul_(2)
     return model
 

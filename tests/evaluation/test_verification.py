@@ -89,7 +89,7 @@ def test_a_model_that_is_right(changes: dict[str, Any]) -> None:
         if name == "shift" and absolute != "none":
             judged(check, "not applicable")
             assert check.difference is not None and check.difference > 0.01
-            assert check.reason == f"{absolute} absolute positions: a shift is meant to change it"
+            assert check.reason == f"{exact(**changes).shape.encoder_positions.label}: a shift is meant to change it"
             continue
         judged(check, "passed")
         assert check.difference is not None and check.difference <= EXACT == check.tolerance
@@ -174,7 +174,7 @@ def test_positions_that_are_wrong() -> None:
     judged(shift_invariance(CountsPositions(), PAIRS), "failed")
     lost = shift_invariance(SaysItHasPositions(**SINUSOIDAL), PAIRS)
     judged(lost, "failed")
-    assert lost.reason == "sinusoidal absolute positions, and for some sentence a shift changes nothing"
+    assert lost.reason == "absolute (sinusoidal), and for some sentence a shift changes nothing"
 
 
 def test_sentences_that_depend_on_their_batch() -> None:

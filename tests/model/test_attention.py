@@ -18,7 +18,7 @@ from torch._dynamo.utils import counters
 
 from rpr.model import attention
 from rpr.model.attention import attend, collect, composed, per_position, reference, spread, weights
-from rpr.model.positions import relative_rows
+from rpr.model.vectors import relative_rows
 from rpr.training.benchmark import table_gradient_errors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -757,7 +757,7 @@ def test_what_has_the_wrong_shape_is_refused_with_the_rule(wrong, message):
 def test_triton_refuses_labels():
     q, k, v, tables = make_inputs(4, 4, 1)
     labels = relative_rows(4, 4, 1)
-    with pytest.raises(ValueError, match="implementation: triton knows clipped distances only; choose auto for labels"):
+    with pytest.raises(ValueError, match="implementation: triton knows vectors by clipped distance only; choose auto"):
         attend(q, k, v, labels=labels, implementation="triton", **tables)
 
 

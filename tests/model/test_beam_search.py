@@ -5,7 +5,6 @@ decoding, scores by hand, forced beginnings, and that a sentence's result does n
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 import torch
@@ -14,9 +13,10 @@ from rpr.model import beam_search as module
 from rpr.model import incremental
 from rpr.model.beam_search import Hypothesis, beam_search, best_extensions, penalty
 from rpr.model.transformer import Shape, Transformer
+from tests.shapes import changed, shape
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
-NONE = Shape(
+NONE = shape(
     vocabulary_size=6,
     num_layers=2,
     d_model=8,
@@ -32,18 +32,18 @@ NONE = Shape(
     clip_distance=2,
     tables="per_head",
 )
-RELATIVE = replace(NONE, relative_keys=True, relative_values=True)
+RELATIVE = changed(NONE, relative_keys=True, relative_values=True)
 VARIANTS = {
     "none": NONE,
-    "sinusoidal": replace(NONE, absolute="sinusoidal"),
-    "learned": replace(NONE, absolute="learned"),
+    "sinusoidal": changed(NONE, absolute="sinusoidal"),
+    "learned": changed(NONE, absolute="learned"),
     "per_head": RELATIVE,
-    "shared_by_heads": replace(RELATIVE, tables="shared_by_heads"),
-    "shared_by_heads_and_layers": replace(RELATIVE, tables="shared_by_heads_and_layers"),
-    "keys_only": replace(NONE, relative_keys=True),
-    "values_only": replace(NONE, relative_values=True),
-    "clip_0": replace(RELATIVE, clip_distance=0),
-    "absolute_and_relative": replace(RELATIVE, absolute="sinusoidal", norm="pre"),
+    "shared_by_heads": changed(RELATIVE, tables="shared_by_heads"),
+    "shared_by_heads_and_layers": changed(RELATIVE, tables="shared_by_heads_and_layers"),
+    "keys_only": changed(NONE, relative_keys=True),
+    "values_only": changed(NONE, relative_values=True),
+    "clip_0": changed(RELATIVE, clip_distance=0),
+    "absolute_and_relative": changed(RELATIVE, absolute="sinusoidal", norm="pre"),
 }
 
 
@@ -117,7 +117,7 @@ def plain_beam(model: Transformer, source_S: torch.Tensor, beam: int, alpha: flo
 @pytest.mark.parametrize("beam", [2, 4])
 def test_a_narrow_beam_equals_the_definition(name: str, beam: int) -> None:
     """Stopping early loses nothing here: the bound is exact for the N kept. 5 sentences of different limits."""
-    model = build(replace(VARIANTS[name], vocabulary_size=11), seed=3)
+    model = build(changed(VARIANTS[name], vocabulary_size=11), seed=3)
     lengths = [2, 7, 4, 3, 5]
     source_BS = sources(lengths, 11)
     found = beam_search(model, source_BS, beam_size=beam, length_penalty=0.6, max_extra_length=4)
@@ -130,7 +130,7 @@ def test_a_narrow_beam_equals_the_definition(name: str, beam: int) -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_beam_1_is_the_argmax_chain_of_full_decoding(name: str) -> None:
-    model = build(replace(VARIANTS[name], vocabulary_size=9), seed=2)
+    model = build(changed(VARIANTS[name], vocabulary_size=9), seed=2)
     lengths = [4, 2, 6]
     source_BS = sources(lengths, 9)
     found = beam_search(model, source_BS, beam_size=1, length_penalty=0.6, max_extra_length=5)
@@ -152,7 +152,7 @@ def test_beam_1_is_the_argmax_chain_of_full_decoding(name: str) -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_cached_steps_equal_full_decoding(name: str) -> None:
     """12 pieces: beyond clip distance 2 and the 4 learned positions; with a reordering of the rows on the way."""
-    model = build(replace(VARIANTS[name], vocabulary_size=9))
+    model = build(changed(VARIANTS[name], vocabulary_size=9))
     source_BS = sources([5, 3], 9)
     target_BT = torch.cat([torch.full((2, 1), BOS), torch.randint(4, 9, (2, 12))], dim=1)
     with torch.no_grad():
@@ -169,7 +169,7 @@ def test_cached_steps_equal_full_decoding(name: str) -> None:
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_sentence_does_not_depend_on_its_batch(beam: int) -> None:
-    model = build(replace(RELATIVE, vocabulary_size=20), seed=5)
+    model = build(changed(RELATIVE, vocabulary_size=20), seed=5)
     lengths = [9, 2, 5, 14, 3, 7]
     source_BS = sources(lengths, 20)
     settings = {"beam_size": beam, "length_penalty": 0.6, "max_extra_length": 6}
@@ -182,7 +182,7 @@ def test_a_sentence_does_not_depend_on_its_batch(beam: int) -> None:
 
 def fixed(log_p_of: dict[int, float], vocabulary_size: int = 6) -> Transformer:
     """A model that gives every prefix the same probabilities, so that scores can be worked by hand."""
-    model = build(replace(NONE, vocabulary_size=vocabulary_size))
+    model = build(changed(NONE, vocabulary_size=vocabulary_size))
     logits_V = torch.full((vocabulary_size,), -1e4, dtype=torch.float64)
     for piece, probability in log_p_of.items():
         logits_V[piece] = probability
@@ -236,7 +236,7 @@ def test_nothing_finished_at_the_limit(beam: int) -> None:
 
 
 def test_n_best_is_sorted_and_distinct() -> None:
-    model = build(replace(RELATIVE, vocabulary_size=15), seed=7)
+    model = build(changed(RELATIVE, vocabulary_size=15), seed=7)
     for hypotheses in beam_search(model, sources([4, 6, 3], 15), beam_size=5, length_penalty=0.6, max_extra_length=10):
         assert 1 <= len(hypotheses) <= 5
         assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
@@ -257,7 +257,7 @@ def test_200_sentences_do_not_depend_on_their_batches(name: str, beam: int, monk
     """Alone, in batches of 7 and 64 and all together, in the order of length and not; in float64, where the order of a
     sum moves scores by 1e-12 and no two hypotheses of these models are as close as that.
     """
-    model = build(replace(VARIANTS[name], vocabulary_size=60), seed=8)
+    model = build(changed(VARIANTS[name], vocabulary_size=60), seed=8)
     torch.manual_seed(3)
     lengths = torch.randint(2, 14, (200,)).tolist()
     source_BS = sources(lengths, 60)
@@ -277,7 +277,7 @@ def test_200_sentences_do_not_depend_on_their_batches(name: str, beam: int, monk
 
 @pytest.mark.parametrize("n_best", [1, 2])
 def test_a_search_for_fewer_finds_the_first_of_all_in_fewer_steps(n_best: int) -> None:
-    model = build(replace(RELATIVE, vocabulary_size=15), seed=5)
+    model = build(changed(RELATIVE, vocabulary_size=15), seed=5)
     model.embedding_VM.data[EOS] *= 2  # so that most hypotheses end
     steps = []
     next_hidden = model.next_hidden
@@ -296,7 +296,7 @@ def test_forced_beginnings(beam: int) -> None:
     """Every translation begins as asked, with the log p that full decoding gives all its pieces; what follows is what
     a search of the definition finds from there. One prefix is as long as the greatest length, one is empty.
     """
-    model = build(replace(RELATIVE, vocabulary_size=12), seed=4)
+    model = build(changed(RELATIVE, vocabulary_size=12), seed=4)
     lengths, prefixes = [3, 5, 2, 4], [[7, 9], [], [5, 5, 5, 6, 4, 8], [UNK]]
     source_BS = sources(lengths, 12)
     settings = {"beam_size": beam, "length_penalty": 0.6, "max_extra_length": 4}
@@ -340,7 +340,7 @@ def test_the_best_extensions_are_those_of_all_rows_vocabularies_at_once(
 
 def test_decoding_far_beyond_the_caches_first_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """40 pieces with room for 3 at first, so that the caches grow while sentences leave and hypotheses change."""
-    model = build(replace(VARIANTS["shared_by_heads"], vocabulary_size=30), seed=6)
+    model = build(changed(VARIANTS["shared_by_heads"], vocabulary_size=30), seed=6)
     source_BS = sources([9, 3, 30, 12, 5], 30)
     settings = {"beam_size": 3, "length_penalty": 0.6, "max_extra_length": 10}
     expected = beam_search(model, source_BS, **settings)
@@ -351,7 +351,7 @@ def test_decoding_far_beyond_the_caches_first_room(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_a_forced_beginning_goes_on_when_another_sentence_has_left(beam: int) -> None:
-    model = build(replace(RELATIVE, vocabulary_size=20), seed=5)
+    model = build(changed(RELATIVE, vocabulary_size=20), seed=5)
     source_BS = sources([2, 7], 20)  # the first leaves after 2 pieces at the latest
     prefix = (7, 8, 9, 10, 11)
     found = beam_search(model, source_BS, beam_size=beam, length_penalty=0.6, max_extra_length=0, prefixes=[(), prefix])

@@ -46,8 +46,8 @@ def by_blocks(
             return Labels(labels, table.shape[-2])
         return Distances.between(q.shape[2], k.shape[2], first_query, table.shape[-2], causal=causal)
 
-    layout = Layout(edges(key_table), edges(value_table), mask, causal, first_query, queries_per_block)
-    return BlockwiseAttention.apply(q, k, v, key_table, value_table, layout)
+    layout = Layout(edges(key_table), edges(value_table), None, mask, causal, first_query, queries_per_block)
+    return BlockwiseAttention.apply(q, k, v, key_table, value_table, None, layout)
 
 
 def gradients(form, inputs, cotangent, **arguments):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rpr.model.edges import Distances, Labels, scores_buffer
-from rpr.model.positions import relative_rows
+from rpr.model.vectors import relative_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

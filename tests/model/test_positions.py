@@ -9,18 +9,15 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
-from rpr.model.positions import (
+from rpr.model.vectors import (
     LearnedPositions,
-    RelativeTables,
     SinusoidalPositions,
     absolute_positions,
     relative_rows,
+    relative_table,
     sinusoids,
 )
-
-CPU = torch.device("cpu")
 
 
 def test_rows_of_ten_positions_with_k_3_are_the_matrix_of_the_paper():
@@ -58,8 +55,6 @@ def test_a_negative_clip_distance_is_refused(clip_distance):
     message = f"clip_distance: {clip_distance} is negative; a distance is clipped at k >= 0"
     with pytest.raises(ValueError, match=message):
         relative_rows(2, 2, clip_distance)
-    with pytest.raises(ValueError, match=message):
-        RelativeTables(clip_distance=clip_distance, d_head=4, num_heads=2, per_head=True, keys=True, values=True)
 
 
 def test_sinusoids_of_width_6_are_those_worked_by_hand():
@@ -94,12 +89,14 @@ def test_an_odd_width_has_no_sinusoids():
 @pytest.mark.parametrize("first, length", [(0, 5), (3, 4), (255, 1), (255, 2), (250, 700), (5000, 3)])
 def test_sinusoidal_positions_are_rows_of_the_table_as_far_as_asked(first, length):
     positions = SinusoidalPositions(8)
-    torch.testing.assert_close(positions(first, length, CPU), sinusoids(first + length, 8)[first:], rtol=0, atol=0)
+    torch.testing.assert_close(
+        positions(first, torch.zeros(1, length)), sinusoids(first + length, 8)[first:], rtol=0, atol=0
+    )
 
 
 def test_sinusoidal_positions_stay_out_of_parameters_buffers_and_checkpoints():
     positions = SinusoidalPositions(8)
-    positions(1000, 2, CPU)
+    positions(1000, torch.zeros(1, 2))
     assert [*positions.parameters(), *positions.buffers()] == []
     assert positions.state_dict() == {}
 
@@ -107,24 +104,24 @@ def test_sinusoidal_positions_stay_out_of_parameters_buffers_and_checkpoints():
 def test_a_table_grown_while_decoding_serves_training_afterwards():
     positions = SinusoidalPositions(8)
     with torch.inference_mode():
-        positions(1000, 2, CPU)
+        positions(1000, torch.zeros(1, 2))
     x = torch.ones(2, 8, requires_grad=True)
-    (x * positions(1000, 2, CPU)).sum().backward()  # an inference tensor cannot be saved for backward
+    (x * positions(1000, torch.zeros(1, 2))).sum().backward()  # an inference tensor cannot be saved for backward
     assert torch.equal(x.grad, sinusoids(1002, 8)[1000:])
 
 
 def test_learned_positions_are_rows_of_their_weight_and_the_last_one_beyond():
     positions = LearnedPositions(5, 3)
     weight = positions.weight_LM
-    torch.testing.assert_close(positions(0, 5, CPU), weight, rtol=0, atol=0)
-    torch.testing.assert_close(positions(1, 2, CPU), weight[1:3], rtol=0, atol=0)
-    torch.testing.assert_close(positions(3, 4, CPU), weight[[3, 4, 4, 4]], rtol=0, atol=0)
-    torch.testing.assert_close(positions(100, 2, CPU), weight[[4, 4]], rtol=0, atol=0)
+    torch.testing.assert_close(positions(0, torch.zeros(1, 5)), weight, rtol=0, atol=0)
+    torch.testing.assert_close(positions(1, torch.zeros(1, 2)), weight[1:3], rtol=0, atol=0)
+    torch.testing.assert_close(positions(3, torch.zeros(1, 4)), weight[[3, 4, 4, 4]], rtol=0, atol=0)
+    torch.testing.assert_close(positions(100, torch.zeros(1, 2)), weight[[4, 4]], rtol=0, atol=0)
 
 
 def test_learned_positions_learn_where_they_were_asked():
     positions = LearnedPositions(5, 3)
-    positions(2, 4, CPU).sum().backward()  # positions 2, 3, 4, 5: the last two share row 4
+    positions(2, torch.zeros(1, 4)).sum().backward()  # positions 2, 3, 4, 5: the last two share row 4
     assert positions.weight_LM.grad[:, 0].tolist() == [0, 0, 1, 1, 2]
 
 
@@ -148,29 +145,18 @@ def test_an_unknown_absolute_kind_is_refused_with_the_choices():
         absolute_positions("rotary", d_model=8, max_positions=5)
 
 
-@pytest.mark.parametrize("keys, values", [(True, True), (True, False), (False, True)])
-@pytest.mark.parametrize("per_head, shape", [(True, (4, 7, 16)), (False, (7, 16))])
-def test_relative_tables_have_2k_plus_1_rows_for_each_head_or_for_all(per_head, shape, keys, values):
-    tables = RelativeTables(clip_distance=3, d_head=16, num_heads=4, per_head=per_head, keys=keys, values=values)
-    assert tables.clip_distance == 3
-    for present, table in ((keys, tables.keys), (values, tables.values)):
-        if present:
-            assert isinstance(table, nn.Parameter)
-            assert table.shape == shape
-        else:
-            assert table is None
-    assert len(list(tables.parameters())) == keys + values
+@pytest.mark.parametrize("heads, expected", [(4, (4, 7, 16)), (None, (7, 16))])
+def test_a_relative_table_has_2k_plus_1_rows_for_each_head_or_for_all(heads, expected):
+    assert relative_table(3, 16, heads).shape == expected
 
 
-@pytest.mark.parametrize("per_head", [True, False])
-def test_relative_tables_start_glorot_uniform_as_tensor2tensors_variables_did(per_head):
+@pytest.mark.parametrize("heads", [8, None])
+def test_relative_tables_start_glorot_uniform_as_tensor2tensors_variables_did(heads):
     """[33, 64] shared by heads, one variable [33, 512] for eight heads with tables of their own."""
     torch.manual_seed(0)
-    tables = RelativeTables(clip_distance=16, d_head=64, num_heads=8, per_head=per_head, keys=True, values=True)
-    bound = math.sqrt(6 / (33 + 512)) if per_head else math.sqrt(6 / (33 + 64))
-    for table in (tables.keys, tables.values):
-        assert table.abs().max() <= bound
-        assert table.max() > 0.99 * bound  # at least 2,112 draws: all below 99 % has probability 0.995^2112 < 3e-5
-        assert table.min() < -0.99 * bound
-        assert abs(table.mean()) < 4 * bound / math.sqrt(3 * table.numel())
-    assert not torch.equal(tables.keys, tables.values)
+    table = relative_table(16, 64, heads)
+    bound = math.sqrt(6 / (33 + 512)) if heads else math.sqrt(6 / (33 + 64))
+    assert table.abs().max() <= bound
+    assert table.max() > 0.99 * bound  # at least 2,112 draws: all below 99 % has probability 0.995^2112 < 3e-5
+    assert table.min() < -0.99 * bound
+    assert abs(table.mean()) < 4 * bound / math.sqrt(3 * table.numel())

@@ -182,8 +182,8 @@ def test_small_blocks_of_queries_and_parts_of_heads_and_sentences_change_nothing
                 return Labels(labels, table.shape[-2])
             return Distances.between(q.shape[2], k.shape[2], first_query, table.shape[-2], causal=causal)
 
-        layout = Layout(edges(key_table), edges(value_table), mask, causal, first_query, queries_per_block)
-        return BlockwiseAttention.apply(q, k, v, key_table, value_table, layout)  # type: ignore[no-any-return]
+        layout = Layout(edges(key_table), edges(value_table), None, mask, causal, first_query, queries_per_block)
+        return BlockwiseAttention.apply(q, k, v, key_table, value_table, None, layout)  # type: ignore[no-any-return]
 
     @size(50)
     @given(CASES, st.none() | st.integers(1, 4), st.sampled_from([1, 300, 2**23]))

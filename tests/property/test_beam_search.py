@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rpr.model.beam_search import Hypothesis, beam_search
-from rpr.model.transformer import Shape, Transformer
+from rpr.model.transformer import Transformer
 from tests.property.sizes import SIZES, Size
+from tests.shapes import shape
 
 PAD, BOS = 0, 2
 
@@ -42,7 +43,7 @@ class Case:
     def model(self) -> Transformer:
         torch.manual_seed(self.seed)
         model = Transformer(
-            Shape(
+            shape(
                 vocabulary_size=self.vocabulary_size, num_layers=1, d_model=8, num_heads=2, d_ff=8, dropout=0.1,
                 norm=self.norm, norm_epsilon=1e-6, absolute=self.absolute, max_positions=3,
                 relative_keys=self.relative[0], relative_values=self.relative[1], clip_distance=self.clip_distance,

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from rpr.errors import RecordError
+from rpr.records.position import position_of
 from rpr.records.record import find_records, read_metrics, read_record, write_record
 from rpr.report.groups import one_per_seed
 
@@ -49,14 +50,14 @@ def test_a_running_record_has_no_figures_and_says_so(make):
 
 def test_properties_read_the_configuration(make):
     record = make("relative_keys", 8)
-    assert (record.model_name, record.data_name, record.clip_distance, record.max_steps) == (
+    assert (record.model_name, record.data_name, position_of(record).clip_distance, record.max_steps) == (
         "small",
         "multi30k_en_de",
         8,
         1800,
     )
     # k is a setting of every run, but means nothing without a relative table.
-    assert make("absolute", 8).clip_distance is None
+    assert position_of(make("absolute", 8)).clip_distance is None
     assert record.score("test").score == 30.0
     assert record.score("long") is None
     assert record.setting("optim.no_such_key") is None
@@ -165,7 +166,7 @@ def test_records_are_found_in_run_folders_and_in_flat_folders(tmp_path, make, do
         "sweeps/table2/k4.json",
     ]
     assert found.problems == []
-    assert [record.clip_distance for _, record in find_records(tmp_path, "table2").records] == [2, 4]
+    assert [position_of(record).clip_distance for _, record in find_records(tmp_path, "table2").records] == [2, 4]
 
 
 def test_a_damaged_record_is_reported_and_the_others_are_read(tmp_path, make):

@@ -10,7 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rpr.model.transformer import Shape, Transformer
+from rpr.model.transformer import Transformer
+from tests.shapes import shape
 
 LENGTH, PIECES, FIRST = 6, 12, 4  # 0 to 3 are PAD, UNK, BOS, EOS
 
@@ -27,7 +28,7 @@ def accuracy_after_training(steps: int, *, relative: bool, clip_distance: int) -
     torch.manual_seed(1)
     draw = torch.Generator().manual_seed(2)
     model = Transformer(
-        Shape(
+        shape(
             vocabulary_size=FIRST + PIECES, num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.0, norm="pre",
             norm_epsilon=1e-6, absolute="none", max_positions=8, relative_keys=relative, relative_values=relative,
             clip_distance=clip_distance, tables="per_head",

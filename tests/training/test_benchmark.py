@@ -14,7 +14,7 @@ import torch
 
 from rpr import app
 from rpr.command_config import BenchConfig
-from rpr.config import PositionConfig
+from rpr.composition import training
 from rpr.model.attention import attend, per_position, reference
 from rpr.sections import validated
 from rpr.training import benchmark
@@ -128,8 +128,7 @@ def bench(*overrides):
 
 
 def positions(*names):
-    composed = {name: app.compose("train", [f"position={name}"])["position"] for name in names}
-    return {name: validated(PositionConfig, settings) for name, settings in composed.items()}
+    return {name: training([f"position={name}"]).position for name in names}
 
 
 def test_layer_cases_hold_the_number_of_positions_and_at_least_one_sentence():

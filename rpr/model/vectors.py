@@ -1,4 +1,4 @@
-"""Where a token stands: sinusoids and learned vectors (absolute), and the tables of the paper (relative)."""
+"""Vectors of positions: sinusoids and learned vectors (absolute), and the tables of the paper (relative)."""
 
 # Shape suffixes: H heads, Q queries, K keys, D head width, M model width, R = 2k+1 table rows, L positions.
 
@@ -6,12 +6,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
-
-Sharing = Literal["per_head", "shared_by_heads", "shared_by_heads_and_layers"]
 
 
 def relative_rows(num_queries: int, num_keys: int, clip_distance: int, *, first_query: int = 0) -> Tensor:
@@ -54,15 +51,30 @@ def sinusoids(num_positions: int, d_model: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Adds nothing to learn: position p gets row p of `sinusoids`, computed as far as it is asked for."""
+    """Adds nothing to learn: position p gets row p of `sinusoids`, computed as far as it is asked for.
 
-    def __init__(self, d_model: int) -> None:
+    With max_offset, positions start in training at an offset drawn for each sentence, 0 to max_offset, and in
+    evaluation at evaluation_offset.
+    """
+
+    def __init__(self, d_model: int, *, max_offset: int = 0, evaluation_offset: int = 0) -> None:
         super().__init__()
         self.d_model = d_model
+        self.max_offset, self.evaluation_offset = max_offset, evaluation_offset
         # No buffer: DDP would compare buffers between ranks, and this one grows with the longest sentence a rank met.
         self._table_LM = sinusoids(256, d_model)
 
-    def forward(self, first: int, length: int, device: torch.device) -> Tensor:
+    def forward(self, first: int, pieces_BL: Tensor) -> Tensor:
+        """Vectors of positions first .. first + L - 1: [L, M]; with offsets drawn for each sentence [B, L, M]."""
+        batch, length = pieces_BL.shape
+        if not (self.training and self.max_offset):
+            return self.rows(self.evaluation_offset + first, length, pieces_BL.device)
+        # On the CPU, whose generator a resumed run restores, whatever the device.
+        offsets_B1 = torch.randint(self.max_offset + 1, (batch, 1))
+        positions_BL = (offsets_B1 + torch.arange(first, first + length)).to(pieces_BL.device)
+        return self.rows(0, self.max_offset + first + length, pieces_BL.device)[positions_BL]
+
+    def rows(self, first: int, length: int, device: torch.device) -> Tensor:
         """Vectors of positions first .. first + length - 1: [L, M]."""
         with torch.inference_mode(False):  # a table grown while decoding must serve training afterwards
             if first + length > self._table_LM.shape[0]:
@@ -84,9 +96,9 @@ class LearnedPositions(nn.Module):
         self.weight_LM = nn.Parameter(torch.empty(num_positions, d_model))
         nn.init.normal_(self.weight_LM, std=d_model**-0.5)
 
-    def forward(self, first: int, length: int, device: torch.device) -> Tensor:
-        """Vectors of positions first .. first + length - 1: [L, M]."""
-        positions = torch.arange(first, first + length, device=device)
+    def forward(self, first: int, pieces_BL: Tensor) -> Tensor:
+        """Vectors of positions first .. first + L - 1: [L, M]."""
+        positions = torch.arange(first, first + pieces_BL.shape[1], device=pieces_BL.device)
         return self.weight_LM[positions.clamp(max=self.weight_LM.shape[0] - 1)]
 
 
@@ -101,27 +113,15 @@ def absolute_positions(kind: str, *, d_model: int, max_positions: int) -> nn.Mod
     raise ValueError(f"absolute: {kind!r} is not one of none, sinusoidal, learned")
 
 
-class RelativeTables(nn.Module):
-    """w^K and w^V: 2k+1 learned vectors each, one table for every head [H, R, D] or one for all heads [R, D].
+def relative_table(clip_distance: int, d_head: int, num_heads: int | None) -> Tensor:
+    """The initial 2k+1 vectors w^K or w^V: [R, D] for all heads, [H, R, D] where each head has its own.
 
-    Either may be absent (None). Initialised Glorot-uniform as tensor2tensor does, whose variable has the shape
-    [R, D], or [R, H D] where each head has vectors of its own.
+    Glorot-uniform as in tensor2tensor, whose variable has the shape [R, D] or [R, H D].
     """
-
-    def __init__(
-        self, *, clip_distance: int, d_head: int, num_heads: int, per_head: bool, keys: bool, values: bool
-    ) -> None:
-        super().__init__()
-        if clip_distance < 0:
-            raise ValueError(f"clip_distance: {clip_distance} is negative; a distance is clipped at k >= 0")
-        self.clip_distance = clip_distance
-        shape = (num_heads, 2 * clip_distance + 1, d_head) if per_head else (2 * clip_distance + 1, d_head)
-        self.keys = nn.Parameter(torch.empty(shape)) if keys else None
-        self.values = nn.Parameter(torch.empty(shape)) if values else None
-        bound = glorot_bound(shape)
-        for table in (self.keys, self.values):
-            if table is not None:
-                nn.init.uniform_(table, -bound, bound)
+    rows = (2 * clip_distance + 1, d_head)
+    shape = rows if num_heads is None else (num_heads, *rows)
+    bound = glorot_bound(shape)
+    return torch.empty(shape).uniform_(-bound, bound)
 
 
 def glorot_bound(shape: Sequence[int]) -> float:

@@ -1,0 +1,101 @@
+"""Between numbers by distance and numbers by key, by changes of strides alone: no gather, no scatter."""
+
+# Shape suffixes: B batch, H heads, Q queries, K keys, R = 2k+1 table rows,
+# C = Q+K-1 distances that occur between Q consecutive queries and K keys.
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def bias_of_pairs(bias_HR: Tensor, num_queries: int, num_keys: int, first_query: int) -> Tensor:
+    """The bias of each pair, by its clipped distance: [H, Q, K]."""
+    return distances_to_keys(_bias_by_distance(bias_HR, num_queries, num_keys, first_query), num_keys)
+
+
+def sum_by_row(of_pairs_HQK: Tensor, num_rows: int, first_query: int) -> Tensor:
+    """The sum over all pairs that share a row, [H, R]: the adjoint of `bias_of_pairs`, without atomic additions."""
+    num_queries, num_keys = of_pairs_HQK.shape[1:]
+    first_row, last_row, left, right = occurring_rows(num_queries, num_keys, num_rows, first_query)
+    by_row = sum_edges(keys_to_distances(of_pairs_HQK).sum(1), left, right)
+    return F.pad(by_row, (first_row, num_rows - 1 - last_row))
+
+
+def _bias_by_distance(bias_HR: Tensor, num_queries: int, num_keys: int, first_query: int) -> Tensor:
+    """[H, Q, C], the same for every query."""
+    first_row, last_row, left, right = occurring_rows(num_queries, num_keys, bias_HR.shape[1], first_query)
+    by_distance_HC = repeat_edges(bias_HR[:, first_row : last_row + 1], left, right)
+    return by_distance_HC[:, None].expand(-1, num_queries, -1)
+
+
+def occurring_rows(num_queries: int, num_keys: int, num_rows: int, first_query: int) -> tuple[int, int, int, int]:
+    """First and last table row that occurs, and how many distances beyond each lie on the clipped edge.
+
+    The C = Q+K-1 distances are lowest = -(first_query + Q - 1) .. highest = K - 1 - first_query, in this order.
+    """
+    clip_distance = (num_rows - 1) // 2
+    lowest = -(first_query + num_queries - 1)
+    highest = num_keys - 1 - first_query
+    first = max(-clip_distance, min(clip_distance, lowest))
+    last = max(-clip_distance, min(clip_distance, highest))
+    left = min(max(0, -clip_distance - lowest), highest - lowest)
+    right = max(0, highest - clip_distance)
+    return first + clip_distance, last + clip_distance, left, right
+
+
+def repeat_edges(rows_BHQX: Tensor, left: int, right: int) -> Tensor:
+    """Rows laid out by distance: the first repeated `left` more times, the last `right` more times."""
+    if not left and not right:
+        return rows_BHQX
+    parts = [rows_BHQX]
+    if left:
+        parts.insert(0, rows_BHQX[..., :1].expand(*rows_BHQX.shape[:-1], left))
+    if right:
+        parts.append(rows_BHQX[..., -1:].expand(*rows_BHQX.shape[:-1], right))
+    return torch.cat(parts, dim=-1)
+
+
+def sum_edges(by_distance_BHQC: Tensor, left: int, right: int) -> Tensor:
+    """The adjoint of `repeat_edges`: the distances on a clipped edge are summed into its row."""
+    if not left and not right:
+        return by_distance_BHQC
+    num_distances = by_distance_BHQC.shape[-1]
+    middle = by_distance_BHQC[..., left : num_distances - right]
+    if left + right + 1 == num_distances and left and right:  # k = 0: one row takes everything
+        return by_distance_BHQC.sum(dim=-1, keepdim=True)
+    parts = [middle]
+    if left:
+        parts[0] = middle[..., 1:]
+        parts.insert(0, by_distance_BHQC[..., : left + 1].sum(dim=-1, keepdim=True))
+    if right:
+        parts[-1] = parts[-1][..., :-1]
+        parts.append(by_distance_BHQC[..., num_distances - right - 1 :].sum(dim=-1, keepdim=True))
+    return torch.cat(parts, dim=-1)
+
+
+def distances_to_keys(by_distance_BHQC: Tensor, num_keys: int) -> Tensor:
+    """Column of distance j - i -> column of key j, by strides alone.
+
+    Row i wants its columns from Q-1-i on. Read flat, element (i, j) lies at i*C + (j - i + Q-1) = i*(C-1) + j + Q-1:
+    so dropping the first Q-1 numbers and cutting into rows of C-1 puts key j of every query in column j.
+    """
+    *batch, num_queries, num_distances = by_distance_BHQC.shape
+    if num_queries == 1:
+        return by_distance_BHQC
+    width = num_distances - 1
+    flat = by_distance_BHQC.reshape(*batch, num_queries * num_distances)
+    cut = flat[..., num_queries - 1 : num_queries - 1 + num_queries * width]
+    return cut.reshape(*batch, num_queries, width)[..., :num_keys]
+
+
+def keys_to_distances(weights_BHQK: Tensor) -> Tensor:
+    """The adjoint of `distances_to_keys`: zeros where a distance does not occur for a query."""
+    *batch, num_queries, num_keys = weights_BHQK.shape
+    if num_queries == 1:
+        return weights_BHQK
+    num_distances = num_queries + num_keys - 1
+    padded = F.pad(weights_BHQK, (0, num_distances - 1 - num_keys))
+    flat = F.pad(padded.flatten(-2), (num_queries - 1, 1))
+    return flat.view(*batch, num_queries, num_distances)

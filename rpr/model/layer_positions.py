@@ -1,0 +1,52 @@
+"""A position scheme in the layers of one stack: what they learn for it, and its hooks with that."""
+
+# Shape suffixes: B batch, H heads, P positions, D head width.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rpr.model.positions import Scheme, Site, Tables
+
+
+class LayerPositions(nn.Module):
+    """The parameters that a scheme has in one self-attention layer, or in all layers that share them."""
+
+    def __init__(self, scheme: Scheme, site: Site) -> None:
+        super().__init__()
+        self.scheme = scheme
+        self.site = site
+        for name, value in scheme.parameters(site).items():
+            self.register_parameter(name, nn.Parameter(value))
+
+    def at(self, max_distance: int, device: torch.device) -> Tables:
+        """The tables of sentences whose positions are at most max_distance apart."""
+        return self.scheme.distance_tables(self._learned, self.site, max_distance, device)
+
+    def prepare(self, q_BHPD: Tensor, k_BHPD: Tensor, *, first: int) -> tuple[Tensor, Tensor]:
+        """Queries and keys of the positions first, first + 1, ... as their product takes them."""
+        if not self.scheme.changes_queries:
+            return q_BHPD, k_BHPD
+        positions_P = torch.arange(first, first + q_BHPD.shape[2], device=q_BHPD.device)
+        return self.scheme.prepare(q_BHPD, k_BHPD, positions_P, self._learned, self.site)
+
+    @property
+    def clip_distance(self) -> int | None:
+        """The distance beyond which the learned tables are clipped, where there are such tables."""
+        return self.scheme.k
+
+    @property
+    def _learned(self) -> dict[str, Tensor]:
+        return dict(self._parameters)  # type: ignore[arg-type]  # none is None
+
+
+def positions_of_layers(scheme: Scheme, site: Site) -> Sequence[LayerPositions | None]:
+    """One for each layer of a stack: the same object in every layer where they share it, None where nothing is done."""
+    if not (scheme.has_tables or scheme.changes_queries):
+        return [None] * site.num_layers
+    if scheme.shared_by_layers:
+        return [LayerPositions(scheme, site)] * site.num_layers
+    return [LayerPositions(scheme, site) for _ in range(site.num_layers)]

@@ -1,0 +1,105 @@
+"""Position schemes. Each is one file of this package, found by being there, and one file of conf/position/.
+
+Configuration, model, record, report, benchmark and exports ask the scheme (`rpr.model.positions.scheme.Scheme`); no
+other module names one. Importing this package does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+
+from pydantic import BeforeValidator, Discriminator, Tag
+
+from rpr.model.positions.scheme import Scheme, Site, Tables
+from rpr.sections import Section
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+SCHEMES: Mapping[str, type[Scheme]] = MappingProxyType(
+    {scheme.scheme_name(): scheme for scheme in sorted(Scheme.__subclasses__(), key=lambda one: one.ORDER)}
+)
+MIXED = "mixed"
+# Every kind of positions with its colour in plots, in the order in which tables list them.
+COLOURS: Mapping[str, str] = MappingProxyType(
+    {kind: colour for scheme in SCHEMES.values() for kind, colour in scheme.colours().items()} | {MIXED: "#6f5b3e"}
+)
+
+_TAG = Discriminator(
+    lambda settings: settings.get("scheme") if isinstance(settings, Mapping) else getattr(settings, "scheme", None),
+    custom_error_type="scheme",
+    custom_error_message=f"no such scheme; give position=... one of conf/position/ ({', '.join(SCHEMES)})",
+)
+
+if TYPE_CHECKING:
+    AnyScheme = Scheme
+else:
+    _SCHEMES = tuple(Annotated[scheme, Tag(name)] for name, scheme in SCHEMES.items())
+    AnyScheme = Annotated[Union[_SCHEMES], _TAG]  # noqa: UP007 (they are not known to the parser)
+
+
+class Sides(Section):
+    """A scheme for the encoder and another one for the decoder. What it offers means the same as in `Scheme`."""
+
+    name: str
+    scheme: Literal["sides"]
+    encoder: AnyScheme
+    decoder: AnyScheme
+
+    @property
+    def kind(self) -> str:
+        return MIXED
+
+    @property
+    def label(self) -> str:
+        return f"{self.encoder.label} in the encoder, {self.decoder.label} in the decoder"
+
+    @property
+    def k(self) -> int | None:
+        return None
+
+    @property
+    def sharing(self) -> str | None:
+        return None
+
+    def identity(self) -> dict[str, Any]:
+        return {"encoder": self.encoder.identity(), "decoder": self.decoder.identity()}
+
+    @property
+    def tracked(self) -> dict[str, Any]:
+        return {
+            f"{side}_{key}": value
+            for side, scheme in (("encoder", self.encoder), ("decoder", self.decoder))
+            for key, value in scheme.tracked.items()
+        }
+
+
+def _by_side(settings: Any) -> Any:
+    """Settings of `position` in one form: where `encoder` or `decoder` is given beside a scheme for both, the settings
+    of `Sides`; of two equal sides, the settings of their scheme.
+    """
+    if not isinstance(settings, Mapping) or not {"encoder", "decoder"} & settings.keys():
+        return settings
+    both = {key: value for key, value in settings.items() if key not in ("encoder", "decoder")}
+    if both.get("scheme") == "sides":
+        return settings
+    encoder, decoder = (settings.get(side) or both for side in ("encoder", "decoder"))
+    if not isinstance(encoder, Mapping) or not isinstance(decoder, Mapping):
+        return settings
+    if encoder == decoder:
+        return encoder
+    name = f"{encoder.get('name')}-{decoder.get('name')}"
+    return {"name": name, "scheme": "sides", "encoder": encoder, "decoder": decoder}
+
+
+Positions = Scheme | Sides
+if TYPE_CHECKING:
+    AnyPositions = Positions
+else:
+    AnyPositions = Annotated[Union[(*_SCHEMES, Annotated[Sides, Tag("sides")])], _TAG, BeforeValidator(_by_side)]
+
+__all__ = ["COLOURS", "MIXED", "SCHEMES", "AnyPositions", "AnyScheme", "Positions", "Scheme", "Sides", "Site", "Tables"]

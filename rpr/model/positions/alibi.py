@@ -1,0 +1,73 @@
+"""ALiBi: every head takes a fixed slope times the distance off the score.
+
+Press et al. 2022 (arXiv 2108.12409): -m_h (i - j) after the scale, m_h = 2^(-8 h / H). Its authors define it for causal
+attention; for an encoder three forms are in use, and `encoder_form` chooses.
+"""
+
+# Shape suffixes: H heads, R = 2 max_distance + 1 rows.
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from rpr.model.positions.scheme import Scheme, Site, Tables
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+HIDDEN = -1e9  # what attention adds to a score that is not to count
+
+
+class Alibi(Scheme):
+    """ALiBi: causal in the decoder, and by `encoder_form` in the encoder.
+
+    symmetric: -m |j - i|. one_side_per_head: the first half of the heads sees the keys to the left, the other half
+    those to the right, with the slopes of H/2 heads each (the author's proposal). asymmetric: symmetric, plus m/2 for
+    keys to the left (Ruoss et al. 2023).
+    """
+
+    TITLE = "ALiBi"
+    COLOUR = "#4d8a1c"
+
+    scheme: Literal["alibi"]
+    encoder_form: Literal["symmetric", "one_side_per_head", "asymmetric"]
+
+    def details(self) -> list[str]:
+        return [] if self.encoder_form == "symmetric" else [self.encoder_form.replace("_", " ")]
+
+    def problem(self, site: Site) -> str | None:
+        if self.encoder_form == "one_side_per_head" and site.num_heads % 2:
+            return (
+                f"encoder_form: one_side_per_head needs an even number of heads, and model.num_heads is "
+                f"{site.num_heads}; choose symmetric or asymmetric"
+            )
+        return None
+
+    def distance_tables(
+        self, parameters: Mapping[str, Tensor], site: Site, max_distance: int, device: torch.device
+    ) -> Tables:
+        import torch
+
+        distances_R = torch.arange(-max_distance, max_distance + 1, device=device, dtype=torch.float32)
+        halves = not site.causal and self.encoder_form == "one_side_per_head"
+        slopes = slopes_of(site.num_heads // 2) * 2 if halves else slopes_of(site.num_heads)
+        slopes_H1 = torch.tensor(slopes, device=device)[:, None]
+        bias_HR = -slopes_H1 * distances_R.abs()
+        if halves:
+            left, right = bias_HR.chunk(2)
+            bias_HR = torch.cat([left.masked_fill(distances_R > 0, HIDDEN), right.masked_fill(distances_R < 0, HIDDEN)])
+        elif not site.causal and self.encoder_form == "asymmetric":
+            bias_HR = bias_HR + 0.5 * slopes_H1 * (distances_R < 0)
+        return Tables(bias=bias_HR)
+
+
+def slopes_of(num_heads: int) -> list[float]:
+    """2^(-8 h / H) for h = 1..H. Where H is no power of two: those of the next lower one, then every second slope of
+    the next higher one.
+    """
+    power = 2 ** math.floor(math.log2(num_heads))
+    slopes = [2.0 ** (-8 * head / power) for head in range(1, power + 1)]
+    return slopes + [2.0 ** (-4 * head / power) for head in range(1, 2 * (num_heads - power), 2)]

@@ -1,0 +1,60 @@
+"""A learned number for each clipped distance, added to the score before the scale: the cheapest learned positions.
+
+Ontanon et al. 2022 (arXiv 2108.04378): rel-b, one number for all heads of a layer; with vectors added to the keys as in
+Shaw et al. 2018, rel-eb.
+"""
+
+# Shape suffixes: R = 2k+1 rows, D head width.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from rpr.model.positions.scheme import Scheme, Site, Tables
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class ClippedScalars(Scheme):
+    """Clipped scalars, alone or with relative keys that all heads share."""
+
+    TITLE = "clipped scalars"
+    COLOUR = "#7a5c00"
+
+    scheme: Literal["clipped_scalars"]
+    clip_distance: int = Field(ge=0)
+    keys: bool
+
+    @property
+    def k(self) -> int | None:
+        return self.clip_distance
+
+    @property
+    def ordered(self) -> bool:
+        return self.absolute != "none" or self.clip_distance > 0
+
+    @property
+    def has_vectors(self) -> bool:
+        return self.keys
+
+    def details(self) -> list[str]:
+        return [*(["with relative keys"] if self.keys else []), f"k = {self.clip_distance}"]
+
+    def parameters(self, site: Site) -> dict[str, Tensor]:
+        import torch
+
+        from rpr.model.vectors import relative_table
+
+        scalars = {"scalars": torch.zeros(2 * self.clip_distance + 1)}
+        return scalars | ({"keys": relative_table(self.clip_distance, site.d_head, None)} if self.keys else {})
+
+    def distance_tables(
+        self, parameters: Mapping[str, Tensor], site: Site, max_distance: int, device: torch.device
+    ) -> Tables:
+        bias_R = parameters["scalars"] * site.d_head**-0.5
+        return Tables(keys=parameters.get("keys"), bias=bias_R.expand(site.num_heads, -1))

@@ -1,0 +1,84 @@
+"""Rotary positions (RoPE): pairs of numbers of each query and key are turned by an angle that grows with the position.
+
+Su et al. 2021 (arXiv 2104.09864), equation 34: pair i of position m is turned by m base^(-2i / width).
+The product of a query and a key then depends on their distance alone. Nothing is done in encoder-decoder attention.
+"""
+
+# Shape suffixes: B batch, H heads, P positions, D head width, W half of the rotated width.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from rpr.model.positions.scheme import Rotation, Scheme, Site
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Rope(Scheme):
+    """RoPE, of the whole width of a head or a share of it, with static scaling of positions or of the base."""
+
+    TITLE = "RoPE"
+    COLOUR = "#8c2d04"
+
+    scheme: Literal["rope"]
+    layout: Literal["half", "interleaved"]
+    base: float = Field(gt=1)
+    rotated_share: float = Field(gt=0, le=1)
+    scaling: Literal["none", "linear", "ntk"]
+    scaling_factor: float = Field(ge=1)
+
+    def details(self) -> list[str]:
+        words: list[str] = []
+        if self.layout != "half":
+            words.append(self.layout)
+        if self.base != 10_000:
+            words.append(f"base {self.base:g}")
+        if self.rotated_share != 1:
+            words.append(f"{self.rotated_share:.0%} of the width")
+        if self.scaling != "none":
+            words.append(f"{self.scaling} scaling by {self.scaling_factor:g}")
+        elif self.scaling_factor != 1:
+            words.append(f"scaling_factor {self.scaling_factor:g} unused")
+        return words
+
+    def problem(self, site: Site) -> str | None:
+        width = self.rotated_share * site.d_head
+        if width != round(width) or round(width) % 2:
+            return (
+                f"rotated_share: {self.rotated_share:g} of a head's {site.d_head} numbers is {width:g}, which "
+                "is no even number; numbers are rotated in pairs: choose another share"
+            )
+        if self.scaling == "ntk" and width == 2:
+            return "scaling: ntk has no base for a rotated width of 2; choose linear, or wider heads"
+        return None
+
+    def unused_setting(self, usual: Mapping[str, Any]) -> str | None:
+        if self.scaling == "none" and self.scaling_factor != 1:
+            return (
+                f"scaling_factor: {self.scaling_factor:g} decides nothing with position.scaling=none; "
+                "choose position.scaling=linear or ntk, or leave it out"
+            )
+        return None
+
+    def rotation(self, site: Site) -> Rotation:
+        width = round(self.rotated_share * site.d_head)
+        base = self.base
+        if self.scaling == "ntk":
+            base *= self.scaling_factor ** (width / (width - 2))
+        linear = self.scaling_factor if self.scaling == "linear" else 1.0
+        return Rotation(width, self.layout == "interleaved", base, linear)
+
+    def prepare(
+        self, q: Tensor, k: Tensor, positions: Tensor, parameters: Mapping[str, Tensor], site: Site
+    ) -> tuple[Tensor, Tensor]:
+        from rpr.model.rotation import cosines_and_sines, rotate
+
+        of = self.rotation(site)
+        cos_PW, sin_PW = cosines_and_sines(positions, of.width, of.base, of.linear_scale)
+        q, k = (rotate(x, cos_PW, sin_PW, interleaved=of.interleaved) for x in (q, k))
+        return q, k

@@ -1,0 +1,39 @@
+"""SHAPE: sinusoids whose first position is drawn anew for each sentence in training, so that shifts are learned away.
+
+Kiyono et al. 2021 (arXiv 2109.05644): an offset from 0 to max_offset, drawn apart for source and target. In evaluation
+the offset is fixed; the authors' code fixes it at 500.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from rpr.model.positions.scheme import Scheme
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class ShiftedAbsolute(Scheme):
+    """Shifted absolute positions."""
+
+    TITLE = "SHAPE"
+    COLOUR = "#b5403c"
+    SHIFT_INVARIANT = False
+
+    scheme: Literal["shape"]
+    absolute: Literal["sinusoidal"]
+    max_offset: PositiveInt
+    evaluation_offset: NonNegativeInt
+
+    @property
+    def label(self) -> str:
+        usual = (self.max_offset, self.evaluation_offset) == (500, 500)
+        return "SHAPE" if usual else f"SHAPE, offsets to {self.max_offset}, {self.evaluation_offset} in evaluation"
+
+    def embeddings(self, d_model: int) -> nn.Module:
+        from rpr.model.vectors import SinusoidalPositions
+
+        return SinusoidalPositions(d_model, max_offset=self.max_offset, evaluation_offset=self.evaluation_offset)

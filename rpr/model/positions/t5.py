@@ -1,0 +1,114 @@
+"""T5's relative bias: a learned number for each head and bucket of distances, added to the score.
+
+Raffel et al. 2020 (arXiv 1910.10683), section 2.1, and the authors' code for what the paper leaves open: half of the
+buckets are for one distance each, the others grow logarithmically up to max_distance and the last takes all beyond. In
+the encoder half of the buckets are for keys to the right; in the decoder all are for the past.
+"""
+
+# Shape suffixes: H heads, R = 2 max_distance + 1 rows.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, PositiveInt
+
+from rpr.model.positions.scheme import Scheme, Site, Tables
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class T5(Scheme):
+    """T5's buckets, one table for all layers of a stack or one for each."""
+
+    TITLE = "T5"
+    COLOUR = "#d81b72"
+
+    scheme: Literal["t5"]
+    buckets: int = Field(ge=4, multiple_of=4)
+    max_distance: PositiveInt
+    one_table: bool
+    scaled_queries: bool
+
+    def details(self) -> list[str]:
+        words = []
+        if (self.buckets, self.max_distance) != (32, 128):
+            words.append(f"{self.buckets} buckets to {self.max_distance}")
+        if not self.one_table:
+            words.append("a table for each layer")
+        if not self.scaled_queries:
+            words.append("without 1/sqrt(d)")
+        return words
+
+    def problem(self, site: Site) -> str | None:
+        exact = self._buckets_of_a_side(site) // 2
+        if self.max_distance <= exact:
+            return (
+                f"max_distance: {self.max_distance} leaves no distance to the logarithmic half of "
+                f"{self.buckets} buckets; choose more than {exact}"
+            )
+        return None
+
+    @property
+    def reach(self) -> int | None:
+        return self.max_distance
+
+    @property
+    def shared_by_layers(self) -> bool:
+        return self.one_table
+
+    def parameters(self, site: Site) -> dict[str, Tensor]:
+        import torch
+
+        return {"buckets": torch.empty(site.num_heads, self.buckets).normal_(std=site.d_model**-0.5)}
+
+    def distance_tables(
+        self, parameters: Mapping[str, Tensor], site: Site, max_distance: int, device: torch.device
+    ) -> Tables:
+        import torch
+
+        distances_R = torch.arange(-max_distance, max_distance + 1, device=device)
+        return Tables(bias=parameters["buckets"].index_select(1, self.bucket_of(distances_R, site)))
+
+    def bucket_of(self, distances: Tensor, site: Site) -> Tensor:
+        """The bucket of each distance, key minus query position."""
+        import torch
+
+        buckets = self._buckets_of_a_side(site)
+        exact, edges = buckets // 2, self._edges(buckets)
+        size = distances.clamp(max=0).neg() if site.causal else distances.abs()
+        logarithmic = torch.bucketize(size, torch.tensor(edges, device=distances.device), right=True) + exact
+        bucket = torch.where(size < exact, size, logarithmic)
+        return bucket if site.causal else bucket + buckets * (distances > 0)
+
+    def _buckets_of_a_side(self, site: Site) -> int:
+        return self.buckets if site.causal else self.buckets // 2
+
+    def _edges(self, buckets: int) -> list[int]:
+        """The least distance of every logarithmic bucket but the first, in whole numbers: rounding moves no edge."""
+        exact = buckets // 2
+        more = buckets - exact
+        edges = []
+        for step in range(1, more):
+            # the least n with log(n / exact) / log(max_distance / exact) >= step / more
+            least = exact
+            while least**more * exact**step < self.max_distance**step * exact**more:
+                least += 1
+            edges.append(least)
+        return edges
+
+    @property
+    def changes_queries(self) -> bool:
+        return not self.scaled_queries
+
+    def prepare(
+        self, q: Tensor, k: Tensor, positions: Tensor, parameters: Mapping[str, Tensor], site: Site
+    ) -> tuple[Tensor, Tensor]:
+        scale = self.query_scale(site)
+        return (q if scale is None else q * scale), k
+
+    def query_scale(self, site: Site) -> float | None:
+        return None if self.scaled_queries else site.d_head**0.5

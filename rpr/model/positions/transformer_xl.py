@@ -1,0 +1,68 @@
+"""Transformer-XL's relative positions: a key of the distance, made of sinusoids, and two learned query biases.
+
+Dai et al. 2019 (arXiv 1901.02860), section 3.3: q.k + q.t + u.k + v.t with t = W_R R, R the sinusoid of i - j.
+Per head that is (q + u).(k + t) + (v - u).t: a query bias, a key table and a bias by distance.
+"""
+
+# Shape suffixes: H heads, D head width, M model width, P positions, R = 2 max_distance + 1 rows.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from rpr.model.positions.scheme import Scheme, Site, Tables
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class TransformerXL(Scheme):
+    """Transformer-XL's positions; W_R, u and v belong to a layer (the authors' code may share u and v)."""
+
+    TITLE = "Transformer-XL"
+    COLOUR = "#23756c"
+
+    scheme: Literal["transformer_xl"]
+
+    @property
+    def has_vectors(self) -> bool:
+        return True
+
+    def parameters(self, site: Site) -> dict[str, Tensor]:
+        import torch
+
+        bound = (6.0 / (2 * site.d_model)) ** 0.5  # Glorot, of the one matrix [M, M] that W_R is
+        shape = (site.num_heads, site.d_model, site.d_head)
+        heads = (site.num_heads, site.d_head)
+        return {
+            "w_r": torch.empty(shape).uniform_(-bound, bound),
+            "u": torch.zeros(heads),
+            "v": torch.zeros(heads),
+        }
+
+    def distance_tables(
+        self, parameters: Mapping[str, Tensor], site: Site, max_distance: int, device: torch.device
+    ) -> Tables:
+        import torch
+
+        # In causal attention no key is to the right: their rows are not read, and not computed.
+        last = 0 if site.causal else max_distance
+        before_R = -torch.arange(-max_distance, last + 1, device=device, dtype=torch.float64)  # i - j
+        frequencies = 10_000.0 ** (-torch.arange(0, site.d_model, 2, device=device, dtype=torch.float64) / site.d_model)
+        angles = before_R[:, None] * frequencies
+        w_r_HMD = parameters["w_r"]
+        sinusoids_RM = torch.cat([angles.sin(), angles.cos()], dim=1).to(w_r_HMD.dtype)
+        keys_HRD = torch.matmul(sinusoids_RM, w_r_HMD)
+        difference_HD1 = (parameters["v"] - parameters["u"])[..., None]
+        bias_HR = (keys_HRD @ difference_HD1)[..., 0] * site.d_head**-0.5
+        if site.causal:
+            pad = torch.nn.functional.pad
+            keys_HRD, bias_HR = pad(keys_HRD, (0, 0, 0, max_distance)), pad(bias_HR, (0, max_distance))
+        return Tables(keys=keys_HRD, bias=bias_HR)
+
+    def prepare(
+        self, q: Tensor, k: Tensor, positions: Tensor, parameters: Mapping[str, Tensor], site: Site
+    ) -> tuple[Tensor, Tensor]:
+        return q + parameters["u"][:, None].to(q.dtype), k

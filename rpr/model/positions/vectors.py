@@ -1,0 +1,149 @@
+"""Vectors added: to the embeddings (Vaswani et al. 2017), and to keys and values (Shaw et al. 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from rpr.model.positions.scheme import Scheme, Site, Tables
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+SHARING = {
+    "per_head": "per head",
+    "shared_by_heads": "shared by heads",
+    "shared_by_heads_and_layers": "shared by heads and layers",
+}
+# Okabe and Ito's palette, told apart in every common kind of colour blindness.
+_COLOURS = {
+    "absolute": "#d55e00",
+    "learned": "#009e73",
+    "none": "#b8608f",
+    "relative": "#0072b2",
+    "relative_keys": "#b07a00",
+    "relative_values": "#3a9bd0",
+    "absolute_and_relative": "#4b3f99",
+}
+
+
+class Vectors(Scheme):
+    """Absolute positions, the paper's relative positions with clip distance k, both, or none."""
+
+    TITLE = "relative tables"
+    ORDER = 0
+
+    scheme: Literal["vectors"]
+    relative_keys: bool
+    relative_values: bool
+    clip_distance: int = Field(ge=0)
+    tables: Literal["per_head", "shared_by_heads", "shared_by_heads_and_layers"]
+
+    @classmethod
+    def colours(cls) -> Mapping[str, str]:
+        return _COLOURS
+
+    @property
+    def relative(self) -> bool:
+        return self.relative_keys or self.relative_values
+
+    @property
+    def kind(self) -> str:
+        if not self.relative:
+            return {"sinusoidal": "absolute"}.get(self.absolute, self.absolute)
+        if self.absolute != "none":
+            return "absolute_and_relative"
+        if self.relative_keys and self.relative_values:
+            return "relative"
+        return "relative_keys" if self.relative_keys else "relative_values"
+
+    @property
+    def label(self) -> str:
+        """As in the paper's tables; the sharing of the tables is left to the table, where it differs."""
+        which = {(True, True): "relative", (True, False): "keys only", (False, True): "values only", (False, False): ""}
+        relative = which[self.relative_keys, self.relative_values]
+        if self.absolute == "none":
+            words = relative or "none"
+        else:
+            words = f"{self.absolute} + {relative}" if relative else f"absolute ({self.absolute})"
+        return f"{words}, k = {self.clip_distance}" if self.relative else words
+
+    @property
+    def k(self) -> int | None:
+        return self.clip_distance if self.relative else None
+
+    @property
+    def sharing(self) -> str | None:
+        return self.tables if self.relative else None
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "absolute": self.absolute,
+            "relative_keys": self.relative_keys,
+            "relative_values": self.relative_values,
+            "clip_distance": self.k,
+            "tables": self.sharing,
+        }
+
+    @property
+    def tracked(self) -> Mapping[str, Any]:
+        return {
+            "keys": self.relative_keys,
+            "values": self.relative_values,
+            "absolute": self.absolute,
+            "tables": self.sharing,
+        }
+
+    @property
+    def ordered(self) -> bool:
+        return self.absolute != "none" or (self.relative and self.clip_distance > 0)
+
+    @property
+    def has_tables(self) -> bool:
+        return self.relative
+
+    @property
+    def has_bias(self) -> bool:
+        return False
+
+    @property
+    def has_vectors(self) -> bool:
+        return self.relative
+
+    @property
+    def shared_by_layers(self) -> bool:
+        return self.tables == "shared_by_heads_and_layers"
+
+    def unused_setting(self, usual: Mapping[str, Any]) -> str | None:
+        for name, value in () if self.relative else (("clip_distance", self.clip_distance), ("tables", self.tables)):
+            if value != usual[name]:
+                return (
+                    f"{name}: {value} decides nothing with position={self.name}, which has no relative tables; leave "
+                    "it out, or choose position=relative (for several jobs of both kinds: "
+                    f"model.relative_defaults.{name}={value})"
+                )
+        return None
+
+    def parameters(self, site: Site) -> dict[str, Tensor]:
+        from rpr.model.vectors import relative_table
+
+        names = [name for name, used in (("keys", self.relative_keys), ("values", self.relative_values)) if used]
+        heads = site.num_heads if self.tables == "per_head" else None
+        return {name: relative_table(self.clip_distance, site.d_head, heads) for name in names}
+
+    def distance_tables(
+        self, parameters: Mapping[str, Tensor], site: Site, max_distance: int, device: torch.device
+    ) -> Tables:
+        return Tables(parameters.get("keys"), parameters.get("values"))
+
+    def not_exported(self, site: Site) -> str | None:
+        if self.relative and self.tables == "per_head":
+            return (
+                "position.tables: per_head cannot be exported, CTranslate2 has one table for all heads of a layer; "
+                f"{site.num_heads - 1} of each layer's {site.num_heads} tables would be lost: "
+                "use format=safetensors, or train with position.tables=shared_by_heads"
+            )
+        return super().not_exported(site)

@@ -1,0 +1,441 @@
+"""Checked here: every position scheme against the equations of its source, written as loops over pairs in float64,
+forward and backward, in every implementation of attention; and each trap that the literature and other programs have
+fallen into, by its name.
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+
+import pytest
+import torch
+
+from rpr.model.attention import attend, composed, per_position, reference
+from rpr.model.layer_positions import LayerPositions, positions_of_layers
+from rpr.model.positions import COLOURS, SCHEMES, Site
+from rpr.model.positions.alibi import slopes_of
+from tests.shapes import choices, scheme
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+BATCH, HEADS, WIDTH, LENGTH = 2, 4, 8, 7
+VARIANTS = {
+    "relative": {},
+    "relative_keys": {"tables": "shared_by_heads"},
+    "rope": {},
+    "rope interleaved": {"layout": "interleaved"},
+    "rope partial": {"rotated_share": 0.5, "base": 30.0},
+    "rope linear": {"scaling": "linear", "scaling_factor": 2.5},
+    "rope ntk": {"scaling": "ntk", "scaling_factor": 4.0},
+    "t5": {"buckets": 8, "max_distance": 5},
+    "t5 unscaled": {"buckets": 8, "max_distance": 5, "scaled_queries": False},
+    "alibi": {},
+    "alibi one side": {"encoder_form": "one_side_per_head"},
+    "alibi asymmetric": {"encoder_form": "asymmetric"},
+    "kerple": {},
+    "kerple power": {"form": "power"},
+    "clipped_scalars": {"clip_distance": 2},
+    "clipped_scalars keys": {"clip_distance": 2, "keys": True},
+    "transformer_xl": {},
+}
+ALL_VARIANTS = pytest.mark.parametrize("variant", VARIANTS)
+SIDES = pytest.mark.parametrize("causal", [False, True], ids=["encoder", "decoder"])
+
+
+def made(variant):
+    return scheme(variant.partition(" ")[0], **VARIANTS[variant])
+
+
+def site(causal, heads=HEADS, width=WIDTH, layers=2):
+    return Site(num_layers=layers, num_heads=heads, d_model=heads * width, causal=causal)
+
+
+def layer(variant, causal):
+    """The parameters of a layer, all random, in float64."""
+    torch.manual_seed(3)
+    positions = LayerPositions(made(variant), site(causal)).double()
+    for parameter in positions.parameters():
+        torch.nn.init.normal_(parameter, mean=0.5, std=0.6)
+    return positions
+
+
+def inputs():
+    draw = torch.Generator().manual_seed(1)
+    return [torch.randn(BATCH, HEADS, LENGTH, WIDTH, generator=draw, dtype=torch.float64) for _ in range(4)]
+
+
+# --- the sources' equations, by loops
+
+
+def turned(vector, position, variant):
+    """Complex multiplication of each pair: Su et al. 2021, equation 34."""
+    given = made(variant)
+    width = int(given.rotated_share * WIDTH)
+    base = given.base
+    if given.scaling == "ntk":
+        base *= given.scaling_factor ** (width / (width - 2))
+    if given.scaling == "linear":
+        position = position / given.scaling_factor
+    out = list(vector)
+    for pair in range(width // 2):
+        first, second = (2 * pair, 2 * pair + 1) if given.layout == "interleaved" else (pair, pair + width // 2)
+        angle = cmath.exp(1j * position * base ** (-2 * pair / width))
+        out[first] = vector[first] * angle.real - vector[second] * angle.imag
+        out[second] = vector[first] * angle.imag + vector[second] * angle.real
+    return torch.stack(out)
+
+
+def t5_bucket(distance, buckets, max_distance, bidirectional):
+    """As the authors' code has it, with distance = key - query."""
+    bucket = 0
+    if bidirectional:
+        buckets //= 2
+        bucket = buckets if distance > 0 else 0
+        distance = abs(distance)
+    else:
+        distance = max(-distance, 0)
+    exact = buckets // 2
+    if distance < exact:
+        return bucket + distance
+    logarithm = math.log(distance / exact) / math.log(max_distance / exact) * (buckets - exact)
+    return bucket + min(exact + int(logarithm + 1e-12), buckets - 1)
+
+
+def alibi_bias(head, distance, form, causal):
+    slope = 2 ** (-8 * (head + 1) / HEADS)
+    if causal or form == "symmetric":
+        return -slope * abs(distance)
+    if form == "asymmetric":
+        return -slope * abs(distance) + (0.5 * slope if distance < 0 else 0)
+    slope = 2 ** (-8 * (head % (HEADS // 2) + 1) / (HEADS // 2))
+    hidden = distance > 0 if head < HEADS // 2 else distance < 0
+    return -math.inf if hidden else -slope * abs(distance)
+
+
+def score(variant, learned, q, k, head, i, j, causal):
+    """The score of one query and one key, after the scale."""
+    kind, given, root = variant.partition(" ")[0], made(variant), math.sqrt(WIDTH)
+    if kind in ("relative", "relative_keys"):
+        row = max(-given.clip_distance, min(given.clip_distance, j - i)) + given.clip_distance
+        table = learned["keys"][head] if given.tables == "per_head" else learned["keys"]
+        return q @ (k + table[row]) / root
+    if kind == "rope":
+        return turned(q, i, variant) @ turned(k, j, variant) / root
+    if kind == "t5":
+        bucket = t5_bucket(j - i, given.buckets, given.max_distance, not causal)
+        return q @ k / (root if given.scaled_queries else 1) + learned["buckets"][head, bucket]
+    if kind == "alibi":
+        return q @ k / root + alibi_bias(head, j - i, given.encoder_form, causal)
+    if kind == "kerple":
+        p, a = (learned[name][head, 0].clamp(min=0.01) for name in ("p", "a"))
+        distance = abs(i - j)
+        if given.form == "log":
+            return q @ k / root - p * torch.log(1 + a * distance)
+        return q @ k / root - (a * distance ** p.clamp(max=2) if distance else 0)
+    if kind == "clipped_scalars":
+        row = max(-given.clip_distance, min(given.clip_distance, j - i)) + given.clip_distance
+        key = k + learned["keys"][row] if given.keys else k
+        return (q @ key + learned["scalars"][row]) / root
+    assert kind == "transformer_xl"
+    d_model = HEADS * WIDTH
+    half = [10_000 ** (-2 * pair / d_model) for pair in range(d_model // 2)]
+    r = torch.tensor([math.sin((i - j) * f) for f in half] + [math.cos((i - j) * f) for f in half], dtype=torch.float64)
+    t = r @ learned["w_r"][head]
+    u, v = learned["u"][head], learned["v"][head]
+    return (q @ k + q @ t + u @ k + v @ t) / root
+
+
+def by_loops(variant, learned, q, k, v, causal):
+    z = torch.zeros_like(q)
+    for b in range(BATCH):
+        for h in range(HEADS):
+            for i in range(LENGTH):
+                keys = range(i + 1) if causal else range(LENGTH)
+                scores = torch.stack([score(variant, learned, q[b, h, i], k[b, h, j], h, i, j, causal) for j in keys])
+                values = v[b, h, : len(keys)]
+                if "values" in learned:
+                    clip = made(variant).clip_distance
+                    rows = [max(-clip, min(clip, j - i)) + clip for j in keys]
+                    values = values + learned["values"][h][rows]
+                z[b, h, i] = scores.softmax(0) @ values
+    return z
+
+
+# --- our attention
+
+
+def by_layer(positions, q, k, v, causal, attention):
+    q, k = positions.prepare(q, k, first=0)
+    tables = positions.at(LENGTH - 1, q.device)
+    return attention(q, k, v, key_table=tables.keys, value_table=tables.values, bias_table=tables.bias, causal=causal)
+
+
+def implementation(name):
+    return lambda *qkv, **more: attend(*qkv, **more, implementation=name)
+
+
+IMPLEMENTATIONS = {
+    "reference": reference,
+    "per_position": per_position,
+    "composed": composed,
+    "dense": implementation("dense"),
+    "blockwise": implementation("blockwise"),
+    "auto": implementation("auto"),
+}
+
+
+@ALL_VARIANTS
+@SIDES
+def test_every_implementation_equals_the_sources_equations_forward_and_backward(variant, causal):
+    positions = layer(variant, causal)
+    *qkv, cotangent = inputs()
+
+    def results(compute):
+        leaves = [x.clone().requires_grad_() for x in qkv]
+        z = compute(*leaves)
+        parameters = dict(positions.named_parameters())
+        found = torch.autograd.grad(z, [*leaves, *parameters.values()], cotangent, allow_unused=True)
+        return [z.detach(), *(torch.zeros(()) if gradient is None else gradient for gradient in found)]
+
+    learned = dict(positions.named_parameters())
+    expected = results(lambda q, k, v: by_loops(variant, learned, q, k, v, causal))
+    for name, attention in IMPLEMENTATIONS.items():
+        found = results(lambda q, k, v, attention=attention: by_layer(positions, q, k, v, causal, attention))
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@ALL_VARIANTS
+@SIDES
+def test_padding_and_blocks_of_a_long_sentence_change_nothing(variant, causal, monkeypatch):
+    monkeypatch.setattr("rpr.model.attention.BLOCK_SCORES", 1)  # 64 queries a block
+    positions = layer(variant, causal)
+    draw = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(2, HEADS, 150, WIDTH, generator=draw, dtype=torch.float64) for _ in range(3))
+    mask = torch.ones(2, 1, 1, 150, dtype=torch.bool)
+    mask[1, ..., 120:] = False
+
+    def z(name, length):
+        prepared = positions.prepare(q[:, :, :length], k[:, :, :length], first=0)
+        tables = positions.at(length - 1, q.device)
+        bias = tables.bias
+        return attend(
+            *prepared, v[:, :, :length], key_table=tables.keys, value_table=tables.values, bias_table=bias,
+            mask=mask[..., :length], causal=causal, implementation=name,
+        )  # fmt: skip
+
+    dense = z("dense", 150)
+    torch.testing.assert_close(z("blockwise", 150), dense, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(dense[1, :, :120], z("dense", 120)[1], rtol=1e-9, atol=1e-10)
+
+
+# --- the bias argument of attention
+
+
+def test_a_bias_of_labelled_pairs_is_looked_up_and_its_gradient_summed_in_every_implementation():
+    *qkv, cotangent = inputs()
+    labels = torch.randint(3, (BATCH, LENGTH, LENGTH), generator=torch.Generator().manual_seed(5))
+    bias = torch.randn(HEADS, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+    for given in (labels, labels[0]):
+        found = []
+        for attention in IMPLEMENTATIONS.values():
+            leaf = bias.clone().requires_grad_()
+            z = attention(*qkv, bias_table=leaf, labels=given)
+            found.append((z.detach(), *torch.autograd.grad(z, leaf, cotangent)))
+        scores = qkv[0] @ qkv[1].mT / math.sqrt(WIDTH)
+        for b in range(BATCH):
+            for i in range(LENGTH):
+                for j in range(LENGTH):
+                    scores[b, :, i, j] += bias[:, given[b, i, j] if given.dim() == 3 else given[i, j]]
+        torch.testing.assert_close(found[0][0], scores.softmax(-1) @ qkv[2])
+        for one in found[1:]:
+            torch.testing.assert_close(one, found[0])
+
+
+@pytest.mark.parametrize("shape", [(HEADS, 4), (HEADS + 1, 5), (5,)])
+def test_a_bias_of_another_shape_is_refused(shape):
+    *qkv, _ = inputs()
+    with pytest.raises(ValueError, match="bias_table: "):
+        attend(*qkv, bias_table=torch.zeros(shape, dtype=torch.float64))
+
+
+def test_triton_refuses_a_bias():
+    *qkv, _ = inputs()
+    with pytest.raises(ValueError, match="choose auto"):
+        attend(*qkv, bias_table=torch.zeros(HEADS, 5, dtype=torch.float64), implementation="triton")
+
+
+def test_the_gradient_of_a_bias_is_the_same_every_time():
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(3, HEADS, 130, WIDTH) for _ in range(3))
+    bias = torch.randn(HEADS, 259, requires_grad=True)
+    once, again = (torch.autograd.grad(attend(q, k, v, bias_table=bias).sum(), bias)[0] for _ in range(2))
+    assert torch.equal(once, again)
+
+
+# --- traps, by the name of what fell into them
+
+
+def test_rope_angles_are_not_computed_in_half_precision():
+    """gpt-neox#66, transformers#25681, candle#3520: position 1857 in bfloat16 is another position."""
+    given = scheme("rope")
+    x = torch.ones(1, 1, 1, WIDTH)
+    exact, _ = given.prepare(x.double(), x.double(), torch.tensor([1857]), {}, site(False))
+    coarse, _ = given.prepare(x.bfloat16(), x.bfloat16(), torch.tensor([1857]), {}, site(False))
+    assert coarse.dtype == torch.bfloat16
+    torch.testing.assert_close(coarse.double(), exact, rtol=0, atol=2**-7)
+
+
+def test_rope_layouts_are_permutations_of_each_other_and_not_the_same():
+    """transformers#25199, nanochat#264."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 1, 5, WIDTH, dtype=torch.float64, generator=draw)
+    order = [i // 2 + (i % 2) * WIDTH // 2 for i in range(WIDTH)]  # of the half layout, for the interleaved one
+    positions = torch.arange(5)
+    half, _ = scheme("rope").prepare(x, x, positions, {}, site(False))
+    interleaved, _ = scheme("rope", layout="interleaved").prepare(x[..., order], x, positions, {}, site(False))
+    torch.testing.assert_close(interleaved, half[..., order])
+    assert not torch.allclose(scheme("rope", layout="interleaved").prepare(x, x, positions, {}, site(False))[0], half)
+
+
+def test_rope_rotates_the_whole_width_unless_a_share_is_asked_for():
+    """x-transformers rotates half of it by default."""
+    x = torch.ones(1, 1, 2, WIDTH, dtype=torch.float64)
+    whole, _ = scheme("rope").prepare(x, x, torch.tensor([0, 3]), {}, site(False))
+    assert (whole[0, 0, 1] != 1).all()
+    quarter, _ = scheme("rope", rotated_share=0.25).prepare(x, x, torch.tensor([0, 3]), {}, site(False))
+    assert (quarter[0, 0, 1, :2] != 1).all()
+    assert (quarter[0, 0, 1, 2:] == 1).all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_t5_buckets_are_the_papers_at_every_edge(causal):
+    """32 buckets to 128: worked from the authors' formula; an edge moved by rounding would show at 16, 32 or 64."""
+    distances = torch.arange(-300, 301)
+    found = scheme("t5").bucket_of(distances, site(causal)).tolist()
+    assert found == [t5_bucket(d, 32, 128, not causal) for d in distances.tolist()]
+    assert max(found[:300]) == (31 if causal else 15)
+
+
+def test_t5_tables_differ_between_encoder_and_decoder_and_are_shared_by_the_layers():
+    encoder, decoder = (positions_of_layers(scheme("t5"), site(causal)) for causal in (False, True))
+    assert encoder[0] is encoder[1]
+    assert encoder[0] is not decoder[0]
+    by_layer = positions_of_layers(scheme("t5", one_table=False), site(False))
+    assert by_layer[0] is not by_layer[1]
+
+
+def test_t5_is_scaled_once_and_unscaled_where_asked():
+    """x-transformers multiplies the bias by sqrt(d)."""
+    positions, unscaled = (LayerPositions(scheme("t5", scaled_queries=on), site(False)) for on in (True, False))
+    assert torch.equal(positions.at(3, torch.device("cpu")).bias[:, 3], positions.buckets[:, 0])
+    q = torch.ones(1, HEADS, 1, WIDTH)
+    assert torch.equal(positions.prepare(q, q, first=0)[0], q)
+    torch.testing.assert_close(unscaled.prepare(q, q, first=0)[0], q * math.sqrt(WIDTH))
+
+
+@pytest.mark.parametrize(
+    "heads, expected",
+    [
+        (8, [2**-1, 2**-2, 2**-3, 2**-4, 2**-5, 2**-6, 2**-7, 2**-8]),
+        (4, [2**-2, 2**-4, 2**-6, 2**-8]),
+        (12, [2**-1, 2**-2, 2**-3, 2**-4, 2**-5, 2**-6, 2**-7, 2**-8, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]),
+        (3, [2**-4, 2**-8, 2**-2]),
+        (1, [2**-8]),
+    ],
+)
+def test_alibi_slopes_of_any_number_of_heads(heads, expected):
+    assert slopes_of(heads) == pytest.approx(expected)
+
+
+def test_alibi_slopes_are_float32_in_a_bfloat16_model():
+    positions = LayerPositions(scheme("alibi"), site(True, heads=12)).bfloat16()
+    assert positions.at(5, torch.device("cpu")).bias.dtype == torch.float32
+
+
+def test_alibi_has_no_absolute_positions_unless_asked_for_by_name():
+    """x-transformers#70: absolute positions silently left on."""
+    assert scheme("alibi").embeddings(8) is None
+    assert scheme("alibi", absolute="sinusoidal").embeddings(8) is not None
+    assert scheme("alibi", absolute="sinusoidal").label == "ALiBi, sinusoidal positions too"
+
+
+def test_kerple_starts_and_stays_in_the_range_of_its_authors():
+    torch.manual_seed(0)
+    positions = LayerPositions(scheme("kerple"), site(False, heads=500))
+    assert 0 <= positions.p.min() < 0.02 and 1.98 < positions.p.max() <= 2
+    assert 0 <= positions.a.min() < 0.01 and 0.99 < positions.a.max() <= 1
+    positions.p.data.fill_(-3.0)
+    bias = positions.at(4, torch.device("cpu")).bias
+    assert (bias[:, :4].diff() > 0).all()  # still falls with the distance
+
+
+def test_transformer_xl_looks_both_ways_in_the_encoder_and_its_decoder_rows_right_of_the_query_are_not_read():
+    """rel_shift in another order, or L rows where an encoder needs 2L-1."""
+    encoder, decoder = (layer("transformer_xl", causal) for causal in (False, True))
+    cpu = torch.device("cpu")
+    keys = encoder.at(6, cpu).keys
+    assert keys.shape == (HEADS, 13, WIDTH)
+    assert not torch.allclose(keys[:, :6].flip(1), keys[:, 7:])
+    torch.testing.assert_close(decoder.at(6, cpu).keys[:, :7], encoder.at(6, cpu).keys[:, :7])
+
+
+def test_shape_draws_an_offset_for_each_sentence_in_training_and_fixes_it_in_evaluation():
+    """The authors' code evaluates at offset 500, not 0."""
+    positions = scheme("shape", max_offset=9, evaluation_offset=5).embeddings(8)
+    pieces = torch.zeros(200, 3, dtype=torch.int64)
+    from rpr.model.vectors import sinusoids
+
+    table = sinusoids(12, 8)
+    torch.manual_seed(0)
+    drawn = positions.train()(0, pieces)
+    offsets = [next(o for o in range(10) if torch.equal(row, table[o : o + 3])) for row in drawn]
+    assert set(offsets) == set(range(10))
+    torch.manual_seed(0)
+    assert torch.equal(positions(0, pieces), drawn)
+    torch.testing.assert_close(positions.eval()(0, pieces), table[5:8])
+    torch.testing.assert_close(positions.eval()(2, pieces), sinusoids(20, 8)[7:10])
+
+
+# --- what a scheme is called
+
+
+def test_every_choice_is_of_a_scheme_and_every_scheme_has_a_choice():
+    found = {choice: scheme(choice) for choice in choices()}
+    assert {one.scheme for one in found.values()} == set(SCHEMES)
+    for choice, one in found.items():
+        assert one.kind == choice
+        assert COLOURS[one.kind].startswith("#")
+    assert len(set(COLOURS.values())) == len(COLOURS)
+    assert len({one.label for one in found.values()}) == len(found)
+
+
+OTHER_VALUES = {
+    "absolute": ["sinusoidal", "learned"],
+    "layout": ["interleaved"],
+    "base": [500.0],
+    "rotated_share": [0.5],
+    "scaling": ["linear", "ntk"],
+    "scaling_factor": [2.0],
+    "buckets": [16],
+    "max_distance": [64],
+    "one_table": [False],
+    "scaled_queries": [False],
+    "encoder_form": ["one_side_per_head", "asymmetric"],
+    "form": ["power"],
+    "clip_distance": [3],
+    "keys": [True],
+    "max_offset": [100],
+    "evaluation_offset": [0],
+}
+
+
+@pytest.mark.parametrize("choice", [name for name in choices() if scheme(name).scheme != "vectors"])
+def test_every_setting_that_changes_a_scheme_shows_in_its_label(choice):
+    usual = scheme(choice)
+    for name in set(type(usual).model_fields) - {"name", "scheme", "max_positions"}:
+        for value in OTHER_VALUES[name]:
+            if name == "absolute" and choice == "shape":
+                continue
+            assert scheme(choice, **{name: value}).label != usual.label, name

@@ -1,0 +1,59 @@
+"""Shapes of small models for tests, with position settings given flat, as conf/position/ has them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from rpr.model.positions import SCHEMES, Scheme
+from rpr.model.transformer import Shape
+from rpr.paths import data_dir
+
+NO_VECTORS = {
+    "name": "mine",
+    "scheme": "vectors",
+    "absolute": "none",
+    "max_positions": 16,
+    "relative_keys": False,
+    "relative_values": False,
+    "clip_distance": 2,
+    "tables": "per_head",
+}
+
+
+def scheme(choice: str, **changes: Any) -> Scheme:
+    """A choice of conf/position/, with other values of some settings."""
+
+    def settings(name: str) -> dict[str, Any]:
+        own: Any = OmegaConf.to_container(OmegaConf.load(Path(data_dir("conf"), "position", f"{name}.yaml")))
+        inherited = [settings(part) for part in own.pop("defaults", ()) if part != "_self_"]
+        return {key: value for part in (*inherited, own) for key, value in part.items()}
+
+    found = settings(choice)
+    model_defaults = {"clip_distance": 2, "tables": "per_head"}
+    found |= {key: value for key, value in model_defaults.items() if str(found.get(key)).startswith("${")}
+    return SCHEMES[found["scheme"]].model_validate({**found, **changes})
+
+
+def choices() -> list[str]:
+    """Every choice of conf/position/."""
+    return sorted(path.stem for path in Path(data_dir("conf"), "position").glob("[!_]*.yaml"))
+
+
+def shape(**settings: Any) -> Shape:
+    """A shape of vectors, the same on both sides."""
+    own = {key: settings.pop(key) for key in list(settings) if key in NO_VECTORS}
+    vectors = SCHEMES["vectors"].model_validate({**NO_VECTORS, **own})
+    return Shape(**settings, encoder_positions=vectors, decoder_positions=vectors)
+
+
+def changed(base: Shape, **settings: Any) -> Shape:
+    """`base` with other settings, those of its vectors among them."""
+    own = {key: settings.pop(key) for key in list(settings) if key in NO_VECTORS}
+    if own:
+        vectors = SCHEMES["vectors"].model_validate({**base.encoder_positions.model_dump(), **own})
+        settings |= {"encoder_positions": vectors, "decoder_positions": vectors}
+    return dataclasses.replace(base, **settings)
