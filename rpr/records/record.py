@@ -383,8 +383,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            entry = json.loads(line)
-        except (json.JSONDecodeError, RecursionError):
+            entry = from_json(line)
+        except ValueError:
             if number == len(lines):
                 break
             raise _refusal(f"{path}:{number}: not JSON; delete this line to read the others") from None
