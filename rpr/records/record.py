@@ -167,8 +167,9 @@ class Record(Section):
     def shown(self) -> Record:
         """For tables and terminals: with what it is repeated from, `command` and `config`, made visible as well."""
         recorded = {"command": self.command, "config": self.config}
-        found = visible_tree(recorded)
-        return self if found == recorded else self.model_copy(update=found)
+        if _plain(json.dumps(recorded, ensure_ascii=False)):
+            return self
+        return self.model_copy(update=visible_tree(recorded))
 
     @property
     def data_name(self) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_json
 
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
@@ -106,7 +107,7 @@ def build_report(
         texts = {
             "report.md": _markdown(title, groups, tables, said, trouble),
             "report.csv": as_csv(tables.grids),
-            "report.json": json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+            "report.json": to_json(document, indent=1).decode() + "\n",
             "report.tex": "\n".join(map(latex, (*tables.paper, *((tables.speed,) if tables.speed else ())))),
             "index.html": html.html_page(title, chapters, tables, headlines, trouble),
         }

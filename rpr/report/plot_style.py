@@ -169,10 +169,17 @@ def save(figure: Figure, path: Path) -> None:
 
 def rendered(figure: Figure, kind: str) -> bytes:
     """The bytes of the figure as "svg" or "png"."""
-    metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {"Software": None}}[kind]
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     out = io.BytesIO()
+    # Not figure.savefig, which draws everything twice: for the layout, and again for the file.
     with styled():
-        figure.savefig(out, format=kind, dpi=180, metadata=metadata)
+        figure.set_dpi(180)
+        if kind == "svg":
+            FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None})
+        else:
+            FigureCanvasAgg(figure).print_png(out, metadata={"Software": None})
     # The names of clip paths are hashes of unrounded coordinates, and the solver behind the layout does not always end
     # with the same last bits; what is drawn has six digits. So they are numbered instead.
     names = {name: b"clip%d" % at for at, name in enumerate(re.findall(rb'<clipPath id="(\w+)"', out.getvalue()))}

@@ -160,7 +160,8 @@ def find_benches(root: Path) -> tuple[list[Bench], list[str]]:
         if any(part in _SKIPPED_FOLDERS or part.startswith(".") for part in path.relative_to(root).parts):
             continue
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            document = json.loads(text) if '"step"' in text else None
             if isinstance(document, dict) and {"device", "config", "step"} <= document.keys():
                 benches += _of_a_document(visible(path.name), _Document.model_validate(visible_tree(document)))
         except ValidationError as error:
