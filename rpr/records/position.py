@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 
 from rpr.config import POSITION_KINDS, position_kind
 from rpr.records.record import Record
@@ -32,7 +33,7 @@ class Position:
     def relative(self) -> bool:
         return self.relative_keys or self.relative_values
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """The variant's name, as in conf/position/."""
         if self.other:

@@ -159,7 +159,7 @@ class Record(Section):
         """The configuration's value at a dotted key, None where there is none."""
         value: Any = self.config
         for part in key.split("."):
-            if not isinstance(value, Mapping) or part not in value:
+            if not isinstance(value, dict) or part not in value:
                 return None
             value = value[part]
         return value
@@ -219,7 +219,7 @@ class Found(NamedTuple):
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Nested settings by their dotted keys."""
     for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, dict) and value:
             yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

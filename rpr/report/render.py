@@ -184,5 +184,4 @@ _LATEX |= {character: f"\\{character}" for character in "&%$#_{}"}
 
 def escape_latex(text: str) -> str:
     """Text that LaTeX shows as it is; the minus of a number is one, and not a hyphen."""
-    escaped = "".join(_LATEX.get(character, character) for character in text)
-    return re.sub(r"(?<![\w-])-(?=\d)", "$-$", escaped)
+    return re.sub(r"(?<![\w-])-(?=\d)", "$-$", text.translate(str.maketrans(_LATEX)))
