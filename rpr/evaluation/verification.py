@@ -35,8 +35,8 @@ TIE = 1e-3
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was measured. "reported" is a figure without a condition; `reason` says why a check does not apply,
-    or what a figure means. `difference` is the largest found, in the unit that `what` names.
+    """One thing that was measured. "reported" is a figure without a condition; `reason` says why a check does not
+    apply, or what a figure means. `difference` is the largest found, in the unit that `what` names.
     """
 
     name: str
@@ -144,8 +144,8 @@ def batch_independence(exact: Transformer, sources: Rows, search: Search) -> Che
 
 def batch_rounding(engine: Engine, exact: Transformer, sources: Rows, search: Search, precision: str) -> Check:
     """As batch_independence, in the precision that the hardware has. What differs is scored in float64. Where that is
-    more than a tie it is reported, and is no failure: another order of summation may cost a beam a hypothesis at a tie, and
-    what it then finds may have any score.
+    more than a tie it is reported, and is no failure: another order of summation may cost a beam a hypothesis at a tie,
+    and what it then finds may have any score.
     """
     found = [engine.search(sources, each) for each in _budgets(search, sources)]
     different, largest = 0, 0.0

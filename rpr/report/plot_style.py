@@ -97,7 +97,7 @@ def label_ends(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
     The words are in the colour of the text, which is legible where a line's colour is not; the leader has the line's.
     """
     figure: Any = axes.figure
-    figure.draw_without_rendering()  # only a layout knows how high the axes are
+    figure.get_layout_engine().execute(figure)  # only a layout knows how high the axes are
     low, high = axes.get_ylim()
     line_height = 0.165 * (high - low) / (axes.get_position().height * figure.get_figheight())
     placed: list[tuple[float, float, str, str]] = []

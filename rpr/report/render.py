@@ -177,11 +177,12 @@ def escape_markdown(text: str) -> str:
     return visible(" ".join(escaped.split()))
 
 
-_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", DASH: "--"}
-_LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "×": r"$\times$"}
-_LATEX |= {character: f"\\{character}" for character in "&%$#_{}"}
+_ESCAPES = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", DASH: "--"}
+_ESCAPES |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "×": r"$\times$"}
+_ESCAPES |= {character: f"\\{character}" for character in "&%$#_{}"}
+_LATEX = {ord(character): escape for character, escape in _ESCAPES.items()}
 
 
 def escape_latex(text: str) -> str:
     """Text that LaTeX shows as it is; the minus of a number is one, and not a hyphen."""
-    return re.sub(r"(?<![\w-])-(?=\d)", "$-$", text.translate(str.maketrans(_LATEX)))
+    return re.sub(r"(?<![\w-])-(?=\d)", "$-$", text.translate(_LATEX))
