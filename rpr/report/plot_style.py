@@ -177,9 +177,11 @@ def rendered(figure: Figure, kind: str) -> bytes:
     with styled():
         figure.set_dpi(180)
         if kind == "svg":
-            FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None})
+            svg: Any = FigureCanvasSVG(figure)
+            svg.print_svg(out, metadata={"Date": None})
         else:
-            FigureCanvasAgg(figure).print_png(out, metadata={"Software": None})
+            png: Any = FigureCanvasAgg(figure)
+            png.print_png(out, metadata={"Software": None})
     # The names of clip paths are hashes of unrounded coordinates, and the solver behind the layout does not always end
     # with the same last bits; what is drawn has six digits. So they are numbered instead.
     names = {name: b"clip%d" % at for at, name in enumerate(re.findall(rb'<clipPath id="(\w+)"', out.getvalue()))}
