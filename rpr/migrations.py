@@ -5,8 +5,9 @@ A leaf: it imports nothing of rpr.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 # What a run did before these settings existed. Records of that time are read with it, and a run of today that does the
 # same has the same id. The last two change nothing in what a run does, only how much is reported of its result; here
@@ -25,6 +26,22 @@ READ_AS: Mapping[str, Any] = {"hardware.attention": "auto"}
 # How schema 1 told, in texts alone, a run that was stopped from outside, and a run that repeats another one.
 _STOPPED = ("interrupted", "the training process was ended by SIG")
 _RERUN = "rpr-cli rerun "
+# How a record's device names a CPU, in every schema so far.
+_CPU = re.compile(r"(?P<processes>.*?)(?P<threads>\d+) threads? of (?P<processor>.*)")
+
+
+class Machine(NamedTuple):
+    """A CPU with its threads; `processes` are the words that say of how many processes each has them."""
+
+    processes: str
+    threads: int
+    processor: str
+
+
+def machine_of(device: str) -> Machine | None:
+    """What a record's device says of a CPU; None of a GPU."""
+    found = _CPU.fullmatch(device)
+    return None if found is None else Machine(found["processes"], int(found["threads"]), found["processor"])
 
 
 def with_earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,8 +57,11 @@ def with_earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 def migrate_record(document: dict[str, Any]) -> dict[str, Any]:
     """A record's document of schema 1 as schema 2 has it. Nothing is checked: that is for whoever reads the result."""
     migrated = {"rerun_of": None, **document, "schema": 2}
-    if document.get("status") == "failed" and str(document.get("error")).startswith(_STOPPED):
-        migrated["status"] = "interrupted"
+    error = str(document.get("error"))
+    if document.get("status") == "failed" and error.startswith(_STOPPED):
+        # The status says that it was interrupted; the error is left with the reason.
+        reason = error.removeprefix("interrupted").lstrip(" ;:") or "stopped from outside"
+        migrated |= {"status": "interrupted", "error": reason}
     if str(document.get("command")).startswith(_RERUN):
         migrated["rerun_of"] = {"run_id": document.get("run_id"), "started": None}
     return migrated | {part: _with_kinds(document[part]) for part in ("scores", "by_length") if part in document}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rpr.errors import RecordError
-from rpr.migrations import EARLIER_DEFAULTS, READ_AS, migrate_record, with_earlier_defaults
+from rpr.migrations import EARLIER_DEFAULTS, READ_AS, Machine, machine_of, migrate_record, with_earlier_defaults
 from rpr.records.record import Record, RerunOf, find_records, read_record, write_record
 
 INTERVAL = '{"low": 29.5, "high": 31.25, "level": 0.95, "samples": 1000, "seed": 12345, "method": "percentile"}'
@@ -79,18 +79,26 @@ def test_a_finished_run_with_its_intervals(read: Read) -> None:
 
 
 @pytest.mark.parametrize(
-    "error, status",
+    "error, outcome",
     [
-        ("interrupted" + GOES_ON, "interrupted"),
-        (f"{ENDED}SIGKILL, which the system sends when it is out of memory{GOES_ON}", "interrupted"),
-        (f"{ENDED}exit code 1{GOES_ON}", "failed"),
-        ("step 7: the gradient is not finite", "failed"),
+        ("interrupted", "interrupted: stopped from outside"),
+        (f"interrupted{GOES_ON}", "interrupted: the same command goes on from the last checkpoint"),
+        (f"{ENDED}SIGKILL, out of memory{GOES_ON}", f"interrupted: {ENDED}SIGKILL, out of memory{GOES_ON}"),
+        (f"{ENDED}exit code 1{GOES_ON}", f"failed: {ENDED}exit code 1{GOES_ON}"),
+        ("step 7: the gradient is not finite", "failed: step 7: the gradient is not finite"),
     ],
 )
-def test_a_run_that_was_stopped_from_outside_has_not_failed(read: Read, error: str, status: str) -> None:
+def test_a_run_that_was_stopped_from_outside_has_not_failed(read: Read, error: str, outcome: str) -> None:
     record = read(status="failed", error=error)
-    assert (record.status, record.error) == (status, error)
-    assert record.outcome == f"{status}: {error}"
+    assert record.outcome == outcome and outcome.startswith(f"{record.status}: ")
+
+
+def test_threads_and_processor_are_read_from_a_device() -> None:
+    assert machine_of("1 thread of an abacus") == Machine("", 1, "an abacus")
+    assert machine_of("2 processes, each 3 threads of 4 threads of wool") == Machine(
+        "2 processes, each ", 3, "4 threads of wool"
+    )
+    assert machine_of("2 x H100") is None
 
 
 def test_a_running_one_and_a_rerun(read: Read) -> None:

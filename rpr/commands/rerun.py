@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -17,13 +16,13 @@ from rpr.config import NAME, HardwareConfig, TrainConfig, of_a_record
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, DataError, RecordError
 from rpr.io.escape import visible
+from rpr.migrations import machine_of
 from rpr.records import provenance
 from rpr.records.difference import Difference, difference
 from rpr.records.record import RECORD_NAME, Git, Record, RerunOf, read_record
 from rpr.runs import runtime
 
 NAMES = ("record", "rerun")
-_THREADS = re.compile(r"(?P<before>.*?)(?P<threads>\d+) threads? of (?P<processor>.*)")
 
 
 def run(config: RerunConfig) -> None:
@@ -142,17 +141,19 @@ def _of_versions(recorded: dict[str, str], here: dict[str, str]) -> Iterator[str
 
 
 def _of_the_machine(recorded: str, here: str, threads: int | None) -> Iterator[str]:
-    """Threads and processor apart, where both descriptions name them."""
-    one, other = _THREADS.fullmatch(recorded), _THREADS.fullmatch(here)
-    if one is None or other is None or one["before"] != other["before"]:
+    """Threads and processor apart, where both are CPUs. `threads`: of the record's configuration; where it sets them,
+    the rerun has as many.
+    """
+    one, other = machine_of(recorded), machine_of(here)
+    if one is None or other is None or one.processes != other.processes:
         if recorded != here:
             yield f"device: {recorded} in the record, {here} here"
         return
-    if one["threads"] != other["threads"]:
-        remedy = "" if threads is not None else f"; OMP_NUM_THREADS={one['threads']} gives as many"
-        yield f"threads: {one['threads']} in the record, {other['threads']} here{remedy}"
-    if one["processor"] != other["processor"]:
-        yield f"device: {one['processor']} in the record, {other['processor']} here"
+    if threads is None and one.threads != other.threads:
+        remedy = f"OMP_NUM_THREADS={one.threads} gives as many"
+        yield f"threads: {one.threads} in the record, {other.threads} here; {remedy}"
+    if one.processor != other.processor:
+        yield f"device: {one.processor} in the record, {other.processor} here"
 
 
 def _device(hardware: HardwareConfig) -> str:

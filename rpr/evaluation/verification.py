@@ -24,7 +24,7 @@ from rpr.evaluation.parity import Rows, padded, piece_scores
 from rpr.model.beam_search import Hypothesis, penalty
 from rpr.model.transformer import Transformer
 
-Outcome = Literal["passed", "failed", "not applicable", "told"]
+Outcome = Literal["passed", "failed", "not applicable", "reported"]
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]  # sources and targets as pieces, each with its EOS
 # Of hidden values and of log p, in float64. Sums of a thousand products of size 10 round to 1e-12.
 EXACT = 1e-8
@@ -35,8 +35,8 @@ TIE = 1e-3
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was measured. "told" is a figure without a condition; `reason` says why a check does not apply, or
-    what a figure means. `difference` is the largest found, in the unit that `what` names.
+    """One thing that was measured. "reported" is a figure without a condition; `reason` says why a check does not
+    apply, or what a figure means. `difference` is the largest found, in the unit that `what` names.
     """
 
     name: str
@@ -145,8 +145,8 @@ def batch_independence(exact: Transformer, sources: Rows, search: Search) -> Che
 
 def batch_rounding(engine: Engine, exact: Transformer, sources: Rows, search: Search, precision: str) -> Check:
     """As batch_independence, in the precision that the hardware has. What differs is scored in float64. Where that is
-    more than a tie it is told, and is no failure: another order of summation may cost a beam a hypothesis at a tie, and
-    what it then finds may have any score.
+    more than a tie it is reported, and is no failure: another order of summation may cost a beam a hypothesis at a tie,
+    and what it then finds may have any score.
     """
     found = [engine.search(sources, each) for each in _budgets(search, sources)]
     different, largest = 0, 0.0
@@ -160,7 +160,7 @@ def batch_rounding(engine: Engine, exact: Transformer, sources: Rows, search: Se
         scores = [_score(row, ends[one], search.length_penalty) for row, one in zip(rows, pieces, strict=True)]
         largest = max(largest, max(scores) - min(scores))
     what = f"the same in {precision}: scores of what differs"
-    outcome: Outcome = "passed" if largest < TIE else "told"
+    outcome: Outcome = "passed" if largest < TIE else "reported"
     reason = f"{different} of {len(sources)} translations differ" + (", at ties" if different and largest < TIE else "")
     return Check("batches, as computed", what, outcome, len(sources), largest, TIE, reason)
 

@@ -154,7 +154,7 @@ class Record(Section):
         """The configuration's value at a dotted key, None where there is none."""
         value: Any = self.config
         for part in key.split("."):
-            if not isinstance(value, Mapping) or part not in value:
+            if not isinstance(value, dict) or part not in value:
                 return None
             value = value[part]
         return value
@@ -162,8 +162,9 @@ class Record(Section):
     def shown(self) -> Record:
         """For tables and terminals: with what it is repeated from, `command` and `config`, made visible as well."""
         recorded = {"command": self.command, "config": self.config}
-        found = visible_tree(recorded)
-        return self if found == recorded else self.model_copy(update=found)
+        if _plain(json.dumps(recorded, ensure_ascii=False)):
+            return self
+        return self.model_copy(update=visible_tree(recorded))
 
     @property
     def data_name(self) -> str:
@@ -204,7 +205,7 @@ class Found(NamedTuple):
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Nested settings by their dotted keys."""
     for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, dict) and value:
             yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
@@ -369,8 +370,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            entry = json.loads(line)
-        except (json.JSONDecodeError, RecursionError):
+            entry = from_json(line)
+        except ValueError:
             if number == len(lines):
                 break
             raise _refusal(f"{path}:{number}: not JSON; delete this line to read the others") from None

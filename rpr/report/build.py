@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_json
 
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
@@ -19,7 +20,7 @@ from rpr.report.grid import legend
 from rpr.report.groups import Group, run_groups, sample_evenly
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.learning import Learning, RunKey, learning_of, run_key
-from rpr.report.protocol import Difference, differences
+from rpr.report.protocol import Difference
 from rpr.report.render import as_csv, as_json, escape_markdown, latex, markdown, terminal, wrapped
 from rpr.report.samples import Samples, samples
 from rpr.report.speed import Bench
@@ -33,13 +34,29 @@ FileOf = Callable[[Record, str], Path]
 
 @dataclass(frozen=True)
 class Report:
-    """What was written; the summary for a terminal and all of it as text; and as one JSON document."""
+    """What was written; the summary for a terminal, and all of it as one JSON document."""
 
     summary: str
-    everything: str
     document: dict[str, Any]
     files: tuple[Path, ...]
     problems: tuple[str, ...]
+    groups: tuple[Group, ...]
+    tables: Tables
+    said: Sequence[Sequence[Statement]]  # of each group
+
+    @property
+    def everything(self) -> str:
+        """All of it as text for a terminal."""
+        parts = []
+        for group, some in zip(self.groups, self.said, strict=True):
+            findings = wrapped([("- ", str(one)) for one in some] or [("- ", "no finding yet")])
+            parts.append("\n".join([group.heading, *findings]))
+        for grid in self.tables.grids:
+            head = wrapped([("", one) for one in (grid.title, grid.setting) if one])
+            notes = wrapped([("", note.text) for note in grid.notes])
+            parts.append("\n".join([*head, "", terminal(grid), *notes]))
+        parts.append("\n".join(wrapped([("", line) for line in how_to_read(self.tables)])))
+        return "\n\n".join(parts)
 
 
 def build_report(
@@ -90,7 +107,7 @@ def build_report(
         texts = {
             "report.md": _markdown(title, groups, tables, said, trouble),
             "report.csv": as_csv(tables.grids),
-            "report.json": json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+            "report.json": to_json(document, indent=1).decode() + "\n",
             "report.tex": "\n".join(map(latex, (*tables.paper, *((tables.speed,) if tables.speed else ())))),
             "index.html": html.html_page(title, chapters, tables, headlines, trouble),
         }
@@ -100,7 +117,7 @@ def build_report(
     except OSError as error:
         raise RecordError(f"{out_dir}: the report cannot be written ({error}); choose another folder") from None
     summary = _summary(title, groups, headlines, trouble, out_dir)
-    return Report(summary, _everything(groups, tables, said), document, tuple(files), tuple(trouble))
+    return Report(summary, document, tuple(files), tuple(trouble), groups, tables, said)
 
 
 def read_learning(records: Iterator[Record], file_of: FileOf, problems: list[str]) -> dict[RunKey, Learning]:
@@ -119,11 +136,16 @@ def read_learning(records: Iterator[Record], file_of: FileOf, problems: list[str
     return found
 
 
+def how_to_read(tables: Tables) -> list[str]:
+    """What the signs and words in the tables mean."""
+    return [*legend(tables.grids), RULE, f"{LEARNING_RULE}."]
+
+
 def differs_line(groups: Sequence[Group]) -> str:
     """In what kinds the runs differ from the paper's; empty where in none."""
     found: list[Difference] = []
     for group in groups:
-        found += differences(group.finished, group.size, group.papers_languages)
+        found += group.differences
         if any(column.test_set not in ("newstest2013", "newstest2014") for column in group.columns):
             found.append(Difference("test set", ""))
     kinds = list(dict.fromkeys(one.kind for one in found))
@@ -177,6 +199,8 @@ def _summary(
 def _fitting(group: Group, room: int) -> list[str] | None:
     """The summary of a group in at most `room` lines: fewer of its variants where it has many; None for too little."""
     for most in (len(group.variants), 12, 8, 5):
+        if most > room:
+            continue
         some = sample_evenly(group.variants, most)
         grid = summary_grid(group, some)
         left = len(group.variants) - len(some)
@@ -185,21 +209,6 @@ def _fitting(group: Group, room: int) -> list[str] | None:
         if len(lines) <= room:
             return lines
     return None
-
-
-def _everything(groups: Sequence[Group], tables: Tables, said: Sequence[Sequence[Statement]]) -> str:
-    parts = []
-    for group, some in zip(groups, said, strict=True):
-        parts.append(
-            "\n".join([group.heading, *wrapped([("- ", str(one)) for one in some] or [("- ", "no finding yet")])])
-        )
-    for grid in tables.grids:
-        notes = wrapped([("", note.text) for note in grid.notes])
-        parts.append(
-            "\n".join([*wrapped([("", one) for one in (grid.title, grid.setting) if one]), "", terminal(grid), *notes])
-        )
-    parts.append("\n".join(wrapped([("", line) for line in (*legend(tables.grids), RULE, LEARNING_RULE + ".")])))
-    return "\n\n".join(parts)
 
 
 # Files
@@ -213,7 +222,7 @@ def _markdown(
         if some:
             parts += [f"## {escape_markdown(group.heading)}", _items(map(str, some))]
     parts += [markdown(grid, signs=False) for grid in tables.grids]
-    parts += ["## How to read the tables", _items([*legend(tables.grids), RULE, LEARNING_RULE + "."])]
+    parts += ["## How to read the tables", _items(how_to_read(tables))]
     if problems:
         parts += ["## Not in this report", _items(problems)]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
@@ -235,12 +244,11 @@ def _document(
 
 
 def _group_json(group: Group, said: Sequence[Statement]) -> dict[str, Any]:
-    found = differences(group.finished, group.size, group.papers_languages)
     return {
         "heading": group.heading,
         "synthetic": group.synthetic,
         "findings": [{"text": one.text, "agreement": one.agreement.verdict if one.agreement else None} for one in said],
-        "differs": [{"kind": one.kind, "text": one.text} for one in found],
+        "differs": [{"kind": one.kind, "text": one.text} for one in group.differences],
         "variants": [
             {
                 "position": variant.label,

@@ -6,7 +6,7 @@ A column says once how its cell is read from a row; all formats show what it say
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -64,11 +64,16 @@ class Grid:
     setting: str = ""
     notes: tuple[Note, ...] = ()
     synthetic: bool = False
+    # What was read of each column, shared with the grids of the same rows and fewer columns.
+    _read: dict[Column, list[Cell]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
-    def cells(self) -> list[list[Cell]]:
+    def cells(self) -> list[tuple[Cell, ...]]:
         """A line for each row."""
-        return [[_cell(column.read(row)) for column in self.columns] for row in self.rows]
+        for column in self.columns:
+            if column not in self._read:
+                self._read[column] = [_cell(column.read(row)) for row in self.rows]
+        return list(zip(*(self._read[column] for column in self.columns), strict=True))
 
     def only(self, keep: Callable[[Column], bool]) -> Grid:
         """The same rows with some of the columns; labels stay."""

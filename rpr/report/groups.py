@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from rpr import paper
 from rpr.errors import RecordError
@@ -17,6 +17,7 @@ from rpr.records.position import Position, positions_of
 from rpr.records.record import Record, flat
 from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, SPLITS, Score
 from rpr.report.learning import Learning, RunKey, advice, run_key
+from rpr.report.protocol import Difference, differences
 
 # Settings that decide what a figure means; runs that differ in one of them never share a group.
 _DECIDING = ("model", "data", "optim", "evaluation")
@@ -32,8 +33,7 @@ _NOT_DECIDING = {
 NEVER_RUN = "never run"
 
 
-@dataclass(frozen=True)
-class TestColumn:
+class TestColumn(NamedTuple):
     """One metric on one test set."""
 
     split: str
@@ -48,10 +48,6 @@ class TestColumn:
         split = splits.index(self.split) if self.split in splits else len(splits)
         return (metric, self.metric, split, self.split, self.test_set)
 
-    def holds(self, score: Score) -> bool:
-        """Whether a score belongs into the column; called for every score of a report, so it makes no object."""
-        return (self.split, self.test_set, self.metric) == (score.split, score.test_set, score.metric)
-
 
 @dataclass(frozen=True)
 class Variant:
@@ -61,8 +57,6 @@ class Variant:
     label: str
     records: tuple[Record, ...]
     learning: tuple[Learning, ...] = ()  # of the finished runs whose validation curve is known
-    # A report asks for each score many times: for its cells, changes, verdicts, statements and plots.
-    _scores: dict[TestColumn, Measurement] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def finished(self) -> tuple[Record, ...]:
@@ -75,32 +69,43 @@ class Variant:
         done = {record.seed for record in self.finished}
         return tuple(f"seed {run.seed} {run.outcome}" for run in self.records if run.outcome and run.seed not in done)
 
+    @cached_property
+    def scores(self) -> dict[TestColumn, dict[int, Score]]:
+        """The scores of the finished runs by column and seed."""
+        found: dict[TestColumn, dict[int, Score]] = {}
+        for run in self.finished:
+            for score in run.scores:
+                found.setdefault(TestColumn(score.split, score.test_set, score.metric), {})[run.seed] = score
+        return found
+
     @property
     def still_learning(self) -> Learning | None:
         """The curve that fell most over its last tenth, if one of them still fell."""
         return max((one for one in self.learning if one.falling), key=lambda one: one.fall, default=None)
 
-    def score(self, column: TestColumn | None, split: str = "") -> Measurement:
-        """The mean over the seeds; of one seed with its interval over the sentences."""
-        if column is None:
-            return missing(f"not evaluated on {split}" if self.finished else self.why_not())
-        if column not in self._scores:
-            self._scores[column] = self._score(column)
-        return self._scores[column]
+    @cached_property
+    def measurements(self) -> dict[TestColumn, Measurement]:
+        """The mean over the seeds in each column; of one seed with its interval over the sentences."""
+        return {column: _over_seeds(column, list(by_seed.values())) for column, by_seed in self.scores.items()}
 
-    def _score(self, column: TestColumn) -> Measurement:
-        scores = [score for record in self.finished for score in record.scores if column.holds(score)]
-        if not scores:
-            return missing(f"not evaluated on {column.split}" if self.finished else self.why_not())
-        if len({how_scored(score) for score in scores}) > 1:
-            return missing(f"{column.split}: the seeds were scored in different ways, so they have no mean")
-        if len(scores) == 1:
-            return single(scores[0].score, scores[0].interval)
-        return mean([score.score for score in scores])
+    def score(self, column: TestColumn | None, split: str = "") -> Measurement:
+        """Of `measurements`; where there is none, why. Without a column: there is none for this split."""
+        found = None if column is None else self.measurements.get(column)
+        if found is not None:
+            return found
+        return missing(f"not evaluated on {column.split if column else split}" if self.finished else self.why_not())
 
     def why_not(self) -> str:
         """Why there is no finished run."""
         return "; ".join(self.unfinished) or NEVER_RUN
+
+
+def _over_seeds(column: TestColumn, scores: Sequence[Score]) -> Measurement:
+    if len({how_scored(score) for score in scores}) > 1:
+        return missing(f"{column.split}: the seeds were scored in different ways, so they have no mean")
+    if len(scores) == 1:
+        return single(scores[0].score, scores[0].interval)
+    return mean([score.score for score in scores])
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,7 @@ class Group:
     @cached_property
     def columns(self) -> tuple[TestColumn, ...]:
         """Every metric and test set that a finished run has."""
-        found = {TestColumn(score.split, score.test_set, score.metric) for run in self.finished for score in run.scores}
+        found = {column for variant in self.variants for column in variant.scores}
         return tuple(sorted(found, key=lambda column: column.order))
 
     @property
@@ -150,6 +155,11 @@ class Group:
         """`model tiny | 1,500 steps | cpu`, and what else tells it from others."""
         parts = (f"model {self.model}", f"{self.max_steps:,} steps", self.hardware, self.variant)
         return " | ".join(part for part in parts if part)
+
+    @cached_property
+    def differences(self) -> tuple[Difference, ...]:
+        """How its finished runs differ from the paper's."""
+        return differences(self.finished, self.size, self.papers_languages)
 
     @cached_property
     def advice(self) -> str | None:
@@ -208,15 +218,12 @@ class Group:
             return missing(f"nothing to compare with: {name}: {its.reason}")
         if variant is reference:
             return Measurement(0.0, mine.n)
-        scores, ways = [], set()
-        for one in (variant, reference):
-            found = {run.seed: score for run in one.finished for score in run.scores if column.holds(score)}
-            ways |= {how_scored(score) for score in found.values()}
-            scores.append({seed: score.score for seed, score in found.items()})
-        if len(ways) > 1:
+        ours, theirs = variant.scores[column], reference.scores[column]
+        # All seeds of one side were scored alike, or it had no mean.
+        if len({how_scored(next(iter(one.values()))) for one in (ours, theirs)}) > 1:
             return missing(f"{split}: scored in another way than {name}")
-        if scores[0].keys() == scores[1].keys():
-            return mean([score - scores[1][seed] for seed, score in scores[0].items()])
+        if ours.keys() == theirs.keys():
+            return mean([score.score - theirs[seed].score for seed, score in ours.items()])
         return Measurement(mine.value - its.value, min(mine.n, its.n))
 
 

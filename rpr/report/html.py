@@ -19,7 +19,6 @@ from rpr.report.agreement import HEADINGS, RULE, Verdict
 from rpr.report.grid import Grid, figure_text, layout, legend
 from rpr.report.groups import Group, left_out, sample_evenly
 from rpr.report.lines import Line
-from rpr.report.protocol import differences
 from rpr.report.render import split
 from rpr.report.samples import FileOf, Samples, compared, own_file
 from rpr.report.statements import Statement
@@ -173,9 +172,8 @@ class _Section:
         self.name, self.chapter, self.group = f"t{number}", chapter, chapter.group
         self.corpus, self.setting = chapter.group.corpus, chapter.group.setting
         self.statements = [one for one in chapter.statements if one not in above]
-        group = chapter.group
-        self.differences = [one.text for one in differences(group.finished, group.size, group.papers_languages)]
-        self.runs = _count(len(group.runs), "run")
+        self.differences = [one.text for one in chapter.group.differences]
+        self.runs = _count(len(chapter.group.runs), "run")
 
 
 @dataclass(frozen=True)

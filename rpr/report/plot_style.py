@@ -89,7 +89,7 @@ def label_ends(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
     The words are in the colour of the text, which is legible where a line's colour is not; the leader has the line's.
     """
     figure: Any = axes.figure
-    figure.draw_without_rendering()  # only a layout knows how high the axes are
+    figure.get_layout_engine().execute(figure)  # only a layout knows how high the axes are
     low, high = axes.get_ylim()
     line_height = 0.165 * (high - low) / (axes.get_position().height * figure.get_figheight())
     placed: list[tuple[float, float, str, str]] = []
@@ -161,10 +161,19 @@ def save(figure: Figure, path: Path) -> None:
 
 def rendered(figure: Figure, kind: str) -> bytes:
     """The bytes of the figure as "svg" or "png"."""
-    metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {"Software": None}}[kind]
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     out = io.BytesIO()
+    # Not figure.savefig, which draws everything twice: for the layout, and again for the file.
     with styled():
-        figure.savefig(out, format=kind, dpi=180, metadata=metadata)
+        figure.set_dpi(180)
+        if kind == "svg":
+            svg: Any = FigureCanvasSVG(figure)
+            svg.print_svg(out, metadata={"Date": None})
+        else:
+            png: Any = FigureCanvasAgg(figure)
+            png.print_png(out, metadata={"Software": None})
     # The names of clip paths are hashes of unrounded coordinates, and the solver behind the layout does not always end
     # with the same last bits; what is drawn has six digits. So they are numbered instead.
     names = {name: b"clip%d" % at for at, name in enumerate(re.findall(rb'<clipPath id="(\w+)"', out.getvalue()))}

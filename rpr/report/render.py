@@ -7,11 +7,12 @@ import io
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from rpr.io.escape import visible
 from rpr.records.measurement import Measurement
+from rpr.records.scores import Interval
 from rpr.report.grid import DASH, Cell, Column, Grid, Layout, layout, legend
 
 WIDTH = 100
@@ -152,12 +153,18 @@ def as_json(grid: Grid) -> dict[str, Any]:
     }
 
 
+_INTERVAL = tuple(one.name for one in fields(Interval))
+
+
 def _json(cell: Cell) -> Any:
     remarks = {"remarks": list(cell.remarks)} if cell.remarks else {}
     if isinstance(cell.value, str):
         return {"text": cell.value, **remarks} if remarks else cell.value
     one = cell.value
-    interval = None if one.interval is None else {k: v for k, v in asdict(one.interval).items() if v is not None}
+    interval = None
+    if one.interval is not None:
+        values = {name: getattr(one.interval, name) for name in _INTERVAL}
+        interval = {name: value for name, value in values.items() if value is not None}
     known = {"value": one.value, "n": one.n, "deviation": one.deviation, "interval": interval}
     return known | ({} if one.reason is None else {"missing_because": one.reason}) | remarks
 
@@ -170,12 +177,12 @@ def escape_markdown(text: str) -> str:
     return visible(" ".join(escaped.split()))
 
 
-_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", DASH: "--"}
-_LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "×": r"$\times$"}
-_LATEX |= {character: f"\\{character}" for character in "&%$#_{}"}
+_ESCAPES = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", DASH: "--"}
+_ESCAPES |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "×": r"$\times$"}
+_ESCAPES |= {character: f"\\{character}" for character in "&%$#_{}"}
+_LATEX = {ord(character): escape for character, escape in _ESCAPES.items()}
 
 
 def escape_latex(text: str) -> str:
     """Text that LaTeX shows as it is; the minus of a number is one, and not a hyphen."""
-    escaped = "".join(_LATEX.get(character, character) for character in text)
-    return re.sub(r"(?<![\w-])-(?=\d)", "$-$", escaped)
+    return re.sub(r"(?<![\w-])-(?=\d)", "$-$", text.translate(_LATEX))

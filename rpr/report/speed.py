@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 from rpr import paper
 from rpr.io.escape import visible, visible_tree
 from rpr.records.measurement import Measurement, mean, missing, single
-from rpr.records.record import Record
+from rpr.records.record import RECORD_NAME, Record
 from rpr.records.scores import Interval
 from rpr.report.agreement import Agreement, speed_agreement
 from rpr.report.grid import Cell, Column, Grid, Note
@@ -157,7 +157,8 @@ def find_benches(root: Path) -> tuple[list[Bench], list[str]]:
     benches: list[Bench] = []
     problems: list[str] = []
     for path in sorted(root.rglob("*.json")):
-        if any(part in _SKIPPED_FOLDERS or part.startswith(".") for part in path.relative_to(root).parts):
+        parts = path.relative_to(root).parts
+        if path.name == RECORD_NAME or any(part in _SKIPPED_FOLDERS or part.startswith(".") for part in parts):
             continue
         try:
             document = json.loads(path.read_text(encoding="utf-8"))

@@ -33,8 +33,10 @@ def _score_grid(
         *notes,
     ]
     groups = list({id(line.group): line.group for line in lines}.values())
-    shown = {id(run) for line in lines if line.variant for run in line.variant.finished}
-    scoring = merged(scoring_notes(group, shown) for group in groups)
+    scoring = merged(
+        scoring_notes(group, [line.variant for line in lines if line.group is group and line.variant])
+        for group in groups
+    )
     grid = Grid(
         name,
         title,

@@ -174,7 +174,7 @@ def test_a_check_that_fails(
     format: str, trained: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = Check("padding", "memory", "failed", 2, float("inf"), 1e-8)
-    told = Check("batches, as computed", "scores", "told", 2, 0.1, 1e-3, "1 of 2 translations differ")
+    told = Check("batches, as computed", "scores", "reported", 2, 0.1, 1e-3, "1 of 2 translations differ")
     monkeypatch.setattr(verify_command, "checks", lambda *arguments: iter([failed, told]))
     capsys.readouterr()
     run = trained["shared_by_heads"]

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import BeforeValidator, Discriminator, Tag
 
-from rpr.model.positions.scheme import Scheme, Site, Tables
+from rpr.model.positions.scheme import REGISTERED, Scheme, Site, Tables
 from rpr.sections import Section
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 SCHEMES: Mapping[str, type[Scheme]] = MappingProxyType(
-    {scheme.scheme_name(): scheme for scheme in sorted(Scheme.__subclasses__(), key=lambda one: one.ORDER)}
+    dict(sorted(REGISTERED.items(), key=lambda one: (one[1].ORDER, one[0])))
 )
 MIXED = "mixed"
 # Every kind of positions with its colour in plots, in the order in which tables list them.

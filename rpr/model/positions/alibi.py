@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from rpr.model.positions.scheme import Scheme, Site, Tables
+from rpr.model.positions.scheme import Scheme, Site, Tables, register
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 HIDDEN = -1e9  # what attention adds to a score that is not to count
 
 
+@register
 class Alibi(Scheme):
     """ALiBi: causal in the decoder, and by `encoder_form` in the encoder.
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from rpr.model.positions.scheme import Scheme, Site, Tables
+from rpr.model.positions.scheme import Scheme, Site, Tables, register
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 
+@register
 class ClippedScalars(Scheme):
     """Clipped scalars, alone or with relative keys that all heads share."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from rpr.model.positions.scheme import Scheme, Site, Tables
+from rpr.model.positions.scheme import Scheme, Site, Tables, register
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +21,7 @@ LEAST = 0.01  # of p and a, as in the authors' code
 LARGEST_POWER = 2.0
 
 
+@register
 class Kerple(Scheme):
     """KERPLE; the same for keys to the left and to the right."""
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from rpr.model.positions.scheme import Rotation, Scheme, Site
+from rpr.model.positions.scheme import Rotation, Scheme, Site, register
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+@register
 class Rope(Scheme):
     """RoPE, of the whole width of a head or a share of it, with static scaling of positions or of the base."""
 

@@ -57,8 +57,18 @@ class Rotation(NamedTuple):
     linear_scale: float
 
 
+REGISTERED: dict[str, type[Scheme]] = {}
+
+
+def register(scheme: type[Scheme]) -> type[Scheme]:
+    """Make a scheme known, under the value of its `scheme` field."""
+    REGISTERED[scheme.scheme_name()] = scheme
+    return scheme
+
+
 class Scheme(Section):
-    """A position scheme of one stack: subclass it in a module of this package, with a file in conf/position/.
+    """A position scheme of one stack: a subclass in a module of this package, with `register` above it, and a file
+    in conf/position/.
 
     A subclass sets `scheme` (a Literal of its own), `TITLE` and `COLOUR`, its settings as fields, and overrides the
     hooks that it needs. Every hook is a pure function of the settings and of its arguments.
@@ -84,7 +94,7 @@ class Scheme(Section):
 
     @model_validator(mode="after")
     def the_name_is_not_of_another_kind(self) -> Self:
-        known = {kind for scheme in Scheme.__subclasses__() for kind in scheme.colours()}
+        known = {kind for scheme in REGISTERED.values() for kind in scheme.colours()}
         if self.name in known and self.name != self.kind:
             raise ValueError(
                 f"name: {self.name} is not what these settings make, which is {self.kind}; "

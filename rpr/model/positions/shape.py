@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from rpr.model.positions.scheme import Scheme
+from rpr.model.positions.scheme import Scheme, register
 
 if TYPE_CHECKING:
     from torch import nn
 
 
+@register
 class ShiftedAbsolute(Scheme):
     """Shifted absolute positions."""
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, PositiveInt
 
-from rpr.model.positions.scheme import Scheme, Site, Tables
+from rpr.model.positions.scheme import Scheme, Site, Tables, register
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 
+@register
 class T5(Scheme):
     """T5's buckets, one table for all layers of a stack or one for each."""
 

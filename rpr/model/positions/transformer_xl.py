@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from rpr.model.positions.scheme import Scheme, Site, Tables
+from rpr.model.positions.scheme import Scheme, Site, Tables, register
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 
+@register
 class TransformerXL(Scheme):
     """Transformer-XL's positions; W_R, u and v belong to a layer (the authors' code may share u and v)."""
 

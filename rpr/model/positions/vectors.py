@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from rpr.model.positions.scheme import Scheme, Site, Tables
+from rpr.model.positions.scheme import Scheme, Site, Tables, register
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +30,7 @@ _COLOURS = {
 }
 
 
+@register
 class Vectors(Scheme):
     """Absolute positions, the paper's relative positions with clip distance k, both, or none."""
 
