@@ -87,7 +87,7 @@ class Home(NamedTuple):
             "runs/A": self.absolute,
             "runs/B": self.relative,
             "/data/multi30k_en_de": str(self.folder / "corpus"),
-            "path/to/mine.yaml": str(ROOT / "sweeps" / "quick.yaml"),
+            "path/to/mine.yaml": "mine.yaml",
         }.items():
             text = text.replace(example, real)
         return text
@@ -98,6 +98,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, tiny_overrid
     folder = tmp_path_factory.mktemp("documentation")
     (folder / "sweeps").symlink_to(ROOT / "sweeps")
     (folder / "source.txt").write_text("the dog sees the cat\n", encoding="utf-8")
+    (folder / "mine.yaml").write_text("jobs: [position=none]\n", encoding="utf-8")
     (folder / "corpus").mkdir()
     for split in ("train", "validation", "test_2016_flickr", "test"):
         for language in ("en", "de"):
