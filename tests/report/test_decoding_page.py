@@ -1,4 +1,5 @@
-"""The page on decoding: its tables are rendered from the documents beside it, and what the README says of them is true.
+"""The page on decoding: its tables are rendered from the documents beside it, and what docs/decoding.md says of them is
+true.
 
 `python tests/report/test_decoding_page.py` prints the tables.
 """

@@ -1,5 +1,5 @@
 """The page that puts our training steps beside other toolkits': its tables are rendered from the documents beside it,
-one line of measurement for each process, and what the README says of them is true of them.
+one line of measurement for each process, and what docs/scale.md says of them is true.
 
 `python tests/report/test_peers_page.py` prints the tables.
 """

@@ -1,0 +1,308 @@
+"""README.md and docs/, against the code: every fenced command runs on two tiny runs or, where it takes long or needs a
+GPU, a cluster or an account, is checked as far as it composes; fenced Python runs; links, anchors and paths lead
+somewhere; output, figures and layers that are shown are the real ones; README and glossary stay short.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from rpr import app, command_config, composition
+from rpr.sections import validated
+from rpr.words import settings_of
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[(?:!\[[^\]]*\]\([^)]*\)|[^\]])*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
+COMMITTED = "runs_dir=sweeps/results/quick"  # of a report that costs no training
+MOST_WORDS, MOST_TERMS = 1300, 15
+# What these need to be quick on tiny runs; other commands train, convert or draw, and are composed only.
+RUN_FOR_REAL: dict[str, list[str]] = {
+    "compare": ["samples=100", "trials=100"],
+    "diff": [],
+    "evaluate": [],
+    "translate": [],
+}
+
+
+class Fence(NamedTuple):
+    page: Path
+    language: str
+    text: str
+
+
+class Command(NamedTuple):
+    """What is typed in one `console` fence behind `$ `, and what is shown below it."""
+
+    page: Path
+    line: str
+    shown: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.page.name}: {' '.join(words_of(self.line))}"
+
+
+def fences(page: Path) -> list[Fence]:
+    return [Fence(page, *found.groups()) for found in FENCE.finditer(page.read_text(encoding="utf-8"))]
+
+
+def commands(page: Path) -> Iterator[Command]:
+    for fence in fences(page):
+        if fence.language == "console":
+            for part in re.split(r"^\$ ", fence.text.replace("\\\n", " "), flags=re.MULTILINE)[1:]:
+                line, *shown = part.splitlines()
+                yield Command(page, line, tuple(shown))
+
+
+def words_of(line: str) -> list[str]:
+    return shlex.split(line, comments=True)
+
+
+COMMANDS = list({tuple(words_of(one.line)): one for page in reversed(PAGES) for one in commands(page)}.values())
+
+
+class Home(NamedTuple):
+    """A folder with a corpus, a file of sentences and two finished tiny runs of the sweep `quick`."""
+
+    folder: Path
+    cache: Path
+    relative: str
+    absolute: str
+
+    def filled_in(self, text: str) -> str:
+        """With real places instead of the pages' examples."""
+        for example, real in {
+            "runs/NAME-HASH": self.relative,
+            "runs/A": self.absolute,
+            "runs/B": self.relative,
+            "/data/multi30k_en_de": str(self.folder / "corpus"),
+            "path/to/mine.yaml": "mine.yaml",
+        }.items():
+            text = text.replace(example, real)
+        return text
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, tiny_overrides: tuple[str, ...]) -> Home:
+    folder = tmp_path_factory.mktemp("documentation")
+    (folder / "sweeps").symlink_to(ROOT / "sweeps")
+    (folder / "source.txt").write_text("the dog sees the cat\n", encoding="utf-8")
+    (folder / "mine.yaml").write_text("jobs: [position=none]\n", encoding="utf-8")
+    (folder / "corpus").mkdir()
+    for split in ("train", "validation", "test_2016_flickr", "test"):
+        for language in ("en", "de"):
+            (folder / "corpus" / f"{split}.{language}").write_text("one\ntwo\n", encoding="utf-8")
+    places = (f"data.cache_dir={cache_dir}", f"runs_dir={folder / 'runs'}")
+    recipe = ("optim.max_steps=5", "optim.validate_every_n_steps=5", "optim.checkpoint_every_n_steps=1", "sweep=quick")
+    rest = ("evaluation.bootstrap_samples=0", "evaluation.test_splits=[test]", "hardware.threads=1")
+    made = {}
+    for position in ("relative", "absolute"):
+        settings = [*tiny_overrides, *places, *recipe, *rest, f"position={position}"]
+        assert app.main(["train", *settings]) == 0
+        made[position] = f"runs/{composition.training(settings).run_dir_name}"
+    return Home(folder, cache_dir, **made)
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as app sets it; undone after the test
+
+
+def compose(words: list[str]) -> None:
+    """A sub-command as far as it goes without work.
+
+    Raises:
+        ConfigError: it would be refused.
+    """
+    name, *rest = words
+    if name == "sweep":
+        assert app.main([*words, *([] if "--wandb-yaml" in rest else ["--dry-run"])]) == 0
+    elif name == "train" and "-m" in rest:
+        assert composition.trainings(composition.expand([word for word in rest if word != "-m"]))
+    elif name == "train":
+        composition.training(rest)
+    else:
+        kind = getattr(command_config, app.COMMANDS[name].config)
+        validated(kind, composition.compose(name, settings_of(name, rest)))
+
+
+def ask(words: list[str]) -> None:
+    """`--help` and `--cfg`, in whatever way Hydra ends."""
+    try:
+        code: Any = app.main(words)
+    except SystemExit as ended:
+        code = ended.code
+    assert not code
+
+
+def check(command: str, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a command, or compose it; `>` is left out."""
+    monkeypatch.chdir(home.folder)
+    words = words_of(home.filled_in(command))
+    if ">" in words:
+        del words[words.index(">") :]
+    if "<" in words:
+        *words, _, name = words
+        with Path(name).open(encoding="utf-8") as stdin:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            follow(words, home)
+    else:
+        follow(words, home)
+
+
+def follow(words: list[str], home: Home) -> None:
+    program, *rest = words
+    if program == "make":
+        assert re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    elif program == "eval":
+        assert app.main(words_of(rest[0].strip("$()"))[1:]) == 0
+    elif program == "pip":
+        assert rest[1].removeprefix("rpr[").removesuffix("]") in PROJECT["project"]["optional-dependencies"]
+    elif program == "torchrun":
+        compose(rest[rest.index("rpr.app") + 1 :])
+    elif program == "rpr-cli":
+        name = rest[0]
+        if {"--help", "--cfg"} & {*rest}:
+            ask(rest)
+        elif name in RUN_FOR_REAL and "backend=ctranslate2" not in rest:
+            assert app.main([*rest, *RUN_FOR_REAL[name]]) == 0
+        elif rest == ["train", f"run={home.relative}"] or COMMITTED in rest:
+            assert app.main(rest) == 0
+        else:
+            compose(rest)
+    else:
+        assert (program, *rest) in {(".", ".venv/bin/activate"), ("pip-audit", "-r", "constraints.txt")}
+
+
+def test_there_are_commands() -> None:
+    assert len(COMMANDS) > 40
+    for name in app.COMMANDS:
+        assert any(command.line.startswith(f"rpr-cli {name} ") for command in COMMANDS), f"{name} is on no page"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_every_command_runs_or_composes(
+    command: Command, home: Home, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    check(command.line, home, monkeypatch)
+    out, _ = capfd.readouterr()
+    if COMMITTED in command.line:  # so what is shown is known
+        assert {*command.shown} - {"..."} <= {*out.splitlines()}
+
+
+@pytest.mark.parametrize(
+    "command, complaint",
+    [
+        ("rpr-cli train model.num_hads=3", "num_hads"),
+        ("rpr-cli bench varaints=[absolute]", "varaints"),
+        ("rpr-cli sweep table9", None),
+        ("rpr-cli compare runs/nowhere runs/A", None),
+        ("pip install 'rpr[nothing]'", None),
+        ("make nothing", None),
+        ("rm -r runs", None),
+    ],
+)
+def test_a_command_that_does_not_work_is_noticed(
+    command: str, complaint: str | None, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Exception, match=complaint):
+        check(command, home, monkeypatch)
+
+
+@pytest.mark.parametrize("fence", [one for page in PAGES for one in fences(page) if one.language == "python"], ids=str)
+def test_python_runs(fence: Fence, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home.folder)
+    exec(compile(home.filled_in(fence.text), str(fence.page), "exec"), {})
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def dead_links(page: Path, text: str) -> list[str]:
+    """Targets that are no file below the repository, or no heading of theirs."""
+    found = []
+    for target in (one or other for one, other in LINK.findall(text)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        if not path.exists() or not path.is_relative_to(ROOT) or (anchor and anchor not in anchors(path)):
+            found.append(target)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_anchors_lead_somewhere(page: Path) -> None:
+    assert dead_links(page, prose(page)) == []
+
+
+def test_dead_links_are_noticed() -> None:
+    text = "[a](docs/nothing.md) ![b](none.png) [c](#no-heading) [d](docs/manual.md#none) [e](../x) [f](https://x.org)"
+    assert dead_links(README, text) == [
+        "docs/nothing.md", "none.png", "#no-heading", "docs/manual.md#none", "../x"
+    ]  # fmt: skip
+    assert dead_links(README, "[a](docs/manual.md#sweeps) [![b](LICENSE)](LICENSE) [c](#results)") == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_and_modules_that_are_named_exist(page: Path) -> None:
+    named = re.findall(r"`([^`\n]+)`", prose(page)) + re.findall(r"^(\w+/\S*)  ", page.read_text("utf-8"), re.MULTILINE)
+    paths = [one for one in named if re.fullmatch(r"(rpr|conf|sweeps|tests|docs)/[\w./*-]*", one)]
+    paths += [one.replace(".", "/") + "*" for one in named if re.fullmatch(r"rpr\.[a-z_0-9.]+", one)]
+    examples = {"conf/model/mine.yaml", "conf/optim/mine.yaml"}
+    absent = [one for one in paths if one not in examples and not list(ROOT.glob(one.rstrip("/")))]
+    found = [one for one in absent if not list(ROOT.glob(one.rpartition("/")[0] + ".py"))]  # a name in a module
+    assert not found
+
+
+def test_the_layers_are_those_of_the_import_contract() -> None:
+    page = ROOT / "docs" / "architecture.md"
+    (diagram,) = [fence.text for fence in fences(page) if fence.language == "text"]
+    shown = [set(re.findall(r"rpr\.\w+", line)) for line in diagram.splitlines()]
+    contracts = PROJECT["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    assert shown == [set(layer.split(" | ")) for layer in layers]
+
+
+def section(page: Path, title: str) -> str:
+    return page.read_text(encoding="utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_figures_of_the_results_are_on_the_page_of_all_results() -> None:
+    figures: Callable[[str], set[str]] = lambda text: set(re.findall(r"\d+\.\d+", text))  # noqa: E731
+    shown = figures(section(README, "Results"))
+    assert len(shown) > 20
+    assert shown <= figures((ROOT / "sweeps" / "RESULTS.md").read_text(encoding="utf-8"))
+
+
+def test_the_readme_is_short() -> None:
+    """Code blocks, output and tables count."""
+    assert len(README.read_text(encoding="utf-8").split()) <= MOST_WORDS
+
+
+def test_the_glossary_is_short() -> None:
+    rows = [line for line in (ROOT / "docs" / "glossary.md").read_text("utf-8").splitlines() if line.startswith("| ")]
+    assert 0 < len(rows) - 1 <= MOST_TERMS
+
+
+def test_the_readme_links_to_every_page() -> None:
+    assert all(f"](docs/{page.name})" in prose(README) for page in PAGES[1:])
