@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -21,6 +21,7 @@ class EvaluateConfig(Section):
     backend: Literal["torch", "ctranslate2"]
     compute_type: Literal["float32", "int8", "int8_float32", "bfloat16", "float16"]
     matmul_precision: Literal["highest", "high", "medium"] | None
+    position: dict[str, Any] | None
     cache_dir: str | None = Field(min_length=1)
     hardware: HardwareConfig
     runs_dir: str = Field(min_length=1)
@@ -35,6 +36,8 @@ class EvaluateConfig(Section):
                 f"compute_type: {self.compute_type} is for backend=ctranslate2; torch computes as hardware.precision "
                 "says"
             )
+        if self.backend == "ctranslate2" and self.position is not None:
+            raise ValueError("position: the positions of an export are fixed; choose backend=torch")
         if self.backend == "ctranslate2" and self.average is not None:
             raise ValueError("average: an export is of one model; leave average out, or export the run again with it")
         return self

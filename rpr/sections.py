@@ -35,8 +35,8 @@ class Section(BaseModel):
         return value
 
 
-def validated(kind: type[S], settings: Mapping[str, Any]) -> S:
-    """Plain settings as a typed section.
+def validated(kind: type[S], settings: Mapping[str, Any], *, at: str = "") -> S:
+    """Plain settings as a typed section, which stands at a dotted key.
 
     Raises:
         ConfigError: one line that names the dotted key, the value, the rule and the choices.
@@ -44,7 +44,8 @@ def validated(kind: type[S], settings: Mapping[str, Any]) -> S:
     try:
         return kind.model_validate(settings)
     except ValidationError as error:
-        raise ConfigError("; ".join(_problem(kind, problem) for problem in _own(error)[:3])) from None
+        before = f"{at}." if at else ""
+        raise ConfigError("; ".join(before + _problem(kind, problem) for problem in _own(error)[:3])) from None
 
 
 def _own(error: ValidationError) -> list[Any]:

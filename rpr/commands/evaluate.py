@@ -16,6 +16,7 @@ from rpr.evaluation.ctranslate2 import CTranslate2Engine
 from rpr.evaluation.opening import exported_folder
 from rpr.io.atomic import replace_file
 from rpr.io.locks import exclusive
+from rpr.model.positions import changed_after_training
 from rpr.report.grid import legend
 from rpr.report.render import wrapped
 from rpr.runs import loading, runtime
@@ -37,7 +38,8 @@ def run(config: EvaluateConfig) -> None:
         "matmul_precision": config.matmul_precision,
     }
     evaluation = trained.evaluation.model_copy(update={k: v for k, v in asked.items() if v is not None})
-    trained = trained.model_copy(update={"evaluation": evaluation})
+    position = changed_after_training(trained.position, config.position or {})
+    trained = trained.model_copy(update={"evaluation": evaluation, "position": position})
     search = f"beam{evaluation.beam_size}-alpha{evaluation.length_penalty:g}"
     if config.backend == "ctranslate2":
         folder = exported_folder(run_dir, config.run)
@@ -52,10 +54,13 @@ def run(config: EvaluateConfig) -> None:
         name = f"ctranslate2-{config.compute_type}-{search}"
     else:
         data, model, checkpoint = loading.load(trained, run_dir, config.average)
+        if config.position:
+            checkpoint += f", positions: {position.label}"
         what = torch_scored(trained, model, checkpoint)
         name = f"average{config.average or trained.optim.average_checkpoints}-{search}"
         if what.precision != "32":  # beside what exact float32 gave, not in its place
             name += "-" + re.sub(r"\W+", "-", what.precision)
+    name += "".join(f"-{key}-{value}" for key, value in sorted((config.position or {}).items()))
     if config.splits is not None:  # the scores of other splits stay
         name += "".join(f"-{split}" for split in config.splits)
     for split in config.splits or ():

@@ -78,6 +78,8 @@ def run(
         _prepare(config)
         _worker(run_dir / books.JOB_NAME, hardware)
         return run_dir
+    if not config.position.encoder.ordered:
+        print(f"rpr-cli: {config.position.encoder.label}: this encoder cannot tell the order of words", file=sys.stderr)
     made = books.make(run_dir)
     with locks.hold(run_dir) as lock:
         if _done(run_dir, config):  # by the process that held it before

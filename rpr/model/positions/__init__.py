@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import BeforeValidator, Discriminator, Tag
 
+from rpr.errors import ConfigError, did_you_mean
 from rpr.model.positions.scheme import REGISTERED, Scheme, Site, Tables
-from rpr.sections import Section
+from rpr.sections import Section, validated
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -97,9 +98,46 @@ def _by_side(settings: Any) -> Any:
 
 
 Positions = Scheme | Sides
+
+
+def changed_after_training(positions: Positions, changes: Mapping[str, Any]) -> Positions:
+    """The positions of a trained model with other values of settings that decide no parameter, on each side that has
+    them.
+
+    Raises:
+        ConfigError: neither side has such a setting, or a value is refused.
+    """
+    known = positions.encoder.AFTER_TRAINING | positions.decoder.AFTER_TRAINING
+    for name in changes:
+        if name not in known:
+            raise ConfigError(f"position.{name}: cannot be changed after training" + did_you_mean(name, known))
+
+    def changed(scheme: Scheme) -> Scheme:
+        own = {name: value for name, value in changes.items() if name in scheme.AFTER_TRAINING}
+        return validated(type(scheme), {**scheme.model_dump(), **own}, at="position") if own else scheme
+
+    if isinstance(positions, Sides):
+        return positions.model_copy(
+            update={"encoder": changed(positions.encoder), "decoder": changed(positions.decoder)}
+        )
+    return changed(positions)
+
+
 if TYPE_CHECKING:
     AnyPositions = Positions
 else:
     AnyPositions = Annotated[Union[(*_SCHEMES, Annotated[Sides, Tag("sides")])], _TAG, BeforeValidator(_by_side)]
 
-__all__ = ["COLOURS", "MIXED", "SCHEMES", "AnyPositions", "AnyScheme", "Positions", "Scheme", "Sides", "Site", "Tables"]
+__all__ = [
+    "COLOURS",
+    "MIXED",
+    "SCHEMES",
+    "AnyPositions",
+    "AnyScheme",
+    "Positions",
+    "Scheme",
+    "Sides",
+    "Site",
+    "Tables",
+    "changed_after_training",
+]

@@ -25,6 +25,7 @@ class Rope(Scheme):
 
     TITLE = "RoPE"
     COLOUR = "#8c2d04"
+    AFTER_TRAINING = frozenset({"scaling", "scaling_factor"})
 
     scheme: Literal["rope"]
     layout: Literal["half", "interleaved"]

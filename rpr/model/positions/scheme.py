@@ -77,6 +77,8 @@ class Scheme(Section):
     TITLE: ClassVar[str]
     COLOUR: ClassVar[str]
     ORDER: ClassVar[int] = 100  # of the rows in tables
+    # Settings with which a trained model may be evaluated otherwise: they decide no parameter.
+    AFTER_TRAINING: ClassVar[frozenset[str]] = frozenset()
     # Whether moving a whole sentence to other positions leaves the model's output as it is.
     SHIFT_INVARIANT: ClassVar[bool] = True
 

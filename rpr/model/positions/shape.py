@@ -23,6 +23,7 @@ class ShiftedAbsolute(Scheme):
     TITLE = "SHAPE"
     COLOUR = "#b5403c"
     SHIFT_INVARIANT = False
+    AFTER_TRAINING = frozenset({"evaluation_offset"})
 
     scheme: Literal["shape"]
     absolute: Literal["sinusoidal"]
