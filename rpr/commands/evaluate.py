@@ -16,6 +16,7 @@ from rpr.evaluation.ctranslate2 import CTranslate2Engine
 from rpr.evaluation.opening import exported_folder
 from rpr.io.atomic import replace_file
 from rpr.io.locks import exclusive
+from rpr.records.scores import search_in_words
 from rpr.report.grid import legend
 from rpr.report.render import wrapped
 from rpr.runs import loading, runtime
@@ -33,12 +34,14 @@ def run(config: EvaluateConfig) -> None:
     asked = {
         "beam_size": config.beam_size,
         "length_penalty": config.length_penalty,
+        "min_length": config.min_length,
         "test_splits": config.splits,
         "matmul_precision": config.matmul_precision,
     }
     evaluation = trained.evaluation.model_copy(update={k: v for k, v in asked.items() if v is not None})
     trained = trained.model_copy(update={"evaluation": evaluation})
     search = f"beam{evaluation.beam_size}-alpha{evaluation.length_penalty:g}"
+    search += f"-min{evaluation.min_length}" if evaluation.min_length else ""
     if config.backend == "ctranslate2":
         folder = exported_folder(run_dir, config.run)
         runtime.set_up(config.hardware)
@@ -82,7 +85,7 @@ def run(config: EvaluateConfig) -> None:
     if config.format == "json":
         print(json.dumps(document, indent=2))
         return
-    how = f"beam {evaluation.beam_size}, length penalty {evaluation.length_penalty:g}, {what.precision}"
+    how = f"{search_in_words(evaluation)}, {what.precision}"
     print("\n".join(wrapped([("", f"{run_dir.name}: {what.checkpoint}, {how}")])))
     grids = [score_grid(found.scores)] if found.scores else []
     grids += [] if found.by_length is None else [length_grid(found.by_length)]

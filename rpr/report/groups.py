@@ -129,6 +129,11 @@ class Group:
         return any(run.synthetic for run in self.runs)
 
     @cached_property
+    def task(self) -> bool:
+        """Whether the corpus is a generated task, whose outputs are right or wrong as a whole."""
+        return self.runs[0].task is not None
+
+    @cached_property
     def columns(self) -> tuple[TestColumn, ...]:
         """Every metric and test set that a finished run has."""
         found = {TestColumn(score.split, score.test_set, score.metric) for run in self.finished for score in run.scores}
@@ -221,7 +226,7 @@ class Group:
 
 def how_scored(score: Score) -> tuple[Any, ...]:
     """What two scores must share to be compared."""
-    return (score.signature, score.num_sentences, score.beam_size, score.length_penalty)
+    return (score.signature, score.num_sentences, score.beam_size, score.length_penalty, score.min_length)
 
 
 def one_per_seed(records: Iterable[Record]) -> list[Record]:

@@ -146,6 +146,7 @@ def test_what_an_export_says(exported: Path, vocabulary: Vocabulary) -> None:
             "max_extra_length": 10,
             "max_tokens_per_batch": 400,
             "n_best": 1,
+            "min_length": 0,
         },
         "run_name": "some-run",
         "run_id": "0123abcd",
@@ -354,12 +355,19 @@ def change_settings(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
+def test_an_export_of_version_1_has_no_minimum_length(exported: Path) -> None:
+    settings = json.loads((exported / "config.json").read_text())
+    assert settings.pop("min_length") == 0
+    (exported / "config.json").write_text(json.dumps(settings | {"version": 1}))
+    assert read_export(exported).search.min_length == 0
+
+
 @pytest.mark.parametrize(
     "changes, told",
     [
         (
-            {"version": 2, "rpr": "9.9"},
-            "version 2 of the format, written by rpr 9.9; this is rpr .*: install a newer one",
+            {"version": 3, "rpr": "9.9"},
+            "version 3 of the format, written by rpr 9.9; this is rpr .*: install a newer one",
         ),
         ({"version": None}, "version None of the format"),
         ({"beam_size": 0}, "damaged \\(beam_size: input should be greater than 0\\); export the run again"),
