@@ -89,7 +89,7 @@ class Score:
 
 def search_in_words(search: Score | ByLength | EvaluationConfig) -> str:
     """`beam 4, length penalty 0.6`, and the minimum length where there is one."""
-    least = f", at least {search.min_length} pieces" if search.min_length else ""
+    least = f", minimum length {search.min_length}" if search.min_length else ""
     return f"beam {search.beam_size}, length penalty {search.length_penalty:g}{least}"
 
 

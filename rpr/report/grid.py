@@ -173,7 +173,7 @@ def legend(grids: Iterable[Grid]) -> list[str]:
     if (one_run := found.get("sentences")) is not None:
         lines.append(
             f"[a, b]: the {one_run.level:.0%} interval of one run over the sentences of its test set, not over "
-            f"trainings ({'; of exact match '.join(sorted(methods))})"
+            f"trainings ({'; '.join(methods)})"
         )
     return lines
 

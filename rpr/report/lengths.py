@@ -95,7 +95,7 @@ def length_score(variant: Variant, metric: str, bucket: Bucket) -> Measurement:
     """A variant's score on the sentences of a bucket."""
     known = [run.by_length for run in variant.finished if run.by_length is not None]
     if not known:
-        return missing("not scored by length" if variant.finished else variant.why_not())
+        return missing("not scored by source length" if variant.finished else variant.why_not())
     scores = [(one, *pair) for one in known if (pair := _score(one, metric, bucket)) is not None]
     if not scores:
         return missing("scored in other buckets of lengths")

@@ -180,7 +180,7 @@ def test_all_scores_are_the_single_ones_with_signatures() -> None:
         chrf(HYPOTHESES, REFERENCES),
         exact_match(HYPOTHESES, REFERENCES),
     ]
-    assert [score.name for score in scores] == ["sacrebleu", "bleu_tok_split", "bleu_tok", "chrf"]
+    assert [score.name for score in scores] == ["sacrebleu", "bleu_tok_split", "bleu_tok", "chrf", "exact_match"]
     assert scores[0].signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
     assert scores[1].signature.startswith("nrefs:1|case:mixed|eff:no|tok:moses-de-compound_split|smooth:none|version:")
     assert "|sacremoses:" in scores[1].signature and "tok:moses-de|" in scores[2].signature
@@ -209,8 +209,8 @@ def test_an_empty_hypothesis_counts_with_the_length_of_its_reference() -> None:
 
 
 def test_identical_text_scores_100_and_empty_hypotheses_0() -> None:
-    assert [score.score for score in all_scores(REFERENCES, REFERENCES, "de")] == pytest.approx([100] * 4)
-    assert [score.score for score in all_scores(["", "", ""], REFERENCES, "de")] == [0, 0, 0, 0]
+    assert [score.score for score in all_scores(REFERENCES, REFERENCES, "de")] == pytest.approx([100] * 5)
+    assert [score.score for score in all_scores(["", "", ""], REFERENCES, "de")] == [0, 0, 0, 0, 0]
 
 
 def test_quiet_about_text_that_looks_tokenised(
