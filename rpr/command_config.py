@@ -17,6 +17,7 @@ class EvaluateConfig(Section):
     average: PositiveInt | None
     beam_size: PositiveInt | None
     length_penalty: float | None = Field(ge=0)
+    min_length: NonNegativeInt | None
     splits: tuple[str, ...] | None = Field(min_length=1)
     backend: Literal["torch", "ctranslate2"]
     compute_type: Literal["float32", "int8", "int8_float32", "bfloat16", "float16"]
@@ -93,7 +94,7 @@ class CompareConfig(Section):
     runs: tuple[str, ...]
     sweep: str | None
     splits: tuple[str, ...] | None = Field(min_length=1)
-    metrics: tuple[Literal["sacrebleu", "bleu_tok", "bleu_tok_split", "chrf"], ...] = Field(min_length=1)
+    metrics: tuple[Literal["sacrebleu", "bleu_tok", "bleu_tok_split", "chrf", "exact_match"], ...] = Field(min_length=1)
     samples: int = Field(ge=100)
     trials: int = Field(ge=100)
     seed: int = Field(ge=0)

@@ -13,11 +13,14 @@ from typing import Any, NamedTuple
 # same has the same id. The last two change nothing in what a run does, only how much is reported of its result; here
 # they have what is reported by default, of older runs too.
 EARLIER_DEFAULTS: Mapping[str, Any] = {
+    "data.task": None,
+    "data.tokenizer": "bpe",
     "optim.ema_decay": None,
     "optim.non_finite": "stop",
     "logger.artifacts": "none",
     "position.scheme": "vectors",
     "evaluation.matmul_precision": None,
+    "evaluation.min_length": 0,
     "evaluation.bootstrap_samples": 1000,
     "evaluation.length_buckets": [10, 20, 30, 40, 60, 80],
 }

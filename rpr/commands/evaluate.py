@@ -17,6 +17,7 @@ from rpr.evaluation.opening import exported_folder
 from rpr.io.atomic import replace_file
 from rpr.io.locks import exclusive
 from rpr.model.positions import changed_after_training
+from rpr.records.scores import search_in_words
 from rpr.report.grid import legend
 from rpr.report.render import wrapped
 from rpr.runs import loading, runtime
@@ -34,6 +35,7 @@ def run(config: EvaluateConfig) -> None:
     asked = {
         "beam_size": config.beam_size,
         "length_penalty": config.length_penalty,
+        "min_length": config.min_length,
         "test_splits": config.splits,
         "matmul_precision": config.matmul_precision,
     }
@@ -41,6 +43,7 @@ def run(config: EvaluateConfig) -> None:
     position = changed_after_training(trained.position, config.position or {})
     trained = trained.model_copy(update={"evaluation": evaluation, "position": position})
     search = f"beam{evaluation.beam_size}-alpha{evaluation.length_penalty:g}"
+    search += f"-min{evaluation.min_length}" if evaluation.min_length else ""
     if config.backend == "ctranslate2":
         folder = exported_folder(run_dir, config.run)
         runtime.set_up(config.hardware)
@@ -87,7 +90,7 @@ def run(config: EvaluateConfig) -> None:
     if config.format == "json":
         print(json.dumps(document, indent=2))
         return
-    how = f"beam {evaluation.beam_size}, length penalty {evaluation.length_penalty:g}, {what.precision}"
+    how = f"{search_in_words(evaluation)}, {what.precision}"
     print("\n".join(wrapped([("", f"{run_dir.name}: {what.checkpoint}, {how}")])))
     grids = [score_grid(found.scores)] if found.scores else []
     grids += [] if found.by_length is None else [length_grid(found.by_length)]

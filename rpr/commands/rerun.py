@@ -68,7 +68,7 @@ def _configuration(config: RerunConfig, path: Path, record: Record) -> TrainConf
             f"{path}: this rpr cannot run its configuration ({error}); use the rpr that wrote it"
         ) from None
     given = {"path": config.data_path, "cache_dir": config.cache_dir}
-    if config.data_path is not None and typed.data.synthetic is not None:
+    if config.data_path is not None and typed.data.generated:
         raise ConfigError("data_path: the record's corpus is generated, not read; leave data_path out")
     changes = {
         "data": typed.data.model_copy(update={key: value for key, value in given.items() if value is not None}),

@@ -8,18 +8,21 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rpr.config import TrainConfig
 from rpr.data.cache import PreparedData
-from rpr.evaluation.bleu import Metric, all_scores
+from rpr.evaluation import lengths
+from rpr.evaluation.bleu import METRICS, TASK_METRICS, Metric, all_scores
 from rpr.evaluation.decoding import Engine, search_of
-from rpr.evaluation.lengths import METRICS, UNIT, by_length
 from rpr.evaluation.opening import torch_engine
 from rpr.evaluation.significance import interval
 from rpr.evaluation.translate import translate_split
 from rpr.io.atomic import replace_file
 from rpr.model.transformer import Transformer
 from rpr.records.measurement import Measurement, missing, single
-from rpr.records.scores import METRIC_NAMES, ByLength, LengthBucket, Score, pooled
+from rpr.records.scores import METRIC_NAMES, SOURCE_UNIT, ByLength, LengthBucket, Score, pooled
 from rpr.report.grid import Cell, Column, Grid
 from rpr.report.render import terminal
 
@@ -53,11 +56,12 @@ def score_run(config: TrainConfig, data: PreparedData, what: Scored, run_dir: Pa
     """Scores of every split that the evaluation names and the data has; hypotheses are left beside the record."""
     evaluation = config.evaluation
     splits = [split for split in evaluation.test_splits if split in data.splits]
+    metrics = METRICS if config.data.task is None else TASK_METRICS
     scored: dict[str, list[Metric]] = {}
     scores: list[Score] = []
     for split in splits:
         hypotheses, references = _translated(config, data, split, what.engine, run_dir)
-        scored[split] = all_scores(hypotheses, references, config.data.target_language)
+        scored[split] = all_scores(hypotheses, references, config.data.target_language, metrics)
         empty = sum(not hypothesis.strip() for hypothesis in hypotheses)
         scores.extend(_score(config, data, split, metric, what, empty) for metric in scored[split])
     return RunScores(tuple(scores), _by_length(config, data, scored, what))
@@ -94,29 +98,36 @@ def _score(
         precision=what.precision,
         interval=interval(metric.counts, samples) if samples else None,
         empty_hypotheses=empty_hypotheses,
+        min_length=evaluation.min_length,
     )
 
 
 def _by_length(
     config: TrainConfig, data: PreparedData, scored: dict[str, list[Metric]], what: Scored
 ) -> ByLength | None:
-    evaluation = config.evaluation
+    evaluation, task = config.evaluation, config.data.task
     if not scored or not evaluation.length_buckets:
         return None
-    longest = int(data.split("train").source_lengths.max())
-    lengths = [data.split(split).source_lengths for split in scored]
+    counted: list[NDArray[np.integer]]
+    if task is None:
+        unit, longest = SOURCE_UNIT, int(data.split("train").source_lengths.max())
+        counted = [data.split(split).source_lengths for split in scored]
+    else:
+        unit, longest = lengths.TASK_UNITS[task.kind], task.max_train_length
+        counted = [lengths.task_lengths(task.kind, data, split) for split in scored]
     metrics = list(scored.values())
     return ByLength(
-        unit=UNIT,
+        unit=unit,
         splits=tuple(scored),
         test_sets=tuple(_test_set(data, split) for split in scored),
         longest_training_source=longest,
-        signatures={metric.name: metric.signature for metric in metrics[0] if metric.name in METRICS},
+        signatures={metric.name: metric.signature for metric in metrics[0] if metric.name in lengths.METRICS},
         checkpoint=what.checkpoint,
         beam_size=evaluation.beam_size,
         length_penalty=evaluation.length_penalty,
         precision=what.precision,
-        buckets=by_length(lengths, metrics, evaluation.length_buckets, longest, evaluation.bootstrap_samples),
+        buckets=lengths.by_length(counted, metrics, evaluation.length_buckets, longest, evaluation.bootstrap_samples),
+        min_length=evaluation.min_length,
     )
 
 
@@ -144,16 +155,15 @@ def score_grid(scores: Sequence[Score]) -> Grid:
 def length_grid(found: ByLength) -> Grid:
     """A row for each bucket."""
     columns = (
-        Column("bucket", "pieces", attrgetter("label"), label=True),
+        Column("bucket", found.unit.split()[0], attrgetter("label"), label=True),
         *map(_of_metric, found.signatures),
         Column("sentences", "sentences", lambda one: Cell(single(one.num_sentences), beyond(one)), digits=0),
     )
 
     def beyond(bucket: LengthBucket) -> tuple[str, ...]:
-        longest = f"longer than any training source ({found.longest_training_source})"
-        return (longest,) if bucket.beyond_training else ()
+        return (found.longest_in_words,) if bucket.beyond_training else ()
 
-    title = f"By length of the source ({found.unit}), {pooled(found.splits)}:"
+    title = f"By {found.axis} ({found.unit}), {pooled(found.splits)}:"
     return Grid("by_length", title, columns, found.buckets)
 
 

@@ -25,7 +25,7 @@ from rpr.records.record import (
     read_record,
     write_record,
 )
-from rpr.records.scores import HEADLINE_METRIC
+from rpr.records.scores import EXACT_MATCH, HEADLINE_METRIC, METRIC_NAMES
 from rpr.runs import books
 from rpr.signals import die_with_parent, exit_on_sigterm
 
@@ -268,8 +268,10 @@ def _tell(run_dir: Path, *, brief: bool = False) -> None:
     synthetic = " (synthetic data)" if record.synthetic else ""
     where = visible(str(run_dir))
     if brief:
-        headline = [f"{one.split} {one.score:.2f}" for one in record.scores if one.metric == HEADLINE_METRIC]
-        print(f"{record.name}{synthetic}: sacreBLEU {', '.join(headline) or 'not measured'}: {where}", flush=True)
+        metric = HEADLINE_METRIC if record.task is None else EXACT_MATCH
+        headline = [f"{one.split} {one.score:.2f}" for one in record.scores if one.metric == metric]
+        told = ", ".join(headline) or "not measured"
+        print(f"{record.name}{synthetic}: {METRIC_NAMES[metric]} {told}: {where}", flush=True)
         return
     print(f"{record.name}{synthetic}: {where}")
     print("\n".join(score_lines(record.scores)))

@@ -79,7 +79,7 @@ def build(data: DataConfig, directory: Path, progress: Progress, processes: int 
     if processes is None:
         processes = min(MOST, num_cores()) if number >= WORKERS_FROM else 1
     with Workers(min(processes, -(-number // PAIRS_PER_BLOCK))) as workers:
-        vocabulary = saver.vocabulary or _learn(corpus, data.vocabulary_size, directory / MODEL, workers, progress)
+        vocabulary = saver.vocabulary or _learn(corpus, data, directory / MODEL, workers, progress)
         piece_type = "uint16" if len(vocabulary) <= 1 << 16 else "uint32"
         state = saver.state or State(vocabulary.digest)
         saver.save(state)
@@ -161,7 +161,7 @@ def _resumed(directory: Path) -> tuple[State | None, Vocabulary | None]:
     return None, None
 
 
-def _learn(corpus: Corpus, size: int, path: Path, workers: Workers, progress: Progress) -> Vocabulary:
+def _learn(corpus: Corpus, data: DataConfig, path: Path, workers: Workers, progress: Progress) -> Vocabulary:
     """The vocabulary of the train split, written to `path`."""
     what = "reading for the vocabulary"
     train = corpus.splits["train"]
@@ -177,7 +177,7 @@ def _learn(corpus: Corpus, size: int, path: Path, workers: Workers, progress: Pr
         done += found.num_pairs
         progress(done, len(train), what)
     words = most_frequent(words)
-    return Vocabulary.learn(words, size, path)
+    return Vocabulary.learn(words, data.vocabulary_size, path, data.tokenizer)
 
 
 def _encode(

@@ -163,6 +163,7 @@ def cache_key(data: DataConfig) -> str:
         data.train_limit,
         languages,
         names,
+        *([] if data.tokenizer == "bpe" else [data.tokenizer]),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

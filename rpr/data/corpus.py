@@ -124,7 +124,7 @@ def load_corpus(data: DataConfig) -> Corpus:
     notes: tuple[str, ...] = ()
     repeated = 0
     found: dict[str, Pairs] = {}
-    if data.synthetic is not None:
+    if data.generated:
         splits = _generated(data)
     else:
         files = find_line_files(data) if data.path is not None else {}
@@ -155,7 +155,7 @@ def load_corpus(data: DataConfig) -> Corpus:
         data.name,
         data.source_language,
         data.target_language,
-        data.synthetic is not None,
+        data.generated,
         splits,
         held_out,
         named,
@@ -172,10 +172,10 @@ def fingerprint(data: DataConfig) -> str:
     cache_dir/hub_revisions.json at first use; delete its line there to take a newer one.
     """
     parts: list[str]
-    if data.synthetic is not None:
-        generator = sorted(Path(__file__).parent.glob("synthetic*.py"))
+    if (made_from := data.synthetic or data.task) is not None:
+        generator = sorted(Path(__file__).parent.glob("synthetic*.py" if data.synthetic is not None else "tasks.py"))
         parts = [
-            data.synthetic.model_dump_json(),
+            made_from.model_dump_json(),
             *(hashlib.sha256(file.read_bytes()).hexdigest() for file in generator),
         ]
     elif data.path is not None:
@@ -198,14 +198,19 @@ def fingerprint(data: DataConfig) -> str:
 
 
 def _generated(data: DataConfig) -> dict[str, Pairs]:
-    from rpr.data import synthetic
+    from rpr.data import synthetic, tasks
 
-    assert data.synthetic is not None
+    splits: dict[str, list[Pair]]
     try:
-        generated = synthetic.generate(**data.synthetic.model_dump())
+        if data.task is not None:
+            splits = tasks.generate(data.task)
+        else:
+            assert data.synthetic is not None
+            generated = synthetic.generate(**data.synthetic.model_dump())
+            splits = {split: [(pair.source, pair.target) for pair in pairs] for split, pairs in generated.items()}
     except ValueError as error:
-        raise DataError(f"data.synthetic: {error}") from None
-    return {split: ListPairs([(pair.source, pair.target) for pair in pairs]) for split, pairs in generated.items()}
+        raise DataError(f"data.{'synthetic' if data.task is None else 'task'}: {error}") from None
+    return {split: ListPairs(pairs) for split, pairs in splits.items()}
 
 
 def _hold_out(data: DataConfig, found: Mapping[str, Pairs]) -> tuple[dict[str, Pairs], tuple[str, ...]]:

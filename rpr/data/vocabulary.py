@@ -1,5 +1,5 @@
-"""One vocabulary of byte-pair pieces for both languages (sentencepiece), the same for the same sentences on every
-machine.
+"""One vocabulary for both languages, of byte-pair pieces or whole words (both in sentencepiece's format), the same for
+the same sentences on every machine.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import sentencepiece
@@ -96,34 +97,38 @@ class Vocabulary:
         return cls.learn(count_words(sentences), size, model_path)
 
     @classmethod
-    def learn(cls, words: dict[str, int], size: int, model_path: Path) -> Vocabulary:
-        """Learn exactly `size` pieces (the four special ones, and from 1,024 on 256 bytes, included) from words and how
-        often each occurs, and write them to model_path, at once or not at all.
+    def learn(
+        cls, words: dict[str, int], size: int, model_path: Path, tokenizer: Literal["bpe", "word"] = "bpe"
+    ) -> Vocabulary:
+        """Exactly `size` pieces from words and how often each occurs, written to model_path, at once or not at all.
+
+        bpe: byte pairs are learned; the four special pieces, and from 1,024 on 256 bytes, are among them. word: nothing
+        is learned, the `size` - 4 most frequent words are a piece each; any others in a row are one UNK.
 
         Text is taken as it is (no NFKC: a fi ligature or a fraction stays what it was). Raises DataError when the
         sentences have too few or too many distinct characters and words for `size`, with the limit that sentencepiece
         names.
         """
-        stream = io.BytesIO()
+        stream, with_bytes = io.BytesIO(), tokenizer == "bpe"
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=(f"{word}\t{count}" for word, count in words.items()),
                 input_format="tsv",
                 model_writer=stream,
-                model_type="bpe",
+                model_type=tokenizer,
                 vocab_size=size,
                 pad_id=PAD,
                 unk_id=UNK,
                 bos_id=BOS,
                 eos_id=EOS,
                 character_coverage=1.0,
-                byte_fallback=size >= BYTE_FALLBACK_FROM,
+                byte_fallback=with_bytes and size >= BYTE_FALLBACK_FROM,
                 normalization_rule_name="identity",
                 num_threads=num_threads(),
                 minloglevel=2,
             )
         except RuntimeError as error:
-            raise DataError(_explain(size, str(error))) from None
+            raise DataError(_explain(size, str(error), with_bytes)) from None
         replace_file(model_path, stream.getvalue())
         return cls(stream.getvalue())
 
@@ -190,11 +195,11 @@ class Vocabulary:
         return str(self._processor.decode(kept))
 
 
-def _explain(size: int, message: str) -> str:
+def _explain(size: int, message: str, with_bytes: bool) -> str:
     """sentencepiece's refusal as a line about data.vocabulary_size."""
     if found := _TOO_LARGE.search(message):
         limit = int(found[1])
-        if size >= BYTE_FALLBACK_FROM > limit:
+        if with_bytes and size >= BYTE_FALLBACK_FROM > limit:
             limit -= 256  # at that size the bytes are left out
         return (
             f"data.vocabulary_size: {size} is more than this corpus supports; "

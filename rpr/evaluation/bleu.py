@@ -3,8 +3,8 @@
 `sacrebleu` is today's standard (13a tokens). `bleu_tok_split` follows the paper's group (tensor2tensor's
 get_ende_bleu.sh): unicode punctuation replaced, Moses tokens, compounds split at hyphens on both sides, BLEU without
 smoothing as multi-bleu.perl has it; their reference file was tokenised beforehand, so small differences remain.
-`bleu_tok` is the same without the split. `chrf` compares characters. No two of them are ever in one column: on the same
-translations the first three differ by a point and more.
+`bleu_tok` is the same without the split. `chrf` compares characters, `exact_match` whole sentences. No two of them are
+ever in one column: on the same translations the first three differ by a point and more.
 """
 
 from __future__ import annotations
@@ -21,10 +21,15 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from sacremoses.corpus import NonbreakingPrefixes
 
 from rpr.errors import DataError
-from rpr.evaluation.counts import SAME, Counts, counts_of
+from rpr.evaluation.counts import SAME, Counts, counts_of, counts_of_matches
+from rpr.records.scores import EXACT_MATCH
 
 _COMPOUND = re.compile(r"(\S)-(\S)")
-METRICS = ("sacrebleu", "bleu_tok_split", "bleu_tok", "chrf")
+METRICS = ("sacrebleu", "bleu_tok_split", "bleu_tok", "chrf", EXACT_MATCH)
+TASK_METRICS = (
+    EXACT_MATCH,
+    "sacrebleu",
+)  # of a generated task, whose output has no characters or compounds to speak of
 _NO_SPACES_BETWEEN_WORDS = ("ja", "ko")  # known to the tokenizer, without a list of abbreviations
 
 
@@ -53,6 +58,7 @@ def all_scores(
         "bleu_tok_split": lambda: _split_bleu(*moses, language),
         "bleu_tok": lambda: _bleu_of_tokens("bleu_tok", *moses, language),
         "chrf": lambda: chrf(hypotheses, references),
+        EXACT_MATCH: lambda: exact_match(hypotheses, references),
     }
     return [ways[name]() for name in names]
 
@@ -68,6 +74,13 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
     """chrF2: F-score of character 1- to 6-grams, recall counting twice."""
     _check(hypotheses, references)
     return _metric("chrf", CHRF(), hypotheses, references)
+
+
+def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
+    """Sentence accuracy: the share of hypotheses that equal their references, character by character, in percent."""
+    _check(hypotheses, references)
+    counts = counts_of_matches(hypotheses, references)
+    return Metric(EXACT_MATCH, counts.score, "nrefs:1|case:mixed|tok:none|unit:sentence", len(references), counts)
 
 
 def moses_language(language: str) -> str:

@@ -69,7 +69,10 @@ def card(
             "target_language": config.data.target_language,
         },
         "scores": [asdict(score) for score in record.scores],
-        "search": {key: getattr(config.evaluation, key) for key in ("beam_size", "length_penalty", "max_extra_length")},
+        "search": {
+            key: getattr(config.evaluation, key)
+            for key in ("beam_size", "length_penalty", "max_extra_length", "min_length")
+        },
         "differences": list(_differences(kind, model)),
         "parity": {"split": split, **asdict(proven)},
         "int8_identical": int8,
@@ -94,8 +97,8 @@ def readme(card: Mapping[str, Any]) -> str:
         f"- `{run['command']}`",
         f"- Data: {corpus}{pairs}",
         *(f"- {note}" for note in data["notes"]),
-        f"- Decoded with beam {search['beam_size']}, length penalty {search['length_penalty']:g}, at most "
-        f"{search['max_extra_length']} pieces more than the source",
+        f"- Decoded with beam {search['beam_size']}, length penalty {search['length_penalty']:g}, at least "
+        f"{search['min_length']} pieces and at most {search['max_extra_length']} more than the source",
         "",
         "## Use",
         "",
@@ -148,7 +151,7 @@ def _use(kind: Kind, search: Mapping[str, Any]) -> list[str]:
         'translator = ctranslate2.Translator("FOLDER", compute_type="float32")',
         'source = [*vocabulary.encode("A sentence.", out_type=str), "</s>"]',
         f"how = {{'beam_size': {search['beam_size']}, 'length_penalty': {search['length_penalty']:g}, "
-        "'suppress_sequences': [['<pad>'], ['<s>']]}",
+        f"'min_decoding_length': {search['min_length']}, 'suppress_sequences': [['<pad>'], ['<s>']]}}",
         "result = translator.translate_batch([source], **how)",
         "print(vocabulary.decode(result[0].hypotheses[0]))",
         "```",

@@ -49,9 +49,20 @@ def counts_of(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequen
     return Counts(rows, partial(bleu_of_sums, exponential=metric.smooth_method == "exp"))
 
 
+def counts_of_matches(hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
+    """1 for each sentence that equals its reference, and 1 for each sentence."""
+    rows = [(one == other, 1) for one, other in zip(hypotheses, references, strict=True)]
+    return Counts(np.array(rows, np.float64), share_of_sums)
+
+
 def pooled(parts: Sequence[Counts]) -> Counts:
     """All sentences of several test sets, counted alike, one set after the other."""
     return Counts(np.concatenate([part.rows for part in parts]), parts[0].formula)
+
+
+def share_of_sums(sums: Array) -> Array:
+    """Matches among all, in percent."""
+    return 100 * sums[:, 0] / sums[:, 1]
 
 
 def bleu_of_sums(sums: Array, *, exponential: bool) -> Array:

@@ -33,8 +33,8 @@ class CTranslate2Engine:
 
     Its rank among hypotheses is CTranslate2's: log p / length^alpha, EOS counted, which is not the paper's. What a
     Hypothesis says is honest all the same: `log_probability` is recovered from CTranslate2's score (its probabilities
-    add up to 1 without PAD and BOS; where a prefix was forced they do not, and the prefix's count), and `score` is the
-    paper's formula of it. So the hypotheses of one sentence need not be sorted by `score`.
+    add up to 1 without PAD and BOS; where a prefix was forced or EOS refused they do not, and the prefix counts), and
+    `score` is the paper's formula of it. So the hypotheses of one sentence need not be sorted by `score`.
 
     A hypothesis longer than its sentence's own limit (the source's pieces + max_extra_length, EOS counted; CTranslate2
     knows one limit for a batch) is dropped; if none is left, the sentence is translated again under its own limit, and
@@ -100,9 +100,7 @@ class CTranslate2Engine:
         """
         forced = [[] for _ in sources] if prefixes is None else [list(prefix) for prefix in prefixes]
         self._check_lengths(sources, forced)
-        limits = [
-            self._limit(source, prefix, search.max_extra_length) for source, prefix in zip(sources, forced, strict=True)
-        ]
+        limits = [self._limit(source, prefix, search) for source, prefix in zip(sources, forced, strict=True)]
         found: list[list[Hypothesis]] = [[] for _ in sources]
         again: list[int] = []
         translated = 0
@@ -137,7 +135,7 @@ class CTranslate2Engine:
                     found[index] = self._finished(answer, limit, search) or self._alive(answer, search)
         if progress is not None and again:
             progress(len(sources), len(sources))
-        self._count_prefixes(sources, forced, found, search)
+        self._count_again(sources, forced, found, search)
         return found
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -163,9 +161,9 @@ class CTranslate2Engine:
                 "were exported; split it, or export the run with format=safetensors"
             )
 
-    def _limit(self, source: Sequence[int], prefix: Sequence[int], max_extra_length: int) -> int:
+    def _limit(self, source: Sequence[int], prefix: Sequence[int], search: Search) -> int:
         """The greatest length of a translation, EOS counted: as our beam search has it."""
-        limit = max(1, len(source) + max_extra_length, len(prefix) + 1)
+        limit = max(search.min_length + 1, len(source) + search.max_extra_length, len(prefix) + 1)
         rows = self.exported.position_rows
         return limit if rows is None else min(limit, rows - 1)  # BOS stands before all of it when it is scored
 
@@ -187,7 +185,7 @@ class CTranslate2Engine:
             num_hypotheses=search.n_best,
             length_penalty=search.length_penalty,
             max_input_length=0,
-            min_decoding_length=0,
+            min_decoding_length=search.min_length,
             max_decoding_length=limit,
             suppress_sequences=self._texts([[PAD], [BOS]]),
             return_end_token=True,
@@ -213,15 +211,21 @@ class CTranslate2Engine:
         log_p = float(score) * len(tokens) ** search.length_penalty
         return Hypothesis(pieces, _paper_score(log_p, len(tokens), search), log_p, finished)
 
-    def _count_prefixes(
+    def _count_again(
         self,
         sources: Sequence[Sequence[int]],
         prefixes: Sequence[Sequence[int]],
         found: list[list[Hypothesis]],
         search: Search,
     ) -> None:
-        """CTranslate2 gives forced pieces a log p of 0; these hypotheses are scored again, whole."""
-        forced = [index for index, prefix in enumerate(prefixes) if prefix and not _is_empty(sources[index])]
+        """CTranslate2 gives forced pieces a log p of 0, and renormalises where EOS is refused; these hypotheses are
+        scored again, whole.
+        """
+        forced = [
+            index
+            for index, prefix in enumerate(prefixes)
+            if (prefix or search.min_length) and not _is_empty(sources[index])
+        ]
         rows = [(index, hypothesis) for index in forced for hypothesis in found[index]]
         if not rows:
             return

@@ -25,6 +25,7 @@ class Search:
     """How translations are looked for; what the words mean stands in conf/evaluation/default.yaml.
 
     `n_best` of the `beam_size` hypotheses are wanted: a search for fewer stops sooner, with the same ones first.
+    EOS is refused before `min_length` pieces.
     `max_tokens_per_batch` bounds rows * longest source * beam_size of a batch; a source above it goes alone.
     """
 
@@ -33,6 +34,7 @@ class Search:
     max_extra_length: int
     max_tokens_per_batch: int
     n_best: int = 1
+    min_length: int = 0
 
 
 def search_of(evaluation: EvaluationConfig, *, greedy: bool = False) -> Search:
@@ -42,6 +44,7 @@ def search_of(evaluation: EvaluationConfig, *, greedy: bool = False) -> Search:
         evaluation.length_penalty,
         evaluation.max_extra_length,
         evaluation.max_tokens_per_batch,
+        min_length=evaluation.min_length,
     )
 
 
@@ -113,6 +116,7 @@ class TorchEngine:
                     max_extra_length=search.max_extra_length,
                     eos=EOS,
                     n_best=search.n_best,
+                    min_length=search.min_length,
                     prefixes=None if prefixes is None else [prefixes[index] for index in batch],
                 )
                 for index, best in zip(batch, hypotheses, strict=True):

@@ -34,7 +34,13 @@ FORMAT, VERSION = "rpr-export", 2
 CARD_NAME = "card.json"
 SETTINGS_NAMES: dict[Kind, str] = {"safetensors": "config.json", "ctranslate2": "rpr.json"}
 WEIGHTS_NAMES: dict[Kind, str] = {"safetensors": "model.safetensors", "ctranslate2": "model.bin"}
-SEARCH = ("beam_size", "length_penalty", "max_extra_length", "max_tokens_per_batch")  # of the run's evaluation
+SEARCH = (
+    "beam_size",
+    "length_penalty",
+    "max_extra_length",
+    "max_tokens_per_batch",
+    "min_length",
+)  # of the run's evaluation
 _SHAPES = TypeAdapter(Shape)
 REMEDY = "export the run again (rpr-cli export)"
 
@@ -54,6 +60,7 @@ class Settings(Section):
     length_penalty: float
     max_extra_length: int
     max_tokens_per_batch: PositiveInt
+    min_length: int
     position_rows: PositiveInt | None
 
 
@@ -114,6 +121,7 @@ def read_export(folder: Path) -> Exported:
             f"{__version__}, which reads up to version {VERSION}: install a newer one"
         )
     del document["format"]
+    document.setdefault("min_length", 0)  # what version 1 did
     try:
         settings = Settings.model_validate(document)
         found = settings.shape if version > 1 else export_shape_2(settings.shape)

@@ -1,8 +1,9 @@
-"""Scores by the length of the source: where a model fails on sentences longer than those it was trained on.
+"""Scores by length: where a model fails on sentences longer than those it was trained on.
 
-Length is what data.max_length counts: pieces of the source, EOS included. All scored test splits are taken together,
-since a bucket of one of them is often too small. The longest training source is an edge of its own, so that no bucket
-has sentences from both sides of it.
+Length is what data.max_length counts: pieces of the source, EOS included; of a generated task it is the length that the
+task is cut by (its sources may all be equally long). All scored test splits are taken together, since a bucket of one
+of them is often too small. The longest length of training is an edge of its own, so that no bucket has sentences from
+both sides of it.
 """
 
 from __future__ import annotations
@@ -12,13 +13,28 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rpr.data.cache import PreparedData
 from rpr.evaluation.bleu import Metric
 from rpr.evaluation.counts import pooled
 from rpr.evaluation.significance import interval
-from rpr.records.scores import LengthBucket, LengthScore
+from rpr.records.scores import EXACT_MATCH, LengthBucket, LengthScore
 
-UNIT = "pieces of the source, EOS included"
-METRICS = ("sacrebleu", "chrf")
+METRICS = ("sacrebleu", "chrf", EXACT_MATCH)
+TASK_UNITS = {
+    **dict.fromkeys(("copy", "reverse", "duplicate"), "symbols of the input"),
+    "addition": "digits of the longer number",
+    "scan": "actions of the output",
+}
+
+
+def task_lengths(kind: str, data: PreparedData, split: str) -> NDArray[np.int64]:
+    """(N,) lengths of the examples of a split, in the unit of the task."""
+    sources, references = data.text(split)
+    if kind == "addition":
+        lengths = [max(len(str(int(number.replace(" ", "")))) for number in one.split(" + ")) for one in sources]
+    else:
+        lengths = [len(one.split()) for one in (references if kind == "scan" else sources)]
+    return np.array(lengths, np.int64)
 
 
 def bounds(edges: Iterable[int], longest_training_source: int) -> list[tuple[int, int | None]]:
@@ -34,16 +50,17 @@ def by_length(
     longest_training_source: int,
     samples: int,
 ) -> tuple[LengthBucket, ...]:
-    """sacreBLEU and chrF of each bucket that has a sentence.
+    """Those of METRICS that were computed, of each bucket that has a sentence.
 
     Args:
-        lengths: of each split, the pieces of each source.
-        scored: of each split, its metrics; those of METRICS must be among them.
+        lengths: of each split, the length of each example.
+        scored: of each split, its metrics, the same ones of all splits.
         samples: of the bootstrap; 0: no intervals.
     """
     pieces = np.concatenate(lengths)
+    names = [metric.name for metric in scored[0] if metric.name in METRICS]
     whole = {name: pooled([metric.counts for split in scored for metric in split if metric.name == name])
-             for name in METRICS}  # fmt: skip
+             for name in names}  # fmt: skip
     assert all(len(counts) == len(pieces) for counts in whole.values()), "a length for each scored sentence"
     buckets = []
     for shortest, longest in bounds(edges, longest_training_source):

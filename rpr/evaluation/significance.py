@@ -1,7 +1,8 @@
 """How far a score depends on the sentences that happen to be in the test set; and whether two systems differ.
 
 Interval: the percentile bootstrap of Koehn (2004). The N sentences are drawn N times with replacement, the score is
-taken again, and of all such scores the middle 95% is the interval.
+taken again, and of all such scores the middle 95% is the interval. Of a share of the sentences (exact match) it is
+Wilson's score interval (1927), which is right also where none or all of them match: there every draw is the same.
 
 Paired tests of two systems on the same sentences, both after sacreBLEU (Post 2018; Clark et al. 2011):
 - bootstrap: both systems on the same draws; p is how often |difference| minus its mean is at least the difference seen.
@@ -18,6 +19,7 @@ the sentences: how much another training of the same model would differ, only se
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,12 +27,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rpr.evaluation.counts import SAME, Array, Counts
+from rpr.evaluation.counts import SAME, Array, Counts, share_of_sums
 from rpr.records.scores import Interval
 
 SEED = 12345  # sacreBLEU's own
 LEVEL = 0.95
 METHOD = "percentile bootstrap over sentences"
+WILSON = "Wilson's score interval of a share of the sentences"
 _AT_ONCE = 2_000_000  # drawn sentences held at a time
 _WORD = 32  # random bits come in words of so many: a chunk of whole words leaves the sequence as it is
 
@@ -55,7 +58,9 @@ class Spread:
 
 
 def interval(counts: Counts, samples: int, seed: int = SEED) -> Interval:
-    """95% interval of a score over the sentences of its test set; at least 1 sample."""
+    """95% interval of a score over the sentences of its test set; at least 1 sample, where it is a bootstrap."""
+    if counts.formula is share_of_sums:
+        return _wilson(*counts.rows.sum(0))
     (scores,) = _resampled([counts], samples, seed)
     return _middle(scores, samples, seed)
 
@@ -105,6 +110,15 @@ def _middle(values: Array, samples: int, seed: int) -> Interval:
     cut = len(ordered) // 40
     low, high = float(ordered[cut]), float(ordered[-cut - 1])
     return Interval(low=low, high=high, level=LEVEL, kind="sentences", samples=samples, seed=seed, method=METHOD)
+
+
+def _wilson(matches: float, count: float) -> Interval:
+    quantile = statistics.NormalDist().inv_cdf((1 + LEVEL) / 2)
+    share, added = matches / count, quantile**2 / count
+    middle = share + added / 2
+    half = quantile * math.sqrt(share * (1 - share) / count + added / (4 * count))
+    low, high = (100 * (middle + side) / (1 + added) for side in (-half, half))
+    return Interval(low=max(0.0, low), high=min(100.0, high), level=LEVEL, kind="sentences", method=WILSON)
 
 
 def _resampled(systems: Sequence[Counts], samples: int, seed: int) -> list[Array]:

@@ -49,6 +49,7 @@ def beam_search(
     eos: int = 3,
     prefixes: Sequence[Sequence[int]] | None = None,
     n_best: int | None = None,
+    min_length: int = 0,
 ) -> list[list[Hypothesis]]:
     """The up to `n_best` best translations of each source, best first.
 
@@ -68,20 +69,21 @@ def beam_search(
         prefixes: for each source the pieces its translations begin with; their log p counts as any other's. A prefix
             as long as the greatest length leaves one piece after it.
         n_best: at most `beam_size`; None: all of them.
+        min_length: pieces before EOS, which is not generated sooner; the greatest length leaves room for them.
     """
     assert not model.training, "beam search without dropout: call model.eval() first"
     n_best = beam_size if n_best is None else n_best
-    assert 1 <= n_best <= beam_size and length_penalty >= 0 and max_extra_length >= 0
+    assert 1 <= n_best <= beam_size and length_penalty >= 0 and max_extra_length >= 0 and min_length >= 0
     if not len(source_BS):
         return []
     with torch.inference_mode():
-        limit_B = ((source_BS != model.shape.pad).sum(dim=1) + max_extra_length).clamp(min=1)
+        limit_B = ((source_BS != model.shape.pad).sum(dim=1) + max_extra_length).clamp(min=min_length + 1)
         forced_BT = _forced(prefixes, source_BS.device) if prefixes is not None else limit_B.new_empty(len(limit_B), 0)
         limit_B = torch.maximum(limit_B, (forced_BT != FREE).sum(dim=1) + 1)
         state = model.start_decoding(source_BS)
         if beam_size == 1:
-            return _greedy(model, state, limit_B, length_penalty, eos, forced_BT)
-        return _search(model, state, limit_B, beam_size, n_best, length_penalty, eos, forced_BT)
+            return _greedy(model, state, limit_B, length_penalty, eos, forced_BT, min_length)
+        return _search(model, state, limit_B, beam_size, n_best, length_penalty, eos, forced_BT, min_length)
 
 
 def penalty(length: Tensor | int, length_penalty: float) -> Tensor:
@@ -98,6 +100,7 @@ def _search(
     length_penalty: float,
     eos: int,
     forced_BT: Tensor,
+    min_length: int,
 ) -> list[list[Hypothesis]]:
     """N > 1. Scores and sums of log p are float64: the stopping rule compares quotients of them."""
     device, num_sentences = limit_B.device, len(limit_B)
@@ -114,7 +117,8 @@ def _search(
         length += 1
         hidden_XM = model.next_hidden(alive_BNT[:, :, -1].reshape(-1, 1), state)
         forced_B1 = forced_BT[:, length - 1, None] if length <= forced_BT.shape[1] else None
-        log_p_BC, parents_BC, pieces_BC = _extend(model, hidden_XM, alive_BN, forced_B1, 2 * beam_size)
+        never = _never(model, eos, length, min_length)
+        log_p_BC, parents_BC, pieces_BC = _extend(model, hidden_XM, alive_BN, forced_B1, 2 * beam_size, never)
         candidates_BCT = torch.cat(
             [torch.take_along_dim(alive_BNT, parents_BC[..., None], dim=1), pieces_BC[..., None]], dim=-1
         )
@@ -156,7 +160,13 @@ def _search(
 
 
 def _greedy(
-    model: Transformer, state: DecoderState, limit_B: Tensor, length_penalty: float, eos: int, forced_BT: Tensor
+    model: Transformer,
+    state: DecoderState,
+    limit_B: Tensor,
+    length_penalty: float,
+    eos: int,
+    forced_BT: Tensor,
+    min_length: int,
 ) -> list[list[Hypothesis]]:
     """N = 1: no candidates, and no reordering but when a sentence leaves."""
     device, num_sentences = limit_B.device, len(limit_B)
@@ -169,8 +179,9 @@ def _greedy(
         length += 1
         hidden_BM = model.next_hidden(pieces_BT[:, -1:], state)
         forced_B = forced_BT[:, length - 1] if length <= forced_BT.shape[1] else None
+        never = _never(model, eos, length, min_length)
         best = [
-            _log_probabilities(model, hidden_BM[part], None if forced_B is None else forced_B[part]).max(dim=-1)
+            _log_probabilities(model, hidden_BM[part], None if forced_B is None else forced_B[part], never).max(dim=-1)
             for part in _parts(len(hidden_BM), 1)
         ]
         log_p_B = log_p_B + torch.cat([values for values, _ in best])
@@ -197,13 +208,18 @@ def _greedy(
         forced_BT = forced_BT[stays]
 
 
-def _log_probabilities(model: Transformer, hidden: Tensor, forced: Tensor | None) -> Tensor:
+def _never(model: Transformer, eos: int, length: int, min_length: int) -> list[int]:
+    """Pieces that cannot be the one that makes the hypotheses `length` pieces long."""
+    return [model.shape.pad, model.shape.bos, *([eos] if length <= min_length else [])]
+
+
+def _log_probabilities(model: Transformer, hidden: Tensor, forced: Tensor | None, never: list[int]) -> Tensor:
     """Of every next piece, [..., V], from hidden states [..., M]: at least float32, whatever the products' precision;
-    PAD, BOS and, where a piece is forced, all others at minus infinity.
+    those of `never` and, where a piece is forced, all others at minus infinity.
     """
     logits = model.logits(hidden)
     log_p = logits.log_softmax(dim=-1, dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32)
-    log_p[..., [model.shape.pad, model.shape.bos]] = NEVER
+    log_p[..., never] = NEVER
     return log_p if forced is None else _only(forced, log_p)
 
 
@@ -215,14 +231,19 @@ def _parts(num_sentences: int, hypotheses: int) -> Iterator[slice]:
 
 
 def _extend(
-    model: Transformer, hidden_XM: Tensor, alive_BN: Tensor, forced_B1: Tensor | None, num_candidates: int
+    model: Transformer,
+    hidden_XM: Tensor,
+    alive_BN: Tensor,
+    forced_B1: Tensor | None,
+    num_candidates: int,
+    never: list[int],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As best_extensions, of the alive hypotheses whose hidden states these are."""
     hidden_BNM = hidden_XM.view(*alive_BN.shape, -1)
     found = []
     for part in _parts(*alive_BN.shape):
         forced_BN = None if forced_B1 is None else forced_B1[part].expand_as(alive_BN[part])
-        log_p_BNV = _log_probabilities(model, hidden_BNM[part], forced_BN)
+        log_p_BNV = _log_probabilities(model, hidden_BNM[part], forced_BN, never)
         found.append(best_extensions(log_p_BNV, alive_BN[part], num_candidates))
     log_p, parents, pieces = zip(*found, strict=True)
     return torch.cat(log_p), torch.cat(parents), torch.cat(pieces)

@@ -21,7 +21,7 @@ _MEMORY = "peak_memory_bytes"
 _FINAL_LOSSES = ("train_loss", "validation_loss")
 _FIGURES = (*_FINAL_LOSSES, *_SPEEDS, _MEMORY, "seconds", "skipped_steps", "loss_spikes", "padding_waste")
 _HOW_MEASURED = ("excludes", "measured_steps", "peak_memory_kind", "matmul_precision", "precision", "parameters_note")
-_HOW_DECODED = ("checkpoint", "beam_size", "length_penalty", "precision")
+_HOW_DECODED = ("checkpoint", "beam_size", "length_penalty", "min_length", "precision")
 _SAME_TEST = ("test_set", "num_sentences", "signature")  # else two scores must not be subtracted
 
 

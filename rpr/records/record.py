@@ -181,7 +181,14 @@ class Record(Section):
     @property
     def synthetic(self) -> bool:
         """True when either the configuration or the corpus says so: a synthetic figure must not pass for a real one."""
-        return self.setting("data.synthetic") not in (None, False) or (self.data is not None and self.data.synthetic)
+        configured = self.task is not None or self.setting("data.synthetic") not in (None, False)
+        return configured or (self.data is not None and self.data.synthetic)
+
+    @property
+    def task(self) -> str | None:
+        """The rule that made the corpus (data.task.kind), None where it is a corpus of sentences."""
+        kind = self.setting("data.task.kind")
+        return None if kind is None else str(kind)
 
     def score(self, split: str, metric: str = "sacrebleu") -> Score | None:
         """The score of a split, None where it was not measured."""

@@ -7,19 +7,25 @@ smaller than pydantic's models, read and checked by pydantic all the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+if TYPE_CHECKING:
+    from rpr.config import EvaluationConfig
+
 HEADLINE_METRIC = "sacrebleu"
+EXACT_MATCH = "exact_match"
 METRIC_NAMES = {
     "sacrebleu": "sacreBLEU",
     "chrf": "chrF",
     "bleu_tok_split": "BLEU, Moses tokens, compounds split",
     "bleu_tok": "bleu_tok",  # in words it would be the start of the one above, and read for it
+    EXACT_MATCH: "exact match",
 }
 SPLITS = ("test", "long", "validation")
+SOURCE_UNIT = "pieces of the source, EOS included"
 # Of every part of a record: extra keys refused, and NaN or infinity is no measurement.
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 AtLeastOne = Annotated[int, Field(ge=1)]
@@ -32,7 +38,7 @@ class Interval:
     `kind` says over what: "sentences" (other test sentences like these, the same training), "seeds" (other trainings)
     or "rounds" (of a benchmark).
 
-    `samples`, `seed` and `method` are those of the bootstrap over sentences; None for the other kinds.
+    `method` is that of an interval over sentences, `samples` and `seed` those of a bootstrap; else None.
     """
 
     low: float
@@ -43,15 +49,23 @@ class Interval:
     seed: int | None = None
     method: str | None = None
 
+    @property
+    def how(self) -> str:
+        """The method, with the samples and the seed of a bootstrap."""
+        drawn = "" if self.samples is None else f", {self.samples:,} samples, seed {self.seed}"
+        return f"{self.method}{drawn}"
 
-def _bootstrapped(interval: Interval) -> Interval:
-    if interval.kind != "sentences" or None in (interval.samples, interval.seed, interval.method):
-        raise ValueError("an interval of a record is over sentences, with samples, seed and method")
+
+def _over_sentences(interval: Interval) -> Interval:
+    if interval.kind != "sentences" or interval.method is None or (interval.samples is None) != (interval.seed is None):
+        raise ValueError(
+            "an interval of a record is over sentences, with its method; a bootstrap's with samples and seed"
+        )
     return interval
 
 
 # A record is of one training: it can have no other kind.
-SentenceInterval = Annotated[Interval, AfterValidator(_bootstrapped)]
+SentenceInterval = Annotated[Interval, AfterValidator(_over_sentences)]
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
@@ -70,6 +84,13 @@ class Score:
     precision: str | None = None
     interval: SentenceInterval | None = None  # None in records of before there was one
     empty_hypotheses: Annotated[int, Field(ge=0)] | None = None  # scored as they are: they match nothing
+    min_length: Annotated[int, Field(ge=0)] = 0  # pieces that were decoded before EOS was allowed
+
+
+def search_in_words(search: Score | ByLength | EvaluationConfig) -> str:
+    """`beam 4, length penalty 0.6`, and the minimum length where there is one."""
+    least = f", minimum length {search.min_length}" if search.min_length else ""
+    return f"beam {search.beam_size}, length penalty {search.length_penalty:g}{least}"
 
 
 def pooled(names: Sequence[str]) -> str:
@@ -110,7 +131,9 @@ class LengthBucket:
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class ByLength:
-    """Scores by the length of the source, all scored test splits together; buckets without a sentence are left out."""
+    """Scores by length in `unit`, all scored test splits together; buckets without a sentence are left out. The length
+    is the source's, `longest_training_source` the longest of training; of a generated task, both are the task's own.
+    """
 
     unit: str
     splits: tuple[str, ...]
@@ -122,3 +145,17 @@ class ByLength:
     length_penalty: float
     precision: str | None
     buckets: tuple[LengthBucket, ...]
+    min_length: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def axis(self) -> str:
+        """What the buckets are of."""
+        return "source length" if self.unit == SOURCE_UNIT else "length"
+
+    @property
+    def longest_in_words(self) -> str:
+        """What a bucket beyond the training lengths has."""
+        longest = self.longest_training_source
+        if self.unit == SOURCE_UNIT:
+            return f"longer than any source of the training data, whose longest has {longest}"
+        return f"longer than any example of the training data, whose longest has {longest} {self.unit}"

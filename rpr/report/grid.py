@@ -164,18 +164,21 @@ def legend(grids: Iterable[Grid]) -> list[str]:
     """What the signs in the cells of these grids mean, each said once."""
     figures = [cell.value for grid in grids for line in grid.cells for cell in line if not isinstance(cell.value, str)]
     found: dict[str, Interval] = {}
+    methods: dict[str, None] = {}
     for one in figures:
         if one.interval is not None:
             found.setdefault(one.interval.kind, one.interval)
+            if one.interval.kind == "sentences":
+                methods[one.interval.how] = None
     lines = ["±: the sample standard deviation over the n seeds"] if any(one.deviation for one in figures) else []
     if "seeds" in found:
         lines.append("(a to b): the 95% interval of the mean over trainings with other seeds (Student's t, n - 1)")
     if "rounds" in found:
         lines.append("(a to b) of what was measured in turn: the slowest and the fastest round")
-    if (boot := found.get("sentences")) is not None:
+    if (one_run := found.get("sentences")) is not None:
         lines.append(
-            f"[a, b]: the {boot.level:.0%} interval of one run over the sentences of its test set, not over trainings "
-            f"({boot.method}, {boot.samples:,} samples, seed {boot.seed})"
+            f"[a, b]: the {one_run.level:.0%} interval of one run over the sentences of its test set, not over "
+            f"trainings ({'; '.join(methods)})"
         )
     return lines
 

@@ -135,6 +135,11 @@ class Group:
         return any(run.synthetic for run in self.runs)
 
     @cached_property
+    def task(self) -> bool:
+        """Whether the corpus is a generated task, whose outputs are right or wrong as a whole."""
+        return self.runs[0].task is not None
+
+    @cached_property
     def columns(self) -> tuple[TestColumn, ...]:
         """Every metric and test set that a finished run has."""
         found = {column for variant in self.variants for column in variant.scores}
@@ -229,7 +234,7 @@ class Group:
 
 def how_scored(score: Score) -> tuple[Any, ...]:
     """What two scores must share to be compared."""
-    return (score.signature, score.num_sentences, score.beam_size, score.length_penalty)
+    return (score.signature, score.num_sentences, score.beam_size, score.length_penalty, score.min_length)
 
 
 def one_per_seed(records: Iterable[Record]) -> list[Record]:

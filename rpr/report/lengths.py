@@ -1,4 +1,4 @@
-"""Scores by source length: a grid for each metric of a group, a column for each bucket."""
+"""Scores by length: a grid for each metric of a group, a column for each bucket."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from rpr.records.measurement import Measurement, mean, missing, single
-from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, ByLength, LengthBucket, LengthScore, pooled
+from rpr.records.scores import (
+    EXACT_MATCH,
+    HEADLINE_METRIC,
+    METRIC_NAMES,
+    ByLength,
+    LengthBucket,
+    LengthScore,
+    pooled,
+    search_in_words,
+)
 from rpr.report.grid import Cell, Column, Grid, Note
 from rpr.report.groups import Group, Variant
 
@@ -16,7 +25,7 @@ FEW = 10  # a bucket of fewer sentences is shown, and flagged
 
 @dataclass(frozen=True)
 class Bucket:
-    """A range of source lengths; `num_sentences` is None where the runs differ in it."""
+    """A range of lengths; `num_sentences` is None where the runs differ in it."""
 
     first: LengthBucket
     num_sentences: int | None
@@ -58,7 +67,9 @@ def buckets(group: Group) -> tuple[Bucket, ...]:
 
 
 def length_grids(group: Group) -> Iterator[Grid]:
-    """sacreBLEU by source length, and any other metric that has it; nothing where no finished run has them."""
+    """sacreBLEU by length, and any other metric that has it; nothing where no finished run has them. Exact match is
+    shown of generated tasks alone: hardly any translation is its reference.
+    """
     found = _scored(group)
     if not found:
         return
@@ -70,9 +81,11 @@ def length_grids(group: Group) -> Iterator[Grid]:
     )
     label = Column("position", "position", lambda row: row.variant.label if row.variant else "sentences", label=True)
     for metric in METRIC_NAMES:
+        if metric == EXACT_MATCH and not group.task:
+            continue
         if any(score.metric == metric for one in found for bucket in one.buckets for score in bucket.scores):
             rows = (LengthRow(None, metric), *(LengthRow(variant, metric) for variant in group.variants))
-            title = f"{METRIC_NAMES[metric]} by source length, {pooled(found[0].splits)}"
+            title = f"{METRIC_NAMES[metric]} by {found[0].axis}, {pooled(found[0].splits)}"
             name = "lengths" if metric == HEADLINE_METRIC else f"lengths_{metric}"
             notes = tuple(_notes(group, found, metric))
             yield Grid(name, title, (label, *columns), rows, group.heading, notes, group.synthetic)
@@ -109,7 +122,7 @@ def _score(one: ByLength, metric: str, wanted: Bucket) -> tuple[LengthBucket, Le
 
 
 def _way(one: ByLength, metric: str) -> tuple[object, ...]:
-    decoding = (one.signatures.get(metric), one.beam_size, one.length_penalty, one.precision)
+    decoding = (one.signatures.get(metric), one.beam_size, one.length_penalty, one.min_length, one.precision)
     return (*decoding, one.splits, one.test_sets, one.longest_training_source)
 
 
@@ -120,12 +133,9 @@ def _notes(group: Group, found: Sequence[ByLength], metric: str) -> Iterator[Not
     sets = ", ".join(f"{split} ({name})" for split, name in zip(first.splits, first.test_sets, strict=True))
     yield Note(f"lengths are {first.unit}; {sets}{', all together' if len(first.splits) > 1 else ''}")
     for signature in sorted({str(one.signatures.get(metric)) for one in found}):
-        yield Note(
-            f"{METRIC_NAMES[metric]}: {signature}, beam {first.beam_size}, length penalty {first.length_penalty:g}"
-        )
+        yield Note(f"{METRIC_NAMES[metric]}: {signature}, {search_in_words(first)}")
     if any(bucket.first.beyond_training for bucket in buckets(group)):
-        longest = first.longest_training_source
-        yield Note(f"*: longer than any source of the training data, whose longest has {longest}")
+        yield Note(f"*: {first.longest_in_words}")
     few = [one.first.label for one in buckets(group) if one.num_sentences is not None and one.num_sentences < FEW]
     if few:
         yield Note(f"fewer than {FEW} sentences, which say little: {', '.join(few)}")

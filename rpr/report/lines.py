@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from rpr.records.measurement import Measurement, missing
-from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES
+from rpr.records.scores import EXACT_MATCH, HEADLINE_METRIC, METRIC_NAMES
 from rpr.report.agreement import Agreement, agreement
 from rpr.report.grid import Cell, Column
 from rpr.report.groups import Group, TestColumn, Variant
@@ -152,7 +152,9 @@ def score_columns(lines: Sequence[Line]) -> tuple[Column, ...]:
     headline = [column for column in _columns(lines) if column.metric == HEADLINE_METRIC]
     changed = lines[0].splits
     splits = list(dict.fromkeys([*(s for s in changed), *(column.split for column in headline)]))
-    columns = [SEEDS, PAPER, PAPER_CHANGE]
+    task = all(line.group.task for line in lines)  # what it is about comes first there, else it is folded away
+    matches = [one for one in _columns(lines) if task and one.metric == EXACT_MATCH]
+    columns = [SEEDS, *(_column(one, priority=0) for one in matches), PAPER, PAPER_CHANGE]
     for split in splits:
         columns.append(Column(split, split, partial(Line.ours, split=split), priority=0 if split in changed else 1))
         if split in changed:
@@ -166,18 +168,16 @@ def score_columns(lines: Sequence[Line]) -> tuple[Column, ...]:
                 )
             )
     columns += AFTER_THE_SCORES
-    for one in _columns(lines):
-        if one.metric != HEADLINE_METRIC:
-            name = METRIC_NAMES.get(one.metric, one.metric)
-            columns.append(
-                Column(
-                    f"{one.metric}_{one.split}",
-                    f"{name} {one.split}",
-                    partial(Line.ours, split=one.split, metric=one.metric),
-                    priority=3,
-                )
-            )
+    others = [one for one in _columns(lines) if one.metric != HEADLINE_METRIC and one not in matches]
+    columns += [_column(one, priority=3) for one in others]
     return tuple({column.key: column for column in columns}.values())
+
+
+def _column(one: TestColumn, *, priority: int) -> Column:
+    """A score beside the headline metric."""
+    read = partial(Line.ours, split=one.split, metric=one.metric)
+    name = METRIC_NAMES.get(one.metric, one.metric)
+    return Column(f"{one.metric}_{one.split}", f"{name} {one.split}", read, priority=priority)
 
 
 def _columns(lines: Sequence[Line]) -> list[TestColumn]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rpr import paper
 from rpr.records.measurement import Measurement
-from rpr.records.scores import HEADLINE_METRIC, pooled
+from rpr.records.scores import EXACT_MATCH, HEADLINE_METRIC, pooled
 from rpr.report.groups import Group, Variant, left_out, sample_evenly
 from rpr.report.lengths import buckets, length_score
 from rpr.report.plot_style import (
@@ -82,7 +82,7 @@ def all_plots(group: Group, curves: Sequence[Curve]) -> list[Plot]:
     )
     drawn: list[tuple[str, str, str, str, Figure | None]] = [
         ("bleu_by_k", "BLEU by clip distance", "", " ".join(by_k), bleu_by_k(group)),
-        ("bleu_by_length", "BLEU by source length", lines, "", bleu_by_length(group, lines)),
+        ("bleu_by_length", _length_title(group), lines, "", bleu_by_length(group, lines)),
         ("speed", "Steps per second relative to absolute", bars, ratios, speed(group, bars)),
         (
             "learning_curves",
@@ -227,15 +227,21 @@ def _legend_below(figure: Figure, ends: Sequence[tuple[float, str, str]]) -> Non
     figure.legend(handles=handles, loc="outside lower left", ncols=columns, frameon=False, fontsize=9)
 
 
-def bleu_by_length(group: Group, remark: str = "") -> Figure | None:
-    """sacreBLEU by source length, a line for each variant; None without any.
+def _length_title(group: Group) -> str:
+    return "Exact match by length" if group.task else "BLEU by source length"
 
-    What is longer than every training source is shaded. The axis is categorical: each bucket has the same room.
+
+def bleu_by_length(group: Group, remark: str = "") -> Figure | None:
+    """sacreBLEU by source length, of a generated task exact match by the task's length, a line for each variant; None
+    without any.
+
+    What is longer than all of training is shaded, its boundary drawn. The axis is categorical: each bucket has the same
+    room.
     """
     columns = buckets(group)
+    metric = EXACT_MATCH if group.task else HEADLINE_METRIC
     scores = {
-        variant.label: [length_score(variant, HEADLINE_METRIC, bucket) for bucket in columns]
-        for variant in lines_of(group)
+        variant.label: [length_score(variant, metric, bucket) for bucket in columns] for variant in lines_of(group)
     }
     scores = {label: some for label, some in scores.items() if any(one.value is not None for one in some)}
     if not scores:
@@ -243,13 +249,13 @@ def bleu_by_length(group: Group, remark: str = "") -> Figure | None:
     one = next(run.by_length for run in group.finished if run.by_length is not None)
     colours = variant_colours((one.label, one.position.kind, one.position.clip_distance) for one in group.variants)
     with styled():
-        title = f"BLEU by source length, {pooled(one.splits)}"
+        title = f"{_length_title(group)}, {pooled(one.splits)}"
         figure, (axes,) = new_figure((8.4, 5.0), title, group.heading)
         beyond = [index for index, bucket in enumerate(columns) if bucket.first.beyond_training]
         if beyond:
             axes.axvspan(beyond[0] - 0.5, len(columns) - 0.5, color=GRID, alpha=0.7, lw=0, zorder=0)
-            text = f"shaded: longer than any training source ({one.longest_training_source} pieces)"
-            axes.set_title(text, loc="right", fontsize=8.5)
+            axes.axvline(beyond[0] - 0.5, color=MUTED, lw=1.0, ls=_DASHED, zorder=1)
+            axes.set_title(f"shaded: {one.longest_in_words}", loc="right", fontsize=8.5)
         ends = []
         for number, (label, some) in enumerate(scores.items()):
             shift = _ROOM * (number - (len(scores) - 1) / 2) / max(len(scores), 2)
@@ -264,7 +270,7 @@ def bleu_by_length(group: Group, remark: str = "") -> Figure | None:
         axes.set_ylim(bottom=0)
         bars = bar_words(one for some in scores.values() for one in some)
         axes.set_xlabel("\n".join(filter(None, (f"{one.unit}; below: sentences", bars, remark))))
-        axes.set_ylabel("BLEU (sacreBLEU)")
+        axes.set_ylabel("exact match, percent" if group.task else "BLEU (sacreBLEU)")
         axes.grid(visible=False, axis="x")
         label_ends(axes, ends)
     return figure

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rpr import paper
+from rpr.config import TaskConfig
 from rpr.migrations import EARLIER_DEFAULTS
 from rpr.model.positions.vectors import SHARING
 from rpr.records.position import shown_settings
@@ -33,6 +34,7 @@ _BASE: dict[str, Any] = {
     "model.norm": "post",
     "model.norm_epsilon": 1e-6,
     "position.tables": "per_head",
+    "data.tokenizer": "bpe",
     "data.vocabulary_size": 32_768,
     "data.max_length": 250,
     "data.train_limit": None,
@@ -51,6 +53,7 @@ _BASE: dict[str, Any] = {
     "evaluation.beam_size": 4,
     "evaluation.length_penalty": 0.6,
     "evaluation.max_extra_length": 50,
+    "evaluation.min_length": 0,
     "hardware.precision": "32",
 }
 # Names, what says only where something is or how much is said of a result, and what a table's rows are about (the
@@ -61,7 +64,7 @@ NOT_COMPARED = frozenset(
         *("data.name", "data.source_language", "data.target_language", "data.hub", "data.hub_config", "data.path"),
         *("data.synthetic", "data.synthetic.seed", "data.synthetic.num_train", "data.synthetic.num_validation"),
         *("data.synthetic.num_test", "data.synthetic.num_long", "data.cache_dir", "data.validation_name"),
-        "data.test_name",
+        *("data.test_name", "data.task", *(f"data.task.{name}" for name in TaskConfig.model_fields)),
         *("optim.name", "optim.keep_checkpoints", "optim.validate_every_n_steps"),
         *("optim.max_tokens_per_unit", "optim.units_per_step"),  # their product is
         *("evaluation.max_tokens_per_batch", "evaluation.validation_sentences", "evaluation.test_splits"),

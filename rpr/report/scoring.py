@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, Score
+from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, Score, search_in_words
 from rpr.report.grid import Note
 from rpr.report.groups import Group, TestColumn, Variant
 
@@ -54,4 +54,4 @@ def _empty(column: TestColumn, scores: Sequence[Score]) -> Iterator[Note]:
 
 def _way(score: Score) -> str:
     precision = {None: "", "32": ", float32"}.get(score.precision, f", {score.precision}")
-    return f"{score.signature}, beam {score.beam_size}, length penalty {score.length_penalty:g}{precision}"
+    return f"{score.signature}, {search_in_words(score)}{precision}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from rpr.records.position import position_of
 from rpr.records.record import Record
-from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, SPLITS, ByLength, Score, pooled
+from rpr.records.scores import EXACT_MATCH, HEADLINE_METRIC, METRIC_NAMES, SOURCE_UNIT, SPLITS, ByLength, Score, pooled
 from rpr.training.tracking_names import CLIP_DISTANCE
 
 SCORES = "results/scores"
@@ -108,15 +108,15 @@ def _lengths(found: ByLength) -> Any:
 
 
 def _over_lengths(found: ByLength) -> Any:
-    """BLEU over the length from which each bucket begins: the last one has no end, and no middle."""
+    """BLEU (of a generated task: exact match) over the length from which each bucket begins: the last one has no end,
+    and no middle.
+    """
     import wandb
 
+    metric, name = (HEADLINE_METRIC, "BLEU") if found.unit == SOURCE_UNIT else (EXACT_MATCH, METRIC_NAMES[EXACT_MATCH])
     points = [
-        [bucket.shortest, score.score]
-        for bucket in found.buckets
-        for score in bucket.scores
-        if score.metric == HEADLINE_METRIC
+        [bucket.shortest, score.score] for bucket in found.buckets for score in bucket.scores if score.metric == metric
     ]
-    table = wandb.Table(columns=[FROM_LENGTH, HEADLINE], data=points)
-    title = f"BLEU by source length ({found.unit}), {pooled(found.splits)}"
-    return wandb.plot.line(table, FROM_LENGTH, HEADLINE, title=title, split_table=True)
+    table = wandb.Table(columns=[FROM_LENGTH, METRIC_NAMES[metric]], data=points)
+    title = f"{name} by {found.axis} ({found.unit}), {pooled(found.splits)}"
+    return wandb.plot.line(table, FROM_LENGTH, METRIC_NAMES[metric], title=title, split_table=True)

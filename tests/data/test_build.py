@@ -41,7 +41,8 @@ def data(tmp_path: Path) -> DataConfig:
     settings: dict[str, Any] = {
         "name": "tried", "source_language": "en", "target_language": "de", "synthetic": None, "hub": None,
         "hub_config": None, "path": str(tmp_path / "pairs"), "validation_name": "v", "test_name": "t",
-        "vocabulary_size": 120, "max_length": 100, "train_limit": None, "cache_dir": str(tmp_path / "cache"),
+        "tokenizer": "bpe", "vocabulary_size": 120, "max_length": 100, "train_limit": None, "task": None,
+        "cache_dir": str(tmp_path / "cache"),
     }  # fmt: skip
     return DataConfig(**settings)
 

@@ -29,7 +29,7 @@ def config(folder: Path, **changes: Any) -> DataConfig:
     settings: dict[str, Any] = {
         "name": "tried", "source_language": "en", "target_language": "de", "synthetic": SYNTHETIC,
         "hub": None, "hub_config": None, "path": None, "validation_name": "validation", "test_name": "test",
-        "vocabulary_size": 200, "max_length": 100, "train_limit": None,
+        "tokenizer": "bpe", "vocabulary_size": 200, "max_length": 100, "train_limit": None, "task": None,
         "cache_dir": str(folder / "cache"),
     }  # fmt: skip
     return DataConfig(**(settings | changes))

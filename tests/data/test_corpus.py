@@ -33,8 +33,8 @@ def config(tmp_path: Path) -> Any:
         settings: dict[str, Any] = {
             "name": "tried", "source_language": "en", "target_language": "de", "synthetic": None,
             "hub": None, "hub_config": None, "path": str(tmp_path / "corpus"), "validation_name": "newstest2013",
-            "test_name": "newstest2014", "vocabulary_size": 100, "max_length": 100,
-            "train_limit": None, "cache_dir": str(tmp_path / "cache"),
+            "test_name": "newstest2014", "tokenizer": "bpe", "vocabulary_size": 100, "max_length": 100,
+            "train_limit": None, "task": None, "cache_dir": str(tmp_path / "cache"),
         }  # fmt: skip
         return DataConfig(**(settings | changes))
 

@@ -22,6 +22,7 @@ from rpr.evaluation.bleu import (
     Metric,
     all_scores,
     chrf,
+    exact_match,
     moses_language,
     sacrebleu_13a,
     split_compounds,
@@ -177,8 +178,9 @@ def test_all_scores_are_the_single_ones_with_signatures() -> None:
         bleu_tok_split(HYPOTHESES, REFERENCES, "de"),
         bleu_tok(HYPOTHESES, REFERENCES, "de"),
         chrf(HYPOTHESES, REFERENCES),
+        exact_match(HYPOTHESES, REFERENCES),
     ]
-    assert [score.name for score in scores] == ["sacrebleu", "bleu_tok_split", "bleu_tok", "chrf"]
+    assert [score.name for score in scores] == ["sacrebleu", "bleu_tok_split", "bleu_tok", "chrf", "exact_match"]
     assert scores[0].signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
     assert scores[1].signature.startswith("nrefs:1|case:mixed|eff:no|tok:moses-de-compound_split|smooth:none|version:")
     assert "|sacremoses:" in scores[1].signature and "tok:moses-de|" in scores[2].signature
@@ -191,14 +193,24 @@ def test_only_the_metrics_that_are_asked_for() -> None:
     ]
 
 
+def test_exact_match_by_hand() -> None:
+    references = ["1 2 3", "1 2", "a B", "x"]
+    found = exact_match(["1 2 3", "1 2 ", "a b", "x"], references)
+    assert (found.name, found.score, found.num_sentences) == ("exact_match", 50.0, 4)
+    assert found.signature == "nrefs:1|case:mixed|tok:none|unit:sentence"
+    assert found.counts.rows.tolist() == [[1, 1], [0, 1], [0, 1], [1, 1]]
+    assert exact_match(["", "", "", ""], references).score == 0.0 and exact_match(references, references).score == 100.0
+    assert all_scores(references, references, "output", ["exact_match"])[0].score == 100.0
+
+
 def test_an_empty_hypothesis_counts_with_the_length_of_its_reference() -> None:
     """4 tokens found of 4, none for the other reference of 4: exp(1 - 8 / 4)."""
     assert sacrebleu_13a(["a b c d", ""], ["a b c d", "e f g h"]).score == pytest.approx(100 * math.exp(-1))
 
 
 def test_identical_text_scores_100_and_empty_hypotheses_0() -> None:
-    assert [score.score for score in all_scores(REFERENCES, REFERENCES, "de")] == pytest.approx([100] * 4)
-    assert [score.score for score in all_scores(["", "", ""], REFERENCES, "de")] == [0, 0, 0, 0]
+    assert [score.score for score in all_scores(REFERENCES, REFERENCES, "de")] == pytest.approx([100] * 5)
+    assert [score.score for score in all_scores(["", "", ""], REFERENCES, "de")] == [0, 0, 0, 0, 0]
 
 
 def test_quiet_about_text_that_looks_tokenised(

@@ -5,6 +5,7 @@ refusal.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import sys
@@ -173,6 +174,29 @@ def test_forced_prefixes(engine: CTranslate2Engine) -> None:
         assert len({hypothesis.pieces for hypothesis in hypotheses}) == len(hypotheses)
         for hypothesis in hypotheses:
             assert list(hypothesis.pieces[: len(prefixes[index])]) == prefixes[index]
+
+
+@pytest.mark.parametrize("min_length", [1, 6])
+def test_the_minimum_length_is_ours(written: Callable[..., Path], min_length: int) -> None:
+    """A model that likes to end at once: greedily the same translations, by a beam as long ones with honest figures."""
+    model = make_model()
+    with torch.no_grad():
+        model.embedding_VM[EOS] *= 2
+    theirs, our = CTranslate2Engine(written(model), threads=1), TorchEngine(copy.deepcopy(model).double(), "cpu")
+    plain = [hypotheses[0].pieces for hypotheses in our.search(SOURCES, GREEDY)]
+    assert sum(not pieces for pieces in plain) >= 3
+    search = dataclasses.replace(GREEDY, min_length=min_length)
+    for prefixes in (None, [list(target[:-1][: index % 4]) for index, target in enumerate(TARGETS)]):
+        found, expected = (engine.search(SOURCES, search, prefixes=prefixes) for engine in (theirs, our))
+        same = [one[0].pieces == other[0].pieces for one, other in zip(found, expected, strict=True)]
+        assert sum(same) >= 38  # a tie may fall either way
+        assert min(len(one[0].pieces) for one in (*found, *expected)) == min_length
+        for one, other, alike in zip(found, expected, same, strict=True):
+            if alike:
+                assert one[0].finished == other[0].finished
+                assert one[0].log_probability == pytest.approx(other[0].log_probability, abs=2 * ROUNDING)
+    beams = theirs.search(SOURCES, dataclasses.replace(BEAM, min_length=min_length))
+    assert min(len(one.pieces) for hypotheses in beams for one in hypotheses) == min_length
 
 
 def test_scores_of_given_translations(engine: CTranslate2Engine) -> None:

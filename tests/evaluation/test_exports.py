@@ -149,6 +149,7 @@ def test_what_an_export_says(exported: Path, vocabulary: Vocabulary) -> None:
             "max_extra_length": 10,
             "max_tokens_per_batch": 400,
             "n_best": 1,
+            "min_length": 0,
         },
         "run_name": "some-run",
         "run_id": "0123abcd",
@@ -355,6 +356,13 @@ def test_nan_and_a_translation_that_only_stops_elsewhere_are_no_parity() -> None
 def change_settings(folder: Path, **changes: Any) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_an_export_of_version_1_has_no_minimum_length(exported: Path) -> None:
+    settings = json.loads((exported / "config.json").read_text())
+    assert settings.pop("min_length") == 0
+    (exported / "config.json").write_text(json.dumps(settings | {"version": 1}))
+    assert read_export(exported).search.min_length == 0
 
 
 @pytest.mark.parametrize(

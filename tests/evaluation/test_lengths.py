@@ -15,9 +15,9 @@ from rpr.commands.scoring import length_grid
 from rpr.config import TrainConfig, of_a_record
 from rpr.errors import ConfigError
 from rpr.evaluation.bleu import all_scores, chrf, sacrebleu_13a
-from rpr.evaluation.lengths import UNIT, bounds, by_length
+from rpr.evaluation.lengths import bounds, by_length
 from rpr.migrations import EARLIER_DEFAULTS
-from rpr.records.scores import ByLength
+from rpr.records.scores import SOURCE_UNIT, ByLength
 from rpr.sections import validated
 
 REFERENCES = [f"Satz {number} hat {'viele ' * (number % 5)}Wörter und endet hier ." for number in range(40)]
@@ -54,7 +54,7 @@ def test_each_bucket_is_scored_on_its_own_sentences() -> None:
         chosen = [at for at, length in enumerate(LENGTHS) if bucket.shortest <= length <= bucket.longest]
         pair = [HYPOTHESES[at] for at in chosen], [REFERENCES[at] for at in chosen]
         found = {score.metric: score for score in bucket.scores}
-        assert set(found) == {"sacrebleu", "chrf"}
+        assert set(found) == {"sacrebleu", "chrf", "exact_match"}
         assert found["sacrebleu"].score == pytest.approx(sacrebleu_13a(*pair).score)
         assert found["chrf"].score == pytest.approx(chrf(*pair).score)
         assert found["chrf"].interval.low <= found["chrf"].score <= found["chrf"].interval.high
@@ -78,7 +78,7 @@ def test_what_is_longer_than_all_edges_is_in_the_last_bucket() -> None:
 
 def test_lines_for_the_terminal() -> None:
     found = ByLength(
-        unit=UNIT,
+        unit=SOURCE_UNIT,
         splits=("test", "long"),
         test_sets=("a", "b"),
         longest_training_source=25,
@@ -90,21 +90,21 @@ def test_lines_for_the_terminal() -> None:
         buckets=by_length([LENGTHS], [scored(slice(None))], [10, 25], 25, samples=0),
     )
     grid = length_grid(found)
-    assert grid.title == "By length of the source (pieces of the source, EOS included), test and long together:"
+    assert grid.title == "By source length (pieces of the source, EOS included), test and long together:"
     assert [column.heading for column in grid.columns] == ["pieces", "sacreBLEU", "chrF", "sentences"]
     labels, bleu, _, sentences = zip(*grid.cells, strict=True)
     assert [label.value for label in labels] == ["1–10", "11–25", "over 25"]
     assert [one.value.value for one in bleu] == [bucket.scores[0].score for bucket in found.buckets]
     assert sentences[0].value.value == 6 and sentences[2].value.value == 19
     remarks = [one.remarks for one in sentences]
-    assert remarks == [(), (), ("longer than any training source (25)",)]
+    assert remarks == [(), (), ("longer than any source of the training data, whose longest has 25",)]
 
 
 def test_the_settings_change_no_run_and_older_records_are_read_with_the_defaults() -> None:
     settings = app.compose("train", ["logger=none"])
     now = validated(TrainConfig, settings)
     added = {key.partition(".")[2] for key in EARLIER_DEFAULTS if key.startswith("evaluation.")}
-    assert added == {"matmul_precision", "bootstrap_samples", "length_buckets"}
+    assert added == {"matmul_precision", "min_length", "bootstrap_samples", "length_buckets"}
     older = {key: value for key, value in settings["evaluation"].items() if key not in added}
     then = of_a_record(settings | {"evaluation": older})
     assert then.evaluation == now.evaluation.model_copy(update={"matmul_precision": None})

@@ -13,7 +13,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
-from rpr.evaluation.bleu import METRICS, all_scores
+from rpr.evaluation.bleu import METRICS, all_scores, exact_match
 from rpr.evaluation.counts import bleu_of_sums, chrf_of_sums, counts_of, pooled
 from rpr.evaluation.significance import SEED, Spread, holm, interval, paired, spread
 
@@ -155,6 +155,36 @@ def test_the_environment_changes_nothing(two_systems, monkeypatch) -> None:
         assert interval(counts, 200) == before
     assert interval(counts, 200, seed=1) != before
     assert (before.level, before.samples, before.seed) == (0.95, 200, SEED)
+
+
+@pytest.mark.parametrize(
+    "matches, count, low, high",
+    [  # Newcombe (1998), table I, methods 3 (Wilson without continuity correction), to four digits
+        (81, 263, 25.53, 36.62),
+        (15, 148, 6.24, 16.05),
+        (0, 20, 0.0, 16.11),
+        (1, 29, 0.61, 17.18),
+    ],
+)
+def test_the_interval_of_exact_match_is_wilsons(matches: int, count: int, low: float, high: float) -> None:
+    references = [str(number) for number in range(count)]
+    hypotheses = [line if number < matches else "?" for number, line in enumerate(references)]
+    counts = exact_match(hypotheses, references).counts
+    found = interval(counts, 100)
+    assert (found.low, found.high) == (pytest.approx(low, abs=0.006), pytest.approx(high, abs=0.006))
+    assert (found.kind, found.level, found.samples, found.seed) == ("sentences", 0.95, None, None)
+
+
+def test_a_difference_of_exact_matches_is_tested_by_the_sentence() -> None:
+    references = [str(number) for number in range(200)]
+    first = exact_match([line if number % 4 == 0 else "" for number, line in enumerate(references)], references).counts
+    other = exact_match([line if number % 2 == 0 else "" for number, line in enumerate(references)], references).counts
+    found = paired(first, other, samples=500, trials=500)
+    assert found.difference == 25.0 and found.interval.low > 15 and found.interval.high < 35
+    assert max(found.p_bootstrap, found.p_randomisation) == pytest.approx(1 / 501)
+    # 50 sentences against none: the difference of shuffles is a sum of 50 coins, of a deviation of 50**0.5 sentences.
+    same = paired(first, first, samples=100, trials=100)
+    assert (same.difference, same.p_randomisation) == (0.0, 1.0)
 
 
 def test_a_system_is_not_different_from_itself(two_systems) -> None:

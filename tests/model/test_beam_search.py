@@ -97,7 +97,9 @@ def test_a_wide_beam_finds_what_enumeration_finds(seed: int, alpha: float) -> No
         assert all(h.finished for h in hypotheses)
 
 
-def plain_beam(model: Transformer, source_S: torch.Tensor, beam: int, alpha: float, limit: int) -> list[Hypothesis]:
+def plain_beam(
+    model: Transformer, source_S: torch.Tensor, beam: int, alpha: float, limit: int, min_length: int = 0
+) -> list[Hypothesis]:
     """The definition, one sentence, lists, no caches and no stopping before the limit."""
     alive: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     done: list[Hypothesis] = []
@@ -105,12 +107,48 @@ def plain_beam(model: Transformer, source_S: torch.Tensor, beam: int, alpha: flo
         extended = []
         for log_p, pieces in alive:
             last = full_log_probabilities(model, source_S, pieces)[-1].tolist()
-            extended += [(log_p + last[p], (*pieces, p)) for p in range(len(last)) if p not in (PAD, BOS)]
+            never = (PAD, BOS, EOS) if length <= min_length else (PAD, BOS)
+            extended += [(log_p + last[p], (*pieces, p)) for p in range(len(last)) if p not in never]
         best = sorted(extended, reverse=True)[: 2 * beam]
         weight = ((5 + length) / 6) ** alpha
         done += [Hypothesis(pieces[:-1], log_p / weight, log_p, True) for log_p, pieces in best if pieces[-1] == EOS]
         alive = [item for item in best if item[1][-1] != EOS][:beam]
     return sorted(done, key=lambda hypothesis: -hypothesis.score)[:beam]
+
+
+@pytest.mark.parametrize("min_length", [1, 3])
+@pytest.mark.parametrize("beam", [1, 2, 4])
+def test_eos_is_refused_before_the_minimum_length(beam: int, min_length: int) -> None:
+    model = build(changed(RELATIVE, vocabulary_size=11), seed=3)
+    with torch.no_grad():
+        model.embedding_VM[EOS] *= 3  # likely at once
+    source_BS = sources([2, 5, 3], 11, 4)
+    search = {"beam_size": beam, "length_penalty": 0.6, "max_extra_length": 2}
+    assert any(not hypotheses[0].pieces for hypotheses in beam_search(model, source_BS, **search))
+    found = beam_search(model, source_BS, **search, min_length=min_length)
+    for length, source_S, hypotheses in zip([2, 5, 3], source_BS, found, strict=True):
+        limit = max(length + 2, min_length + 1)
+        assert all(min_length <= len(one.pieces) < limit + 1 - one.finished for one in hypotheses)
+        expected = plain_beam(model, source_S[:length], beam, 0.6, limit, min_length)
+        if beam > 1 and expected:
+            assert [one.pieces for one in hypotheses] == [one.pieces for one in expected]
+            assert [one.score for one in hypotheses] == pytest.approx([one.score for one in expected], abs=1e-9)
+        if beam == 1:
+            chain: tuple[int, ...] = ()
+            while len(chain) < limit and (not chain or chain[-1] != EOS):
+                log_p_V = full_log_probabilities(model, source_S[:length], chain)[-1].clone()
+                log_p_V[[PAD, BOS, *([EOS] if len(chain) < min_length else [])]] = -torch.inf
+                chain += (int(log_p_V.argmax()),)
+            assert hypotheses[0].pieces == tuple(piece for piece in chain if piece != EOS)
+
+
+def test_the_greatest_length_leaves_room_for_the_minimum_and_eos() -> None:
+    model = fixed({EOS: -0.1, 4: -3.0})
+    for beam in (1, 2):
+        [[best, *_]] = beam_search(
+            model, sources([1], 6), beam_size=beam, length_penalty=0.6, max_extra_length=0, min_length=4
+        )
+        assert (best.pieces, best.finished) == ((4, 4, 4, 4), True)
 
 
 @pytest.mark.parametrize("name", ["none", "learned", "per_head"])
@@ -370,7 +408,7 @@ def test_a_prefix_beyond_the_greatest_length_leaves_one_piece_after_it(beam: int
 def test_probabilities_are_float32_where_products_are_bfloat16() -> None:
     model = build(NONE).to(torch.bfloat16)
     hidden_NM = torch.randn(3, 8).to(torch.bfloat16)
-    log_p_NV = module._log_probabilities(model, hidden_NM, None)
+    log_p_NV = module._log_probabilities(model, hidden_NM, None, [PAD, BOS])
     exact_NV = model.logits(hidden_NM).double().log_softmax(-1)
     assert log_p_NV.dtype == torch.float32
     usable = [UNK, EOS, 4, 5]

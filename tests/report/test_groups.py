@@ -12,12 +12,44 @@ import pytest
 from rpr.errors import RecordError
 from rpr.records.position import position_of, positions_of
 from rpr.records.record import Record, find_records
+from rpr.report.grid import legend
 from rpr.report.groups import left_out, run_groups, sample_evenly
 from rpr.report.learning import Learning, run_key
 from rpr.report.plot_style import variant_colours
+from rpr.report.plots import bleu_by_length
 from rpr.report.tables import build_tables
 
 RESULTS = Path(__file__).resolve().parents[2] / "sweeps" / "results"
+
+
+def test_of_a_generated_task_exact_match_stands_first_and_is_shown_by_length(make, score, by_length):
+    """Of a corpus of sentences it is folded away in the tables, and left out by length."""
+    interval = {"low": 70.0, "high": 90.0, "level": 0.95, "kind": "sentences", "method": "Wilson's"}
+    scores = [score("test", 30.0), score("long", 20.0), score("test", 81.0, "exact_match", interval=interval)]
+    lengths = by_length(50.0, 40.0, 30.0, 20.0, unit="actions of the output")
+    lengths["signatures"]["exact_match"] = "unit:sentence"
+    for bucket in lengths["buckets"]:
+        bucket["scores"].append({"metric": "exact_match", "score": 7.0, "interval": interval})
+    for task in (None, {"kind": "scan", "max_train_length": 22}):
+        settings = {"data.task": task}
+        runs = [make(one, scores=scores, by_length=lengths, settings=settings) for one in ("absolute", "relative")]
+        [group] = run_groups(runs)
+        tables = build_tables([group])
+        headings = {column.key: (place, column.priority) for place, column in enumerate(tables.paper[0].columns)}
+        names = [grid.name for grid in tables.lengths]
+        assert (runs[0].task, runs[0].synthetic, group.task) == (("scan", True, True) if task else (None, False, False))
+        if task is None:
+            assert headings["exact_match_test"][1] == 3 and "lengths_exact_match" not in names
+            continue
+        assert headings["exact_match_test"] == (headings["n"][0] + 1, 0)
+        assert "exact match by length, test and long together" in [grid.title for grid in tables.lengths]
+        told = " ".join(note.text for grid in tables.lengths for note in grid.notes)
+        assert "longer than any example of the training data, whose longest has 22 actions of the output" in told
+        assert "trainings (Wilson's)" in " ".join(legend([tables.paper[0].only(lambda column: "exact" in column.key)]))
+        figure = bleu_by_length(group)
+        assert figure is not None and figure.axes[0].get_ylabel() == "exact match, percent"
+        vertical = [line for line in figure.axes[0].get_lines() if list(line.get_xdata()) == [1.5, 1.5]]
+        assert len(vertical) == 1  # between the buckets of training, 1 to 10 and 11 to 22, and the others
 
 
 def test_no_record_is_refused():

@@ -640,7 +640,7 @@ WORDS: list[tuple[str, list[str], str]] = [
     (
         "missing: sweep_--dry-run",
         ["sweep", "--dry-run"],
-        "sweep: no such sweep '--dry-run'; available: combined, lengths, multi30k",
+        "sweep: no such sweep '--dry-run'; available: combined, length_generalisation, lengths",
     ),
     (
         "together: train_model.num_heads=3",
@@ -1365,7 +1365,7 @@ WORDS: list[tuple[str, list[str], str]] = [
     (
         "place: diff_runs/one_runs/one/job.json",
         ["diff", "runs/one", "runs/one/job.json"],
-        "runs/one/job.json: run_id: Field required (and 35 more); restore it or repeat",
+        "runs/one/job.json: run_id: Field required (and 37 more); restore it or repeat",
     ),
     (
         "place: diff_runs/one_runs/one/metrics.jsonl",
@@ -1486,7 +1486,7 @@ WORDS: list[tuple[str, list[str], str]] = [
     (
         "sweep: sweep_nope",
         ["sweep", "nope"],
-        "sweep: no such sweep 'nope'; available: combined, lengths, multi30k, quick",
+        "sweep: no such sweep 'nope'; available: combined, length_generalisation, lengths",
     ),
     (
         "sweep: sweep_QUICK",

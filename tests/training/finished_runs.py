@@ -8,7 +8,7 @@ from typing import Any
 
 from rpr.config import TrainConfig
 from rpr.records.record import Record, write_record
-from rpr.records.scores import ByLength, Interval, LengthBucket, LengthScore, Score
+from rpr.records.scores import SOURCE_UNIT, ByLength, Interval, LengthBucket, LengthScore, Score
 from rpr.training import tracking
 
 STEPS = 50
@@ -38,7 +38,8 @@ def bucket(shortest: int, longest: int | None, *values: float) -> LengthBucket:
 
 
 BY_LENGTH = ByLength(
-    unit="pieces", splits=("test", "long"), test_sets=("synthetic test", "synthetic long"), longest_training_source=20,
+    unit=SOURCE_UNIT, splits=("test", "long"), test_sets=("synthetic test", "synthetic long"),
+    longest_training_source=20,
     signatures={}, checkpoint="step 50", beam_size=4, length_penalty=0.6, precision=None,
     buckets=(bucket(1, 10, 30.0, 60.0), bucket(11, 20, 20.0, 50.0), bucket(21, None, 10.0, 40.0)),
 )  # fmt: skip
