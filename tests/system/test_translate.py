@@ -37,9 +37,7 @@ def run_dir(
     runs = tmp_path_factory.mktemp("runs")
     recipe = ["optim.max_steps=2", "optim.warmup_steps=2", "optim.validate_every_n_steps=2"]
     recipe += ["optim.checkpoint_every_n_steps=2", "evaluation.test_splits=[]", "hardware.threads=1"]
-    command = [SCRIPT, "train", *tiny_overrides, *recipe, f"data.cache_dir={cache_dir}", f"runs_dir={runs}"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
+    assert app.main(["train", *tiny_overrides, *recipe, f"data.cache_dir={cache_dir}", f"runs_dir={runs}"]) == 0
     (folder,) = (path.parent for path in runs.glob("*/record.json"))
     (path,) = (folder / "checkpoints").glob("step*.ckpt")
     checkpoint = torch.load(path, weights_only=True)
