@@ -149,6 +149,19 @@ def test_beam_1_is_the_argmax_chain_of_full_decoding(name: str) -> None:
         assert only.score == pytest.approx(log_p / ((5 + len(pieces)) / 6) ** 0.6)
 
 
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_sentence_does_not_depend_on_its_batch(beam: int) -> None:
+    model = build(replace(RELATIVE, vocabulary_size=20), seed=5)
+    lengths = [9, 2, 5, 14, 3, 7]
+    source_BS = sources(lengths, 20)
+    settings = {"beam_size": beam, "length_penalty": 0.6, "max_extra_length": 6}
+    together = beam_search(model, source_BS, **settings)
+    for row, length in enumerate(lengths):
+        (alone,) = beam_search(model, source_BS[row : row + 1, :length], **settings)
+        assert [h.pieces for h in together[row]] == [h.pieces for h in alone]
+        assert [h.score for h in together[row]] == pytest.approx([h.score for h in alone], rel=1e-10)
+
+
 def fixed(log_p_of: dict[int, float], vocabulary_size: int = 6) -> Transformer:
     """A model that gives every prefix the same probabilities, so that scores can be worked by hand."""
     model = build(replace(NONE, vocabulary_size=vocabulary_size))
@@ -212,13 +225,8 @@ def test_an_empty_batch_and_a_model_in_training() -> None:
         beam_search(model.train(), torch.tensor([[4, EOS]]), **settings)
 
 
-@pytest.mark.parametrize(
-    "name, beam",
-    [
-        ("per_head", 4),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in [("sinusoidal", 4), ("shared_by_heads", 1)]),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name, beam", [("per_head", 4), ("sinusoidal", 4), ("shared_by_heads", 1)])
 def test_200_sentences_do_not_depend_on_their_batches(name: str, beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone, in batches of 7 and 64 and all together, in the order of length and not; in float64, where the order of a
     sum moves scores by 1e-12 and no two hypotheses of these models are as close as that.

@@ -375,7 +375,7 @@ def test_each_line_is_answered_before_the_next_is_written(
     assert process.end(130) == ("", ["rpr-cli: interrupted; 3 lines are translated"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_file_has_whole_lines(
     started: Callable[..., Process],
     expected: dict[str, str],
