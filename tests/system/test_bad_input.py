@@ -125,7 +125,7 @@ def test_words(trained: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(train, "work", None)  # nothing may come so far
     monkeypatch.setattr(train, "_worker", None)
     if "hydra.mode" not in typed:  # for which alone Hydra composes everything once more
-        monkeypatch.setattr(Hydra, "get_mode", lambda *arguments: None)
+        monkeypatch.setattr(Hydra, "get_mode", lambda self, config_name, overrides: None)
     said = refused(*shlex.split(typed.replace("LONG", 300 * "a")), may="rpr-cli: not as recorded")
     within = telling.removeprefix("...")
     assert within in said if telling.startswith("...") else said.startswith(within), said
