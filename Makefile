@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: help demo results test test-slow lint type bench package clean
+.PHONY: help demo results test coverage test-slow test-gpu lint type bench package clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 12
@@ -22,14 +22,24 @@ demo: $(READY)  ## set up, sweep the clip distance on the synthetic corpus, show
 results: $(READY)  ## render sweeps/RESULTS.md again from the records in sweeps/results
 	$(BIN)/rpr-cli report runs_dir=sweeps/results out_dir=reports/results results=sweeps/RESULTS.md
 
-test: $(READY)  ## the tests a change must pass (those of the page need Chromium, else they are skipped)
+# A worker that has no test left takes some of another's.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+MANY := -n auto --maxprocesses=8 --dist worksteal
+
+test: $(READY)  ## the tests a change must pass, without measuring coverage
+	$(PYTEST) -m "not slow and not gpu" $(MANY)
+
+coverage: $(READY)  ## the same tests, and which lines and branches they reach: at least fail_under of pyproject.toml
 	@$(BIN)/coverage erase
-	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -m "not slow and not gpu" -n auto --maxprocesses=8 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -m "not slow and not gpu" $(MANY)
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
 
-test-slow: $(READY)  ## the long tests, and those that need a GPU
-	$(BIN)/python -m pytest -m "slow or gpu"
+test-slow: $(READY)  ## the long tests: faults at many moments, several processes, large numbers
+	$(PYTEST) -m "slow and not gpu"
+
+test-gpu: $(READY)  ## the tests that need a CUDA device
+	$(PYTEST) -m gpu
 
 lint: $(READY)  ## style, format, dead code and the import contracts
 	$(BIN)/ruff check .

@@ -1,10 +1,12 @@
 """Shared by all tests: a small synthetic corpus that is prepared once, a model that trains in seconds on it, and an
-environment in which neither W&B, torchrun nor a debugging switch of the person who runs the tests can be felt.
+environment in which neither W&B, torchrun nor a debugging switch of the person who runs the tests can be felt. At the
+end of a session each reason for which tests were not run is printed once, with their number.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,40 @@ TINY = (
     "evaluation.validation_sentences=0",
     "evaluation.max_extra_length=5",
 )
+MARKERS = {"gpu": "make test-gpu", "slow": "make test-slow"}  # of tests that `make test` leaves out
+NOT_RUN = pytest.StashKey[Counter[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[NOT_RUN] = Counter()
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    for item in items:
+        marker = next((name for name in MARKERS if item.get_closest_marker(name)), None)
+        if marker is not None:
+            item.config.stash[NOT_RUN][f"{marker}: {MARKERS[marker]}"] += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of xdist tells the process that prints."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["not_run"] = dict(session.config.stash[NOT_RUN])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Each worker has left out the same tests."""
+    node.config.stash[NOT_RUN] |= Counter(getattr(node, "workeroutput", {}).get("not_run", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    counts = config.stash[NOT_RUN].copy()
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        counts[reason.removeprefix("Skipped: ")] += 1
+    for reason, number in counts.most_common():
+        terminalreporter.write_line(f"not run: {number:4} ({reason})")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -64,61 +64,6 @@ def test_every_command_of_the_help_can_be_run(name: str) -> None:
     assert hasattr(module, "read" if name == "sweep" else "run")
 
 
-@pytest.mark.parametrize(
-    "arguments, line",
-    [
-        (["trian"], "no such command 'trian'; did you mean train? (available: bench, compare, "),
-        (["--nothing"], "no such command '--nothing'; available: "),
-        (["train", "model=bgi"], "model: no such choice 'bgi'; did you mean big? (available: base, big, small, tiny)"),
-        (["train", "data=wmt14_ende"], "data: no such choice 'wmt14_ende'; did you mean wmt14_en_de? (available: "),
-        (["train", "hydra/launcher=nope"], "hydra/launcher: no such choice 'nope'; available: "),
-        (["train", "model.num_hads=3"], "model.num_hads: no such setting; did you mean num_heads? (available: "),
-        (["train", "modle.num_heads=3"], "modle: no such setting; did you mean model? (available: data, evaluation, "),
-        (["report", "formt=json"], "formt: no such setting; did you mean format? (available: average, cache_dir, "),
-        (["report", "seed=1"], "seed: no such setting; did you mean sweep? (available: average, cache_dir, "),
-        (["sweep", "quick", "sead=1"], "sead: no such setting; did you mean seed?"),
-        (["train", "+foo=3"], "foo: no such setting; "),
-        (["train", "+model.foo=3"], "model.foo: no such setting; "),
-        (["train", "seed=abc"], "seed: 'abc' is refused; input should be a valid integer"),
-        (["train", "seed="], "seed: '' is refused; input should be a valid integer"),
-        (["train", "model.num_heads=7"], "model.num_heads: 7 does not divide model.d_model = 128; choose one of 1, 2,"),
-        (["train", "position.clip_distance=-1"], "position.clip_distance: -1 is refused; "),
-        (["train", "name=../x"], "name: '../x' cannot name a folder"),
-        (["train", "data=wmt_mini_en_de"], "data.path: wmt_mini_en_de is not on a hub; give the folder"),
-        (["train", "seed"], ""),
-        (["train", "seed=[1"], ""),
-        (["train", "seed=1,2"], ""),
-        (["evaluate"], "run: has no default and was not given; add run=..."),
-        (["compare", "runs/a"], "runs: runs/a alone has nothing to be compared with"),
-        (["compare"], "runs and sweep: give the folders of at least two runs"),
-        (["translate", "run=x", "--", "a", "b", "c"], "--: 3 files behind it; give the input, and the output"),
-        (["translate", "run=x", "--"], "--: 0 files behind it"),
-        (["translate"], "run: has no default and was not given; add run=..."),
-        (["train", "-m", "position.clip_distance=2,-1"], "position.clip_distance: -1 is refused; "),
-        (["train", "-m", "model=tiny,bgi"], "model: no such choice 'bgi'; did you mean big?"),
-        (["train", "-m", "--cfg", "job"], "-m: goes with none of --cfg, --info, --help; look at one job without -m"),
-        (["report", "-m", "sweep=a,b"], "-m: report is one command, not a sweep; -m goes with train"),
-        (["sweep", "quik"], "sweep: no such sweep 'quik'; did you mean quick? (available: "),
-        (["sweep", "quick", "--multirun"], "sweep: --multirun is no flag of sweep; give settings"),
-        (["sweep", "quick", "model=bgi"], "model: no such choice 'bgi'; did you mean big?"),
-        (["sweep", "quick", "seed=1,x"], "seed: 'x' is refused; "),
-        (["sweep", "none.yaml"], "none.yaml: cannot be read as a sweep ("),
-        (["report", "runs_dir=nowhere"], "runs_dir: nowhere does not exist; train something first"),
-        (["report", "sweep=quick", "run=runs/x"], "run and sweep: runs/x and quick are both given; a report"),
-        (["report", "run=nowhere"], "run: "),
-        (["report", "run=x", "validation_sentences=0"], "validation_sentences: 0 is refused; input should be greater"),
-        (["report", "run=x", "max_distance=0"], "max_distance: 0 is refused; input should be greater than 0"),
-        (["report", "format=csv"], "format: 'csv' is refused; input should be 'table' or 'json'"),
-    ],
-)
-def test_refused_in_one_line(
-    capsys: pytest.CaptureFixture[str], started: list[str], arguments: list[str], line: str
-) -> None:
-    told = refused(capsys, *arguments)
-    assert told.startswith(line) and len(told) > 10, told
-    assert started == [] and list(Path.cwd().iterdir()) == []
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what is told where no GPU is")
 def test_gpus_that_are_not_there(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # the real training command, which looks for its devices before anything else
@@ -297,13 +242,6 @@ def test_bench_compares_the_variants_it_is_asked_for(capsys: pytest.CaptureFixtu
     assert app.main([*command, "parts=[gradients]", "layer.algorithms=[attend,composed]"]) == 0
     printed = capsys.readouterr().out
     assert "composed" in printed and "One self-attention" not in printed
-
-
-def test_bench_refuses_an_unknown_variant_and_several_processes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.main(["bench", "variants=[absolut]"]) == 2
-    assert "no such choice 'absolut'; did you mean absolute?" in capsys.readouterr().err
-    assert app.main(["bench", "hardware=2xcpu"]) == 2
-    assert "bench runs in one process" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

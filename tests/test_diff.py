@@ -300,13 +300,8 @@ def test_json_is_one_document(put: Put, diff: Callable[..., str]) -> None:
 @pytest.mark.parametrize(
     "words, line",
     [
-        ([], "runs: 0 are given; a difference is between two: rpr-cli diff runs/A runs/B"),
-        (["a"], "runs: 1 are given; a difference is between two"),
-        (["a", "a", "a"], "runs: 3 are given; a difference is between two"),
-        (["a", "nowhere"], "nowhere: no such record; "),
         (["a", "."], "record.json: no such record; a run writes it at its start"),
         (["a", "no.json"], "no.json: truncated or not JSON (line 1, "),
-        (["a", "a", "format=csv"], "format: 'csv' is refused; input should be 'table' or 'json'"),
     ],
 )
 def test_refusals_are_one_line(put: Put, diff: Callable[..., str], tmp_path: Path, words: list[str], line: str) -> None:

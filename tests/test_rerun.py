@@ -322,7 +322,6 @@ def test_a_corpus_that_is_elsewhere(
 @pytest.mark.parametrize(
     "edits, settings, line",
     [
-        ({}, ["data_path=/x"], "data_path: the record's corpus is generated, not read; leave data_path out"),
         (
             {"config.optim.max_steps": 0},
             [],
@@ -330,7 +329,6 @@ def test_a_corpus_that_is_elsewhere(
         ),
         ({"config.hardware.nodes": 1}, [], "{given}: this rpr cannot run its configuration (hardware.nodes: no such"),
         ({"schema": 9}, [], "{given}: schema 9 is newer than 2"),
-        ({}, ["strict=maybe"], "strict: 'maybe' is refused; "),
         (
             {"config.hardware.accelerator": "gpu", "config.hardware.devices": 64},
             [],
@@ -358,10 +356,3 @@ def test_no_record_and_torchrun_are_refused(
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     assert "rerun: torchrun started it; start it once, alone" in again(original, code=2)[1]
     assert started == []
-
-
-def test_one_run_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.main(["rerun", "a", "b"]) == 2
-    assert "rerun: 2 runs are given; it repeats one at a time" in capsys.readouterr().err
-    assert app.main(["rerun"]) == 2
-    assert "run: has no default and was not given" in capsys.readouterr().err

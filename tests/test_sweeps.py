@@ -18,7 +18,6 @@ from rpr.config import TrainConfig
 from rpr.errors import ConfigError, InterruptedRun, RunError
 from rpr.records.record import Record, write_record
 from rpr.runs.locks import hold
-from rpr.sections import validated
 
 
 def jobs(name: str, *overrides: str) -> list[list[str]]:
@@ -31,9 +30,9 @@ def test_every_job_of_every_sweep_validates_and_is_another_run(name: str) -> Non
     plan = sweep.read(name)
     assert plan.name == name and plan.description and "\n" not in plan.description
     ids = {}
-    for job in jobs(name):
+    listed = jobs(name)
+    for job, made in zip(listed, composition.trainings(listed), strict=True):
         assert "sweep" not in {override.split("=")[0] for override in job}  # the file's name is the sweep's
-        made = validated(TrainConfig, app.compose("train", job))
         assert made.run_id not in ids, f"{job} is the same run as {ids[made.run_id]}"
         ids[made.run_id] = job
     assert len(ids) > 1
@@ -42,7 +41,7 @@ def test_every_job_of_every_sweep_validates_and_is_another_run(name: str) -> Non
 def test_the_quick_sweep_by_hand() -> None:
     rows = [
         (made.position.name, made.position.clip_distance if made.position.relative else None)
-        for made in (validated(TrainConfig, app.compose("train", job)) for job in jobs("quick"))
+        for made in composition.trainings(jobs("quick"))
     ]
     assert rows == [("absolute", None), ("none", None), *[("relative", k) for k in (0, 1, 2, 4, 16)]]
 

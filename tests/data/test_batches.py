@@ -61,9 +61,9 @@ def epoch_units(batches: TrainingBatches, epoch: int) -> list[np.ndarray]:
     return [unit for step in range(epoch * steps, (epoch + 1) * steps) for unit in batches.step_units(step)]
 
 
-@pytest.mark.parametrize("number", [1, 2, 17, 3000])
-@pytest.mark.parametrize("budget", [40, 512, 4096])
-@pytest.mark.parametrize("units_per_step", [1, 3, 8])
+@pytest.mark.parametrize(
+    "number, budget, units_per_step", [(1, 40, 8), (2, 4096, 3), (17, 512, 1), (3000, 40, 3), (3000, 512, 8)]
+)
 def test_every_pair_once_an_epoch_within_the_budget(
     tmp_path: Path, number: int, budget: int, units_per_step: int
 ) -> None:
@@ -116,8 +116,7 @@ def test_same_seed_same_batches_in_another_process_and_another_seed_others(split
     assert there == digest(5) != digest(6)
 
 
-@pytest.mark.parametrize("units_per_step", [1, 2, 4, 8])
-@pytest.mark.parametrize("num_devices", [1, 2, 4, 8])
+@pytest.mark.parametrize("units_per_step, num_devices", [(1, 2), (1, 8), (2, 2), (4, 1), (4, 8), (8, 2), (8, 4)])
 def test_devices_share_a_step_without_changing_it(split: TokenSplit, units_per_step: int, num_devices: int) -> None:
     alone = TrainingBatches(split, 512, units_per_step, seed=3)
     ranks = [TrainingBatches(split, 512, units_per_step, 3, num_devices, rank) for rank in range(num_devices)]
@@ -163,7 +162,7 @@ def test_starting_at_a_step_equals_skipping_to_it(split: TokenSplit, start: int)
     assert all(same(one, other) for one, other in zip(skipped, itertools.islice(resumed, 90), strict=True))
 
 
-@pytest.mark.parametrize("number", [30_000, 300_000])
+@pytest.mark.parametrize("number", [30_000])
 def test_little_padding_on_realistic_lengths(tmp_path: Path, number: int) -> None:
     split = write_split(tmp_path, *sentence_lengths(number))
     assert padding_waste(epoch_units(TrainingBatches(split, 4096, 8, 0), 0), split) < 0.08

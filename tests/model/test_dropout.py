@@ -132,6 +132,7 @@ def test_the_module_prints_its_p():
     assert repr(Dropout(0.25)) == "Dropout(p=0.25)"
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_the_rate_is_p_and_the_mean_is_kept():
     torch.manual_seed(1)

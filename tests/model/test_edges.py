@@ -48,7 +48,7 @@ class Pairs:
 PAIRS = st.builds(
     Pairs, st.integers(1, 9), st.integers(1, 9), st.integers(0, 12), st.integers(0, 11), causal=st.booleans()
 )
-EXAMPLES = settings(max_examples=250, deadline=None, derandomize=True, database=None)
+EXAMPLES = settings(max_examples=80, deadline=None, derandomize=True, database=None)
 # What chance meets seldom: one pair; everything clipped; wider than K + 1 columns; all queries far behind all keys.
 CORNERS = [
     Pairs(1, 1, 0, 0, False),
@@ -224,7 +224,7 @@ def test_a_block_of_queries_behind_all_keys_still_sums_its_clipped_row(clip_dist
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("clip_distance", [0, 1, 16, 70, 300])
+@pytest.mark.parametrize("clip_distance", [0, 16, 300])
 @pytest.mark.parametrize(
     "num_queries, first_query, num_keys",
     [(63, 0, 63), (64, 0, 64), (65, 0, 65), (66, 0, 66), (200, 0, 200), (70, 130, 200), (129, 3, 50), (200, 0, 7)],

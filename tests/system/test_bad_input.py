@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shlex
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+from hydra._internal.hydra import Hydra
 from hydra.errors import OverrideParseException
 
 from rpr import app
@@ -46,7 +48,6 @@ from tests.system.bad_files import (
     text_file,
     together,
 )  # fmt: skip
-from tests.system.bad_words import WORDS
 
 KEPT_BY_DESIGN = (".lock", "digests.json")  # who removes a lock lets two in; digests of files are only remembered
 SHORT = (
@@ -114,16 +115,20 @@ def refused(capfd: pytest.CaptureFixture[str]) -> Refused:
     return run
 
 
-@pytest.mark.parametrize("words, telling", [row[1:] for row in WORDS], ids=[row[0] for row in WORDS])
-def test_words(
-    trained: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch, words: list[str], telling: str
-) -> None:
+ROWS = Path(__file__).with_name("refused.tsv").read_text().splitlines()
+REFUSED = [row.split("\t") for row in ROWS if not row.startswith("# ")]
+
+
+@pytest.mark.parametrize("typed, telling", REFUSED, ids=[row[0] for row in REFUSED])
+def test_words(trained: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch, typed: str, telling: str) -> None:
     monkeypatch.chdir(trained)
     monkeypatch.setattr(train, "work", None)  # nothing may come so far
     monkeypatch.setattr(train, "_worker", None)
-    words = [word.replace("LONG", 300 * "a") for word in words]
-    said = refused(*words, may="rpr-cli: not as recorded")
-    assert telling in said
+    if "hydra.mode" not in typed:  # for which alone Hydra composes everything once more
+        monkeypatch.setattr(Hydra, "get_mode", lambda self, config_name, overrides: None)
+    said = refused(*shlex.split(typed.replace("LONG", 300 * "a")), may="rpr-cli: not as recorded")
+    within = telling.removeprefix("...")
+    assert within in said if telling.startswith("...") else said.startswith(within), said
 
 
 # --- corpora
@@ -276,8 +281,8 @@ OF_A_RUN: list[tuple[str, bad_files.Make, list[str], str]] = [
         (f"{name}: {kind}", damage, words, telling)
         for number, (kind, (damage, telling)) in enumerate(RECORDS.items())
         for place, (name, words) in enumerate(READERS.items())
-        if place == number % len(READERS) or kind in ("truncated", "newer")
-    ),  # each fault once, two by every reader
+        if place == number % len(READERS) or kind == "truncated"
+    ),  # each fault once, one by every reader
     (
         "rerun: a setting out of range",
         setting("optim.max_steps", 0),

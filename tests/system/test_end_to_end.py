@@ -1,6 +1,6 @@
-"""Checked here: the installed command from corpus to report in fresh processes, with a model so small that its scores
-mean nothing: what is compared is one command's output with another's (evaluate with the record, a repeat with the first
-run, two ranks with one).
+"""Checked here: the command from corpus to report, trained and translated in fresh processes by the installed script,
+the rest in this one, with a model so small that its scores mean nothing: what is compared is one command's output with
+another's (evaluate with the record, a repeat with the first run, two ranks with one).
 """
 
 from __future__ import annotations
@@ -43,6 +43,23 @@ def rpr_cli(*arguments: str, expect: int = 0, stdin: str | None = None) -> subpr
     )
     assert done.returncode == expect, f"{done.stdout}\n{done.stderr}"
     return done
+
+
+Here = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture
+def here(capfd: pytest.CaptureFixture[str]) -> Here:
+    """The command in this process: what it prints on stdout and stderr."""
+
+    def run(*arguments: str, expect: int = 0) -> tuple[str, str]:
+        capfd.readouterr()
+        code = app.main(arguments)
+        out, err = capfd.readouterr()
+        assert code == expect, err
+        return out, err
+
+    return run
 
 
 class Swept(NamedTuple):
@@ -92,16 +109,16 @@ def test_the_command_in_a_record_is_that_run_alone(swept: Swept) -> None:
         assert again.run_id == record.run_id
 
 
-def test_the_same_command_again_trains_nothing(swept: Swept) -> None:
+def test_the_same_command_again_trains_nothing(swept: Swept, here: Here) -> None:
     before = {path: path.read_bytes() for path in swept.runs.glob("*/record.json")}
-    again = rpr_cli("train", "-m", "position.clip_distance=0,2", "sweep=mine", *swept.overrides)
-    assert again.stderr.count("finished already on ") == 2 and "step 40/40" not in again.stderr
+    _, told = here("train", "-m", "position.clip_distance=0,2", "sweep=mine", *swept.overrides)
+    assert told.count("finished already on ") == 2 and "step 40/40" not in told
     assert {path: path.read_bytes() for path in swept.runs.glob("*/record.json")} == before
 
 
-def test_evaluate_gives_the_score_of_the_record(swept: Swept) -> None:
+def test_evaluate_gives_the_score_of_the_record(swept: Swept, here: Here) -> None:
     run_dir, record = swept.records()[2]
-    told = rpr_cli(
+    told, _ = here(
         "evaluate",
         f"run={run_dir}",
         "hardware.threads=1",
@@ -109,7 +126,7 @@ def test_evaluate_gives_the_score_of_the_record(swept: Swept) -> None:
         "format=json",
         f"runs_dir={swept.runs}",
     )
-    document: dict[str, Any] = json.loads(told.stdout)  # JSON and nothing else on stdout
+    document: dict[str, Any] = json.loads(told)  # JSON and nothing else on stdout
     assert {(s["split"], s["metric"]): s["score"] for s in document["scores"]} == {
         (s.split, s.metric): s.score for s in record.scores
     }
@@ -131,29 +148,29 @@ def test_translate_answers_each_line_with_a_line(swept: Swept) -> None:
     assert lines[:5] == (run_dir / "test.hypotheses.txt").read_text().split("\n")[:5]
 
 
-def test_report_shows_both_runs(swept: Swept, tmp_path: Path) -> None:
-    told = rpr_cli("report", f"runs_dir={swept.runs}", "sweep=mine", f"out_dir={tmp_path}")
-    assert "synthetic" in told.stdout.lower()
+def test_report_shows_both_runs(swept: Swept, here: Here, tmp_path: Path) -> None:
+    told, _ = here("report", f"runs_dir={swept.runs}", "sweep=mine", f"out_dir={tmp_path}")
+    assert "synthetic" in told.lower()
     folder = tmp_path / "mine"
     assert (folder / "index.html").stat().st_size > 1000 and list(folder.glob("*.md")) and list(folder.glob("*.csv"))
-    told = rpr_cli("report", f"runs_dir={swept.runs}", "sweep=mine", f"out_dir={tmp_path}", "format=json")
-    text = json.dumps(json.loads(told.stdout))
+    told, _ = here("report", f"runs_dir={swept.runs}", "sweep=mine", f"out_dir={tmp_path}", "format=json")
+    text = json.dumps(json.loads(told))
     for _, record in swept.records().values():
         assert record.run_id in text or record.name in text
 
 
-def test_a_job_that_fails_stops_no_other(swept: Swept) -> None:
+def test_a_job_that_fails_stops_no_other(swept: Swept, here: Here) -> None:
     """Its settings are legal; its weights overflow. The parent says so, the record keeps the reason, exit code 1."""
     rate = "optim.learning_rate_scale"
-    told = rpr_cli("train", "-m", f"{rate}=1e38,1.0", "position.clip_distance=1", *swept.overrides, expect=1)
+    _, told = here("train", "-m", f"{rate}=1e38,1.0", "position.clip_distance=1", *swept.overrides, expect=1)
     records = [read_record(path) for path in swept.runs.glob("*/record.json")]
     (failed,) = [record for record in records if record.status == "failed"]
     assert failed.config["optim"]["learning_rate_scale"] == 1e38
     assert failed.error is not None and failed.error.startswith("step 2: the loss or its gradient is not finite (loss ")
     (other,) = [record for record in records if record.clip_distance == 1 and record.status == "finished"]
     assert other.steps == 40
-    last = told.stderr.strip().splitlines()[-1]
-    assert last.startswith(f"rpr-cli: failed: rpr-cli train {rate}=1e+38 ") and "Traceback" not in told.stderr
+    last = told.strip().splitlines()[-1]
+    assert last.startswith(f"rpr-cli: failed: rpr-cli train {rate}=1e+38 ") and "Traceback" not in told
 
 
 @pytest.mark.slow

@@ -228,7 +228,10 @@ def test_many_jobs_are_composed_as_each_would_be(words: list[str]) -> None:
 def test_so_are_those_of_our_sweeps(name: str) -> None:
     plan = sweep.read(name)
     jobs = [job for row in plan.rows for job in expand([*plan.overrides, *row, f"sweep={name}"])]
-    assert trainings(jobs) == [training(job) for job in jobs]
+    made = trainings(jobs)
+    assert len(made) == len(jobs)
+    for number in {0, len(jobs) // 2, len(jobs) - 1}:
+        assert made[number] == training(jobs[number])
 
 
 def test_conf_is_read_once_for_500_jobs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,21 +5,17 @@ files it leaves, what it prints, that a repeat gives the same bytes, and the one
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import torch
 
 from rpr import app
 from rpr.commands import positions
 from rpr.records.record import Record, read_record, write_record
 
-SCRIPT = Path(sys.executable).with_name("rpr-cli")
 RECIPE = (
     "optim.max_steps=4",
     "optim.warmup_steps=4",
@@ -38,9 +34,8 @@ def trained(
     """A run with relative tables and one with learned absolute positions, by the name of their positions."""
     runs = tmp_path_factory.mktemp("runs")
     overrides = [*tiny_overrides, *RECIPE, f"data.cache_dir={cache_dir}", f"runs_dir={runs}"]
-    command = [SCRIPT, "train", "-m", "position=relative,learned", *overrides]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
+    for position in ("relative", "learned"):
+        assert app.main(["train", f"position={position}", *overrides]) == 0
     return {read_record(path).config["position"]["name"]: path.parent for path in runs.glob("*/record.json")}
 
 
@@ -124,29 +119,12 @@ def test_progress_only_on_a_terminal_and_when_it_takes_long(
     assert capsys.readouterr().err == "\rattention of 20 of 30 sentences\rattention of 30 of 30 sentences\n"
 
 
-def test_no_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = refused(capsys, tmp_path)
-    assert told == f"run: {tmp_path} holds no record.json; give the folder of a run, e.g. run=runs/NAME-HASH"
-
-
 def test_a_failed_run(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changed(run_dir, status="failed", error="the validation loss became nan at step 4")
     assert refused(capsys, run_dir) == (
         f"run: {run_dir.name} failed: the validation loss became nan at step 4; "
         "its weights show nothing that was learned: finish the run first"
     )
-
-
-def test_no_checkpoint(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.rmtree(run_dir / "checkpoints")
-    assert refused(capsys, run_dir).startswith(f"{run_dir}: no checkpoints; train the run, if it is finished anew")
-
-
-def test_a_damaged_checkpoint(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for path in (run_dir / "checkpoints").glob("*.ckpt"):
-        path.write_bytes(path.read_bytes()[:1000])
-    told = refused(capsys, run_dir)
-    assert " cannot be read as a checkpoint (" in told and told.endswith("delete it and use an earlier one")
 
 
 def test_a_folder_that_cannot_be_written(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,15 +134,3 @@ def test_a_folder_that_cannot_be_written(run_dir: Path, capsys: pytest.CaptureFi
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1
     assert f"run: {run_dir} cannot be written (" in err and "make it writable, or copy the run elsewhere" in err
-
-
-def test_a_run_and_a_sweep_together(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = refused(capsys, run_dir, "sweep=quick")
-    assert told.startswith(f"run and sweep: {run_dir} and quick are both given; a report is of one run's positions or ")
-    assert told.endswith("leave one of them out")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="says what is told where no GPU is")
-def test_gpus_that_are_not_there(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = refused(capsys, run_dir, "hardware=1xgpu")
-    assert told.startswith("hardware=1xgpu: 1 GPUs are asked for and 0 are here; choose hardware=cpu")

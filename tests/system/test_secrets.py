@@ -180,8 +180,9 @@ def test_what_is_no_secret_may_be_taken_from_the_environment(
     assert "path: /data/corpora/m" in told
 
 
-@pytest.mark.parametrize("sign", ["", "+", "++", "~"])
-@pytest.mark.parametrize("key", ["logger.api_key", "logger.key", "api_key", "data.token"])
+@pytest.mark.parametrize(
+    "sign, key", [("", "logger.api_key"), ("+", "logger.key"), ("++", "api_key"), ("~", "data.token")]
+)
 def test_a_key_typed_as_a_setting_is_refused_and_not_told(sign: str, key: str, said: Callable[..., str]) -> None:
     line = said(2, "train", f"{sign}{key}=CanaryOfWandbTyped")
     assert f"{key}: no such setting" in line or "Could not delete" in line

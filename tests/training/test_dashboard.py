@@ -199,7 +199,7 @@ def test_the_entity_is_the_one_that_runs_go_to(
     assert runset_of(server.reports[0])["project"]["entityName"] == "a-team"
 
 
-@pytest.mark.parametrize("mode", ["offline", "dryrun", "disabled"])
+@pytest.mark.parametrize("mode", ["offline", "disabled"])
 def test_wandb_mode_holds(mode: str, server: FakeWandb, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", mode)
     with pytest.raises(ConfigError, match=f"WANDB_MODE: {mode} .* unset it, or run `wandb online`"):
@@ -207,7 +207,7 @@ def test_wandb_mode_holds(mode: str, server: FakeWandb, monkeypatch: pytest.Monk
     assert server.requests == []
 
 
-@pytest.mark.parametrize("how", ["refused", "silent", "rejected"])
+@pytest.mark.parametrize("how", ["refused", pytest.param("silent", marks=pytest.mark.slow), "rejected"])
 def test_a_server_that_does_not_answer(how: str, server: FakeWandb, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dashboard, "TIMEOUT_SECONDS", 1)
     {"refused": server.close, "silent": server.hang, "rejected": server.reject}[how]()

@@ -208,6 +208,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_offline_run_goes_on_and_both_parts_become_one_run(
     tiny_config: Callable[..., TrainConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,7 +309,10 @@ def test_without_a_key_no_question_is_asked_on_a_terminal(
     assert [line.split(";")[0] for line in told(capsys)] == ["no key found (WANDB_API_KEY, or `wandb login`)"]
 
 
-@pytest.mark.parametrize("how", ["refused", "silent", "malformed key"])
+SLOW = {"marks": pytest.mark.slow}
+
+
+@pytest.mark.parametrize("how", ["refused", pytest.param("silent", **SLOW), pytest.param("malformed key", **SLOW)])
 def test_a_server_that_cannot_be_had_means_offline(
     how: str,
     tiny_config: Callable[..., TrainConfig],
@@ -339,7 +343,7 @@ def test_a_server_that_cannot_be_had_means_offline(
     assert [line["_step"] for line in found["history"]] == [25, 50]
 
 
-@pytest.mark.parametrize("how", ["refused", "silent"])
+@pytest.mark.parametrize("how", ["refused", pytest.param("silent", **SLOW)])
 def test_a_network_lost_in_the_middle(
     how: str,
     tiny_config: Callable[..., TrainConfig],
@@ -372,7 +376,7 @@ def test_a_network_lost_in_the_middle(
         assert server.runs[config.run_id].summary["test/sacrebleu"] == 12.5
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, **SLOW)])
 def test_the_end_of_its_own_process_is_not_the_end_of_the_run(
     how: signal.Signals,
     tiny_config: Callable[..., TrainConfig],
@@ -425,8 +429,7 @@ def test_nothing_that_wandb_raises_ends_a_run(
 
 
 @pytest.mark.parametrize("mode, configured, kept", [
-    ("offline", "wandb", True), ("dryrun", "wandb", True), ("disabled", "wandb", False),
-    ("disabled", "wandb_offline", False), ("online", "wandb_offline", True),
+    ("dryrun", "wandb", True), ("disabled", "wandb", False), ("online", "wandb_offline", True),
 ])  # fmt: skip
 def test_wandb_mode_holds(
     mode: str,
@@ -511,8 +514,10 @@ def test_artifacts_that_fail_do_not_cost_the_summary(
     assert told(capsys) == [f"no such type; no artifact is uploaded, the files are in {tmp_path / 'run'}"]
 
 
-@pytest.mark.parametrize("artifacts", ["none", "results", "checkpoint"])
-@pytest.mark.parametrize("mode", ["wandb", "wandb_offline"])
+@pytest.mark.parametrize(
+    "artifacts, mode",
+    [("none", "wandb"), ("checkpoint", "wandb"), pytest.param("results", "wandb_offline", **SLOW)],
+)
 def test_artifacts(
     artifacts: str, mode: str, tiny_config: Callable[..., TrainConfig], tmp_path: Path, server: FakeWandb
 ) -> None:

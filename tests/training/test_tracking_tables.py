@@ -163,6 +163,7 @@ def test_a_run_that_was_killed_after_its_training_loses_no_row(
     assert [row["_step"] for row in run.history] == [25, 50]
 
 
+@pytest.mark.slow
 def test_what_was_kept_offline_arrives_with_its_tables(
     tiny_config: Callable[..., TrainConfig], tmp_path: Path, server: FakeWandb
 ) -> None:
