@@ -267,4 +267,6 @@ def _unknown_key(text: str, kind: type[Section] | None) -> str | None:
         names = {name for section in sections_there for name in section.model_fields}
         if sections_there and part not in names:
             return f"{'.'.join(path[: depth + 1])}: no such setting" + did_you_mean(part, names)
-    return f"{found[1]}: the choice of {path[0]} has no such setting, though others have; see --cfg job"
+    if len(path) > 1:
+        return f"{found[1]}: the choice of {path[0]} has no such setting, though others have; see --cfg job"
+    return None

@@ -115,7 +115,7 @@ def test_a_rerun_is_the_same_to_the_last_bit(original: Path, again: Callable[...
     logged = [
         row for row in read_metrics(original / "metrics.jsonl") if "train/loss" in row or "validation/loss" in row
     ]
-    same = f"The same to the last bit: 8 scores, training and validation loss, and {len(logged)} logged losses."
+    same = f"The same to the last bit: 10 scores, training and validation loss, and {len(logged)} logged losses."
     assert same in out and re.search(r"steps/s: \d+\.\d+ and \d+\.\d+, \d+\.\d+ times the record's", out)
     [folder] = (tmp_path / "runs").iterdir()
     assert folder.name == f"{original.name}-rerun1"
@@ -156,7 +156,7 @@ def test_a_rerun_that_was_cut_goes_on(
     assert interrupted.rerun_of == RerunOf(run_id=first.run_id, started=first.started)
     out, err = again(original)
     assert f"rpr-cli: {folder.name}: an unfinished rerun of this record; it is resumed\n" in err
-    assert "The same to the last bit: 8 scores" in out
+    assert "The same to the last bit: 10 scores" in out
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [folder.name]
     assert {path: path.stat().st_mtime_ns for path in (folder / "checkpoints").iterdir()} == checkpoints
     assert (folder / "metrics.jsonl").read_bytes() == metrics

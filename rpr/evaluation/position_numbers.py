@@ -22,6 +22,8 @@ DEFINITIONS = {
     "the decoder's start with BOS; null where there is no such pair",
     "even_attention": "the same mean if each query attended evenly to every key that it may see",
     "pairs": "how many (sentence, query) pairs each mean is over",
+    "bias": "by head and by distance d = j - i from -max_distance to max_distance: the number that the scheme adds to "
+    "a score, after the scale; null where no key is seen",
     "absolute_norms": "Euclidean norm of each vector of the learned absolute table, by position from 0",
 }
 
@@ -43,19 +45,25 @@ class TableNumbers:
 
 
 @dataclass(frozen=True)
-class LayerTables:
-    """The relative tables of one layer, or of all layers of a stack that share them; None where a kind is left out."""
+class OfLayers:
+    """What one layer has, or what several layers of a stack share."""
 
     stack: Stack
     layers: tuple[int, ...]  # from 1
-    keys: TableNumbers | None
-    values: TableNumbers | None
 
     @property
     def label(self) -> str:
         if len(self.layers) == 1:
             return f"{self.stack} layer {self.layers[0]}"
         return f"{self.stack} layers {self.layers[0]} to {self.layers[-1]}, shared"
+
+
+@dataclass(frozen=True)
+class LayerTables(OfLayers):
+    """The relative tables; None where a kind is left out."""
+
+    keys: TableNumbers | None
+    values: TableNumbers | None
 
 
 @dataclass(frozen=True)
@@ -104,8 +112,19 @@ class AbsoluteTable:
 
 
 @dataclass(frozen=True)
+class LayerBias(OfLayers):
+    """What one layer, or all layers of a stack that share it, adds to scores: bias[head][distance + max_distance], None
+    where no key is seen at that distance.
+    """
+
+    bias: tuple[tuple[float | None, ...], ...]
+
+
+@dataclass(frozen=True)
 class PositionNumbers:
-    """Everything the page shows. `tables` and `absolute` are empty where the model has none; layers in order."""
+    """Everything the page shows. `tables`, `absolute` and `biases` are empty where the model has none; layers in
+    order.
+    """
 
     num_sentences: int
     max_distance: int
@@ -113,6 +132,7 @@ class PositionNumbers:
     absolute: tuple[AbsoluteTable, ...]
     attention: tuple[LayerAttention, ...]
     stacks: tuple[StackPairs, ...]
+    biases: tuple[LayerBias, ...] = ()
 
     def stack(self, name: Stack) -> StackPairs:
         return next(stack for stack in self.stacks if stack.stack == name)

@@ -17,6 +17,7 @@ from rpr.evaluation.decoding import length_batches
 from rpr.evaluation.position_numbers import (
     AbsoluteTable,
     LayerAttention,
+    LayerBias,
     LayerTables,
     PositionNumbers,
     Stack,
@@ -27,6 +28,8 @@ from rpr.model.attention import weights
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.transformer import DecoderLayer, EncoderLayer, SelfAttention, Transformer
 from rpr.model.vectors import LearnedPositions, glorot_bound, relative_rows
+
+HIDES = -1e8  # a bias below it leaves nothing of a key
 
 
 def measure(
@@ -82,6 +85,10 @@ def measure(
         absolute=tuple(_absolute_tables(model, longest)),
         attention=(*encoder.layers("encoder"), *decoder.layers("decoder")),
         stacks=(encoder.pairs("encoder"), decoder.pairs("decoder")),
+        biases=(
+            *_biases("encoder", encoder.attention, max_distance),
+            *_biases("decoder", decoder.attention, max_distance),
+        ),
     )
 
 
@@ -175,18 +182,43 @@ def _self_attention(model: Transformer) -> tuple[list[SelfAttention], list[SelfA
     return encoder, [cast(DecoderLayer, layer).self_attention for layer in model.decoder]
 
 
-def _tables(stack: Stack, layers: Sequence[SelfAttention]) -> Iterator[LayerTables]:
-    """One entry for each table object: layers that share theirs stand together."""
+def _owners(layers: Sequence[SelfAttention]) -> Iterator[tuple[LayerPositions, tuple[int, ...]]]:
+    """Each object of positions with the layers, from 1, that share it."""
     owners: dict[int, tuple[LayerPositions, list[int]]] = {}
     for number, attention in enumerate(layers, start=1):
-        if attention.tables is not None and attention.tables.clip_distance is not None:
+        if attention.tables is not None:
             owners.setdefault(id(attention.tables), (attention.tables, []))[1].append(number)
     for positions, numbers in owners.values():
+        yield positions, tuple(numbers)
+
+
+def _tables(stack: Stack, layers: Sequence[SelfAttention]) -> Iterator[LayerTables]:
+    """The clipped tables of vectors; layers that share theirs stand together."""
+    for positions, numbers in _owners(layers):
+        if positions.clip_distance is None:
+            continue
         tables = positions.at(0, layers[0].qkv.weight.device)
         keys, values = (None if table is None else table_numbers(table) for table in (tables.keys, tables.values))
-        if (keys, values) == (None, None):
+        if keys is not None or values is not None:
+            yield LayerTables(stack, numbers, keys, values)
+
+
+def _biases(stack: Stack, layers: Sequence[SelfAttention], max_distance: int) -> Iterator[LayerBias]:
+    for positions, numbers in _owners(layers):
+        bias_HR = positions.at(max_distance, layers[0].qkv.weight.device).bias
+        if bias_HR is None:
             continue
-        yield LayerTables(stack, tuple(numbers), keys, values)
+        clip_distance = (bias_HR.shape[1] - 1) // 2
+        rows_W = torch.arange(-max_distance, max_distance + 1).clamp(-clip_distance, clip_distance) + clip_distance
+        seen = max_distance + 1 if layers[0].causal else 2 * max_distance + 1
+        heads = bias_HR.detach().double().cpu()[:, rows_W].tolist()
+        yield LayerBias(
+            stack,
+            numbers,
+            tuple(
+                tuple(value if at < seen and value > HIDES else None for at, value in enumerate(head)) for head in heads
+            ),
+        )
 
 
 def _absolute_tables(model: Transformer, longest: tuple[int, int]) -> Iterator[AbsoluteTable]:

@@ -164,7 +164,8 @@ class Record(Section):
         recorded = {"command": self.command, "config": self.config}
         if _plain(json.dumps(recorded, ensure_ascii=False)):
             return self
-        return self.model_copy(update=visible_tree(recorded))
+        found = visible_tree(recorded)
+        return self if found == recorded else self.model_copy(update=found)
 
     @property
     def data_name(self) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rpr.evaluation.position_numbers import (
     AbsoluteTable,
     LayerAttention,
+    LayerBias,
     LayerTables,
     PositionNumbers,
     TableNumbers,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
     from matplotlib.image import AxesImage
 
-T = TypeVar("T", LayerTables, LayerAttention, AbsoluteTable)
+T = TypeVar("T", LayerTables, LayerAttention, AbsoluteTable, LayerBias)
 PANELS_PER_LINE = 6
 NO_TABLES = "This run has no relative tables: nothing to draw."
 KINDS = (("K", COLOURS["relative"]), ("V", COLOURS["absolute"]))
@@ -48,6 +49,8 @@ def position_figure(numbers: PositionNumbers, title: str, subtitle: str) -> Figu
     parts.append(_attention(numbers))
     if numbers.absolute:
         parts.append(_absolute(numbers.absolute))
+    if numbers.biases:
+        parts.append(_biases(numbers, 4 + bool(numbers.absolute)))
     texts = ["\n".join(textwrap.wrap(explanation, int(13.2 * width))) for _, explanation, _, _ in parts]
     heights = [
         height for text, part in zip(texts, parts, strict=True) for height in (0.6 + 0.165 * text.count("\n"), part[2])
@@ -279,3 +282,19 @@ def _absolute(tables: Sequence[AbsoluteTable]) -> _Part:
         "training sentence reached stay as they began."
     )
     return "4  Norm of each vector of the learned absolute tables", explanation, _LINE * len(lines), draw
+
+
+def _biases(numbers: PositionNumbers, number: int) -> _Part:
+    lines = _in_lines(numbers.biases)
+
+    def draw(figure: SubFigure) -> None:
+        for entry, [axes] in _panels(figure, lines, ("distance j - i", "bias")):
+            often = numbers.stack(entry.stack).often
+            distances = range(-numbers.max_distance, numbers.max_distance + 1)[often]
+            _heads(axes, distances, [head[often] for head in entry.bias], KINDS[0][1])
+
+    explanation = (
+        "What is added to the score of query i and key i + d, after the scale. Light: each head; full: their mean. "
+        "Distances that fewer than one query in a hundred has are left out."
+    )
+    return f"{number}  Bias by signed distance", explanation, 0.3 + _LINE * len(lines), draw

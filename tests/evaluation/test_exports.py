@@ -364,11 +364,17 @@ def change_settings(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def test_an_export_of_version_1_has_no_minimum_length(exported: Path) -> None:
+def test_an_export_of_version_1_has_vectors_on_both_sides_and_no_minimum_length(exported: Path) -> None:
     settings = json.loads((exported / "config.json").read_text())
     assert settings.pop("min_length") == 0
-    (exported / "config.json").write_text(json.dumps(settings | {"version": 1}))
-    assert read_export(exported).search.min_length == 0
+    shape = settings["shape"]
+    flat = {name: value for name, value in shape.pop("encoder_positions").items() if name not in ("name", "scheme")}
+    del shape["decoder_positions"]
+    (exported / "config.json").write_text(json.dumps(settings | {"version": 1, "shape": {**shape, **flat}}))
+    read = read_export(exported)
+    assert read.search.min_length == 0
+    assert read.shape.encoder_positions == read.shape.decoder_positions
+    assert read.shape.encoder_positions.identity() == BASIC.encoder_positions.identity()
 
 
 @pytest.mark.parametrize(

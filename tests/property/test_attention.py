@@ -23,6 +23,7 @@ from rpr.model.blockwise_attention import BlockwiseAttention, Layout
 from rpr.model.edges import Distances, Edges, Labels
 from rpr.model.transformer import Shape, Transformer
 from tests.property.sizes import SIZES, Size
+from tests.shapes import shape
 
 BOS, EOS = 2, 3
 
@@ -195,7 +196,7 @@ def test_small_blocks_of_queries_and_parts_of_heads_and_sentences_change_nothing
 
 
 SHAPES = st.builds(
-    Shape,
+    shape,
     vocabulary_size=st.just(9),
     num_layers=st.integers(1, 2),
     d_model=st.just(8),
@@ -223,10 +224,10 @@ def test_decoding_step_by_step_is_decoding_at_once(size: Size) -> None:
         st.integers(0, 99),
     )  # fmt: skip
     def property_(
-        shape: Shape, lengths: list[int], hypotheses: int, steps: int, data: st.DataObject, seed: int
+        small: Shape, lengths: list[int], hypotheses: int, steps: int, data: st.DataObject, seed: int
     ) -> None:
         torch.manual_seed(seed)
-        model = Transformer(shape).double().eval()
+        model = Transformer(small).double().eval()
         source = torch.zeros(len(lengths), max(lengths), dtype=torch.int64)
         for row, length in zip(source, lengths, strict=True):
             row[:length] = torch.tensor([*torch.randint(4, 9, (length - 1,)).tolist(), EOS])

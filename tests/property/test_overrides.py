@@ -18,7 +18,7 @@ from rpr import app
 from rpr.commands import train
 from rpr.composition import compose, expand, one_line, training
 from rpr.config import TrainConfig
-from rpr.sections import Section, section_at
+from rpr.sections import Section, sections_at
 from rpr.words import quoted
 from tests.property.sizes import SIZES, Size
 
@@ -27,11 +27,8 @@ def settings_below(kind: type[Section], path: tuple[str, ...] = ()) -> Iterator[
     """Every section and every setting, dotted."""
     for name in kind.model_fields:
         yield ".".join((*path, name))
-        try:
-            section = section_at(kind, (name,))
-        except StopIteration:
-            continue
-        yield from settings_below(section, (*path, name))
+        for section in sections_at(kind, (name,)):
+            yield from settings_below(section, (*path, name))
 
 
 # What means something to Hydra, OmegaConf, YAML, pydantic or this project, and may meet in any order.

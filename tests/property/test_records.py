@@ -168,7 +168,7 @@ def refused_or_read(path: Path) -> Record | None:
     if record is None:
         assert message is not None and message.startswith(f"{path}: ") and len(message.splitlines()) == 1
         return None
-    for name in ("data_name", "model_name", "max_steps", "clip_distance", "synthetic", "outcome"):
+    for name in ("data_name", "model_name", "max_steps", "synthetic", "outcome"):
         getattr(record, name)
     return record
 

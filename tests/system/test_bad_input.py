@@ -262,7 +262,10 @@ RECORDS: dict[str, tuple[bad_files.Make, str]] = {
     "an unknown field": (record(lambda document: document.update(speed=1)), "speed: "),
     "a lone surrogate": (content("record.json", lambda old: old.replace(b"one", b"\\ud800", 1)), "end of hex escape"),
     "no configuration": (record(lambda document: document.update(config={})), "config.model.name: missing"),
-    "k is a word": (setting("position.clip_distance", "x"), "config.position.clip_distance: 'x' is no whole number"),
+    "k is a word": (
+        setting("position.clip_distance", "x"),
+        "position.clip_distance: 'x' is refused; input should be a valid integer",
+    ),
     "a folder": (folder_instead("record.json"), "cannot be read ("),
 }
 READERS = {

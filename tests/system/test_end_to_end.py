@@ -19,6 +19,7 @@ import torch
 
 from rpr import app
 from rpr.config import TrainConfig
+from rpr.records.position import position_of
 from rpr.records.record import Record, read_record
 from rpr.runs.checkpoints import checkpoints, model_weights
 from rpr.sections import validated
@@ -70,7 +71,7 @@ class Swept(NamedTuple):
     def records(self) -> dict[int | None, tuple[Path, Record]]:
         """By clip distance."""
         found = {path.parent: read_record(path) for path in sorted(self.runs.glob("*/record.json"))}
-        return {record.clip_distance: (run_dir, record) for run_dir, record in found.items()}
+        return {position_of(record).clip_distance: (run_dir, record) for run_dir, record in found.items()}
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +168,7 @@ def test_a_job_that_fails_stops_no_other(swept: Swept, here: Here) -> None:
     (failed,) = [record for record in records if record.status == "failed"]
     assert failed.config["optim"]["learning_rate_scale"] == 1e38
     assert failed.error is not None and failed.error.startswith("step 2: the loss or its gradient is not finite (loss ")
-    (other,) = [record for record in records if record.clip_distance == 1 and record.status == "finished"]
+    (other,) = [record for record in records if position_of(record).clip_distance == 1 and record.status == "finished"]
     assert other.steps == 40
     last = told.strip().splitlines()[-1]
     assert last.startswith(f"rpr-cli: failed: rpr-cli train {rate}=1e+38 ") and "Traceback" not in told

@@ -221,7 +221,7 @@ def test_evaluate_by_an_export(run_dir: Path, capsys: pytest.CaptureFixture[str]
         scores = json.loads(capsys.readouterr().out)["scores"]
         assert {score["precision"] for score in scores} == {"32" if backend == "torch" else "ctranslate2 float32"}
         found[backend] = {score["metric"]: score["score"] for score in scores}
-    assert found["torch"] == found["ctranslate2"] and len(found["torch"]) == 4
+    assert found["torch"] == found["ctranslate2"] and len(found["torch"]) == 5
     names = sorted(path.parent.name for path in run_dir.glob("evaluations/*/scores.json"))
     assert [name.partition("-")[0] for name in names] == ["average3", "ctranslate2"]
 

@@ -19,7 +19,7 @@ from rpr.model.positions.scheme import REGISTERED, Scheme, Site, Tables
 from rpr.sections import Section, validated
 
 for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+    importlib.import_module(f"rpr.model.positions.{_module.name}")
 
 SCHEMES: Mapping[str, type[Scheme]] = MappingProxyType(
     dict(sorted(REGISTERED.items(), key=lambda one: (one[1].ORDER, one[0])))
