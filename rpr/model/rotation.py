@@ -1,11 +1,18 @@
-"""Rotation of queries and keys by their positions (RoPE)."""
+"""Rotation of queries and keys by their positions (RoPE), with its own backward.
+
+Autograd's own would allocate nine tensors of the size of the queries, whose fresh memory takes a tenth of a small
+model's training step on a CPU; here it is one, and none in the backward pass.
+"""
 
 # Shape suffixes: B batch, H heads, P positions, D head width, W half of the rotated width.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def cosines_and_sines(positions_P: Tensor, width: int, base: float, linear_scale: float) -> tuple[Tensor, Tensor]:
@@ -19,11 +26,38 @@ def rotate(x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, *, interleaved: bool)
     """The first 2W numbers turned in pairs, (i, i + W), or (2i, 2i + 1) where interleaved; the others as they are."""
     # At least float32: in bfloat16 the angle of position 1,000 would be off by whole radians.
     wide = torch.promote_types(x_BHPD.dtype, torch.float32)
-    cos, sin = cos_PW.to(wide), sin_PW.to(wide)
-    width = 2 * cos.shape[-1]
-    turned = x_BHPD[..., :width].to(wide)
-    first, second = (turned[..., 0::2], turned[..., 1::2]) if interleaved else turned.chunk(2, dim=-1)
-    pair = torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)
-    turned = torch.stack(pair, dim=-1).flatten(-2) if interleaved else torch.cat(pair, dim=-1)
-    turned = turned.to(x_BHPD.dtype)
-    return turned if width == x_BHPD.shape[-1] else torch.cat([turned, x_BHPD[..., width:]], dim=-1)
+    turned: Tensor = _Rotate.apply(x_BHPD.to(wide), cos_PW.to(wide), sin_PW.to(wide), interleaved)  # type: ignore[no-untyped-call]
+    return turned.to(x_BHPD.dtype)
+
+
+class _Rotate(torch.autograd.Function):
+    """apply(x_BHPD, cos_PW, sin_PW, interleaved) -> as `rotate`. The gradient is turned back where it lies."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, interleaved: bool) -> Tensor:
+        ctx.save_for_backward(cos_PW, sin_PW)
+        ctx.interleaved = interleaved
+        out_BHPD = torch.empty_like(x_BHPD)
+        width = 2 * cos_PW.shape[1]
+        first, second = _pairs(x_BHPD[..., :width], interleaved)
+        out_first, out_second = _pairs(out_BHPD[..., :width], interleaved)
+        torch.mul(first, cos_PW, out=out_first).addcmul_(second, sin_PW, value=-1)
+        torch.mul(second, cos_PW, out=out_second).addcmul_(first, sin_PW)
+        out_BHPD[..., width:] = x_BHPD[..., width:]
+        return out_BHPD
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_BHPD: Tensor) -> tuple[Tensor, None, None, None]:
+        cos_PW, sin_PW = ctx.saved_tensors
+        # Attention's backward has made this tensor for no one else; where numbers share memory it was made otherwise.
+        gradient_BHPD = gradient_BHPD.contiguous() if 0 in gradient_BHPD.stride() else gradient_BHPD
+        first, second = _pairs(gradient_BHPD[..., : 2 * cos_PW.shape[1]], ctx.interleaved)
+        before = first.clone()
+        first.mul_(cos_PW).addcmul_(second, sin_PW)
+        second.mul_(cos_PW).addcmul_(before, sin_PW, value=-1)
+        return gradient_BHPD, None, None, None
+
+
+def _pairs(x: Tensor, interleaved: bool) -> tuple[Tensor, ...]:
+    return (x[..., 0::2], x[..., 1::2]) if interleaved else x.chunk(2, dim=-1)
