@@ -90,4 +90,5 @@ def _of_hydra(name: str, words: Sequence[str]) -> list[str]:
     with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
         plugin = DefaultCompletionPlugin(GlobalHydra.instance().config_loader())
         found: list[str] = plugin._query(config_name=name, line=" ".join(words))
-        return [one for one in found if key_of(one) != "recipe"]  # which follows from model= and data=
+        # recipe follows from model= and data=; a name with an underscore before it is no choice
+        return [one for one in found if key_of(one) != "recipe" and "=_" not in one]
