@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rpr import paper
+from rpr.model.positions import SCHEMES
 from rpr.records.measurement import Measurement
 from rpr.report.agreement import Agreement, agreement, speed_agreement
 from rpr.report.grid import number
@@ -46,7 +47,7 @@ def statements(group: Group) -> list[Statement]:
         _together,
         _speed,
     ]
-    found = [*_learning(group), *_incomplete(group)]
+    found = [*_learning(group), *_incomplete(group), *_ranking(group)]
     if best is not None:
         found += [statement for maker in makers for statement in maker(group, best)]
     return found
@@ -97,6 +98,24 @@ def _incomplete(group: Group) -> Iterator[Statement]:
     if found:
         words = ", ".join(f"{count} {status}" for status, count in sorted(found.items()))
         yield Statement(f"{sum(found.values())} of {len(group.runs)} runs have no result: {words}.", group=group)
+
+
+def _ranking(group: Group) -> Iterator[Statement]:
+    """All schemes by their score, where there are some that the paper does not have."""
+    split = _split(group)
+    scored = [(one, score) for one in group.variants if (score := group.score(one, split)).value is not None]
+    if sum(one.position.kind not in SCHEMES["vectors"].colours() for one, _ in scored) < 2:
+        return
+    ranked = sorted(scored, key=lambda item: -(item[1].value or 0.0))
+    words = [f"{one.label} {_with_interval(score)}" for one, score in ranked]
+    yield Statement(f"By score on {split}, best first: {'; '.join(words)}.", group=group)
+
+
+def _with_interval(score: Measurement) -> str:
+    assert score.value is not None
+    if score.interval is None:
+        return f"{score.value:.1f}"
+    return f"{score.value:.1f} [{score.interval.low:.1f}, {score.interval.high:.1f}]"
 
 
 def _absolute(group: Group, best: Variant) -> Iterator[Statement]:

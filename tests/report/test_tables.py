@@ -15,6 +15,7 @@ from rpr.report.scoring import scoring_notes
 from rpr.report.speed import find_benches, ratio_to_absolute
 from rpr.report.statements import statements
 from rpr.report.tables import build_tables, summary_grid
+from tests.shapes import scheme
 
 
 def runs(make, *, seeds=(1, 2, 3), **options):
@@ -277,3 +278,15 @@ def test_runs_without_result_are_counted(make):
 def test_too_little_learned_is_said(make):
     found = said([make("relative", k, scores={"test": 1.0}) for k in (0, 16)])
     assert any("too little is learned to compare" in one for one in found)
+
+
+def test_schemes_beyond_the_paper_are_ranked_with_their_intervals(make):
+    def run(choice, seed, score):
+        position = scheme(choice).model_dump(mode="json")
+        made = make("relative", seed=seed, scores={"test": score})
+        return made.model_copy(update={"config": {**made.config, "position": position}})
+
+    schemes = [run("rope", 1, 21.0), run("rope", 2, 23.0), run("t5", 1, 30.0), run("none", 1, 4.0)]
+    (ranking,) = [one for one in said(schemes) if one.startswith("By score")]
+    assert ranking == "By score on test, best first: T5 30.0; RoPE 22.0 [9.3, 34.7]; none 4.0."
+    assert not [one for one in said(schemes[2:]) if one.startswith("By score")]
