@@ -39,12 +39,28 @@ _SHORTEST_SECRET = 8  # characters; a shorter value may be in a setting by chanc
 # `seed=3`, `model.d_model=64`: a value, not a choice of conf/ nor anything added, taken away or said about Hydra.
 _VALUE = re.compile(r"(seed|name|sweep|runs_dir|(?!hydra\.)\w+(\.\w+)+)=")
 _CHOICE = re.compile(r"(?!hydra=)\w+(@[\w.]+)?=")
-_SIDE = re.compile(r"^position\.(encoder|decoder)=(?!null$|\{)")
+_NO_SIDE = re.compile(r"position\.(encoder|decoder)=null")
+_BOTH_SIDES = re.compile(r"position\.(?!(encoder|decoder|name)\b)\w+=")
+_SIDE = re.compile(r"^position\.(encoder|decoder)=")
 
 
 def typed_choices(words: Sequence[str]) -> list[str]:
-    """`position.encoder=rope` as Hydra writes a group's choice for another place, `position@position.encoder=rope`."""
-    return [_SIDE.sub(r"position@position.\1=", word) for word in words]
+    """`position.encoder=rope` as Hydra writes a group's choice for another place, `position@position.encoder=rope`;
+    without `position.encoder=null`, which is what the encoder has anyway.
+
+    Raises:
+        ConfigError: a setting for both stacks, where each has a choice of its own.
+    """
+    found = [_SIDE.sub(r"position@position.\1=", word) for word in words if not _NO_SIDE.fullmatch(word)]
+    sides = {key_of(word) for word in found} & {"position@position.encoder", "position@position.decoder"}
+    both = next((word for word in found if _BOTH_SIDES.match(word)), None)
+    if len(sides) == 2 and both is not None:
+        key = key_of(both)
+        raise ConfigError(
+            f"{key}: decides nothing, as encoder and decoder have positions of their own; write "
+            f"{key.replace('.', '.encoder.', 1)} or {key.replace('.', '.decoder.', 1)}"
+        )
+    return found
 
 
 def expand(overrides: Sequence[str]) -> list[list[str]]:

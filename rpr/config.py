@@ -297,7 +297,8 @@ class TrainConfig(Section):
             usual = self.model.relative_defaults.model_dump()
             if problem := scheme.problem(site) or scheme.unused_setting(usual):
                 side = "decoder" if causal else "encoder"
-                raise ValueError(f"position.{problem}" if one else f"position.{side}.{problem}")
+                whole = f"position.{problem}"
+                raise ValueError(whole if one else whole.replace("position.", f"position.{side}."))
             if self.hardware.attention == "triton" and scheme.has_bias:
                 raise ValueError(
                     f"hardware.attention: triton adds no bias to scores, as position={scheme.name} does; choose auto"

@@ -133,3 +133,24 @@ def test_records_of_schemes_are_rows_of_their_own() -> None:
     assert found[0] == found[4] != found[1]
     assert [one.label for one in found[1:4]] == ["RoPE, base 50", "none", "ALiBi in the encoder, none in the decoder"]
     assert found[5].label == "spiral, arms = 3, scheme = spiral"
+
+
+def test_null_is_what_the_stack_has_anyway_and_what_decides_nothing_is_refused() -> None:
+    assert training(["position=rope", "position.encoder=null"]) == training(["position=rope"])
+    found = refusal("position.encoder=rope", "position.decoder=none", "position.clip_distance=4")
+    assert found.startswith(
+        "position.clip_distance: decides nothing, as encoder and decoder have positions of their own"
+    )
+    found = refusal("position.encoder=rope", "position.encoder.scaling_factor=2")
+    assert found.startswith("position.encoder.scaling_factor: 2 decides nothing with position.encoder.scaling=none")
+    assert refusal("position=rope", "position.scaling=ntk").startswith("position.scaling: ntk decides nothing with")
+
+
+def test_sides_with_other_sharing_have_other_names() -> None:
+    labels = {
+        training(
+            ["position.encoder=relative", f"position.encoder.tables={tables}", "position.decoder=rope"]
+        ).position.label
+        for tables in ("per_head", "shared_by_heads")
+    }
+    assert len(labels) == 2

@@ -10,6 +10,7 @@ from pathlib import Path
 from rpr.command_config import EvaluateConfig
 from rpr.commands.printing import titled
 from rpr.commands.scoring import Scored, length_grid, score_grid, score_run, torch_scored
+from rpr.config import TrainConfig
 from rpr.data.cache import prepare
 from rpr.errors import RecordError
 from rpr.evaluation.ctranslate2 import CTranslate2Engine
@@ -21,6 +22,7 @@ from rpr.records.scores import search_in_words
 from rpr.report.grid import legend
 from rpr.report.render import wrapped
 from rpr.runs import loading, runtime
+from rpr.sections import validated
 from rpr.signals import report_sigterm
 
 
@@ -41,7 +43,8 @@ def run(config: EvaluateConfig) -> None:
     }
     evaluation = trained.evaluation.model_copy(update={k: v for k, v in asked.items() if v is not None})
     position = changed_after_training(trained.position, config.position or {})
-    trained = trained.model_copy(update={"evaluation": evaluation, "position": position})
+    trained = validated(TrainConfig, trained.model_dump() | {"position": position.model_dump()})
+    trained = trained.model_copy(update={"evaluation": evaluation})
     search = f"beam{evaluation.beam_size}-alpha{evaluation.length_penalty:g}"
     search += f"-min{evaluation.min_length}" if evaluation.min_length else ""
     if config.backend == "ctranslate2":

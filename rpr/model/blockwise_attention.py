@@ -109,7 +109,7 @@ class BlockwiseAttention(torch.autograd.Function):
         ctx.tables = []
         with torch.autocast(q_BHQD.device.type, enabled=False):
             for at in _parts(q_BHQD, k_BHKD.shape[2], layout):
-                tables = _tables(key_table, value_table, bias_table, layout, at, q_BHQD.dtype)
+                tables = _tables(key_table, value_table, bias_table, layout, at, q_BHQD.dtype, ctx.needs_input_grad[5])
                 z_GQD, kept = _forward(q_BHQD[at], k_BHKD[at], v_BHKD[at], *tables, layout.part(*at))
                 _put(z_BHQD, at, z_GQD)
                 if any(ctx.needs_input_grad):
@@ -226,7 +226,7 @@ def _backward(
             dk_GKD[:, :num_keys] += torch.bmm(dscores_GQK.transpose(1, 2), q_GQD[:, start:stop])
         if keys is not None:
             dsums_GQW = keys.sums(dscores_GQK, block, dsums_GQW)
-        if bias is not None:
+        if bias is not None and bias.learned:
             of_block = bias.gradient(dscores_GQK, block)
             dbias_table = of_block if dbias_table is None else dbias_table + of_block
     dkey_table = dvalue_table = None
@@ -341,8 +341,8 @@ class _Table:
 class _Bias:
     """The bias as a part uses it; of any block of its queries."""
 
-    def __init__(self, bias_HR: Tensor, edges: Labels | None, first_query: int) -> None:
-        self.bias_HR, self.edges, self.first_query = bias_HR, edges, first_query
+    def __init__(self, bias_HR: Tensor, edges: Labels | None, first_query: int, *, learned: bool) -> None:
+        self.bias_HR, self.edges, self.first_query, self.learned = bias_HR, edges, first_query, learned
 
     def of_pairs(self, block: Block) -> Tensor:
         """The bias of each pair, broadcastable to [H, B, Q, K]."""
@@ -369,6 +369,7 @@ def _tables(
     layout: Layout,
     at: Part,
     dtype: torch.dtype,
+    learned_bias: bool,
 ) -> tuple[_Table | None, _Table | None, _Bias | None]:
     layout = layout.part(*at)
     keys = values = None
@@ -376,7 +377,9 @@ def _tables(
         keys = _Table(_for_heads(key_table, at, shared=key_table.dim() == 2), layout.key_edges, dtype)
     if value_table is not None and layout.value_edges is not None:
         values = _Table(_for_heads(value_table, at, shared=value_table.dim() == 2), layout.value_edges, dtype)
-    bias = None if bias_table is None else _Bias(bias_table[at[1]], layout.bias_edges, layout.first_query)
+    bias = None
+    if bias_table is not None:
+        bias = _Bias(bias_table[at[1]], layout.bias_edges, layout.first_query, learned=learned_bias)
     return keys, values, bias
 
 

@@ -128,11 +128,12 @@ def score(variant, learned, q, k, head, i, j, causal):
     if kind == "alibi":
         return q @ k / root + alibi_bias(head, j - i, given.encoder_form, causal)
     if kind == "kerple":
-        p, a = (learned[name][head, 0].clamp(min=0.01) for name in ("p", "a"))
+        p, a = (learned[name][head, 0] for name in ("p", "a"))
+        p, a = p + (p.detach().clamp(min=0.01) - p.detach()), a + (a.detach().clamp(min=0.01) - a.detach())
         distance = abs(i - j)
         if given.form == "log":
             return q @ k / root - p * torch.log(1 + a * distance)
-        return q @ k / root - (a * distance ** p.clamp(max=2) if distance else 0)
+        return q @ k / root - (a * distance ** (p + (p.detach().clamp(max=2) - p.detach())) if distance else 0)
     if kind == "clipped_scalars":
         row = max(-given.clip_distance, min(given.clip_distance, j - i)) + given.clip_distance
         key = k + learned["keys"][row] if given.keys else k

@@ -40,7 +40,7 @@ class Alibi(Scheme):
         return [] if self.encoder_form == "symmetric" else [self.encoder_form.replace("_", " ")]
 
     def problem(self, site: Site) -> str | None:
-        if self.encoder_form == "one_side_per_head" and site.num_heads % 2:
+        if self.encoder_form == "one_side_per_head" and not site.causal and site.num_heads % 2:
             return (
                 f"encoder_form: one_side_per_head needs an even number of heads, and model.num_heads is "
                 f"{site.num_heads}; choose symmetric or asymmetric"

@@ -47,10 +47,15 @@ class Kerple(Scheme):
     ) -> Tables:
         import torch
 
-        p_H1, a_H1 = (parameters[name].clamp(min=LEAST) for name in ("p", "a"))
+        p_H1, a_H1 = _kept(parameters["p"], LARGEST_POWER if self.form == "power" else None), _kept(parameters["a"])
         distance_R = torch.arange(-max_distance, max_distance + 1, device=device, dtype=p_H1.dtype).abs()
         if self.form == "log":
             return Tables(bias=-p_H1 * torch.log1p(a_H1 * distance_R))
         # Distance 0 apart: its power is 0, but the gradient of its logarithm is not finite.
-        powers_HR = distance_R.clamp(min=1) ** p_H1.clamp(max=LARGEST_POWER) * (distance_R > 0)
+        powers_HR = distance_R.clamp(min=1) ** p_H1 * (distance_R > 0)
         return Tables(bias=-a_H1 * powers_HR)
+
+
+def _kept(x: Tensor, largest: float | None = None) -> Tensor:
+    """In the authors' range, with the gradient of x itself: they project the parameters, so that none is stuck."""
+    return x + (x.clamp(LEAST, largest) - x).detach()

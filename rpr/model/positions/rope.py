@@ -65,6 +65,11 @@ class Rope(Scheme):
                 f"scaling_factor: {self.scaling_factor:g} decides nothing with position.scaling=none; "
                 "choose position.scaling=linear or ntk, or leave it out"
             )
+        if self.scaling != "none" and self.scaling_factor == 1:
+            return (
+                f"scaling: {self.scaling} decides nothing with position.scaling_factor=1; give a factor above 1, or "
+                "leave it out"
+            )
         return None
 
     def rotation(self, site: Site) -> Rotation:

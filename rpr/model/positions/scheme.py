@@ -128,6 +128,11 @@ class Scheme(Section):
         absolute = [] if self.absolute == "none" else [f"{self.absolute} positions too"]
         return ", ".join([self.TITLE, *self.details(), *absolute])
 
+    @property
+    def full_label(self) -> str:
+        """The label where no table beside it says which heads and layers share relative tables."""
+        return self.label
+
     def details(self) -> list[str]:
         """The settings that differ from the literature's, in words."""
         return []

@@ -10,6 +10,7 @@ the encoder half of the buckets are for keys to the right; in the decoder all ar
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, PositiveInt
@@ -79,7 +80,7 @@ class T5(Scheme):
         import torch
 
         buckets = self._buckets_of_a_side(site)
-        exact, edges = buckets // 2, self._edges(buckets)
+        exact, edges = buckets // 2, _edges(buckets, self.max_distance)
         size = distances.clamp(max=0).neg() if site.causal else distances.abs()
         logarithmic = torch.bucketize(size, torch.tensor(edges, device=distances.device), right=True) + exact
         bucket = torch.where(size < exact, size, logarithmic)
@@ -87,19 +88,6 @@ class T5(Scheme):
 
     def _buckets_of_a_side(self, site: Site) -> int:
         return self.buckets if site.causal else self.buckets // 2
-
-    def _edges(self, buckets: int) -> list[int]:
-        """The least distance of every logarithmic bucket but the first, in whole numbers: rounding moves no edge."""
-        exact = buckets // 2
-        more = buckets - exact
-        edges = []
-        for step in range(1, more):
-            # the least n with log(n / exact) / log(max_distance / exact) >= step / more
-            least = exact
-            while least**more * exact**step < self.max_distance**step * exact**more:
-                least += 1
-            edges.append(least)
-        return edges
 
     @property
     def changes_queries(self) -> bool:
@@ -113,3 +101,18 @@ class T5(Scheme):
 
     def query_scale(self, site: Site) -> float | None:
         return None if self.scaled_queries else site.d_head**0.5
+
+
+@lru_cache
+def _edges(buckets: int, max_distance: int) -> tuple[int, ...]:
+    """The least distance of every logarithmic bucket but the first, in whole numbers: rounding moves no edge."""
+    exact = buckets // 2
+    more = buckets - exact
+    edges: list[int] = []
+    for step in range(1, more):
+        # the least n with log(n / exact) / log(max_distance / exact) >= step / more
+        least = edges[-1] if edges else exact
+        while least**more * exact**step < max_distance**step * exact**more:
+            least += 1
+        edges.append(least)
+    return tuple(edges)
