@@ -2,7 +2,7 @@
 
 import sys
 
-from rpr.app import main
+from rpr.cli.app import main
 
 if __name__ == "__main__":
     sys.exit(main())

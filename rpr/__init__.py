@@ -9,7 +9,7 @@ try:
 except PackageNotFoundError:  # a bare checkout that was never installed
     __version__ = "0+unknown"
 
-_LAZY = {"Translator": "rpr.evaluation.translator", "Translation": "rpr.evaluation.translator"}
+_LAZY = {"Translator": "rpr.decode.translator", "Translation": "rpr.decode.translator"}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from rpr import app
-from rpr.config import TrainConfig
+from rpr.cli import app
+from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData, prepare
-from rpr.sections import validated
+from rpr.validation import validated
 
 SMALL_CORPUS = (
     "data.synthetic.num_train=2000",

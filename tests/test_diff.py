@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rpr import app
+from rpr.cli import app
 
 SETTINGS = {
     "model": {"name": "tiny", "dropout": 0.1},

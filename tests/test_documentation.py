@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rpr import app, command_config, composition
-from rpr.sections import validated
-from rpr.words import settings_of
+from rpr.cli import app
+from rpr.cli.positionals import settings_of
+from rpr.compose import composition
+from rpr.config import commands as commands_config
+from rpr.validation import validated
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -134,7 +136,7 @@ def compose(words: list[str]) -> None:
     elif name == "train":
         composition.training(rest)
     else:
-        kind = getattr(command_config, app.COMMANDS[name].config)
+        kind = getattr(commands_config, app.COMMANDS[name].config)
         validated(kind, composition.compose(name, settings_of(name, rest)))
 
 
@@ -171,7 +173,7 @@ def follow(words: list[str], home: Home) -> None:
     elif program == "pip":
         assert rest[1].removeprefix("rpr[").removesuffix("]") in PROJECT["project"]["optional-dependencies"]
     elif program == "torchrun":
-        compose(rest[rest.index("rpr.app") + 1 :])
+        compose(rest[rest.index("rpr.cli.app") + 1 :])
     elif program == "rpr-cli":
         name = rest[0]
         if {"--help", "--cfg"} & {*rest}:

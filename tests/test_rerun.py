@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from rpr import app
+from rpr.cli import app
 from rpr.commands import rerun, scoring, train
-from rpr.config import TrainConfig
+from rpr.config.train import TrainConfig
 from rpr.records import provenance
 from rpr.records.record import Git, RerunOf, find_records, read_metrics, read_record
 from rpr.runs import runtime

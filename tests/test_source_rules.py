@@ -53,8 +53,8 @@ EXCEPTIONS = {
     ("rpr/data/hub.py", "pickle"): "a copy of an object of this process, made in its memory",
     ("rpr/data/hub.py", "network"): "whether the hub's host answers at all, before the library tries for long",
     ("rpr/__init__.py", "code"): "one of the two modules that the same file lists",
-    ("rpr/multirun.py", "target"): "where it is refused, and Hydra's own launcher told from the others",
-    ("rpr/app.py", "target"): "Hydra's own launcher told from the others",
+    ("rpr/sweep/launcher.py", "target"): "where it is refused, and Hydra's own launcher told from the others",
+    ("rpr/cli/app.py", "target"): "Hydra's own launcher told from the others",
 }
 
 

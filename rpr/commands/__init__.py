@@ -1,1 +1,1 @@
-"""One short file for each sub-command; rpr.app alone imports them."""
+"""One short file for each sub-command; rpr.cli.app alone imports them."""

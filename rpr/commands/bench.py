@@ -12,8 +12,9 @@ from typing import Any
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # memory is counted with torch's profiler, which would talk about it
 
-from rpr.command_config import BenchConfig
+from rpr.bench import benchmark
 from rpr.commands.printing import titled
+from rpr.config.commands import BenchConfig
 from rpr.errors import ConfigError
 from rpr.model.positions import Positions
 from rpr.paper import RELATIVE_SPEED
@@ -23,7 +24,6 @@ from rpr.records.scores import Interval
 from rpr.report.grid import Column, Grid, Note, legend
 from rpr.report.render import wrapped
 from rpr.runs import runtime
-from rpr.training import benchmark
 
 
 def run(config: BenchConfig, positions: dict[str, Positions]) -> None:

@@ -9,10 +9,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rpr.command_config import CompareConfig
 from rpr.commands.printing import shortened, titled
+from rpr.config.commands import CompareConfig
 from rpr.errors import RunError
-from rpr.evaluation.comparison import (
+from rpr.io.escape import visible
+from rpr.metrics.comparison import (
     ALPHA,
     Comparison,
     Family,
@@ -24,8 +25,7 @@ from rpr.evaluation.comparison import (
     pairs_of_sweep,
     read_run,
 )
-from rpr.evaluation.significance import LEVEL
-from rpr.io.escape import visible
+from rpr.metrics.significance import LEVEL
 from rpr.records.measurement import single
 from rpr.records.record import RECORD_NAME, find_records
 from rpr.records.scores import METRIC_NAMES

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from rpr.command_config import DashboardConfig
+from rpr.config.commands import DashboardConfig
 
 
 def run(config: DashboardConfig) -> None:
     """Save the report of the project's runs, or of one sweep's.
 
     Raises:
-        ConfigError: as `rpr.training.dashboard.create`.
+        ConfigError: as `rpr.tracking.dashboard.create`.
     """
-    from rpr.training import dashboard
+    from rpr.tracking import dashboard
 
     print(dashboard.create(config.sweep, config.title, config.logger))

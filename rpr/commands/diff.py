@@ -12,8 +12,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from rpr.command_config import DiffConfig
 from rpr.commands.printing import shortened
+from rpr.config.commands import DiffConfig
 from rpr.io.escape import visible
 from rpr.records.difference import ABSENT, Curve, Difference, Measured, Part, difference
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_metrics, read_record

@@ -7,14 +7,14 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
-from rpr.command_config import EvaluateConfig
 from rpr.commands.printing import titled
 from rpr.commands.scoring import Scored, length_grid, score_grid, score_run, torch_scored
-from rpr.config import TrainConfig
+from rpr.config.commands import EvaluateConfig
+from rpr.config.train import TrainConfig
 from rpr.data.cache import prepare
+from rpr.decode.ctranslate2 import CTranslate2Engine
+from rpr.decode.engines import exported_folder
 from rpr.errors import RecordError
-from rpr.evaluation.ctranslate2 import CTranslate2Engine
-from rpr.evaluation.opening import exported_folder
 from rpr.io.atomic import replace_file
 from rpr.io.locks import exclusive
 from rpr.model.positions import changed_after_training
@@ -22,8 +22,8 @@ from rpr.records.scores import search_in_words
 from rpr.report.grid import legend
 from rpr.report.render import wrapped
 from rpr.runs import loading, runtime
-from rpr.sections import validated
 from rpr.signals import report_sigterm
+from rpr.validation import validated
 
 
 @report_sigterm()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rpr.command_config import ExportConfig, VerifyConfig
+from rpr.config.commands import ExportConfig, VerifyConfig
 from rpr.data.cache import PreparedData
+from rpr.decode.torch_engine import Progress
 from rpr.errors import DataError, RunError
-from rpr.evaluation import exporting
-from rpr.evaluation.decoding import Progress
+from rpr.export import writing
 from rpr.runs import loading
-from rpr.runs.shape import shape_of
+from rpr.runs.model_config import shape_of
 from rpr.signals import report_sigterm
 
 
@@ -27,9 +27,9 @@ def run(config: ExportConfig) -> None:
     run_dir = Path(config.run).absolute()
     out = Path(config.out).absolute() if config.out is not None else run_dir / "exports" / config.format
     trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
-    exporting.check(config.format, out, shape_of(trained, trained.data.vocabulary_size))
+    writing.check(config.format, out, shape_of(trained, trained.data.vocabulary_size))
     material = read(run_dir, config)
-    card = exporting.export(config.format, out, material, progress_line("translated by the run's model"))
+    card = writing.export(config.format, out, material, progress_line("translated by the run's model"))
     print(f"{out}: {config.format}, {material.checkpoint}")
     proof = card["parity"]
     ties = f", {len(proof['near_ties'])} differ at a tie of rounding" if proof["near_ties"] else ""
@@ -41,7 +41,7 @@ def run(config: ExportConfig) -> None:
         print(f"in int8: {card['int8_identical']:.1%} of them identical to float32's")
 
 
-def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> exporting.Material:
+def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> writing.Material:
     """A run's model, as the hardware computes it, and the first sentences of a split.
 
     Raises:
@@ -54,7 +54,7 @@ def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> exporting.Materi
         raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are no result: finish the run first")
     data, model, checkpoint = loading.load(trained, run_dir, config.average)
     sources, references = pairs_of(data, config.split, config.sentences)
-    return exporting.Material(
+    return writing.Material(
         record=record,
         config=trained,
         model=model,

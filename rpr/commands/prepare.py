@@ -11,9 +11,9 @@ from dataclasses import asdict
 from operator import itemgetter
 from typing import Any
 
-from rpr.command_config import PrepareConfig
+from rpr.bench.loader import measure_loader, measure_plan
+from rpr.config.commands import PrepareConfig
 from rpr.data.cache import PreparedData, cache_key, prepare
-from rpr.data.measure import measure_loader, measure_plan
 from rpr.data.workers import num_cores, peak_bytes
 from rpr.records.measurement import single
 from rpr.records.provenance import git_state, versions

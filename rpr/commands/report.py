@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from rpr.command_config import ReportConfig
+from rpr.config.commands import ReportConfig
 from rpr.errors import RecordError, did_you_mean
 from rpr.io.atomic import replace_file
 from rpr.io.locks import exclusive
@@ -37,11 +37,11 @@ def _without_garbage_collection() -> Iterator[None]:
 @_without_garbage_collection()
 def run(config: ReportConfig) -> None:
     if config.run is not None:
-        from rpr.commands import positions  # torch and Lightning, which a report from records does not wait for
+        from rpr.commands import position_report  # torch and Lightning, which a report from records does not wait for
 
         run_dir = Path(config.run).absolute()
         with exclusive(run_dir, "positions.*") if run_dir.is_dir() else contextlib.nullcontext():
-            positions.report(config, run_dir)
+            position_report.report(config, run_dir)
         return
     root = Path(config.runs_dir)
     if not root.exists():

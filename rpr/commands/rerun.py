@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
-from rpr.command_config import RerunConfig
 from rpr.commands import train
 from rpr.commands.diff import lines_of, read_given
-from rpr.config import NAME, HardwareConfig, TrainConfig, of_a_record
+from rpr.config.commands import RerunConfig
+from rpr.config.train import NAME, HardwareConfig, TrainConfig, of_a_record
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, DataError, RecordError
 from rpr.io.escape import visible

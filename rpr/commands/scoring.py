@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rpr.config import TrainConfig
+from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
-from rpr.evaluation import lengths
-from rpr.evaluation.bleu import METRICS, TASK_METRICS, Metric, all_scores
-from rpr.evaluation.decoding import Engine, search_of
-from rpr.evaluation.opening import torch_engine
-from rpr.evaluation.significance import interval
-from rpr.evaluation.translate import translate_split
+from rpr.decode.corpus import translate_split
+from rpr.decode.engines import torch_engine
+from rpr.decode.torch_engine import Engine, search_of
 from rpr.io.atomic import replace_file
+from rpr.metrics import lengths
+from rpr.metrics.bleu import METRICS, TASK_METRICS, Metric, all_scores
+from rpr.metrics.significance import interval
 from rpr.model.transformer import Transformer
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import METRIC_NAMES, SOURCE_UNIT, ByLength, LengthBucket, Score, pooled

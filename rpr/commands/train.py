@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rpr.config import HardwareConfig, TrainConfig, of_a_record
+from rpr.config.train import HardwareConfig, TrainConfig, of_a_record
 from rpr.errors import InterruptedRun, ProcessEnded, RprError, RunError
 from rpr.io.escape import visible
 from rpr.io.locks import exclusive
@@ -26,7 +26,7 @@ from rpr.records.record import (
     write_record,
 )
 from rpr.records.scores import EXACT_MATCH, HEADLINE_METRIC, METRIC_NAMES
-from rpr.runs import books
+from rpr.runs import lifecycle
 from rpr.signals import die_with_parent, exit_on_sigterm
 
 if TYPE_CHECKING:  # numpy and torch, which a command that refuses its settings does not wait for
@@ -76,17 +76,17 @@ def run(
         return run_dir
     if hardware.num_nodes > 1 and launch.slurm_place(hardware)[0] > 0:  # the first node keeps the books
         _prepare(config)
-        _worker(run_dir / books.JOB_NAME, hardware)
+        _worker(run_dir / lifecycle.JOB_NAME, hardware)
         return run_dir
     if not config.position.encoder.ordered:
         print(f"rpr-cli: {config.position.encoder.label}: this encoder cannot tell the order of words", file=sys.stderr)
-    made = books.make(run_dir)
+    made = lifecycle.make(run_dir)
     with locks.hold(run_dir) as lock:
         if _done(run_dir, config):  # by the process that held it before
             return run_dir
         with exit_on_sigterm():
-            with books.as_it_was(run_dir, made):
-                job = books.begin(config, command, run_dir, _prepare(config), rerun_of)
+            with lifecycle.as_it_was(run_dir, made):
+                job = lifecycle.begin(config, command, run_dir, _prepare(config), rerun_of)
             try:
                 if own_process:
                     output = launch.Output(run_dir / LOG_NAME, shown=not quiet)
@@ -96,7 +96,7 @@ def run(
                 else:
                     work(config, run_dir)
             except BaseException as error:
-                books.mark_unfinished(run_dir, error)
+                lifecycle.mark_unfinished(run_dir, error)
                 raise
     _tell(run_dir, brief=quiet)
     return run_dir
@@ -135,19 +135,20 @@ def _worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
 def work(config: TrainConfig, run_dir: Path) -> None:
     """What each rank does: fit; then the first alone translates, scores and closes the record."""
     from rpr.commands.scoring import score_run, torch_scored
-    from rpr.evaluation.bleu import sacrebleu_13a
-    from rpr.evaluation.decoding import TorchEngine, search_of
-    from rpr.evaluation.translate import translate_split
+    from rpr.decode.corpus import translate_split
+    from rpr.decode.torch_engine import TorchEngine, search_of
+    from rpr.metrics.bleu import sacrebleu_13a
     from rpr.runs import loading, runtime
     from rpr.runs.checkpoints import checkpoints
-    from rpr.training import fit, tracking
+    from rpr.tracking import wandb_logger
+    from rpr.training import fit
 
     runtime.set_up(config.hardware)
     data = _prepare(config)
     first = runtime.is_first_rank()
     if first:
         data.vocabulary.save(run_dir / loading.VOCABULARY_NAME)
-    logger = tracking.start(config, run_dir, synthetic=data.meta.synthetic) if first else None
+    logger = wandb_logger.start(config, run_dir, synthetic=data.meta.synthetic) if first else None
     failed = True
     summary: dict[str, Any] = {}
     try:
@@ -191,28 +192,26 @@ def work(config: TrainConfig, run_dir: Path) -> None:
                     ),
                     "scores": found.scores,
                     "by_length": found.by_length,
-                    "wandb": None if logger is None else tracking.reference(logger),
+                    "wandb": None if logger is None else wandb_logger.reference(logger),
                 }
             ),
         )
-        tracking.log_results(logger, run_dir)
-        tracking.log_artifacts(logger, run_dir)
+        wandb_logger.log_results(logger, run_dir)
+        wandb_logger.log_artifacts(logger, run_dir)
         failed = False
     finally:
-        tracking.finish(logger, summary, failed=failed)
+        wandb_logger.finish(logger, summary, failed=failed)
 
 
 def _done(run_dir: Path, config: TrainConfig) -> bool:
     """Whether this very run is finished; then it only joins the sweep that asks for it."""
-    from rpr.runs.ledger import refuse_another_corpus
-
     path = run_dir / RECORD_NAME
     if not path.exists():
         return False
     record = read_record(path)
     if record.status != "finished":
         return False
-    refuse_another_corpus(config, run_dir, record)
+    lifecycle.refuse_another_corpus(config, run_dir, record)
     if config.sweep is not None and config.sweep not in record.sweeps:
         with exclusive(run_dir, RECORD_NAME):
             write_record(path, record.model_copy(update={"sweeps": (*record.sweeps, config.sweep)}))
@@ -236,10 +235,10 @@ def _as_rank(config: TrainConfig, command: str, run_dir: Path) -> None:
         return
     first = runtime.is_first_rank()
     if first:
-        books.make(run_dir)
+        lifecycle.make(run_dir)
     with locks.hold(run_dir) if first else contextlib.nullcontext():
         if first:
-            books.begin(config, command, run_dir, _prepare(config))
+            lifecycle.begin(config, command, run_dir, _prepare(config))
         try:
             work(config, run_dir)
         except BaseException as error:
@@ -255,7 +254,7 @@ def _after_a_failure(run_dir: Path, error: BaseException) -> None:
     from rpr.training import launch
 
     if runtime.is_first_rank():
-        books.mark_unfinished(run_dir, error)
+        lifecycle.mark_unfinished(run_dir, error)
     elif isinstance(error, Exception):
         time.sleep(launch.GRACE_SECONDS)
 

@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
-from rpr.command_config import TranslateConfig
 from rpr.commands.line_streams import (
     DescriptorOutput,
     FileOutput,
@@ -21,8 +20,9 @@ from rpr.commands.line_streams import (
     count_lines,
     part_of,
 )
+from rpr.config.commands import TranslateConfig
+from rpr.decode.translator import Translation, Translator
 from rpr.errors import ConfigError, DataError
-from rpr.evaluation.translator import Translation, Translator
 from rpr.signals import Interrupts
 
 TOLD_ONE_BY_ONE = 5

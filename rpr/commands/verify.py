@@ -11,14 +11,14 @@ from dataclasses import asdict
 from operator import attrgetter
 from pathlib import Path
 
-from rpr.command_config import VerifyConfig
+from rpr.analysis.verification import Check, batch_rounding, check_model, export_check
 from rpr.commands.export import read
 from rpr.commands.scoring import torch_scored
-from rpr.evaluation.decoding import search_of
-from rpr.evaluation.exporting import Material
-from rpr.evaluation.exports import Kind
-from rpr.evaluation.parity import in_float64
-from rpr.evaluation.verification import Check, batch_rounding, check_model, export_check
+from rpr.config.commands import VerifyConfig
+from rpr.decode.exported import Kind
+from rpr.decode.torch_engine import search_of
+from rpr.export.parity import in_float64
+from rpr.export.writing import Material
 from rpr.records.measurement import single
 from rpr.report.grid import DASH, Cell, Column, Grid
 from rpr.report.render import terminal, wrapped

@@ -21,7 +21,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from rpr.config import DataConfig
+from rpr.config.train import DataConfig
 from rpr.data.corpus import Corpus, load_corpus
 from rpr.data.encode import SIDES, Encoded, Encoder, words_of
 from rpr.data.pairs import Block

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from rpr.config import DataConfig
+from rpr.config.train import DataConfig
 from rpr.data.build import MODEL, STATE, Built, Progress, build
 from rpr.data.corpus import fingerprint
 from rpr.data.encode import SIDES

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rpr.config import DataConfig
+from rpr.config.train import DataConfig
 from rpr.data.hub import dataset_files, dataset_splits, hub_revision
 from rpr.data.line_files import LinePairs, file_digests, find_line_files
 from rpr.data.pairs import Block, ChosenBlock, Pair, Pairs, TextBlock, cache_root

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rpr.config import DataConfig
+from rpr.config.train import DataConfig
 from rpr.data.line_files import read_json, update_json
 from rpr.data.pairs import SPLIT_NAMES, Block, Pairs, TextBlock, cache_root, local_path
 from rpr.errors import DataError, did_you_mean

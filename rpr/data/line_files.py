@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from rpr.config import DataConfig
+from rpr.config.train import DataConfig
 from rpr.data.pairs import SPLIT_NAMES, Block, Pair, Pairs, local_path, normalise
 from rpr.errors import DataError
 from rpr.io.atomic import replace_file

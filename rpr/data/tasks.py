@@ -18,7 +18,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from rpr.config import TaskConfig
+from rpr.config.train import TaskConfig
 from rpr.data.pairs import Pair
 
 # Of the inputs of one length, at most a twentieth is held out for each of test and validation: train keeps most rows of

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rpr.config import of_a_record
+from rpr.config.train import of_a_record
 from rpr.errors import ConfigError
 from rpr.migrations import with_earlier_defaults
 from rpr.records.measurement import Measurement, missing, single

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 if TYPE_CHECKING:
-    from rpr.config import EvaluationConfig
+    from rpr.config.train import EvaluationConfig
 
 HEADLINE_METRIC = "sacrebleu"
 EXACT_MATCH = "exact_match"

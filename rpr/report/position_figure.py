@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rpr.evaluation.position_numbers import (
+from rpr.analysis.position_numbers import (
     AbsoluteTable,
     LayerAttention,
     LayerBias,

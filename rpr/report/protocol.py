@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rpr import paper
-from rpr.config import TaskConfig
+from rpr.config.train import TaskConfig
 from rpr.migrations import EARLIER_DEFAULTS
 from rpr.model.positions.vectors import SHARING
 from rpr.records.position import shown_settings

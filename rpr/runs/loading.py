@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rpr.config import HardwareConfig, TrainConfig, of_a_record
+from rpr.config.train import HardwareConfig, TrainConfig, of_a_record
 from rpr.data.cache import PreparedData, prepare
 from rpr.data.vocabulary import Vocabulary
 from rpr.errors import DataError, RecordError
@@ -12,7 +12,7 @@ from rpr.model.transformer import Transformer
 from rpr.records.record import RECORD_NAME, Record, read_record
 from rpr.runs import runtime
 from rpr.runs.checkpoints import averaged_weights, checkpoints
-from rpr.runs.shape import shape_of
+from rpr.runs.model_config import shape_of
 
 VOCABULARY_NAME = "vocabulary.model"  # a run's own copy, so that it translates without its corpus
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from rpr.config import HardwareConfig
+from rpr.config.train import HardwareConfig
 from rpr.errors import ConfigError
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # of glibc's mallopt(3)
@@ -23,7 +23,7 @@ def keep_freed_memory() -> None:
     A CPU training step allocates and frees tensors of the same sizes every time, and touching fresh pages for each
     took about half of the step (model=small, two threads). Larger ones, the vocabulary's scores, still go back:
     kept as well, they break the heap into pieces, and a run of 1,250 steps grew to 14 GB. Those come in huge pages
-    instead (rpr.app asks for them). Elsewhere than on glibc: nothing.
+    instead (rpr.cli.app asks for them). Elsewhere than on glibc: nothing.
     """
     if sys.platform != "linux":
         return

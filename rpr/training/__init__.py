@@ -1,1 +1,1 @@
-"""Training: the only room that knows Lightning and Weights & Biases."""
+"""Training: the only room that imports Lightning."""

@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Sampler
 
-from rpr.config import TrainConfig
+from rpr.config.train import TrainConfig
 from rpr.data.batches import NO_PAIRS, Batch, TrainingBatches, TranslationDataset, evaluation_units
 from rpr.data.cache import PreparedData
 

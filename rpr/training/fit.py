@@ -18,7 +18,7 @@ from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.strategies import DDPStrategy
 from torch import nn
 
-from rpr.config import TrainConfig
+from rpr.config.train import TrainConfig
 from rpr.data.batches import accumulation
 from rpr.data.cache import PreparedData
 from rpr.errors import DataError

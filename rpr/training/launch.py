@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from rpr.config import HardwareConfig
+from rpr.config.train import HardwareConfig
 from rpr.errors import ConfigError
 from rpr.signals import SIGTERM_EXIT, die_with_parent, exit_on_sigterm
 
@@ -106,7 +106,7 @@ def slurm_place(hardware: HardwareConfig) -> tuple[int, str, int]:
             f"hardware.num_nodes: {hardware.num_nodes} nodes are started by SLURM (rpr-cli train -m "
             "hardware=slurm_8xgpu hardware.num_nodes=...), or by torchrun, one command on each node: "
             f"torchrun --nnodes {hardware.num_nodes} --nproc-per-node {hardware.devices} --rdzv-backend c10d "
-            "--rdzv-endpoint HOST:29500 -m rpr.app train ..."
+            "--rdzv-endpoint HOST:29500 -m rpr.cli.app train ..."
         )
     return place.node, place.hostnames[0], int(place.raw_job_id)
 

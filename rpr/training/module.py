@@ -9,11 +9,11 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from rpr.config import TrainConfig
+from rpr.config.train import TrainConfig
 from rpr.data.batches import Batch
 from rpr.errors import RunError
 from rpr.model.transformer import Transformer
-from rpr.runs.shape import shape_of
+from rpr.runs.model_config import shape_of
 from rpr.training.loss import label_smoothed_loss
 from rpr.training.schedule import learning_rate
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rpr.config import DataConfig
+from rpr.config.train import DataConfig
 from rpr.data import build as module
 from rpr.data.build import STATE, State, _append
 from rpr.data.cache import PreparedData, prepare
@@ -139,7 +139,7 @@ def test_small_corpora_start_no_processes_and_large_ones_do(data: DataConfig, mo
 
 KILLED = """
 import os, signal, sys
-from rpr.config import DataConfig
+from rpr.config.train import DataConfig
 from rpr.data import build
 from rpr.data.cache import prepare
 what, done, processes, seconds = sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rpr.config import DataConfig, SyntheticConfig
+from rpr.config.train import DataConfig, SyntheticConfig
 from rpr.data import build, corpus, synthetic
 from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.data.vocabulary import EOS

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rpr.config import DataConfig, SyntheticConfig
+from rpr.config.train import DataConfig, SyntheticConfig
 from rpr.data import corpus as module
 from rpr.data.corpus import Corpus, fingerprint, load_corpus
 from rpr.data.pairs import normalise
@@ -302,7 +302,7 @@ def test_a_folder_of_parquet(config: Any, tmp_path: Path, flat: bool) -> None:
 
 READ_ALL = """
 import sys
-from rpr.config import DataConfig
+from rpr.config.train import DataConfig
 from rpr.data.corpus import load_corpus
 from rpr.data.workers import peak_bytes
 train = load_corpus(DataConfig.model_validate_json(sys.argv[1])).splits["train"]
@@ -438,7 +438,7 @@ def test_a_clone_with_several_configs(config: Any, tmp_path: Path) -> None:
 OFFLINE = """
 import sys, time
 import huggingface_hub.constants as constants
-from rpr.config import DataConfig
+from rpr.config.train import DataConfig
 from rpr.data.corpus import load_corpus
 from rpr.errors import DataError
 start = time.monotonic()

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from rpr import app
-from rpr.command_config import PrepareConfig
+from rpr.bench.loader import SEED, measure_loader
+from rpr.cli import app
 from rpr.commands import prepare as command
+from rpr.config.commands import PrepareConfig
 from rpr.data.batches import TrainingBatches, TranslationDataset, padding_waste
 from rpr.data.cache import prepare
-from rpr.data.measure import SEED, measure_loader
 from rpr.errors import RunError
-from rpr.sections import validated
+from rpr.validation import validated
 
 SIZES = ("num_train=600", "num_validation=20", "num_test=30", "num_long=10")
 

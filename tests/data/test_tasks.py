@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from rpr import app
-from rpr.config import DataConfig, TaskConfig, TrainConfig
+from rpr.cli import app
+from rpr.config.train import DataConfig, TaskConfig, TrainConfig
 from rpr.data import tasks
 from rpr.data.cache import cache_key, prepare
 from rpr.data.corpus import load_corpus
 from rpr.data.vocabulary import UNK, Vocabulary
 from rpr.errors import ConfigError, DataError
-from rpr.sections import validated
+from rpr.validation import validated
 
 KINDS = ("copy", "reverse", "duplicate", "addition")
 SMALL = {"num_train": 3000, "num_validation": 60, "num_test": 60, "num_long": 60}
@@ -206,7 +206,7 @@ def digest(name: str, **changes: Any) -> str:
 @pytest.mark.parametrize("name", ["reverse", "addition", "scan_length"])
 def test_the_same_pairs_for_the_same_seed_in_another_process(name: str) -> None:
     code = (
-        "import hashlib, json, sys; from rpr.config import TaskConfig; from rpr.data import tasks\n"
+        "import hashlib, json, sys; from rpr.config.train import TaskConfig; from rpr.data import tasks\n"
         "settings = TaskConfig.model_validate(json.loads(sys.argv[1]))\n"
         "print(hashlib.sha256(json.dumps(tasks.generate(settings)).encode()).hexdigest())"
     )

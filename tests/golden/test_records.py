@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rpr.config import of_a_record
+from rpr.config.train import of_a_record
 from rpr.records.position import position_of
 from rpr.records.record import read_record
 

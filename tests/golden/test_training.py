@@ -19,15 +19,15 @@ from typing import Any
 import pytest
 import torch
 
-from rpr import app
+from rpr.cli import app
 from rpr.commands import train
-from rpr.config import TrainConfig
+from rpr.config.train import TrainConfig
 from rpr.data.cache import prepare
-from rpr.evaluation.decoding import TorchEngine, search_of
-from rpr.evaluation.translate import translate_split
+from rpr.decode.corpus import translate_split
+from rpr.decode.torch_engine import TorchEngine, search_of
 from rpr.runs import loading, runtime
-from rpr.sections import validated
 from rpr.training import callbacks
+from rpr.validation import validated
 from tests.conftest import TINY
 
 FROZEN = Path(__file__).with_name("training.json")

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.utils import counters
 
+from rpr.bench.benchmark import table_gradient_errors
 from rpr.model import attention
 from rpr.model.attention import attend, collect, composed, per_position, reference, spread, weights
 from rpr.model.vectors import relative_rows
-from rpr.training.benchmark import table_gradient_errors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rpr.bench.benchmark import peak_bytes
 from rpr.model import attention, blockwise_attention
 from rpr.model.attention import attend, composed, reference, split_heads
 from rpr.model.blockwise_attention import BlockwiseAttention, Layout, SplitHeads
 from rpr.model.edges import Distances, Labels
-from rpr.training.benchmark import peak_bytes
 
 D_HEAD, HEADS, BATCH = 4, 3, 5
 

@@ -22,9 +22,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from rpr.errors import BusyError
 from rpr.records.record import Record, read_record, write_record
-from rpr.runs import ledger, locks
-from rpr.runs.ledger import Job, standing
+from rpr.runs import locks
 from rpr.runs.locks import LOCK_NAME, RunLock, hold, holder_of
+from rpr.sweep import ledger
+from rpr.sweep.ledger import Job, standing
 from tests.property.sizes import SIZES, Size
 
 RUNS = st.sampled_from(["a", "b"])

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rpr import app
+from rpr.cli import app
+from rpr.cli.positionals import quoted
 from rpr.commands import train
-from rpr.composition import compose, expand, one_line, training
-from rpr.config import TrainConfig
-from rpr.sections import Section, sections_at
-from rpr.words import quoted
+from rpr.compose.composition import compose, expand, one_line, training
+from rpr.config.train import TrainConfig
+from rpr.validation import Section, sections_at
 from tests.property.sizes import SIZES, Size
 
 

@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rpr.config import of_a_record
-from rpr.evaluation.ctranslate2_spec import unrepresentable
+from rpr.config.train import of_a_record
+from rpr.export.ctranslate2_spec import unrepresentable
 from rpr.model.positions import SCHEMES
 from rpr.records.position import position_of
 from rpr.records.record import read_record
-from rpr.runs.shape import shape_of
+from rpr.runs.model_config import shape_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "sweeps" / "results" / "exports"
 BEGIN, END = "<!-- table -->\n", "<!-- end -->\n"

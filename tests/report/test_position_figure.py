@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 from xml.etree import ElementTree
 
-from rpr.evaluation.position_numbers import (
+from rpr.analysis.position_numbers import (
     DEFINITIONS,
     AbsoluteTable,
     LayerAttention,

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from rpr.composition import compose
-from rpr.config import TrainConfig
+from rpr.compose.composition import compose
+from rpr.config.train import TrainConfig
 from rpr.records.position import shown_settings
 from rpr.records.record import Record, flat
 from rpr.report.protocol import NOT_COMPARED, SECTIONS, compared_settings, differences, is_the_papers_corpus
-from rpr.sections import validated
+from rpr.validation import validated
 from tests.fake_records import fake_document
 
 

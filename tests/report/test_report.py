@@ -11,13 +11,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rpr.command_config import ReportConfig
 from rpr.commands import report as command
-from rpr.composition import compose
+from rpr.compose.composition import compose
+from rpr.config.commands import ReportConfig
 from rpr.errors import RecordError
 from rpr.records.record import find_records, write_record
 from rpr.report.build import MOST_LINES, build_report
-from rpr.sections import validated
+from rpr.validation import validated
 
 EVIL = "<script>alert('$x$')</script>"
 

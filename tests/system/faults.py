@@ -115,14 +115,14 @@ class Starter:
 
 def serve() -> None:
     """The process that forks: one request a line, one answer a line."""
-    import rpr.app
+    import rpr.cli.app
     import rpr.commands.evaluate
     import rpr.commands.export
     import rpr.commands.prepare
     import rpr.commands.report
     import rpr.commands.train
     import rpr.commands.translate
-    import rpr.evaluation.ctranslate2
+    import rpr.decode.ctranslate2
     import rpr.report.plots
     import rpr.training.fit  # noqa: F401
 
@@ -151,7 +151,7 @@ def _waited(pid: int, seconds: float) -> int | None:
 
 def _child(request: dict[str, Any]) -> None:
     """The command; never returns."""
-    from rpr import app
+    from rpr.cli import app
 
     folder = Path(request["folder"])
     for descriptor, name in ((0, os.devnull), (1, folder / "out"), (2, folder / "err")):

@@ -21,7 +21,7 @@ import torch
 from hydra._internal.hydra import Hydra
 from hydra.errors import OverrideParseException
 
-from rpr import app
+from rpr.cli import app
 from rpr.commands import train
 from rpr.errors import ConfigError, DataError, RecordError
 from rpr.paths import data_dir

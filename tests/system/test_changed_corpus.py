@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rpr import app
+from rpr.cli import app
 from rpr.records.record import Record, read_record
 
 WORDS = {

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from rpr import app
-from rpr.config import TrainConfig
-from rpr.evaluation.bleu import chrf, sacrebleu_13a
-from rpr.evaluation.comparison import Comparison, read_run
-from rpr.evaluation.significance import Paired, paired
+from rpr.cli import app
+from rpr.config.train import TrainConfig
+from rpr.metrics.bleu import chrf, sacrebleu_13a
+from rpr.metrics.comparison import Comparison, read_run
+from rpr.metrics.significance import Paired, paired
 from rpr.records.record import Git, Record, write_record
 from rpr.records.scores import Interval
-from rpr.sections import validated
+from rpr.validation import validated
 
 REFERENCES = [f"Der Hund Nummer {number} läuft heute schnell durch den großen Park ." for number in range(60)]
 SOURCES = [f"Dog number {number} runs fast through the big park today ." for number in range(60)]

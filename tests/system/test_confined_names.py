@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import torch
 
-from rpr import app
+from rpr.cli import app
+from rpr.cli.positionals import quoted
 from rpr.commands import train
 from rpr.records.record import read_record
-from rpr.words import quoted
 from tests.conftest import TINY
 
 SHORT = (

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from rpr import app
-from rpr.config import TrainConfig
+from rpr.cli import app
+from rpr.config.train import TrainConfig
 from rpr.records.position import position_of
 from rpr.records.record import Record, read_record
 from rpr.runs.checkpoints import checkpoints, model_weights
-from rpr.sections import validated
+from rpr.validation import validated
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
 RECIPE = (

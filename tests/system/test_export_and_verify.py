@@ -1,4 +1,4 @@
-"""Checked here: `rpr-cli export` and `rpr-cli verify` through rpr.app.main on tiny runs that the command itself
+"""Checked here: `rpr-cli export` and `rpr-cli verify` through rpr.cli.app.main on tiny runs that the command itself
 trained: what they print, the folders and the JSON, exit code 1 of a check that fails, and the one line of each refusal.
 """
 
@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from rpr import app
+from rpr.analysis.verification import Check
+from rpr.cli import app
 from rpr.commands import export as command
 from rpr.commands import verify as verify_command
-from rpr.evaluation import exporting
-from rpr.evaluation.exports import is_export, load_exported_model, read_export
-from rpr.evaluation.verification import Check
+from rpr.decode.exported import is_export, load_exported_model, read_export
+from rpr.export import writing
 from rpr.records.record import read_record, write_record
 
 RECIPE = (
@@ -113,10 +113,10 @@ def test_what_export_refuses(
     assert "holds no record.json; give the folder of a run" in told
 
     def different(*arguments: Any, **more: Any) -> Any:
-        proven = exporting.Parity(10, 9, (), (exporting_flip(),), 0.5, 1e-3)
+        proven = writing.Parity(10, 9, (), (exporting_flip(),), 0.5, 1e-3)
         return proven, None
 
-    monkeypatch.setattr(exporting, "prove", different)
+    monkeypatch.setattr(writing, "prove", different)
     told = refused(capsys, "export", run_dir)
     assert told.startswith("export: what was written as safetensors does not do what the model does (9 of 10 greedy ")
     assert "sentence 4, piece 2: log p differs by 2.5e-01" in told and "nothing is left of it" in told
@@ -135,7 +135,7 @@ def test_what_export_refuses(
 
 
 def exporting_flip() -> Any:
-    from rpr.evaluation.parity import Flip
+    from rpr.export.parity import Flip
 
     return Flip(3, 1, 0.25)
 

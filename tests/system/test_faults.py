@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from rpr.config import TrainConfig
+from rpr.config.train import TrainConfig
 from rpr.records.record import Record, read_record
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.runs.locks import LOCK_NAME

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from rpr.config import TrainConfig
+from rpr.config.train import TrainConfig
 from rpr.records.record import read_metrics, read_record
 from rpr.runs.checkpoints import checkpoints
 from rpr.training import fit
 from tests.system.faulted_world import World
 from tests.system.faults import Starter
 from tests.system.trainings import assert_same_run
-from tests.training.fake_wandb import FakeWandb
+from tests.tracking.fake_wandb import FakeWandb
 
 MODES = ("wandb", "wandb_offline")
 FAULTS = len(MODES)  # in the slow test: W&B's process is killed

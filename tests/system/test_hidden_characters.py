@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from rpr import app
+from rpr.cli import app
 from rpr.commands import rerun, train
-from rpr.composition import training
-from rpr.config import of_a_record
+from rpr.compose.composition import training
+from rpr.config.train import of_a_record
 from rpr.io.escape import visible, visible_tree
 from rpr.records.record import find_records, read_record, write_record
 

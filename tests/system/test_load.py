@@ -19,12 +19,13 @@ from typing import Any
 
 import pytest
 
-from rpr import app, composition
-from rpr.commands import sweep
-from rpr.composition import expand, one_line, training, trainings
-from rpr.config import TrainConfig
+from rpr.cli import app
+from rpr.compose import composition
+from rpr.compose.composition import expand, one_line, training, trainings
+from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.records.record import Record, find_records, read_record
+from rpr.sweep import spec
 from tests.conftest import TINY
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
@@ -224,9 +225,9 @@ def test_many_jobs_are_composed_as_each_would_be(words: list[str]) -> None:
     assert many == ([one, one] if isinstance(one, TrainConfig) else one)
 
 
-@pytest.mark.parametrize("name", sorted(sweep.available()))
+@pytest.mark.parametrize("name", sorted(spec.available()))
 def test_so_are_those_of_our_sweeps(name: str) -> None:
-    plan = sweep.read(name)
+    plan = spec.read(name)
     jobs = [job for row in plan.rows for job in expand([*plan.overrides, *row, f"sweep={name}"])]
     made = trainings(jobs)
     assert len(made) == len(jobs)

@@ -108,8 +108,8 @@ def test_a_scheme_is_one_python_file_and_one_yaml_file(tree: Path, cache_dir: Pa
         f"optim.max_steps={STEPS}", "optim.checkpoint_every_n_steps=4", "optim.validate_every_n_steps=12",
         "optim.average_checkpoints=1",
     ]  # fmt: skip
-    whole = start(tree, "-m", "rpr.app", *train, "runs_dir=whole")
-    killed = start(tree, "-m", "rpr.app", *train, "runs_dir=killed")
+    whole = start(tree, "-m", "rpr.cli.app", *train, "runs_dir=whole")
+    killed = start(tree, "-m", "rpr.cli.app", *train, "runs_dir=killed")
     first = f"checkpoints/*{KILLED_AT}*"
     while not list(tree.glob(f"killed/*/{first}")):
         assert killed.poll() is None, killed.communicate()
@@ -117,7 +117,7 @@ def test_a_scheme_is_one_python_file_and_one_yaml_file(tree: Path, cache_dir: Pa
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     ended(whole)
-    ended(start(tree, "-m", "rpr.app", *train, "runs_dir=killed"))
+    ended(start(tree, "-m", "rpr.cli.app", *train, "runs_dir=killed"))
 
     one, other = (next(tree.glob(f"{root}/*/record.json")).parent for root in ("whole", "killed"))
     assert read_record(one / "record.json").scores == read_record(other / "record.json").scores

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from rpr.config import TrainConfig
+from rpr.config.train import TrainConfig
 from rpr.records.record import Record, read_record
 from rpr.runs.checkpoints import checkpoints, model_weights
 
@@ -165,7 +165,7 @@ def test_two_nodes_find_each_other(
         "--nproc-per-node=1",
         "--rdzv-backend=c10d",
     ]
-    torchrun += [f"--rdzv-endpoint=localhost:{29500 + os.getpid() % 400}", "--rdzv-id=1", "-m", "rpr.app", "train"]
+    torchrun += [f"--rdzv-endpoint=localhost:{29500 + os.getpid() % 400}", "--rdzv-id=1", "-m", "rpr.cli.app", "train"]
     nodes = [
         subprocess.Popen([*torchrun, *tiny, *overrides], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         for _ in range(2)
@@ -203,6 +203,6 @@ def test_two_nodes_of_a_slurm_job(tiny: list[str], tiny_config: Callable[..., Tr
 @pytest.mark.slow
 def test_torchrun_with_another_number_of_processes_is_refused(tiny: list[str]) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    told = subprocess.run([*torchrun, "-m", "rpr.app", "train", *tiny], capture_output=True, text=True)
+    told = subprocess.run([*torchrun, "-m", "rpr.cli.app", "train", *tiny], capture_output=True, text=True)
     assert told.returncode != 0
     assert "rpr-cli: hardware=cpu: torchrun started 2 processes for 1 nodes of 1 devices; set" in told.stderr

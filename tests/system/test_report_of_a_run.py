@@ -1,4 +1,4 @@
-"""Checked here: `rpr-cli report run=...` through rpr.app.main on tiny runs that the command itself trained: the two
+"""Checked here: `rpr-cli report run=...` through rpr.cli.app.main on tiny runs that the command itself trained: the two
 files it leaves, what it prints, that a repeat gives the same bytes, and the one line of each refusal.
 """
 
@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rpr import app
-from rpr.commands import positions
+from rpr.cli import app
+from rpr.commands import position_report
 from rpr.records.record import Record, read_record, write_record
 
 RECIPE = (
@@ -108,11 +108,11 @@ def test_a_run_that_is_not_finished_is_shown_as_such(run_dir: Path, capsys: pyte
 def test_progress_only_on_a_terminal_and_when_it_takes_long(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert positions._progress() is None
+    assert position_report._progress() is None
     seconds = iter([0.0, 1.0, 3.0, 4.0])
-    monkeypatch.setattr(positions.time, "monotonic", lambda: next(seconds))
+    monkeypatch.setattr(position_report.time, "monotonic", lambda: next(seconds))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    show = positions._progress()
+    show = position_report._progress()
     assert show is not None
     for measured in (10, 20, 30):
         show(measured, 30)

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from rpr import app
+from rpr.cli import app
 from rpr.commands import train
 from rpr.records.record import read_record
-from rpr.training.wandb_client import tear_down
-from tests.training.fake_wandb import FakeWandb
+from rpr.tracking.wandb_client import tear_down
+from tests.tracking.fake_wandb import FakeWandb
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
 CANARIES = {

@@ -1,7 +1,7 @@
-"""Checked here: `rpr-cli translate` as a person and a pipeline use it. In this process through rpr.app.main: lines, odd
-bytes, n-best lists, prefixes, files and each refusal. In processes of its own: a pipe that waits for answers, a
-terminal, Ctrl-C, SIGTERM, and a reader that goes away. The model is one that was hardly trained, with other weights put
-into its checkpoint, so that translations differ; in float64, so that they do not depend on what is translated together.
+"""Checked here: `rpr-cli translate` as a person and a pipeline use it. In this process: lines, odd bytes, n-best
+lists, prefixes, files and each refusal. In processes of its own: a pipe that waits for answers, a terminal, Ctrl-C,
+SIGTERM, and a reader that goes away. The model is one that was hardly trained, with other weights put into its
+checkpoint, so that translations differ; in float64, so that they do not depend on what is translated together.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 import torch
 
-from rpr import app
+from rpr.cli import app
 from rpr.commands import translate
 from rpr.data.vocabulary import EOS, Vocabulary
-from rpr.evaluation.translator import Translation, Translator
+from rpr.decode.translator import Translation, Translator
 from rpr.runs.loading import VOCABULARY_NAME
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
@@ -63,7 +63,7 @@ def expected(run_dir: Path) -> dict[str, str]:
 
 
 def translate_hardware() -> Any:
-    from rpr.evaluation import translator
+    from rpr.decode import translator
 
     return translator._hardware("cpu").model_copy(update={"threads": 1, "precision": "64"})
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from rpr.config import TrainConfig
+from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.errors import RunError
 from rpr.runs.checkpoints import averaged_weights, checkpoints, load_checkpoint

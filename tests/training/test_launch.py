@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rpr.config import TrainConfig
+from rpr.config.train import TrainConfig
 from rpr.errors import ConfigError
 from rpr.runs import runtime
 from rpr.training import launch

@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from rpr.bench.benchmark import peak_bytes
 from rpr.training import loss
-from rpr.training.benchmark import peak_bytes
 from rpr.training.loss import label_smoothed_loss
 from rpr.training.schedule import learning_rate
 

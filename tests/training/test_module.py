@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rpr.config import TrainConfig
+from rpr.config.train import TrainConfig
 from rpr.data.batches import TrainingBatches, TranslationDataset, accumulation
 from rpr.data.cache import PreparedData
 from rpr.training import callbacks

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rpr.config import TrainConfig
+from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.errors import DataError
 from rpr.runs.checkpoints import averaged_weights, checkpoints, model_weights, moving_average

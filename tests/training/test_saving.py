@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from rpr.config import TrainConfig
+from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.errors import RunError
 from rpr.runs.checkpoints import checkpoints, load_checkpoint

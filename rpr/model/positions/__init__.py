@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Discriminator, Tag
 
 from rpr.errors import ConfigError, did_you_mean
 from rpr.model.positions.scheme import REGISTERED, Scheme, Site, Tables
-from rpr.sections import Section, validated
+from rpr.validation import Section, validated
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"rpr.model.positions.{_module.name}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_
 
 from pydantic import PositiveInt, model_validator
 
-from rpr.sections import Section
+from rpr.validation import Section
 
 if TYPE_CHECKING:
     import torch

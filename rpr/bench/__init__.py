@@ -1,0 +1,1 @@
+"""Speed and memory: training steps by position (steps.py), the loader (loader.py)."""

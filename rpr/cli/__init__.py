@@ -1,0 +1,1 @@
+"""The console command: arguments, help, completion, exit codes."""

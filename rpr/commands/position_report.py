@@ -1,0 +1,119 @@
+"""What one run's positions learned, measured and drawn: rpr-cli report run=runs/..."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rpr.analysis.position_numbers import as_document, as_text, summary
+from rpr.analysis.positions import measure
+from rpr.config.commands import ReportConfig
+from rpr.config.train import TrainConfig
+from rpr.data.cache import PreparedData
+from rpr.errors import DataError, RecordError, RunError
+from rpr.io.atomic import replace_file
+from rpr.records.position import position_of
+from rpr.records.record import RECORD_NAME, Record, read_record
+from rpr.report import plot_style
+from rpr.report.position_figure import position_figure
+from rpr.runs import loading, runtime
+
+LEAST_DISTANCE = 8  # shown for the smallest k: with k = 0, 2k would be no distance at all
+
+
+def report(config: ReportConfig, run_dir: Path) -> None:
+    """Writes positions.svg and positions.json into the run's folder, and prints a summary or the document.
+
+    Raises:
+        RecordError: no readable record, or a folder that cannot be written.
+        RunError: the run failed or was interrupted.
+        DataError: no checkpoint, or one that does not fit; no data, or no validation sentence.
+    """
+    trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
+    record = read_record(run_dir / RECORD_NAME)
+    if record.status in ("failed", "interrupted"):
+        raise RunError(
+            f"run: {run_dir.name} {record.outcome}; its weights show nothing that was learned: finish the run first"
+        )
+    data, model, checkpoint = loading.load(trained, run_dir, config.average)
+    pairs = _validation_pairs(data, config.validation_sentences)
+    numbers = measure(
+        model,
+        pairs,
+        max_distance=_max_distance(config, trained),
+        max_tokens_per_batch=trained.evaluation.max_tokens_per_batch,
+        device=runtime.torch_device(config.hardware),
+        progress=_progress(),
+    )
+    facts = {
+        "name": record.name,
+        "run_id": record.run_id,
+        "status": record.status,
+        "checkpoint": checkpoint,
+        "position": trained.position.model_dump(mode="json"),
+        "validation_set": data.meta.split_names.get("validation", f"{data.meta.name} validation"),
+        "synthetic": record.synthetic,
+        "matmul_precision": config.hardware.matmul_precision,
+    }
+    document = as_document(facts, numbers)
+    figure = position_figure(
+        numbers, config.title or f"What positions learned: {record.name}", _subtitle(record, facts)
+    )
+    files = [run_dir / "positions.svg", run_dir / "positions.json"]
+    try:
+        plot_style.save(figure, files[0])
+        replace_file(files[1], as_text(document))
+    except OSError as error:
+        raise RecordError(
+            f"run: {run_dir} cannot be written ({error.strerror or error}); make it writable, or copy the run elsewhere"
+        ) from None
+    if config.format == "json":
+        print(json.dumps(document, indent=2, ensure_ascii=False))
+        return
+    print(f"{run_dir.name}: {_subtitle(record, facts)}")
+    print("\n".join(summary(numbers)))
+    print("\n".join(f"written: {path}" for path in files), file=sys.stderr)
+
+
+def _validation_pairs(data: PreparedData, limit: int) -> list[tuple[list[int], list[int]]]:
+    split = data.split("validation")
+    if not len(split):
+        raise DataError(f"data {data.meta.name}: the validation split is empty; prepare data with one")
+    return [(split.source(index).tolist(), split.target(index).tolist()) for index in range(min(limit, len(split)))]
+
+
+def _max_distance(config: ReportConfig, trained: TrainConfig) -> int:
+    clip_distance = trained.position.k
+    if clip_distance is None:
+        return config.max_distance
+    return min(config.max_distance, max(LEAST_DISTANCE, 2 * clip_distance))
+
+
+def _subtitle(record: Record, facts: dict[str, object]) -> str:
+    words = [position_of(record).label, str(facts["checkpoint"])]
+    if record.status != "finished":
+        words.append("not finished")
+    if record.synthetic:
+        words.append("synthetic data")
+    return " | ".join(words)
+
+
+def _progress() -> Callable[[int, int], None] | None:
+    """On a terminal, a line that is written over, from the third second on."""
+    if not sys.stderr.isatty():
+        return None
+    started, shown = time.monotonic(), False
+
+    def show(measured: int, total: int) -> None:
+        nonlocal shown
+        if time.monotonic() - started < 2:
+            return
+        shown = shown or measured < total
+        if shown:
+            end = "\n" if measured == total else ""
+            print(f"\rattention of {measured} of {total} sentences", end=end, file=sys.stderr, flush=True)
+
+    return show

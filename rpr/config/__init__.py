@@ -1,0 +1,1 @@
+"""Typed configurations: of a run (train.py), and of the other commands (commands.py)."""

@@ -1,0 +1,251 @@
+"""Typed configurations of all commands but train (rpr.config.train). Default values live in conf/."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from rpr.config.train import NAME, DataConfig, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig
+from rpr.validation import Section
+
+
+class EvaluateConfig(Section):
+    """rpr-cli evaluate; None is "as the run has it"."""
+
+    run: str = Field(min_length=1)
+    average: PositiveInt | None
+    beam_size: PositiveInt | None
+    length_penalty: float | None = Field(ge=0)
+    min_length: NonNegativeInt | None
+    splits: tuple[str, ...] | None = Field(min_length=1)
+    backend: Literal["torch", "ctranslate2"]
+    compute_type: Literal["float32", "int8", "int8_float32", "bfloat16", "float16"]
+    matmul_precision: Literal["highest", "high", "medium"] | None
+    position: dict[str, Any] | None
+    cache_dir: str | None = Field(min_length=1)
+    hardware: HardwareConfig
+    runs_dir: str = Field(min_length=1)
+    format: Literal["table", "json"]
+
+    @model_validator(mode="after")
+    def settings_of_the_backend(self) -> EvaluateConfig:
+        if self.splits is not None and len(set(self.splits)) < len(self.splits):
+            raise ValueError(f"splits: [{','.join(self.splits)}] names a split twice; name each once")
+        if self.backend == "torch" and self.compute_type != "float32":
+            raise ValueError(
+                f"compute_type: {self.compute_type} is for backend=ctranslate2; torch computes as hardware.precision "
+                "says"
+            )
+        if self.backend == "ctranslate2" and self.position is not None:
+            raise ValueError("position: the positions of an export are fixed; choose backend=torch")
+        if self.backend == "ctranslate2" and self.average is not None:
+            raise ValueError("average: an export is of one model; leave average out, or export the run again with it")
+        return self
+
+
+class TranslateConfig(Section):
+    """rpr-cli translate; None is "as the run has it"."""
+
+    run: str = Field(min_length=1)
+    backend: Literal["torch", "ctranslate2"] | None
+    compute_type: Literal["float32", "int8", "int8_float32", "bfloat16", "float16"]
+    average: PositiveInt | None
+    beam_size: PositiveInt | None
+    length_penalty: float | None = Field(ge=0)
+    n_best: PositiveInt | None
+    input: str | None
+    output: str | None
+    prefixes: str | None
+    matmul_precision: Literal["highest", "high", "medium"]
+    lines_per_batch: PositiveInt
+    max_source_length: int = Field(ge=8)
+    cache_dir: str | None = Field(min_length=1)
+    hardware: HardwareConfig
+    runs_dir: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def n_best_are_in_the_beam(self) -> TranslateConfig:
+        if self.n_best is not None and self.beam_size is not None and self.n_best > self.beam_size:
+            raise ValueError(
+                f"n_best: {self.n_best} is more than beam_size = {self.beam_size}; raise beam_size, or ask for "
+                f"{self.beam_size}"
+            )
+        return self
+
+
+class ExportConfig(Section):
+    """rpr-cli export; None is "as the run has it"."""
+
+    run: str = Field(min_length=1)
+    format: Literal["safetensors", "ctranslate2"]
+    out: str | None = Field(min_length=1)
+    average: PositiveInt | None
+    sentences: PositiveInt
+    split: str
+    cache_dir: str | None = Field(min_length=1)
+    hardware: HardwareConfig
+    runs_dir: str = Field(min_length=1)
+
+
+class CompareConfig(Section):
+    """rpr-cli compare: the first run, or a sweep's baseline, against the others."""
+
+    runs: tuple[str, ...]
+    sweep: str | None
+    splits: tuple[str, ...] | None = Field(min_length=1)
+    metrics: tuple[Literal["sacrebleu", "bleu_tok", "bleu_tok_split", "chrf", "exact_match"], ...] = Field(min_length=1)
+    samples: int = Field(ge=100)
+    trials: int = Field(ge=100)
+    seed: int = Field(ge=0)
+    format: Literal["table", "json"]
+    runs_dir: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def something_to_compare(self) -> CompareConfig:
+        if (self.sweep is None) == (len(self.runs) == 0):
+            raise ValueError("runs and sweep: give the folders of at least two runs, or a sweep's name as sweep=...")
+        if len(self.runs) == 1:
+            raise ValueError(f"runs: {self.runs[0]} alone has nothing to be compared with; give at least two folders")
+        return self
+
+
+class RerunConfig(Section):
+    """rpr-cli rerun; None is "as the record has it"."""
+
+    run: str = Field(min_length=1)
+    data_path: str | None
+    cache_dir: str | None = Field(min_length=1)
+    strict: bool
+    runs_dir: str = Field(min_length=1)
+
+
+class DiffConfig(Section):
+    """rpr-cli diff: two runs, each a folder or the file of a record."""
+
+    runs: tuple[str, ...]
+    format: Literal["table", "json"]
+    runs_dir: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def two_runs(self) -> DiffConfig:
+        if len(self.runs) != 2:
+            raise ValueError(
+                f"runs: {len(self.runs)} are given; a difference is between two: rpr-cli diff runs/A runs/B"
+            )
+        return self
+
+
+class DashboardConfig(Section):
+    """rpr-cli dashboard: a saved W&B report of a project's runs, or of one sweep's."""
+
+    sweep: str | None
+    title: str | None
+    logger: LoggerConfig
+    runs_dir: str = Field(min_length=1)
+
+
+class VerifyConfig(Section):
+    """rpr-cli verify."""
+
+    run: str = Field(min_length=1)
+    average: PositiveInt | None
+    sentences: PositiveInt
+    split: str
+    cache_dir: str | None = Field(min_length=1)
+    hardware: HardwareConfig
+    format: Literal["table", "json"]
+    runs_dir: str = Field(min_length=1)
+
+
+class PrepareConfig(Section):
+    """rpr-cli prepare. `optim` says what the batches are that `loader` measures; None is one process for each core."""
+
+    data: DataConfig
+    optim: OptimConfig
+    processes: PositiveInt | None
+    loader: bool
+    batches: PositiveInt
+    copies: PositiveInt | None
+    format: Literal["table", "json"]
+    runs_dir: str = Field(min_length=1)
+
+
+class ReportConfig(Section):
+    """rpr-cli report: of the records of a sweep, or of all; or, with `run`, of the positions of one trained run."""
+
+    runs_dir: str = Field(min_length=1)
+    sweep: str | None
+    out_dir: str = Field(min_length=1)
+    title: str | None
+    format: Literal["table", "json"]
+    verbose: bool
+    results: str | None
+    run: str | None
+    average: PositiveInt | None
+    validation_sentences: PositiveInt
+    max_distance: PositiveInt
+    cache_dir: str | None = Field(min_length=1)
+    hardware: HardwareConfig
+
+    @model_validator(mode="after")
+    def one_subject(self) -> ReportConfig:
+        if self.sweep is not None and not NAME.fullmatch(self.sweep):
+            raise ValueError(f"sweep: {self.sweep!r} cannot name a folder, and so no sweep; give one like quick")
+        if self.sweep is not None and self.run is not None:
+            raise ValueError(
+                f"run and sweep: {self.run} and {self.sweep} are both given; a report is of one run's positions or of "
+                "a sweep's records: leave one of them out"
+            )
+        if self.results is not None and (self.sweep or self.run) is not None:
+            raise ValueError(
+                f"results: {self.results} is a page of all records under runs_dir; leave out "
+                f"{'sweep' if self.sweep is not None else 'run'}"
+            )
+        return self
+
+
+class LayerBenchConfig(Section):
+    """bench: one self-attention layer at several lengths."""
+
+    lengths: tuple[PositiveInt, ...] = Field(min_length=1)
+    positions: PositiveInt
+    clip_distances: tuple[NonNegativeInt, ...] = Field(min_length=1)
+    causal: tuple[bool, ...] = Field(min_length=1)
+    algorithms: tuple[
+        Literal["attend", "per_position", "dense", "blockwise", "composed", "compiled", "triton"], ...
+    ] = Field(min_length=1)
+    rounds: PositiveInt
+
+
+class GradientBenchConfig(Section):
+    """bench: how exact the tables' gradients are in bfloat16."""
+
+    length: PositiveInt
+    clip_distance: NonNegativeInt
+
+
+class BenchConfig(Section):
+    """rpr-cli bench."""
+
+    model: ModelConfig
+    data: DataConfig
+    optim: OptimConfig
+    hardware: HardwareConfig
+    parts: tuple[Literal["step", "layer", "gradients"], ...] = Field(min_length=1)
+    variants: tuple[str, ...] = Field(min_length=1)
+    sentences: PositiveInt
+    length: PositiveInt
+    rounds: PositiveInt
+    steps_per_round: PositiveInt
+    layer: LayerBenchConfig
+    gradients: GradientBenchConfig
+    seed: int = Field(ge=0, lt=2**31)
+    runs_dir: str = Field(min_length=1)
+    format: Literal["table", "json"]
+
+    @model_validator(mode="after")
+    def triton_needs_a_gpu(self) -> BenchConfig:
+        if "triton" in self.layer.algorithms and self.hardware.accelerator == "cpu":
+            raise ValueError("layer.algorithms: triton needs a GPU; leave it out, or choose hardware=1xgpu")
+        return self

@@ -1,0 +1,263 @@
+"""Beam search by CTranslate2, on an export of ours."""
+
+from __future__ import annotations
+
+import importlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rpr.data.vocabulary import BOS, EOS, PAD
+from rpr.decode.exported import REMEDY, WEIGHTS_NAMES, read_export
+from rpr.decode.torch_engine import Progress, Search, length_batches
+from rpr.errors import ConfigError, DataError
+from rpr.model.beam_search import Hypothesis, penalty
+
+BATCHES_AHEAD = 4  # given to CTranslate2 while the answers of one become hypotheses
+# What its search does otherwise than ours, for cards and pages.
+DIFFERENCES = (
+    "CTranslate2 ranks by log p / length^alpha; rpr, and the paper, by log p / ((5 + length) / 6)^alpha. Greedy "
+    "outputs are the same, those of a beam need not be.",
+    "CTranslate2 ends a sentence when as many hypotheses as the beam is wide are finished; rpr when none alive can "
+    "become better than the worst of them.",
+    "CTranslate2 renormalises probabilities without PAD and BOS, which are never generated; rpr does not.",
+    "To a source without pieces CTranslate2 answers with nothing; rpr asks the model.",
+)
+
+
+def library() -> Any:
+    """The package ctranslate2.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        return importlib.import_module("ctranslate2")
+    except ImportError:
+        raise ConfigError(
+            "ctranslate2: CTranslate2 is not installed, and it is asked for; pip install 'rpr[ctranslate2]'"
+        ) from None
+
+
+class CTranslate2Engine:
+    """An engine (rpr.decode.torch_engine.Engine) of CTranslate2's speed.
+
+    Its rank among hypotheses is CTranslate2's: log p / length^alpha, EOS counted, which is not the paper's. What a
+    Hypothesis says is honest all the same: `log_probability` is recovered from CTranslate2's score (its probabilities
+    add up to 1 without PAD and BOS; where a prefix was forced or EOS refused they do not, and the prefix counts), and
+    `score` is the paper's formula of it. So the hypotheses of one sentence need not be sorted by `score`.
+
+    A hypothesis longer than its sentence's own limit (the source's pieces + max_extra_length, EOS counted; CTranslate2
+    knows one limit for a batch) is dropped; if none is left, the sentence is translated again under its own limit, and
+    the best that was alive there is given, not finished. To a source of EOS alone the answer is its prefix, finished,
+    of log p 0.
+    """
+
+    def __init__(
+        self, folder: Path, *, compute_type: str = "float32", threads: int | None = None, device: str = "cpu"
+    ) -> None:
+        """Open an export of format=ctranslate2.
+
+        Args:
+            compute_type: float32, int8 (and float32 for what is no matrix), bfloat16, float16, ...
+            threads: of the CPU, all on one batch; None: as many as torch uses.
+            device: cpu or cuda.
+
+        Raises:
+            ConfigError: CTranslate2 is not installed, or cannot compute so on this device.
+            DataError: no such export, or a damaged one.
+        """
+        ctranslate2 = library()
+        self.exported = read_export(folder)
+        if self.exported.kind != "ctranslate2":
+            raise DataError(f"{folder}: holds a model in safetensors; export the run with format=ctranslate2")
+        supported = sorted(ctranslate2.get_supported_compute_types(device))
+        if compute_type not in supported:
+            raise ConfigError(
+                f"compute_type: {compute_type} is not what CTranslate2 computes on this {device}; "
+                f"choose one of {', '.join(supported)}"
+            )
+        vocabulary = self.exported.vocabulary()
+        self._tokens = [vocabulary.piece(index) for index in range(len(vocabulary))]
+        self._index = {token: index for index, token in enumerate(self._tokens)}
+        try:
+            # flash_attention would ignore the decoder's relative tables.
+            self._translator = ctranslate2.Translator(
+                str(folder),
+                device=device,
+                compute_type=compute_type,
+                inter_threads=1,
+                intra_threads=threads or torch.get_num_threads(),
+                flash_attention=False,
+            )
+        except (RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise DataError(
+                f"{folder / WEIGHTS_NAMES['ctranslate2']}: CTranslate2 cannot open it ({reason}); {REMEDY}"
+            ) from None
+
+    def search(
+        self,
+        sources: Sequence[Sequence[int]],
+        search: Search,
+        *,
+        prefixes: Sequence[Sequence[int]] | None = None,
+        progress: Progress | None = None,
+    ) -> list[list[Hypothesis]]:
+        """As Engine.search.
+
+        Raises:
+            DataError: a source, or a prefix, is longer than the positions that the export has.
+        """
+        forced = [[] for _ in sources] if prefixes is None else [list(prefix) for prefix in prefixes]
+        self._check_lengths(sources, forced)
+        limits = [self._limit(source, prefix, search) for source, prefix in zip(sources, forced, strict=True)]
+        found: list[list[Hypothesis]] = [[] for _ in sources]
+        again: list[int] = []
+        translated = 0
+        max_tokens = search.max_tokens_per_batch // search.beam_size
+
+        def give(indices: Sequence[int], limit: int | None) -> Iterator[list[tuple[int, Any]]]:
+            """These sentences' answers, batch by batch: under this limit, or the greatest of each batch."""
+            waiting: deque[list[tuple[int, Any]]] = deque()
+            for places in length_batches([len(sources[index]) for index in indices], max_tokens):
+                batch = [indices[place] for place in places]
+                greatest = limit or max(limits[index] for index in batch)
+                waiting.append(self._start(batch, sources, forced, search, greatest))
+                if len(waiting) > BATCHES_AHEAD:
+                    yield waiting.popleft()
+            yield from waiting
+
+        for batch in give(range(len(sources)), None):
+            for index, result in batch:
+                if _is_empty(sources[index]):
+                    found[index] = [Hypothesis(tuple(forced[index]), 0.0, 0.0, True)]
+                    continue
+                found[index] = self._finished(result.result(), limits[index], search)
+                if not found[index]:
+                    again.append(index)
+            translated += len(batch)
+            if progress is not None and len(again) < translated:
+                progress(translated - len(again), len(sources))
+        for limit in sorted({limits[index] for index in again}):
+            for batch in give([index for index in again if limits[index] == limit], limit):
+                for index, result in batch:
+                    answer = result.result()
+                    found[index] = self._finished(answer, limit, search) or self._alive(answer, search)
+        if progress is not None and again:
+            progress(len(sources), len(sources))
+        self._count_again(sources, forced, found, search)
+        return found
+
+    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+        """log p of each piece of the targets (without EOS), and of EOS behind them."""
+        results = self._translator.score_batch(
+            self._texts(sources),
+            self._texts(targets),
+            max_batch_size=1024,
+            batch_type="tokens",
+            max_input_length=0,
+        )
+        return [[float(log_p) for log_p in result.log_probs] for result in results]
+
+    def _check_lengths(self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]]) -> None:
+        rows = self.exported.position_rows
+        if rows is None:
+            return
+        lengths = [*map(len, sources), *(len(prefix) + 2 for prefix in prefixes)]  # one piece more, and BOS
+        longest = max(lengths, default=0)
+        if longest > rows:
+            raise DataError(
+                f"{self.exported.folder}: a sentence of {longest} pieces is longer than the {rows} positions that "
+                "were exported; split it, or export the run with format=safetensors"
+            )
+
+    def _limit(self, source: Sequence[int], prefix: Sequence[int], search: Search) -> int:
+        """The greatest length of a translation, EOS counted: as our beam search has it."""
+        limit = max(search.min_length + 1, len(source) + search.max_extra_length, len(prefix) + 1)
+        rows = self.exported.position_rows
+        return limit if rows is None else min(limit, rows - 1)  # BOS stands before all of it when it is scored
+
+    def _start(
+        self,
+        batch: Sequence[int],
+        sources: Sequence[Sequence[int]],
+        prefixes: Sequence[Sequence[int]],
+        search: Search,
+        limit: int,
+    ) -> list[tuple[int, Any]]:
+        """One batch on its way: each sentence's place, and where its result will be."""
+        forced = [prefixes[index] for index in batch]
+        results = self._translator.translate_batch(
+            self._texts([sources[index] for index in batch]),
+            self._texts(forced) if any(forced) else None,
+            asynchronous=True,
+            beam_size=search.beam_size,
+            num_hypotheses=search.n_best,
+            length_penalty=search.length_penalty,
+            max_input_length=0,
+            min_decoding_length=search.min_length,
+            max_decoding_length=limit,
+            suppress_sequences=self._texts([[PAD], [BOS]]),
+            return_end_token=True,
+            return_scores=True,
+        )
+        return list(zip(batch, results, strict=True))
+
+    def _finished(self, result: Any, limit: int, search: Search) -> list[Hypothesis]:
+        """The hypotheses that end within the limit."""
+        eos = self._tokens[EOS]
+        return [
+            self._hypothesis(tokens, score, search)
+            for tokens, score in zip(result.hypotheses, result.scores, strict=True)
+            if tokens[-1] == eos and len(tokens) <= limit
+        ]
+
+    def _alive(self, result: Any, search: Search) -> list[Hypothesis]:
+        return [self._hypothesis(result.hypotheses[0], result.scores[0], search)]
+
+    def _hypothesis(self, tokens: Sequence[str], score: float, search: Search) -> Hypothesis:
+        finished = tokens[-1] == self._tokens[EOS]
+        pieces = tuple(self._index[token] for token in (tokens[:-1] if finished else tokens))
+        log_p = float(score) * len(tokens) ** search.length_penalty
+        return Hypothesis(pieces, _paper_score(log_p, len(tokens), search), log_p, finished)
+
+    def _count_again(
+        self,
+        sources: Sequence[Sequence[int]],
+        prefixes: Sequence[Sequence[int]],
+        found: list[list[Hypothesis]],
+        search: Search,
+    ) -> None:
+        """CTranslate2 gives forced pieces a log p of 0, and renormalises where EOS is refused; these hypotheses are
+        scored again, whole.
+        """
+        forced = [
+            index
+            for index, prefix in enumerate(prefixes)
+            if (prefix or search.min_length) and not _is_empty(sources[index])
+        ]
+        rows = [(index, hypothesis) for index in forced for hypothesis in found[index]]
+        if not rows:
+            return
+        scores = self.score([sources[index] for index, _ in rows], [hypothesis.pieces for _, hypothesis in rows])
+        for index in forced:
+            found[index] = []
+        for (index, old), log_ps in zip(rows, scores, strict=True):
+            counted = log_ps if old.finished else log_ps[:-1]
+            log_p = sum(counted)
+            found[index].append(Hypothesis(old.pieces, _paper_score(log_p, len(counted), search), log_p, old.finished))
+
+    def _texts(self, rows: Sequence[Sequence[int]]) -> list[list[str]]:
+        return [[self._tokens[piece] for piece in row] for row in rows]
+
+
+def _paper_score(log_p: float, length: int, search: Search) -> float:
+    return log_p / float(penalty(length, search.length_penalty))
+
+
+def _is_empty(source: Sequence[int]) -> bool:
+    return all(piece == EOS for piece in source)

@@ -1,0 +1,135 @@
+"""From a folder, a run's or an export's, to what translates."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+from rpr.config.commands import TranslateConfig
+from rpr.config.train import HardwareConfig
+from rpr.data.vocabulary import Vocabulary
+from rpr.decode.ctranslate2 import CTranslate2Engine
+from rpr.decode.exported import Exported, is_export, load_exported_model, read_export
+from rpr.decode.torch_engine import Engine, Search, TorchEngine, search_of
+from rpr.errors import ConfigError, DataError
+from rpr.model.transformer import Transformer
+from rpr.runs import loading, runtime
+
+CTRANSLATE2_FOLDER = Path("exports", "ctranslate2")  # in a run's folder, where rpr-cli export puts it
+
+
+def changed(search: Search, beam_size: int | None, length_penalty: float | None, n_best: int | None) -> Search:
+    """The search with what is not None.
+
+    Raises:
+        ConfigError: a number out of its range.
+    """
+    if beam_size is not None:
+        search = replace(search, beam_size=beam_size)
+    if length_penalty is not None:
+        search = replace(search, length_penalty=length_penalty)
+    if n_best is not None:
+        search = replace(search, n_best=n_best)
+    if search.beam_size < 1:
+        raise ConfigError(f"beam_size: {search.beam_size} is refused; it is at least 1")
+    if not search.length_penalty >= 0:
+        raise ConfigError(f"length_penalty: {search.length_penalty} is refused; it is at least 0")
+    if not 1 <= search.n_best <= search.beam_size:
+        raise ConfigError(
+            f"n_best: {search.n_best} is refused; a search with beam_size = {search.beam_size} finds 1 to "
+            f"{search.beam_size}: set beam_size to {max(search.n_best, 1)} or more"
+        )
+    return search
+
+
+def opened(folder: Path, config: TranslateConfig) -> tuple[Engine, Vocabulary, Search, int]:
+    """What translates, with the greatest number of pieces of a source. All settings are checked before weights are
+    read.
+    """
+    if is_export(folder):
+        return _of_export(read_export(folder), config)
+    if config.backend != "ctranslate2":
+        return _of_run(folder, config)
+    return _of_export(read_export(exported_folder(folder, config.run)), config)
+
+
+def exported_folder(run_dir: Path, typed: str) -> Path:
+    """Where a run's export for CTranslate2 lies; `typed` is the run as the command line names it.
+
+    Raises:
+        RecordError: the folder holds no run.
+        DataError: it holds no such export yet.
+    """
+    loading.record_of(run_dir)
+    folder = run_dir / CTRANSLATE2_FOLDER
+    if not is_export(folder):
+        command = shlex.join(["rpr-cli", "export", f"run={typed}", "format=ctranslate2"])
+        raise DataError(f"run: {run_dir} has no {CTRANSLATE2_FOLDER}; make it with: {command}")
+    return folder
+
+
+def _of_run(folder: Path, config: TranslateConfig) -> tuple[Engine, Vocabulary, Search, int]:
+    trained = loading.config_of(folder, config.hardware, config.cache_dir)
+    search = changed(search_of(trained.evaluation), config.beam_size, config.length_penalty, config.n_best)
+    _check_compute_type(config)
+    runtime.set_up(config.hardware)
+    vocabulary = loading.vocabulary_of(folder, trained)
+    model, _ = loading.model_of(trained, folder, config.average, len(vocabulary))
+    return torch_engine(model, config.hardware, config.matmul_precision), vocabulary, search, config.max_source_length
+
+
+def _of_export(exported: Exported, config: TranslateConfig) -> tuple[Engine, Vocabulary, Search, int]:
+    kind = "torch" if exported.kind == "safetensors" else "ctranslate2"
+    if config.backend not in (None, kind):
+        raise ConfigError(
+            f"backend: {config.backend} cannot read {exported.folder}, which is {exported.kind}; leave backend out, or "
+            "give the run's folder"
+        )
+    if config.average is not None:
+        raise ConfigError(
+            f"average: {exported.folder} is an export of one model ({exported.checkpoint}); leave average out, or "
+            "export the run again with it"
+        )
+    search = changed(exported.search, config.beam_size, config.length_penalty, config.n_best)
+    hardware = config.hardware
+    runtime.set_up(hardware)
+    if kind == "torch":
+        _check_compute_type(config)
+        model = load_exported_model(exported.folder).to(runtime.torch_device(hardware))
+        model.use_attention(hardware.attention)
+        return (
+            torch_engine(model, config.hardware, config.matmul_precision),
+            exported.vocabulary(),
+            search,
+            config.max_source_length,
+        )
+    if hardware.precision == "64":
+        raise ConfigError("hardware.precision: 64 is not what CTranslate2 computes in; set backend=torch and a run")
+    engine = CTranslate2Engine(
+        exported.folder,
+        compute_type=config.compute_type,
+        threads=hardware.threads,
+        device=runtime.torch_device(hardware).type,
+    )
+    rows = exported.position_rows
+    longest = config.max_source_length if rows is None else min(config.max_source_length, rows - 1)
+    return engine, exported.vocabulary(), search, longest
+
+
+def _check_compute_type(config: TranslateConfig) -> None:
+    if config.compute_type != "float32":
+        raise ConfigError(
+            f"compute_type: {config.compute_type} is for ctranslate2, and torch computes as hardware.precision says: "
+            "set hardware.precision=bf16, or backend=ctranslate2"
+        )
+
+
+def torch_engine(model: Transformer, hardware: HardwareConfig, matmul_precision: str) -> TorchEngine:
+    """Our own search with this model, in the precision of the hardware."""
+    return TorchEngine(
+        model.double() if hardware.precision == "64" else model,
+        runtime.torch_device(hardware),
+        bfloat16=hardware.precision == "bf16",
+        matmul_precision=matmul_precision,
+    )

@@ -1,1 +1,0 @@
-"""From a trained model to figures: translate.py gives hypotheses, bleu.py scores them."""

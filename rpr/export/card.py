@@ -1,0 +1,187 @@
+"""The card of an export: what it was made of, what it scored, how it differs, and what proves it. card.json is for
+machines; README.md is the same for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rpr import __version__
+from rpr.config.train import TrainConfig
+from rpr.decode.ctranslate2 import DIFFERENCES, library
+from rpr.decode.exported import Kind
+from rpr.export.ctranslate2_spec import position_rows
+from rpr.export.parity import Parity
+from rpr.model.transformer import Transformer
+from rpr.records.position import position_of
+from rpr.records.record import Record
+
+CARD_VERSION = 1
+
+
+def card(
+    kind: Kind,
+    model: Transformer,
+    config: TrainConfig,
+    record: Record,
+    checkpoint: str,
+    split: str,
+    proven: Parity,
+    int8: float | None,
+) -> dict[str, Any]:
+    """Everything as plain data. The same run and the same programs give the same card.
+
+    Args:
+        split: where the sentences of `proven` come from.
+        int8: the share of them that the export translates alike in int8 and in float32; None: not measured.
+    """
+    data = record.data
+    versions = {"rpr": __version__, "torch": record.versions.get("torch")}
+    if kind == "ctranslate2":
+        versions["ctranslate2"] = str(library().__version__)
+    return {
+        "version": CARD_VERSION,
+        "kind": kind,
+        "run": {
+            "name": record.name,
+            "id": record.run_id,
+            "outcome": record.outcome or "finished",
+            "command": record.command,
+            "commit": record.git.commit,
+            "dirty": record.git.dirty,
+            "steps": record.steps,
+            "checkpoint": checkpoint,
+        },
+        "model": {
+            "size": record.model_name,
+            "positions": position_of(record).label,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        },
+        "data": {
+            "name": record.data_name,
+            "hub": config.data.hub,
+            "synthetic": record.synthetic,
+            "train_pairs": None if data is None else data.train_pairs,
+            "notes": [] if data is None else list(data.notes),
+            "source_language": config.data.source_language,
+            "target_language": config.data.target_language,
+        },
+        "scores": [asdict(score) for score in record.scores],
+        "search": {
+            key: getattr(config.evaluation, key)
+            for key in ("beam_size", "length_penalty", "max_extra_length", "min_length")
+        },
+        "differences": list(_differences(kind, model)),
+        "parity": {"split": split, **asdict(proven)},
+        "int8_identical": int8,
+        "versions": versions,
+    }
+
+
+def readme(card: Mapping[str, Any]) -> str:
+    """The card as Markdown."""
+    run, model, data, proof = card["run"], card["model"], card["data"], card["parity"]
+    commit = f"commit {run['commit']}{' with changes' if run['dirty'] else ''}" if run["commit"] else "no commit known"
+    corpus = f"{data['name']}{' (synthetic)' if data['synthetic'] else ''}"
+    pairs = f", {data['train_pairs']:,} pairs" if data["train_pairs"] is not None else ""
+    search = card["search"]
+    lines = [
+        f"# {run['name']}",
+        "",
+        f"Translates {data['source_language']} to {data['target_language']}. A Transformer ({model['size']}, "
+        f"{model['parameters']:,} parameters), positions: {model['positions']}.",
+        "",
+        f"- Run {run['id']}, {run['outcome']}; {run['checkpoint']}; {commit}",
+        f"- `{run['command']}`",
+        f"- Data: {corpus}{pairs}",
+        *(f"- {note}" for note in data["notes"]),
+        f"- Decoded with beam {search['beam_size']}, length penalty {search['length_penalty']:g}, at least "
+        f"{search['min_length']} pieces and at most {search['max_extra_length']} more than the source",
+        "",
+        "## Use",
+        "",
+        *_use(card["kind"], search),
+        "",
+        "## Scores",
+        "",
+        *_scores(card["scores"]),
+        "",
+        *(_section("What differs from rpr", card["differences"])),
+        "## Proof",
+        "",
+        f"Of {proof['sentences']} sentences of {proof['split']}: {proof['identical']} greedy translations are those of "
+        f"the run's model, {len(proof['near_ties'])} differ at a tie of rounding, {len(proof['different'])} beyond it; "
+        f"log p of a piece differs by at most {proof['largest_difference']:.1e} (allowed: {proof['tolerance']:.0e}).",
+    ]
+    if card["int8_identical"] is not None:
+        lines += [
+            "",
+            f"Computed in int8, {card['int8_identical']:.1%} of these greedy translations are those of float32.",
+        ]
+    versions = ", ".join(f"{name} {version}" for name, version in card["versions"].items() if version)
+    return "\n".join([*lines, "", f"Written by {versions}.", ""])
+
+
+def _differences(kind: Kind, model: Transformer) -> Sequence[str]:
+    if kind == "safetensors":
+        return ()
+    rows = position_rows(model.shape)
+    if rows is None:
+        return DIFFERENCES
+    beyond = (
+        f"The absolute positions are a table of {rows} rows. A longer sentence is refused; a translation ends there.",
+    )
+    return (*DIFFERENCES, *beyond)
+
+
+def _use(kind: Kind, search: Mapping[str, Any]) -> list[str]:
+    if kind == "safetensors":
+        return [
+            "`rpr-cli translate run=FOLDER < IN > OUT`, or as `safetensors` into a model of `config.json`'s shape.",
+            "Without rpr: `vocabulary.model` is sentencepiece's; EOS stands behind each source, BOS is a zero vector.",
+        ]
+    return [
+        "`rpr-cli translate run=FOLDER < IN > OUT`, or without rpr:",
+        "",
+        "```python",
+        "import ctranslate2, sentencepiece",
+        'vocabulary = sentencepiece.SentencePieceProcessor("FOLDER/vocabulary.model")',
+        'translator = ctranslate2.Translator("FOLDER", compute_type="float32")',
+        'source = [*vocabulary.encode("A sentence.", out_type=str), "</s>"]',
+        f"how = {{'beam_size': {search['beam_size']}, 'length_penalty': {search['length_penalty']:g}, "
+        f"'min_decoding_length': {search['min_length']}, 'suppress_sequences': [['<pad>'], ['<s>']]}}",
+        "result = translator.translate_batch([source], **how)",
+        "print(vocabulary.decode(result[0].hypotheses[0]))",
+        "```",
+        "",
+        "The source needs its `</s>`. Leave `flash_attention` off: it ignores the decoder's relative positions.",
+    ]
+
+
+def _scores(scores: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not scores:
+        return ["The run has none."]
+    rows = [
+        f"| {score['test_set']} | {score['metric']} | {score['score']:.2f} | {score['num_sentences']} | "
+        f"{score['checkpoint']} | {score['beam_size']} | {score['length_penalty']:g} | "
+        f"`{_escaped_bars(score['signature'])}` |"
+        for score in scores
+    ]
+    return [
+        "As the run measured them, with rpr's own search:",
+        "",
+        "| test set | metric | score | sentences | checkpoint | beam | length penalty | signature |",
+        "|---|---|---|---|---|---|---|---|",
+        *rows,
+    ]
+
+
+def _escaped_bars(text: str) -> str:
+    """A bar would end a table's cell, even within code."""
+    return text.replace("|", "\\|")
+
+
+def _section(title: str, items: Sequence[str]) -> list[str]:
+    return [f"## {title}", "", *(f"- {item}" for item in items), ""] if items else []

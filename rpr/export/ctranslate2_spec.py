@@ -1,0 +1,254 @@
+"""A model as CTranslate2's own files. What is written here is proven equal by rpr.export.parity, never believed.
+
+CTranslate2 has the paper's clipped distance, one key and one value table for all heads of a layer, RoPE and T5's bias
+by distance, each with the right distances in a cache. It drops absolute positions as soon as a layer has any of these.
+"""
+
+# Shape suffixes: V vocabulary, M model width, L positions, R = 2k+1 table rows, D head width.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rpr.data.vocabulary import BOS, EOS, UNK
+from rpr.decode.ctranslate2 import library
+from rpr.errors import ConfigError
+from rpr.model.positions import Scheme, Tables
+from rpr.model.transformer import (
+    CrossAttention,
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    Residual,
+    SelfAttention,
+    Shape,
+    Transformer,
+)
+
+# Rows of a table that is written out: for sinusoids, for a bias that changes with every distance, and for a learned
+# table with fewer rows of its own (its last vector stands for all positions behind it, here as in our model).
+POSITION_ROWS = 2048
+BIAS_OF_LAYERS = (4, 8, 5)  # the version of CTranslate2 with which a bias of each layer was seen to be kept
+
+
+def unrepresentable(shape: Shape) -> str | None:
+    """Why CTranslate2 cannot hold a model of this shape, in one line; None where it can."""
+    sides = ((shape.encoder_positions, False), (shape.decoder_positions, True))
+    reasons = (scheme.not_exported(shape.site(causal=causal)) for scheme, causal in sides)
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def position_rows(shape: Shape) -> int | None:
+    """How many positions the written model has; None: any number."""
+    limits = []
+    for scheme in (shape.encoder_positions, shape.decoder_positions):
+        if scheme.absolute != "none":
+            limits.append(max(POSITION_ROWS, scheme.max_positions) if scheme.absolute == "learned" else POSITION_ROWS)
+        elif scheme.has_bias and scheme.reach is None:
+            limits.append(POSITION_ROWS)
+    return min(limits, default=None)
+
+
+def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Path) -> None:
+    """model.bin, config.json and shared_vocabulary.json in `folder` (made if absent), for ctranslate2.Translator.
+
+    It wants the source with EOS at its end, as our own decoding does; to EOS alone it answers with nothing. Open it
+    without flash_attention, which ignores the decoder's relative tables and adds sinusoids (by CTranslate2's source).
+
+    Args:
+        vocabulary_tokens: the text of each piece, in the order of the embedding's rows.
+
+    Raises:
+        ConfigError: CTranslate2 cannot hold the model's positions, or is not installed.
+    """
+    assert len(vocabulary_tokens) == model.shape.vocabulary_size
+    specs = library().specs
+    spec = specs.TransformerSpec(encoder_spec(model), decoder_spec(model))
+    spec.config.decoder_start_token = vocabulary_tokens[model.shape.bos]
+    spec.config.add_source_bos = False
+    spec.config.add_source_eos = False
+    spec.register_source_vocabulary(list(vocabulary_tokens))
+    spec.register_target_vocabulary(list(vocabulary_tokens))
+    save(spec, model.shape, vocabulary_tokens, folder)
+
+
+def encoder_spec(model: Transformer) -> Any:
+    """The weights of the encoder as CTranslate2 names them. Raises ConfigError as `write_model`."""
+    spec = library().specs.transformer_spec.TransformerEncoderSpec(**_sizes(model.shape, causal=False))
+    spec.embeddings[0].weight = _input_embedding(model)
+    _set_positions(spec, model.source_positions, model.shape)
+    for layer_spec, layer in zip(spec.layer, cast(list[EncoderLayer], model.encoder), strict=True):
+        _set_self_attention(layer_spec.self_attention, layer.self_attention, layer.around_attention, model.shape)
+        _set_feed_forward(layer_spec.ffn, layer.feed_forward, layer.around_feed_forward)
+    if model.shape.norm == "pre":
+        _set_norm(spec.layer_norm, model.encoder_norm)
+    return spec
+
+
+def decoder_spec(model: Transformer) -> Any:
+    """The weights of the decoder as CTranslate2 names them. Raises ConfigError as `write_model`."""
+    spec = library().specs.transformer_spec.TransformerDecoderSpec(**_sizes(model.shape, causal=True))
+    spec.embeddings.weight = _input_embedding(model)
+    spec.projection.weight = _array(model.embedding_VM)
+    _set_positions(spec, model.target_positions, model.shape)
+    for layer_spec, layer in zip(spec.layer, cast(list[DecoderLayer], model.decoder), strict=True):
+        _set_self_attention(layer_spec.self_attention, layer.self_attention, layer.around_attention, model.shape)
+        _set_cross_attention(layer_spec.attention, layer.cross_attention, layer.around_cross_attention)
+        _set_feed_forward(layer_spec.ffn, layer.feed_forward, layer.around_feed_forward)
+    if model.shape.norm == "pre":
+        _set_norm(spec.layer_norm, model.decoder_norm)
+    return spec
+
+
+def save(spec: Any, shape: Shape, vocabulary_tokens: Sequence[str], folder: Path) -> None:
+    """A whole model's spec, checked by CTranslate2 and written."""
+    spec.config.bos_token = vocabulary_tokens[BOS]
+    spec.config.eos_token = vocabulary_tokens[EOS]
+    spec.config.unk_token = vocabulary_tokens[UNK]
+    spec.config.layer_norm_epsilon = shape.norm_epsilon  # CTranslate2 takes 1e-5 where nothing is said
+    spec.validate()
+    spec.optimize()  # stores equal matrices once
+    folder.mkdir(parents=True, exist_ok=True)
+    spec.save(str(folder))
+
+
+def _sizes(shape: Shape, *, causal: bool) -> dict[str, Any]:
+    reason = unrepresentable(shape)
+    if reason is not None:
+        raise ConfigError(reason)
+    sizes = {
+        "num_layers": shape.num_layers,
+        "num_heads": shape.num_heads,
+        "pre_norm": shape.norm == "pre",
+        "activation": library().specs.Activation.RELU,
+    }
+    scheme = shape.decoder_positions if causal else shape.encoder_positions
+    rotation = scheme.rotation(shape.site(causal=causal))
+    if scheme.has_bias:
+        _check_version()
+        sizes["relative_attention_bias"] = True
+    if rotation is not None:
+        sizes |= {
+            "rotary_dim": rotation.width,
+            "rotary_interleave": rotation.interleaved,
+            "rotary_base": rotation.base,
+        }
+        if rotation.linear_scale != 1:
+            sizes["rotary_scaling_type"] = library().specs.attention_spec.RotaryScalingType.Linear
+            sizes["rotary_scaling_factor"] = rotation.linear_scale
+    return sizes | {"relative_position": _needs_vectors(scheme)}
+
+
+def _needs_vectors(scheme: Scheme) -> bool:
+    """Whether the layers get vectors by distance; without any positions too: else CTranslate2 adds sinusoids."""
+    if scheme.absolute != "none":
+        return False
+    return not (scheme.has_bias or scheme.changes_queries) or scheme.has_vectors
+
+
+def _check_version() -> None:
+    """Raises ConfigError where CTranslate2 is older than the first version seen to keep a bias of each layer."""
+    found = library().__version__
+    if tuple(int(part) for part in found.split(".")[:3] if part.isdigit()) < BIAS_OF_LAYERS:
+        first = ".".join(map(str, BIAS_OF_LAYERS))
+        raise ConfigError(
+            f"ctranslate2: version {found} may use the bias of one layer in all; install {first} or newer, or use "
+            "format=safetensors"
+        )
+
+
+def _set_positions(spec: Any, positions: nn.Module | None, shape: Shape) -> None:
+    """Our own rows in place of CTranslate2's sinusoids, which begin at position 1 and may be laid out otherwise."""
+    spec.scale_embeddings = True  # times sqrt(d_model), before the positions are added
+    rows = position_rows(shape)
+    if positions is not None and rows is not None:
+        vectors = positions(0, torch.zeros(1, rows, dtype=torch.int64, device=_device(positions)))
+        spec.position_encodings.encodings = _array(vectors)
+    elif hasattr(spec, "position_encodings"):
+        del spec.position_encodings
+
+
+def _device(positions: nn.Module) -> torch.device:
+    parameter = next(positions.parameters(), None)  # sinusoids have none
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+def _set_self_attention(spec: Any, attention: SelfAttention, around: Residual, shape: Shape) -> None:
+    _set_norm(spec.layer_norm, around.norm)
+    spec.linear[0].weight = _array(attention.qkv.weight)  # queries, keys, values: the same order as ours
+    spec.linear[1].weight = _array(attention.output.weight)
+    site = shape.site(causal=attention.causal)
+    scheme = shape.decoder_positions if attention.causal else shape.encoder_positions
+    exact = max(POSITION_ROWS, (scheme.reach or 0) + 1)
+    tables = Tables()
+    if attention.tables is not None:
+        tables = attention.tables.at(exact, attention.qkv.weight.device)
+    if _needs_vectors(scheme):
+        spec.relative_position_keys, spec.relative_position_values = _both_tables(tables, site.d_head)
+    if tables.bias is not None:
+        spec.relative_attention_bias = _array(_as_buckets(tables.bias, exact, causal=attention.causal))
+        spec.relative_attention_max_distance = np.dtype("int32").type(4 * exact)
+    if (scale := scheme.query_scale(site)) is not None:
+        spec.queries_scale = np.dtype("float32").type(scale * site.d_head**-0.5)
+
+
+def _as_buckets(bias_HR: Tensor, exact: int, *, causal: bool) -> Tensor:
+    """A bias by distance as T5's buckets, [rows, H]. With 2L buckets a side the distances below L have one each; the
+    others take what is at distance L, which is right where the bias changes no more and out of reach where it does.
+    """
+    centre = (bias_HR.shape[1] - 1) // 2
+    sizes = torch.arange(2 * exact, device=bias_HR.device).clamp(max=min(exact, centre))
+    left_HL, right_HL = bias_HR[:, centre - sizes], bias_HR[:, centre + sizes]
+    return (left_HL if causal else torch.cat([left_HL, right_HL], dim=1)).T
+
+
+def _set_cross_attention(spec: Any, attention: CrossAttention, around: Residual) -> None:
+    _set_norm(spec.layer_norm, around.norm)
+    for linear_spec, linear in zip(spec.linear, (attention.query, attention.key_value, attention.output), strict=True):
+        linear_spec.weight = _array(linear.weight)
+
+
+def _set_feed_forward(spec: Any, feed_forward: FeedForward, around: Residual) -> None:
+    _set_norm(spec.layer_norm, around.norm)
+    for linear_spec, linear in ((spec.linear_0, feed_forward.inner), (spec.linear_1, feed_forward.outer)):
+        linear_spec.weight = _array(linear.weight)
+        linear_spec.bias = _array(linear.bias)
+
+
+def _set_norm(spec: Any, norm: nn.Module) -> None:
+    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+
+
+def _both_tables(tables: Tables, d_head: int) -> tuple[Any, Any]:
+    """Key and value table, [R, D] each: zeros, of as many rows as the other has, for what the model does without.
+
+    CTranslate2 requires both; it reads k off the key table, and adds sinusoids where there is no such table.
+    """
+    keys, values = tables.keys, tables.values
+    present = values if keys is None else keys
+    if present is None:
+        return _array(torch.zeros(1, d_head)), _array(torch.zeros(1, d_head))
+    zeros = torch.zeros_like(present)
+    return _array(zeros if keys is None else keys), _array(zeros if values is None else values)
+
+
+def _input_embedding(model: Transformer) -> Any:
+    """The embedding with the zero vector for BOS, which the projection to the vocabulary must not have.
+
+    (CTranslate2's flag start_from_zero_embedding would save this copy, but with return_alternatives it zeroes all of a
+    target_prefix: seen with 4.8.5.)
+    """
+    embedding_VM = model.embedding_VM.detach().clone()
+    embedding_VM[model.shape.bos] = 0.0
+    return _array(embedding_VM)
+
+
+def _array(weight: Any) -> Any:
+    assert isinstance(weight, Tensor)
+    return weight.detach().float().cpu().contiguous().numpy()

@@ -1,0 +1,1 @@
+"""Scores of hypotheses, their intervals, and paired tests between runs."""

@@ -1,0 +1,289 @@
+"""Trained runs against each other on the same test sentences: which pairs, whether they are comparable, the tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rpr.config.train import TrainConfig, of_a_record
+from rpr.errors import DataError, RunError
+from rpr.metrics.bleu import Metric, all_scores
+from rpr.metrics.significance import Paired, Spread, holm, interval, paired, spread
+from rpr.records.record import RECORD_NAME, Record, read_record
+from rpr.records.scores import Interval
+
+ALPHA = 0.05
+_KINDS = ("sources", "references", "hypotheses")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run. `variant`: the same for runs that differ in nothing but their seed."""
+
+    folder: Path
+    record: Record
+    config: TrainConfig
+    name: str
+    variant: str
+
+
+@dataclass(frozen=True)
+class System:
+    """A run's score on one split by one metric."""
+
+    run: Run
+    score: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`other` against `baseline`; the Holm figures are over all comparisons of the same metric and split."""
+
+    baseline: Run
+    other: Run
+    tests: Paired
+    holm_bootstrap: float
+    holm_randomisation: float
+
+    @property
+    def verdict(self) -> str | None:
+        """In words, where both tests find a difference after Holm's correction; else nothing is said."""
+        if max(self.holm_bootstrap, self.holm_randomisation) >= ALPHA:
+            return None
+        word = "better" if self.tests.difference > 0 else "worse"
+        return f"{self.other.name} is {word} than {self.baseline.name} on these sentences"
+
+
+@dataclass(frozen=True)
+class Family:
+    """All comparisons by one metric on one split."""
+
+    split: str
+    test_set: str
+    metric: str
+    signature: str
+    num_sentences: int
+    systems: tuple[System, ...]
+    variants: dict[str, Spread]
+    comparisons: tuple[Comparison, ...]
+
+
+def read_run(folder: Path) -> Run:
+    """Raises RecordError or RunError: no record there, or of a run that is not finished."""
+    return as_run(folder, read_record(folder / RECORD_NAME))
+
+
+def as_run(folder: Path, record: Record) -> Run:
+    if record.outcome is not None:
+        raise RunError(f"{folder}: {record.outcome}; only finished runs can be compared: finish it or leave it out")
+    config = of_a_record(record.config)
+    name = config.label.removesuffix(f"-s{config.seed}")
+    return Run(folder, record, config, record.name, f"{name}-{_id(config)}")
+
+
+def _id(config: TrainConfig) -> str:
+    return config.model_copy(update={"seed": 0}).run_id
+
+
+def named(runs: Sequence[Run]) -> list[Run]:
+    """The runs and their variants with names as short as tell them apart."""
+    names = _unique([[run.record.name, run.folder.name, str(run.folder)] for run in runs])
+    ids = {run.variant: _id(run.config) for run in runs}
+    short = {variant: variant.removesuffix(f"-{ids[variant]}") for variant in ids}
+    clear = {variant: short[variant] if list(short.values()).count(short[variant]) == 1 else variant for variant in ids}
+    return [replace(run, name=name, variant=clear[run.variant]) for run, name in zip(runs, names, strict=True)]
+
+
+def _unique(choices: Sequence[Sequence[str]]) -> list[str]:
+    for names in zip(*choices, strict=True):
+        if len(set(names)) == len(names):
+            return list(names)
+    repeated = next(names[-1] for names in choices if [other[-1] for other in choices].count(names[-1]) > 1)
+    raise RunError(f"runs: {repeated} is given twice; give each run once")
+
+
+def pairs_of_runs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """(baseline, other): the first run's variant against each other one, seed by seed.
+
+    A run whose seed the first one's variant does not have is compared with the first. Where all are of one variant, the
+    first is compared with each other seed.
+    """
+    first = runs[0]
+    by_seed = {run.config.seed: run for run in reversed(runs) if run.variant == first.variant}
+    others = [run for run in runs if run.variant != first.variant]
+    if not others:
+        return [(first, run) for run in runs[1:]]
+    return [(by_seed.get(run.config.seed, first), run) for run in others]
+
+
+def pairs_of_sweep(runs: Sequence[Run], sweep: str) -> list[list[tuple[Run, Run]]]:
+    """For each setting but positions, seed and hardware: every run against the one with absolute positions (sinusoidal)
+    and the same seed.
+
+    Raises:
+        RunError: a run has no such baseline, or there is nothing beside baselines.
+    """
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(_beside_positions(run.config), []).append(run)
+    found = []
+    for group in groups.values():
+        baselines = {run.config.seed: run for run in group if _is_baseline(run)}
+        others = [run for run in group if not _is_baseline(run)]
+        for run in others:
+            if run.config.seed not in baselines:
+                raise RunError(
+                    f"sweep {sweep}: {run.name} has no finished run with position=absolute, seed={run.config.seed} and "
+                    "else the same settings to be compared with; train one, or name the runs: "
+                    "rpr-cli compare BASELINE RUN ..."
+                )
+        if others:
+            found.append([(baselines[run.config.seed], run) for run in others])
+    if not found:
+        raise RunError(
+            f"sweep {sweep}: {len(runs)} finished runs, none beside its baselines (absolute positions); "
+            "name the runs: rpr-cli compare RUN RUN ..."
+        )
+    return found
+
+
+def _is_baseline(run: Run) -> bool:
+    return run.config.position.kind == "absolute"
+
+
+def _beside_positions(config: TrainConfig) -> str:
+    left_out = {"name", "sweep", "runs_dir", "logger", "hardware", "seed", "position"}
+    settings = config.model_dump(mode="json", exclude=left_out)
+    settings["data"].pop("cache_dir")
+    return json.dumps(settings, sort_keys=True)
+
+
+def compared(
+    pairs: Sequence[tuple[Run, Run]],
+    splits: Sequence[str] | None,
+    metrics: Sequence[str],
+    *,
+    samples: int,
+    trials: int,
+    seed: int,
+) -> list[Family]:
+    """Every pair by every metric on every split (None: all that every run has).
+
+    Raises:
+        DataError: a run lacks the translations of a split, or the runs were scored on different sentences.
+    """
+    runs = list({run.name: run for pair in pairs for run in pair}.values())
+    families = []
+    for split in _common(runs) if splits is None else splits:
+        texts = _texts(runs, split)
+        scored = {
+            run.name: all_scores(texts[run.name][2], texts[run.name][1], run.config.data.target_language, metrics)
+            for run in runs
+        }
+        for index in range(len(metrics)):
+            found = {name: of_run[index] for name, of_run in scored.items()}
+            families.append(_family(split, runs, pairs, found, samples, trials, seed))
+    return families
+
+
+def _family(
+    split: str,
+    runs: Sequence[Run],
+    pairs: Sequence[tuple[Run, Run]],
+    found: dict[str, Metric],
+    samples: int,
+    trials: int,
+    seed: int,
+) -> Family:
+    metric = found[runs[0].name]
+    tests = [
+        paired(found[base.name].counts, found[other.name].counts, samples=samples, trials=trials, seed=seed)
+        for base, other in pairs
+    ]
+    corrected = zip(
+        pairs,
+        tests,
+        holm([one.p_bootstrap for one in tests]),
+        holm([one.p_randomisation for one in tests]),
+        strict=True,
+    )
+    scores: dict[str, dict[int, float]] = {}  # a repeat of a run is no other training
+    for run in runs:
+        scores.setdefault(run.variant, {}).setdefault(run.config.seed, found[run.name].score)
+    recorded = runs[0].record.score(split)
+    return Family(
+        split=split,
+        test_set=recorded.test_set if recorded else split,
+        metric=metric.name,
+        signature=metric.signature,
+        num_sentences=metric.num_sentences,
+        systems=tuple(
+            System(run, found[run.name].score, interval(found[run.name].counts, samples, seed)) for run in runs
+        ),
+        variants={variant: spread([*by_seed.values()]) for variant, by_seed in scores.items()},
+        comparisons=tuple(Comparison(base, other, test, p, q) for (base, other), test, p, q in corrected),
+    )
+
+
+def _common(runs: Sequence[Run]) -> list[str]:
+    splits = dict.fromkeys(score.split for score in runs[0].record.scores)
+    common = [split for split in splits if all(_files(run, split) is not None for run in runs)]
+    if not common:
+        without = next((run for run in runs if not any(_files(run, split) for split in splits)), runs[0])
+        raise DataError(
+            f"{without.folder}: holds no translations of {' or '.join(splits) or 'any split'} that every run has; "
+            "they are written where a run is scored: leave it out, or move its folder away and train it anew"
+        )
+    return common
+
+
+def _files(run: Run, split: str) -> list[Path] | None:
+    files = [run.folder / f"{split}.{kind}.txt" for kind in _KINDS]
+    return files if all(file.is_file() for file in files) else None
+
+
+def _texts(runs: Iterable[Run], split: str) -> dict[str, tuple[list[str], list[str], list[str]]]:
+    """(sources, references, hypotheses) of each run, the first two the same for all."""
+    texts: dict[str, tuple[list[str], list[str], list[str]]] = {}
+    first: Run | None = None
+    for run in runs:
+        files = _files(run, split)
+        if files is None:
+            raise DataError(
+                f"{run.folder}: holds no {split}.hypotheses.txt with its sources and references; "
+                "they are written where a run is scored: leave it out, choose other splits=[...], or move its folder "
+                "away and train it anew"
+            )
+        # Split at newlines alone: splitlines() would also cut at the odd separators that real sentences contain.
+        sources, references, hypotheses = (_text(file).removesuffix("\n").split("\n") for file in files)
+        if len(hypotheses) != len(references):
+            raise DataError(
+                f"{run.folder}: {len(hypotheses)} hypotheses for {len(references)} references of {split}; "
+                "the files were changed: leave it out, or move its folder away and train it anew"
+            )
+        first = first or run
+        texts[run.name] = (sources, references, hypotheses)
+        for side, kind in enumerate(_KINDS[:2]):
+            _check_alike(split, kind, first, texts[first.name][side], run, texts[run.name][side])
+    return texts
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot be read ({error}); score the run again, or leave it out") from None
+
+
+def _check_alike(split: str, kind: str, first: Run, ours: Sequence[str], run: Run, theirs: Sequence[str]) -> None:
+    if ours == theirs:
+        return
+    common = min(len(ours), len(theirs))
+    line = next((number for number in range(common) if ours[number] != theirs[number]), common) + 1
+    raise DataError(
+        f"runs: {first.name} and {run.name} have different {kind} of {split}, first in line {line} "
+        f"({len(ours)} and {len(theirs)} lines); compare runs that were scored on the same sentences"
+    )

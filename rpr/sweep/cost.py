@@ -1,0 +1,99 @@
+"""What a job would cost, before it is run: parameters, tokens, and time from the speed of finished runs like it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from rpr.config.train import TrainConfig, of_a_record
+from rpr.errors import ConfigError
+from rpr.model.transformer import Shape, Transformer
+from rpr.records.record import Record
+from rpr.runs.model_config import shape_of
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one job. `seconds`: of training alone, None where no run has told; `basis`: from what it is known."""
+
+    parameters: int
+    steps: int
+    tokens: int  # at most so many a side, padding included
+    seconds: float | None
+    basis: str
+
+    def __str__(self) -> str:
+        time = "time not known" if self.seconds is None else f"about {duration(self.seconds)}"
+        return (
+            f"{self.parameters / 1e6:.2f} M parameters, {self.steps:,} steps, at most {_short(self.tokens)} tokens a "
+            f"side, {time} ({self.basis})"
+        )
+
+
+def costs(configs: Sequence[TrainConfig], records: Iterable[Record]) -> list[Cost]:
+    """The cost of each job; parameters are of a full vocabulary (a small corpus may not fill it)."""
+    speeds = [(made, speed) for record in records if (speed := _speed(record)) and (made := _config(record))]
+    return [_cost(config, speeds) for config in configs]
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.5 h`, `2.1 days`."""
+    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.{1 if name == 'h' else 0}f} {name}"
+    return f"{seconds / 86_400:.1f} days"
+
+
+def _cost(config: TrainConfig, speeds: Sequence[tuple[TrainConfig, float]]) -> Cost:
+    optim = config.optim
+    alike = [(other, speed) for other, speed in speeds if _kind(other) == _kind(config)]
+    same = [speed for other, speed in alike if other.position == config.position]
+    chosen = same or [speed for _, speed in alike]
+    if not chosen:
+        basis = "no finished run of this model, batch, corpus and hardware to go by"
+    else:
+        whose = "its own positions" if same else "other positions"
+        runs = f"{len(chosen)} run{'s' if len(chosen) > 1 else ''}"
+        basis = f"{statistics.median(chosen):.3g} steps/s, the median of {runs} with {whose}"
+    return Cost(
+        parameters=_parameters(shape_of(config, config.data.vocabulary_size)),
+        steps=optim.max_steps,
+        tokens=optim.max_steps * optim.units_per_step * optim.max_tokens_per_unit,
+        seconds=optim.max_steps / statistics.median(chosen) if chosen else None,
+        basis=basis,
+    )
+
+
+def _kind(config: TrainConfig) -> tuple[object, ...]:
+    hardware = config.hardware.model_dump(exclude={"num_workers"})
+    batch = (config.optim.max_tokens_per_unit, config.optim.units_per_step)
+    return (config.model, batch, config.data.name, tuple(sorted(hardware.items())))
+
+
+@cache  # seeds share a shape, and to make a model of it takes 10 ms
+def _parameters(shape: Shape) -> int:
+    with torch.device("meta"):
+        model = Transformer(shape)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _speed(record: Record) -> float | None:
+    return record.training.steps_per_second if record.status == "finished" and record.training else None
+
+
+def _config(record: Record) -> TrainConfig | None:
+    try:
+        return of_a_record(record.config)
+    except ConfigError:  # a record of a version with other settings
+        return None
+
+
+def _short(number: int) -> str:
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return str(number)

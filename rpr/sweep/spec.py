@@ -1,0 +1,84 @@
+"""Sweep files: a name of sweeps/ or a YAML file of the user's own, and what may be typed after it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from rpr.config.train import NAME
+from rpr.errors import ConfigError, did_you_mean
+from rpr.paths import data_dir
+
+SETTINGS = ("at_once=", "gpus=", "retry=failed")
+FLAGS = ("--dry-run", "--wandb-yaml")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep: `overrides` of every job, and rows of overrides; a comma list in a row is swept over (their product)."""
+
+    name: str
+    description: str
+    overrides: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def available() -> dict[str, Path]:
+    return {path.stem: path for path in sorted(data_dir("sweeps").glob("*.yaml"))}
+
+
+def usage() -> str:
+    lines = ["usage: rpr-cli sweep NAME|FILE [setting=value ...] [at_once=N] [gpus=0,1] [retry=failed]", ""]
+    lines += [f"  {name:<10} {read(name).description}" for name in available()]
+    lines += [
+        "",
+        "Settings apply to every job and may be swept too: rpr-cli sweep quick seed=1,2,3",
+        "The same command again skips what is finished and resumes what was interrupted.",
+        "",
+        "  at_once=N      N jobs at a time on this machine",
+        "  gpus=0,1,2,3   each job has GPUs of its own among these, as many jobs at a time as there are GPUs for",
+        "  retry=failed   what failed is run again, from its last checkpoint",
+        "  --dry-run      the jobs as commands, how they stand, and what they would cost",
+        "  --wandb-yaml   the same sweep as a file for `wandb sweep`",
+    ]
+    return "\n".join(lines)
+
+
+def read(name: str) -> Plan:
+    """A named sweep of sweeps/, or a YAML file of the user's own.
+
+    Raises:
+        ConfigError: no such sweep, or a file that does not say what a sweep says.
+    """
+    files = available()
+    path = Path(name) if name.endswith((".yaml", ".yml")) else files.get(name)
+    if path is None:
+        raise ConfigError(f"sweep: no such sweep {name!r}" + did_you_mean(name, files))
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(
+            f"{path}: cannot be read as a sweep ({' '.join(str(error).split())}); give a file like those of sweeps/"
+        ) from None
+    keys = {"description", "overrides", "jobs"}
+    if not isinstance(content, dict) or set(content) - keys or not isinstance(content.get("jobs"), list):
+        raise ConfigError(f"{path}: a sweep has the keys description, overrides and jobs (a list of override lines)")
+    if not NAME.fullmatch(path.stem):
+        raise ConfigError(f"{path}: the file's name is the sweep's; use letters, digits, '.', '_' and '-'")
+    overrides, jobs = content.get("overrides") or [], content["jobs"]
+    if not isinstance(overrides, list) or not jobs or not all(isinstance(line, str) for line in [*overrides, *jobs]):
+        raise ConfigError(
+            f"{path}: overrides and jobs are lists of text, e.g. 'position=none seed=1,2'; jobs is not empty"
+        )
+    try:
+        return Plan(
+            name=path.stem,
+            description=str(content.get("description", "")),
+            overrides=tuple(word for line in overrides for word in shlex.split(line)),
+            rows=tuple(tuple(shlex.split(line)) for line in jobs),
+        )
+    except ValueError as error:
+        raise ConfigError(f"{path}: a quotation mark is left open ({error})") from None

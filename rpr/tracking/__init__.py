@@ -1,0 +1,1 @@
+"""Weights & Biases: the only room that imports it."""

@@ -1,0 +1,260 @@
+"""Weights & Biases: a mirror of the run that never blocks it, never ends it, and is never read back."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytorch_lightning.loggers import WandbLogger
+
+from rpr.config.train import TrainConfig
+from rpr.records.record import METRICS_NAME, RECORD_NAME, WandbRun, read_metrics, read_record
+from rpr.runs.checkpoints import checkpoints
+from rpr.tracking.naming import STEP, define, final_row, flat, sections
+from rpr.tracking.wandb_client import GRACE_SECONDS, first_line, has_key, service, tear_down, without_login
+from rpr.tracking.wandb_tables import tables
+
+INIT_TIMEOUT_SECONDS = 30
+FLUSH_SECONDS = 1.0  # W&B's file on disk lags by this much; at its default of 15 a killed run left an empty file
+RESULTS = (RECORD_NAME, "config.yaml", METRICS_NAME)  # and the translations, *.txt
+
+
+class Mirror(WandbLogger):
+    """A W&B run as Lightning's logger. All talk with W&B is on a thread of its own, so that nothing there can hold up
+    training; its first error is told in one line and ends the mirror, not the run.
+
+    The run's own axis (`_step`) and `trainer/global_step` are both the optimiser step. W&B drops rows whose `_step`
+    goes back, as they do after a resume from a checkpoint older than the last row: those go on counting from there,
+    and the charts, drawn over `trainer/global_step`, show them where they belong.
+    """
+
+    def __init__(self, run: Any, run_dir: Path, *, artifacts: str, missing_from: int) -> None:
+        super().__init__(project=run.project, save_dir=run_dir, log_model=False, experiment=run)
+        self._run = run
+        self.run_dir = run_dir
+        self.artifacts = artifacts
+        self.part = Path(run.settings.sync_dir)
+        self._next_step: int = run.starting_step
+        self._missing_from: int | None = missing_from
+        self._broken = False
+        self._service = service()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="W&B mirror", daemon=True)
+        self._thread.start()
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        row = dict(metrics)
+        self._jobs.put(lambda: self._log(row, step))
+
+    def _log(self, row: dict[str, Any], step: int | None) -> None:
+        if step is not None and self._missing_from is not None:
+            self._catch_up(self._missing_from, step)
+        if step is not None and step >= self._next_step:
+            self._run.log({**row, STEP: step}, step=step)  # waits for more of this step before it is sent
+            self._next_step = step
+        else:
+            self._run.log(row if step is None else {**row, STEP: step})
+            self._next_step += 1
+
+    def _catch_up(self, missing_from: int, until: int) -> None:
+        """Rows of the run's earlier parts that W&B cannot have: a kill took them, or nothing was mirrored then."""
+        self._missing_from = None
+        for line in read_metrics(self.run_dir / METRICS_NAME):
+            if missing_from <= line["step"] < until:
+                row = {name: value for name, value in line.items() if name not in ("step", "time")}
+                self._log(row, line["step"])
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if not self._broken:
+                try:
+                    job()
+                except Exception as error:
+                    self._give_up(error)
+        with contextlib.suppress(Exception):  # where finish could not: its watching threads would end in tracebacks
+            self._run._run_status_checker.stop()
+        tear_down()
+
+    def _give_up(self, error: Exception) -> None:
+        if self._broken:  # told already
+            return
+        self._broken = True
+        if isinstance(error, TimeoutError):  # raised by finish, when all is written
+            told = f"not everything was uploaded within {self._run.settings.finish_timeout:g} s"
+        else:
+            told = f"{first_line(error)}; nothing more is mirrored"
+        sync = f"wandb sync {'' if self._run.offline else '--include-online '}{self.part}"
+        _say(f"{told}; the run is complete in {self.run_dir}, `{sync}` uploads what W&B has on disk")
+
+    def log_results(self, run_dir: Path) -> None:
+        self._jobs.put(lambda: self._log_results(run_dir))
+
+    def _log_results(self, run_dir: Path) -> None:
+        """An error here is not the end of the mirror: the summary is still to come."""
+        try:
+            record = read_record(run_dir / RECORD_NAME)
+            step = record.steps or self._next_step
+            if self._missing_from is not None:  # nothing was left to train: the last row may be missing too
+                self._catch_up(self._missing_from, step + 1)
+            self._log(final_row(record), step)
+            self._log(tables(record, run_dir), step)
+        except Exception as error:
+            _say(f"{first_line(error)}; not all of the results' tables are shown, the results are in {run_dir}")
+
+    def log_files(self, run_dir: Path) -> None:
+        if self.artifacts != "none":
+            self._jobs.put(lambda: self._log_files(run_dir))
+
+    def _log_files(self, run_dir: Path) -> None:
+        """An error here is not the end of the mirror: the summary is still to come."""
+        import wandb
+
+        try:
+            results = wandb.Artifact(f"results-{self._run.id}", type="results")
+            for path in sorted([*run_dir.glob("*.txt"), *(run_dir / name for name in RESULTS)]):
+                if path.is_file() and not path.is_symlink():  # a link could lead to anything
+                    results.add_file(str(path), name=path.name)
+            self._run.log_artifact(results)
+            found = checkpoints(run_dir / "checkpoints")
+            if self.artifacts == "checkpoint" and found:
+                step, path = found[-1]
+                model = wandb.Artifact(f"model-{self._run.id}", type="model", metadata={"step": step})
+                model.add_file(str(path), name=path.name, policy="immutable")  # no copy: uploaded from where it lies
+                self._run.log_artifact(model)
+        except Exception as error:
+            _say(f"{first_line(error)}; no artifact is uploaded, the files are in {run_dir}")
+
+    def end(self, summary: Mapping[str, Any], *, failed: bool) -> None:
+        """Close the run; back after its finish_timeout and a few seconds at the latest."""
+        self._jobs.put(lambda: self._run.summary.update(dict(summary)))
+        self._jobs.put(lambda: self._run.finish(exit_code=1 if failed else 0))
+        self._jobs.put(None)
+        self._thread.join(self._run.settings.finish_timeout + GRACE_SECONDS)
+        if self._thread.is_alive():
+            self._give_up(RuntimeError("its own process does not answer"))
+            if self._service is not None:
+                self._service.kill()  # it would be waited for when this process ends
+            self._thread.join(GRACE_SECONDS)
+
+
+def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> Mirror | None:
+    """A W&B run for this process, online where a key is found and the server answers, else offline; None where none is
+    wanted, or W&B fails altogether. What is less than asked for is told in one line.
+    """
+    if config.logger.mode == "none":
+        return None
+    try:
+        import wandb
+
+        # With WANDB_* and the settings files that `wandb offline` and others write. Silent: W&B would tell the server's
+        # address, with a password where that has one.
+        settings = wandb.setup(settings=wandb.Settings(silent=True)).settings
+        if settings.mode == "disabled":
+            _say("disabled by WANDB_MODE; only the local record is written")
+            return None
+        online = config.logger.mode == "online"
+        if online and settings.mode in ("offline", "dryrun"):
+            online = False
+            _say_offline("offline by WANDB_MODE or `wandb offline`", run_dir)
+        elif online and not has_key(settings):
+            online = False
+            _say_offline("no key found (WANDB_API_KEY, or `wandb login`)", run_dir)
+        if online:
+            parts = _parts(run_dir)
+            try:
+                return _mirror(config, run_dir, synthetic, online=True)
+            except Exception as error:  # no network, a wrong key, a project that may not be written, ...
+                _say_offline(first_line(error), run_dir)
+            tear_down()  # W&B's own process holds the run's id, and would refuse it
+            for part in _parts(run_dir) - parts:  # begun and empty: `wandb sync` is not to find it
+                shutil.rmtree(part, ignore_errors=True)
+        return _mirror(config, run_dir, synthetic, online=False)
+    except Exception as error:
+        _say(f"{first_line(error)}; the run goes on without W&B, and is complete in {run_dir}")
+        tear_down()
+        return None
+
+
+def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool) -> Mirror:
+    import wandb
+
+    logged = read_metrics(run_dir / METRICS_NAME)
+    earlier = _parts(run_dir)
+    tags = [config.data.name, config.model.name, config.position.name, *(["synthetic data"] if synthetic else [])]
+    options: dict[str, Any] = {
+        "silent": True,
+        "console": "off",
+        "x_disable_stats": True,
+        "x_disable_meta": True,
+        "disable_git": True,
+        "save_code": False,
+        "init_timeout": INIT_TIMEOUT_SECONDS,
+        "finish_timeout": config.logger.finish_timeout_seconds,
+        "finish_timeout_raises": True,
+        "x_transaction_log_flush_interval": FLUSH_SECONDS,
+    }
+    run: Any = wandb.init(
+        project=config.logger.project,  # under `wandb agent` W&B takes the agent's project, entity and id instead
+        entity=config.logger.entity,
+        id=config.run_id,
+        name=config.label,
+        resume="allow",
+        dir=str(run_dir),
+        mode="online" if online else "offline",
+        group=config.sweep,
+        job_type="train",
+        tags=[*tags, *config.logger.tags],
+        settings=wandb.Settings(**{key: options[key] for key in options if key in wandb.Settings.model_fields}),
+    )
+    define(run)
+    run.config.update({**flat(config), **sections(config, run.config)}, allow_val_change=True)
+    if online:
+        _say(without_login(run.url))
+    # Online the server says where its history ends. Offline nobody can: at most the newest row was still held back.
+    missing_from = logged[-1]["step"] if not online and earlier and logged else run.starting_step
+    return Mirror(run, run_dir, artifacts=config.logger.artifacts, missing_from=missing_from)
+
+
+def log_results(logger: Mirror | None, run_dir: Path) -> None:
+    """Show the scores of a finished run, with tables and charts: to be called when its record has them."""
+    if logger is not None:
+        logger.log_results(run_dir)
+
+
+def log_artifacts(logger: Mirror | None, run_dir: Path) -> None:
+    """Upload (offline: keep for `wandb sync`) what logger.artifacts names: to be called when a run has its results and
+    before `finish`.
+    """
+    if logger is not None:
+        logger.log_files(run_dir)
+
+
+def finish(logger: Mirror | None, summary: dict[str, Any], *, failed: bool) -> None:
+    """Write the summary and close the run, so that the next one of this process would be another."""
+    if logger is not None:
+        logger.end({key: value for key, value in summary.items() if value is not None}, failed=failed)
+
+
+def reference(logger: Mirror) -> WandbRun:
+    """What the record keeps of the W&B run."""
+    run = logger.experiment
+    return WandbRun(id=run.id, mode="offline" if run.offline else "online", url=run.url and without_login(run.url))
+
+
+def _parts(run_dir: Path) -> set[Path]:
+    """W&B's folders of this run: one for each time that it was started."""
+    return {path for path in run_dir.glob("wandb/*run-*-*") if not path.is_symlink()}
+
+
+def _say_offline(reason: str, run_dir: Path) -> None:
+    _say(f"{reason}; the run is kept offline, `wandb sync {run_dir}/wandb/offline-run-*` uploads it later")
+
+
+def _say(message: str) -> None:
+    print(f"rpr-cli: W&B: {message}", file=sys.stderr, flush=True)

@@ -1,0 +1,265 @@
+"""Checked here: mean attention by distance against explicit loops over equation 4, each sentence alone, in float64;
+uniform attention and small tables against numbers worked out by hand; that probabilities add up; what the tables' entry
+says for each way of sharing; that nothing is left hooked to the model.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from rpr.analysis.position_numbers import PositionNumbers
+from rpr.analysis.positions import measure, table_numbers
+from rpr.data.vocabulary import BOS, EOS
+from rpr.model.transformer import Transformer
+from rpr.model.vectors import relative_table
+from tests.shapes import shape
+
+PIECES = 20
+
+
+def make_model(
+    *,
+    clip_distance: int = 2,
+    absolute: str = "none",
+    keys: bool = True,
+    values: bool = True,
+    tables: str = "per_head",
+    norm: str = "post",
+) -> Transformer:
+    torch.manual_seed(3)
+    small = shape(
+        vocabulary_size=PIECES, num_layers=2, d_model=8, num_heads=2, d_ff=16, dropout=0.5, norm=norm,
+        norm_epsilon=1e-6, absolute=absolute, max_positions=16, relative_keys=keys, relative_values=values,
+        clip_distance=clip_distance, tables=tables,  # type: ignore[arg-type]
+    )  # fmt: skip
+    model = Transformer(small).double().eval().requires_grad_(False)
+    model.embedding_VM.data.mul_(3)  # far from uniform attention
+    return model
+
+
+@pytest.fixture
+def pairs() -> list[tuple[list[int], list[int]]]:
+    draw = torch.Generator().manual_seed(4)
+
+    def sentence(length: int) -> list[int]:
+        return [*torch.randint(4, PIECES, (length - 1,), generator=draw).tolist(), EOS]
+
+    return [(sentence(source), sentence(target)) for source, target in ((5, 3), (1, 6), (9, 9), (4, 1), (6, 7))]
+
+
+def measured(model: Transformer, pairs: list[tuple[list[int], list[int]]], **changes: int) -> PositionNumbers:
+    settings = {"max_distance": 4, "max_tokens_per_batch": 20} | changes
+    return measure(model, pairs, device="cpu", **settings)  # type: ignore[arg-type]
+
+
+def by_loops(
+    model: Transformer, pairs: list[tuple[list[int], list[int]]], max_distance: int
+) -> list[list[list[float]]]:
+    """[layer][head][distance] of encoder and decoder layers: equation 4 for each pair of positions, nothing shared
+    with the code under test but the input of each layer (post-norm: what its self-attention reads).
+    """
+    inputs: list[tuple[int, Tensor]] = []
+    layers = [*model.encoder, *model.decoder]
+    for number, layer in enumerate(layers):
+        layer.register_forward_pre_hook(lambda _, given, number=number: inputs.append((number, given[0][0])))
+    heads, clip = model.shape.num_heads, model.shape.encoder_positions.k
+    width = model.shape.d_model // heads
+    sums = [[[0.0] * (2 * max_distance + 1) for _ in range(heads)] for _ in layers]
+    counts = [[0] * (2 * max_distance + 1) for _ in layers]
+    for source, target in pairs:
+        inputs.clear()
+        with torch.no_grad():
+            model(torch.tensor([source]), torch.tensor([[BOS, *target[:-1]]]))
+        for number, x in inputs:
+            attention = layers[number].self_attention
+            q, k, _ = (x @ attention.qkv.weight.T).chunk(3, dim=-1)
+            for i in range(len(x)):
+                seen = range(i + 1) if number >= len(model.encoder) else range(len(x))
+                near = [j for j in seen if abs(j - i) <= max_distance]
+                for j in near:
+                    counts[number][j - i + max_distance] += 1
+                for h in range(heads):
+                    part = slice(h * width, (h + 1) * width)
+                    scores = []
+                    for j in seen:
+                        key = k[j, part]
+                        if getattr(attention.tables, "keys", None) is not None:
+                            table = (
+                                attention.tables.keys if attention.tables.keys.dim() == 2 else attention.tables.keys[h]
+                            )
+                            key = key + table[max(-clip, min(clip, j - i)) + clip]
+                        scores.append(float(q[i, part] @ key) / math.sqrt(width))
+                    total = sum(math.exp(score) for score in scores)
+                    for j in near:
+                        sums[number][h][j - i + max_distance] += math.exp(scores[j]) / total
+    return [
+        [[s / n if n else math.nan for s, n in zip(head, counts[number], strict=True)] for head in layer]
+        for number, layer in enumerate(sums)
+    ]
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {},
+        {"tables": "shared_by_heads"},
+        {"tables": "shared_by_heads_and_layers", "clip_distance": 0},
+        {"keys": False},
+        {"keys": False, "values": False, "absolute": "sinusoidal"},
+        {"absolute": "learned", "values": False},
+    ],
+)
+def test_mean_attention_equals_explicit_loops(
+    choices: dict[str, object], pairs: list[tuple[list[int], list[int]]]
+) -> None:
+    model = make_model(**choices)  # type: ignore[arg-type]
+    numbers = measured(model, pairs)
+    assert [layer.label for layer in numbers.attention] == [
+        "encoder layer 1", "encoder layer 2", "decoder layer 1", "decoder layer 2",
+    ]  # fmt: skip
+    expected = torch.tensor(by_loops(model, pairs, max_distance=4), dtype=torch.float64)
+    found = torch.tensor(
+        [[[math.nan if p is None else p for p in head] for head in layer.attention] for layer in numbers.attention],
+        dtype=torch.float64,
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-14, equal_nan=True)
+    assert expected[:2].isfinite().all() and expected[2:, :, :5].isfinite().all()  # every distance occurs, and in the
+    assert expected[2:, :, 5:].isnan().all()  # decoder none to the right
+
+
+def test_pre_norm_reads_what_its_norm_gives(pairs: list[tuple[list[int], list[int]]]) -> None:
+    """The loops above read a layer's input, which pre-norm norms first: the same model with that norm folded in."""
+    model = make_model(norm="pre")
+    numbers = measured(model, pairs)
+    normed: list[Tensor] = []
+    first = model.encoder[0]
+    first.around_attention.norm.register_forward_hook(lambda _, given, out: normed.append(out[0]))
+    total, count = 0.0, 0
+    for source, _ in pairs:
+        normed.clear()
+        with torch.no_grad():
+            model.encode(torch.tensor([source]))
+        q, k, _ = (normed[0] @ first.self_attention.qkv.weight.T).chunk(3, dim=-1)
+        own = (q[:, None, :4] * (k[None, :, :4])).sum(-1)
+        n = len(source)
+        rows = (torch.arange(n)[None] - torch.arange(n)[:, None]).clamp(-2, 2) + 2
+        own = own + (q[:, None, :4] * first.self_attention.tables.keys[0][rows]).sum(-1)
+        total += float((own / 2).softmax(-1).diagonal().sum())
+        count += n
+    assert numbers.attention[0].attention[0][4] == pytest.approx(total / count, abs=1e-14)
+
+
+def test_batches_and_their_padding_change_nothing(pairs: list[tuple[list[int], list[int]]]) -> None:
+    model = make_model()
+    one, other = measured(model, pairs, max_tokens_per_batch=1), measured(model, pairs, max_tokens_per_batch=1000)
+    assert [stack.pairs for stack in one.stacks] == [stack.pairs for stack in other.stacks]
+    for mine, theirs in zip(one.attention, other.attention, strict=True):
+        for head, same in zip(mine.attention, theirs.attention, strict=True):
+            assert head == pytest.approx(same, abs=1e-14)
+
+
+def test_the_probabilities_of_every_query_add_up_to_one(pairs: list[tuple[list[int], list[int]]]) -> None:
+    """Means times counts over a window that misses nothing: one for each query, in every head."""
+    numbers = measured(make_model(), pairs, max_distance=20)
+    queries = {"encoder": sum(len(s) for s, _ in pairs), "decoder": sum(len(t) for _, t in pairs)}
+    for layer in numbers.attention:
+        stack = numbers.stack(layer.stack)
+        for head in (*layer.attention, stack.even_attention):
+            total = sum((p or 0.0) * n for p, n in zip(head, stack.pairs, strict=True))
+            assert total == pytest.approx(queries[layer.stack], abs=1e-10)
+
+
+def test_uniform_attention_by_hand() -> None:
+    """Zero queries attend evenly: 1/n in the encoder, 1/(i+1) in the decoder. Sources and targets of 3 and 2 pieces."""
+    model = make_model()
+    for layer in (*model.encoder, *model.decoder):
+        layer.self_attention.qkv.weight.data[:8] = 0.0
+    numbers = measured(model, [([5, 6, EOS], [7, 8, EOS]), ([9, EOS], [10, EOS])], max_distance=3)
+    encoder, decoder = numbers.stacks
+    assert (encoder.pairs, decoder.pairs) == ((0, 1, 3, 5, 3, 1, 0), (0, 1, 3, 5, 0, 0, 0))
+    beside = (2 / 3 + 1 / 2) / 3
+    by_hand = {
+        "encoder": (None, 1 / 3, beside, 2 / 5, beside, 1 / 3, None),
+        "decoder": (None, 1 / 3, (1 / 2 + 1 / 3 + 1 / 2) / 3, (1 + 1 / 2 + 1 / 3 + 1 + 1 / 2) / 5, None, None, None),
+    }
+    for layer in numbers.attention:
+        for head in (*layer.attention, numbers.stack(layer.stack).even_attention):
+            for found, expected in zip(head, by_hand[layer.stack], strict=True):
+                assert (found is None) == (expected is None)
+                assert found == pytest.approx(expected, abs=1e-14)
+
+
+def test_norms_and_cosines_of_a_table_by_hand() -> None:
+    table = torch.tensor([[3.0, 4.0], [0.0, 5.0], [0.0, -2.0]])
+    shared = table_numbers(table)
+    assert shared.clip_distance == 1
+    assert shared.norms == ((5.0, 5.0, 2.0),)
+    assert shared.cosines == (pytest.approx((0.8, -1.0)),)
+    zero = torch.tensor([[0.0, 0.0], [0.0, 5.0], [5.0, 0.0]])
+    per_head = table_numbers(torch.stack([table, zero]))
+    assert per_head.norms == ((5.0, 5.0, 2.0), (0.0, 5.0, 5.0))
+    assert per_head.cosines == (pytest.approx((0.8, -1.0)), (None, 0.0))
+    single = table_numbers(table[:1])  # k = 0: no neighbour
+    assert (single.clip_distance, single.norms, single.cosines) == (0, ((5.0,),), ((),))
+
+
+@pytest.mark.parametrize("clip_distance, d_head", [(16, 64), (2, 8), (0, 32)])
+def test_the_norm_before_training_is_that_of_fresh_tables(clip_distance: int, d_head: int) -> None:
+    torch.manual_seed(5)
+    found = table_numbers(relative_table(clip_distance, d_head, 2000))
+    mean_square = sum(norm**2 for head in found.norms for norm in head) / (2000 * (2 * clip_distance + 1))
+    assert math.sqrt(mean_square) == pytest.approx(found.expected_initial_norm, rel=0.02)
+
+
+def test_the_tables_of_each_way_of_sharing(pairs: list[tuple[list[int], list[int]]]) -> None:
+    per_head = measured(make_model(), pairs).tables
+    assert [entry.label for entry in per_head] == [
+        "encoder layer 1", "encoder layer 2", "decoder layer 1", "decoder layer 2",
+    ]  # fmt: skip
+    assert all(entry.keys and entry.values and len(entry.keys.norms) == 2 for entry in per_head)
+    model = make_model(tables="shared_by_heads_and_layers", values=False)
+    shared = measured(model, pairs).tables
+    assert [entry.label for entry in shared] == ["encoder layers 1 to 2, shared", "decoder layers 1 to 2, shared"]
+    assert [entry.values for entry in shared] == [None, None]
+    keys = model.decoder[1].self_attention.tables.keys
+    assert shared[1].keys is not None
+    assert shared[1].keys.norms == (pytest.approx([float((row**2).sum().sqrt()) for row in keys]),)
+
+
+def test_absolute_positions(pairs: list[tuple[list[int], list[int]]]) -> None:
+    for absolute in ("none", "sinusoidal"):
+        numbers = measured(make_model(keys=False, values=False, absolute=absolute), pairs)
+        assert (numbers.tables, numbers.absolute) == ((), ())
+    model = make_model(keys=False, values=False, absolute="learned")
+    source, target = measured(model, pairs).absolute
+    assert (source.longest, target.longest) == (9, 9) and len(source.norms) == 16
+    assert target.norms[3] == pytest.approx(float((model.target_positions.weight_LM[3] ** 2).sum().sqrt()))
+    assert source.norms != target.norms
+
+
+def test_the_model_is_left_as_it_was(pairs: list[tuple[list[int], list[int]]]) -> None:
+    model = make_model()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    calls: list[tuple[int, int]] = []
+
+    def fail(done: int, total: int) -> None:
+        calls.append((done, total))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(model, pairs, max_distance=4, max_tokens_per_batch=20, device="cpu", progress=fail)
+    assert calls == [(2, 5)]  # the longest pair, of 9, and one more within 20 pieces
+    assert not any(module._forward_hooks for module in model.modules())
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    assert measured(model, pairs) == measured(model, pairs)
+
+
+def test_what_only_a_programmer_can_do_wrong(pairs: list[tuple[list[int], list[int]]]) -> None:
+    with pytest.raises(AssertionError, match=r"call model.eval\(\) first"):
+        measured(make_model().train(), pairs)
+    with pytest.raises(AssertionError, match="no sentence to measure attention on"):
+        measured(make_model(), [])

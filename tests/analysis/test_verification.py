@@ -1,0 +1,264 @@
+"""Checked here: every check of rpr-cli verify passes on models of each kind of positions, says how large the largest
+difference is, and fails where the model does what it must not: a cache, a mask, a position, a batch or a score that is
+wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rpr.analysis.verification import (
+    EXACT,
+    Check,
+    batch_independence,
+    batch_rounding,
+    beyond,
+    cached_decoding,
+    check_model,
+    export_check,
+    padding_invariance,
+    scores_of_hypotheses,
+    shift_invariance,
+)
+from rpr.config.train import TrainConfig
+from rpr.data.vocabulary import EOS, PAD
+from rpr.decode.torch_engine import Search, TorchEngine
+from rpr.export import writing
+from rpr.export.parity import in_float64
+from rpr.model.transformer import Transformer
+from tests.small_models import (
+    LEARNED,
+    NO_TABLES,
+    SINUSOIDAL,
+    SOURCES,
+    TARGETS,
+    make_material,
+    make_model,
+    make_vocabulary,
+)
+
+PAIRS = list(zip(SOURCES, TARGETS, strict=True))[:12]
+SEARCH = Search(4, 0.6, 5, 200)
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def exact(**changes: Any) -> Transformer:
+    return in_float64(make_model(**changes))
+
+
+def judged(check: Check, outcome: str) -> None:
+    assert check.outcome == outcome, check
+    if outcome == "failed":
+        assert check.reason is not None or (check.difference is not None and check.difference > 1e-3)
+
+
+KINDS = {
+    "shared": {},
+    "per_head-k_0": {"tables": "per_head", "clip_distance": 0},
+    "one_for_layers-pre_norm": {"tables": "shared_by_heads_and_layers", "norm": "pre"},
+    "no positions": NO_TABLES,
+    "sinusoidal": SINUSOIDAL,
+    "learned-too few": {**LEARNED, "max_positions": 8},
+    "learned and relative": {"absolute": "learned", "max_positions": 64},
+}
+
+
+@pytest.mark.parametrize("changes", KINDS.values(), ids=KINDS.keys())
+def test_a_model_that_is_right(changes: dict[str, Any]) -> None:
+    found = {check.name: check for check in check_model(exact(**changes), PAIRS, SEARCH, 40)}
+    assert [*found] == [
+        "cached decoding",
+        "cached decoding beyond 40 pieces",
+        "padding",
+        "shift",
+        "batches",
+        "n best",
+    ]
+    absolute = changes.get("absolute", "none")
+    for name, check in found.items():
+        if name == "shift" and absolute != "none":
+            judged(check, "not applicable")
+            assert check.difference is not None and check.difference > 0.01
+            assert check.reason == f"{exact(**changes).shape.encoder_positions.label}: a shift is meant to change it"
+            continue
+        judged(check, "passed")
+        assert check.difference is not None and check.difference <= EXACT == check.tolerance
+    assert found["cached decoding"].difference != 0  # another order of summation: something was compared
+    assert {check.sentences for name, check in found.items() if "beyond" not in name} == {12}
+    assert found["cached decoding beyond 40 pieces"].sentences == len(beyond(PAIRS, 40))
+
+
+def test_pairs_joined_to_be_longer_than_any_in_training() -> None:
+    joined = beyond(PAIRS, 60)
+    assert len(joined) > 2
+    for source, target in joined:
+        assert min(len(source), len(target)) > 60 and source[-1] == target[-1] == EOS
+        assert EOS not in source[:-1] and EOS not in target[:-1]
+    pieces = [piece for source, _ in joined for piece in source[:-1]]
+    there = [piece for source, target in PAIRS if len(target) > 1 for piece in source[:-1]]
+    assert pieces[: len(there)] == there  # all of them, in their order
+    assert len(beyond(PAIRS[1:2], 500)) == 1
+
+
+# What is wrong is seen
+
+
+class Wrong(Transformer):
+    """A model in float64 with one method of another."""
+
+    def __new__(cls, **changes: Any) -> Any:
+        model = exact(**changes)
+        model.__class__ = cls
+        return model
+
+    def __init__(self, **changes: Any) -> None:
+        pass
+
+
+class ForgetsWhatWasFed(Wrong):
+    """The cache's positions begin anew at the sixth piece."""
+
+    def next_logits(self, pieces: Tensor, state: Any) -> Tensor:
+        self.fed = getattr(self, "fed", 0) + 1
+        return super().next_logits(pieces if self.fed % 6 else torch.full_like(pieces, 7), state)
+
+
+class SeesPadding(Wrong):
+    def encode(self, source_BS: Tensor) -> tuple[Tensor, Tensor]:
+        memory_BSM, mask = super().encode(source_BS)
+        return memory_BSM, torch.ones_like(mask)
+
+
+class CountsPositions(Wrong):
+    """As if it had absolute positions; its shape says it has none."""
+
+    def encode(self, source_BS: Tensor) -> tuple[Tensor, Tensor]:
+        memory_BSM, mask = super().encode(source_BS)
+        return memory_BSM + torch.arange(memory_BSM.shape[1])[:, None] / 50, mask
+
+
+class SaysItHasPositions(Wrong):
+    """As if its absolute positions were lost."""
+
+    def _embed(self, pieces_BT: Tensor, positions: Any, *, first: int) -> Tensor:
+        return super()._embed(pieces_BT, None, first=first)
+
+
+class MixesSentences(Wrong):
+    def encode(self, source_BS: Tensor) -> tuple[Tensor, Tensor]:
+        memory_BSM, mask = super().encode(source_BS)
+        return memory_BSM + 0.3 * memory_BSM.mean(dim=(0, 1)), mask
+
+
+def test_a_cache_that_is_wrong() -> None:
+    judged(cached_decoding(ForgetsWhatWasFed(), PAIRS, 200, "cached decoding"), "failed")
+
+
+def test_a_mask_that_is_wrong() -> None:
+    model = SeesPadding()
+    judged(padding_invariance(model, PAIRS, 200), "failed")
+    judged(shift_invariance(model, PAIRS), "failed")
+
+
+def test_positions_that_are_wrong() -> None:
+    judged(shift_invariance(CountsPositions(), PAIRS), "failed")
+    lost = shift_invariance(SaysItHasPositions(**SINUSOIDAL), PAIRS)
+    judged(lost, "failed")
+    assert lost.reason == "absolute (sinusoidal), and for some sentence a shift changes nothing"
+
+
+def test_sentences_that_depend_on_their_batch() -> None:
+    model = MixesSentences()
+    check = batch_independence(model, SOURCES[:12], SEARCH)
+    judged(check, "failed")
+    assert check.reason is not None and "sentences are translated otherwise in another batch" in check.reason
+    told = batch_rounding(TorchEngine(model, "cpu"), exact(), SOURCES[:12], SEARCH, "float64")
+    judged(told, "reported")
+    assert told.difference is not None and told.difference > 1e-3 and told.reason is not None
+    assert told.reason.endswith("of 12 translations differ") and told.reason[0] != "0"
+
+
+def test_rounding_is_no_failure() -> None:
+    check = batch_rounding(TorchEngine(make_model(), "cpu"), exact(), SOURCES[:12], SEARCH, "float32")
+    assert check.outcome in ("passed", "reported") and "of 12 translations differ" in str(check.reason)
+
+
+@pytest.mark.parametrize("fault", ["score", "order", "twice", "nan"])
+def test_hypotheses_that_are_wrong(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    search = TorchEngine.search
+
+    def wrong(self: Any, *arguments: Any, **more: Any) -> Any:
+        found = search(self, *arguments, **more)
+        at = next(index for index, hypotheses in enumerate(found) if len(hypotheses) > 1)
+        first, second = found[at][:2]
+        if fault == "score":
+            found[at][0] = dataclasses.replace(first, score=first.score + 0.01)
+        elif fault == "order":
+            found[at][:2] = [second, first]
+        elif fault == "twice":
+            found[at].append(found[at][-1])
+        else:
+            found[at][-1] = dataclasses.replace(found[at][-1], score=float("nan"))
+        return found
+
+    judged(scores_of_hypotheses(exact(), SOURCES[:12], SEARCH), "passed")
+    monkeypatch.setattr(TorchEngine, "search", wrong)
+    judged(scores_of_hypotheses(exact(), SOURCES[:12], SEARCH), "failed")
+
+
+# Exports
+
+
+@pytest.fixture
+def material(tmp_path: Path, tiny_config: Callable[..., TrainConfig]) -> Callable[..., Any]:
+    return lambda model: make_material(model, make_vocabulary(tmp_path), tiny_config())
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "ctranslate2"])
+def test_an_export(kind: Any, material: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ctranslate2")
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+    check = export_check(kind, material(make_model()), folders[0])
+    judged(check, "passed")
+    assert (check.difference == 0) == (kind == "safetensors") and "of 12 identical" in str(check.reason)
+
+    from rpr.analysis import verification
+
+    def write_another(kind: Any, folder: Path, model: Transformer, *rest: Any) -> None:
+        other = make_model()
+        other.encoder[0].self_attention.tables.keys[0] *= -1
+        writing.write_files(kind, folder, other, *rest)
+
+    monkeypatch.setattr(verification, "write_files", write_another)
+    judged(export_check(kind, material(make_model()), folders[1]), "failed")
+
+
+def test_an_export_that_cannot_be(
+    material: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    check = export_check("ctranslate2", material(make_model(tables="per_head")), folder)
+    judged(check, "not applicable")
+    assert "per_head cannot be exported" in str(check.reason)
+
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    check = export_check("ctranslate2", material(make_model()), folder)
+    judged(check, "not applicable")
+    assert "CTranslate2 is not installed" in str(check.reason) and not [*folder.iterdir()]
+
+
+def test_padding_is_not_a_piece_of_the_sentences() -> None:
+    assert all(PAD not in row for row in (*SOURCES, *TARGETS))

@@ -1,0 +1,216 @@
+"""Checked here: `take_turns` against ratios, medians and ranges worked by hand on a clock that only the steps move;
+`peak_bytes` against allocations counted by hand; `layer_cases` by their list; `table_gradient_errors` against errors
+that are put in on purpose, and in the order that was measured: the paper's own algorithm loses the most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from rpr.bench import benchmark
+from rpr.bench.benchmark import (
+    WARM_UP,
+    GradientError,
+    LayerCase,
+    algorithm_named,
+    layer_cases,
+    layer_steps,
+    peak_bytes,
+    table_gradient_errors,
+    take_turns,
+    training_steps,
+)
+from rpr.cli import app
+from rpr.compose.composition import training
+from rpr.config.commands import BenchConfig
+from rpr.model.attention import attend, per_position, reference
+from rpr.validation import validated
+
+CPU = torch.device("cpu")
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Clock:
+    """Moves only when a step says so."""
+
+    def __init__(self, monkeypatch):
+        self.now = 100.0
+        self.called = []
+        monkeypatch.setattr(benchmark, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr(benchmark, "peak_bytes", lambda step, device: step() or 7 * len(self.called))
+
+    def step(self, name, durations):
+        """A step that takes the next of these durations each time, after 9 seconds each while it warms up."""
+        left = [9.0] * (WARM_UP + 1) + list(durations)
+
+        def step():
+            self.called.append(name)
+            self.now += left.pop(0)
+
+        return step
+
+
+def test_steps_take_turns_and_are_compared_within_a_round(monkeypatch):
+    clock = Clock(monkeypatch)
+    # The machine is half as fast in round 2 and three times in round 3; b takes 2, 4 and 1 times what a takes.
+    steps = {
+        "a": clock.step("a", [1.0, 3.0, 4.0, 4.0, 0.5, 1.5]),
+        "b": clock.step("b", [4.0, 4.0, 10.0, 22.0, 1.0, 1.0]),
+    }
+    done = []
+    timings = take_turns(steps, rounds=3, steps_per_round=2, device=CPU, progress=done.append)
+    warm = WARM_UP + 1  # and once to count memory
+    assert clock.called == ["a"] * warm + ["b"] * warm + ["a", "a", "b", "b"] * 3
+    assert done == [1, 2, 3]
+    # a: 2, 4 and 1 seconds a step; b: 4, 16 and 1
+    assert list(timings) == ["a", "b"]
+    assert timings["a"].seconds == 2.0
+    assert (timings["a"].ratio, timings["a"].ratio_min, timings["a"].ratio_max) == (1.0, 1.0, 1.0)
+    assert timings["b"].seconds == 4.0
+    # the median of the ratios 1/2, 1/4 and 1
+    assert (timings["b"].ratio, timings["b"].ratio_min, timings["b"].ratio_max) == (0.5, 0.25, 1.0)
+    assert (timings["a"].peak_bytes, timings["b"].peak_bytes) == (7 * warm, 7 * 2 * warm)
+
+
+def test_a_ratio_is_the_median_of_ratios_not_the_ratio_of_medians(monkeypatch):
+    clock = Clock(monkeypatch)
+    steps = {"a": clock.step("a", [1.0, 2.0, 6.0, 8.0]), "b": clock.step("b", [2.0, 1.0, 1.5, 8.0])}
+    b = take_turns(steps, rounds=4, steps_per_round=1, device=CPU)["b"]
+    assert b.seconds == 1.75  # between 1.5 and 2
+    assert (b.ratio_min, b.ratio, b.ratio_max) == (0.5, 1.5, 4.0)  # of 1/2, 2, 4 and 1; a's median is 4
+
+
+def test_peak_bytes_are_those_of_the_tensors_that_live_at_one_time():
+    def step():
+        first = torch.empty(1000)  # 4,000 bytes
+        second = torch.empty(250, dtype=torch.float64)  # 6,000
+        del first  # 2,000
+        third = torch.empty(3000, dtype=torch.bfloat16)  # 8,000
+        del second, third
+        torch.empty(1500)  # 6,000
+
+    assert peak_bytes(step, CPU) == 8000
+
+
+def test_peak_bytes_do_not_count_what_stood_before():
+    before = [torch.ones(10_000)]
+
+    def step():
+        before[0] += 1  # in place
+        before.append(torch.empty(100))  # 400 bytes, and they stay
+        torch.empty(25)  # 500
+
+    assert peak_bytes(step, CPU) == 500
+    assert peak_bytes(lambda: None, CPU) == 0
+
+
+def test_peak_bytes_of_a_forward_and_a_backward_pass():
+    x = torch.ones(1000, requires_grad=True)
+
+    def step():
+        y = x.exp()  # kept for the backward pass
+        torch.autograd.grad(y, x, torch.ones(1000))
+
+    assert peak_bytes(step, CPU) == 3 * 4000  # y, the ones, the gradient
+
+
+def bench(*overrides):
+    sizes = ["model.d_model=16", "model.num_heads=2", "model.num_layers=1", "model.d_ff=16", "data.vocabulary_size=40"]
+    work = ["sentences=3", "length=5", *overrides]
+    return validated(BenchConfig, app.compose("bench", [*sizes, *work]))
+
+
+def positions(*names):
+    return {name: training([f"position={name}"]).position for name in names}
+
+
+def test_layer_cases_hold_the_number_of_positions_and_at_least_one_sentence():
+    config = bench("layer.lengths=[4,10,64]", "layer.positions=40", "layer.clip_distances=[0,7]")
+    sizes = [(10, 4), (4, 10), (1, 64)]
+    assert list(layer_cases(config)) == [
+        LayerCase(batch, length, clip_distance, causal)
+        for causal in (False, True)
+        for clip_distance in (0, 7)
+        for batch, length in sizes
+    ]
+
+
+def test_layer_steps_are_named_by_variant_and_algorithm_and_run():
+    config = bench("layer.algorithms=[attend,per_position,blockwise]")
+    variants = positions("absolute", "relative", "relative_keys")
+    steps = layer_steps(config, variants, LayerCase(2, 6, 3, True), CPU)
+    assert list(steps) == [
+        "absolute",
+        "relative",
+        "relative (per_position)",
+        "relative (blockwise)",
+        "relative_keys",
+        "relative_keys (per_position)",
+        "relative_keys (blockwise)",
+    ]
+    for step in steps.values():
+        step()
+
+
+def test_training_steps_of_all_variants_train(monkeypatch):
+    losses = []
+    measure = benchmark.label_smoothed_loss
+    monkeypatch.setattr(benchmark, "label_smoothed_loss", lambda *of: losses.append(measure(*of)) or losses[-1])
+    steps = training_steps(bench(), positions("absolute", "relative"), CPU)
+    assert list(steps) == ["absolute", "relative"]
+    for step in steps.values():
+        losses.clear()
+        for _ in range(20):
+            step()
+        assert losses[-1] < losses[0]  # the same batch every time
+
+
+def test_algorithms_are_found_by_name():
+    assert algorithm_named("per_position", "auto") is per_position
+    for name, implementation, expected in [("attend", "dense", "dense"), ("composed", "auto", "composed")]:
+        found = algorithm_named(name, implementation)
+        assert isinstance(found, partial) and found.func is attend
+        assert found.keywords == {"implementation": expected}
+
+
+def with_errors(of_keys, of_values):
+    """`reference` in float64, with gradients of its tables that are too large by these fractions."""
+
+    def grow(table, by):
+        exact = table.double()
+        return exact + by * (exact - exact.detach())  # the same numbers, more gradient
+
+    def attention(q, k, v, *, key_table, value_table):
+        tables = {"key_table": grow(key_table, of_keys), "value_table": grow(value_table, of_values)}
+        return reference(q.double(), k.double(), v.double(), **tables)
+
+    return attention
+
+
+def test_gradient_errors_are_relative_to_the_exact_gradient_of_each_table(monkeypatch):
+    algorithms = {"none": with_errors(0, 0), "some": with_errors(0.25, -0.5), "all": with_errors(-1, 3)}
+    monkeypatch.setattr(benchmark, "algorithm_named", lambda name, implementation: algorithms[name])
+    # A cotangent in bfloat16 for a z in float64: the gradient is rounded once, to 0.4 % at most.
+    errors = table_gradient_errors(list(algorithms), "auto", length=9, clip_distance=2, d_head=4, seed=1, device=CPU)
+    assert list(errors) == ["none", "some", "all"]
+    expected = {"none": (0.0, 0.0), "some": (0.25, 0.5), "all": (1.0, 3.0)}
+    for name, error in errors.items():
+        assert isinstance(error, GradientError)
+        assert astuple(error) == pytest.approx(expected[name], abs=0.015)
+
+
+def test_the_papers_algorithm_loses_more_of_the_gradient_than_any_other():
+    algorithms = ["per_position", "attend", "composed", "blockwise"]
+    errors = table_gradient_errors(algorithms, "dense", length=256, clip_distance=8, d_head=8, seed=2, device=CPU)
+    assert list(errors) == algorithms
+    worst = errors.pop("per_position")
+    for error in errors.values():
+        assert 0 < error.keys < 0.01 < worst.keys
+        assert 0 < error.values < 0.01 < worst.values

@@ -1,0 +1,148 @@
+"""Checked here: what is suggested at Tab for a line, in each shell's form; that a line which cannot be understood is
+met with silence; the hooks that shells are given, and the requests that no hook makes.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rpr.cli import app, completion
+from rpr.paths import data_dir
+from rpr.sweep import spec
+
+SWEEPS = {path.stem for path in data_dir("sweeps").glob("*.yaml")}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def suggested(
+    line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, shell: str = "bash"
+) -> str:
+    """What is printed for a line with the cursor at its end; nothing is on stderr, and the exit code is 0."""
+    monkeypatch.setenv("COMP_LINE", line)
+    monkeypatch.setenv("COMP_POINT", str(len(line)))
+    assert app.main(["-sc", f"query={shell}"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        ("rpr-cli tr", {"train", "translate"}),
+        ("rpr-cli ", set(app.COMMANDS)),
+        ("rpr-cli sweep", {"sweep"}),
+        ("python cli.py tr", {"train", "translate"}),
+        ("rpr-cli train model=b", {"model=base", "model=big"}),
+        ("~/.venv/bin/rpr-cli  train   model=b", {"model=base", "model=big"}),
+        ("/usr/bin/python3.12 cli.py train model=b", {"model=base", "model=big"}),
+        ("rpr-cli train position.clip_d", {"position.clip_distance="}),
+        ("rpr-cli train model=tiny seed=3 optim.max_st", {"optim.max_steps="}),
+        ("rpr-cli train hydra/launcher=submitit_l", {"hydra/launcher=submitit_local"}),
+        ("rpr-cli report form", {"format="}),
+        ("rpr-cli compare runs/a runs/b sam", {"samples="}),
+        ("rpr-cli sweep qu", {"quick"}),
+        ("rpr-cli sweep ", SWEEPS),
+        ("rpr-cli sweep quick mod", {"model.", "model="}),
+        ("rpr-cli sweep mine.yaml model=b", {"model=base", "model=big"}),
+        (
+            "rpr-cli sweep quick at_once=2 --dry-run seed=1,2 model=tiny,big position.clip_d",
+            {"position.clip_distance="},
+        ),
+        ("rpr-cli sweep quick gpus=0,1 retry=failed optim.max_st", {"optim.max_steps="}),
+        ("rpr-cli sweep quick at", {"at_once="}),
+        ("rpr-cli sweep quick r", {"retry=failed", "runs_dir="}),
+        ("rpr-cli sweep quick --", {"--dry-run", "--wandb-yaml"}),
+        # nothing fits, or nothing can be known of it
+        ("", set()),
+        ("rpr-cli nosuch ", set()),
+        ("rpr-cli nosuch mod", set()),
+        ("rpr-cli xy", set()),
+        ("rpr-cli sweep none", set()),
+        ("rpr-cli train --nothing mod", set()),
+        ("rpr-cli train --cfg", set()),
+        ("rpr-cli train seed=[ mod", set()),
+        ("rpr-cli train job=' mod", set()),
+        ("rpr-cli rerun runs/a runs/b se", set()),
+        ("rpr-cli translate run=x -- ba", set()),
+        ("rpr-cli translate run=x -- in n_b", set()),
+    ],
+)
+def test_what_fits_the_last_word(
+    line: str, expected: set[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert set(suggested(line, capsys, monkeypatch).split()) == expected
+
+
+def test_the_settings_and_the_words_of_a_sweep(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_train = set(suggested("rpr-cli train ", capsys, monkeypatch).split())
+    of_sweep = set(suggested("rpr-cli sweep quick ", capsys, monkeypatch).split())
+    assert of_sweep - of_train == {*spec.SETTINGS, *spec.FLAGS} and "model=" in of_train
+    assert of_train <= of_sweep
+    for word in (*spec.SETTINGS, *spec.FLAGS):
+        assert re.search(rf"(^|[ \[]){re.escape(word)}", spec.usage(), re.MULTILINE), word
+
+
+@pytest.mark.parametrize("shell, between", [("bash", " "), ("zsh", " "), ("fish", "\n")])
+def test_each_shell_has_its_form(
+    shell: str, between: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert suggested("rpr-cli tr", capsys, monkeypatch, shell) == between.join(["train", "translate"]) + "\n"
+    assert suggested("rpr-cli train model=b", capsys, monkeypatch, shell) == f"model=base{between}model=big\n"
+
+
+def test_without_a_line_nothing_is_suggested(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COMP_LINE", raising=False)
+    assert app.main(["-sc", "query=bash"]) == 0
+    assert capsys.readouterr() == ("\n", "")
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), SystemExit(2), KeyboardInterrupt()])
+def test_whatever_happens_a_query_is_silent(
+    error: BaseException, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str, words: list[str]) -> list[str]:
+        raise error
+
+    monkeypatch.setattr(completion, "_of_hydra", fail)
+    assert suggested("rpr-cli train mod", capsys, monkeypatch) == "\n"
+    assert suggested("rpr-cli sweep quick at", capsys, monkeypatch) == "at_once=\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_hooks(shell: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/somewhere/rpr-cli", "-sc"])
+    assert app.main(["-sc", f"install={shell}"]) == 0
+    installed, err = capsys.readouterr()
+    assert f"-sc query={'fish' if shell == 'fish' else 'bash'}" in installed and "rpr-cli" in installed and err == ""
+    assert app.main(["-sc", f"uninstall={shell}"]) == 0
+    removed, err = capsys.readouterr()
+    assert ("complete -e -c rpr-cli" if shell == "fish" else "unset hydra_bash_completion") in removed and err == ""
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["foo"], ["query"], ["query=tcsh"], ["install="], ["query=bash", "install=bash"], ["=bash"]]
+)
+def test_what_no_hook_asks_is_refused_in_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["-sc", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert err.startswith(f"rpr-cli: -sc: {' '.join(words)!r} is nothing a shell asks; give install=SHELL, ")
+
+
+def test_behind_a_command_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("train", "report"):
+        assert app.main([command, "-sc", "query=bash"]) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith("rpr-cli: -sc: stands alone, before any command; ") and err.count("\n") == 1

@@ -1,0 +1,267 @@
+"""Checked here: searches by CTranslate2 on an export of ours, against our own engine and our own scores: greedy
+outputs, what a hypothesis says, each sentence's own limit, forced prefixes, empty sources, order and progress; and each
+refusal.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rpr.config.train import TrainConfig
+from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from rpr.decode.ctranslate2 import CTranslate2Engine
+from rpr.decode.torch_engine import Search, TorchEngine
+from rpr.errors import ConfigError, DataError
+from rpr.export import ctranslate2_spec
+from rpr.export.parity import padded, piece_scores
+from rpr.export.writing import write_files
+from rpr.model.beam_search import Hypothesis, penalty
+from rpr.model.transformer import Transformer
+from tests.small_models import (
+    LEARNED,
+    SINUSOIDAL,
+    SOURCES,
+    TARGETS,
+    make_material,
+    make_model,
+    make_vocabulary,
+)
+
+pytest.importorskip("ctranslate2", reason="the engine needs it: pip install ctranslate2")
+
+GREEDY = Search(1, 0.0, 10, 100)  # batches of some sentences, with other limits
+BEAM = Search(4, 0.6, 10, 400, n_best=4)
+# float32 against float64, of a whole translation of up to 50 pieces.
+ROUNDING = 2e-3
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+    return make_vocabulary(tmp_path_factory.mktemp("vocabulary"))
+
+
+@pytest.fixture
+def written(vocabulary: Vocabulary, tiny_config: Callable[..., TrainConfig], tmp_path: Path) -> Callable[..., Path]:
+    def write(model: Transformer, kind: Any = "ctranslate2") -> Path:
+        material = make_material(model, vocabulary, tiny_config())
+        folder = tmp_path / kind
+        folder.mkdir()
+        write_files(kind, folder, model, vocabulary, material.config, material.record, material.checkpoint)
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def engine(written: Callable[..., Path]) -> CTranslate2Engine:
+    return CTranslate2Engine(written(make_model()), threads=1)
+
+
+def ours(search: Search, **more: Any) -> list[list[Hypothesis]]:
+    return TorchEngine(make_model().double(), "cpu").search(SOURCES, search, **more)
+
+
+def log_p(index: int, hypothesis: Hypothesis, *, renormalised: bool) -> float:
+    """Of a hypothesis, by our model: all its pieces at once."""
+    model = make_model().double()
+    pieces = list(hypothesis.pieces)
+    logits = model.logits(model(padded([SOURCES[index]], torch.device("cpu")), torch.tensor([[BOS, *pieces]])))
+    if renormalised:
+        logits[..., [PAD, BOS]] = -torch.inf
+    targets = torch.tensor([[*pieces, EOS]])
+    log_ps = logits.log_softmax(dim=-1).gather(-1, targets[..., None])[0, :, 0]
+    return log_ps[: len(pieces) + hypothesis.finished].sum().item()
+
+
+def test_greedy_outputs_are_ours_each_within_its_own_limit(engine: CTranslate2Engine) -> None:
+    found, expected = engine.search(SOURCES, GREEDY), ours(GREEDY)
+    same = [theirs[0].pieces == our[0].pieces for theirs, our in zip(found, expected, strict=True)]
+    assert sum(same) >= 38  # of 40; a tie may fall either way
+    assert [len(hypotheses) for hypotheses in found] == [1] * 40
+    for index, (theirs, our) in enumerate(zip(found, expected, strict=True)):
+        if same[index]:
+            assert theirs[0].finished == our[0].finished
+        # Cut at the same limit: some of these sentences end, and the limits of one batch differ.
+        if not theirs[0].finished:
+            assert len(theirs[0].pieces) == len(SOURCES[index]) + 10
+    assert 10 <= sum(hypotheses[0].finished for hypotheses in found) <= 30
+
+
+@pytest.mark.parametrize("search", [GREEDY, BEAM], ids=["greedy", "beam"])
+def test_what_a_hypothesis_says_is_true(engine: CTranslate2Engine, search: Search) -> None:
+    for index, hypotheses in enumerate(engine.search(SOURCES, search)):
+        assert 1 <= len(hypotheses) <= search.n_best
+        assert len({hypothesis.pieces for hypothesis in hypotheses}) == len(hypotheses)
+        ranks = []
+        for hypothesis in hypotheses:
+            length = len(hypothesis.pieces) + hypothesis.finished
+            assert length <= len(SOURCES[index]) + 10
+            assert not {PAD, BOS, EOS} & {*hypothesis.pieces}
+            expected = log_p(index, hypothesis, renormalised=True)
+            assert hypothesis.log_probability == pytest.approx(expected, abs=ROUNDING)
+            paper = expected / float(penalty(length, search.length_penalty))
+            assert hypothesis.score == pytest.approx(paper, abs=ROUNDING)
+            ranks.append(hypothesis.log_probability / length**search.length_penalty)
+        assert all(before >= after - 1e-6 for before, after in itertools.pairwise(ranks))
+        # As ours: hypotheses that end, or one that does not.
+        assert all(hypothesis.finished for hypothesis in hypotheses) or len(hypotheses) == 1
+
+
+def test_as_many_hypotheses_as_are_wanted(engine: CTranslate2Engine) -> None:
+    two = engine.search(SOURCES, dataclasses.replace(BEAM, n_best=2))
+    four = engine.search(SOURCES, BEAM)
+    assert [[h.pieces for h in hypotheses] for hypotheses in two] == [
+        [h.pieces for h in hypotheses[:2]] for hypotheses in four
+    ]
+    assert sum(len(hypotheses) == 4 for hypotheses in four) >= 5
+
+
+def test_greedy_outputs_do_not_depend_on_the_batches(engine: CTranslate2Engine) -> None:
+    """Alone, the batch's limit is the sentence's own; all together, that of the longest."""
+    alone, together = (
+        [
+            (hypotheses[0].pieces, hypotheses[0].finished)
+            for hypotheses in engine.search(SOURCES, dataclasses.replace(GREEDY, max_tokens_per_batch=tokens))
+        ]
+        for tokens in (1, 10_000)
+    )
+    assert sum(one == other for one, other in zip(alone, together, strict=True)) >= 38
+    # An answer in a batch comes in the place of its source.
+    backwards = engine.search(SOURCES[::-1], GREEDY)[::-1]
+    assert [h[0].pieces for h in backwards] == [h[0].pieces for h in engine.search(SOURCES, GREEDY)]
+
+
+@pytest.mark.parametrize("search", [GREEDY, BEAM], ids=["greedy", "beam"])
+def test_what_ends_beyond_a_sentences_own_limit_is_not_given(engine: CTranslate2Engine, search: Search) -> None:
+    """All in one batch, whose limit is that of the longest: there most would end later than they may."""
+    for extra in (0, 3):
+        tight = dataclasses.replace(search, max_extra_length=extra, max_tokens_per_batch=10_000)
+        for source, hypotheses in zip(SOURCES, engine.search(SOURCES, tight), strict=True):
+            for hypothesis in hypotheses:
+                length = len(hypothesis.pieces) + hypothesis.finished
+                assert length <= len(source) + extra and (hypothesis.finished or length == len(source) + extra)
+
+
+def test_forced_prefixes(engine: CTranslate2Engine) -> None:
+    prefixes = [list(target[:-1][: index % 4]) for index, target in enumerate(TARGETS)]
+    prefixes[1] = TARGETS[39][:-1][:31]  # longer than the greatest length of its source: one piece more
+    assert len(prefixes[1]) > len(SOURCES[1]) + 10
+    found, expected = engine.search(SOURCES, GREEDY, prefixes=prefixes), ours(GREEDY, prefixes=prefixes)
+    same = 0
+    for index, (theirs, our, prefix) in enumerate(zip(found, expected, prefixes, strict=True)):
+        hypothesis = theirs[0]
+        assert list(hypothesis.pieces[: len(prefix)]) == prefix
+        assert len(hypothesis.pieces) + hypothesis.finished <= max(len(SOURCES[index]) + 10, len(prefix) + 1)
+        same += hypothesis.pieces == our[0].pieces
+        if prefix:  # the prefix's log p counts, as any other's
+            expected_log_p = log_p(index, hypothesis, renormalised=False)
+            assert hypothesis.log_probability == pytest.approx(expected_log_p, abs=ROUNDING)
+    assert same >= 38
+    beams = engine.search(SOURCES[:8], BEAM, prefixes=prefixes[:8])
+    for index, hypotheses in enumerate(beams):
+        assert len({hypothesis.pieces for hypothesis in hypotheses}) == len(hypotheses)
+        for hypothesis in hypotheses:
+            assert list(hypothesis.pieces[: len(prefixes[index])]) == prefixes[index]
+
+
+@pytest.mark.parametrize("min_length", [1, 6])
+def test_the_minimum_length_is_ours(written: Callable[..., Path], min_length: int) -> None:
+    """A model that likes to end at once: greedily the same translations, by a beam as long ones with honest figures."""
+    model = make_model()
+    with torch.no_grad():
+        model.embedding_VM[EOS] *= 2
+    theirs, our = CTranslate2Engine(written(model), threads=1), TorchEngine(copy.deepcopy(model).double(), "cpu")
+    plain = [hypotheses[0].pieces for hypotheses in our.search(SOURCES, GREEDY)]
+    assert sum(not pieces for pieces in plain) >= 3
+    search = dataclasses.replace(GREEDY, min_length=min_length)
+    for prefixes in (None, [list(target[:-1][: index % 4]) for index, target in enumerate(TARGETS)]):
+        found, expected = (engine.search(SOURCES, search, prefixes=prefixes) for engine in (theirs, our))
+        same = [one[0].pieces == other[0].pieces for one, other in zip(found, expected, strict=True)]
+        assert sum(same) >= 38  # a tie may fall either way
+        assert min(len(one[0].pieces) for one in (*found, *expected)) == min_length
+        for one, other, alike in zip(found, expected, same, strict=True):
+            if alike:
+                assert one[0].finished == other[0].finished
+                assert one[0].log_probability == pytest.approx(other[0].log_probability, abs=2 * ROUNDING)
+    beams = theirs.search(SOURCES, dataclasses.replace(BEAM, min_length=min_length))
+    assert min(len(one.pieces) for hypotheses in beams for one in hypotheses) == min_length
+
+
+def test_scores_of_given_translations(engine: CTranslate2Engine) -> None:
+    targets = [target[:-1] for target in TARGETS]
+    theirs = engine.score(SOURCES, targets)
+    for one, other in zip(theirs, piece_scores(make_model().double(), SOURCES, targets, 400), strict=True):
+        assert one == pytest.approx(other.tolist(), abs=2e-4)
+
+
+def test_sources_without_pieces(engine: CTranslate2Engine) -> None:
+    found = engine.search([[EOS], SOURCES[0]], GREEDY)
+    assert found[0] == [Hypothesis((), 0.0, 0.0, True)]
+    assert found[1][0].pieces == engine.search(SOURCES[:1], GREEDY)[0][0].pieces
+    assert engine.search([[EOS]], GREEDY, prefixes=[[7]]) == [[Hypothesis((7,), 0.0, 0.0, True)]]
+    assert engine.search([], GREEDY) == []
+
+
+def test_progress_ends_with_all(engine: CTranslate2Engine) -> None:
+    calls: list[tuple[int, int]] = []
+    engine.search(SOURCES, GREEDY, progress=lambda done, of: calls.append((done, of)))
+    assert calls[-1] == (40, 40) and {of for _, of in calls} == {40}
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls) and len(calls) > 3
+
+
+@pytest.mark.parametrize("changes", [SINUSOIDAL, LEARNED], ids=["sinusoidal", "learned"])
+def test_positions_end_where_the_table_ends(
+    changes: dict[str, Any], written: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ctranslate2_spec, "POSITION_ROWS", 12)
+    model = make_model(**{**changes, "max_positions": 5})
+    engine = CTranslate2Engine(written(model), threads=1)
+    short = [source for source in SOURCES if len(source) <= 12]
+    assert max(map(len, short)) == 12
+    found = engine.search(short, GREEDY)
+    expected = TorchEngine(model.double(), "cpu").search(short, GREEDY)
+    for theirs, our in zip(found, expected, strict=True):
+        assert len(theirs[0].pieces) + theirs[0].finished <= 11
+        assert theirs[0].pieces == our[0].pieces[:11]
+    assert any(len(hypotheses[0].pieces) == 11 for hypotheses in found)
+    thirteen = next(source for source in SOURCES if len(source) == 13)
+    refusal = "a sentence of 13 pieces is longer than the 12 positions that were exported; split it, or export"
+    with pytest.raises(DataError, match=refusal):
+        engine.search([thirteen], GREEDY)
+    with pytest.raises(DataError, match="a sentence of 13 pieces"):
+        engine.search(short[:1], GREEDY, prefixes=[[7] * 11])
+    assert engine.search(short[:1], GREEDY, prefixes=[[7] * 10])[0][0].pieces[:10] == (7,) * 10
+
+
+def test_without_the_library(written: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = written(make_model())
+
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    with pytest.raises(ConfigError, match=r"CTranslate2 is not installed, .*pip install 'rpr\[ctranslate2\]'"):
+        CTranslate2Engine(folder)
+
+
+def test_folders_that_cannot_be_used(written: Callable[..., Path], tmp_path: Path) -> None:
+    folder = written(make_model())
+    with pytest.raises(ConfigError, match="compute_type: int3 is not what CTranslate2 computes on this cpu; choose"):
+        CTranslate2Engine(folder, compute_type="int3")
+    with pytest.raises(DataError, match="holds no export; give a folder that rpr-cli export wrote"):
+        CTranslate2Engine(tmp_path)
+    with pytest.raises(DataError, match="holds a model in safetensors; export the run with format=ctranslate2"):
+        CTranslate2Engine(written(make_model(), "safetensors"))
+    for content in (b"", (folder / "model.bin").read_bytes()[:1000]):
+        (folder / "model.bin").write_bytes(content)
+        with pytest.raises(DataError, match=r"model.bin: CTranslate2 cannot open it \(.*\); export the run again"):
+            CTranslate2Engine(folder)

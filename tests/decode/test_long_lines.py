@@ -1,0 +1,79 @@
+"""Checked here: where a long source is cut, on cases worked by hand, and for any text and limit that nothing is lost,
+no part is too long, and a part that begins with a word is encoded as its text alone would be.
+"""
+
+from __future__ import annotations
+
+import itertools
+import string
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rpr.data.pairs import normalise
+from rpr.data.vocabulary import Vocabulary
+from rpr.decode.long_lines import parts_of
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+    """Large enough to have bytes for characters it does not know."""
+    words = ["".join(letters) for letters in itertools.product(string.ascii_lowercase[:12], repeat=3)]
+    sentences = [*words, 'a b c . ! ? " ) , 。 ！ ？'] * 2
+    return Vocabulary.train(sentences, 1024, tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
+
+
+def cut(vocabulary: Vocabulary, text: str, most: int) -> list[str]:
+    return [vocabulary.decode(part) for part in parts_of(vocabulary.encode(text), most, vocabulary)]
+
+
+def test_what_fits_stays_whole(vocabulary: Vocabulary) -> None:
+    pieces = vocabulary.encode("abc. abd. abe.")
+    assert parts_of(pieces, len(pieces), vocabulary) == [pieces]
+    assert len(parts_of(pieces, len(pieces) - 1, vocabulary)) == 2
+    assert parts_of([], 8, vocabulary) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        # a, b and c are a piece each with the blank in front of it; marks are pieces of their own
+        ("a b. c a b c a", ["a b.", "c a b c a"]),  # not after "c a", which would fit as well
+        ("a b c a b c a", ["a b c a b", "c a"]),
+        ('a b." c a b c', ['a b."', "c a b c"]),  # closing marks belong to the sentence
+        ("a! b! c! a! b!", ["a! b!", "c! a!", "b!"]),  # the last end that fits
+        ("a.b c a.b c a", ["a.b c", "a.b c a"]),  # no blank behind the mark: no end
+    ],
+)
+def test_sentence_ends_before_blanks(vocabulary: Vocabulary, text: str, parts: list[str]) -> None:
+    assert cut(vocabulary, text, 5) == parts
+
+
+def test_without_blanks_at_wide_marks_and_else_anywhere_between_characters(vocabulary: Vocabulary) -> None:
+    assert cut(vocabulary, "a。b！c", 4) == ["a。b！", "c"] and cut(vocabulary, "a。b。c", 3) == ["a。", "b。c"]
+    assert cut(vocabulary, "a" + "ü" * 6, 8) == ["aüüü", "üüü"]  # two bytes each, and never half a character
+    text = "⌘" * 40  # three bytes each, and none of them alone is text
+    parts = cut(vocabulary, text, 8)
+    assert "".join(parts) == text and len(parts) == 20 and "\ufffd" not in "".join(parts)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(alphabet='ab z.!?")。！é⌘😀', min_size=1, max_size=80), st.integers(8, 20))
+def test_nothing_is_lost_and_nothing_too_long(vocabulary: Vocabulary, text: str, most: int) -> None:
+    text = normalise(text)
+    pieces = vocabulary.encode(text)
+    parts = parts_of(pieces, most, vocabulary)
+    assert list(itertools.chain.from_iterable(parts)) == pieces
+    assert all(0 < len(part) <= most for part in parts) or not pieces
+    for part in parts:
+        if part and vocabulary.piece(part[0]).startswith("\u2581"):
+            assert vocabulary.encode(vocabulary.decode(part)) == part
+        assert "\ufffd" not in vocabulary.decode(part)
+
+
+def test_a_million_characters_take_a_second_or_so(vocabulary: Vocabulary) -> None:
+    for text in ("abc " * 250_000, "x" * 1_000_000):
+        pieces = vocabulary.encode(text)
+        parts = parts_of(pieces, 500, vocabulary)
+        assert len(parts) == -(-len(pieces) // 500)

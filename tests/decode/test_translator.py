@@ -1,0 +1,427 @@
+"""Checked here: Translator on a run made by hand (random weights, float64) against beam search of each sentence alone,
+whatever stands in the sentences; n-best lists, prefixes and sentences in parts, those also against a search that is
+scripted; exports against their run; what is refused, in which words; and what an import costs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import string
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rpr import Translation, Translator
+from rpr.cli import app
+from rpr.commands import export
+from rpr.config.commands import ExportConfig
+from rpr.config.train import HardwareConfig, TrainConfig
+from rpr.data.cache import PreparedData
+from rpr.data.pairs import normalise
+from rpr.data.vocabulary import EOS, Vocabulary
+from rpr.decode import translator as module
+from rpr.decode.torch_engine import Progress, Search, TorchEngine
+from rpr.errors import ConfigError, DataError, RecordError, RunError
+from rpr.model.beam_search import Hypothesis, beam_search
+from rpr.model.transformer import Transformer
+from rpr.records.record import Git, Record, write_record
+from rpr.runs.loading import VOCABULARY_NAME
+from rpr.runs.model_config import shape_of
+from rpr.validation import validated
+
+SENTENCES = [
+    "The old dog runs .",
+    "A cat sings",
+    "",
+    "In front of the garden the doctor laughs .",
+    " ",
+    "My fox",
+    "A cat",
+]
+SEED = 1  # with which translations differ, some are finished, and beams are full
+ODD = [
+    "The\u2028old\u0085dog\x0cruns\x00.\r",
+    "\ufeffA\tcat\nsings\r\n",
+    "\u200b",
+    "\ud800 lone \udfff",
+    "\U0001f600 e\u0301",
+    "\u2581",
+    "\x00",
+    "\u2029",
+    "<s> </s> <pad> |||",
+]
+
+
+@pytest.fixture(scope="module")
+def run_dir(
+    tmp_path_factory: pytest.TempPathFactory, small_data: PreparedData, tiny_overrides: tuple[str, ...], cache_dir: Path
+) -> Path:
+    """Two checkpoints of random weights that differ, large enough that translations do. CTranslate2 can hold it."""
+    folder = tmp_path_factory.mktemp("runs") / "made-by-hand"
+    overrides = [*tiny_overrides, f"data.cache_dir={cache_dir}", "position.tables=shared_by_heads"]
+    config = validated(TrainConfig, app.compose("train", [*overrides, "evaluation.beam_size=3"]))
+    record = Record(
+        name="made-by-hand",
+        run_id=config.run_id,
+        status="finished",
+        error=None,
+        command="rpr-cli train",
+        config=config.model_dump(mode="json"),
+        git=Git(commit=None, dirty=None),
+        versions={},
+        device="none",
+        hardware="cpu",
+        seed=1,
+        started="2020-01-01T00:00:00",
+        finished="2020-01-01T00:00:00",
+        steps=2,
+        parameters=None,
+        data=None,
+        training=None,
+        wandb=None,
+    )
+    (folder / "checkpoints").mkdir(parents=True)
+    write_record(folder / "record.json", record)
+    small_data.vocabulary.save(folder / VOCABULARY_NAME)
+    for step in (1, 2):
+        model = Transformer(shape_of(config, len(small_data.vocabulary)))
+        draw = torch.Generator().manual_seed(SEED + step)
+        for weight in model.state_dict().values():
+            if weight.ndim > 1:
+                weight.copy_(torch.randn(weight.shape, generator=draw) * 0.4)
+        embedding = model.embedding_VM.data.mul_(1 / 0.4)
+        # EOS likelier by a term of its logit: random weights go on for ever.
+        model.decoder[-1].around_feed_forward.norm.bias.data.copy_(5 * embedding[EOS] / embedding[EOS].square().sum())
+        weights = {f"model.{name}": weight for name, weight in model.state_dict().items()}
+        torch.save({"state_dict": weights}, folder / "checkpoints" / f"step={step}.ckpt")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def double() -> HardwareConfig:
+    return module._hardware("cpu").model_copy(update={"precision": "64", "threads": 1})
+
+
+@pytest.fixture(scope="module")
+def translator(run_dir: Path, double: HardwareConfig) -> Translator:
+    return Translator.from_run(run_dir, hardware=double)
+
+
+def alone(translator: Translator, sentence: str, **changes: Any) -> list[Hypothesis]:
+    """By the search itself."""
+    pieces = translator.vocabulary.encode(normalise(sentence), eos=True)
+    search = dataclasses.asdict(dataclasses.replace(translator.search, **changes))
+    del search["max_tokens_per_batch"]
+    assert isinstance(translator.engine, TorchEngine)
+    (found,) = beam_search(translator.engine.model, torch.tensor([pieces]), eos=EOS, **search)
+    return found
+
+
+def test_each_sentence_as_alone_in_their_order(translator: Translator) -> None:
+    translated = translator.translate(SENTENCES)
+    expected = [
+        translator.vocabulary.decode(alone(translator, sentence)[0].pieces) if sentence.strip() else ""
+        for sentence in SENTENCES
+    ]
+    assert translated == expected and len(set(translated)) == 6
+    assert [translator.translate([sentence])[0] for sentence in SENTENCES] == translated
+    assert translator.translate([]) == []
+    greedy = translator.translate(SENTENCES, beam_size=1)
+    assert greedy[0] == translator.vocabulary.decode(alone(translator, SENTENCES[0], beam_size=1)[0].pieces)
+    assert greedy != translated and translator.translate(SENTENCES, length_penalty=3.0) != translated
+    assert translator.translate(SENTENCES) == translated  # what a call asks for holds for it alone
+
+
+def test_n_best_are_those_of_the_search(translator: Translator) -> None:
+    found = translator.translate_n_best(SENTENCES, n_best=2)
+    for sentence, translations in zip(SENTENCES, found, strict=True):
+        if not sentence.strip():
+            assert translations == [Translation("", 0.0, 0.0, True)]
+            continue
+        hypotheses = alone(translator, sentence, n_best=2)
+        assert [t.log_probability for t in translations] == pytest.approx([h.log_probability for h in hypotheses])
+        assert [t.score for t in translations] == pytest.approx([h.score for h in hypotheses])
+        assert [t.finished for t in translations] == [h.finished for h in hypotheses]
+        assert [t.text for t in translations] == [translator.vocabulary.decode(h.pieces) for h in hypotheses]
+    assert max(map(len, found)) == 2
+    assert [translations[0].text for translations in found] == translator.translate(SENTENCES)
+    assert max(map(len, translator.translate_n_best(SENTENCES))) == 3  # the run's beam
+    assert max(map(len, translator.translate_n_best(SENTENCES, beam_size=4))) == 4
+
+
+def test_odd_text_counts_as_what_training_makes_of_it(translator: Translator) -> None:
+    plain = [normalise(text.replace("\ud800", "\ufffd").replace("\udfff", "\ufffd")) for text in ODD]
+    assert plain[:3] == ["The old dog runs .", "A cat sings", "\u200b"] and plain[3] == "\ufffd lone \ufffd"
+    translated = translator.translate(ODD)
+    assert translated == translator.translate(plain)
+    assert translated[0] == translator.translate(["The old dog runs ."])[0] and translated[5:8] == ["", "", ""]
+    assert [len(parts) for parts in translator.encode(ODD)] == [1, 1, 1, 1, 1, 0, 0, 0, 1]
+
+
+def test_prefixes_begin_translations(translator: Translator) -> None:
+    free = translator.translate(SENTENCES)
+    prefixes = ["Der alte", "", "Ein", "Vor dem  Garten\u2028lacht", "", "Mein ", ""]
+    forced = translator.translate(SENTENCES, prefixes=prefixes)
+    for sentence, prefix, found, other in zip(SENTENCES, prefixes, forced, free, strict=True):
+        if not sentence.strip():
+            assert found == ""
+        elif normalise(prefix):
+            assert found.startswith(normalise(prefix)) and found != other
+        else:
+            assert found == other
+    with pytest.raises(ConfigError, match="^prefixes: 1 for 7 sentences; give one for each, and '' where nothing"):
+        translator.translate(SENTENCES, prefixes=["Der"])
+
+
+def test_progress(translator: Translator) -> None:
+    calls: list[tuple[int, int]] = []
+    translator.translate(SENTENCES, progress=lambda done, of: calls.append((done, of)))
+    assert calls[-1] == (5, 5)
+
+
+class Scripted:
+    """An engine that has a list of hypotheses for each first piece of a source."""
+
+    def __init__(self, script: dict[int, list[Hypothesis]]) -> None:
+        self.script = script
+        self.prefixes: list[list[int]] | None = None
+
+    def search(
+        self,
+        sources: Sequence[Sequence[int]],
+        search: Search,
+        *,
+        prefixes: Sequence[Sequence[int]] | None = None,
+        progress: Progress | None = None,
+    ) -> list[list[Hypothesis]]:
+        self.prefixes = None if prefixes is None else [list(prefix) for prefix in prefixes]
+        assert all(source[-1] == EOS for source in sources)
+        return [self.script[source[0]][: search.n_best] for source in sources]
+
+
+@pytest.fixture(scope="module")
+def bytes_and_words(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+    """A vocabulary with pieces for bytes."""
+    words = ["".join(letters) for letters in itertools.product(string.ascii_lowercase[:12], repeat=3)]
+    return Vocabulary.train(words * 2, 1024, tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
+
+
+def test_a_translation_holds_no_line_break(bytes_and_words: Vocabulary) -> None:
+    """A model that spells bytes can spell any: a newline, U+2028 (three bytes), half a character."""
+    names = {bytes_and_words.piece(index): index for index in range(len(bytes_and_words))}
+    spelled = {
+        "<0x0D> <0x0A>": "abc abd",
+        "<0x0A>": "abc abd",
+        "<0xE2> <0x80> <0xA8>": "abc abd",
+        "<0xC2> <0x85> <0x00> <0x0C>": "abc abd",
+        "<0xE2> <0x80>": "abc\ufffd\ufffd abd",
+    }
+    for text, expected in spelled.items():
+        pieces = [
+            *bytes_and_words.encode("abc"),
+            *(names[name] for name in text.split()),
+            *bytes_and_words.encode("abd"),
+        ]
+        (source,) = bytes_and_words.encode("abe")[:1]
+        engine = Scripted({source: [Hypothesis(tuple(pieces), -1.0, -1.0, True)]})
+        (found,) = Translator(engine, bytes_and_words, Search(1, 0.0, 5, 100), max_source_length=8).translate(["abe"])
+        assert " ".join(found.split()) == expected and not any(break_ in found for break_ in "\n\r\u2028\x85\x0c\x00")
+
+
+def test_parts_are_joined_in_the_best_ways(bytes_and_words: Vocabulary) -> None:
+    """Against all ways to choose one translation of each part."""
+    letters = "abc"
+    first = {letter: bytes_and_words.encode(letter)[0] for letter in letters}
+    scores = {"a": (-1.0, -1.5, -4.0), "b": (-2.0, -2.25), "c": (-1.0, -3.0, -3.5)}
+    script = {
+        first[letter]: [
+            Hypothesis(tuple(bytes_and_words.encode(f"{letter}{place}")), score, 2 * score, place != 1)
+            for place, score in enumerate(scores[letter])
+        ]
+        for letter in letters
+    }
+    engine = Scripted(script)
+    translator = Translator(engine, bytes_and_words, Search(3, 0.0, 5, 100), max_source_length=8)
+    text = "a a a a a a a. b b b b b b b. c c c"
+    with pytest.warns(
+        UserWarning, match="sentence 1 has more than max_source_length = 8 pieces and is translated in 3"
+    ):
+        single, joined = translator.translate_n_best(["b", text], n_best=3, prefixes=["d", "e"])
+    assert engine.prefixes == [bytes_and_words.encode("d"), bytes_and_words.encode("e"), [], []]
+    assert [translation.text for translation in single] == ["b0", "b1"]
+    ways = list(itertools.product(*([(letter, place) for place in range(len(scores[letter]))] for letter in letters)))
+    ways.sort(key=lambda way: -sum(scores[letter][place] for letter, place in way))
+    assert len(joined) == 3
+    for translation, way in zip(joined, ways, strict=False):
+        total = sum(scores[letter][place] for letter, place in way)
+        assert translation == Translation(
+            " ".join(f"{letter}{place}" for letter, place in way),
+            pytest.approx(total),
+            pytest.approx(2 * total),
+            all(place != 1 for _, place in way),
+        )
+
+
+def test_a_long_sentence_is_the_translations_of_its_parts(run_dir: Path, double: HardwareConfig) -> None:
+    short = Translator.from_run(run_dir, hardware=double, max_source_length=12)
+    whole = ["The old dog runs .", "A cat sings .", "My fox laughs ."]
+    assert all(len(parts) == 1 for parts in short.encode(whole))
+    with pytest.warns(UserWarning, match="sentence 0 .* in 3 parts"):
+        (together,) = short.translate([" ".join(whole)])
+    assert together == " ".join(short.translate(whole))
+    with pytest.raises(DataError, match="^prefixes: number 2 has [0-9]+ pieces, more than max_source_length = 12;"):
+        short.translate(["a", "b"], prefixes=["", "das " * 30])
+
+
+def test_a_line_of_a_hundred_thousand_characters(run_dir: Path) -> None:
+    """Its parts are searched in batches within the budget."""
+    translator = Translator.from_run(run_dir, hardware="cpu")
+    (parts,) = translator.encode(["The old dog runs . " * 5500])
+    assert max(map(len, parts)) == translator.max_source_length or max(map(len, parts)) > 480
+    assert sum(len(part) - 1 for part in parts) == len(translator.vocabulary.encode("The old dog runs . " * 5500))
+
+
+def test_models_without_numbers_are_told(translator: Translator) -> None:
+    broken = Translator(Scripted({5: []}), translator.vocabulary, translator.search, max_source_length=8)
+    with pytest.raises(RunError, match="probabilities are not finite"):
+        broken.translate_encoded([[[5, EOS]]], broken.search)
+
+
+def test_defaults_are_those_of_conf(run_dir: Path) -> None:
+    translator = Translator.from_run(str(run_dir))
+    composed = app.compose("translate", [f"run={run_dir}"])
+    assert module._hardware("cpu") == validated(HardwareConfig, composed["hardware"])
+    assert (
+        translator.search == Search(3, 0.6, 5, translator.search.max_tokens_per_batch)
+        and translator.max_source_length == composed["max_source_length"]
+    )
+    assert torch.get_float32_matmul_precision() == composed["hardware"]["matmul_precision"]
+    assert isinstance(translator.engine, TorchEngine)
+    assert translator.engine.model.embedding_VM.dtype == torch.float32 and not translator.engine.bfloat16
+    for name in ("1xgpu", "2xcpu", "8xgpu"):
+        assert module._hardware(name) == validated(
+            HardwareConfig, app.compose("translate", ["run=x", f"hardware={name}"])["hardware"]
+        )
+
+
+def test_precision_and_average(run_dir: Path, translator: Translator) -> None:
+    assert isinstance(translator.engine, TorchEngine) and translator.engine.model.embedding_VM.dtype == torch.float64
+    half = module._hardware("cpu").model_copy(update={"precision": "bf16"})
+    found = Translator.from_run(run_dir, hardware=half)
+    assert isinstance(found.engine, TorchEngine) and found.engine.bfloat16 and len(found.translate(["A cat"])) == 1
+    one, two = (Translator.from_run(run_dir, average=number).engine for number in (1, 2))
+    assert isinstance(one, TorchEngine) and isinstance(two, TorchEngine)
+    assert not torch.equal(one.model.embedding_VM, two.model.embedding_VM)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"hardware": "cpuu"}, ConfigError, r"^hardware: no such choice 'cpuu'; did you mean cpu\? \(available: 1xgpu"),
+        ({"hardware": "slurm_8xgpu"}, ConfigError, "^hardware: no such choice 'slurm_8xgpu'"),
+        ({"backend": "tensorflow"}, ConfigError, "^backend: 'tensorflow' is refused; input should be 'torch' or 'ctr"),
+        ({"compute_type": "int8"}, ConfigError, "^compute_type: int8 is for ctranslate2, and torch computes as hardw"),
+        ({"average": 0}, ConfigError, "^average: 0 is refused"),
+        ({"max_source_length": 2}, ConfigError, "^max_source_length: 2 is refused"),
+        (
+            {"backend": "ctranslate2"},
+            DataError,
+            r"has no exports/ctranslate2; make it with: rpr-cli export run=\S+ form",
+        ),
+    ],
+)
+def test_settings_that_cannot_be(run_dir: Path, settings: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Translator.from_run(run_dir, **settings)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            {"n_best": 4},
+            r"^n_best: 4 is refused; a search with beam_size = 3 finds 1 to 3: set beam_size to 4 or more$",
+        ),
+        ({"n_best": 0}, r"^n_best: 0 is refused"),
+        ({"beam_size": 0}, "^beam_size: 0 is refused; it is at least 1$"),
+        ({"length_penalty": -1.0}, "^length_penalty: -1.0 is refused; it is at least 0$"),
+        ({"length_penalty": float("nan")}, "^length_penalty: nan is refused"),
+    ],
+)
+def test_numbers_that_cannot_be(translator: Translator, call: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        translator.translate_n_best(["A cat"], **call)
+
+
+def test_no_run(tmp_path: Path, translator: Translator) -> None:
+    with pytest.raises(RecordError, match=r"holds no record\.json; give the folder of a run"):
+        Translator.from_run(tmp_path)
+    with pytest.raises(RecordError, match=r"holds no record\.json"):
+        Translator.from_run(tmp_path, backend="ctranslate2")
+    with pytest.raises(TypeError, match="a sequence of strings, not one string"):
+        translator.translate("A cat sings")
+
+
+@pytest.fixture(scope="module")
+def exported(run_dir: Path) -> Callable[[str], Path]:
+    """The run's export of a format; made once."""
+
+    def make(kind: str) -> Path:
+        folder = run_dir / "exports" / kind
+        if not folder.exists():
+            overrides = [f"run={run_dir}", f"format={kind}", "sentences=4", "hardware.threads=1"]
+            export.run(validated(ExportConfig, app.compose("export", overrides)))
+        return folder
+
+    return make
+
+
+def test_an_export_translates_as_its_run(
+    run_dir: Path, exported: Callable[[str], Path], double: HardwareConfig, translator: Translator
+) -> None:
+    folder = exported("safetensors")
+    other = Translator.from_run(folder, hardware=double)
+    assert other.translate_n_best(SENTENCES) == translator.translate_n_best(SENTENCES)
+    assert other.search == translator.search
+    with pytest.raises(ConfigError, match=r"^backend: ctranslate2 cannot read .*, which is safetensors; leave backend"):
+        Translator.from_run(folder, backend="ctranslate2")
+    with pytest.raises(ConfigError, match="^average: .* is an export of one model"):
+        Translator.from_run(folder, average=2)
+
+
+def test_ctranslate2(
+    run_dir: Path, exported: Callable[[str], Path], double: HardwareConfig, translator: Translator
+) -> None:
+    pytest.importorskip("ctranslate2")
+    folder = exported("ctranslate2")
+    exact = module._hardware("cpu").model_copy(update={"threads": 1})
+    greedy = translator.translate(SENTENCES, beam_size=1)
+    prefixes = ["Der alte", "", "", "", "", "", ""]
+    for other in (
+        Translator.from_run(folder, hardware=exact),
+        Translator.from_run(run_dir, backend="ctranslate2", hardware=exact),
+    ):
+        assert other.translate(SENTENCES, beam_size=1) == greedy
+        assert other.translate(SENTENCES, prefixes=prefixes)[0].startswith("Der alte")
+        assert max(map(len, other.translate_n_best(SENTENCES))) > 1
+    assert len(Translator.from_run(folder, compute_type="int8", hardware=exact).translate(SENTENCES)) == 7
+    with pytest.raises(ConfigError, match=r"^hardware\.precision: 64 is not what CTranslate2 computes in"):
+        Translator.from_run(folder, hardware=double)
+
+
+def test_an_import_of_rpr_brings_no_torch_and_the_translator_no_lightning() -> None:
+    code = (
+        "import sys, rpr; heavy = ('torch', 'pytorch_lightning', 'wandb', 'hydra', 'datasets', 'matplotlib');"
+        "print([m for m in heavy if m in sys.modules]); from rpr import Translator; Translator.from_run;"
+        "print([m for m in heavy if m in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines() == ["[]", "['torch']"]
+    with pytest.raises(ImportError, match="cannot import name 'Translater' from 'rpr'"):
+        exec("from rpr import Translater", {})

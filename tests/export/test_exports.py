@@ -1,0 +1,439 @@
+"""Checked here: folders of exports, written and read back: every way of sharing tables, what stands in them, what they
+replace and what they do not, that nothing is left of one that fails, and the one line for each damaged file. And that
+the proof can fail: exports whose tables, norms or positions are not the model's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import TypeAdapter
+from safetensors.torch import load_file, save_file
+
+from rpr.config.train import TrainConfig
+from rpr.data.vocabulary import Vocabulary
+from rpr.decode.exported import is_export, load_exported_model, read_export
+from rpr.decode.torch_engine import Search, TorchEngine
+from rpr.errors import ConfigError, DataError, RunError
+from rpr.export import writing
+from rpr.export.parity import Flip, Parity, identical_share, in_float64, parity
+from rpr.export.writing import Material, TorchScorer, export
+from rpr.io import atomic
+from rpr.model.transformer import Shape, Transformer
+from tests.small_models import (
+    BASIC,
+    LEARNED,
+    SINUSOIDAL,
+    SOURCES,
+    TARGETS,
+    make_material,
+    make_model,
+    make_vocabulary,
+)
+
+SEARCH = Search(1, 0.0, 10, 400)
+SAFETENSORS = ["README.md", "card.json", "config.json", "model.safetensors", "vocabulary.model"]
+CTRANSLATE2 = [
+    "README.md",
+    "card.json",
+    "config.json",
+    "model.bin",
+    "rpr.json",
+    "shared_vocabulary.json",
+    "vocabulary.model",
+]
+
+BASIC_SETTINGS = TypeAdapter(Shape).dump_python(BASIC, mode="json")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("highest")  # whatever a run before in this process has set
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+    return make_vocabulary(tmp_path_factory.mktemp("vocabulary"))
+
+
+@pytest.fixture
+def material(vocabulary: Vocabulary, tiny_config: Callable[..., TrainConfig]) -> Callable[..., Material]:
+    return lambda model: make_material(model, vocabulary, tiny_config())
+
+
+@pytest.fixture
+def exported(material: Callable[..., Material], tmp_path: Path) -> Path:
+    export("safetensors", tmp_path / "out", material(make_model()))
+    return tmp_path / "out"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# Written and read back
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"tables": "per_head"},
+        {"tables": "shared_by_heads_and_layers"},
+        {"relative_keys": False},
+        SINUSOIDAL,
+        LEARNED,
+        {"absolute": "learned", "norm": "pre"},
+    ],
+    ids=["shared", "per_head", "one_for_layers", "values", "sinusoidal", "learned", "both"],
+)
+def test_safetensors_hold_the_model_bit_for_bit(
+    changes: dict[str, Any], material: Callable[..., Material], tmp_path: Path
+) -> None:
+    model = make_model(**changes)
+    card = export("safetensors", tmp_path / "out", material(model))
+    assert names(tmp_path) == ["out"] and names(tmp_path / "out") == SAFETENSORS
+    copied = load_exported_model(tmp_path / "out")
+    assert copied.shape == model.shape and not copied.training
+    ours, theirs = model.state_dict(), copied.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert len({*map(id, copied.parameters())}) == len({*map(id, model.parameters())})  # shared as before
+    proof = card["parity"]
+    assert (proof["sentences"], proof["identical"], proof["largest_difference"], proof["tolerance"]) == (12, 12, 0, 0)
+
+
+@pytest.mark.parametrize("changes", [{}, SINUSOIDAL], ids=["relative", "sinusoidal"])
+def test_an_export_for_ctranslate2(
+    changes: dict[str, Any], material: Callable[..., Material], tmp_path: Path, vocabulary: Vocabulary
+) -> None:
+    pytest.importorskip("ctranslate2")
+    made = material(make_model(**changes))
+    card = export("ctranslate2", tmp_path / "out", made)
+    assert names(tmp_path) == ["out"] and names(tmp_path / "out") == CTRANSLATE2
+    proof = card["parity"]
+    assert proof["identical"] + len(proof["near_ties"]) == 12 and proof["different"] == ()
+    assert 0 < proof["largest_difference"] < proof["tolerance"] < 5e-4  # another engine: not bit for bit
+    assert card["int8_identical"] is None or 0 <= card["int8_identical"] <= 1
+    read = read_export(tmp_path / "out")
+    assert (read.kind, read.shape) == ("ctranslate2", made.model.shape)
+    assert read.position_rows == (2048 if changes else None)
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "CTranslate2 ranks by log p / length^alpha" in text
+    assert ("The absolute positions are a table of 2048 rows." in text) == bool(changes)
+    assert f"{proof['largest_difference']:.1e} (allowed: {proof['tolerance']:.0e})" in text
+    with pytest.raises(DataError, match="holds a model for CTranslate2; export the run with format=safetensors"):
+        load_exported_model(tmp_path / "out")
+
+
+def test_what_an_export_says(exported: Path, vocabulary: Vocabulary) -> None:
+    read = read_export(exported)
+    assert is_export(exported) and not is_export(exported.parent)
+    assert dataclasses.asdict(read) == {
+        "folder": exported,
+        "kind": "safetensors",
+        "shape": dataclasses.asdict(BASIC),
+        "search": {
+            "beam_size": 4,
+            "length_penalty": 0.6,
+            "max_extra_length": 10,
+            "max_tokens_per_batch": 400,
+            "n_best": 1,
+            "min_length": 0,
+        },
+        "run_name": "some-run",
+        "run_id": "0123abcd",
+        "checkpoint": "step 7",
+        "source_language": "en",
+        "target_language": "de",
+        "position_rows": None,
+        "rpr": read.rpr,
+    }
+    assert read.vocabulary().digest == vocabulary.digest
+    card = json.loads((exported / "card.json").read_text())
+    assert card["run"]["commit"] == "c0ffee" and card["scores"][0]["signature"] == "nrefs:1|case:mixed"
+    text = (exported / "README.md").read_text()
+    for words in (
+        "# some-run",
+        "Translates en to de.",
+        "commit c0ffee",
+        "`rpr-cli train model=tiny`",
+        "(synthetic)",
+        "| some test | sacrebleu | 12.35 | 3 | step 7 | 4 | 0.6 | `nrefs:1\\|case:mixed` |",
+        "Of 12 sentences of validation: 12 greedy translations are those of the run's model",
+    ):
+        assert words in text, words
+    assert "What differs" not in text
+
+
+def test_a_repeat_gives_the_same_bytes_in_place_of_the_earlier_export(
+    exported: Path, material: Callable[..., Material]
+) -> None:
+    before = {path.name: path.read_bytes() for path in exported.iterdir()}
+    (exported / "left over").write_text("of an earlier version")
+    export("safetensors", exported, material(make_model()))
+    assert {path.name: path.read_bytes() for path in exported.iterdir()} == before
+    assert names(exported.parent) == ["out"]
+
+
+# What is not replaced, and what is left of a failure
+
+
+@pytest.mark.parametrize("there", ["a file", "a folder", "a card alone"])
+def test_something_else_is_not_replaced(there: str, material: Callable[..., Material], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    if there == "a file":
+        out.write_text("mine")
+    else:
+        out.mkdir()
+        (out / ("card.json" if "card" in there else "mine")).write_text("{}")
+    before = names(tmp_path)
+    with pytest.raises(ConfigError, match="is there and is no export; only an earlier export is replaced"):
+        export("safetensors", out, material(make_model()))
+    assert names(tmp_path) == before and (out.is_file() or len(names(out)) == 1)
+
+
+@pytest.mark.parametrize(
+    "step, error",
+    [
+        *((step, OSError(28, "No space left on device")) for step in ("write_files", "readme", "put_in_place")),
+        *((step, KeyboardInterrupt()) for step in ("write_files", "prove", "put_in_place")),
+    ],
+    ids=str,
+)
+def test_nothing_is_left_of_one_that_fails(
+    step: str, error: BaseException, exported: Path, material: Callable[..., Material], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path.name: path.read_bytes() for path in exported.iterdir()}
+
+    def fail(*arguments: Any, **more: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(atomic if step == "put_in_place" else writing, step, fail)
+    expected = RunError if isinstance(error, OSError) else KeyboardInterrupt
+    for out in (exported, exported.with_name("new")):
+        with pytest.raises(expected) as raised:
+            export("safetensors", out, material(make_model()))
+    if expected is RunError:
+        assert "out: " in str(raised.value) and "cannot be written (No space left on device)" in str(raised.value)
+    assert names(exported.parent) == ["out"]
+    assert {path.name: path.read_bytes() for path in exported.iterdir()} == before
+
+
+def test_what_ctranslate2_cannot_hold_is_refused_before_anything_is_written(
+    material: Callable[..., Material], tmp_path: Path
+) -> None:
+    pytest.importorskip("ctranslate2")
+    with pytest.raises(ConfigError, match="per_head cannot be exported"):
+        export("ctranslate2", tmp_path / "out", material(make_model(tables="per_head")))
+    assert names(tmp_path) == []
+
+
+# The proof can fail
+
+
+def change_one_row(model: Transformer) -> None:
+    model.decoder[0].self_attention.tables.values[2] *= -1
+
+
+def flip_one_table(model: Transformer) -> None:
+    keys = model.encoder[1].self_attention.tables.keys
+    keys.copy_(keys.flip(0))
+
+
+def lose_some_epsilon(model: Transformer) -> None:
+    """So little that hardly a translation differs: log p does."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = 0.9e-2
+    model.shape = dataclasses.replace(model.shape, norm_epsilon=0.9e-2)
+
+
+def lose_epsilon(model: Transformer) -> None:
+    model.shape = dataclasses.replace(model.shape, norm_epsilon=1e-5)
+    for module in model.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = 1e-5
+
+
+TAMPERED = [change_one_row, flip_one_table, lose_epsilon, lose_some_epsilon]
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "ctranslate2"])
+@pytest.mark.parametrize("tamper", TAMPERED, ids=lambda tamper: tamper.__name__)
+def test_an_export_of_something_else_is_refused(
+    kind: Any, tamper: Any, material: Callable[..., Material], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ctranslate2")
+    write = writing.write_files
+
+    def write_another(kind: Any, folder: Path, model: Transformer, *rest: Any) -> None:
+        another = make_model()
+        tamper(another)
+        write(kind, folder, another, *rest)
+
+    monkeypatch.setattr(writing, "write_files", write_another)
+    with pytest.raises(RunError, match="nothing is left of it: please report this with the run's record"):
+        export(kind, tmp_path / "out", material(make_model()))
+    assert names(tmp_path) == []
+
+
+def test_a_weight_that_no_sentence_reaches_is_compared_too(
+    material: Callable[..., Material], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row of a distance that is longer than every sentence."""
+    write = writing.write_files
+
+    def write_another(kind: Any, folder: Path, model: Transformer, *rest: Any) -> None:
+        another = make_model(clip_distance=60)
+        another.encoder[0].self_attention.tables.keys[0] += 1
+        write(kind, folder, another, *rest)
+
+    monkeypatch.setattr(writing, "write_files", write_another)
+    with pytest.raises(RunError, match=r"encoder.0.self_attention.tables.keys read back from safetensors is not what"):
+        export("safetensors", tmp_path / "out", material(make_model(clip_distance=60)))
+    assert names(tmp_path) == []
+
+
+def test_what_parity_counts() -> None:
+    model = make_model()
+    same = parity(model, TorchScorer(in_float64(model), 400), SOURCES, TARGETS, SEARCH, tolerance=0.0)
+    assert same == Parity(40, 40, (), (), 0.0, 0.0) and same.passed
+    # float32 against float64: rounding, and at most ties.
+    rounded = parity(model, TorchScorer(model, 400), SOURCES, TARGETS, SEARCH)
+    assert rounded.passed
+    assert rounded.tolerance == 5 * rounded.largest_difference > 1e-5  # both are our own rounding
+    # A coarse precision of the hardware does not make the proof lenient, and comes back.
+    torch.set_float32_matmul_precision("medium")
+    assert parity(model, TorchScorer(in_float64(model), 400), SOURCES, TARGETS, SEARCH).tolerance == rounded.tolerance
+    assert torch.get_float32_matmul_precision() == "medium"
+    torch.set_float32_matmul_precision("highest")
+    assert rounded.identical + len(rounded.near_ties) == 40
+    other = make_model()
+    change_one_row(other)
+    wrong = parity(model, TorchScorer(other, 400), SOURCES, TARGETS, SEARCH)
+    assert not wrong.passed and wrong.largest_difference > 0.1
+    assert len(wrong.different) > 5 and wrong.identical + len(wrong.different) + len(wrong.near_ties) == 40
+    assert "other beyond rounding (sentence " in str(wrong)
+    # Margins in proportion: with a tolerance above them all, each is a tie, told and no fault.
+    lenient = parity(model, TorchScorer(other, 400), SOURCES, TARGETS, SEARCH, tolerance=100.0)
+    assert lenient.passed and lenient.near_ties == tuple(sorted(wrong.near_ties + wrong.different, key=by_sentence))
+    assert f"{len(lenient.near_ties)} other at a tie" in str(lenient)
+    shares = [
+        identical_share(TorchEngine(one, "cpu"), TorchEngine(model, "cpu"), SOURCES, SEARCH) for one in (model, other)
+    ]
+    assert shares[0] == 1 and shares[1] < 1
+
+
+def by_sentence(flip: Flip) -> int:
+    return flip.sentence
+
+
+def test_nan_and_a_translation_that_only_stops_elsewhere_are_no_parity() -> None:
+    class Broken(TorchScorer):
+        def score(self, sources: Any, targets: Any) -> list[list[float]]:
+            return [[float("nan")] * len(row) for row in super().score(sources, targets)]
+
+    model = make_model()
+    exact = in_float64(model)
+    assert not parity(model, Broken(exact, 400), SOURCES, TARGETS, SEARCH).passed
+
+    class Short(TorchScorer):
+        def search(self, sources: Any, search: Search, **more: Any) -> Any:
+            return super().search(sources, dataclasses.replace(search, max_extra_length=4), **more)
+
+    short = parity(model, Short(exact, 400), SOURCES, TARGETS, SEARCH)
+    assert not short.passed and short.different and short.largest_difference == 0
+
+
+# Damaged files
+
+
+def change_settings(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_an_export_of_version_1_has_vectors_on_both_sides_and_no_minimum_length(exported: Path) -> None:
+    settings = json.loads((exported / "config.json").read_text())
+    assert settings.pop("min_length") == 0
+    shape = settings["shape"]
+    flat = {name: value for name, value in shape.pop("encoder_positions").items() if name not in ("name", "scheme")}
+    del shape["decoder_positions"]
+    (exported / "config.json").write_text(json.dumps(settings | {"version": 1, "shape": {**shape, **flat}}))
+    read = read_export(exported)
+    assert read.search.min_length == 0
+    assert read.shape.encoder_positions == read.shape.decoder_positions
+    assert read.shape.encoder_positions.identity() == BASIC.encoder_positions.identity()
+
+
+@pytest.mark.parametrize(
+    "changes, told",
+    [
+        (
+            {"version": 3, "rpr": "9.9"},
+            "version 3 of the format, written by rpr 9.9; this is rpr .*: install a newer one",
+        ),
+        ({"version": None}, "version None of the format"),
+        ({"beam_size": 0}, "damaged \\(beam_size: input should be greater than 0\\); export the run again"),
+        ({"more": 1}, "damaged \\(more: extra inputs are not permitted\\)"),
+        (
+            {"shape": {**BASIC_SETTINGS, "d_model": "32"}},
+            "damaged \\(d_model: input should be a valid integer",
+        ),
+        ({"shape": {**BASIC_SETTINGS, "num_heads": 5}}, "damaged \\(shape: 32 is no multiple of 5"),
+        ({"shape": {**BASIC_SETTINGS, "num_layers": 0}}, "damaged \\(shape.num_layers is 0"),
+        ({"shape": {**BASIC_SETTINGS, "norm": "mid"}}, "damaged \\(shape: norm 'mid'"),
+        ({"shape": {}}, "damaged \\(vocabulary_size: field required"),
+        ({"format": "other"}, "holds no export; give a folder that rpr-cli export wrote"),
+    ],
+)
+def test_settings_that_cannot_be_used(changes: dict[str, Any], told: str, exported: Path) -> None:
+    change_settings(exported, **changes)
+    with pytest.raises(DataError, match=told) as raised:
+        load_exported_model(exported)
+    assert "\n" not in str(raised.value)
+
+
+def test_damaged_settings_weights_and_vocabulary(exported: Path, vocabulary: Vocabulary, tmp_path: Path) -> None:
+    path = exported / "model.safetensors"
+    whole = path.read_bytes()
+    weights = {name: weight.clone() for name, weight in load_file(path).items()}  # not of the file written over below
+    told = r"model.safetensors: cannot be read \(.+\); export the run again \(rpr-cli export\)"
+    for content in (whole[:-100], whole[:1000], whole[:4], b""):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=told):
+            load_exported_model(exported)
+    path.unlink()
+    with pytest.raises(DataError, match=told):
+        load_exported_model(exported)
+    name = "decoder.0.self_attention.tables.keys"
+    for changed, told in (
+        ({**weights, name: weights[name][:-1].clone()}, rf"{name} is \[6, 8\] and should be \[7, 8\]; export"),
+        ({key: value for key, value in weights.items() if key != name}, f"{name} is missing; export"),
+        ({**weights, "more": torch.zeros(1)}, "more does not belong to it; export"),
+    ):
+        save_file(changed, path)
+        with pytest.raises(DataError, match=told):
+            load_exported_model(exported)
+    (exported / "vocabulary.model").unlink()
+    with pytest.raises(DataError, match="vocabulary.model: cannot be read"):
+        read_export(exported).vocabulary()
+    Vocabulary.train(["ab abc b c"], 8, exported / "vocabulary.model")
+    with pytest.raises(
+        DataError, match="vocabulary.model: has 8 pieces, the model beside it 100; export the run again"
+    ):
+        read_export(exported).vocabulary()
+    (exported / "config.json").write_text('{"format": "rpr-ex')
+    with pytest.raises(DataError, match="holds no export"):
+        read_export(exported)

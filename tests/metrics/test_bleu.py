@@ -1,0 +1,255 @@
+"""Checked here: sacrebleu and chrF against sacrebleu's own command, the paper group's protocol against its steps worked
+by hand and against multi-bleu's formula by plain counting, and every guard by its message.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sacrebleu
+from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+from rpr.errors import DataError
+from rpr.metrics.bleu import (
+    Metric,
+    all_scores,
+    chrf,
+    exact_match,
+    moses_language,
+    sacrebleu_13a,
+    split_compounds,
+    tokenised,
+)
+
+
+def bleu_tok(hypotheses: list[str], references: list[str], language: str) -> Metric:
+    return all_scores(hypotheses, references, language, ["bleu_tok"])[0]
+
+
+def bleu_tok_split(hypotheses: list[str], references: list[str], language: str) -> Metric:
+    return all_scores(hypotheses, references, language, ["bleu_tok_split"])[0]
+
+
+HYPOTHESES = [
+    "Das ist ein Test-Satz für alle.",
+    "Der Hund läuft schnell durch den Park.",
+    "„Ja“, sagte sie z.B. gestern.",
+]
+REFERENCES = ["Das ist ein Test-Satz für uns alle.", "Der Hund rennt durch den Park.", "„Ja“, sagte er z.B. gestern."]
+
+
+# Characters that sentence and line splitting, tokenisation and counting may each take another way: a line separator, a
+# next line, a zero-width joiner and an emoji, combining marks, a right-to-left word, entities, full-width signs, tabs.
+ODD_REFERENCES = [
+    "Zeile\u2028Trenner und noch\u0085eine im selben Satz.",
+    "Ein Emoji 👩\u200d🔬 und e\u0301 gegen é; «so» – und … so!",
+    "שלום heißt Frieden &amp; &quot;mehr&quot;, 3,14 oder 1.000-mal.",
+    "全角！ und\teinTab, <skipped>, 50% - 60 % …",
+    "Kurz.",
+]
+ODD_HYPOTHESES = [
+    "Zeile\u2028Trenner und eine im selben Satz.",
+    "Ein Emoji 👩\u200d🔬 und é gegen é; «so» - und … so!",
+    'שלום heißt Friede & "mehr", 3,14 oder 1.000-mal.',
+    "全角! und einTab, 50% - 60% …",
+    "",
+]
+
+
+@pytest.mark.parametrize(
+    "hypotheses, references", [(HYPOTHESES, REFERENCES), (ODD_HYPOTHESES, ODD_REFERENCES)], ids=["plain", "odd"]
+)
+def test_equals_sacrebleus_own_command(tmp_path: Path, hypotheses: list[str], references: list[str]) -> None:
+    for name, lines in (("hypotheses", hypotheses), ("references", references)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    command = [sys.executable, "-m", "sacrebleu", "references", "-i", "hypotheses", "-m", "bleu", "chrf", "-w", "6"]
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    theirs = json.loads(answer.stdout)
+    for ours, other in zip((sacrebleu_13a, chrf), theirs, strict=True):
+        metric = ours(hypotheses, references)
+        assert 0 < metric.score < 100
+        assert metric.score == pytest.approx(other["score"], abs=1e-6)
+        assert metric.signature == other["signature"]
+        assert metric.num_sentences == len(references)
+
+
+def test_a_compound_worked_by_hand() -> None:
+    """ "Test-Satz" is one Moses token, three after the split; "ab-cd-ef" has two hyphens that both split."""
+    assert tokenised(["Ein Test-Satz."], "de") == ["Ein Test-Satz ."]
+    assert split_compounds(["Test-Satz"]) == ["Test ##AT##-##AT## Satz"]
+    assert split_compounds(["ab-cd-ef - x -y"]) == ["ab ##AT##-##AT## cd ##AT##-##AT## ef - x -y"]
+
+
+def test_the_split_counts_parts_of_compounds_by_hand() -> None:
+    """Moses: a b c d Test-Satz against a b c d Test-Wort: precisions 4/5 3/4 2/3 1/2, product 1/5, BLEU 66.87.
+    Split into 7 tokens, the last one wrong: 6/7 5/6 4/5 3/4, product 3/7, BLEU 80.91. No brevity penalty.
+    """
+    pair = ["a b c d Test-Satz"], ["a b c d Test-Wort"]
+    assert bleu_tok(*pair, "de").score == pytest.approx(100 * (1 / 5) ** 0.25)
+    assert bleu_tok_split(*pair, "de").score == pytest.approx(100 * (3 / 7) ** 0.25)
+
+
+def test_the_brevity_penalty_of_the_split_by_hand() -> None:
+    """Hypotheses `a b c-d e` and `f g h`, references `a b c-d e x` and `f g h i-j`. Split:
+
+    a b c ##AT##-##AT## d e         6 tokens, against  a b c ##AT##-##AT## d e x     7
+    f g h                           3 tokens, against  f g h i ##AT##-##AT## j       6
+    Matches: 1-grams 9 of 9, 2-grams 5 + 2 of 5 + 2, 3-grams 4 + 1 of 4 + 1, 4-grams 3 of 3: all precisions are 1.
+    9 tokens for 13: exp(1 - 13 / 9), 64.12. Without the split 4 + 3 tokens for 5 + 4, again all precisions 1:
+    exp(1 - 9 / 7), 75.15.
+    """
+    pair = ["a b c-d e", "f g h"], ["a b c-d e x", "f g h i-j"]
+    assert bleu_tok_split(*pair, "de").score == pytest.approx(100 * math.exp(1 - 13 / 9))
+    assert bleu_tok(*pair, "de").score == pytest.approx(100 * math.exp(1 - 9 / 7))
+
+
+def ngrams(tokens: list[str], order: int) -> dict[tuple[str, ...], int]:
+    found: dict[tuple[str, ...], int] = {}
+    for start in range(len(tokens) - order + 1):
+        found[tuple(tokens[start : start + order])] = found.get(tuple(tokens[start : start + order]), 0) + 1
+    return found
+
+
+def test_the_split_is_the_published_recipe_counted_plainly() -> None:
+    """get_ende_bleu.sh step by step, and multi-bleu.perl's formula: exp(min(0, 1 - r / h)) times the geometric mean of
+    the four clipped precisions.
+    """
+    tokenizer, normalizer = MosesTokenizer("de"), MosesPunctNormalizer()
+
+    def steps(line: str) -> list[str]:
+        words = tokenizer.tokenize(normalizer.replace_unicode_punct(line), escape=False, return_str=True)
+        return re.sub(r"(\S)-(\S)", lambda found: f"{found[1]} ##AT##-##AT## {found[2]}", words).split()
+
+    hypotheses, references = [*HYPOTHESES, *ODD_HYPOTHESES[1:]], [*REFERENCES, *ODD_REFERENCES[1:]]
+    pairs = [(steps(ours), steps(theirs)) for ours, theirs in zip(hypotheses, references, strict=True)]
+    assert sum(tokens.count("##AT##-##AT##") for pair in pairs for tokens in pair) == 4
+    logarithms = []
+    for order in range(1, 5):
+        matched = counted = 0
+        for ours, theirs in pairs:
+            known = ngrams(theirs, order)
+            matched += sum(min(count, known.get(gram, 0)) for gram, count in ngrams(ours, order).items())
+            counted += max(len(ours) - order + 1, 0)
+        logarithms.append(math.log(matched / counted))
+    ours_length, theirs_length = (sum(len(pair[side]) for pair in pairs) for side in (0, 1))
+    assert ours_length < theirs_length  # the penalty counts here
+    expected = 100 * math.exp(1 - theirs_length / ours_length + sum(logarithms) / 4)
+    assert bleu_tok_split(hypotheses, references, "de").score == pytest.approx(expected)
+    assert bleu_tok(hypotheses, references, "de").score != pytest.approx(expected, abs=0.1)
+
+
+def test_without_a_match_of_some_order_the_moses_ones_are_0() -> None:
+    """multi-bleu smooths nothing; sacreBLEU's default does."""
+    pair = ["a b x"], ["a b c"]
+    assert bleu_tok(*pair, "de").score == bleu_tok_split(*pair, "de").score == 0
+
+
+def test_unicode_punctuation_is_replaced_and_nothing_is_escaped() -> None:
+    """As replace-unicode-punctuation.perl has it: the closing German quote becomes ", the opening one is not in it."""
+    assert tokenised(["„Gut“, 'so' & <b>！"], "de") == ["„ Gut \" , ' so ' & < b > !"]
+
+
+def test_abbreviations_belong_to_the_language() -> None:
+    assert tokenised(["Das ist bzw. war es."], "de") == ["Das ist bzw. war es ."]
+    assert tokenised(["Das ist Bzw. War es."], "en") == ["Das ist Bzw . War es ."]
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [("de", "de"), ("DE", "de"), ("pt_BR", "pt"), ("zh-CN", "zh"), ("ja", "ja"), ("xx", "en"), ("", "en")],
+)
+def test_language_codes(given: str, used: str) -> None:
+    assert moses_language(given) == used
+    assert f"tok:moses-{used}|" in bleu_tok(["a b"], ["a b"], given).signature
+
+
+def test_all_scores_are_the_single_ones_with_signatures() -> None:
+    scores = all_scores(HYPOTHESES, REFERENCES, "de")
+    assert scores == [
+        sacrebleu_13a(HYPOTHESES, REFERENCES),
+        bleu_tok_split(HYPOTHESES, REFERENCES, "de"),
+        bleu_tok(HYPOTHESES, REFERENCES, "de"),
+        chrf(HYPOTHESES, REFERENCES),
+        exact_match(HYPOTHESES, REFERENCES),
+    ]
+    assert [score.name for score in scores] == ["sacrebleu", "bleu_tok_split", "bleu_tok", "chrf", "exact_match"]
+    assert scores[0].signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
+    assert scores[1].signature.startswith("nrefs:1|case:mixed|eff:no|tok:moses-de-compound_split|smooth:none|version:")
+    assert "|sacremoses:" in scores[1].signature and "tok:moses-de|" in scores[2].signature
+
+
+def test_only_the_metrics_that_are_asked_for() -> None:
+    assert all_scores(HYPOTHESES, REFERENCES, "de", ["chrf", "bleu_tok"]) == [
+        chrf(HYPOTHESES, REFERENCES),
+        bleu_tok(HYPOTHESES, REFERENCES, "de"),
+    ]
+
+
+def test_exact_match_by_hand() -> None:
+    references = ["1 2 3", "1 2", "a B", "x"]
+    found = exact_match(["1 2 3", "1 2 ", "a b", "x"], references)
+    assert (found.name, found.score, found.num_sentences) == ("exact_match", 50.0, 4)
+    assert found.signature == "nrefs:1|case:mixed|tok:none|unit:sentence"
+    assert found.counts.rows.tolist() == [[1, 1], [0, 1], [0, 1], [1, 1]]
+    assert exact_match(["", "", "", ""], references).score == 0.0 and exact_match(references, references).score == 100.0
+    assert all_scores(references, references, "output", ["exact_match"])[0].score == 100.0
+
+
+def test_an_empty_hypothesis_counts_with_the_length_of_its_reference() -> None:
+    """4 tokens found of 4, none for the other reference of 4: exp(1 - 8 / 4)."""
+    assert sacrebleu_13a(["a b c d", ""], ["a b c d", "e f g h"]).score == pytest.approx(100 * math.exp(-1))
+
+
+def test_identical_text_scores_100_and_empty_hypotheses_0() -> None:
+    assert [score.score for score in all_scores(REFERENCES, REFERENCES, "de")] == pytest.approx([100] * 5)
+    assert [score.score for score in all_scores(["", "", ""], REFERENCES, "de")] == [0, 0, 0, 0, 0]
+
+
+def test_quiet_about_text_that_looks_tokenised(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        all_scores(["Das ist so ."] * 200, ["Das ist so ."] * 200, "de")
+    assert caplog.text == "" and capfd.readouterr() == ("", "")
+
+
+SCORERS: list[Callable[[list[str], list[str]], object]] = [
+    sacrebleu_13a,
+    chrf,
+    lambda hypotheses, references: bleu_tok(hypotheses, references, "de"),
+    lambda hypotheses, references: bleu_tok_split(hypotheses, references, "de"),
+    lambda hypotheses, references: all_scores(hypotheses, references, "de"),
+]
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "message"),
+    [
+        (["a"] * 10, ["a"] * 5, "^BLEU: 10 hypotheses for 5 references; line i of one must be"),
+        (["a"], [], "^BLEU: 1 hypotheses for 0 references"),
+        ([], [], "^BLEU: 0 hypotheses and 0 references; give at least 1 sentence$"),
+        (["a"] * 4, ["a", " ", "b", ""], "^BLEU: 2 of 4 references are empty, the first in line 2; leave out"),
+        ("abc", ["a", "b", "c"], "^BLEU: hypotheses are one string of 3 characters; give a list"),
+        (["a", "b"], "ab", "^BLEU: references are one string of 2 characters; give a list"),
+    ],
+)
+def test_guards(
+    scorer: Callable[[list[str], list[str]], object], hypotheses: list[str], references: list[str], message: str
+) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        scorer(hypotheses, references)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_metric_is_frozen() -> None:
+    with pytest.raises(AttributeError, match="score"):
+        chrf(["a"], ["a"]).score = 2.0  # type: ignore[misc]

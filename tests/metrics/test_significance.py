@@ -1,0 +1,243 @@
+"""Checked here: scores of sums against sacreBLEU's own, the interval and both paired tests against sacreBLEU's
+PairedTest on the same data and seed and against plain loops on a tiny case, Holm's correction by hand, what holds for a
+system against itself, and how often two systems that do not differ are called different.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.significance import PairedTest
+
+from rpr.metrics.bleu import METRICS, all_scores, exact_match
+from rpr.metrics.significance import SEED, Spread, holm, interval, paired, spread
+from rpr.metrics.statistics import bleu_of_sums, chrf_of_sums, counts_of, pooled
+
+TEXT = "der die Hund Katze läuft schläft im auf dem Garten Dach Test-Satz schnell „ja“ nicht , . heute"
+WORDS = TEXT.split()
+
+
+def corpus(count: int, noise: float, seed: int) -> tuple[list[str], list[str]]:
+    """(hypotheses, references); a word of a hypothesis is another one as often as `noise` says."""
+    choose = random.Random(7)
+    references = [" ".join(choose.choices(WORDS, k=choose.randint(1, 14))) for _ in range(count)]
+    change = random.Random(seed)
+    hypotheses = [
+        " ".join(change.choice(WORDS) if change.random() < noise else word for word in line.split())
+        for line in references
+    ]
+    return hypotheses, references
+
+
+@pytest.fixture(scope="module")
+def two_systems() -> tuple[list[str], list[str], list[str]]:
+    first, references = corpus(120, 0.30, seed=1)
+    second, _ = corpus(120, 0.22, seed=3)
+    return first, second, references
+
+
+def random_sums(width: int) -> np.ndarray:
+    """Rows of counts as they occur and as they hardly do: orders without a match, without an n-gram, nothing at all."""
+    draw = np.random.default_rng(3)
+    if width == 10:
+        totals = np.sort(draw.integers(0, 30, (200, 4)))[:, ::-1]
+        matches = (totals * draw.choice([0, 0.3, 1], (200, 4))).astype(int)
+        lengths = np.stack([totals[:, 0], draw.integers(1, 40, 200)], 1)
+        return np.concatenate([lengths, matches, totals], 1).astype(float)
+    pairs = draw.integers(0, 12, (200, 6, 2))
+    matches = (pairs.min(2) * draw.choice([0, 0.5, 1], (200, 6))).astype(int)
+    return np.concatenate([pairs, matches[..., None]], 2).reshape(200, 18).astype(float)
+
+
+@pytest.mark.parametrize("method", ["exp", "none"])
+def test_bleu_of_sums_is_sacrebleus(method: str) -> None:
+    sums = random_sums(10)
+    theirs = [
+        BLEU.compute_bleu(list(row[2:6]), list(row[6:]), int(row[0]), int(row[1]), smooth_method=method).score
+        for row in sums
+    ]
+    assert min(theirs) == 0 and sum(score > 0 for score in theirs) > 20
+    np.testing.assert_allclose(bleu_of_sums(sums, exponential=method == "exp"), theirs, atol=1e-9)
+
+
+def test_chrf_of_sums_is_sacrebleus() -> None:
+    sums = random_sums(18)
+    theirs = [CHRF()._compute_f_score(list(row)) for row in sums]
+    np.testing.assert_allclose(chrf_of_sums(sums, beta=2), theirs, atol=1e-9)
+    assert chrf_of_sums(np.zeros((1, 18)), beta=2) == [0]
+
+
+def test_counts_of_parts_put_together_are_those_of_the_whole() -> None:
+    hypotheses, references = corpus(30, 0.3, seed=1)
+    whole = counts_of(CHRF(), hypotheses, references)
+    parts = [counts_of(CHRF(), hypotheses[part], references[part]) for part in (slice(0, 11), slice(11, None))]
+    assert len(whole) == 30 and pooled(parts).score == whole.score
+    assert whole.of(np.arange(30) < 11).score == pytest.approx(parts[0].score, abs=1e-12)
+
+
+@pytest.mark.parametrize("name, metric, index", [("BLEU", BLEU(), 0), ("chrF2", CHRF(), 3)])
+def test_agrees_with_sacrebleus_paired_tests(two_systems, monkeypatch, name, metric, index) -> None:
+    """The same draws for the same seed: p to the count (sacreBLEU resamples in 32 bits: one count may fall otherwise),
+    and half the width of the interval.
+    """
+    first, second, references = two_systems
+    monkeypatch.setenv("SACREBLEU_SEED", "99")
+    ours = [all_scores(side, references, "de")[index].counts for side in (first, second)]
+    found = paired(*ours, samples=400, trials=900, seed=99)
+    for kind, samples, p in (("bs", 400, found.p_bootstrap), ("ar", 900, found.p_randomisation)):
+        systems = [("first", first), ("second", second)]
+        _, theirs = PairedTest(systems, {name: metric}, [references], test_type=kind, n_samples=samples)()
+        assert found.difference == pytest.approx(theirs[name][1].score - theirs[name][0].score, abs=1e-6)
+        assert p == pytest.approx(theirs[name][1].p_value, abs=1.5 / samples), kind
+        assert 0.001 < p < 0.5
+    within = interval(ours[1], 400, seed=99)
+    metric.corpus_score(second, [references], n_bootstrap=400)
+    score = metric.corpus_score(second, [references], n_bootstrap=400)
+    assert (within.high - within.low) / 2 == pytest.approx(score._ci, abs=1e-3)
+    assert within.low < ours[1].score < within.high
+
+
+def test_equals_plain_loops_on_a_tiny_case() -> None:
+    """Five sentences; every step written out with sacreBLEU's own corpus_score on the drawn sentences."""
+    first, references = corpus(5, 0.4, seed=1)
+    second, _ = corpus(5, 0.2, seed=5)
+    samples, trials = 80, 120
+    metric = BLEU(force=True)
+
+    def score(lines: list[str], against: list[str]) -> float:
+        return metric.corpus_score(lines, [against]).score
+
+    real = score(second, references) - score(first, references)
+    draw = np.random.default_rng(SEED)
+    differences = []
+    for _ in range(samples):
+        lines = draw.choice(5, size=5, replace=True)
+        drawn = [[side[line] for line in lines] for side in (first, second, references)]
+        differences.append(score(drawn[1], drawn[2]) - score(drawn[0], drawn[2]))
+    mean = sum(map(abs, differences)) / samples
+    p_bootstrap = (sum(abs(one) - mean >= abs(real) for one in differences) + 1) / (samples + 1)
+    # As many coins at once as there are sentences in all trials: bits of one word, not one word for each sentence.
+    coins = np.random.default_rng(SEED).integers(2, size=(trials, 5), dtype=bool)
+    extreme = 0
+    for heads in coins:
+        mixed = [a if head else b for a, b, head in zip(first, second, heads, strict=True)]
+        others = [b if head else a for a, b, head in zip(first, second, heads, strict=True)]
+        extreme += abs(score(mixed, references) - score(others, references)) >= abs(real) - 1e-9
+    found = paired(
+        *(all_scores(side, references, "de")[0].counts for side in (first, second)), samples=samples, trials=trials
+    )
+    assert found.difference == pytest.approx(real)
+    assert found.p_bootstrap == pytest.approx(p_bootstrap)
+    assert found.p_randomisation == pytest.approx((extreme + 1) / (trials + 1))
+    # A fortieth of 80 off at each end.
+    ordered = sorted(differences)
+    assert (found.interval.low, found.interval.high) == (pytest.approx(ordered[2]), pytest.approx(ordered[-3]))
+
+
+def test_many_sentences_are_drawn_in_parts_and_give_the_same(two_systems, monkeypatch) -> None:
+    first, second, references = two_systems
+    counts = [all_scores(side, references, "de", ["sacrebleu"])[0].counts for side in (first, second)]
+    at_once = paired(*counts, samples=300, trials=300)
+    monkeypatch.setattr("rpr.metrics.significance._AT_ONCE", 64 * 120)
+    assert paired(*counts, samples=300, trials=300) == at_once
+
+
+def test_the_environment_changes_nothing(two_systems, monkeypatch) -> None:
+    first, _, references = two_systems
+    counts = all_scores(first, references, "de", ["chrf"])[0].counts
+    before = interval(counts, 200)
+    for seed in ("1", "none"):
+        monkeypatch.setenv("SACREBLEU_SEED", seed)
+        assert interval(counts, 200) == before
+    assert interval(counts, 200, seed=1) != before
+    assert (before.level, before.samples, before.seed) == (0.95, 200, SEED)
+
+
+@pytest.mark.parametrize(
+    "matches, count, low, high",
+    [  # Newcombe (1998), table I, methods 3 (Wilson without continuity correction), to four digits
+        (81, 263, 25.53, 36.62),
+        (15, 148, 6.24, 16.05),
+        (0, 20, 0.0, 16.11),
+        (1, 29, 0.61, 17.18),
+    ],
+)
+def test_the_interval_of_exact_match_is_wilsons(matches: int, count: int, low: float, high: float) -> None:
+    references = [str(number) for number in range(count)]
+    hypotheses = [line if number < matches else "?" for number, line in enumerate(references)]
+    counts = exact_match(hypotheses, references).counts
+    found = interval(counts, 100)
+    assert (found.low, found.high) == (pytest.approx(low, abs=0.006), pytest.approx(high, abs=0.006))
+    assert (found.kind, found.level, found.samples, found.seed) == ("sentences", 0.95, None, None)
+
+
+def test_a_difference_of_exact_matches_is_tested_by_the_sentence() -> None:
+    references = [str(number) for number in range(200)]
+    first = exact_match([line if number % 4 == 0 else "" for number, line in enumerate(references)], references).counts
+    other = exact_match([line if number % 2 == 0 else "" for number, line in enumerate(references)], references).counts
+    found = paired(first, other, samples=500, trials=500)
+    assert found.difference == 25.0 and found.interval.low > 15 and found.interval.high < 35
+    assert max(found.p_bootstrap, found.p_randomisation) == pytest.approx(1 / 501)
+    # 50 sentences against none: the difference of shuffles is a sum of 50 coins, of a deviation of 50**0.5 sentences.
+    same = paired(first, first, samples=100, trials=100)
+    assert (same.difference, same.p_randomisation) == (0.0, 1.0)
+
+
+def test_a_system_is_not_different_from_itself(two_systems) -> None:
+    """sacreBLEU gives 1 / (n + 1) here: it counts only what is more extreme than no difference at all."""
+    first, _, references = two_systems
+    for metric in all_scores(first, references, "de"):
+        found = paired(metric.counts, metric.counts, samples=100, trials=100)
+        assert (found.difference, found.p_bootstrap, found.p_randomisation) == (0, 1, 1), metric.name
+        assert (found.interval.low, found.interval.high) == (0, 0)
+
+
+def test_one_sentence_that_differs_shows_nothing(two_systems) -> None:
+    """Whichever way it falls the difference is the same, so each trial is as extreme as what was seen."""
+    first, _, references = two_systems
+    other = ["ganz anders", *first[1:]]
+    counts = [all_scores(side, references, "de", ["chrf"])[0].counts for side in (first, other)]
+    assert paired(*counts, samples=100, trials=500).p_randomisation == 1
+
+
+def test_the_order_of_the_systems_turns_only_the_sign(two_systems) -> None:
+    first, second, references = two_systems
+    counts = [all_scores(side, references, "de", ["sacrebleu"])[0].counts for side in (first, second)]
+    there, back = paired(*counts, samples=200, trials=200), paired(*counts[::-1], samples=200, trials=200)
+    assert back.difference == -there.difference != 0
+    assert (back.interval.low, back.interval.high) == pytest.approx((-there.interval.high, -there.interval.low))
+    assert (back.p_bootstrap, back.p_randomisation) == (there.p_bootstrap, there.p_randomisation)
+
+
+def test_a_large_difference_is_found_and_none_is_not() -> None:
+    """Of 60 pairs of systems with the same noise, randomisation calls about 1 in 20 different at p < 0.05."""
+    good, references = corpus(100, 0.1, seed=1)
+    bad, _ = corpus(100, 0.4, seed=2)
+    metrics = [all_scores(side, references, "de", METRICS) for side in (bad, good)]
+    for one, other in zip(*metrics, strict=True):
+        found = paired(one.counts, other.counts, samples=200, trials=200)
+        assert found.p_bootstrap == found.p_randomisation == 1 / 201 and found.interval.low > 0
+    false_alarms = 0
+    for pair in range(60):
+        sides = [corpus(100, 0.3, seed=100 + 2 * pair + side)[0] for side in (0, 1)]
+        counts = [counts_of(BLEU(force=True), side, references) for side in sides]
+        false_alarms += paired(*counts, samples=50, trials=200).p_randomisation < 0.05
+    assert false_alarms <= 8  # of 60 at 5%: more than 8 once in a hundred times
+
+
+def test_holm_by_hand() -> None:
+    """Sorted 0.01 0.02 0.03 0.04: times 4, 3, 2, 1 is 0.04 0.06 0.06 0.04, and none below the one before."""
+    assert holm([0.02, 0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.06, 0.04, 0.06])
+    assert holm([0.03]) == [0.03]
+    assert holm([0.9, 0.6]) == [1, 1]
+    assert holm([]) == []
+
+
+def test_mean_and_deviation_over_seeds_by_hand() -> None:
+    """1, 2, 6: mean 3; squares 4 + 1 + 9 = 14 over n - 1 = 2."""
+    assert spread([1.0, 2.0, 6.0]) == Spread(3.0, pytest.approx(7**0.5), 3)
+    assert spread([5.0]) == Spread(5.0, None, 1)

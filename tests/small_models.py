@@ -1,0 +1,137 @@
+"""Small random models whose greedy translations differ, and sentences for them: what the tests of exports share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from rpr.config.train import TrainConfig
+from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from rpr.decode.torch_engine import search_of
+from rpr.export.writing import Material
+from rpr.model.transformer import Transformer
+from rpr.records.record import Git, Record, Score
+from tests.shapes import changed, shape
+
+NUM_PIECES = 100
+BASIC = shape(
+    vocabulary_size=NUM_PIECES,
+    num_layers=2,
+    d_model=32,
+    num_heads=4,
+    d_ff=48,
+    dropout=0.0,
+    norm="post",
+    norm_epsilon=1e-2,  # so large that CTranslate2's own 1e-5 in its place would show
+    absolute="none",
+    max_positions=1,
+    relative_keys=True,
+    relative_values=True,
+    clip_distance=3,
+    tables="shared_by_heads",
+    bos=BOS,
+    pad=PAD,
+)
+NO_TABLES = {"relative_keys": False, "relative_values": False}
+SINUSOIDAL = {**NO_TABLES, "absolute": "sinusoidal"}
+LEARNED = {**NO_TABLES, "absolute": "learned", "max_positions": 64}
+
+
+def make_model(**changes: Any) -> Transformer:
+    """A float32 model in eval mode, all parameters random, such that greedy outputs differ and some of them end.
+
+    The attentions weigh more than the feed-forward networks, whose ReLUs point the same way for each input, and norms
+    have factors of either sign, or else the piece just fed would win again.
+    """
+    torch.manual_seed(0)
+    model = Transformer(changed(BASIC, **changes)).eval().requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        if name == "embedding_VM":
+            nn.init.normal_(parameter, std=2 * BASIC.d_model**-0.5)
+            parameter[EOS] *= 1.5  # now and then the likeliest
+        elif ".tables." in name or "_positions." in name:
+            nn.init.normal_(parameter, std=0.5)
+        elif parameter.dim() == 2:
+            gain = 0.5 if "feed_forward" in name else 1.5
+            nn.init.normal_(parameter, std=gain * parameter.shape[1] ** -0.5)
+        elif "norm" in name and name.endswith("weight"):
+            nn.init.normal_(parameter)
+        else:
+            nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def sentences(lengths: Sequence[int], seed: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(4, NUM_PIECES, (length,), generator=generator).tolist() for length in lengths]
+
+
+# 40 sentences in no order of length: sources of 2 to 41 pieces, EOS counted, targets of 1 to 40. That is shorter and
+# longer than each k. (A source of EOS alone is left out: to it CTranslate2 answers with nothing, without the model.)
+SOURCES = [[*pieces, EOS] for pieces in sentences([1 + index * 7 % 40 for index in range(40)], seed=1)]
+TARGETS = [[*pieces, EOS] for pieces in sentences([index * 11 % 40 for index in range(40)], seed=2)]
+
+
+def make_vocabulary(folder: Path) -> Vocabulary:
+    """As many pieces as the models have."""
+    draw = np.random.default_rng(0)
+    words = ["".join(chr(97 + int(letter)) for letter in draw.integers(0, 20, 5)) for _ in range(200)]
+    return Vocabulary.train([" ".join(words)], NUM_PIECES, folder / "learned.model")
+
+
+def make_material(model: Transformer, vocabulary: Vocabulary, config: TrainConfig, num_sentences: int = 12) -> Material:
+    """A run that has this model; what its record says of the model's size is not true."""
+    record = Record(
+        name="some-run",
+        run_id="0123abcd",
+        status="finished",
+        error=None,
+        command="rpr-cli train model=tiny",
+        config=config.model_dump(mode="json"),
+        git=Git(commit="c0ffee", dirty=False),
+        versions={"torch": "2"},
+        device="a processor",
+        hardware="cpu",
+        seed=1,
+        started="2024-01-01T00:00:00+00:00",
+        finished=None,
+        steps=7,
+        parameters=1,
+        data=None,
+        training=None,
+        scores=(
+            Score(
+                split="test",
+                test_set="some test",
+                metric="sacrebleu",
+                score=12.345,
+                signature="nrefs:1|case:mixed",
+                num_sentences=3,
+                checkpoint="step 7",
+                beam_size=4,
+                length_penalty=0.6,
+            ),
+        ),
+        wandb=None,
+    )
+    config = config.model_copy(
+        update={
+            "evaluation": config.evaluation.model_copy(update={"max_extra_length": 10, "max_tokens_per_batch": 400})
+        }
+    )
+    assert search_of(config.evaluation).beam_size == 4
+    return Material(
+        record=record,
+        config=config,
+        model=model,
+        checkpoint="step 7",
+        vocabulary=vocabulary,
+        split="validation",
+        sources=SOURCES[:num_sentences],
+        references=TARGETS[:num_sentences],
+    )

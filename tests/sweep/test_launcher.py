@@ -1,0 +1,194 @@
+"""Checked here: which launcher a sweep gets, and from which words; GPUs named for its jobs; what is refused before one
+of them starts; jobs told apart; joblib's processes, which end with the one that started them. Training is replaced by a
+list of what was started.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rpr.cli import app
+from rpr.commands import train
+from rpr.compose import composition
+from rpr.errors import ConfigError, RunError
+from rpr.runs import runtime
+from rpr.signals import SIGTERM_EXIT
+from rpr.sweep.launcher import Launcher, Options, launcher_words
+
+ONE_GPU = composition.training(["hardware=1xgpu"]).hardware
+EIGHT_GPUS = composition.training(["hardware=8xgpu"]).hardware
+CPU = composition.training([]).hardware
+
+
+def test_words_for_the_launcher() -> None:
+    joblib = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=3"]
+    assert launcher_words(["seed=1,2"], Options()) == []
+    assert launcher_words(["seed=1,2"], Options(3)) == joblib
+    assert launcher_words(["hydra.launcher.n_jobs=9", "hydra.launcher.verbose=1"], Options(3)) == [
+        "hydra.launcher.verbose=1", *joblib
+    ]  # fmt: skip
+    assert launcher_words(["hydra/launcher=submitit_local", "seed=2"], Options()) == ["hydra/launcher=submitit_local"]
+    with pytest.raises(ConfigError, match="at_once: hydra/launcher=submitit_local has its own way to run many"):
+        launcher_words(["hydra/launcher=submitit_local"], Options(2))
+
+
+def test_a_launcher_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"hydra/launcher: joblib is not installed; pip install 'rpr\[parallel\]'"):
+        launcher_words([], Options(2))
+    with pytest.raises(ConfigError, match=r"submitit_slurm is not installed; pip install 'rpr\[slurm\]'"):
+        launcher_words(["hydra/launcher=submitit_slurm"], Options())
+
+
+def test_as_many_jobs_as_there_are_gpus_for() -> None:
+    four = Options(gpus=("0", "1", "2", "3"))
+    assert four.sharing([ONE_GPU, ONE_GPU]).at_once == 4
+    assert four.sharing([ONE_GPU.model_copy(update={"devices": 2}), ONE_GPU]).at_once == 2
+    assert Options(1, four.gpus).sharing([ONE_GPU]).at_once == 1
+    assert Options().sharing([CPU]) == Options()
+    with pytest.raises(ConfigError, match="gpus: 4 named, and a job takes 8; name more"):
+        four.sharing([ONE_GPU, EIGHT_GPUS])
+    with pytest.raises(ConfigError, match="gpus: hardware=cpu uses none; leave gpus out"):
+        four.sharing([ONE_GPU, CPU])
+
+
+def test_what_all_jobs_share_chooses_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    local = Launcher([["seed=1", "hardware=cpu"], ["seed=2", "hardware=cpu"]], [])
+    assert local.here and local.one_by_one
+    many = Launcher([["seed=1"]], ["hydra/launcher=joblib"])
+    assert many.here and not many.one_by_one
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigError, match="hydra/launcher: submitit_slurm needs SLURM's commands"):
+        Launcher([["seed=1", "hardware=slurm_8xgpu"], ["seed=2", "hardware=slurm_8xgpu"]], [])
+
+
+def test_each_job_has_a_gpu_and_its_lock(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr(runtime, "check_devices", lambda hardware: None)
+    had = []
+
+    def run(config: Any, *, gpus: tuple[str, ...], keep_open: tuple[int, ...], **options: Any) -> None:
+        assert all(os.fstat(descriptor) for descriptor in keep_open) and len(keep_open) == 1
+        assert options["own_process"] and options["quiet"]
+        had.append((config.seed, gpus))
+
+    monkeypatch.setattr(train, "run", run)
+    Path("mine.yaml").write_text("jobs: [seed=1 hardware=1xgpu, seed=2 hardware=1xgpu]")
+    assert app.main(["sweep", "mine.yaml", "gpus=5,7", "at_once=1"]) == 1  # without a record
+    assert had == [(1, ("5",)), (2, ("5",))]
+    assert "gpus: 1 named, and a job takes 8" in refused(capsys, "sweep", "quick", "hardware=8xgpu", "gpus=3")
+
+
+def test_jobs_are_told_apart_by_their_folders(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def run(config: Any, **options: Any) -> None:
+        raise RunError("no luck")
+
+    monkeypatch.setattr(train, "run", run)
+    Path("mine.yaml").write_text("jobs: ['optim.learning_rate_scale=1,2', name=alone optim.learning_rate_scale=3]")
+    assert app.main(["sweep", "mine.yaml"]) == 1
+    made = [composition.training([f"optim.learning_rate_scale={scale}"]) for scale in (1, 2, 3)]
+    names = [made[0].run_dir_name, made[1].run_dir_name, f"alone-{made[2].run_id}"]
+    assert made[0].label == made[1].label
+    lines = capsys.readouterr().err.splitlines()
+    progress = [f"sweep mine: job {number} of 3: {name}" for number, name in enumerate(names, start=1)]
+    assert [line for line in lines if ": job " in line] == progress
+    failed = [f"rpr-cli: failed: {name}: no luck" for name in names]
+    assert [line for line in lines if line.startswith("rpr-cli: failed: ")] == failed
+
+
+SIX_JOBS = """
+import os, sys, time
+from contextlib import nullcontext
+from pathlib import Path
+from joblib import Parallel, delayed
+from rpr.sweep.launcher import ending_with
+from rpr.signals import exit_on_sigterm
+
+def job(number, folder, sweeper):
+    with ending_with(sweeper):
+        Path(folder, str(number)).touch()
+        if number >= {waiting}:
+            with exit_on_sigterm() if number % 2 else nullcontext():  # as in training; joblib catches it
+                try:
+                    time.sleep(60)
+                finally:
+                    time.sleep(0.5)  # the training process is ended in order
+
+if __name__ == "__main__":
+    Parallel(n_jobs=2)(delayed(job)(number, sys.argv[1], os.getpid()) for number in range(6))
+"""
+
+
+@pytest.mark.parametrize("waiting", [4, 2])  # with no job left, with two
+def test_joblibs_processes_end_with_the_one_that_started_them(tmp_path: Path, waiting: int) -> None:
+    (tmp_path / "six.py").write_text(SIX_JOBS.format(waiting=waiting))
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "six.py", tmp_path], start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    begun = {str(number) for number in range(waiting + 2)}
+    try:
+        assert came_true(lambda: begun <= {path.name for path in tmp_path.iterdir()}, 30)
+        assert len(of_session(process.pid)) > 2
+        process.kill()
+        process.wait()
+        assert came_true(lambda: not of_session(process.pid), 10), of_session(process.pid)
+        assert {path.name for path in tmp_path.iterdir()} == {"six.py", *begun}
+    finally:
+        for pid in of_session(process.pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def came_true(condition: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def of_session(number: int) -> list[int]:
+    """The living processes of a session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = path.read_text().rpartition(")")[2].split()
+        except OSError:  # gone meanwhile
+            continue
+        if words[0] != "Z" and int(words[3]) == number:
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_a_process_whose_parent_was_gone_before_its_job() -> None:
+    for parent, code, said in ((os.getpid(), 0, "begun\nended\n"), (1, SIGTERM_EXIT, "")):
+        program = f"""if True:
+            from rpr.sweep.launcher import ending_with
+            with ending_with({parent}):
+                print('begun', flush=True)
+            print('ended')"""
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (code, said), done.stderr
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    capsys.readouterr()
+    assert app.main(arguments) == 2
+    return capsys.readouterr().err

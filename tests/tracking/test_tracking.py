@@ -1,0 +1,551 @@
+"""Checked here: what a W&B run holds, by reading the .wandb file on disk record by record, and by a small W&B server on
+the loopback, against the run's configuration, metrics.jsonl and record; what happens without a key, without a network,
+when either is lost in the middle, when the process or W&B's own is killed, and when the run goes on afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import pytest
+import wandb
+
+from rpr.commands import train
+from rpr.config.train import TrainConfig
+from rpr.data.cache import PreparedData
+from rpr.errors import RunError
+from rpr.records.record import read_record
+from rpr.tracking import naming, wandb_client, wandb_logger
+from rpr.training import fit
+from tests.tracking.fake_wandb import KEY, FakeWandb
+from tests.tracking.wandb_files import read_back, told
+
+pytestmark = pytest.mark.usefixtures("wandb_home")
+
+RECIPE = (
+    "optim.max_steps=25",  # a line of metrics.jsonl is written every 25 steps
+    "optim.validate_every_n_steps=25",
+    "optim.checkpoint_every_n_steps=10",
+    "evaluation.validation_sentences=4",
+    "evaluation.beam_size=2",
+    "position.clip_distance=3",
+    "logger=wandb",
+    "logger.tags=[tried]",
+    "sweep=table2",
+)
+
+
+FLAT = {
+    "k": 3, "keys": True, "values": True, "absolute": "none", "tables": "per_head", "position_name": "relative",
+    "variant": "relative, k = 3", "model_name": "tiny", "data_name": "synthetic", "seed": 1, "sweep": "table2",
+    "run_id": None,
+}  # fmt: skip
+
+
+def row(step: int) -> dict[str, float]:
+    """What training logs at a step; every fourth time as validation does."""
+    return {"validation/loss": step / 100} if step % 100 == 99 else {"train/loss": step / 10}
+
+
+def train_through(
+    logger: wandb_logger.Mirror, run_dir: Path, steps: list[int], *, resumed_from: int | None = None
+) -> None:
+    """What training does: rows after the checkpoint are forgotten, then each is written, and mirrored."""
+    path = run_dir / "metrics.jsonl"
+    if resumed_from is not None:
+        kept = [line for line in path.read_text().splitlines(True) if json.loads(line)["step"] <= resumed_from]
+        path.write_text("".join(kept))
+    for step in steps:
+        with path.open("a") as file:
+            file.write(json.dumps({"step": step, "time": 0.5, **row(step)}) + "\n")
+        logger.log_metrics(row(step), step=step)
+
+
+def expected(steps: list[int], name: str = "train/loss") -> list[tuple[int, float]]:
+    return [(step, row(step)[name]) for step in steps if name in row(step)]
+
+
+def start(config: TrainConfig, run_dir: Path) -> wandb_logger.Mirror:
+    run_dir.mkdir(parents=True, exist_ok=True)
+    logger = wandb_logger.start(config, run_dir, synthetic=True)
+    assert logger is not None
+    return logger
+
+
+def test_a_run_without_a_key_is_kept_offline_and_complete(
+    tiny_config: Callable[..., TrainConfig], small_data: PreparedData, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny_config(*RECIPE)
+    run_dir = train.run(config, command="rpr-cli train")
+    assert told(capsys) == [
+        "no key found (WANDB_API_KEY, or `wandb login`); the run is kept offline, "
+        f"`wandb sync {run_dir}/wandb/offline-run-*` uploads it later"
+    ]
+    found, record = read_back(run_dir), read_record(run_dir / "record.json")
+    assert record.wandb is not None and (record.wandb.mode, record.wandb.id) == ("offline", config.run_id)
+    run = found["run"]
+    assert (run.run_id, run.project, run.run_group, run.display_name) == (
+        config.run_id, "rpr", "table2", "synthetic-tiny-relative-k3-s1",
+    )  # fmt: skip
+    assert set(run.tags) == {"synthetic", "tiny", "relative", "synthetic data", "tried"}
+    assert {name: found["config"].get(name) for name in FLAT} == {**FLAT, "run_id": config.run_id}
+    assert found["config"]["optim"]["max_steps"] == 25
+    # The summary's BLEU is the record's.
+    assert record.scores
+    for score in record.scores:
+        assert found["summary"][naming.score_name(score.split, score.metric)] == score.score
+    assert found["exit"] == 0
+    # Every number of metrics.jsonl at its step, which is the run's own step and the axis of every chart.
+    step = "trainer/global_step"
+    assert found["axes"] == {step: "", "*": step, "validation/loss": step, "validation/bleu": step, "k": ""}
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    written = {(line["step"], name, line[name]) for line in rows for name in line.keys() - {"step", "time"}}
+    metrics = {name for _, name, _ in written}
+    mirrored = {
+        (line["trainer/global_step"], name, line[name])
+        for line in found["history"]
+        for name in line
+        if not name.startswith("_") and name != "trainer/global_step" and name in metrics
+    }
+    assert mirrored == written and {"train/loss", *naming.BEST, naming.STEPS_PER_SECOND} <= metrics
+    assert naming.STEPS_PER_SECOND in found["summary"]
+    assert [line["_step"] for line in found["history"]] == [line["trainer/global_step"] for line in found["history"]]
+
+
+def test_an_online_run_arrives_whole(
+    tiny_config: Callable[..., TrainConfig], tmp_path: Path, server: FakeWandb, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny_config(*RECIPE)
+    logger = start(config, tmp_path / "run")
+    reference = wandb_logger.reference(logger)
+    assert (reference.id, reference.mode) == (config.run_id, "online")
+    assert reference.url is not None and reference.url.endswith(f"/rpr/runs/{config.run_id}")
+    steps = [25, 50, 75, 99, 100]
+    train_through(logger, tmp_path / "run", steps)
+    logger.log_metrics({"validation/bleu": 20.0}, step=100)
+    wandb_logger.finish(logger, {"test/sacrebleu": 31.25, "steps_per_second": None}, failed=False)
+    (run,) = server.runs.values()
+    assert (run.name, run.project, run.last("groupName"), run.last("jobType"), run.last("displayName")) == (
+        config.run_id, "rpr", "table2", "train", config.label,
+    )  # fmt: skip
+    assert set(run.last("tags")) == {"synthetic", "tiny", "relative", "synthetic data", "tried"}
+    assert {name: run.config.get(name) for name in FLAT} == {**FLAT, "run_id": config.run_id}
+    assert run.config["model"]["d_model"] == 32 and run.config["evaluation"]["beam_size"] == 2
+    assert run.series("train/loss") == expected(steps)
+    assert run.series("validation/loss") == expected(steps, "validation/loss")
+    assert run.series("validation/bleu") == [(100, 20.0)]
+    assert [line["_step"] for line in run.history] == steps
+    assert run.summary["test/sacrebleu"] == 31.25 and "steps_per_second" not in run.summary
+    assert run.exit_code == 0
+    assert KEY not in json.dumps(server.requests)
+    assert told(capsys) == [reference.url]
+
+
+def test_a_resumed_run_goes_on_in_the_same_run_and_loses_no_row(
+    tiny_config: Callable[..., TrainConfig], tmp_path: Path, server: FakeWandb
+) -> None:
+    config, run_dir = tiny_config(*RECIPE), tmp_path / "run"
+    logger = start(config, run_dir)
+    train_through(logger, run_dir, [25, 50, 75, 99, 100])
+    wandb_logger.finish(logger, {}, failed=True)
+    (run,) = server.runs.values()
+    assert run.exit_code == 1
+    run.forget_after(75)  # the last rows were on their way when the process was killed
+    logger = start(config, run_dir)
+    # From a checkpoint before the last row that arrived: 75 is trained again; 99 and 100 come as new rows.
+    train_through(logger, run_dir, [75, 99, 100, 125], resumed_from=60)
+    wandb_logger.finish(logger, {}, failed=False)
+    assert list(server.runs) == [config.run_id] and run.exit_code == 0
+    assert run.series("train/loss") == expected([25, 50, 75, 75, 100, 125])
+    assert run.series("validation/loss") == expected([99], "validation/loss")
+    steps = [line["_step"] for line in run.history]
+    assert steps == [25, 50, 75, 76, 99, 100, 125]  # W&B would have dropped the second 75 at its own step
+    run.forget_after(99)
+    logger = start(config, run_dir)
+    # From a checkpoint after it: what never arrived (100, 125) is taken from metrics.jsonl.
+    train_through(logger, run_dir, [150], resumed_from=130)
+    wandb_logger.finish(logger, {}, failed=False)
+    assert [line["_step"] for line in run.history] == [25, 50, 75, 76, 99, 100, 125, 150]
+    assert run.series("train/loss") == expected([25, 50, 75, 75, 100, 125, 150])
+
+
+def test_a_run_that_began_without_wandb_is_mirrored_from_its_beginning(
+    tiny_config: Callable[..., TrainConfig], tmp_path: Path, server: FakeWandb
+) -> None:
+    config, run_dir = tiny_config(*RECIPE), tmp_path / "run"
+    run_dir.mkdir()
+    (run_dir / "metrics.jsonl").write_text(
+        "".join(json.dumps({"step": s, "time": 1.0, **row(s)}) + "\n" for s in (25, 50))
+    )
+    logger = start(config, run_dir)
+    train_through(logger, run_dir, [75, 100], resumed_from=60)
+    wandb_logger.finish(logger, {}, failed=False)
+    assert server.runs[config.run_id].series("train/loss") == expected([25, 50, 75, 100])
+    assert "time" not in server.runs[config.run_id].history[0]
+
+
+KILLED = """
+import json, os, signal, sys, time
+from pathlib import Path
+from rpr.config.train import TrainConfig
+from rpr.validation import validated
+from rpr.training import tracking
+run_dir = Path(sys.argv[1])
+logger = wandb_logger.start(validated(TrainConfig, json.loads(sys.argv[2])), run_dir, synthetic=True)
+for line in (run_dir / "metrics.jsonl").read_text().splitlines():
+    row = json.loads(line)
+    logger.log_metrics({"train/loss": row["train/loss"]}, step=row["step"])
+time.sleep(float(sys.argv[3]))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_offline_run_goes_on_and_both_parts_become_one_run(
+    tiny_config: Callable[..., TrainConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, run_dir = tiny_config(*RECIPE, "logger=wandb_offline"), tmp_path / "run"
+    run_dir.mkdir()
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps({"step": s, **row(s)}) + "\n" for s in (25, 50, 75, 100)))
+    arguments = [str(run_dir), config.model_dump_json(), "2.5"]  # seconds until it is killed
+    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], cwd=tmp_path / "here")
+    assert killed.returncode == -signal.SIGKILL
+    found = read_back(run_dir)
+    # All but the newest row, which W&B still held open; no end.
+    assert [line["_step"] for line in found["history"]] == [25, 50, 75] and found["exit"] is None
+    logger = start(config, run_dir)
+    train_through(logger, run_dir, [125, 150], resumed_from=110)
+    wandb_logger.finish(logger, {"test/sacrebleu": 12.5}, failed=False)
+    parts = sorted(run_dir.glob("wandb/offline-run-*"))
+    assert len(parts) == 2
+    with FakeWandb() as server:
+        sync(server, parts)
+        assert list(server.runs) == [config.run_id]
+        run = server.runs[config.run_id]
+        assert run.series("train/loss") == expected([25, 50, 75, 100, 125, 150])
+        assert run.summary["test/sacrebleu"] == 12.5 and run.config["k"] == 3 and run.last("groupName") == "table2"
+
+
+def sync(server: FakeWandb, arguments: list[Any]) -> None:
+    """What a person does when there is a network again: `wandb sync <run>/wandb/offline-run-*`."""
+    command = [sys.executable, "-m", "wandb", "sync", *map(str, arguments)]
+    elsewhere = Path(arguments[-1]).parent  # it writes into the folder where it is called
+    subprocess.run(command, env={**os.environ, **server.environment()}, check=True, cwd=elsewhere)
+
+
+def test_a_failing_run_is_closed_too(
+    tiny_config: Callable[..., TrainConfig], small_data: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: object, **settings: object) -> None:
+        raise RunError("the loss became non-finite")
+
+    monkeypatch.setattr(fit, "fit", fails)
+    recipe = [word for word in RECIPE if not word.startswith("position.")]
+    config = tiny_config(*recipe, "logger=wandb_offline", "position=none", "seed=2")
+    with pytest.raises(RunError, match="the loss became non-finite"):
+        train.run(config, command="rpr-cli train seed=2")
+    run_dir = Path(config.runs_dir) / config.run_dir_name
+    found, record = read_back(run_dir), read_record(run_dir / "record.json")
+    assert found["exit"] == 1 and found["config"]["k"] is None and found["config"]["keys"] is False
+    assert (record.status, record.error) == ("failed", "the loss became non-finite")
+    # The process is free for the next run.
+    assert wandb.run is None
+
+
+def test_no_logger_leaves_nothing(tiny_config: Callable[..., TrainConfig], tmp_path: Path) -> None:
+    assert wandb_logger.start(tiny_config("logger=none"), tmp_path / "run", synthetic=True) is None
+    assert not (tmp_path / "run").exists()
+    wandb_logger.finish(None, {}, failed=False)
+
+
+@pytest.mark.parametrize(
+    "how", ["variable", "netrc", "default_host", "other_host", "settings_host", "token", "damaged"]
+)
+def test_where_a_key_is_looked_for(how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert not wandb_client.has_key(wandb.setup().settings)
+    wandb.teardown()
+    host = "api.wandb.ai"
+    if how == "variable":
+        monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    if how == "default_host":  # as `wandb login` writes it
+        host = urlparse(wandb.Settings().base_url).netloc
+    if how == "token":
+        monkeypatch.setenv("WANDB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    if how == "other_host":
+        monkeypatch.setenv("WANDB_BASE_URL", "http://wandb.example:8080")
+        host = "wandb.example:8080"
+    if how == "settings_host":  # written by `wandb login --host`
+        (tmp_path / "home" / "CONFIG").mkdir()
+        (tmp_path / "home" / "CONFIG" / "settings").write_text("[default]\nbase_url = http://other.example\n")
+        host = "other.example"
+    if how not in ("variable", "token"):
+        text = "machine" if how == "damaged" else f"machine {host} login user password {'x' * 40}\n"
+        (tmp_path / "home" / ".netrc").write_text(text)
+        (tmp_path / "home" / ".netrc").chmod(0o600)
+    assert wandb_client.has_key(wandb.setup().settings) == (how != "damaged")
+
+
+def test_without_a_key_no_question_is_asked_on_a_terminal(
+    tiny_config: Callable[..., TrainConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked, answers = pty.openpty()
+    with os.fdopen(answers, "r+b", buffering=0) as terminal, os.fdopen(terminal.fileno(), closefd=False) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert sys.stdin.isatty()
+        logger = start(tiny_config(*RECIPE), tmp_path / "run")
+        wandb_logger.finish(logger, {}, failed=False)
+    os.close(asked)
+    assert [line.split(";")[0] for line in told(capsys)] == ["no key found (WANDB_API_KEY, or `wandb login`)"]
+
+
+SLOW = {"marks": pytest.mark.slow}
+
+
+@pytest.mark.parametrize("how", ["refused", pytest.param("silent", **SLOW), pytest.param("malformed key", **SLOW)])
+def test_a_server_that_cannot_be_had_means_offline(
+    how: str,
+    tiny_config: Callable[..., TrainConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    server: FakeWandb,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(wandb_logger, "INIT_TIMEOUT_SECONDS", 1.5)
+    if how == "refused":
+        server.close()
+    elif how == "silent":
+        server.hang()
+    else:
+        monkeypatch.setenv("WANDB_API_KEY", "short")
+    config, run_dir = tiny_config(*RECIPE), tmp_path / "run"
+    began = time.monotonic()
+    logger = start(config, run_dir)
+    assert time.monotonic() - began < 10
+    train_through(logger, run_dir, [25, 50])
+    assert wandb_logger.reference(logger).mode == "offline"
+    wandb_logger.finish(logger, {}, failed=False)
+    (line,) = told(capsys)
+    assert line.endswith(f"the run is kept offline, `wandb sync {run_dir}/wandb/offline-run-*` uploads it later")
+    # One part, whole: what was begun online is gone.
+    found = read_back(run_dir, "*run-*")
+    assert found["run"].run_id == config.run_id and found["exit"] == 0
+    assert [line["_step"] for line in found["history"]] == [25, 50]
+
+
+@pytest.mark.parametrize("how", ["refused", pytest.param("silent", **SLOW)])
+def test_a_network_lost_in_the_middle(
+    how: str,
+    tiny_config: Callable[..., TrainConfig],
+    tmp_path: Path,
+    server: FakeWandb,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config, run_dir = tiny_config(*RECIPE, "logger.finish_timeout_seconds=1.5"), tmp_path / "run"
+    logger = start(config, run_dir)
+    train_through(logger, run_dir, [25, 50])
+    server.close() if how == "refused" else server.hang()
+    train_through(logger, run_dir, [75, 100])
+    assert told(capsys) == [wandb_logger.reference(logger).url]
+    began = time.monotonic()
+    wandb_logger.finish(logger, {"test/sacrebleu": 12.5}, failed=False)
+    assert time.monotonic() - began < 1.5 + 5
+    (part,) = run_dir.glob("wandb/run-*")
+    assert told(capsys) == [
+        f"not everything was uploaded within 1.5 s; the run is complete in {run_dir}, "
+        f"`wandb sync --include-online {part}` uploads what W&B has on disk"
+    ]
+    with contextlib.ExitStack() as stack:
+        if how == "refused":
+            server = stack.enter_context(FakeWandb())
+        else:  # the one that has the beginning of the run
+            server.answer_again()
+        sync(server, ["--include-online", part])
+        assert list(server.runs) == [config.run_id]
+        assert server.runs[config.run_id].series("train/loss") == expected([25, 50, 75, 100])
+        assert server.runs[config.run_id].summary["test/sacrebleu"] == 12.5
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, **SLOW)])
+def test_the_end_of_its_own_process_is_not_the_end_of_the_run(
+    how: signal.Signals,
+    tiny_config: Callable[..., TrainConfig],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wandb_logger, "GRACE_SECONDS", 1)
+    settings = ("logger=wandb_offline", "logger.finish_timeout_seconds=1")
+    config, run_dir = tiny_config(*RECIPE, *settings), tmp_path / "run"
+    logger = start(config, run_dir)
+    train_through(logger, run_dir, [25, 50])
+    process = logger._service
+    assert process is not None
+    process.send_signal(how)
+    began = time.monotonic()
+    train_through(logger, run_dir, list(range(75, 20_000, 25)))  # more than the pipe holds
+    assert time.monotonic() - began < 2
+    wandb_logger.log_artifacts(logger, run_dir)
+    wandb_logger.finish(logger, {"test/sacrebleu": 12.5}, failed=False)
+    assert time.monotonic() - began < 8
+    (line,) = told(capsys)
+    (part,) = run_dir.glob("wandb/offline-run-*")
+    assert line.endswith(
+        f"; nothing more is mirrored; the run is complete in {run_dir}, "
+        f"`wandb sync {part}` uploads what W&B has on disk"
+    )
+    process.wait(5)  # nothing is left that the end of this process would wait for
+    # The next run of this process has a W&B of its own.
+    logger = start(tiny_config(*RECIPE, *settings, "seed=2"), tmp_path / "other")
+    train_through(logger, tmp_path / "other", [25])
+    wandb_logger.finish(logger, {}, failed=False)
+    assert read_back(tmp_path / "other")["exit"] == 0
+    assert told(capsys) == []
+
+
+def test_nothing_that_wandb_raises_ends_a_run(
+    tiny_config: Callable[..., TrainConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(**settings: object) -> None:
+        raise OSError("no space left\nmore")
+
+    monkeypatch.setattr(wandb, "init", fails)
+    run_dir = tmp_path / "run"
+    assert wandb_logger.start(tiny_config(*RECIPE, "logger=wandb_offline"), run_dir, synthetic=True) is None
+    assert told(capsys) == [f"no space left; the run goes on without W&B, and is complete in {run_dir}"]
+
+
+@pytest.mark.parametrize("mode, configured, kept", [
+    ("dryrun", "wandb", True), ("disabled", "wandb", False), ("online", "wandb_offline", True),
+])  # fmt: skip
+def test_wandb_mode_holds(
+    mode: str,
+    configured: str,
+    kept: bool,
+    tiny_config: Callable[..., TrainConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    server: FakeWandb,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", mode)
+    logger = wandb_logger.start(tiny_config(*RECIPE, f"logger={configured}"), tmp_path / "run", synthetic=True)
+    assert (logger is not None) == kept
+    wandb_logger.finish(logger, {}, failed=False)
+    assert server.requests == []
+    assert (tmp_path / "run").exists() == kept
+    assert os.environ["WANDB_MODE"] == mode  # or the next run of this process would follow ours
+    expected_lines = {"offline": "offline by WANDB_MODE or `wandb offline`", "disabled": "disabled by WANDB_MODE"}
+    first = expected_lines["offline" if mode == "dryrun" else mode] if mode != "online" else None
+    assert [line.split(";")[0] for line in told(capsys)] == ([] if first is None else [first])
+
+
+def test_under_an_agent_the_run_is_the_agents(
+    tiny_config: Callable[..., TrainConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: FakeWandb
+) -> None:
+    (tmp_path / "parameters.yaml").write_text("wandb_version: 1\nseed:\n  value: 1\n")
+    agent = {
+        "SWEEP_ID": "s1",
+        "RUN_ID": "given",
+        "PROJECT": "theirs",
+        "SWEEP_PARAM_PATH": str(tmp_path / "parameters.yaml"),
+    }
+    for name, value in agent.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    config = tiny_config(*RECIPE)
+    logger = start(config, tmp_path / "run")
+    train_through(logger, tmp_path / "run", [25])
+    assert wandb_logger.reference(logger).id == "given"
+    wandb_logger.finish(logger, {}, failed=False)
+    (run,) = server.runs.values()
+    assert (run.name, run.project, run.last("sweep"), run.last("groupName")) == ("given", "theirs", "s1", "table2")
+    assert run.series("train/loss") == expected([25]) and run.config["run_id"] == config.run_id
+
+
+@pytest.mark.slow
+def test_wandb_agent_runs_rpr_cli(tiny: list[str], small_data: PreparedData, tmp_path: Path, server: FakeWandb) -> None:
+    """The real agent, with the command that a sweep's configuration gives it."""
+    overrides = [*tiny, "optim.max_steps=3", "logger=wandb", "evaluation.test_splits=[]"]
+    server.sweep_command = [sys.executable, "-m", "rpr.cli.app", "train", "${args_no_hyphens}", *overrides]
+    server.agent_jobs = [
+        {"type": "run", "run_id": "given", "program": None, "args": {"seed": {"value": 2}}, "logs": []}
+    ]
+    command = [sys.executable, "-m", "wandb", "agent", "--count", "1", "tester/rpr/s1"]
+    (tmp_path / "agent").mkdir()
+    environment = {**os.environ, **server.environment(), "PYTHONPATH": str(Path(train.__file__).parents[2])}
+    subprocess.run(command, env=environment, check=True, cwd=tmp_path / "agent", timeout=200)
+    (run,) = server.runs.values()
+    assert (run.name, run.last("sweep"), run.config["seed"], run.exit_code) == ("given", "s1", 2, 0)
+    (path,) = tmp_path.glob("runs/*/record.json")
+    record = read_record(path)
+    assert record.status == "finished" and record.wandb is not None and record.wandb.id == "given"
+    assert [line["trainer/global_step"] for line in run.history] == [3]
+
+
+def test_artifacts_that_fail_do_not_cost_the_summary(
+    tiny_config: Callable[..., TrainConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(*arguments: object, **settings: object) -> None:
+        raise ValueError("no such type")
+
+    config = tiny_config(*RECIPE, "logger=wandb_offline", "logger.artifacts=results")
+    logger = start(config, tmp_path / "run")
+    monkeypatch.setattr(wandb, "Artifact", fails)
+    wandb_logger.log_artifacts(logger, tmp_path / "run")
+    wandb_logger.finish(logger, {"test/sacrebleu": 12.5}, failed=False)
+    found = read_back(tmp_path / "run")
+    assert found["summary"]["test/sacrebleu"] == 12.5 and found["exit"] == 0
+    assert told(capsys) == [f"no such type; no artifact is uploaded, the files are in {tmp_path / 'run'}"]
+
+
+@pytest.mark.parametrize(
+    "artifacts, mode",
+    [("none", "wandb"), ("checkpoint", "wandb"), pytest.param("results", "wandb_offline", **SLOW)],
+)
+def test_artifacts(
+    artifacts: str, mode: str, tiny_config: Callable[..., TrainConfig], tmp_path: Path, server: FakeWandb
+) -> None:
+    config, run_dir = tiny_config(*RECIPE, f"logger={mode}", f"logger.artifacts={artifacts}"), tmp_path / "run"
+    logger = start(config, run_dir)
+    train_through(logger, run_dir, [25])
+    files = {"record.json": "{}", "config.yaml": "k: 3", "test.hypotheses.txt": "ein Hund", "job.json": "{}"}
+    for name, text in files.items():
+        (run_dir / name).write_text(text)
+    (run_dir / "checkpoints").mkdir()
+    for step in (9, 10):
+        (run_dir / "checkpoints" / f"step{step:08d}.ckpt").write_bytes(b"weights" * step)
+    wandb_logger.log_artifacts(logger, run_dir)
+    wandb_logger.finish(logger, {}, failed=False)
+    results, model = f"results-{config.run_id}", f"model-{config.run_id}"
+    names = {"none": set(), "results": {results}, "checkpoint": {results, model}}[artifacts]
+    if mode == "wandb_offline":
+        found = read_back(run_dir)["artifacts"]
+        assert found.keys() == names
+        if results in names:
+            assert found[results].keys() == {"record.json", "config.yaml", "metrics.jsonl", "test.hypotheses.txt"}
+            assert Path(found[results]["test.hypotheses.txt"]).read_text() == "ein Hund"
+        if model in names:
+            assert found[model] == {"step00000010.ckpt": str(run_dir / "checkpoints" / "step00000010.ckpt")}
+        sync(server, [*run_dir.glob("wandb/offline-run-*")])
+    assert server.runs[config.run_id].artifacts.keys() == names
+    assert server.uploads.get("artifact/step00000010.ckpt") == (b"weights" * 10 if model in names else None)
+    assert server.uploads.get("artifact/test.hypotheses.txt") == (b"ein Hund" if names else None)

@@ -1,0 +1,184 @@
+"""Checked here: what W&B shows of a finished run (scores as metrics and summary, tables, charts), read back from its
+file on disk and from a small server, against the record and the translations; that an error there costs nothing else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import wandb
+
+from rpr.config.train import TrainConfig
+from rpr.tracking import wandb_logger, wandb_tables
+from tests.tracking.fake_wandb import FakeWandb
+from tests.tracking.finished_runs import SCORES, STEPS, finished, mirrored
+from tests.tracking.wandb_files import read_back, tables_of, told
+
+pytestmark = pytest.mark.usefixtures("wandb_home")
+
+TABLES = {"results/scores", "results/translations", "results/bleu_by_length"}
+CHARTS = {"charts/bleu_by_k": "scatter", "charts/bleu_by_length": "line"}
+
+
+def test_the_scores_are_metrics_of_the_last_step_and_plain_numbers_of_the_summary(
+    tiny_config: Callable[..., TrainConfig], tmp_path: Path, server: FakeWandb, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, run_dir = tiny_config("logger=wandb", "position.clip_distance=3"), tmp_path / "run"
+    finished(config, run_dir)
+    mirrored(config, run_dir, summary={"steps_per_second": 4.5, "test/sacrebleu": 25.5})
+    (run,) = server.runs.values()
+    for (split, metric), value in SCORES.items():
+        assert run.series(f"{split}/{metric}") == [(STEPS, value)]  # one row: W&B draws it as a bar of each run
+        assert run.summary[f"{split}/{metric}"] == value
+    assert run.series("k") == [(STEPS, 3)] and run.summary["k"] == 3
+    assert run.summary["steps_per_second"] == 4.5
+    # The best of what is watched in training, not its last value; the rows keep both.
+    assert run.summary["validation/loss"] == {"min": 2.5} and run.summary["validation/bleu"] == {"max": 10.0}
+    assert run.series("validation/bleu") == [(25, 5.0), (50, 10.0)]
+    assert [row["_step"] for row in run.history] == [25, 50]
+    assert run.exit_code == 0
+    assert len(run.artifacts) == len(TABLES | CHARTS.keys())  # W&B keeps each table as an artifact too
+    assert len(told(capsys)) == 1  # the address
+
+
+def test_tables_and_charts_say_what_the_record_says(tiny_config: Callable[..., TrainConfig], tmp_path: Path) -> None:
+    config, run_dir = tiny_config("logger=wandb_offline", "position.clip_distance=3"), tmp_path / "run"
+    record = finished(config, run_dir)
+    mirrored(config, run_dir)
+    tables, found = tables_of(run_dir), read_back(run_dir)
+    assert wandb_tables.keys() == TABLES | {f"Custom Chart Tables/{name}_table" for name in CHARTS}
+    scores = [dict(zip(tables["results/scores"]["columns"], row, strict=True))
+              for row in tables["results/scores"]["data"]]  # fmt: skip
+    assert scores == [
+        {
+            "split": one.split, "test set": one.test_set, "metric": one.metric, "score": one.score,
+            "low": one.interval.low if one.interval else None, "high": one.interval.high if one.interval else None,
+            "sentences": 45, "checkpoint": "step 50", "signature": one.signature,
+        }
+        for one in record.scores
+    ]  # fmt: skip
+    lengths = tables["results/bleu_by_length"]["data"]
+    assert [(row[0], row[2], row[4], row[5]) for row in lengths] == [
+        ("1–10", False, "sacrebleu", 30.0), ("1–10", False, "chrf", 60.0),
+        ("11–20", False, "sacrebleu", 20.0), ("11–20", False, "chrf", 50.0),
+        ("over 20", True, "sacrebleu", 10.0), ("over 20", True, "chrf", 40.0),
+    ]  # fmt: skip
+    by_k, by_length = (tables[f"Custom Chart Tables/{name}_table"] for name in CHARTS)
+    assert by_k["columns"] == ["k", "sacreBLEU"] and by_k["data"] == [[3, 25.5]]
+    assert by_length["data"] == [[1, 30.0], [11, 20.0], [21, 10.0]]
+    for name, kind in CHARTS.items():
+        panel = found["config"][f"_wandb.visualize.{name}"]["panel_config"]
+        columns = tables[f"Custom Chart Tables/{name}_table"]["columns"]
+        assert panel["panelDefId"] == f"wandb/{kind}/v0"
+        assert [panel["fieldSettings"][axis] for axis in ("x", "y")] == columns
+        # The chart asks for the table of every run of the workspace, by the name that the summary has.
+        (query,) = panel["userQuery"]["queryFields"]
+        (asked,) = (part for part in query["fields"] if part["name"] == "summaryTable")
+        assert query["name"] == "runSets"
+        assert f"{asked['args'][0]['value']}.path" in found["summary"]
+    assert found["best"]["validation/loss"]["min"] and found["best"]["validation/bleu"]["max"]
+    assert found["best"]["k"]["hidden"]  # no chart of its own
+
+
+def test_translations_are_evenly_spaced_lines_as_they_stand(
+    tiny_config: Callable[..., TrainConfig], tmp_path: Path
+) -> None:
+    config, run_dir = tiny_config("logger=wandb_offline", "position=absolute"), tmp_path / "run"
+    finished(config, run_dir)
+    mirrored(config, run_dir)
+    table = tables_of(run_dir)["results/translations"]
+    assert table["columns"] == ["split", "line", "source", "reference", "hypothesis"]
+    texts = [(run_dir / f"test.{kind}.txt").read_bytes().decode().split("\n") for kind in
+             ("sources", "references", "hypotheses")]  # fmt: skip
+    numbers = [row[1] for row in table["data"]]
+    assert len(numbers) == 20 and numbers[0] == 1 and numbers[-1] == 45
+    assert {after - before for before, after in itertools.pairwise(numbers)} == {2, 3}
+    assert table["data"] == [["test", number, *(text[number - 1] for text in texts)] for number in numbers]
+
+
+@pytest.mark.parametrize("count, expected", [(0, []), (1, [0]), (3, [0, 1, 2]), (4, [0, 2, 3]), (9, [0, 4, 8])])
+def test_evenly_spaced(count: int, expected: list[int]) -> None:
+    assert wandb_tables.evenly_spaced(count, 3) == expected
+    found = wandb_tables.evenly_spaced(21 + count, 20)
+    assert found == sorted(set(found)) and len(found) == 20 and found[-1] == 20 + count
+
+
+def test_what_a_record_lacks_is_left_out(tiny_config: Callable[..., TrainConfig], tmp_path: Path) -> None:
+    """Without relative tables there is no k; without scored splits, nothing to show."""
+    config = tiny_config("logger=wandb_offline", "position=absolute")
+    finished(config, tmp_path / "absolute", by_length=None)
+    mirrored(config, tmp_path / "absolute")
+    assert tables_of(tmp_path / "absolute").keys() == {"results/scores", "results/translations"}
+    assert "k" not in read_back(tmp_path / "absolute")["summary"]
+    finished(config, tmp_path / "unscored", by_length=None, scores=())
+    mirrored(config, tmp_path / "unscored")
+    assert tables_of(tmp_path / "unscored") == {}
+    assert [row["_step"] for row in read_back(tmp_path / "unscored")["history"]] == [25, 50]
+
+
+@pytest.mark.parametrize("how", ["lines are missing", "no file", "no chart"])
+def test_an_error_costs_the_tables_and_nothing_else(
+    how: str,
+    tiny_config: Callable[..., TrainConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config, run_dir = tiny_config("logger=wandb_offline"), tmp_path / "run"
+    finished(config, run_dir)
+    path = run_dir / "test.hypotheses.txt"
+    if how == "lines are missing":
+        path.write_text("one line\n")
+    elif how == "no file":
+        path.unlink()
+    else:
+
+        def fails(*arguments: object, **settings: object) -> None:
+            raise RuntimeError("no such chart\nmore")
+
+        monkeypatch.setattr(wandb.plot, "line", fails)
+    mirrored(config, run_dir, summary={"test/sacrebleu": 25.5})
+    (line,) = told(capsys)
+    assert line.endswith(f"; not all of the results' tables are shown, the results are in {run_dir}")
+    found = read_back(run_dir)
+    assert found["summary"]["test/sacrebleu"] == 25.5 and found["exit"] == 0
+    assert found["history"][-1]["long/chrf"] == 40.0
+
+
+def test_a_run_that_was_killed_after_its_training_loses_no_row(
+    tiny_config: Callable[..., TrainConfig], tmp_path: Path, server: FakeWandb
+) -> None:
+    """Resumed, it trains nothing and only translates: its rows are mirrored all the same, the last one too."""
+    config, run_dir = tiny_config("logger=wandb"), tmp_path / "run"
+    finished(config, run_dir)
+    mirrored(config, run_dir, rows=False)
+    (run,) = server.runs.values()
+    assert run.series("validation/loss") == [(25, 2.5), (50, 5.0)] and run.series("test/sacrebleu") == [(50, 25.5)]
+    assert [row["_step"] for row in run.history] == [25, 50]
+
+
+@pytest.mark.slow
+def test_what_was_kept_offline_arrives_with_its_tables(
+    tiny_config: Callable[..., TrainConfig], tmp_path: Path, server: FakeWandb
+) -> None:
+    config, run_dir = tiny_config("logger=wandb_offline", "position.clip_distance=3"), tmp_path / "run"
+    finished(config, run_dir)
+    mirrored(config, run_dir)
+    assert server.requests == []
+    (part,) = run_dir.glob("wandb/offline-run-*")
+    subprocess.run([sys.executable, "-m", "wandb", "sync", str(part)], check=True, cwd=part.parent, timeout=60)
+    run = server.runs[config.run_id]
+    assert len(run.artifacts) == len(TABLES | CHARTS.keys()) and run.series("test/sacrebleu") == [(STEPS, 25.5)]
+    for name, table in tables_of(run_dir).items():
+        arrived = json.loads(server.uploads[f"artifact/{name}.table.json"])
+        assert {part: arrived[part] for part in ("columns", "data")} == table
+
+
+def test_without_a_mirror_nothing_is_shown(tmp_path: Path) -> None:
+    wandb_logger.log_results(None, tmp_path / "nowhere")
