@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from rpr import __version__
 from rpr.cli import stdio
 from rpr.cli.positionals import settings_of
-from rpr.compose.composition import compose, expand, key_of, one_line, plain, refuse_ways_out, training, trainings
-from rpr.errors import ConfigError, RunError, did_you_mean
+from rpr.compose import hydra_bridge
+from rpr.compose.composition import compose, key_of, refuse_ways_out, training
+from rpr.compose.messages import one_line
+from rpr.errors import ConfigError, did_you_mean
 from rpr.signals import SIGTERM_EXIT, exit_on_sigterm
 from rpr.sweep import launcher
 
@@ -31,13 +34,6 @@ class Command(NamedTuple):
 
     purpose: str
     config: str
-
-
-class Failure(NamedTuple):
-    """A job that ended with an error."""
-
-    command: str
-    error: Exception
 
 
 COMMANDS = {
@@ -135,31 +131,52 @@ def _usage() -> str:
 
 
 def _run(name: str, arguments: list[str]) -> int:
-    """One sub-command through hydra.main: overrides, -m, --cfg, --info and --help are Hydra's own."""
+    """One command: its flags and overrides checked, its configuration composed and typed, then the command itself."""
     flags = _flags(name, arguments)
-    overrides = flags.overrides
-    asked = bool(flags.cfg or flags.info or flags.help or flags.hydra_help)
-    if asked or name != "translate":  # which may have output=...
-        stdio.settle_stdout(name, needed=asked or name not in WRITE_FILES)
-    if flags.multirun and not flags.config_dir:  # another search path: each job is checked when it starts
-        trainings(expand(overrides))  # every job is checked before the first starts
-    if name == "train" and any(key_of(override) == "run" for override in overrides):
-        return _resume(arguments)
-    if flags.package:
-        _refuse_absent(flags.package, compose(name, overrides))
-    if not (flags.help or flags.hydra_help):
-        launcher.check(flags.config_name or name, overrides, many=flags.multirun, config_dir=flags.config_dir)
-    failures: list[Failure] = []
+    question = bool(flags.cfg or flags.info or flags.help or flags.hydra_help)
+    if question or name != "translate":  # which may have output=...
+        stdio.settle_stdout(name, needed=question or name not in WRITE_FILES)
+    if name == "train" and any(key_of(override) == "run" for override in flags.overrides):
+        _resume(arguments)
+        return 0
+    config_dir = _config_dir(flags.config_dir)
     if flags.multirun:
-        _multirun(arguments, failures)
-        return _told(failures)
-    if asked:
+        from rpr.sweep import command
+
+        with exit_on_sigterm():
+            return command.run_multirun(flags.overrides, config_dir)
+    config_name = flags.config_name or name
+    if flags.package:
+        _refuse_absent(flags.package, compose(config_name, flags.overrides, config_dir))
+    if not (flags.help or flags.hydra_help):
+        launcher.check(config_name, flags.overrides, multirun=False, config_dir=config_dir)
+    if question:
         _ask_hydra(name, arguments)
         return 0
-    _hydra(name, arguments, _task(name, failures))
-    if failures:
-        raise failures[0].error
+    for override in flags.overrides:
+        if launcher.is_hydras(override) and key_of(override) != "hydra.searchpath":
+            raise ConfigError(f"{key_of(override)}: has no effect on a single {name}; it belongs to a sweep (-m)")
+    from rpr.validation import validated
+
+    typed = validated(_kind(name), compose(config_name, flags.overrides, config_dir))
+    module = importlib.import_module(f"rpr.commands.{name}")
+    if name == "train":
+        overrides = [word for word in flags.overrides if key_of(word) != "sweep"]
+        module.run(typed, command=shlex.join(["rpr-cli", name, *overrides]))
+    elif name == "bench":
+        module.run(typed, {variant: _position(variant, flags.overrides) for variant in typed.variants})
+    else:
+        module.run(typed)
     return 0
+
+
+def _config_dir(typed: str | None) -> Path | None:
+    if typed is None:
+        return None
+    folder = Path(typed).absolute()
+    if not folder.is_dir():
+        raise ConfigError(f"--config-dir: {folder} is no folder; give one with choices, e.g. model/mine.yaml in it")
+    return folder
 
 
 def _flags(name: str, arguments: list[str]) -> Any:
@@ -168,16 +185,15 @@ def _flags(name: str, arguments: list[str]) -> Any:
     Raises:
         ConfigError: a flag that there is not, or that goes with no other that is given, or that would run code.
     """
-    from hydra._internal.utils import get_args_parser
 
     def refuse(message: str) -> NoReturn:
         raise ConfigError(
             f"{name}: {message}; settings are words like key=value, and rpr-cli {name} --hydra-help lists the flags"
         )
 
-    parser = get_args_parser()
+    parser = hydra_bridge.flag_parser()
     parser.error = refuse  # type: ignore[method-assign]  # argparse would print several lines, and end the process
-    flags = parser.parse_args(arguments)
+    flags: Any = parser.parse_args(arguments)
     if flags.experimental_rerun is not None:
         raise ConfigError(
             "--experimental-rerun: a pickle may run code when it is read; rpr-cli rerun RUN repeats a run"
@@ -191,6 +207,8 @@ def _flags(name: str, arguments: list[str]) -> Any:
         raise ConfigError("-m: goes with none of --cfg, --info, --help; look at one job without -m")
     if flags.multirun and name != "train":
         raise ConfigError(f"-m: {name} is one command, not a sweep; -m goes with train")
+    if flags.multirun and flags.config_name is not None:
+        raise ConfigError("-m: goes with --config-dir, not with --config-name; give choices as settings, model=mine")
     if len(shown) > 1:
         refuse(f"{' and '.join('--' + flag.replace('_', '-') for flag in shown)} are two questions")
     if (flags.resolve or flags.package) and not (flags.cfg or flags.help):
@@ -209,7 +227,7 @@ def _refuse_absent(package: str, settings: Any) -> None:
         settings = settings[part]
 
 
-def _resume(arguments: list[str]) -> int:
+def _resume(arguments: list[str]) -> None:
     """`rpr-cli train run=FOLDER`: everything else is in the run's record."""
     from rpr.commands import train
 
@@ -223,61 +241,6 @@ def _resume(arguments: list[str]) -> int:
     if not run_dir:
         raise ConfigError("run: no folder is given; give that of a run, e.g. run=runs/NAME-HASH")
     train.resume(Path(run_dir))
-    return 0
-
-
-def _told(failures: list[Failure]) -> int:
-    """The exit code of a sweep, after a line for each job that failed."""
-    for failure in failures:
-        reason = one_line(failure.error) or repr(failure.error)
-        print(f"rpr-cli: failed: {failure.command}: {reason}", file=sys.stderr)
-    return 1 if failures else 0
-
-
-def _task(name: str, failures: list[Failure]) -> Callable[[Any], None]:
-    """What Hydra runs for each job. Errors are kept instead of raised: Hydra would print its own lines round them."""
-    starter = os.getpid()
-
-    def task(settings: Any) -> None:
-        from hydra.core.hydra_config import HydraConfig
-        from omegaconf import OmegaConf
-
-        hydra = HydraConfig.get()
-        many = hydra.mode is not None and hydra.mode.name == "MULTIRUN"
-        words: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # as typed: ${...} is for the settings
-        overrides = [word for word in map(str, words) if not word.startswith("sweep=")]
-        command = shlex.join(["rpr-cli", name, *overrides])
-        try:
-            values = plain(settings)
-            if many and values["sweep"] is None:
-                values["sweep"] = Path(hydra.sweep.dir).name
-            joblibs = many and "Joblib" in hydra.launcher["_target_"] and os.getpid() != starter
-            with launcher.ending_with(starter) if joblibs else contextlib.nullcontext():
-                _dispatch(name, values, overrides, own_process=many)
-        except Exception as error:
-            failure = Failure(command, error)
-            if many and "BasicLauncher" not in hydra.launcher["_target_"]:
-                _told([failure])  # joblib and submitit run this in other processes, where a list would be lost,
-                raise  # and Hydra lets through the first error alone
-            failures.append(failure)
-
-    return task
-
-
-def _dispatch(name: str, settings: dict[str, Any], overrides: Sequence[str], *, own_process: bool) -> None:
-    import importlib
-
-    from rpr import validation
-
-    typed = validation.validated(_kind(name), settings)
-    module = importlib.import_module(f"rpr.commands.{name}")
-    if name == "train":
-        module.run(typed, command=shlex.join(["rpr-cli", name, *overrides]), own_process=own_process)
-    elif name == "bench":
-        positions = {variant: _position(variant, overrides) for variant in typed.variants}
-        module.run(typed, positions)
-    else:
-        module.run(typed)
 
 
 def _kind(name: str) -> Any:
@@ -294,46 +257,17 @@ def _position(variant: str, overrides: Sequence[str]) -> Any:
     return training([*model, f"position={variant}"]).position
 
 
-def _multirun(arguments: list[str], failures: list[Failure]) -> None:
-    try:
-        _hydra("train", arguments, _task("train", failures))
-    except RunError as error:  # of a job in another process (joblib, submitit), after all of them have run
-        failures.append(Failure(shlex.join(["rpr-cli", "train", *arguments]), error))
-
-
 def _ask_hydra(name: str, arguments: list[str]) -> None:
     """--cfg, --info or --help, at whose end Hydra may end the process. What it prints goes out in one piece: it would
-    log --info line by line, and tell at each of them that the reader is gone.
+    log --info line by line, and report at each of them that the reader is gone.
     """
-    told = io.StringIO()
+    printed = io.StringIO()
     try:
-        with contextlib.redirect_stdout(told):
-            _hydra(name, arguments, lambda settings: None)
+        with contextlib.redirect_stdout(printed):
+            hydra_bridge.answer(name, arguments)
     finally:
         # Names with an underscore before them are files that choices inherit from, and no choices.
-        stdio.write_out(re.sub(r"(?<=: )(_\w+, )+", "", told.getvalue()))
-
-
-def _hydra(name: str, arguments: list[str], task: Callable[[Any], None]) -> None:
-    import hydra
-
-    from rpr.paths import data_dir
-
-    # Hydra would print tracebacks and exit with 1; raised, its errors become one line and exit code 2 here.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    before = sys.argv
-    sys.argv = [before[0], f"--config-name={name}", *arguments]
-    try:
-        hydra.main(version_base="1.3", config_path=str(data_dir("conf")))(task)()
-    except OSError as error:  # of Hydra's own folders; a task keeps its errors
-        if error.errno is None:  # a choice that there is not is one, too
-            raise
-        raise ConfigError(
-            f"runs_dir: {error.filename} cannot be written ({error.strerror}); choose another runs_dir=..., and leave "
-            "hydra.run.dir and hydra.sweep.dir as they are"
-        ) from None
-    finally:
-        sys.argv = before
+        stdio.write_out(re.sub(r"(?<=: )(_\w+, )+", "", printed.getvalue()))
 
 
 if __name__ == "__main__":

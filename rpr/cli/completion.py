@@ -8,9 +8,9 @@ import os
 import re
 from collections.abc import Collection, Sequence
 from pathlib import PurePath
-from typing import Any
 
 from rpr.cli.positionals import settings_of
+from rpr.compose import hydra_bridge
 from rpr.compose.composition import key_of
 from rpr.errors import ConfigError
 from rpr.paths import data_dir
@@ -34,19 +34,7 @@ def answer(request: Sequence[str], commands: Collection[str]) -> None:
     if asked == "query":
         print(_BETWEEN[shell].join(suggestions(os.environ.get("COMP_LINE", ""), commands)))
     else:
-        _hook(asked, shell)
-
-
-def _hook(asked: str, shell: str) -> None:
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.core.plugins import Plugins
-    from hydra.plugins.completion_plugin import CompletionPlugin
-
-    with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
-        found: list[Any] = Plugins.instance().discover(CompletionPlugin)
-        plugin = {kind.provides(): kind for kind in found}[shell](GlobalHydra.instance().config_loader())
-        plugin.install() if asked == "install" else plugin.uninstall()
+        hydra_bridge.completion_hook(shell, install=asked == "install")
 
 
 def suggestions(line: str, commands: Collection[str]) -> list[str]:
@@ -81,12 +69,6 @@ def suggestions(line: str, commands: Collection[str]) -> list[str]:
 
 
 def _of_hydra(name: str, words: Sequence[str]) -> list[str]:
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.plugins.completion_plugin import DefaultCompletionPlugin
-
-    with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
-        plugin = DefaultCompletionPlugin(GlobalHydra.instance().config_loader())
-        found: list[str] = plugin._query(config_name=name, line=" ".join(words))
-        # recipe follows from model= and data=; a name with an underscore before it is no choice
-        return [one for one in found if key_of(one) != "recipe" and "=_" not in one]
+    found = hydra_bridge.completions(name, " ".join(words))
+    # recipe follows from model= and data=; a name with an underscore before it is no choice
+    return [one for one in found if key_of(one) != "recipe" and "=_" not in one]

@@ -1,36 +1,21 @@
-"""Overrides -> Hydra -> plain settings: one job composed, many expanded, and Hydra's errors in one line."""
+"""Overrides to settings: one job composed, or many; multiruns expanded; secrets and paths out of conf/ refused."""
 
 from __future__ import annotations
 
 import copy
-import errno
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rpr.errors import ConfigError, RprError, did_you_mean
-from rpr.io.escape import visible
+from rpr.compose import hydra_bridge
+from rpr.errors import ConfigError
 from rpr.paths import data_dir
 
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
     from rpr.config.train import TrainConfig
-    from rpr.validation import Section
 
-# Faults of the places that a user gives; a file that is not there is told where it is looked for, or else is ours.
-_NOT_TO_BE_WRITTEN = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EISDIR,
-    errno.ENOTDIR,
-    errno.EEXIST,
-    errno.ENAMETOOLONG,
-    errno.ELOOP,
-)
 # Variables that hold a secret, by the ends of their names (WANDB_API_KEY, HF_TOKEN, AWS_SECRET_ACCESS_KEY), or by a
 # password in their value (HTTPS_PROXY).
 _SECRET = re.compile(r".*(API_KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE)
@@ -64,15 +49,8 @@ def typed_choices(words: Sequence[str]) -> list[str]:
 
 
 def expand(overrides: Sequence[str]) -> list[list[str]]:
-    """The jobs of a multirun, as Hydra's basic sweeper makes them."""
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    parsed = OverridesParser.create().parse_overrides(typed_choices(overrides))
-    jobs: list[list[str]] = []
-    for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None):
-        jobs.extend([list(job) for job in batch])
-    return jobs
+    """The jobs of a multirun: a comma list is swept over (the product of all lists)."""
+    return hydra_bridge.expand(typed_choices(overrides))
 
 
 def refuse_ways_out(overrides: Sequence[str]) -> None:
@@ -98,30 +76,19 @@ def choices_of(group: str) -> list[str]:
     return sorted(path.stem for path in (data_dir("conf") / group).glob("[!_]*.yaml"))
 
 
-def compose(name: str, overrides: Sequence[str]) -> dict[str, Any]:
-    """The settings of one job of a sub-command, as plain values.
+def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None) -> dict[str, Any]:
+    """The settings of one job of a command, as plain values.
 
     Raises:
         ConfigError: as `plain`.
     """
-    return plain(_composed(name, overrides))
+    return plain(_composed(name, overrides, config_dir))
 
 
-def _composed(name: str, overrides: Sequence[str]) -> Any:
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-
+def _composed(name: str, overrides: Sequence[str], config_dir: Path | None) -> Any:
     overrides = typed_choices(overrides)
     refuse_ways_out(overrides)
-    # Within a running job (bench composes its variants) Hydra's global state is the job's: set aside, and put back.
-    state = GlobalHydra.instance()
-    running, state.hydra = state.hydra, None
-    try:
-        with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
-            return hydra_compose(config_name=name, overrides=overrides)
-    finally:
-        state.hydra = running
+    return hydra_bridge.compose(name, overrides, config_dir)
 
 
 def training(overrides: Sequence[str]) -> TrainConfig:
@@ -130,41 +97,37 @@ def training(overrides: Sequence[str]) -> TrainConfig:
     Raises:
         ConfigError: its settings are refused.
     """
-    from rpr import validation
-    from rpr.config import train as config
+    from rpr.config.train import TrainConfig
+    from rpr.validation import validated
 
-    return validation.validated(config.TrainConfig, compose("train", overrides))
+    return validated(TrainConfig, compose("train", overrides))
 
 
-def trainings(jobs: Sequence[Sequence[str]]) -> list[TrainConfig]:
-    """Jobs of train, none with a comma list, each as `training` makes it.
+def trainings(jobs: Sequence[Sequence[str]], config_dir: Path | None = None) -> list[TrainConfig]:
+    """Jobs of train, none with a comma list, each composed and validated.
 
-    To read conf/ is nearly all the work of that (50 ms a job), so it is read once for all jobs with the same choices.
-    Their values are put in afterwards, by the function by which Hydra does it.
+    Nearly all the time is spent on reading conf/ (50 ms a job), so it is read once for all jobs with the same choices,
+    and their values are set afterwards.
 
     Raises:
         ConfigError: the settings of a job are refused.
     """
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from rpr.config.train import TrainConfig
+    from rpr.validation import validated
 
-    from rpr import validation
-    from rpr.config import train as config
-
-    parser = OverridesParser.create()
     read: dict[tuple[str, ...], Any] = {}
     made = []
     for job in jobs:
         values = [word for word in job if _VALUE.match(word)]
         choices = tuple(word for word in job if not _VALUE.match(word))
         if not all(_CHOICE.match(word) for word in choices):
-            made.append(training(job))
+            made.append(validated(TrainConfig, compose("train", job, config_dir)))
             continue
         if choices not in read:
-            read[choices] = _composed("train", choices)
+            read[choices] = _composed("train", choices, config_dir)
         settings = copy.deepcopy(read[choices])
-        ConfigLoaderImpl._apply_overrides_to_config(parser.parse_overrides(values), settings)
-        made.append(validation.validated(config.TrainConfig, plain(settings)))
+        hydra_bridge.set_values(settings, values)
+        made.append(validated(TrainConfig, plain(settings)))
     return made
 
 
@@ -206,86 +169,3 @@ def _texts(tree: Any, path: str) -> Iterator[tuple[str, str]]:
 def key_of(override: str) -> str:
     """The setting that an override is about."""
     return override.partition("=")[0].lstrip("+~")
-
-
-def one_line(error: BaseException, kind: type[Section] | None = None) -> str | None:
-    """The text of an error that is the user's to mend, on one line; None for any other. `kind` is what was composed, by
-    default a job of train.
-    """
-    text = _text(error, kind)
-    return None if text is None else visible(text)
-
-
-def _text(error: BaseException, kind: type[Section] | None) -> str | None:
-    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-    from omegaconf.errors import OmegaConfBaseException
-
-    if isinstance(error, RprError):
-        return " ".join(str(error).split())
-    if isinstance(error, OSError) and error.errno in _NOT_TO_BE_WRITTEN:
-        where = error.filename2 or error.filename or "a file"
-        return f"{where}: cannot be read or written ({error.strerror}); mend that, or choose another place"
-    if isinstance(error, OverrideParseException):
-        reason = " ".join(str(error.message).split("\n", 1)[0].rstrip(".;").split())
-        override = " ".join(str(error.override).split())
-        return (
-            f"{override}: cannot be read as a setting ({reason}); write key=value, and quote what holds blanks, "
-            "commas or brackets: \"key='a b'\""
-        )
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
-        asked = error.missing_cfg_file
-        group, _, choice = asked.rpartition("/") if asked.startswith("hydra/") else asked.partition("/")
-        options = [option for option in error.options if not option.startswith("_")]
-        return f"{group}: no such choice {choice!r}" + did_you_mean(choice, options)
-    if isinstance(error, (HydraException, OmegaConfBaseException)) or _refused_by_hydra(error):
-        lines = [line.strip() for line in str(error).splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
-        text = "; ".join(line.rstrip(".;") for line in lines)
-        return _unknown_key(text, kind) or _no_choice(text) or text
-    return None
-
-
-def _refused_by_hydra(error: BaseException) -> bool:
-    """Whether it is a plain ValueError from Hydra's own reading of what was typed: of `model=3`, where a choice is a
-    word, or `seed=range(1,5,0)`.
-    """
-    last = error.__traceback__
-    if last is None or not isinstance(error, ValueError):
-        return False
-    while last.tb_next is not None:
-        last = last.tb_next
-    return str(last.tb_frame.f_globals.get("__name__")).startswith("hydra.")
-
-
-def _no_choice(text: str) -> str | None:
-    """A group that has no choice, or something else in its place."""
-    if found := re.match(r"Error resolving interpolation '([^']+)', possible interpolation keys: (.*)", text):
-        group = next(name for name in re.findall(r"\w+(?=\})", found[1]) if name not in found[2].split(", "))
-        return f"{group}: it has no choice, and other settings hang on it; give one of conf/{group}/ as {group}=..."
-    if text.startswith("Config group override must be"):
-        return f"{text}; a choice is a word: write GROUP=CHOICE, e.g. model=tiny"
-    if found := re.match(r"Config group override deletion value must be .*input_line='(.+?)', config_loader", text):
-        return f"{found[1]}: what is taken away is a group, or a choice, which is a word; write ~GROUP or GROUP=CHOICE"
-    if found := re.match(r"In '[\w/]+': Could not load '(?!hydra/)([\w/]+)/([^'/]*)'", text):
-        return f"{found[1]}: no such choice {found[2]!r}{did_you_mean(found[2], choices_of(found[1]))}"
-    return None
-
-
-def _unknown_key(text: str, kind: type[Section] | None) -> str | None:
-    """`Could not override 'model.kk'...` with the settings that the command has there."""
-    from rpr import validation
-    from rpr.config import train as config
-
-    found = re.match(r"Could not override '(?:[\w/]+@)?([\w.]+)'", text)
-    if found is None:
-        return None
-    path = found[1].split(".")
-    if path[0] == "hydra":  # its own, which no section of ours holds
-        return None
-    for depth, part in enumerate(path):
-        sections_there = validation.sections_at(kind or config.TrainConfig, path[:depth])
-        names = {name for section in sections_there for name in section.model_fields}
-        if sections_there and part not in names:
-            return f"{'.'.join(path[: depth + 1])}: no such setting" + did_you_mean(part, names)
-    if len(path) > 1:
-        return f"{found[1]}: the choice of {path[0]} has no such setting, though others have; see --cfg job"
-    return None

@@ -1,10 +1,11 @@
-"""A sweep from its file, and what is typed behind its name, to the launcher and to the books of what became of it. Its
-jobs are runs of train, which one of Hydra's launchers starts.
-"""
+"""rpr-cli sweep and rpr-cli train -m: jobs composed and checked, then run by one of Hydra's launchers."""
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Sequence
+from pathlib import Path
 
 from rpr.compose.composition import expand, key_of, trainings
 from rpr.errors import ConfigError
@@ -20,10 +21,8 @@ def run(arguments: list[str]) -> int:
     """`rpr-cli sweep NAME|FILE [settings]`; returns the exit code.
 
     Raises:
-        ConfigError, DataError, RecordError: what is told before the first job starts.
+        ConfigError, DataError, RecordError: what is wrong is reported before the first job starts.
     """
-    from rpr.sweep import status
-
     if not arguments or {"-h", "--help"} & set(arguments):
         print(spec.usage())
         return 0 if arguments else 2
@@ -33,11 +32,35 @@ def run(arguments: list[str]) -> int:
         raise ConfigError(
             f"sweep: {min(unknown)} is no flag of sweep; give settings (data=..., seed=1,2), --dry-run or --wandb-yaml"
         )
-    words, options, retry_failed = _sweep_words([word for word in arguments[1:] if word not in flags])
+    of_file = [word for words in (plan.overrides, *plan.rows) for word in words]
+    words = [word for word in arguments[1:] if word not in flags]
+    if "sweep" in {key_of(word) for word in (*words, *of_file)}:
+        raise ConfigError("sweep: a sweep is called as its file is; copy the file under the name that it is to have")
+    _refuse_hydras(of_file, arguments[0])
+    return _run(plan, words, flags)
+
+
+def run_multirun(overrides: Sequence[str], config_dir: Path | None) -> int:
+    """`rpr-cli train -m ...`: a sweep without a file, with one row of overrides. It is called sweep=NAME, or after its
+    overrides, so that the same command again is the same sweep. Returns the exit code.
+
+    Raises:
+        ConfigError, DataError, RecordError: as `run`.
+    """
+    name = next((word.partition("=")[2] for word in overrides if key_of(word) == "sweep"), None)
+    row = tuple(word for word in overrides if key_of(word) != "sweep")
+    if name is None:
+        name = "multirun-" + hashlib.sha256("\0".join(sorted(row)).encode()).hexdigest()[:8]
+    return _run(spec.Plan(name, "", (), ((),)), list(row), set(), config_dir)
+
+
+def _run(plan: spec.Plan, words: Sequence[str], flags: set[str], config_dir: Path | None = None) -> int:
+    """Compose and check every job; then print them (--dry-run, --wandb-yaml), or launch those that are not finished."""
+    from rpr.sweep import status
+
+    words, options, retry_failed = _sweep_words(words)
     overrides = [word for word in words if not launcher.is_hydras(word)]
     given = {key_of(override) for override in overrides}
-    if "sweep" in given | {key_of(word) for words in (plan.overrides, *plan.rows) for word in words}:
-        raise ConfigError("sweep: a sweep is called as its file is; copy the file under the name that it is to have")
     jobs = [
         job
         for row in plan.rows
@@ -45,10 +68,7 @@ def run(arguments: list[str]) -> int:
             [*(word for word in (*plan.overrides, *row) if key_of(word) not in given), *overrides, f"sweep={plan.name}"]
         )
     ]
-    for job in jobs:  # what its file says about Hydra
-        launcher.check("train", job, many=False, config_dir=None)
-    _refuse_hydras([word for words in (plan.overrides, *plan.rows) for word in words], arguments[0])
-    made = list(zip(jobs, trainings(jobs), strict=True))
+    made = list(zip(jobs, trainings(jobs, config_dir), strict=True))
     options = options.sharing([config.hardware for _, config in made])
     launcher_words = launcher.launcher_words(words, options)
     if "--wandb-yaml" in flags:
@@ -60,7 +80,7 @@ def run(arguments: list[str]) -> int:
     if "--dry-run" in flags:
         print("\n".join(status.commands(books)))
         return 0
-    engine = launcher.Launcher(jobs, launcher_words)
+    engine = launcher.Launcher(jobs, launcher_words, config_dir)
     if engine.here:
         status.check_devices(books)
     todo = status.begun(books, retry_failed=retry_failed, at_once=options.at_once or 1)
@@ -80,7 +100,7 @@ def _refuse_hydras(words: list[str], file: str) -> None:
             )
 
 
-def _sweep_words(words: list[str]) -> tuple[list[str], launcher.Options, bool]:
+def _sweep_words(words: Sequence[str]) -> tuple[list[str], launcher.Options, bool]:
     """The settings of the jobs, how they are launched, and whether what failed is run again.
 
     Raises:

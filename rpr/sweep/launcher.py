@@ -8,16 +8,16 @@ import shlex
 import shutil
 import sys
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rpr.compose.composition import key_of, one_line, plain
+from rpr.compose import hydra_bridge
+from rpr.compose.composition import key_of, plain
+from rpr.compose.messages import one_line
 from rpr.errors import BusyError, ConfigError, ProcessEnded, RunError
-from rpr.paths import data_dir
 from rpr.signals import SIGTERM_EXIT, die_with_parent
 
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
@@ -84,39 +84,16 @@ def launcher_words(words: Sequence[str], options: Options) -> list[str]:
     return given
 
 
-def check(name: str, overrides: Sequence[str], *, many: bool, config_dir: str | None) -> None:
-    """Look at what Hydra would do for a command that has words about Hydra itself, choices from a folder of the user's,
-    or several jobs (`many`), before it does anything.
+def check(name: str, overrides: Sequence[str], *, multirun: bool, config_dir: Path | None = None) -> None:
+    """Look at what Hydra would do with settings about Hydra itself, or choices from the user's own folder, before it
+    does anything.
 
     Raises:
-        ConfigError: a setting names code to be run; a folder is not there; a launcher that cannot work here.
+        ConfigError: a setting names code to be run; a folder does not exist; a launcher cannot work here.
     """
-    if not many and config_dir is None and not any("hydra" in word for word in overrides):
+    if config_dir is None and not any("hydra" in word for word in overrides):
         return
-    from hydra._internal.hydra import Hydra
-    from hydra._internal.utils import create_config_search_path
-    from hydra.core.config_search_path import SearchPathQuery
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.types import RunMode
-
-    search_path = create_config_search_path(str(data_dir("conf")))
-    if config_dir is not None:
-        folder = Path(config_dir).absolute()
-        if not folder.is_dir():
-            raise ConfigError(f"--config-dir: {folder} is no folder; give one with choices, e.g. model/mine.yaml in it")
-        search_path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
-    GlobalHydra.instance().clear()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)  # a place of hydra.searchpath that is not there
-            settings = Hydra.create_main_hydra2(name, search_path).compose_config(
-                config_name=name, overrides=list(overrides), run_mode=RunMode.MULTIRUN if many else RunMode.RUN
-            )
-    except UserWarning as warning:
-        raise ConfigError(f"hydra: {warning}") from None
-    finally:
-        GlobalHydra.instance().clear()
-    _check(settings, many=many)
+    _check(hydra_bridge.session(name, overrides, multirun=multirun, config_dir=config_dir).settings, many=multirun)
 
 
 def _check(settings: Any, *, many: bool) -> None:
@@ -131,6 +108,12 @@ def _check(settings: Any, *, many: bool) -> None:
     if hydra["mode"] is not None:
         raise ConfigError(
             f"hydra.mode: {hydra['mode']} is refused; -m says whether it is a sweep: leave hydra.mode out"
+        )
+    folder = Path(settings.hydra.sweep.dir)
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if many and not (existing.is_dir() and os.access(existing, os.W_OK)):
+        raise ConfigError(
+            f"runs_dir: {folder} cannot be written; choose another runs_dir=..., and leave hydra.sweep.dir as it is"
         )
     if many and "SlurmLauncher" in hydra["launcher"]["_target_"] and shutil.which("srun") is None:
         raise ConfigError(
@@ -158,35 +141,17 @@ def _names_of_code(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]
 class Launcher:
     """One of Hydra's launchers, chosen and checked; nothing has been started."""
 
-    def __init__(self, jobs: Sequence[Sequence[str]], words: Sequence[str]) -> None:
+    def __init__(self, jobs: Sequence[Sequence[str]], words: Sequence[str], config_dir: Path | None = None) -> None:
         """Compose what decides the launcher: `words` as `launcher_words` gives them, and what all jobs have in common
         (hardware=slurm_8xgpu brings its own).
 
         Raises:
             ConfigError: it cannot work here.
         """
-        from hydra import version
-        from hydra._internal.hydra import Hydra
-        from hydra._internal.utils import create_config_search_path
-        from hydra.core.global_hydra import GlobalHydra
-        from hydra.core.utils import configure_log
-        from hydra.types import RunMode
-
-        version.setbase("1.3")
         common = [word for word in jobs[0] if all(word in job for job in jobs)]
-        GlobalHydra.instance().clear()
-        self._hydra = Hydra.create_main_hydra2("train", create_config_search_path(str(data_dir("conf"))))
-        try:
-            self._settings = self._hydra.compose_config(
-                config_name="train",
-                overrides=[*common, *words],
-                run_mode=RunMode.MULTIRUN,
-            )
-        finally:
-            GlobalHydra.instance().clear()
-        _check(self._settings, many=True)
-        configure_log(self._settings.hydra.hydra_logging, self._settings.hydra.verbose)
-        target: str = self._settings.hydra.launcher["_target_"]
+        self._session = hydra_bridge.session("train", [*common, *words], multirun=True, config_dir=config_dir)
+        _check(self._session.settings, many=True)
+        target: str = self._session.settings.hydra.launcher["_target_"]
         self._name = target.rpartition(".")[2]
         self.one_by_one = "BasicLauncher" in target
         self.here = self.one_by_one or "Joblib" in target
@@ -197,30 +162,18 @@ class Launcher:
         Returns:
             the error, in one line, of each job that did not end well. How far each run is, its record says.
         """
-        from hydra._internal.callbacks import Callbacks
-        from hydra.core.global_hydra import GlobalHydra
-        from hydra.core.plugins import Plugins
-        from hydra.types import HydraContext
-
-        GlobalHydra.instance().initialize(self._hydra)
+        task = _task(
+            sweep,
+            len(jobs),
+            options.gpus,
+            quiet=not self.one_by_one,
+            sweeper=os.getpid() if self.here else None,  # SLURM's jobs are to outlive this process
+        )
         try:
-            launcher = Plugins.instance().instantiate_launcher(
-                hydra_context=HydraContext(self._hydra.config_loader, Callbacks(self._settings)),
-                task_function=_task(
-                    sweep,
-                    len(jobs),
-                    options.gpus,
-                    quiet=not self.one_by_one,
-                    sweeper=os.getpid() if self.here else None,  # SLURM's jobs are to outlive this process
-                ),
-                config=self._settings,
-            )
-            returned = launcher.launch([list(job) for job in jobs], initial_job_idx=0)
+            returned = self._session.launch(task, jobs)
         except Exception as error:  # of the launcher: a SLURM job that was lost, say; the records say how far each came
             print(f"rpr-cli: {self._name}: {' '.join(str(error).split())[:300]}", file=sys.stderr)
             return {}
-        finally:
-            GlobalHydra.instance().clear()
         problems = {}
         for job, result in zip(jobs, returned, strict=True):
             try:
@@ -246,20 +199,16 @@ def _task(
             return one_job(settings)
 
     def one_job(settings: Any) -> RunError | None:
-        from hydra.core.hydra_config import HydraConfig
-        from omegaconf import OmegaConf
-
-        from rpr import validation
         from rpr.commands import train
-        from rpr.config import train as config
+        from rpr.config.train import TrainConfig
         from rpr.sweep.gpus import share
+        from rpr.validation import validated
 
-        job = HydraConfig.get()
-        words: Any = OmegaConf.to_container(job.overrides.task, resolve=False)  # as typed: ${...} is for the settings
-        overrides = [word for word in map(str, words) if key_of(word) != "sweep"]
+        number = hydra_bridge.job_number() + 1
+        overrides = [word for word in hydra_bridge.typed_overrides() if key_of(word) != "sweep"]
         try:
-            typed = validation.validated(config.TrainConfig, plain(settings))
-            print(f"sweep {sweep}: job {job.job.num + 1} of {total}: {typed.run_dir_name}", file=sys.stderr, flush=True)
+            typed = validated(TrainConfig, plain(settings))
+            print(f"sweep {sweep}: job {number} of {total}: {typed.run_dir_name}", file=sys.stderr, flush=True)
             with share(gpus, typed.hardware.devices) if gpus else nullcontext() as shared:
                 train.run(
                     typed,

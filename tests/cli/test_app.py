@@ -32,7 +32,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as app sets it; undone after the test
     commands: list[str] = []
-    monkeypatch.setattr(train, "run", lambda config, *, command, own_process, **options: commands.append(command))
+    monkeypatch.setattr(train, "run", lambda config, *, command, **options: commands.append(command))
     return commands
 
 
@@ -61,8 +61,8 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("name", sorted(app.COMMANDS))
 def test_every_command_of_the_help_can_be_run(name: str) -> None:
     """The file is imported only when its command is typed, so a missing one would not be seen before."""
-    module = importlib.import_module(f"rpr.commands.{name}")
-    assert hasattr(module, "read" if name == "sweep" else "run")
+    module = importlib.import_module("rpr.sweep.command" if name == "sweep" else f"rpr.commands.{name}")
+    assert hasattr(module, "run")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what is told where no GPU is")
@@ -104,8 +104,8 @@ def test_one_job_and_several(started: list[str], capsys: pytest.CaptureFixture[s
     assert app.main(["train", "seed=4", "name=a-b"]) == 0
     assert started == ["rpr-cli train seed=4 name=a-b"]
     started.clear()
-    assert app.main(["train", "-m", "position.clip_distance=0,2", "seed=1,2"]) == 0
-    assert started == [
+    assert app.main(["train", "-m", "position.clip_distance=0,2", "seed=1,2"]) == 1  # what stands for training here
+    assert started == [  # leaves no record
         f"rpr-cli train position.clip_distance={k} seed={seed}" for k, seed in ((0, 1), (0, 2), (2, 1), (2, 2))
     ]
 
@@ -117,14 +117,28 @@ def test_a_whole_job_in_one_word(started: list[str], capsys: pytest.CaptureFixtu
 
 
 def test_jobs_of_a_multirun_share_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless one is given, a multirun is a sweep of its own, named after its time; -m with sweep= keeps that name."""
+    """-m with sweep= keeps that name; else the sweep is called after its overrides, the same when they are given again."""
     sweeps: list[str | None] = []
-    monkeypatch.setattr(train, "run", lambda config, *, command, own_process: sweeps.append(config.sweep))
+    monkeypatch.setattr(train, "run", lambda config, **options: sweeps.append(config.sweep))
     assert app.main(["train", "seed=1"]) == 0
-    assert app.main(["train", "-m", "seed=1,2"]) == 0
-    assert app.main(["train", "-m", "seed=1,2", "sweep=mine"]) == 0
-    assert sweeps[0] is None and sweeps[1] == sweeps[2] is not None and sweeps[1][:2] == "20"
-    assert sweeps[3:] == ["mine", "mine"]
+    for words in (["seed=1,2"], ["seed=1,2"], ["seed=1,3"], ["seed=1,2", "sweep=mine"]):
+        assert app.main(["train", "-m", *words]) == 1
+    assert sweeps[0] is None and str(sweeps[1]).startswith("multirun-")
+    assert len({*sweeps[1:5]}) == 1 and sweeps[5] == sweeps[6] != sweeps[1]
+    assert sweeps[7:] == ["mine", "mine"]
+
+
+def test_a_multirun_is_a_sweep(started: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Settings of sweep's own go with -m too, and choices of --config-dir."""
+    Path("mine/model").mkdir(parents=True)
+    Path("mine/model/narrow.yaml").write_text("defaults: [tiny, _self_]\nname: narrow\nd_model: 64\n")
+    words = ["--config-dir=mine", "model=narrow", "optim=tiny", "seed=1,2", "retry=failed"]
+    assert app.main(["train", "-m", *words]) == 1
+    assert started == [f"rpr-cli train model=narrow optim=tiny seed={seed}" for seed in (1, 2)]
+    assert "2 jobs: 2 new" in capsys.readouterr().err
+    assert "goes with --config-dir, not with --config-name" in refused(
+        capsys, "train", "-m", "--config-name=x", "seed=1"
+    )
 
 
 def test_a_failing_job_does_not_stop_the_others(
@@ -132,7 +146,7 @@ def test_a_failing_job_does_not_stop_the_others(
 ) -> None:
     done = []
 
-    def run(config: object, *, command: str, own_process: bool) -> None:
+    def run(config: object, *, command: str, own_process: bool, **options: object) -> None:
         assert own_process
         if "seed=1" in command:
             raise RunError("the loss\nexploded")
@@ -143,16 +157,16 @@ def test_a_failing_job_does_not_stop_the_others(
     monkeypatch.setattr(train, "run", run)
     assert app.main(["train", "-m", "seed=1,2,3"]) == 1
     assert done == ["rpr-cli train seed=3"]
-    assert capsys.readouterr().err.splitlines() == [
-        "rpr-cli: failed: rpr-cli train seed=1: the loss exploded",
-        "rpr-cli: failed: rpr-cli train seed=2: ZeroDivisionError('a bug')",
-    ]
+    err = capsys.readouterr().err
+    assert "Traceback" in err  # of the bug
+    failed = [line.rpartition(": ")[2] for line in err.splitlines() if line.startswith("rpr-cli: failed: ")]
+    assert failed == ["the loss exploded", "a bug", "it was never started"]
 
 
 def test_a_bug_keeps_its_traceback_and_an_interrupt_has_its_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(config: object, *, command: str, own_process: bool) -> None:
+    def run(config: object, *, command: str) -> None:
         raise error
 
     monkeypatch.setattr(train, "run", run)

@@ -18,7 +18,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
-from hydra._internal.hydra import Hydra
 from hydra.errors import OverrideParseException
 
 from rpr.cli import app
@@ -124,8 +123,8 @@ def test_words(trained: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.chdir(trained)
     monkeypatch.setattr(train, "work", None)  # nothing may come so far
     monkeypatch.setattr(train, "_worker", None)
-    if "hydra.mode" not in typed:  # for which alone Hydra composes everything once more
-        monkeypatch.setattr(Hydra, "get_mode", lambda self, config_name, overrides: None)
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "srun" else which(name))  # as without SLURM
     said = refused(*shlex.split(typed.replace("LONG", 300 * "a")), may="rpr-cli: not as recorded")
     within = telling.removeprefix("...")
     assert within in said if telling.startswith("...") else said.startswith(within), said

@@ -113,7 +113,7 @@ def test_the_command_in_a_record_is_that_run_alone(swept: Swept) -> None:
 def test_the_same_command_again_trains_nothing(swept: Swept, here: Here) -> None:
     before = {path: path.read_bytes() for path in swept.runs.glob("*/record.json")}
     _, told = here("train", "-m", "position.clip_distance=0,2", "sweep=mine", *swept.overrides)
-    assert told.count("finished already on ") == 2 and "step 40/40" not in told
+    assert told.count("2 jobs: 2 finished") == 2 and "step 40/40" not in told
     assert {path: path.read_bytes() for path in swept.runs.glob("*/record.json")} == before
 
 
@@ -170,8 +170,8 @@ def test_a_job_that_fails_stops_no_other(swept: Swept, here: Here) -> None:
     assert failed.error is not None and failed.error.startswith("step 2: the loss or its gradient is not finite (loss ")
     (other,) = [record for record in records if position_of(record).clip_distance == 1 and record.status == "finished"]
     assert other.steps == 40
-    last = told.strip().splitlines()[-1]
-    assert last.startswith(f"rpr-cli: failed: rpr-cli train {rate}=1e+38 ") and "Traceback" not in told
+    assert f"\n  again: rpr-cli train {rate}=1e+38 " in told and "Traceback" not in told
+    assert f"rpr-cli: failed: {failed.name}-{failed.run_id}: step 2: the loss" in told
 
 
 @pytest.mark.slow

@@ -190,18 +190,3 @@ def test_submitit(sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path) -
     _, err = ended(sweep("hydra/launcher=submitit_local"))
     assert err.endswith("sweep mine: 3 jobs: 3 finished\n")
     assert all(record.status == "finished" for record in records(tmp_path).values())
-
-
-@pytest.mark.slow
-def test_each_failed_job_of_train_m_by_joblib_is_told(tiny: list[str], tmp_path: Path) -> None:
-    """Hydra lets through the first error alone."""
-    launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    done = subprocess.run(
-        [SCRIPT, "train", "-m", *tiny, *RECIPE.split(), "optim.learning_rate_scale=1e30,1,1e29", *launcher],
-        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=200,
-    )  # fmt: skip
-    assert done.returncode == 1
-    told = [line for line in done.stderr.splitlines() if line.startswith("rpr-cli: failed: rpr-cli train ")]
-    for rate in ("1e+30", "1e+29"):
-        assert any(f"optim.learning_rate_scale={rate}: step " in line for line in told), done.stderr
-    assert sorted(record.status for record in records(tmp_path).values()) == ["failed", "failed", "finished"]

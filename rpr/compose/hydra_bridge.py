@@ -1,0 +1,196 @@
+"""All that this project takes from inside Hydra: the one module that imports what Hydra keeps private.
+
+Written for hydra-core 1.3. tests/compose/test_hydra_bridge.py names each private name used here, and fails when one
+moves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rpr.errors import ConfigError
+from rpr.paths import data_dir
+
+
+def flag_parser() -> argparse.ArgumentParser:
+    """Hydra's own command line: its flags, and overrides behind them."""
+    from hydra._internal.utils import get_args_parser
+
+    parser: argparse.ArgumentParser = get_args_parser()
+    return parser
+
+
+def expand(overrides: Sequence[str]) -> list[list[str]]:
+    """The jobs of a multirun, as Hydra's basic sweeper makes them."""
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return [list(job) for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None) for job in batch]
+
+
+def compose(config_name: str, overrides: Sequence[str], config_dir: Path | None = None) -> Any:
+    """One job's settings, without Hydra's own.
+
+    Args:
+        config_dir: a folder with more choices, as --config-dir names it.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.utils import setup_globals
+
+    setup_globals()  # ${now:...}
+    words = [*overrides, *([] if config_dir is None else [f"hydra.searchpath=[file://{config_dir}]"])]
+    # Within a running job (bench composes its variants) Hydra's global state is the job's: set aside, and put back.
+    state = GlobalHydra.instance()
+    running, state.hydra = state.hydra, None
+    try:
+        with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
+            return hydra_compose(config_name=config_name, overrides=words)
+    finally:
+        state.hydra = running
+
+
+def set_values(settings: Any, overrides: Sequence[str]) -> None:
+    """Put values (no choices of groups) into composed settings, by the function by which Hydra does it."""
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides(list(overrides)), settings)
+
+
+@dataclass(frozen=True)
+class Session:
+    """Hydra, set up but not running, and settings composed with its own among them (`settings.hydra`)."""
+
+    hydra: Any
+    settings: Any
+
+    def launch(self, task: Callable[[Any], Any], jobs: Sequence[Sequence[str]]) -> list[Any]:
+        """Run the task for each job through the launcher that the settings name; returns Hydra's JobReturns."""
+        from hydra._internal.callbacks import Callbacks
+        from hydra.core.global_hydra import GlobalHydra
+        from hydra.core.plugins import Plugins
+        from hydra.core.utils import configure_log
+        from hydra.types import HydraContext
+
+        configure_log(self.settings.hydra.hydra_logging, self.settings.hydra.verbose)
+        GlobalHydra.instance().initialize(self.hydra)
+        try:
+            launcher = Plugins.instance().instantiate_launcher(
+                hydra_context=HydraContext(self.hydra.config_loader, Callbacks(self.settings)),
+                task_function=task,
+                config=self.settings,
+            )
+            return list(launcher.launch([list(job) for job in jobs], initial_job_idx=0))
+        finally:
+            GlobalHydra.instance().clear()
+
+
+def session(config_name: str, overrides: Sequence[str], *, multirun: bool, config_dir: Path | None = None) -> Session:
+    """Hydra's own settings composed beside the job's, as it composes them before it runs anything.
+
+    Raises:
+        ConfigError: a folder of hydra.searchpath does not exist.
+    """
+    from hydra import version
+    from hydra._internal.hydra import Hydra
+    from hydra._internal.utils import create_config_search_path
+    from hydra.core.config_search_path import SearchPathQuery
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.types import RunMode
+
+    version.setbase("1.3")
+    search_path = create_config_search_path(str(data_dir("conf")))
+    if config_dir is not None:
+        search_path.prepend("command-line", f"file://{config_dir}", SearchPathQuery(provider="schema"))
+    GlobalHydra.instance().clear()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # a folder of hydra.searchpath that does not exist
+            hydra = Hydra.create_main_hydra2(config_name, search_path)
+            settings = hydra.compose_config(
+                config_name=config_name,
+                overrides=list(overrides),
+                run_mode=RunMode.MULTIRUN if multirun else RunMode.RUN,
+            )
+    except UserWarning as warning:
+        raise ConfigError(f"hydra: {warning}") from None
+    finally:
+        GlobalHydra.instance().clear()
+    return Session(hydra, settings)
+
+
+def typed_overrides() -> list[str]:
+    """The overrides of the job that is running, as they were typed: ${...} is for the settings."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    words: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    return [str(word) for word in words]
+
+
+def job_number() -> int:
+    """Which job of the launch is running, from 0."""
+    from hydra.core.hydra_config import HydraConfig
+
+    number: int = HydraConfig.get().job.num
+    return number
+
+
+def answer(name: str, arguments: Sequence[str]) -> None:
+    """--cfg, --info, --help and --hydra-help, which Hydra answers on stdout and may end the process after."""
+    import hydra
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raised instead of printed: its errors become one line
+    before = sys.argv
+    sys.argv = [before[0], f"--config-name={name}", *arguments]
+    try:
+        hydra.main(version_base="1.3", config_path=str(data_dir("conf")))(lambda settings: None)()
+    finally:
+        sys.argv = before
+
+
+def completions(config_name: str, line: str) -> list[str]:
+    """What fits the last word of a line of overrides."""
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.plugins.completion_plugin import DefaultCompletionPlugin
+
+    with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
+        plugin = DefaultCompletionPlugin(GlobalHydra.instance().config_loader())
+        found: list[str] = plugin._query(config_name=config_name, line=line)
+        return found
+
+
+def completion_hook(shell: str, *, install: bool) -> None:
+    """Print the lines by which a shell takes up completion, or leaves it off."""
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.plugins import Plugins
+    from hydra.plugins.completion_plugin import CompletionPlugin
+
+    with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
+        found: list[Any] = Plugins.instance().discover(CompletionPlugin)
+        plugin = {kind.provides(): kind for kind in found}[shell](GlobalHydra.instance().config_loader())
+        plugin.install() if install else plugin.uninstall()
+
+
+def refused_by_hydra(error: BaseException) -> bool:
+    """Whether it is a plain ValueError from Hydra's own reading of what was typed: of `model=3`, where a choice is a
+    word, or `seed=range(1,5,0)`.
+    """
+    last = error.__traceback__
+    if last is None or not isinstance(error, ValueError):
+        return False
+    while last.tb_next is not None:
+        last = last.tb_next
+    return str(last.tb_frame.f_globals.get("__name__")).startswith("hydra.")

@@ -1,0 +1,44 @@
+"""Checked here: every name that rpr/compose/hydra_bridge.py takes from inside Hydra is there, with the arguments that
+it is given, so that another version of Hydra fails by the name that moved; and that no other module takes one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import rpr
+
+PRIVATE = {
+    "hydra._internal.utils.get_args_parser": [],
+    "hydra._internal.utils.create_config_search_path": ["search_path_dir"],
+    "hydra._internal.core_plugins.basic_sweeper.BasicSweeper.split_arguments": ["overrides", "max_batch_size"],
+    "hydra._internal.config_loader_impl.ConfigLoaderImpl._apply_overrides_to_config": ["overrides", "cfg"],
+    "hydra._internal.hydra.Hydra.create_main_hydra2": ["task_name", "config_search_path"],
+    "hydra._internal.hydra.Hydra.compose_config": ["config_name", "overrides", "run_mode"],
+    "hydra._internal.callbacks.Callbacks": ["config"],
+    "hydra.core.plugins.Plugins.instantiate_launcher": ["hydra_context", "task_function", "config"],
+    "hydra.core.global_hydra.GlobalHydra.initialize": ["hydra"],
+    "hydra.plugins.completion_plugin.DefaultCompletionPlugin._query": ["config_name", "line"],
+}
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_a_private_name_of_hydra(name: str) -> None:
+    module, *attributes = re.split(r"\.(?=[A-Z]|get_|create_config)", name, maxsplit=1)
+    found = importlib.import_module(module)
+    for attribute in attributes[0].split("."):
+        found = getattr(found, attribute)
+    parameters = inspect.signature(found).parameters
+    assert {*PRIVATE[name]} <= {*parameters}, f"{name}{inspect.signature(found)}"
+
+
+def test_no_other_module_looks_inside_hydra() -> None:
+    private = re.compile(r"hydra\._|hydra\.core\.(plugins|global_hydra|override_parser|config_search_path)|\b_query\(")
+    root = Path(rpr.__file__).parent
+    found = {path.relative_to(root).as_posix() for path in root.rglob("*.py") if private.search(path.read_text())}
+    assert found == {"compose/hydra_bridge.py", "sweep/launcher.py"}  # the launcher refuses plugins by their names
