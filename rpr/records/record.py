@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -204,19 +205,25 @@ class Record(Section):
 
 
 class Found(NamedTuple):
-    """Records with their paths, in the order of their paths, and one line for each file that could not be used."""
+    """Records with their paths, in the order of their paths, and one line for each file that could not be used.
+
+    `others` are the JSON files that are no records.
+    """
 
     records: list[tuple[Path, Record]]
     problems: list[str]
+    others: list[Path]
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by their dotted keys."""
+    found = {}
     for key, value in tree.items():
         if isinstance(value, dict) and value:
-            yield from flat(value, f"{prefix}{key}.")
+            found |= flat(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", value
+            found[prefix + key] = value
+    return found
 
 
 def write_record(path: Path, record: Record) -> None:
@@ -323,10 +330,12 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
     """
     kept: dict[tuple[str, int, str], tuple[Path, Record]] = {}
     problems: list[str] = []
+    others: list[Path] = []
     for path in _candidates(root):
         try:
             text = _read_text(path)
             if path.name != RECORD_NAME and not _looks_like_a_record(text):
+                others.append(path)
                 continue
             record = _parse(path, text)
         except RecordError as error:
@@ -339,7 +348,7 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
         if old is not None and _rank(record) <= _rank(old[1]):
             continue
         kept[key] = (path, record)
-    return Found(sorted(kept.values(), key=lambda item: str(item[0])), problems)
+    return Found(sorted(kept.values(), key=lambda item: str(item[0])), problems, sorted(others))
 
 
 def _rank(record: Record) -> tuple[bool, bool, str]:
@@ -373,6 +382,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines = _read_text(path).splitlines()
+    with contextlib.suppress(ValueError):  # all at once, which is faster; what is damaged is looked at line by line
+        entries = from_json(f"[{','.join(lines)}]")
+        if len(entries) == len(lines) and all(type(one) is dict and type(one.get("step")) is int for one in entries):
+            return list(entries)
     metrics = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():

@@ -15,7 +15,7 @@ from rpr.model.positions.vectors import SHARING
 from rpr.records.measurement import Measurement, mean, missing, single
 from rpr.records.position import Position, positions_of
 from rpr.records.record import Record, flat
-from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, SPLITS, Score
+from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, SPLITS, ByLength, LengthScore, Score
 from rpr.report.learning import Learning, RunKey, advice, run_key
 from rpr.report.protocol import Difference, differences
 
@@ -87,6 +87,17 @@ class Variant:
     def measurements(self) -> dict[TestColumn, Measurement]:
         """The mean over the seeds in each column; of one seed with its interval over the sentences."""
         return {column: _over_seeds(column, list(by_seed.values())) for column, by_seed in self.scores.items()}
+
+    @cached_property
+    def length_scores(self) -> dict[tuple[str, int, int], list[tuple[tuple[Any, ...], LengthScore]]]:
+        """Of the finished runs by metric and bucket: how each was scored, and its score."""
+        found: dict[tuple[str, int, int], list[tuple[tuple[Any, ...], LengthScore]]] = {}
+        for run in self.finished:
+            for bucket in run.by_length.buckets if run.by_length is not None else ():
+                for score in bucket.scores:
+                    way = (*how_scored_by_length(run.by_length, score.metric), bucket.num_sentences)
+                    found.setdefault((score.metric, *bucket.key), []).append((way, score))
+        return found
 
     def score(self, column: TestColumn | None, split: str = "") -> Measurement:
         """Of `measurements`; where there is none, why. Without a column: there is none for this split."""
@@ -237,6 +248,12 @@ def how_scored(score: Score) -> tuple[Any, ...]:
     return (score.signature, score.num_sentences, score.beam_size, score.length_penalty, score.min_length)
 
 
+def how_scored_by_length(one: ByLength, metric: str) -> tuple[Any, ...]:
+    """The same of scores by length."""
+    decoding = (one.signatures.get(metric), one.beam_size, one.length_penalty, one.min_length, one.precision)
+    return (*decoding, one.splits, one.test_sets, one.longest_training_source)
+
+
 def one_per_seed(records: Iterable[Record]) -> list[Record]:
     """The newest record of each seed, an original before a rerun of it, by ascending seed."""
     newest = {run.seed: run for run in sorted(records, key=lambda run: (run.rerun_of is None, run.started))}
@@ -253,9 +270,13 @@ def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | 
         RecordError: there is no record.
     """
     found: dict[tuple[str, str, int, str], dict[str, list[Record]]] = {}
+    deciding: dict[str, str] = {}  # of thousands of records many have the same sections
     for record in sorted(records, key=lambda record: (record.name, record.seed, record.run_id, record.started)):
         key = (record.data_name, record.model_name, record.max_steps, record.hardware)
-        found.setdefault(key, {}).setdefault(json.dumps(_settings(record), sort_keys=True), []).append(record)
+        sections = {name: record.config.get(name) for name in _DECIDING}
+        if (same := json.dumps(sections)) not in deciding:
+            deciding[same] = json.dumps(_settings(sections), sort_keys=True)
+        found.setdefault(key, {}).setdefault(deciding[same], []).append(record)
     if not found:
         raise RecordError("no run record to report; run `rpr-cli sweep ...` first, or name its folder")
     groups = []
@@ -269,10 +290,9 @@ def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | 
     return tuple(groups)
 
 
-def _settings(record: Record) -> dict[str, Any]:
-    sections = {name: record.config.get(name) for name in _DECIDING}
+def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     earlier = {key: value for key, value in EARLIER_DEFAULTS.items() if key.partition(".")[0] in _DECIDING}
-    return {key: value for key, value in (earlier | dict(flat(sections))).items() if key not in _NOT_DECIDING}
+    return {key: value for key, value in (earlier | flat(sections)).items() if key not in _NOT_DECIDING}
 
 
 def _joined(records: Iterable[Record]) -> list[Record]:

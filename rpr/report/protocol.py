@@ -131,7 +131,7 @@ def is_the_papers_corpus(runs: Iterable[Record], languages: paper.Pair) -> bool:
 def compared_settings(run: Record) -> dict[str, Any]:
     """Every setting of a run that decides its result, by dotted key; what came later has what was done before."""
     sections = {name: run.config.get(name) for name in SECTIONS}
-    settings = {**EARLIER_DEFAULTS, **dict(flat(sections))}
+    settings = {**EARLIER_DEFAULTS, **flat(sections)}
     settings = {key: value for key, value in settings.items() if key.partition(".")[0] in SECTIONS}
     tokens, units = settings.get("optim.max_tokens_per_unit"), settings.get("optim.units_per_step")
     if tokens and units:

@@ -18,7 +18,7 @@ from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.learning import RunKey, run_key
 from rpr.report.protocol import is_the_papers_corpus
 from rpr.report.render import escape_markdown, markdown
-from rpr.report.speed import find_benches
+from rpr.report.speed import read_benches
 from rpr.report.statements import Statement, statements
 from rpr.report.tables import build_tables
 
@@ -39,7 +39,7 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
         RecordError: if there is no record below `root`.
     """
     found = find_records(root)
-    benches, problems = find_benches(root)
+    benches, problems = read_benches(found.others)
     paths = {run_key(record): path for path, record in found.records}
     trouble = [*found.problems, *problems]
     learning = read_learning(

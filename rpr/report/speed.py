@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,14 +14,13 @@ from pydantic import BaseModel, Field, ValidationError
 from rpr import paper
 from rpr.io.escape import visible, visible_tree
 from rpr.records.measurement import Measurement, mean, missing, single
-from rpr.records.record import RECORD_NAME, Record
+from rpr.records.record import Record
 from rpr.records.scores import Interval
 from rpr.report.agreement import Agreement, speed_agreement
 from rpr.report.grid import Cell, Column, Grid, Note
 from rpr.report.groups import NEVER_RUN, Group, Variant
 
 CORES_MAY_DIFFER = 0.1  # of a run and its baseline, before their speeds are no longer compared
-_SKIPPED_FOLDERS = {"wandb", "checkpoints"}
 
 
 # Whole runs
@@ -152,14 +151,11 @@ class _Document(BaseModel):
     step: list[_Step]
 
 
-def find_benches(root: Path) -> tuple[list[Bench], list[str]]:
-    """The speeds of every bench document below `root`, in the order of their paths, and a line for each damaged one."""
+def read_benches(paths: Iterable[Path]) -> tuple[list[Bench], list[str]]:
+    """The speeds of every bench document among JSON files, and a line for each damaged one."""
     benches: list[Bench] = []
     problems: list[str] = []
-    for path in sorted(root.rglob("*.json")):
-        parts = path.relative_to(root).parts
-        if path.name == RECORD_NAME or any(part in _SKIPPED_FOLDERS or part.startswith(".") for part in parts):
-            continue
+    for path in paths:
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             if isinstance(document, dict) and {"device", "config", "step"} <= document.keys():
