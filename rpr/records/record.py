@@ -248,7 +248,7 @@ def read_record(path: Path) -> Record:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode()
     except FileNotFoundError:
         raise _refusal(
             f"{path}: no such record; a run writes it at its start: look for {RECORD_NAME} below runs/"
@@ -355,12 +355,22 @@ def _rank(record: Record) -> tuple[bool, bool, str]:
     return (record.status == "finished", record.rerun_of is None, record.started)
 
 
-def _candidates(root: Path) -> Iterator[Path]:
-    for folder, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in _NOT_WALKED and not name.startswith("."))
-        for name in sorted(files):
-            if name.endswith(".json") and not name.startswith("."):
-                yield Path(folder, name)
+def _candidates(folder: str | Path) -> Iterator[Path]:
+    """The JSON files of a folder, then those of its folders; a folder that cannot be read has none."""
+    folders: list[str] = []
+    files: list[str] = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for one in entries:
+            if one.name.startswith("."):
+                continue
+            if one.is_dir():
+                if one.name not in _NOT_WALKED and not one.is_symlink():
+                    folders.append(one.path)
+            elif one.name.endswith(".json"):
+                files.append(one.path)
+    yield from map(Path, sorted(files))
+    for path in sorted(folders):
+        yield from _candidates(path)
 
 
 def _looks_like_a_record(text: str) -> bool:

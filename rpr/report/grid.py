@@ -44,6 +44,11 @@ class Column:
     words: bool = False
     priority: int = 0
 
+    @property
+    def kind(self) -> str:
+        """What its cells are: `label`, `words` or `figures`."""
+        return "label" if self.label else "words" if self.words else "figures"
+
 
 @dataclass(frozen=True)
 class Note:

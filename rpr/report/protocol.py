@@ -105,16 +105,22 @@ def differences(runs: Sequence[Record], size: paper.Size, languages: paper.Pair 
         return ()
     found: dict[str, Difference] = {}
     pair = languages or "en_de"
-    for one in _of_data(runs, languages):
+    # Of thousands of runs most share their settings and their data: one run of each kind is looked at.
+    kinds = {(json.dumps([run.config.get(name) for name in SECTIONS]), _corpus(run)): run for run in runs}
+    some = list(kinds.values())
+    for one in _of_data(some, languages):
         found.setdefault(one.text, one)
-    # Of thousands of runs most share their settings: the last run of each kind is looked at.
-    for run in {json.dumps([run.config.get(name) for name in SECTIONS]): run for run in runs}.values():
+    for run in some:
         for one in _of_settings(run, size, pair):
             found.setdefault(one.text, one)
     for run in runs:
         for one in _of_the_run(run):
             found.setdefault(one.text, one)
     return tuple(found.values())
+
+
+def _corpus(run: Record) -> tuple[bool, int] | None:
+    return None if run.data is None else (run.data.synthetic, run.data.train_pairs)
 
 
 def is_the_papers_corpus(runs: Iterable[Record], languages: paper.Pair) -> bool:

@@ -161,12 +161,12 @@ def _json(cell: Cell) -> Any:
     return known | ({} if one.reason is None else {"missing_because": one.reason}) | remarks
 
 
+_MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", **{character: f"\\{character}" for character in "\\|*`#"}})
+
+
 def escape_markdown(text: str) -> str:
     """Text that Markdown shows as it is."""
-    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace("\\", "\\\\")
-    for character in "|*`#":
-        escaped = escaped.replace(character, "\\" + character)
-    return visible(" ".join(escaped.split()))
+    return visible(" ".join(text.translate(_MARKDOWN).split()))
 
 
 _ESCAPES = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", DASH: "--"}
