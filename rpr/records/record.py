@@ -163,7 +163,7 @@ class Record(Section):
     def shown(self) -> Record:
         """For tables and terminals: with what it is repeated from, `command` and `config`, made visible as well."""
         recorded = {"command": self.command, "config": self.config}
-        if _plain(json.dumps(recorded, ensure_ascii=False)):
+        if _plain(to_json(recorded).decode()):
             return self
         found = visible_tree(recorded)
         return self if found == recorded else self.model_copy(update=found)
@@ -243,21 +243,26 @@ def read_record(path: Path) -> Record:
     Raises:
         RecordError: if it is absent, not JSON, of another schema, or has a wrong field.
     """
-    return _parse(path, _read_text(path))
+    return _parse(path, read_text(path))
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Of a file beside a run.
+
+    Raises:
+        RecordError: if it is absent or cannot be read.
+    """
     try:
         return path.read_bytes().decode()
     except FileNotFoundError:
-        raise _refusal(
+        raise refusal(
             f"{path}: no such record; a run writes it at its start: look for {RECORD_NAME} below runs/"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise _refusal(f"{path}: cannot be read ({error}); restore it or repeat the run") from None
+        raise refusal(f"{path}: cannot be read ({error}); restore it or repeat the run") from None
 
 
-def _refusal(text: str) -> RecordError:
+def refusal(text: str) -> RecordError:
     """A path, and what stands in a damaged file, may be another person's as well."""
     return RecordError(visible(text))
 
@@ -266,7 +271,7 @@ def _parse(path: Path, text: str) -> Record:
     try:
         record = Record.model_validate_json(_of_this_schema(text), strict=True)
     except ValidationError as error:
-        raise _refusal(f"{path}: {_what_is_wrong(text, error)}") from None
+        raise refusal(f"{path}: {_what_is_wrong(text, error)}") from None
     return record if _plain(text) else _with_visible_texts(record)
 
 
@@ -333,7 +338,7 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
     others: list[Path] = []
     for path in _candidates(root):
         try:
-            text = _read_text(path)
+            text = read_text(path)
             if path.name != RECORD_NAME and not _looks_like_a_record(text):
                 others.append(path)
                 continue
@@ -381,34 +386,3 @@ def _looks_like_a_record(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(document, dict) and {"schema", "run_id", "status"} <= document.keys()
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl; a last line torn by a crash is left out, and an absent file has no lines.
-
-    Raises:
-        RecordError: if a line before the last is damaged, or a line has no step.
-    """
-    if not path.exists():
-        return []
-    lines = _read_text(path).splitlines()
-    with contextlib.suppress(ValueError):  # all at once, which is faster; what is damaged is looked at line by line
-        entries = from_json(f"[{','.join(lines)}]")
-        if len(entries) == len(lines) and all(type(one) is dict and type(one.get("step")) is int for one in entries):
-            return list(entries)
-    metrics = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            entry = from_json(line)
-        except ValueError:
-            if number == len(lines):
-                break
-            raise _refusal(f"{path}:{number}: not JSON; delete this line to read the others") from None
-        if not isinstance(entry, dict) or type(entry.get("step")) is not int:
-            raise _refusal(
-                f'{path}:{number}: a line of metrics is an object with a whole "step"; delete it to read the others'
-            )
-        metrics.append(entry)
-    return metrics

@@ -13,7 +13,8 @@ from pydantic_core import to_json
 
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
-from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_metrics
+from rpr.records.metrics import read_metrics
+from rpr.records.record import METRICS_NAME, RECORD_NAME, Record
 from rpr.report import html, plot_style, plots
 from rpr.report.agreement import RULE
 from rpr.report.grid import legend

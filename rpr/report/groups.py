@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from pydantic_core import to_json
+
 from rpr import paper
 from rpr.errors import RecordError
 from rpr.migrations import EARLIER_DEFAULTS
@@ -49,6 +51,15 @@ class TestColumn(NamedTuple):
         return (metric, self.metric, split, self.split, self.test_set)
 
 
+class Speed(NamedTuple):
+    """Steps/s of one run, where it was measured, and, on a CPU, how many cores worked on it (None: not known)."""
+
+    value: float
+    setting: tuple[str, str | None, str | None]
+    on_cpu: bool
+    cores: float | None
+
+
 @dataclass(frozen=True)
 class Variant:
     """One position variant of a group over its seeds."""
@@ -77,6 +88,20 @@ class Variant:
             for score in run.scores:
                 found.setdefault(TestColumn(score.split, score.test_set, score.metric), {})[run.seed] = score
         return found
+
+    @cached_property
+    def speeds(self) -> tuple[Speed, ...]:
+        """Of the finished runs."""
+        return tuple(
+            Speed(
+                run.training.steps_per_second,
+                (run.device, run.training.precision, run.training.matmul_precision),
+                run.setting("hardware.accelerator") == "cpu",
+                run.training.cores_used,
+            )
+            for run in self.finished
+            if run.training is not None and run.training.steps_per_second
+        )
 
     @property
     def still_learning(self) -> Learning | None:
@@ -270,11 +295,11 @@ def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | 
         RecordError: there is no record.
     """
     found: dict[tuple[str, str, int, str], dict[str, list[Record]]] = {}
-    deciding: dict[str, str] = {}  # of thousands of records many have the same sections
+    deciding: dict[bytes, str] = {}  # of thousands of records many have the same sections
     for record in sorted(records, key=lambda record: (record.name, record.seed, record.run_id, record.started)):
         key = (record.data_name, record.model_name, record.max_steps, record.hardware)
         sections = {name: record.config.get(name) for name in _DECIDING}
-        if (same := json.dumps(sections)) not in deciding:
+        if (same := to_json(sections)) not in deciding:
             deciding[same] = json.dumps(_settings(sections), sort_keys=True)
         found.setdefault(key, {}).setdefault(deciding[same], []).append(record)
     if not found:

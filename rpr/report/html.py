@@ -28,6 +28,7 @@ MOST_TABLES = 8  # in sight; the others are folded
 MOST_IN_ONE_LIST = 24  # runs; of more, those of a variant are folded together
 PICTURE_NAME = "positions.svg"
 MOST_PICTURES, LARGEST_PICTURE = 6, 3_000_000  # of what positions learned, in a chapter; bytes
+_JSON = json.JSONEncoder(ensure_ascii=False)  # json.dumps makes one for each value
 # Nothing is fetched and nothing runs, whatever a record holds.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
@@ -239,7 +240,7 @@ def _lines(facts: Mapping[str, Any]) -> str:
 
 
 def _settings(settings: Mapping[str, Any], between: str = "\n") -> str:
-    return between.join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in sorted(settings.items()))
+    return between.join(f"{key}={_JSON.encode(value)}" for key, value in sorted(settings.items()))
 
 
 def _parts(grid: Grid) -> dict[str, Any]:

@@ -293,7 +293,9 @@ def speed(group: Group, remark: str = "") -> Figure | None:
         places, values = range(len(shown)), [ratio.value or 0.0 for _, ratio in shown]
         colours = [COLOURS[variant.position.kind] for variant, _ in shown]
         axes.barh(places, values, height=0.62, color=colours, zorder=2)
-        reaching = [(index, ratio.value, ratio.deviation) for index, (_, ratio) in enumerate(shown) if ratio.deviation is not None]
+        reaching = [
+            (at, values[at], ratio.deviation) for at, (_, ratio) in enumerate(shown) if ratio.deviation is not None
+        ]
         if reaching:
             ys, xs, deviations = zip(*reaching, strict=True)
             look: dict[str, Any] = {"fmt": "none", "ecolor": INK, "elinewidth": 1.2, "capsize": 3, "zorder": 3}

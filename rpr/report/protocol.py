@@ -6,11 +6,12 @@ listed here, of a later version for one, is reported as a difference; what does 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+
+from pydantic_core import to_json
 
 from rpr import paper
 from rpr.config import TaskConfig
@@ -106,7 +107,7 @@ def differences(runs: Sequence[Record], size: paper.Size, languages: paper.Pair 
     found: dict[str, Difference] = {}
     pair = languages or "en_de"
     # Of thousands of runs most share their settings and their data: one run of each kind is looked at.
-    kinds = {(json.dumps([run.config.get(name) for name in SECTIONS]), _corpus(run)): run for run in runs}
+    kinds = {(to_json([run.config.get(name) for name in SECTIONS]), _corpus(run)): run for run in runs}
     some = list(kinds.values())
     for one in _of_data(some, languages):
         found.setdefault(one.text, one)

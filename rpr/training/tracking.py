@@ -14,7 +14,8 @@ from typing import Any
 from pytorch_lightning.loggers import WandbLogger
 
 from rpr.config import TrainConfig
-from rpr.records.record import METRICS_NAME, RECORD_NAME, WandbRun, read_metrics, read_record
+from rpr.records.metrics import read_metrics
+from rpr.records.record import METRICS_NAME, RECORD_NAME, WandbRun, read_record
 from rpr.runs.checkpoints import checkpoints
 from rpr.training.tracking_names import STEP, define, final_row, flat, sections
 from rpr.training.tracking_tables import tables

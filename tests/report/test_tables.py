@@ -13,7 +13,7 @@ from rpr.report.groups import run_groups
 from rpr.report.learning import Learning, run_key
 from rpr.report.lengths import length_grids
 from rpr.report.scoring import scoring_notes
-from rpr.report.speed import read_benches, ratio_to_absolute
+from rpr.report.speed import ratio_to_absolute, read_benches
 from rpr.report.statements import statements
 from rpr.report.tables import build_tables, summary_grid
 from tests.shapes import scheme
