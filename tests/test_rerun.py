@@ -18,7 +18,8 @@ from rpr.cli import app
 from rpr.commands import rerun, scoring, train
 from rpr.config.train import TrainConfig
 from rpr.records import provenance
-from rpr.records.record import Git, RerunOf, find_records, read_metrics, read_record
+from rpr.records.metrics import read_metrics
+from rpr.records.record import Git, RerunOf, find_records, read_record
 from rpr.runs import runtime
 
 RECIPE = (

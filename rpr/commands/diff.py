@@ -16,7 +16,8 @@ from rpr.commands.printing import shortened
 from rpr.config.commands import DiffConfig
 from rpr.io.escape import visible
 from rpr.records.difference import ABSENT, Curve, Difference, Measured, Part, difference
-from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_metrics, read_record
+from rpr.records.metrics import read_metrics
+from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_record
 from rpr.report.grid import DASH, Column, Grid, figure_text, number
 from rpr.report.render import WIDTH, terminal, wrapped
 

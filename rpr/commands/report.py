@@ -17,7 +17,7 @@ from rpr.io.locks import exclusive
 from rpr.records.record import find_records
 from rpr.report.build import build_report
 from rpr.report.results_page import results_markdown
-from rpr.report.speed import find_benches
+from rpr.report.speed import read_benches
 from rpr.signals import report_sigterm
 
 
@@ -57,7 +57,7 @@ def run(config: ReportConfig) -> None:
         raise RecordError(f"sweep: no run below {root} belongs to {config.sweep!r}{hint}")
     name = config.sweep or "all"
     title = config.title or (f"Sweep {config.sweep}" if config.sweep else "All runs")
-    benches, problems = find_benches(root) if config.sweep is None else ([], [])  # they belong to no sweep
+    benches, problems = read_benches(found.others) if config.sweep is None else ([], [])  # they belong to no sweep
     problems = [*found.problems, *problems]
     out_dir = Path(config.out_dir) / name
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -162,7 +163,7 @@ class Record(Section):
     def shown(self) -> Record:
         """For tables and terminals: with what it is repeated from, `command` and `config`, made visible as well."""
         recorded = {"command": self.command, "config": self.config}
-        if _plain(json.dumps(recorded, ensure_ascii=False)):
+        if _plain(to_json(recorded).decode()):
             return self
         found = visible_tree(recorded)
         return self if found == recorded else self.model_copy(update=found)
@@ -204,19 +205,25 @@ class Record(Section):
 
 
 class Found(NamedTuple):
-    """Records with their paths, in the order of their paths, and one line for each file that could not be used."""
+    """Records with their paths, in the order of their paths, and one line for each file that could not be used.
+
+    `others` are the JSON files that are no records.
+    """
 
     records: list[tuple[Path, Record]]
     problems: list[str]
+    others: list[Path]
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by their dotted keys."""
+    found: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, dict) and value:
-            yield from flat(value, f"{prefix}{key}.")
+            found |= flat(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", value
+            found[prefix + key] = value
+    return found
 
 
 def write_record(path: Path, record: Record) -> None:
@@ -236,21 +243,26 @@ def read_record(path: Path) -> Record:
     Raises:
         RecordError: if it is absent, not JSON, of another schema, or has a wrong field.
     """
-    return _parse(path, _read_text(path))
+    return _parse(path, read_text(path))
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Of a file beside a run.
+
+    Raises:
+        RecordError: if it is absent or cannot be read.
+    """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode()
     except FileNotFoundError:
-        raise _refusal(
+        raise refusal(
             f"{path}: no such record; a run writes it at its start: look for {RECORD_NAME} below runs/"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise _refusal(f"{path}: cannot be read ({error}); restore it or repeat the run") from None
+        raise refusal(f"{path}: cannot be read ({error}); restore it or repeat the run") from None
 
 
-def _refusal(text: str) -> RecordError:
+def refusal(text: str) -> RecordError:
     """A path, and what stands in a damaged file, may be another person's as well."""
     return RecordError(visible(text))
 
@@ -259,7 +271,7 @@ def _parse(path: Path, text: str) -> Record:
     try:
         record = Record.model_validate_json(_of_this_schema(text), strict=True)
     except ValidationError as error:
-        raise _refusal(f"{path}: {_what_is_wrong(text, error)}") from None
+        raise refusal(f"{path}: {_what_is_wrong(text, error)}") from None
     return record if _plain(text) else _with_visible_texts(record)
 
 
@@ -323,10 +335,12 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
     """
     kept: dict[tuple[str, int, str], tuple[Path, Record]] = {}
     problems: list[str] = []
+    others: list[Path] = []
     for path in _candidates(root):
         try:
-            text = _read_text(path)
+            text = read_text(path)
             if path.name != RECORD_NAME and not _looks_like_a_record(text):
+                others.append(path)
                 continue
             record = _parse(path, text)
         except RecordError as error:
@@ -339,19 +353,29 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
         if old is not None and _rank(record) <= _rank(old[1]):
             continue
         kept[key] = (path, record)
-    return Found(sorted(kept.values(), key=lambda item: str(item[0])), problems)
+    return Found(sorted(kept.values(), key=lambda item: str(item[0])), problems, sorted(others))
 
 
 def _rank(record: Record) -> tuple[bool, bool, str]:
     return (record.status == "finished", record.rerun_of is None, record.started)
 
 
-def _candidates(root: Path) -> Iterator[Path]:
-    for folder, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in _NOT_WALKED and not name.startswith("."))
-        for name in sorted(files):
-            if name.endswith(".json") and not name.startswith("."):
-                yield Path(folder, name)
+def _candidates(folder: str | Path) -> Iterator[Path]:
+    """The JSON files of a folder, then those of its folders; a folder that cannot be read has none."""
+    folders: list[str] = []
+    files: list[str] = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for one in entries:
+            if one.name.startswith("."):
+                continue
+            if one.is_dir():
+                if one.name not in _NOT_WALKED and not one.is_symlink():
+                    folders.append(one.path)
+            elif one.name.endswith(".json"):
+                files.append(one.path)
+    yield from map(Path, sorted(files))
+    for path in sorted(folders):
+        yield from _candidates(path)
 
 
 def _looks_like_a_record(text: str) -> bool:
@@ -362,30 +386,3 @@ def _looks_like_a_record(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(document, dict) and {"schema", "run_id", "status"} <= document.keys()
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl; a last line torn by a crash is left out, and an absent file has no lines.
-
-    Raises:
-        RecordError: if a line before the last is damaged, or a line has no step.
-    """
-    if not path.exists():
-        return []
-    lines = _read_text(path).splitlines()
-    metrics = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            entry = from_json(line)
-        except ValueError:
-            if number == len(lines):
-                break
-            raise _refusal(f"{path}:{number}: not JSON; delete this line to read the others") from None
-        if not isinstance(entry, dict) or type(entry.get("step")) is not int:
-            raise _refusal(
-                f'{path}:{number}: a line of metrics is an object with a whole "step"; delete it to read the others'
-            )
-        metrics.append(entry)
-    return metrics

@@ -128,6 +128,11 @@ class LengthBucket:
     def label(self) -> str:
         return length_label(self.shortest, self.longest)
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """What tells it from other buckets, in their order."""
+        return (self.shortest, self.longest or 0)
+
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class ByLength:

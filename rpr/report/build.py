@@ -13,7 +13,8 @@ from pydantic_core import to_json
 
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
-from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_metrics
+from rpr.records.metrics import read_metrics
+from rpr.records.record import METRICS_NAME, RECORD_NAME, Record
 from rpr.report import html, plot_style, plots
 from rpr.report.agreement import RULE
 from rpr.report.grid import legend
@@ -67,7 +68,7 @@ def build_report(
     show_samples: bool = True,
     benches: Sequence[Bench] = (),
 ) -> Report:
-    """Write report.md, .csv, .json and .tex, index.html and the plots as SVG and PNG into `out_dir`.
+    """Write report.md, .csv, .json and .tex, index.html and the plots as SVG into `out_dir`.
 
     Learning curves and samples come from the files beside each record, where there are any. With several groups the
     names of the plots carry the group's name.
@@ -98,7 +99,7 @@ def build_report(
         chapters = []
         for group, suffix, sentences in zip(groups, _suffixes(groups), said, strict=True):
             drawn = plots.all_plots(group, _curves(group, file_of))
-            pictures = tuple(_saved(plot, out_dir / f"{plot.name}{suffix}", files) for plot in drawn)
+            pictures = tuple(_saved(plot, out_dir / f"{plot.name}{suffix}.svg", files) for plot in drawn)
             learned, remark = html.learned(group, file_of, trouble)
             found = samples(group, file_of) if show_samples else Samples()
             chapters.append(html.Chapter(group, tuple(sentences), pictures, found, learned, remark))
@@ -280,14 +281,13 @@ def _suffixes(groups: Sequence[Group]) -> list[str]:
     ]
 
 
-def _saved(plot: plots.Plot, stem: Path, files: list[Path]) -> html.Picture:
-    """Write a plot as PNG and SVG; the page embeds the SVG, on a phone the narrow one."""
-    contents = {kind: plot_style.rendered(plot.figure, kind) for kind in ("svg", "png")}
-    for kind, content in contents.items():
-        files.append(stem.with_name(f"{stem.name}.{kind}"))
-        replace_file(files[-1], content)
-    narrow = plot_style.rendered(plot.narrow, "svg") if plot.narrow is not None else None
-    return html.Picture(contents["svg"], narrow, plot.description, plot.caption)
+def _saved(plot: plots.Plot, path: Path, files: list[Path]) -> html.Picture:
+    """Write a plot, which the page embeds as well, on a phone the narrow one."""
+    content = plot_style.rendered(plot.figure)
+    files.append(path)
+    replace_file(path, content)
+    narrow = plot_style.rendered(plot.narrow) if plot.narrow is not None else None
+    return html.Picture(content, narrow, plot.description, plot.caption)
 
 
 def file_beside(record_path: Path, name: str) -> Path:

@@ -44,6 +44,11 @@ class Column:
     words: bool = False
     priority: int = 0
 
+    @property
+    def kind(self) -> str:
+        """What its cells are: `label`, `words` or `figures`."""
+        return "label" if self.label else "words" if self.words else "figures"
+
 
 @dataclass(frozen=True)
 class Note:
@@ -82,6 +87,18 @@ class Grid:
     def up_to(self, priority: int) -> Grid:
         """Without the columns of higher priority numbers."""
         return self.only(lambda column: column.priority <= priority)
+
+    @cached_property
+    def pages(self) -> tuple[Layout, Layout | None]:
+        """As text: the columns that are read first, and those that are folded away (None without any).
+
+        The second goes on with the footnotes of the first.
+        """
+        if all(column.label or column.priority < 3 for column in self.columns):
+            return layout(self), None
+        footnotes: list[str] = []
+        main = layout(self.up_to(2), footnotes)
+        return main, layout(self.only(lambda column: column.priority >= 3), footnotes)
 
     def without_empty_columns(self) -> Grid:
         """Without the columns in which no row has anything."""

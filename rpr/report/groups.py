@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from pydantic_core import to_json
+
 from rpr import paper
 from rpr.errors import RecordError
 from rpr.migrations import EARLIER_DEFAULTS
@@ -15,7 +17,7 @@ from rpr.model.positions.vectors import SHARING
 from rpr.records.measurement import Measurement, mean, missing, single
 from rpr.records.position import Position, positions_of
 from rpr.records.record import Record, flat
-from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, SPLITS, Score
+from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, SPLITS, ByLength, LengthScore, Score
 from rpr.report.learning import Learning, RunKey, advice, run_key
 from rpr.report.protocol import Difference, differences
 
@@ -49,6 +51,15 @@ class TestColumn(NamedTuple):
         return (metric, self.metric, split, self.split, self.test_set)
 
 
+class Speed(NamedTuple):
+    """Steps/s of one run, where it was measured, and, on a CPU, how many cores worked on it (None: not known)."""
+
+    value: float
+    setting: tuple[str, str | None, str | None]
+    on_cpu: bool
+    cores: float | None
+
+
 @dataclass(frozen=True)
 class Variant:
     """One position variant of a group over its seeds."""
@@ -78,6 +89,20 @@ class Variant:
                 found.setdefault(TestColumn(score.split, score.test_set, score.metric), {})[run.seed] = score
         return found
 
+    @cached_property
+    def speeds(self) -> tuple[Speed, ...]:
+        """Of the finished runs."""
+        return tuple(
+            Speed(
+                run.training.steps_per_second,
+                (run.device, run.training.precision, run.training.matmul_precision),
+                run.setting("hardware.accelerator") == "cpu",
+                run.training.cores_used,
+            )
+            for run in self.finished
+            if run.training is not None and run.training.steps_per_second
+        )
+
     @property
     def still_learning(self) -> Learning | None:
         """The curve that fell most over its last tenth, if one of them still fell."""
@@ -87,6 +112,17 @@ class Variant:
     def measurements(self) -> dict[TestColumn, Measurement]:
         """The mean over the seeds in each column; of one seed with its interval over the sentences."""
         return {column: _over_seeds(column, list(by_seed.values())) for column, by_seed in self.scores.items()}
+
+    @cached_property
+    def length_scores(self) -> dict[tuple[str, int, int], list[tuple[tuple[Any, ...], LengthScore]]]:
+        """Of the finished runs by metric and bucket: how each was scored, and its score."""
+        found: dict[tuple[str, int, int], list[tuple[tuple[Any, ...], LengthScore]]] = {}
+        for by_length in (run.by_length for run in self.finished if run.by_length is not None):
+            for bucket in by_length.buckets:
+                for score in bucket.scores:
+                    way = (*how_scored_by_length(by_length, score.metric), bucket.num_sentences)
+                    found.setdefault((score.metric, *bucket.key), []).append((way, score))
+        return found
 
     def score(self, column: TestColumn | None, split: str = "") -> Measurement:
         """Of `measurements`; where there is none, why. Without a column: there is none for this split."""
@@ -237,6 +273,12 @@ def how_scored(score: Score) -> tuple[Any, ...]:
     return (score.signature, score.num_sentences, score.beam_size, score.length_penalty, score.min_length)
 
 
+def how_scored_by_length(one: ByLength, metric: str) -> tuple[Any, ...]:
+    """The same of scores by length."""
+    decoding = (one.signatures.get(metric), one.beam_size, one.length_penalty, one.min_length, one.precision)
+    return (*decoding, one.splits, one.test_sets, one.longest_training_source)
+
+
 def one_per_seed(records: Iterable[Record]) -> list[Record]:
     """The newest record of each seed, an original before a rerun of it, by ascending seed."""
     newest = {run.seed: run for run in sorted(records, key=lambda run: (run.rerun_of is None, run.started))}
@@ -253,9 +295,13 @@ def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | 
         RecordError: there is no record.
     """
     found: dict[tuple[str, str, int, str], dict[str, list[Record]]] = {}
+    deciding: dict[bytes, str] = {}  # of thousands of records many have the same sections
     for record in sorted(records, key=lambda record: (record.name, record.seed, record.run_id, record.started)):
         key = (record.data_name, record.model_name, record.max_steps, record.hardware)
-        found.setdefault(key, {}).setdefault(json.dumps(_settings(record), sort_keys=True), []).append(record)
+        sections = {name: record.config.get(name) for name in _DECIDING}
+        if (same := to_json(sections)) not in deciding:
+            deciding[same] = json.dumps(_settings(sections), sort_keys=True)
+        found.setdefault(key, {}).setdefault(deciding[same], []).append(record)
     if not found:
         raise RecordError("no run record to report; run `rpr-cli sweep ...` first, or name its folder")
     groups = []
@@ -269,10 +315,9 @@ def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | 
     return tuple(groups)
 
 
-def _settings(record: Record) -> dict[str, Any]:
-    sections = {name: record.config.get(name) for name in _DECIDING}
+def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     earlier = {key: value for key, value in EARLIER_DEFAULTS.items() if key.partition(".")[0] in _DECIDING}
-    return {key: value for key, value in (earlier | dict(flat(sections))).items() if key not in _NOT_DECIDING}
+    return {key: value for key, value in (earlier | flat(sections)).items() if key not in _NOT_DECIDING}
 
 
 def _joined(records: Iterable[Record]) -> list[Record]:

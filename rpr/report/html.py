@@ -16,10 +16,9 @@ from rpr import paper
 from rpr.io.escape import visible
 from rpr.records.record import Record, flat
 from rpr.report.agreement import HEADINGS, RULE, Verdict
-from rpr.report.grid import Grid, figure_text, layout, legend
+from rpr.report.grid import Grid, figure_text, legend
 from rpr.report.groups import Group, left_out, sample_evenly
 from rpr.report.lines import Line
-from rpr.report.render import split
 from rpr.report.samples import FileOf, Samples, compared, own_file
 from rpr.report.statements import Statement
 from rpr.report.tables import PAPER_TABLES, Tables
@@ -29,6 +28,7 @@ MOST_TABLES = 8  # in sight; the others are folded
 MOST_IN_ONE_LIST = 24  # runs; of more, those of a variant are folded together
 PICTURE_NAME = "positions.svg"
 MOST_PICTURES, LARGEST_PICTURE = 6, 3_000_000  # of what positions learned, in a chapter; bytes
+_JSON = json.JSONEncoder(ensure_ascii=False)  # json.dumps makes one for each value
 # Nothing is fetched and nothing runs, whatever a record holds.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
@@ -188,7 +188,7 @@ class _Details:
 
 def _details(group: Group) -> _Details:
     runs = group.runs
-    facts, settings = [_facts(run) for run in runs], [dict(flat(run.config)) for run in runs]
+    facts, settings = [_facts(run) for run in runs], [flat(run.config) for run in runs]
     same_facts, same_settings = _shared(facts), _shared(settings)
     own = {}
     for run, some, values in zip(runs, facts, settings, strict=True):
@@ -240,17 +240,16 @@ def _lines(facts: Mapping[str, Any]) -> str:
 
 
 def _settings(settings: Mapping[str, Any], between: str = "\n") -> str:
-    return between.join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in sorted(settings.items()))
+    return between.join(f"{key}={_JSON.encode(value)}" for key, value in sorted(settings.items()))
 
 
 def _parts(grid: Grid) -> dict[str, Any]:
-    """What the template shows of a grid; its two parts share their footnotes."""
-    main, more = split(grid)
-    footnotes: list[str] = []
+    """What the template shows of a grid."""
+    main, more = grid.pages
     return {
-        "main": layout(main, footnotes),
-        "more": None if more is None else layout(more, footnotes),
-        "footnotes": footnotes,
+        "main": main,
+        "more": more,
+        "footnotes": (more or main).footnotes,
         "warnings": [note.text for note in grid.notes if note.severity == "warning"],
         "notes": [*legend([grid]), *(note.text for note in grid.notes if note.severity == "info")],
     }

@@ -13,12 +13,11 @@ from rpr.records.scores import (
     METRIC_NAMES,
     ByLength,
     LengthBucket,
-    LengthScore,
     pooled,
     search_in_words,
 )
 from rpr.report.grid import Cell, Column, Grid, Note
-from rpr.report.groups import Group, Variant
+from rpr.report.groups import Group, Variant, how_scored_by_length
 
 FEW = 10  # a bucket of fewer sentences is shown, and flagged
 
@@ -32,7 +31,7 @@ class Bucket:
 
     @property
     def key(self) -> tuple[int, int]:
-        return _key(self.first)
+        return self.first.key
 
     @property
     def heading(self) -> str:
@@ -59,7 +58,7 @@ def buckets(group: Group) -> tuple[Bucket, ...]:
     found: dict[tuple[int, int], list[LengthBucket]] = {}
     for one in _scored(group):
         for bucket in one.buckets:
-            found.setdefault(_key(bucket), []).append(bucket)
+            found.setdefault(bucket.key, []).append(bucket)
     counts = {key: {bucket.num_sentences for bucket in some} for key, some in found.items()}
     return tuple(
         Bucket(some[-1], counts[key].pop() if len(counts[key]) == 1 else None) for key, some in sorted(found.items())
@@ -73,11 +72,12 @@ def length_grids(group: Group) -> Iterator[Grid]:
     found = _scored(group)
     if not found:
         return
+    shown = buckets(group)
     columns = tuple(
         Column(
             f"length_{bucket.key[0]}_{bucket.key[1] or 'up'}", bucket.heading, partial(LengthRow.read, bucket=bucket)
         )
-        for bucket in buckets(group)
+        for bucket in shown
     )
     label = Column("position", "position", lambda row: row.variant.label if row.variant else "sentences", label=True)
     for metric in METRIC_NAMES:
@@ -87,55 +87,38 @@ def length_grids(group: Group) -> Iterator[Grid]:
             rows = (LengthRow(None, metric), *(LengthRow(variant, metric) for variant in group.variants))
             title = f"{METRIC_NAMES[metric]} by {found[0].axis}, {pooled(found[0].splits)}"
             name = "lengths" if metric == HEADLINE_METRIC else f"lengths_{metric}"
-            notes = tuple(_notes(group, found, metric))
+            notes = tuple(_notes(shown, found, metric))
             yield Grid(name, title, (label, *columns), rows, group.heading, notes, group.synthetic)
 
 
 def length_score(variant: Variant, metric: str, bucket: Bucket) -> Measurement:
     """A variant's score on the sentences of a bucket."""
-    known = [run.by_length for run in variant.finished if run.by_length is not None]
-    if not known:
+    if all(run.by_length is None for run in variant.finished):
         return missing("not scored by source length" if variant.finished else variant.why_not())
-    scores = [(one, *pair) for one in known if (pair := _score(one, metric, bucket)) is not None]
-    if not scores:
+    found = variant.length_scores.get((metric, *bucket.key))
+    if found is None:
         return missing("scored in other buckets of lengths")
-    if len({(*_way(one, metric), inside.num_sentences) for one, inside, _ in scores}) > 1:
+    if len({way for way, _ in found}) > 1:
         return missing("the seeds were scored in different ways, so they have no mean")
-    if len(scores) == 1:
-        return single(scores[0][2].score, scores[0][2].interval)
-    return mean([score.score for _, _, score in scores])
+    if len(found) == 1:
+        return single(found[0][1].score, found[0][1].interval)
+    return mean([score.score for _, score in found])
 
 
 def _scored(group: Group) -> list[ByLength]:
     return [run.by_length for run in group.finished if run.by_length is not None]
 
 
-def _key(bucket: LengthBucket) -> tuple[int, int]:
-    return (bucket.shortest, bucket.longest or 0)
-
-
-def _score(one: ByLength, metric: str, wanted: Bucket) -> tuple[LengthBucket, LengthScore] | None:
-    for bucket in one.buckets:
-        if _key(bucket) == wanted.key:
-            return next(((bucket, score) for score in bucket.scores if score.metric == metric), None)
-    return None
-
-
-def _way(one: ByLength, metric: str) -> tuple[object, ...]:
-    decoding = (one.signatures.get(metric), one.beam_size, one.length_penalty, one.min_length, one.precision)
-    return (*decoding, one.splits, one.test_sets, one.longest_training_source)
-
-
-def _notes(group: Group, found: Sequence[ByLength], metric: str) -> Iterator[Note]:
+def _notes(shown: Sequence[Bucket], found: Sequence[ByLength], metric: str) -> Iterator[Note]:
     first = found[0]
-    if len({_way(one, metric) for one in found}) > 1:
+    if len({how_scored_by_length(one, metric) for one in found}) > 1:
         yield Note("not comparable: the rows differ in how or on which sets they were scored", "warning")
     sets = ", ".join(f"{split} ({name})" for split, name in zip(first.splits, first.test_sets, strict=True))
     yield Note(f"lengths are {first.unit}; {sets}{', all together' if len(first.splits) > 1 else ''}")
     for signature in sorted({str(one.signatures.get(metric)) for one in found}):
         yield Note(f"{METRIC_NAMES[metric]}: {signature}, {search_in_words(first)}")
-    if any(bucket.first.beyond_training for bucket in buckets(group)):
+    if any(bucket.first.beyond_training for bucket in shown):
         yield Note(f"*: {first.longest_in_words}")
-    few = [one.first.label for one in buckets(group) if one.num_sentences is not None and one.num_sentences < FEW]
+    few = [one.first.label for one in shown if one.num_sentences is not None and one.num_sentences < FEW]
     if few:
         yield Note(f"fewer than {FEW} sentences, which say little: {', '.join(few)}")

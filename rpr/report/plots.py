@@ -15,6 +15,7 @@ from rpr.report.plot_style import (
     COLOURS,
     GRID,
     INK,
+    LINE,
     MUTED,
     PAPER,
     WHITE,
@@ -24,7 +25,9 @@ from rpr.report.plot_style import (
     new_figure,
     plain,
     reach,
+    set_margins,
     styled,
+    text_width,
     variant_colours,
 )
 from rpr.report.speed import ratio_to_absolute, steps_per_second
@@ -183,7 +186,7 @@ def bleu_by_k(group: Group, *, narrow: bool = False) -> Figure | None:
         if narrow:
             _legend_below(figure, ends)
         else:
-            label_ends(axes, ends)
+            label_ends([(axes, ends)])
     return figure
 
 
@@ -224,7 +227,9 @@ def _legend_below(figure: Figure, ends: Sequence[tuple[float, str, str]]) -> Non
         for _, text, colour in ends
     ]
     columns = 2 if max(len(text) for _, text, _ in ends) < 20 else 1
-    figure.legend(handles=handles, loc="outside lower left", ncols=columns, frameon=False, fontsize=9)
+    rows = -(-len(handles) // columns)
+    set_margins(figure, below=0.1 + LINE * rows)
+    figure.legend(handles=handles, loc="lower left", ncols=columns, frameon=False, fontsize=9, borderaxespad=0.2)
 
 
 def _length_title(group: Group) -> str:
@@ -272,7 +277,7 @@ def bleu_by_length(group: Group, remark: str = "") -> Figure | None:
         axes.set_xlabel("\n".join(filter(None, (f"{one.unit}; below: sentences", bars, remark))))
         axes.set_ylabel("exact match, percent" if group.task else "BLEU (sacreBLEU)")
         axes.grid(visible=False, axis="x")
-        label_ends(axes, ends)
+        label_ends([(axes, ends)])
     return figure
 
 
@@ -285,34 +290,34 @@ def speed(group: Group, remark: str = "") -> Figure | None:
     with styled():
         title = "Steps per second relative to absolute (sinusoidal)"
         figure, (axes,) = new_figure((8.4, 1.3 + 0.33 * len(shown)), title, group.heading)
-        for index, (variant, ratio) in enumerate(shown):
-            value, steps = ratio.value or 0.0, steps_per_second(variant).value
-            axes.barh(index, value, height=0.62, color=COLOURS[variant.position.kind], zorder=2)
-            if ratio.deviation is not None:
-                axes.errorbar(
-                    [value],
-                    [index],
-                    xerr=[ratio.deviation],
-                    fmt="none",
-                    ecolor=INK,
-                    elinewidth=1.2,
-                    capsize=3,
-                    zorder=3,
-                )
-            words = f"{value:.2f}" if steps is None else f"{value:.2f}   ({steps:.2f} steps/s)"
+        places, values = range(len(shown)), [ratio.value or 0.0 for _, ratio in shown]
+        colours = [COLOURS[variant.position.kind] for variant, _ in shown]
+        axes.barh(places, values, height=0.62, color=colours, zorder=2)
+        reaching = [
+            (at, values[at], ratio.deviation) for at, (_, ratio) in enumerate(shown) if ratio.deviation is not None
+        ]
+        if reaching:
+            ys, xs, deviations = zip(*reaching, strict=True)
+            look: dict[str, Any] = {"fmt": "none", "ecolor": INK, "elinewidth": 1.2, "capsize": 3, "zorder": 3}
+            axes.errorbar(xs, ys, xerr=deviations, **look)
+        for index, (variant, _) in enumerate(shown):
+            steps = steps_per_second(variant).value
+            words = f"{values[index]:.2f}" + ("" if steps is None else f"   ({steps:.2f} steps/s)")
             axes.text(1.01, index, words, transform=axes.get_yaxis_transform(), va="center", fontsize=9.5)
         axes.axvline(paper.RELATIVE_SPEED, color=PAPER, lw=1.6, ls=_DASHED, zorder=3)
         axes.annotate(
             f"the paper's relative: {paper.RELATIVE_SPEED}", (paper.RELATIVE_SPEED, 1.0), (0, 3),
             ("data", "axes fraction"), "offset points", ha="center", va="bottom", color=MUTED, fontsize=9,
         )  # fmt: skip
-        axes.set_yticks(range(len(shown)), [plain(variant.label) for variant, _ in shown])
+        axes.set_yticks(places, [plain(variant.label) for variant, _ in shown])
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.set_xlim(0, max([1.0, *((one.value or 0.0) + (one.deviation or 0.0) for _, one in shown)]) * 1.05)
         axes.set_xlabel(remark)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.grid(visible=False, axis="y")
+        right = max(text_width(text.get_text(), 9.5) for text in axes.texts) + 0.08
+        set_margins(figure, above=0.75, right=right, beside=1.01)
     return figure
 
 
@@ -326,6 +331,7 @@ def learning_curves(group: Group, curves: Sequence[Curve], remark: str = "") -> 
     colours = variant_colours((curve.label, curve.kind, curve.clip_distance) for curve in curves)
     with styled():
         figure, all_axes = new_figure((8.4, 3.6 * len(panels) + 0.7), "Learning curves", group.heading, len(panels))
+        named = []
         for axes, (name, title) in zip(all_axes, panels, strict=True):
             ends: list[tuple[float, str, str]] = []
             for label, series in means.items():
@@ -341,8 +347,9 @@ def learning_curves(group: Group, curves: Sequence[Curve], remark: str = "") -> 
             else:
                 axes.set_ylim(bottom=0)
             axes.set_xlim(left=0)
-            label_ends(axes, ends)
+            named.append((axes, ends))
         all_axes[-1].set_xlabel("\n".join(filter(None, ("step", remark))))
+        label_ends(named)
     return figure
 
 

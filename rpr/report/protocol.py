@@ -6,11 +6,12 @@ listed here, of a later version for one, is reported as a difference; what does 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+
+from pydantic_core import to_json
 
 from rpr import paper
 from rpr.config.train import TaskConfig
@@ -105,16 +106,22 @@ def differences(runs: Sequence[Record], size: paper.Size, languages: paper.Pair 
         return ()
     found: dict[str, Difference] = {}
     pair = languages or "en_de"
-    for one in _of_data(runs, languages):
+    # Of thousands of runs most share their settings and their data: one run of each kind is looked at.
+    kinds = {(to_json([run.config.get(name) for name in SECTIONS]), _corpus(run)): run for run in runs}
+    some = list(kinds.values())
+    for one in _of_data(some, languages):
         found.setdefault(one.text, one)
-    # Of thousands of runs most share their settings: the last run of each kind is looked at.
-    for run in {json.dumps([run.config.get(name) for name in SECTIONS]): run for run in runs}.values():
+    for run in some:
         for one in _of_settings(run, size, pair):
             found.setdefault(one.text, one)
     for run in runs:
         for one in _of_the_run(run):
             found.setdefault(one.text, one)
     return tuple(found.values())
+
+
+def _corpus(run: Record) -> tuple[bool, int] | None:
+    return None if run.data is None else (run.data.synthetic, run.data.train_pairs)
 
 
 def is_the_papers_corpus(runs: Iterable[Record], languages: paper.Pair) -> bool:
@@ -131,7 +138,7 @@ def is_the_papers_corpus(runs: Iterable[Record], languages: paper.Pair) -> bool:
 def compared_settings(run: Record) -> dict[str, Any]:
     """Every setting of a run that decides its result, by dotted key; what came later has what was done before."""
     sections = {name: run.config.get(name) for name in SECTIONS}
-    settings = {**EARLIER_DEFAULTS, **dict(flat(sections))}
+    settings = {**EARLIER_DEFAULTS, **flat(sections)}
     settings = {key: value for key, value in settings.items() if key.partition(".")[0] in SECTIONS}
     tokens, units = settings.get("optim.max_tokens_per_unit"), settings.get("optim.units_per_step")
     if tokens and units:

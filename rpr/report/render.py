@@ -65,29 +65,21 @@ def markdown(grid: Grid, level: str = "##", *, signs: bool = True) -> str:
     Args:
         signs: whether it says what the signs in its cells mean.
     """
-    main, more = split(grid)
-    footnotes: list[str] = []
+    main, more = grid.pages
     parts = [f"{level} {escape_markdown(grid.title)}", ""]
     if grid.setting:
         parts += [escape_markdown(grid.setting), ""]
     parts += [f"**Warning:** {escape_markdown(note.text)}\n" for note in grid.notes if note.severity == "warning"]
-    parts += [*_pipes(layout(main, footnotes)), ""]
+    parts += [*_pipes(main), ""]
     if more is not None:
-        parts += ["<details><summary>More figures</summary>", "", *_pipes(layout(more, footnotes)), "", "</details>"]
+        parts += ["<details><summary>More figures</summary>", "", *_pipes(more), "", "</details>"]
         parts.append("")
-    lines = [f"- [{number}] {escape_markdown(text)}" for number, text in enumerate(footnotes, start=1)]
+    lines = [f"- [{number}] {escape_markdown(text)}" for number, text in enumerate((more or main).footnotes, start=1)]
     notes = [note.text for note in grid.notes if note.severity == "info"] + (legend([grid]) if signs else [])
     lines += [f"- {escape_markdown(note)}" for note in notes]
     if lines:
         parts += ["<details><summary>Notes</summary>", "", *lines, "", "</details>"]
     return "\n".join(parts).rstrip("\n") + "\n"
-
-
-def split(grid: Grid) -> tuple[Grid, Grid | None]:
-    """The columns that are read first, and those that are folded away (None without any)."""
-    if all(column.label or column.priority < 3 for column in grid.columns):
-        return grid, None
-    return grid.up_to(2), grid.only(lambda column: column.priority >= 3)
 
 
 def _pipes(page: Layout) -> list[str]:
@@ -99,7 +91,7 @@ def _pipes(page: Layout) -> list[str]:
 
 def latex(grid: Grid) -> str:
     """A booktabs table with its notes below."""
-    page = layout(split(grid)[0])
+    page, _ = grid.pages
     columns = "".join("l" if column.label or column.words else "r" for column in page.columns)
     caption = "; ".join(filter(None, (grid.title, grid.setting)))
     lines = [r"\begin{table}\centering\small", rf"\caption{{{escape_latex(caption)}}}"]
@@ -169,12 +161,12 @@ def _json(cell: Cell) -> Any:
     return known | ({} if one.reason is None else {"missing_because": one.reason}) | remarks
 
 
+_MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", **{character: f"\\{character}" for character in "\\|*`#"}})
+
+
 def escape_markdown(text: str) -> str:
     """Text that Markdown shows as it is."""
-    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace("\\", "\\\\")
-    for character in "|*`#":
-        escaped = escaped.replace(character, "\\" + character)
-    return visible(" ".join(escaped.split()))
+    return visible(" ".join(text.translate(_MARKDOWN).split()))
 
 
 _ESCAPES = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", DASH: "--"}

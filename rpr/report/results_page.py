@@ -18,7 +18,7 @@ from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.learning import RunKey, run_key
 from rpr.report.protocol import is_the_papers_corpus
 from rpr.report.render import escape_markdown, markdown
-from rpr.report.speed import find_benches
+from rpr.report.speed import read_benches
 from rpr.report.statements import Statement, statements
 from rpr.report.tables import build_tables
 
@@ -39,7 +39,7 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
         RecordError: if there is no record below `root`.
     """
     found = find_records(root)
-    benches, problems = find_benches(root)
+    benches, problems = read_benches(found.others)
     paths = {run_key(record): path for path, record in found.records}
     trouble = [*found.problems, *problems]
     learning = read_learning(
@@ -76,7 +76,7 @@ def _picture(groups: Sequence[Group], paths: Mapping[RunKey, Path], home: Path) 
     """BLEU by k of the group with the most variants, where its folder has that picture."""
     group = max(groups, key=lambda group: len(group.variants))
     folder = paths[run_key(group.runs[0])].parent
-    for name in (f"bleu_by_k{slug(group)}.png", "bleu_by_k.png"):
+    for name in (f"bleu_by_k{slug(group)}.svg", "bleu_by_k.svg"):
         if (folder / name).is_file():
             return [f"![BLEU by clip distance, beside the paper's curve]({_link(folder / name, home)})"]
     return []
@@ -202,7 +202,7 @@ def _folders(root: Path, home: Path) -> list[str]:
     """The pages of each folder below `root`, then its pictures."""
     parts = []
     for folder in sorted({path.parent for path in root.rglob("*") if path.is_file()}):
-        pages, pictures = sorted(folder.glob("*.md")), sorted(folder.glob("*.png"))
+        pages, pictures = sorted(folder.glob("*.md")), sorted(folder.glob("*.svg"))
         if pages + pictures:
             words = [f"[{escape_markdown(_title(page))}]({_link(page, home)})" for page in pages]
             words += [f"[{escape_markdown(picture.stem)}]({_link(picture, home)})" for picture in pictures]

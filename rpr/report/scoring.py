@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, Score, search_in_words
 from rpr.report.grid import Note
-from rpr.report.groups import Group, TestColumn, Variant
+from rpr.report.groups import Group, TestColumn, Variant, how_scored
 
 
 def scoring_notes(group: Group, variants: Sequence[Variant] | None = None) -> tuple[Note, ...]:
@@ -19,7 +19,8 @@ def scoring_notes(group: Group, variants: Sequence[Variant] | None = None) -> tu
     for column in group.columns:
         scores = [score for variant in shown for score in variant.scores.get(column, {}).values()]
         counts_by_way: dict[str, set[int]] = {}
-        for score in scores:
+        alike = {(how_scored(score), score.precision): score for score in scores}
+        for score in alike.values():
             counts_by_way.setdefault(_way(score), set()).add(score.num_sentences)
         if len(counts_by_way) > 1:
             mixed.setdefault(column.split, []).append(METRIC_NAMES.get(column.metric, column.metric))

@@ -4,56 +4,32 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
 from rpr import paper
 from rpr.io.escape import visible, visible_tree
 from rpr.records.measurement import Measurement, mean, missing, single
-from rpr.records.record import RECORD_NAME, Record
 from rpr.records.scores import Interval
 from rpr.report.agreement import Agreement, speed_agreement
 from rpr.report.grid import Cell, Column, Grid, Note
-from rpr.report.groups import NEVER_RUN, Group, Variant
+from rpr.report.groups import NEVER_RUN, Group, Speed, Variant
 
 CORES_MAY_DIFFER = 0.1  # of a run and its baseline, before their speeds are no longer compared
-_SKIPPED_FOLDERS = {"wandb", "checkpoints"}
 
 
 # Whole runs
-
-
-class _Speed(NamedTuple):
-    """Steps/s of one run, where it was measured, and, on a CPU, how many cores worked on it (None: not known)."""
-
-    value: float
-    setting: tuple[str, str | None, str | None]
-    on_cpu: bool
-    cores: float | None
-
-
-def _speeds(runs: Sequence[Record]) -> list[_Speed]:
-    return [
-        _Speed(
-            run.training.steps_per_second,
-            (run.device, run.training.precision, run.training.matmul_precision),
-            run.setting("hardware.accelerator") == "cpu",
-            run.training.cores_used,
-        )
-        for run in runs
-        if run.training is not None and run.training.steps_per_second
-    ]
 
 
 def steps_per_second(variant: Variant | None) -> Measurement:
     """The mean over the seeds, which must have run on one kind of device."""
     if variant is None:
         return missing(NEVER_RUN)
-    speeds = _speeds(variant.finished)
+    speeds = variant.speeds
     if not speeds:
         return missing("speed not measured" if variant.finished else variant.why_not())
     if len({speed.setting for speed in speeds}) > 1:
@@ -64,12 +40,12 @@ def steps_per_second(variant: Variant | None) -> Measurement:
 def ratio_to_absolute(group: Group, variant: Variant | None) -> Measurement:
     """Steps/s over those of the group's sinusoidal baseline on the same device: only like is compared with like."""
     mine = steps_per_second(variant)
-    speeds = _speeds(variant.finished) if variant is not None else []
+    speeds = variant.speeds if variant is not None else ()
     if not speeds:
         return mine
     absolute = group.get("absolute")
-    by_setting: dict[Any, list[_Speed]] = {}
-    for speed in _speeds(absolute.finished) if absolute is not None else ():
+    by_setting: dict[Any, list[Speed]] = {}
+    for speed in absolute.speeds if absolute is not None else ():
         by_setting.setdefault(speed.setting, []).append(speed)
     ratios = []
     for speed in speeds:
@@ -83,7 +59,7 @@ def ratio_to_absolute(group: Group, variant: Variant | None) -> Measurement:
     return mean(ratios)
 
 
-def _not_comparable(speed: _Speed, baselines: Sequence[_Speed]) -> str | None:
+def _not_comparable(speed: Speed, baselines: Sequence[Speed]) -> str | None:
     """Other work on the machine makes a speed worthless; how many cores worked on a run shows it."""
     if not speed.on_cpu:
         return None
@@ -152,14 +128,11 @@ class _Document(BaseModel):
     step: list[_Step]
 
 
-def find_benches(root: Path) -> tuple[list[Bench], list[str]]:
-    """The speeds of every bench document below `root`, in the order of their paths, and a line for each damaged one."""
+def read_benches(paths: Iterable[Path]) -> tuple[list[Bench], list[str]]:
+    """The speeds of every bench document among JSON files, and a line for each damaged one."""
     benches: list[Bench] = []
     problems: list[str] = []
-    for path in sorted(root.rglob("*.json")):
-        parts = path.relative_to(root).parts
-        if path.name == RECORD_NAME or any(part in _SKIPPED_FOLDERS or part.startswith(".") for part in parts):
-            continue
+    for path in paths:
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             if isinstance(document, dict) and {"device", "config", "step"} <= document.keys():

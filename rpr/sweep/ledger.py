@@ -205,7 +205,7 @@ def write_down(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> None:
 
 
 def _settings_by_run(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
-    return {job.run_dir.name: dict(flat(job.config.model_dump(mode="json", exclude={"logger"}))) for job in jobs}
+    return {job.run_dir.name: flat(job.config.model_dump(mode="json", exclude={"logger"})) for job in jobs}
 
 
 def damaged(run_dir: Path, error: RecordError) -> ConfigError:

@@ -14,7 +14,8 @@ from typing import Any
 from pytorch_lightning.loggers import WandbLogger
 
 from rpr.config.train import TrainConfig
-from rpr.records.record import METRICS_NAME, RECORD_NAME, WandbRun, read_metrics, read_record
+from rpr.records.metrics import read_metrics
+from rpr.records.record import METRICS_NAME, RECORD_NAME, WandbRun, read_record
 from rpr.runs.checkpoints import checkpoints
 from rpr.tracking.naming import STEP, define, final_row, flat, sections
 from rpr.tracking.wandb_client import GRACE_SECONDS, first_line, has_key, service, tear_down, without_login

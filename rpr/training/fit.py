@@ -22,7 +22,8 @@ from rpr.config.train import TrainConfig
 from rpr.data.batches import accumulation
 from rpr.data.cache import PreparedData
 from rpr.errors import DataError
-from rpr.records.record import METRICS_NAME, read_metrics
+from rpr.records.metrics import read_metrics
+from rpr.records.record import METRICS_NAME
 from rpr.runs import checkpoints, runtime
 from rpr.signals import die_on_sigterm
 from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch

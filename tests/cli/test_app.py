@@ -117,7 +117,7 @@ def test_a_whole_job_in_one_word(started: list[str], capsys: pytest.CaptureFixtu
 
 
 def test_jobs_of_a_multirun_share_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """-m with sweep= keeps that name; else the sweep is called after its overrides, the same when they are given again."""
+    """-m with sweep= keeps that name; else a sweep is called after its overrides, alike when they are given again."""
     sweeps: list[str | None] = []
     monkeypatch.setattr(train, "run", lambda config, **options: sweeps.append(config.sweep))
     assert app.main(["train", "seed=1"]) == 0

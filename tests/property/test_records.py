@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from rpr.errors import RecordError
 from rpr.io.escape import visible_tree
-from rpr.records.record import Record, read_metrics, read_record, write_record
+from rpr.records.metrics import read_metrics
+from rpr.records.record import Record, read_record, write_record
 from tests.property.sizes import SIZES, Size
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=10)

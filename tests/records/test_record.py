@@ -10,8 +10,9 @@ import sys
 import pytest
 
 from rpr.errors import RecordError
+from rpr.records.metrics import read_metrics
 from rpr.records.position import position_of
-from rpr.records.record import find_records, read_metrics, read_record, write_record
+from rpr.records.record import find_records, read_record, write_record
 from rpr.report.groups import one_per_seed
 
 

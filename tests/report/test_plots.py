@@ -139,10 +139,9 @@ def test_only_what_has_a_narrow_figure_is_drawn_twice_and_the_same_figure_gives_
     group = group_of([make("relative", 2), make("absolute")])
     first, second = plots.all_plots(group, []), plots.all_plots(group, [])
     assert [plot.narrow is not None for plot in first] == [plot.name == "bleu_by_k" for plot in first]
-    for kind in ("svg", "png"):
-        for one, other in zip(first, second, strict=True):
-            assert plot_style.rendered(one.figure, kind) == plot_style.rendered(other.figure, kind)
-    svg = plot_style.rendered(first[0].narrow, "svg").decode()
+    for one, other in zip(first, second, strict=True):
+        assert plot_style.rendered(one.figure) == plot_style.rendered(other.figure)
+    svg = plot_style.rendered(first[0].narrow).decode()
     assert "dc:date" not in svg and "<text" in svg and "sans-serif" in svg
     # For a phone: 1:1 on 390 CSS pixels less margins, the smallest text is 8 points, or 11 pixels.
     width = first[0].narrow.get_figwidth()
@@ -161,7 +160,7 @@ def test_words_beside_the_lines_lie_inside_the_figure_and_apart():
         figure, (axes,) = plot_style.new_figure((8.4, 4.6), "x", "y")
         axes.set_ylim(0, 10)
         names = [f"sinusoidal + relative, k = {k}, shared by heads and layers" for k in range(6)]
-        plot_style.label_ends(axes, [(5.0, name, plot_style.INK) for name in names])
+        plot_style.label_ends([(axes, [(5.0, name, plot_style.INK) for name in names])])
     boxes = sorted(boxes_of(figure, axes.texts), key=lambda box: box.y0)
     assert len(boxes) == 6
     assert all(box.x1 <= figure.bbox.x1 for box in boxes)

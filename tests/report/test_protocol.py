@@ -56,7 +56,7 @@ def test_the_audited_record_is_caught_in_everything() -> None:
 
 def _deciding() -> list[str]:
     config = validated(TrainConfig, compose("train", ("model=big",))).model_dump(mode="json")
-    settings = dict(flat({name: config[name] for name in SECTIONS}))
+    settings = flat({name: config[name] for name in SECTIONS})
     shown = {f"position.{name}" for name in shown_settings(recorded("model=big"))}
     return [*sorted(settings.keys() - NOT_COMPARED - shown), "optim.max_tokens_per_unit", "optim.units_per_step"]
 

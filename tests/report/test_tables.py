@@ -8,11 +8,12 @@ import pytest
 
 from rpr import paper
 from rpr.records.measurement import Measurement
+from rpr.records.record import find_records
 from rpr.report.groups import run_groups
 from rpr.report.learning import Learning, run_key
 from rpr.report.lengths import length_grids
 from rpr.report.scoring import scoring_notes
-from rpr.report.speed import find_benches, ratio_to_absolute
+from rpr.report.speed import ratio_to_absolute, read_benches
 from rpr.report.statements import statements
 from rpr.report.tables import build_tables, summary_grid
 from tests.shapes import scheme
@@ -197,7 +198,7 @@ def test_bench_documents_decide_the_papers_seven_percent(make, tmp_path):
     (tmp_path / "other.json").write_text(json.dumps(bench(("relative", "absolute"))))
     (tmp_path / "bad.json").write_text(json.dumps(bench(step=[{"variant": "absolute"}])))
     (tmp_path / "list.json").write_text("[1]")
-    benches, problems = find_benches(tmp_path)
+    benches, problems = read_benches(find_records(tmp_path).others)
     assert [one.variant for one in benches] == ["absolute", "relative"]
     (problem,) = problems
     assert "bad.json: not as rpr-cli bench writes it (step.0.steps_per_second" in problem

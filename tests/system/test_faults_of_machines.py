@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from rpr.config.train import TrainConfig
-from rpr.records.record import read_metrics, read_record
+from rpr.records.metrics import read_metrics
+from rpr.records.record import read_record
 from rpr.runs.checkpoints import checkpoints
 from rpr.training import fit
 from tests.system.faulted_world import World

@@ -66,7 +66,7 @@ size: 3
 STEPS, KILLED_AT = 24, 8
 REST = """
 import contextlib, io, sys
-from rpr import app
+from rpr.cli import app
 for command in {commands!r}:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

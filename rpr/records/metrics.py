@@ -1,0 +1,42 @@
+"""What a run measured while it trained, a line of metrics.jsonl for each time."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from rpr.records.record import read_text, refusal
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl; a last line torn by a crash is left out, and an absent file has no lines.
+
+    Raises:
+        RecordError: if a line before the last is damaged, or a line has no step.
+    """
+    if not path.exists():
+        return []
+    lines = read_text(path).splitlines()
+    with contextlib.suppress(ValueError):  # all at once, which is faster; what is damaged is looked at line by line
+        entries = from_json(f"[{','.join(lines)}]")
+        if len(entries) == len(lines) and all(type(one) is dict and type(one.get("step")) is int for one in entries):
+            return list(entries)
+    metrics = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = from_json(line)
+        except ValueError:
+            if number == len(lines):
+                break
+            raise refusal(f"{path}:{number}: not JSON; delete this line to read the others") from None
+        if not isinstance(entry, dict) or type(entry.get("step")) is not int:
+            raise refusal(
+                f'{path}:{number}: a line of metrics is an object with a whole "step"; delete it to read the others'
+            )
+        metrics.append(entry)
+    return metrics
