@@ -20,7 +20,7 @@ demo: $(READY)  ## set up, sweep the clip distance on the synthetic corpus, show
 	$(BIN)/rpr-cli report sweep=quick
 
 results: $(READY)  ## render sweeps/RESULTS.md again from the records in sweeps/results
-	$(BIN)/rpr-cli report runs_dir=sweeps/results out_dir=reports/results results=sweeps/RESULTS.md
+	$(BIN)/rpr-cli report runs_dir=sweeps/results output_dir=reports/results results_page=sweeps/RESULTS.md
 
 # A worker that has no test left takes some of another's.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest

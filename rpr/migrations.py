@@ -24,6 +24,21 @@ EARLIER_DEFAULTS: Mapping[str, Any] = {
     "evaluation.bootstrap_samples": 1000,
     "evaluation.length_buckets": [10, 20, 30, 40, 60, 80],
 }
+# Settings of a run that had another name: records hold the old one, and run ids are made of it.
+RENAMED: Mapping[str, str] = {
+    "optim.max_tokens_per_unit": "optim.max_tokens_per_microbatch",
+    "optim.units_per_step": "optim.microbatches_per_step",
+}
+# Of the commands, which no record holds: only a refusal names them.
+RENAMED_OF_COMMANDS: Mapping[str, str] = {
+    "at_once": "jobs",
+    "retry": "retry_failed=true",
+    "average": "average_checkpoints",
+    "out": "output_dir",
+    "out_dir": "output_dir",
+    "results": "results_page",
+    "loader": "measure_loader",
+}
 # The same for a setting whose default of today is what was done before: it has always counted in a run's id.
 READ_AS: Mapping[str, Any] = {"hardware.attention": "auto"}
 # How schema 1 told, in texts alone, a run that was stopped from outside, and a run that repeats another one.
@@ -47,9 +62,20 @@ def machine_of(device: str) -> Machine | None:
     return None if found is None else Machine(found["processes"], int(found["threads"]), found["processor"])
 
 
+def renamed_to(key: str) -> str | None:
+    """The new name of a setting that was renamed; None for any other."""
+    return RENAMED.get(key) or RENAMED_OF_COMMANDS.get(key)
+
+
 def with_earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded configuration with the settings that were added later, at the values of what was done before them."""
+    """A recorded configuration as this version has it: settings by their new names, and those that were added later at
+    the values of what was done before them.
+    """
     whole = {name: dict(part) if isinstance(part, Mapping) else part for name, part in settings.items()}
+    for old, new in RENAMED.items():
+        section, _, name = old.partition(".")
+        if isinstance(whole.get(section), dict) and name in whole[section]:
+            whole[section].setdefault(new.partition(".")[2], whole[section].pop(name))
     for key, earlier in {**EARLIER_DEFAULTS, **READ_AS}.items():
         section, _, name = key.partition(".")
         if isinstance(whole.get(section), dict):

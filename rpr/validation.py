@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 from pydantic_core import PydanticCustomError
 
 from rpr.errors import ConfigError, did_you_mean
+from rpr.migrations import renamed_to
 
 S = TypeVar("S", bound="Section")
 
@@ -61,6 +62,8 @@ def _problem(kind: type[Section], problem: Any) -> str:
     key = ".".join(part for at, part in enumerate(path) if not _is_tag(kind, path[:at], part))
     if problem["type"] == "extra_forbidden":
         names = {name for section in sections_at(kind, sections) for name in section.model_fields}
+        if new := renamed_to(key):
+            return f"{key}: renamed to {new}"
         return f"{key}: no such setting" + did_you_mean(last, names)
     if problem["type"] == "missing":
         return f"{key}: this setting is missing; every default stands in conf/"

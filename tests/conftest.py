@@ -33,7 +33,7 @@ TINY = (
     "model.d_model=32",
     "model.num_heads=2",
     "model.d_ff=64",
-    "optim.max_tokens_per_unit=512",
+    "optim.max_tokens_per_microbatch=512",
     "evaluation.validation_sentences=0",
     "evaluation.max_extra_length=5",
 )

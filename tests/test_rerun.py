@@ -345,7 +345,9 @@ def test_refusals_are_one_line(
     settings: list[str],
     line: str,
 ) -> None:
-    given = changed({"config.optim.units_per_step": 64, **edits} if "config.hardware.devices" in edits else edits)
+    given = changed(
+        {"config.optim.microbatches_per_step": 64, **edits} if "config.hardware.devices" in edits else edits
+    )
     _, err = again(given, *settings, code=2)
     assert err.startswith("rpr-cli: " + line.format(given=given)) and err.count("\n") == 1 and started == []
 

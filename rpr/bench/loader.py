@@ -30,8 +30,8 @@ class Request:
     """
 
     data: dict[str, Any]
-    max_tokens_per_unit: int
-    units_per_step: int
+    max_tokens_per_microbatch: int
+    microbatches_per_step: int
     batches: int
     copies: int | None
     started: float
@@ -76,21 +76,23 @@ class PlanSpeed:
     peak_bytes: int
 
 
-def measure_loader(data: DataConfig, max_tokens_per_unit: int, units_per_step: int, batches: int) -> LoaderSpeed:
+def measure_loader(
+    data: DataConfig, max_tokens_per_microbatch: int, microbatches_per_step: int, batches: int
+) -> LoaderSpeed:
     """Measure in a fresh process; the cache must be there. Raises RunError when that process fails."""
-    return LoaderSpeed(**_ask(data, max_tokens_per_unit, units_per_step, batches, None))
+    return LoaderSpeed(**_ask(data, max_tokens_per_microbatch, microbatches_per_step, batches, None))
 
 
-def measure_plan(data: DataConfig, max_tokens_per_unit: int, copies: int) -> PlanSpeed:
+def measure_plan(data: DataConfig, max_tokens_per_microbatch: int, copies: int) -> PlanSpeed:
     """As measure_loader, for the plan of a corpus of so many copies of this one."""
-    return PlanSpeed(**_ask(data, max_tokens_per_unit, 1, 0, copies))
+    return PlanSpeed(**_ask(data, max_tokens_per_microbatch, 1, 0, copies))
 
 
 def _ask(
-    data: DataConfig, max_tokens_per_unit: int, units_per_step: int, batches: int, copies: int | None
+    data: DataConfig, max_tokens_per_microbatch: int, microbatches_per_step: int, batches: int, copies: int | None
 ) -> dict[str, Any]:
     settings = data.model_dump(mode="json")
-    request = Request(settings, max_tokens_per_unit, units_per_step, batches, copies, time.monotonic())
+    request = Request(settings, max_tokens_per_microbatch, microbatches_per_step, batches, copies, time.monotonic())
     command, environment = own_python("rpr.bench.loader")
     done = subprocess.run(
         [*command, json.dumps(asdict(request))], env=environment, stdout=subprocess.PIPE, text=True, process_group=0
@@ -115,7 +117,7 @@ def _loader(request: Request) -> LoaderSpeed:
     times = [request.started, time.monotonic()]
     split = prepare(DataConfig.model_validate(request.data)).split("train")
     times.append(time.monotonic())
-    batches = TrainingBatches(split, request.max_tokens_per_unit, request.units_per_step, SEED)
+    batches = TrainingBatches(split, request.max_tokens_per_microbatch, request.microbatches_per_step, SEED)
     times.append(time.monotonic())
     stream = iter(DataLoader(TranslationDataset(split), sampler=batches, batch_size=None))
     next(stream)
@@ -154,7 +156,7 @@ def _plan(request: Request, copies: int) -> PlanSpeed:
     split = prepare(DataConfig.model_validate(request.data)).split("train")
     source, target = np.tile(split.source_lengths, copies), np.tile(split.target_lengths, copies)
     del split
-    plan, plan_seconds = _timed(lambda: Plan(source, target, request.max_tokens_per_unit))
+    plan, plan_seconds = _timed(lambda: Plan(source, target, request.max_tokens_per_microbatch))
     first = plan.epoch(SEED, 0)
     second, order_seconds = _timed(lambda: plan.epoch(SEED, 1))
     padding_waste, padding_seconds = _timed(lambda: plan.padding_waste(first.order, source, target))

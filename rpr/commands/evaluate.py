@@ -59,11 +59,11 @@ def run(config: EvaluateConfig) -> None:
         what = Scored(engine, engine.exported.checkpoint, f"ctranslate2 {config.compute_type}")
         name = f"ctranslate2-{config.compute_type}-{search}"
     else:
-        data, model, checkpoint = loading.load(trained, run_dir, config.average)
+        data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
         if config.position:
             checkpoint += f", positions: {position.label}"
         what = torch_scored(trained, model, checkpoint)
-        name = f"average{config.average or trained.optim.average_checkpoints}-{search}"
+        name = f"average{config.average_checkpoints or trained.optim.average_checkpoints}-{search}"
         if what.precision != "32":  # beside what exact float32 gave, not in its place
             name += "-" + re.sub(r"\W+", "-", what.precision)
     name += "".join(f"-{key}-{value}" for key, value in sorted((config.position or {}).items()))

@@ -25,7 +25,7 @@ def run(config: ExportConfig) -> None:
         RunError: the run failed, or the export does not do what its model does.
     """
     run_dir = Path(config.run).absolute()
-    out = Path(config.out).absolute() if config.out is not None else run_dir / "exports" / config.format
+    out = Path(config.output_dir).absolute() if config.output_dir is not None else run_dir / "exports" / config.format
     trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
     writing.check(config.format, out, shape_of(trained, trained.data.vocabulary_size))
     material = read(run_dir, config)
@@ -52,7 +52,7 @@ def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> writing.Material
     record = loading.record_of(run_dir)
     if record.status in ("failed", "interrupted"):
         raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are no result: finish the run first")
-    data, model, checkpoint = loading.load(trained, run_dir, config.average)
+    data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
     sources, references = pairs_of(data, config.split, config.sentences)
     return writing.Material(
         record=record,

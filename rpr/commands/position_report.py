@@ -38,7 +38,7 @@ def report(config: ReportConfig, run_dir: Path) -> None:
         raise RunError(
             f"run: {run_dir.name} {record.outcome}; its weights show nothing that was learned: finish the run first"
         )
-    data, model, checkpoint = loading.load(trained, run_dir, config.average)
+    data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
     pairs = _validation_pairs(data, config.validation_sentences)
     numbers = measure(
         model,

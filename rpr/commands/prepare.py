@@ -47,12 +47,14 @@ def run(config: PrepareConfig) -> None:
     }
     if data.built is not None:
         document["build"] = {"processes": data.built.processes, "worker_peak_bytes": data.built.peak_bytes}
-    if config.loader:
+    if config.measure_loader:
         document["loader"] = asdict(
-            measure_loader(config.data, config.optim.max_tokens_per_unit, config.optim.units_per_step, config.batches)
+            measure_loader(
+                config.data, config.optim.max_tokens_per_microbatch, config.optim.microbatches_per_step, config.batches
+            )
         )
     if config.copies:
-        document["copies"] = asdict(measure_plan(config.data, config.optim.max_tokens_per_unit, config.copies))
+        document["copies"] = asdict(measure_plan(config.data, config.optim.max_tokens_per_microbatch, config.copies))
     if config.format == "json":
         print(json.dumps(document, indent=2))
     else:

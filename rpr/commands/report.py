@@ -48,8 +48,8 @@ def run(config: ReportConfig) -> None:
         raise RecordError(
             f"runs_dir: {root} does not exist; train something first (rpr-cli sweep quick) or name another runs_dir="
         )
-    if config.results is not None:
-        _refuse_unwritable(Path(config.results))  # before anything of the report is written
+    if config.results_page is not None:
+        _refuse_unwritable(Path(config.results_page))  # before anything of the report is written
     found = find_records(root, config.sweep)
     if config.sweep is not None and not found.records and (runs := find_records(root).records):
         sweeps = {name for _, run in runs for name in run.sweeps}
@@ -59,15 +59,15 @@ def run(config: ReportConfig) -> None:
     title = config.title or (f"Sweep {config.sweep}" if config.sweep else "All runs")
     benches, problems = read_benches(found.others) if config.sweep is None else ([], [])  # they belong to no sweep
     problems = [*found.problems, *problems]
-    out_dir = Path(config.out_dir) / name
+    out_dir = Path(config.output_dir) / name
     try:
         with exclusive(out_dir, "*"):
             report = build_report(found.records, out_dir, title, problems, benches=benches)
     except OSError as error:
         raise RecordError(f"{out_dir}: the report cannot be written ({error}); choose another folder") from None
     written = [path for path in report.files if path.suffix in (".html", ".svg", ".md")]
-    if config.results is not None:
-        written.append(Path(config.results))
+    if config.results_page is not None:
+        written.append(Path(config.results_page))
         _write(written[-1], results_markdown(root, written[-1].parent))
     if config.format == "json":
         print(json.dumps(report.document, indent=2, ensure_ascii=False))
@@ -77,15 +77,15 @@ def run(config: ReportConfig) -> None:
         print(f"rpr-cli: not in this report: {problem}", file=sys.stderr)
     if config.verbose:
         print("\n".join(f"written: {path}" for path in written), file=sys.stderr)
-    elif config.results is not None:
-        print(f"written: {config.results}", file=sys.stderr)
+    elif config.results_page is not None:
+        print(f"written: {config.results_page}", file=sys.stderr)
 
 
 def _refuse_unwritable(path: Path) -> None:
     folder = next(folder for folder in path.absolute().parents if folder.exists())
     if path.is_dir() or not folder.is_dir():
         reason = f"{path} is a folder" if path.is_dir() else f"{folder} is no folder"
-        raise RecordError(f"results: {path} cannot be written ({reason}); name another file")
+        raise RecordError(f"results_page: {path} cannot be written ({reason}); name another file")
 
 
 def _write(path: Path, text: str) -> None:
@@ -93,4 +93,4 @@ def _write(path: Path, text: str) -> None:
         with exclusive(path.parent, glob.escape(path.name)):
             replace_file(path, text)
     except OSError as error:
-        raise RecordError(f"results: {path} cannot be written ({error}); name another file") from None
+        raise RecordError(f"results_page: {path} cannot be written ({error}); name another file") from None

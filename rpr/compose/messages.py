@@ -12,6 +12,7 @@ from rpr.compose.composition import choices_of
 from rpr.compose.hydra_bridge import refused_by_hydra
 from rpr.errors import RprError, did_you_mean
 from rpr.io.escape import visible
+from rpr.migrations import renamed_to
 
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
     from rpr.validation import Section
@@ -90,6 +91,8 @@ def _unknown_key(text: str, kind: type[Section] | None) -> str | None:
     found = re.match(r"Could not override '(?:[\w/]+@)?([\w.]+)'", text)
     if found is None:
         return None
+    if new := renamed_to(found[1]):
+        return f"{found[1]}: renamed to {new}"
     path = found[1].split(".")
     if path[0] == "hydra":  # its own, which no section of ours holds
         return None

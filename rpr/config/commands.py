@@ -14,7 +14,7 @@ class EvaluateConfig(Section):
     """rpr-cli evaluate; None is "as the run has it"."""
 
     run: str = Field(min_length=1)
-    average: PositiveInt | None
+    average_checkpoints: PositiveInt | None
     beam_size: PositiveInt | None
     length_penalty: float | None = Field(ge=0)
     min_length: NonNegativeInt | None
@@ -39,8 +39,8 @@ class EvaluateConfig(Section):
             )
         if self.backend == "ctranslate2" and self.position is not None:
             raise ValueError("position: the positions of an export are fixed; choose backend=torch")
-        if self.backend == "ctranslate2" and self.average is not None:
-            raise ValueError("average: an export is of one model; leave average out, or export the run again with it")
+        if self.backend == "ctranslate2" and self.average_checkpoints is not None:
+            raise ValueError("average_checkpoints: an export is one model; leave it out, or export the run again")
         return self
 
 
@@ -50,7 +50,7 @@ class TranslateConfig(Section):
     run: str = Field(min_length=1)
     backend: Literal["torch", "ctranslate2"] | None
     compute_type: Literal["float32", "int8", "int8_float32", "bfloat16", "float16"]
-    average: PositiveInt | None
+    average_checkpoints: PositiveInt | None
     beam_size: PositiveInt | None
     length_penalty: float | None = Field(ge=0)
     n_best: PositiveInt | None
@@ -79,8 +79,8 @@ class ExportConfig(Section):
 
     run: str = Field(min_length=1)
     format: Literal["safetensors", "ctranslate2"]
-    out: str | None = Field(min_length=1)
-    average: PositiveInt | None
+    output_dir: str | None = Field(min_length=1)
+    average_checkpoints: PositiveInt | None
     sentences: PositiveInt
     split: str
     cache_dir: str | None = Field(min_length=1)
@@ -149,7 +149,7 @@ class VerifyConfig(Section):
     """rpr-cli verify."""
 
     run: str = Field(min_length=1)
-    average: PositiveInt | None
+    average_checkpoints: PositiveInt | None
     sentences: PositiveInt
     split: str
     cache_dir: str | None = Field(min_length=1)
@@ -164,7 +164,7 @@ class PrepareConfig(Section):
     data: DataConfig
     optim: OptimConfig
     processes: PositiveInt | None
-    loader: bool
+    measure_loader: bool
     batches: PositiveInt
     copies: PositiveInt | None
     format: Literal["table", "json"]
@@ -176,13 +176,13 @@ class ReportConfig(Section):
 
     runs_dir: str = Field(min_length=1)
     sweep: str | None
-    out_dir: str = Field(min_length=1)
+    output_dir: str = Field(min_length=1)
     title: str | None
     format: Literal["table", "json"]
     verbose: bool
-    results: str | None
+    results_page: str | None
     run: str | None
-    average: PositiveInt | None
+    average_checkpoints: PositiveInt | None
     validation_sentences: PositiveInt
     max_distance: PositiveInt
     cache_dir: str | None = Field(min_length=1)
@@ -197,9 +197,9 @@ class ReportConfig(Section):
                 f"run and sweep: {self.run} and {self.sweep} are both given; a report is of one run's positions or of "
                 "a sweep's records: leave one of them out"
             )
-        if self.results is not None and (self.sweep or self.run) is not None:
+        if self.results_page is not None and (self.sweep or self.run) is not None:
             raise ValueError(
-                f"results: {self.results} is a page of all records under runs_dir; leave out "
+                f"results_page: {self.results_page} is a page of all records under runs_dir; leave out "
                 f"{'sweep' if self.sweep is not None else 'run'}"
             )
         return self

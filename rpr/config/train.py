@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from rpr.migrations import EARLIER_DEFAULTS, with_earlier_defaults
+from rpr.migrations import EARLIER_DEFAULTS, RENAMED, with_earlier_defaults
 from rpr.model.positions import AnyPositions, Site
 from rpr.validation import Section, validated
 
@@ -157,8 +157,8 @@ class OptimConfig(Section):
     adam_beta2: float = Field(ge=0, lt=1)
     adam_epsilon: PositiveFloat
     label_smoothing: float = Field(ge=0, lt=1)
-    max_tokens_per_unit: PositiveInt
-    units_per_step: PositiveInt
+    max_tokens_per_microbatch: PositiveInt
+    microbatches_per_step: PositiveInt
     gradient_clip_norm: PositiveFloat | None
     checkpoint_every_n_steps: PositiveInt | None
     checkpoint_every_n_minutes: PositiveFloat | None
@@ -281,10 +281,10 @@ class TrainConfig(Section):
                 raise ValueError(
                     f"{key}: {name[:20]}... has {len(name)} characters; a folder's has {LONGEST_NAME} at most"
                 )
-        units, ranks = self.optim.units_per_step, self.hardware.num_ranks
+        units, ranks = self.optim.microbatches_per_step, self.hardware.num_ranks
         if units % ranks and ranks % units:
             raise ValueError(
-                f"hardware: {ranks} devices cannot share optim.units_per_step = {units} units equally; "
+                f"hardware: {ranks} devices cannot share optim.microbatches_per_step = {units} equally; "
                 "choose a number that divides it or is a multiple of it"
             )
         return self
@@ -326,6 +326,9 @@ class TrainConfig(Section):
             section, _, name = key.partition(".")
             if deciding.get(section, {}).get(name, ...) == earlier:
                 del deciding[section][name]
+        for old, new in RENAMED.items():
+            section, _, name = new.partition(".")
+            deciding[section][old.partition(".")[2]] = deciding[section].pop(name)
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]
 
     @property

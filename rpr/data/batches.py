@@ -1,10 +1,10 @@
 """Token-budget batches of pairs of like length: a pure function of (seed, step), whatever the number of devices and
 workers.
 
-The words, from small to large. A unit is a list of pairs whose padded size fits `max_tokens_per_unit` on either side. A
-step is `units_per_step` units: what one update of the weights learns from; it belongs to the recipe. A micro-batch is
-what one device takes at once. Devices share a step's units (or the rows of a unit), so hardware changes neither the
-pairs of a step nor the order of the steps.
+The words, from small to large. A unit is a list of pairs whose padded size fits `max_tokens_per_microbatch` on either
+side. A step is `microbatches_per_step` units: what one update of the weights learns from; it belongs to the recipe. A
+micro-batch is what one device takes at once. Devices share a step's units (or the rows of a unit), so hardware
+changes neither the pairs of a step nor the order of the steps.
 
 How pairs become units is in plan.py. Every epoch puts the same numbers of pairs of the same cells in the same places;
 which pairs of a cell go where, and the order of the units, is drawn anew. So all epochs have equally many units, and
@@ -76,25 +76,27 @@ class TrainingBatches(Sampler[BatchSpec]):
 
     Every pair occurs once an epoch; an epoch's last step may have fewer units, and then some ranks get empty shards, so
     that all ranks take equally many micro-batches. Set `start_step` before iterating to resume: no batch before it is
-    made. Raises ConfigError when `num_devices` neither divides units_per_step nor is a multiple of it.
+    made. Raises ConfigError when `num_devices` neither divides microbatches_per_step nor is a multiple of it.
     """
 
     def __init__(
         self,
         split: TokenSplit,
-        max_tokens_per_unit: int,
-        units_per_step: int,
+        max_tokens_per_microbatch: int,
+        microbatches_per_step: int,
         seed: int,
         num_devices: int = 1,
         rank: int = 0,
         start_step: int = 0,
     ) -> None:
-        assert len(split) > 0 and max_tokens_per_unit > 0 and units_per_step > 0 and 0 <= rank < num_devices
-        self.accumulate = accumulation(units_per_step, num_devices)
+        assert (
+            len(split) > 0 and max_tokens_per_microbatch > 0 and microbatches_per_step > 0 and 0 <= rank < num_devices
+        )
+        self.accumulate = accumulation(microbatches_per_step, num_devices)
         self.start_step = start_step
-        self._units_per_step, self._seed, self._num_devices, self._rank = units_per_step, seed, num_devices, rank
+        self._units_per_step, self._seed, self._num_devices, self._rank = microbatches_per_step, seed, num_devices, rank
         self._source_lengths, self._target_lengths = split.source_lengths, split.target_lengths
-        self._plan = Plan(self._source_lengths, self._target_lengths, max_tokens_per_unit)
+        self._plan = Plan(self._source_lengths, self._target_lengths, max_tokens_per_microbatch)
         self._drawn: Drawn | None = None
         self._ahead: tuple[int, Future[Drawn]] | None = None
         self._lock = threading.Lock()
@@ -115,7 +117,7 @@ class TrainingBatches(Sampler[BatchSpec]):
         return -(-self.units_in_epoch(epoch) // self._units_per_step)
 
     def step_units(self, step: int) -> list[Indices]:
-        """The units_per_step index arrays of a step, over all ranks; those that an epoch's end leaves over are
+        """The microbatches_per_step index arrays of a step, over all ranks; those that an epoch's end leaves over are
         empty.
         """
         assert step >= 0
@@ -169,17 +171,18 @@ class TrainingBatches(Sampler[BatchSpec]):
             step += 1
 
 
-def accumulation(units_per_step: int, num_devices: int) -> int:
-    """Micro-batches of each device in a step: max(1, units_per_step // num_devices). Raises ConfigError when the
+def accumulation(microbatches_per_step: int, num_devices: int) -> int:
+    """Micro-batches of each device in a step: max(1, microbatches_per_step // num_devices). Raises ConfigError when the
     shares are unequal.
     """
-    if units_per_step % num_devices and num_devices % units_per_step:
-        divisors = [str(n) for n in range(1, units_per_step + 1) if units_per_step % n == 0]
+    if microbatches_per_step % num_devices and num_devices % microbatches_per_step:
+        divisors = [str(n) for n in range(1, microbatches_per_step + 1) if microbatches_per_step % n == 0]
         raise ConfigError(
-            f"hardware: {num_devices} devices cannot share optim.units_per_step = {units_per_step} units equally; "
-            f"choose {', '.join(divisors)} or a multiple of {units_per_step} devices"
+            f"hardware: {num_devices} devices cannot share optim.microbatches_per_step = {microbatches_per_step} "
+            "equally; "
+            f"choose {', '.join(divisors)} or a multiple of {microbatches_per_step} devices"
         )
-    return max(1, units_per_step // num_devices)
+    return max(1, microbatches_per_step // num_devices)
 
 
 def evaluation_units(split: TokenSplit, max_tokens: int) -> list[Indices]:

@@ -69,7 +69,7 @@ class Plan:
     """What is the same in every epoch: the cell of each pair, and where units start and end in the order by cell."""
 
     def __init__(
-        self, source_lengths: NDArray[np.int32], target_lengths: NDArray[np.int32], max_tokens_per_unit: int
+        self, source_lengths: NDArray[np.int32], target_lengths: NDArray[np.int32], max_tokens_per_microbatch: int
     ) -> None:
         assert len(source_lengths) < 1 << 31, "pairs are numbered in 32 bits"
         longest = max(int(source_lengths.max()), int(target_lengths.max()))
@@ -92,7 +92,7 @@ class Plan:
         lengths = np.flatnonzero(pairs_of_length)
         last = np.flatnonzero(np.diff(bucket_of[lengths], append=-1))  # the longest of each bucket
         ends = np.cumsum(pairs_of_length[lengths])[last]
-        self.starts = cut(ends.tolist(), lengths[last].tolist(), max_tokens_per_unit)
+        self.starts = cut(ends.tolist(), lengths[last].tolist(), max_tokens_per_microbatch)
         self.ends = np.append(self.starts[1:], len(self.cell))
 
     def epoch(self, seed: int, epoch: int) -> Drawn:

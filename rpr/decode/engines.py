@@ -75,7 +75,7 @@ def _of_run(folder: Path, config: TranslateConfig) -> tuple[Engine, Vocabulary, 
     _check_compute_type(config)
     runtime.set_up(config.hardware)
     vocabulary = loading.vocabulary_of(folder, trained)
-    model, _ = loading.model_of(trained, folder, config.average, len(vocabulary))
+    model, _ = loading.model_of(trained, folder, config.average_checkpoints, len(vocabulary))
     return torch_engine(model, config.hardware, config.matmul_precision), vocabulary, search, config.max_source_length
 
 
@@ -86,9 +86,10 @@ def _of_export(exported: Exported, config: TranslateConfig) -> tuple[Engine, Voc
             f"backend: {config.backend} cannot read {exported.folder}, which is {exported.kind}; leave backend out, or "
             "give the run's folder"
         )
-    if config.average is not None:
+    if config.average_checkpoints is not None:
         raise ConfigError(
-            f"average: {exported.folder} is an export of one model ({exported.checkpoint}); leave average out, or "
+            f"average_checkpoints: {exported.folder} is an export of one model ({exported.checkpoint}); leave it out "
+            "or "
             "export the run again with it"
         )
     search = changed(exported.search, config.beam_size, config.length_penalty, config.n_best)

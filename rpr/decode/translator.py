@@ -68,7 +68,7 @@ class Translator:
         *,
         backend: str | None = None,
         compute_type: str | None = None,
-        average: int | None = None,
+        average_checkpoints: int | None = None,
         hardware: str | HardwareConfig | None = None,
         cache_dir: str | None = None,
         max_source_length: int | None = None,
@@ -85,7 +85,7 @@ class Translator:
         asked = {
             "backend": backend,
             "compute_type": compute_type,
-            "average": average,
+            "average_checkpoints": average_checkpoints,
             "cache_dir": cache_dir,
             "max_source_length": max_source_length,
         }

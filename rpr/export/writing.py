@@ -83,7 +83,7 @@ def check(kind: Kind, out: Path, shape: Shape | None = None) -> None:
     """
     if out.exists() and not is_export(out):
         raise ConfigError(
-            f"out: {out} is there and is no export; only an earlier export is replaced: choose another folder"
+            f"output_dir: {out} is there and is no export; only an earlier export is replaced: choose another folder"
         )
     if kind == "ctranslate2":
         library()
@@ -105,7 +105,7 @@ def export(kind: Kind, out: Path, material: Material, progress: Progress | None 
             return _written(kind, temporary, material, progress)
     except OSError as error:
         raise RunError(
-            f"out: {out} cannot be written ({error.strerror or error}); nothing is left of it: "
+            f"output_dir: {out} cannot be written ({error.strerror or error}); nothing is left of it: "
             "mend that, or choose another folder"
         ) from None
 

@@ -67,7 +67,7 @@ NOT_COMPARED = frozenset(
         *("data.synthetic.num_test", "data.synthetic.num_long", "data.cache_dir", "data.validation_name"),
         *("data.test_name", "data.task", *(f"data.task.{name}" for name in TaskConfig.model_fields)),
         *("optim.name", "optim.keep_checkpoints", "optim.validate_every_n_steps"),
-        *("optim.max_tokens_per_unit", "optim.units_per_step"),  # their product is
+        *("optim.max_tokens_per_microbatch", "optim.microbatches_per_step"),  # their product is
         *("evaluation.max_tokens_per_batch", "evaluation.validation_sentences", "evaluation.test_splits"),
         *("evaluation.bootstrap_samples", "evaluation.length_buckets"),
         *("hardware.name", "hardware.accelerator", "hardware.devices", "hardware.num_nodes", "hardware.attention"),
@@ -140,7 +140,7 @@ def compared_settings(run: Record) -> dict[str, Any]:
     sections = {name: run.config.get(name) for name in SECTIONS}
     settings = {**EARLIER_DEFAULTS, **flat(sections)}
     settings = {key: value for key, value in settings.items() if key.partition(".")[0] in SECTIONS}
-    tokens, units = settings.get("optim.max_tokens_per_unit"), settings.get("optim.units_per_step")
+    tokens, units = settings.get("optim.max_tokens_per_microbatch"), settings.get("optim.microbatches_per_step")
     if tokens and units:
         settings["optim.padded_tokens_per_step"] = tokens * units
     ignored = set(NOT_COMPARED)

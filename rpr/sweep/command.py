@@ -83,7 +83,7 @@ def _run(plan: spec.Plan, words: Sequence[str], flags: set[str], config_dir: Pat
     engine = launcher.Launcher(jobs, launcher_words, config_dir)
     if engine.here:
         status.check_devices(books)
-    todo = status.begun(books, retry_failed=retry_failed, at_once=options.at_once or 1)
+    todo = status.begun(books, retry_failed=retry_failed, num_jobs=options.jobs or 1)
     problems = engine.run([job.overrides for job in todo], options, plan.name) if todo else {}
     return status.told(books, problems)
 
@@ -108,15 +108,15 @@ def _sweep_words(words: Sequence[str]) -> tuple[list[str], launcher.Options, boo
     """
     known = {key_of(word) for word in spec.SETTINGS}
     own = {key_of(word): word.partition("=")[2] for word in words if key_of(word) in known}
-    if own.get("retry", "failed") != "failed":
-        raise ConfigError(f"retry: {own['retry']!r} is refused; retry=failed runs again what failed")
-    at_once = own.get("at_once")
-    if at_once is not None and not (at_once.isdecimal() and int(at_once) > 0):
-        raise ConfigError(f"at_once: {at_once!r} is refused; give the number of jobs to run at a time, e.g. at_once=2")
+    if own.get("retry_failed", "true") not in ("true", "false"):
+        raise ConfigError(f"retry_failed: invalid value {own['retry_failed']!r}: expected true or false")
+    num_jobs = own.get("jobs")
+    if num_jobs is not None and not (num_jobs.isdecimal() and int(num_jobs) > 0):
+        raise ConfigError(f"jobs: invalid value {num_jobs!r}: expected how many jobs run at a time, e.g. jobs=2")
     gpus: tuple[str, ...] = ()
     if "gpus" in own:
         from rpr.sweep.gpus import named
 
         gpus = named(own["gpus"])
-    options = launcher.Options(None if at_once is None else int(at_once), gpus)
-    return [word for word in words if key_of(word) not in own], options, "retry" in own
+    options = launcher.Options(None if num_jobs is None else int(num_jobs), gpus)
+    return [word for word in words if key_of(word) not in own], options, own.get("retry_failed") == "true"

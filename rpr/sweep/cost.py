@@ -62,7 +62,7 @@ def _cost(config: TrainConfig, speeds: Sequence[tuple[TrainConfig, float]]) -> C
     return Cost(
         parameters=_parameters(shape_of(config, config.data.vocabulary_size)),
         steps=optim.max_steps,
-        tokens=optim.max_steps * optim.units_per_step * optim.max_tokens_per_unit,
+        tokens=optim.max_steps * optim.microbatches_per_step * optim.max_tokens_per_microbatch,
         seconds=optim.max_steps / statistics.median(chosen) if chosen else None,
         basis=basis,
     )
@@ -70,7 +70,7 @@ def _cost(config: TrainConfig, speeds: Sequence[tuple[TrainConfig, float]]) -> C
 
 def _kind(config: TrainConfig) -> tuple[object, ...]:
     hardware = config.hardware.model_dump(exclude={"num_workers"})
-    batch = (config.optim.max_tokens_per_unit, config.optim.units_per_step)
+    batch = (config.optim.max_tokens_per_microbatch, config.optim.microbatches_per_step)
     return (config.model, batch, config.data.name, tuple(sorted(hardware.items())))
 
 

@@ -34,7 +34,7 @@ _LOGGINGS = {"class": "logging.", "()": "colorlog."}
 class Options:
     """How jobs are launched: N at a time on this machine, and which GPUs they share out among themselves."""
 
-    at_once: int | None = None
+    jobs: int | None = None
     gpus: tuple[str, ...] = ()
 
     def sharing(self, hardware: Sequence[HardwareConfig]) -> Options:
@@ -53,7 +53,7 @@ class Options:
             raise ConfigError(
                 f"gpus: {len(self.gpus)} named, and a job takes {devices}; name more, or choose hardware=1xgpu"
             )
-        return self if self.at_once is not None else replace(self, at_once=len(self.gpus) // devices)
+        return self if self.jobs is not None else replace(self, jobs=len(self.gpus) // devices)
 
 
 def is_hydras(override: str) -> bool:
@@ -69,13 +69,15 @@ def launcher_words(words: Sequence[str], options: Options) -> list[str]:
     """
     given = [word for word in words if is_hydras(word)]
     chosen = next((word.partition("=")[2] for word in given if key_of(word) == "hydra/launcher"), None)
-    if options.at_once is not None:
+    if options.jobs is not None:
         if chosen not in (None, "joblib"):
-            raise ConfigError(f"at_once: hydra/launcher={chosen} has its own way to run many; leave one of them out")
+            raise ConfigError(
+                f"jobs: hydra/launcher={chosen} decides itself how many run at a time; leave one of them out"
+            )
         given = [
             *(word for word in given if key_of(word) not in ("hydra/launcher", "hydra.launcher.n_jobs")),
             "hydra/launcher=joblib",
-            f"hydra.launcher.n_jobs={options.at_once}",
+            f"hydra.launcher.n_jobs={options.jobs}",
         ]
         chosen = "joblib"
     for name, (module, extra) in _PLUGINS.items():

@@ -12,7 +12,7 @@ from rpr.config.train import NAME
 from rpr.errors import ConfigError, did_you_mean
 from rpr.paths import data_dir
 
-SETTINGS = ("at_once=", "gpus=", "retry=failed")
+SETTINGS = ("jobs=", "gpus=", "retry_failed=true")
 FLAGS = ("--dry-run", "--wandb-yaml")
 
 
@@ -31,18 +31,18 @@ def available() -> dict[str, Path]:
 
 
 def usage() -> str:
-    lines = ["usage: rpr-cli sweep NAME|FILE [setting=value ...] [at_once=N] [gpus=0,1] [retry=failed]", ""]
+    lines = ["usage: rpr-cli sweep NAME|FILE [setting=value ...] [jobs=N] [gpus=0,1] [retry_failed=true]", ""]
     lines += [f"  {name:<10} {read(name).description}" for name in available()]
     lines += [
         "",
         "Settings apply to every job and may be swept too: rpr-cli sweep quick seed=1,2,3",
         "The same command again skips what is finished and resumes what was interrupted.",
         "",
-        "  at_once=N      N jobs at a time on this machine",
-        "  gpus=0,1,2,3   each job has GPUs of its own among these, as many jobs at a time as there are GPUs for",
-        "  retry=failed   what failed is run again, from its last checkpoint",
-        "  --dry-run      the jobs as commands, how they stand, and what they would cost",
-        "  --wandb-yaml   the same sweep as a file for `wandb sweep`",
+        "  jobs=N              N jobs at a time on this machine",
+        "  gpus=0,1,2,3        each job has GPUs of its own among these, as many jobs at a time as there are GPUs for",
+        "  retry_failed=true   failed jobs run again, from their last checkpoint",
+        "  --dry-run           the jobs as commands, with status and estimated cost",
+        "  --wandb-yaml        the same sweep as a file for `wandb sweep`",
     ]
     return "\n".join(lines)
 

@@ -108,7 +108,7 @@ def check_devices(books: Books) -> None:
         runtime.check_devices(hardware)
 
 
-def begun(books: Books, *, retry_failed: bool, at_once: int) -> list[Job]:
+def begun(books: Books, *, retry_failed: bool, num_jobs: int) -> list[Job]:
     """The jobs that are to be launched, after it is told how all of them stand, the sweep's jobs are written down, and
     finished runs have joined it.
     """
@@ -118,9 +118,9 @@ def begun(books: Books, *, retry_failed: bool, at_once: int) -> list[Job]:
         changes += ledger.changes(Path(root), books.sweep, here)
         ledger.write_down(Path(root), books.sweep, here)
     print(f"sweep {books.sweep}: {books.counts(_WHAT_NOW)}", file=sys.stderr)
-    if at_once > 1 and any(_takes_all_cores(job.config) for job in books.jobs):
+    if num_jobs > 1 and any(_takes_all_cores(job.config) for job in books.jobs):
         print(
-            f"  at_once={at_once}: each job takes all cores of this machine; hardware.threads=N gives it a share",
+            f"  jobs={num_jobs}: each job takes all cores of this machine; hardware.threads=N gives it a share",
             file=sys.stderr,
         )
     for line in changes:
@@ -185,7 +185,7 @@ def told(before: Books, problems: Mapping[tuple[str, ...], RunError]) -> int:
             print(f"  again: {shlex.join(['rpr-cli', 'train', *job.overrides])}", file=sys.stderr)
     print(f"sweep {after.sweep}: {after.counts(_WHAT_CAME)}", file=sys.stderr)
     if after.of("failed"):
-        print("  retry=failed runs again what failed, from its last checkpoint", file=sys.stderr)
+        print("  retry_failed=true runs again what failed, from its last checkpoint", file=sys.stderr)
     elsewhere = len(after.of("running"))
     if elsewhere:
         print(

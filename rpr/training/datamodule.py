@@ -53,8 +53,8 @@ class TranslationData(pl.LightningDataModule):
             optim = self.config.optim
             self._batches = TrainingBatches(
                 self.data.split("train"),
-                optim.max_tokens_per_unit,
-                optim.units_per_step,
+                optim.max_tokens_per_microbatch,
+                optim.microbatches_per_step,
                 self.config.seed,
                 num_devices=self.trainer.world_size,
                 rank=self.trainer.global_rank,
@@ -82,7 +82,7 @@ class TranslationData(pl.LightningDataModule):
     def val_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None
         validation = self.data.split("validation")
-        units = evaluation_units(validation, self.config.optim.max_tokens_per_unit)
+        units = evaluation_units(validation, self.config.optim.max_tokens_per_microbatch)
         world = self.trainer.world_size
         units += [NO_PAIRS] * (-len(units) % world)  # Lightning wants a batch, and equally many, on every rank
         return self._loader(validation, Shares(units, self.trainer.global_rank, world), workers=0)

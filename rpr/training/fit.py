@@ -139,7 +139,7 @@ def _trainer(
 ) -> pl.Trainer:
     hardware, optim = config.hardware, config.optim
     terminal = sys.stderr.isatty()
-    accumulate = accumulation(optim.units_per_step, hardware.num_ranks)
+    accumulate = accumulation(optim.microbatches_per_step, hardware.num_ranks)
     trainer = pl.Trainer(
         accelerator=hardware.accelerator,
         devices=hardware.devices,

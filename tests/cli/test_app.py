@@ -132,7 +132,7 @@ def test_a_multirun_is_a_sweep(started: list[str], capsys: pytest.CaptureFixture
     """Settings of sweep's own go with -m too, and choices of --config-dir."""
     Path("mine/model").mkdir(parents=True)
     Path("mine/model/narrow.yaml").write_text("defaults: [tiny, _self_]\nname: narrow\nd_model: 64\n")
-    words = ["--config-dir=mine", "model=narrow", "optim=tiny", "seed=1,2", "retry=failed"]
+    words = ["--config-dir=mine", "model=narrow", "optim=tiny", "seed=1,2", "retry_failed=true"]
     assert app.main(["train", "-m", *words]) == 1
     assert started == [f"rpr-cli train model=narrow optim=tiny seed={seed}" for seed in (1, 2)]
     assert "2 jobs: 2 new" in capsys.readouterr().err

@@ -53,12 +53,12 @@ def suggested(
         ("rpr-cli sweep quick mod", {"model.", "model="}),
         ("rpr-cli sweep mine.yaml model=b", {"model=base", "model=big"}),
         (
-            "rpr-cli sweep quick at_once=2 --dry-run seed=1,2 model=tiny,big position.clip_d",
+            "rpr-cli sweep quick jobs=2 --dry-run seed=1,2 model=tiny,big position.clip_d",
             {"position.clip_distance="},
         ),
-        ("rpr-cli sweep quick gpus=0,1 retry=failed optim.max_st", {"optim.max_steps="}),
-        ("rpr-cli sweep quick at", {"at_once="}),
-        ("rpr-cli sweep quick r", {"retry=failed", "runs_dir="}),
+        ("rpr-cli sweep quick gpus=0,1 retry_failed=true optim.max_st", {"optim.max_steps="}),
+        ("rpr-cli sweep quick at", {"jobs="}),
+        ("rpr-cli sweep quick r", {"retry_failed=true", "runs_dir="}),
         ("rpr-cli sweep quick --", {"--dry-run", "--wandb-yaml"}),
         # nothing fits, or nothing can be known of it
         ("", set()),
@@ -117,7 +117,7 @@ def test_whatever_happens_a_query_is_silent(
 
     monkeypatch.setattr(completion, "_of_hydra", fail)
     assert suggested("rpr-cli train mod", capsys, monkeypatch) == "\n"
-    assert suggested("rpr-cli sweep quick at", capsys, monkeypatch) == "at_once=\n"
+    assert suggested("rpr-cli sweep quick jo", capsys, monkeypatch) == "jobs=\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -105,7 +105,10 @@ def paper_recipe(made: TrainConfig) -> None:
     optim, model = made.optim, made.model
     assert (optim.adam_beta1, optim.adam_beta2, optim.adam_epsilon) == (0.9, 0.98, 1e-9)
     assert (optim.warmup_steps, optim.learning_rate_scale, optim.label_smoothing) == (4000, 1.0, 0.1)
-    assert (optim.units_per_step, optim.max_tokens_per_unit) == (8, 4096)  # 8 GPUs, 4,096 tokens a side on each
+    assert (optim.microbatches_per_step, optim.max_tokens_per_microbatch) == (
+        8,
+        4096,
+    )  # 8 GPUs
     assert optim.gradient_clip_norm is None
     assert (model.num_layers, model.d_model // model.num_heads) == (6, 64)
     assert (model.norm, model.norm_epsilon) == ("post", 1e-6)
@@ -220,7 +223,7 @@ def test_legal_at_the_edge(plain: dict[str, Any]) -> None:
     """k = 0 is a row of the paper's Table 2; fewer or more devices than units are both legal where shares are equal."""
     validated(TrainConfig, changed(plain, {"position.clip_distance": 0, "model.dropout": 0, "seed": 0}))
     for devices in (1, 2, 4, 8, 16):
-        validated(TrainConfig, changed(plain, {"hardware.devices": devices, "optim.units_per_step": 8}))
+        validated(TrainConfig, changed(plain, {"hardware.devices": devices, "optim.microbatches_per_step": 8}))
     assert validated(TrainConfig, changed(plain, {"hardware.precision": 32})).hardware.precision == "32"
 
 
@@ -307,7 +310,8 @@ def test_the_run_id_hangs_on_what_decides_the_result(plain: dict[str, Any]) -> N
     deciding = {
         "seed": 2, "model.dropout": 0.2, "model.num_layers": 3, "position.clip_distance": 3,
         "position.tables": "shared_by_heads", "position.max_positions": 512, "data.train_limit": 100,
-        "data.synthetic.seed": 2, "optim.max_steps": 701, "optim.units_per_step": 2, "optim.average_checkpoints": 2,
+        "data.synthetic.seed": 2, "optim.max_steps": 701, "optim.microbatches_per_step": 2,
+        "optim.average_checkpoints": 2,
         "hardware.precision": "bf16", "hardware.threads": 1, "evaluation.beam_size": 5,
     }  # fmt: skip
     ids = {key: validated(TrainConfig, changed(plain, {key: value})).run_id for key, value in deciding.items()}

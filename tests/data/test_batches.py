@@ -62,16 +62,16 @@ def epoch_units(batches: TrainingBatches, epoch: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    "number, budget, units_per_step", [(1, 40, 8), (2, 4096, 3), (17, 512, 1), (3000, 40, 3), (3000, 512, 8)]
+    "number, budget, microbatches_per_step", [(1, 40, 8), (2, 4096, 3), (17, 512, 1), (3000, 40, 3), (3000, 512, 8)]
 )
 def test_every_pair_once_an_epoch_within_the_budget(
-    tmp_path: Path, number: int, budget: int, units_per_step: int
+    tmp_path: Path, number: int, budget: int, microbatches_per_step: int
 ) -> None:
     split = write_split(tmp_path, *sentence_lengths(number))
-    batches = TrainingBatches(split, budget, units_per_step, seed=1)
+    batches = TrainingBatches(split, budget, microbatches_per_step, seed=1)
     for epoch in (0, 1, 5):
         units = epoch_units(batches, epoch)
-        assert len(units) == units_per_step * batches.steps_in_epoch(epoch)
+        assert len(units) == microbatches_per_step * batches.steps_in_epoch(epoch)
         assert sum(len(unit) > 0 for unit in units) == batches.units_in_epoch(epoch)
         assert sorted(np.concatenate(units).tolist()) == list(range(number))
         for unit in units:
@@ -116,14 +116,16 @@ def test_same_seed_same_batches_in_another_process_and_another_seed_others(split
     assert there == digest(5) != digest(6)
 
 
-@pytest.mark.parametrize("units_per_step, num_devices", [(1, 2), (1, 8), (2, 2), (4, 1), (4, 8), (8, 2), (8, 4)])
-def test_devices_share_a_step_without_changing_it(split: TokenSplit, units_per_step: int, num_devices: int) -> None:
-    alone = TrainingBatches(split, 512, units_per_step, seed=3)
-    ranks = [TrainingBatches(split, 512, units_per_step, 3, num_devices, rank) for rank in range(num_devices)]
+@pytest.mark.parametrize("microbatches_per_step, num_devices", [(1, 2), (1, 8), (2, 2), (4, 1), (4, 8), (8, 2), (8, 4)])
+def test_devices_share_a_step_without_changing_it(
+    split: TokenSplit, microbatches_per_step: int, num_devices: int
+) -> None:
+    alone = TrainingBatches(split, 512, microbatches_per_step, seed=3)
+    ranks = [TrainingBatches(split, 512, microbatches_per_step, 3, num_devices, rank) for rank in range(num_devices)]
     last = alone.steps_in_epoch(0) - 1
     for step in (0, 1, last, last + 1):
         specs = [rank.step_specs(step) for rank in ranks]
-        assert {len(own) for own in specs} == {max(1, units_per_step // num_devices)} == {ranks[0].accumulate}
+        assert {len(own) for own in specs} == {max(1, microbatches_per_step // num_devices)} == {ranks[0].accumulate}
         shared = np.concatenate([spec.indices for own in specs for spec in own])
         expected = np.concatenate(alone.step_units(step))
         assert sorted(shared.tolist()) == sorted(expected.tolist())
@@ -133,16 +135,17 @@ def test_devices_share_a_step_without_changing_it(split: TokenSplit, units_per_s
         assert [spec.micro for spec in specs[0]] == list(range(ranks[0].accumulate))
 
 
-@pytest.mark.parametrize(("num_devices", "units_per_step"), [(3, 8), (6, 4), (12, 8)])
-def test_unequal_shares_are_refused(split: TokenSplit, num_devices: int, units_per_step: int) -> None:
+@pytest.mark.parametrize(("num_devices", "microbatches_per_step"), [(3, 8), (6, 4), (12, 8)])
+def test_unequal_shares_are_refused(split: TokenSplit, num_devices: int, microbatches_per_step: int) -> None:
     pattern = (
-        rf"^hardware: {num_devices} devices cannot share optim.units_per_step = {units_per_step} units equally; "
+        rf"^hardware: {num_devices} devices cannot share optim.microbatches_per_step = {microbatches_per_step} "
+        "equally; "
         "choose 1, 2, .* multiple of"
     )
     with pytest.raises(ConfigError, match=pattern):
-        accumulation(units_per_step, num_devices)
+        accumulation(microbatches_per_step, num_devices)
     with pytest.raises(ConfigError, match=pattern):
-        TrainingBatches(split, 512, units_per_step, 0, num_devices)
+        TrainingBatches(split, 512, microbatches_per_step, 0, num_devices)
 
 
 def same(one: BatchSpec, other: BatchSpec) -> bool:

@@ -47,8 +47,8 @@ def test_the_words(overrides: list[str], capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_document_is_all_that_is_printed(overrides: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    asked = ["optim=tiny", "optim.max_tokens_per_unit=300", "optim.units_per_step=2", "batches=5"]
-    assert app.main(["prepare", *overrides, *asked, "loader=true", "copies=3", "format=json"]) == 0
+    asked = ["optim=tiny", "optim.max_tokens_per_microbatch=300", "optim.microbatches_per_step=2", "batches=5"]
+    assert app.main(["prepare", *overrides, *asked, "measure_loader=true", "copies=3", "format=json"]) == 0
     document = json.loads(capfd.readouterr().out)
     data = prepare(config(overrides).data)
     assert document["data"]["key"] == data.meta.key and document["data"]["vocabulary_size"] == 200

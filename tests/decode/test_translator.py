@@ -315,7 +315,7 @@ def test_precision_and_average(run_dir: Path, translator: Translator) -> None:
     half = module._hardware("cpu").model_copy(update={"precision": "bf16"})
     found = Translator.from_run(run_dir, hardware=half)
     assert isinstance(found.engine, TorchEngine) and found.engine.bfloat16 and len(found.translate(["A cat"])) == 1
-    one, two = (Translator.from_run(run_dir, average=number).engine for number in (1, 2))
+    one, two = (Translator.from_run(run_dir, average_checkpoints=number).engine for number in (1, 2))
     assert isinstance(one, TorchEngine) and isinstance(two, TorchEngine)
     assert not torch.equal(one.model.embedding_VM, two.model.embedding_VM)
 
@@ -327,7 +327,7 @@ def test_precision_and_average(run_dir: Path, translator: Translator) -> None:
         ({"hardware": "slurm_8xgpu"}, ConfigError, "^hardware: no such choice 'slurm_8xgpu'"),
         ({"backend": "tensorflow"}, ConfigError, "^backend: 'tensorflow' is refused; input should be 'torch' or 'ctr"),
         ({"compute_type": "int8"}, ConfigError, "^compute_type: int8 is for ctranslate2, and torch computes as hardw"),
-        ({"average": 0}, ConfigError, "^average: 0 is refused"),
+        ({"average_checkpoints": 0}, ConfigError, "^average_checkpoints: 0 is refused"),
         ({"max_source_length": 2}, ConfigError, "^max_source_length: 2 is refused"),
         (
             {"backend": "ctranslate2"},
@@ -391,8 +391,8 @@ def test_an_export_translates_as_its_run(
     assert other.search == translator.search
     with pytest.raises(ConfigError, match=r"^backend: ctranslate2 cannot read .*, which is safetensors; leave backend"):
         Translator.from_run(folder, backend="ctranslate2")
-    with pytest.raises(ConfigError, match="^average: .* is an export of one model"):
-        Translator.from_run(folder, average=2)
+    with pytest.raises(ConfigError, match="^average_checkpoints: .* is an export of one model"):
+        Translator.from_run(folder, average_checkpoints=2)
 
 
 def test_ctranslate2(

@@ -225,7 +225,9 @@ def test_nothing_is_left_of_one_that_fails(
         with pytest.raises(expected) as raised:
             export("safetensors", out, material(make_model()))
     if expected is RunError:
-        assert "out: " in str(raised.value) and "cannot be written (No space left on device)" in str(raised.value)
+        assert "output_dir: " in str(raised.value) and "cannot be written (No space left on device)" in str(
+            raised.value
+        )
     assert names(exported.parent) == ["out"]
     assert {path.name: path.read_bytes() for path in exported.iterdir()} == before
 

@@ -23,7 +23,7 @@ class Case(NamedTuple):
 
     lengths: list[tuple[int, int]]
     budget: int
-    units_per_step: int
+    microbatches_per_step: int
     num_devices: int
     seed: int
 
@@ -35,14 +35,14 @@ class Case(NamedTuple):
 
     def batches(self, *, num_devices: int = 1, rank: int = 0, start_step: int = 0) -> TrainingBatches:
         return TrainingBatches(
-            self.split(), self.budget, self.units_per_step, self.seed, num_devices, rank, start_step=start_step
+            self.split(), self.budget, self.microbatches_per_step, self.seed, num_devices, rank, start_step=start_step
         )
 
 
-def sharing(units_per_step: int) -> st.SearchStrategy[int]:
+def sharing(microbatches_per_step: int) -> st.SearchStrategy[int]:
     """Numbers of devices that share so many units equally."""
-    divisors = [number for number in range(1, units_per_step + 1) if units_per_step % number == 0]
-    return st.sampled_from([*divisors, 2 * units_per_step, 3 * units_per_step])
+    divisors = [number for number in range(1, microbatches_per_step + 1) if microbatches_per_step % number == 0]
+    return st.sampled_from([*divisors, 2 * microbatches_per_step, 3 * microbatches_per_step])
 
 
 LENGTHS = st.integers(1, 12) | st.integers(1, 300)
@@ -86,7 +86,7 @@ def test_every_pair_in_one_batch_of_an_epoch_within_the_budget(size: Size) -> No
         units = [unit.tolist() for step in range(steps) for unit in batches.step_units(epoch * steps + step)]
         assert sorted(itertools.chain.from_iterable(units)) == list(range(len(case.lengths)))
         assert len([unit for unit in units if unit]) == batches.units_in_epoch(epoch)
-        assert len(units) == steps * case.units_per_step
+        assert len(units) == steps * case.microbatches_per_step
         assert all(fits(case, unit) for unit in units if unit)
         again = [unit.tolist() for step in range(steps) for unit in case.batches().step_units(epoch * steps + step)]
         assert again == units
@@ -104,7 +104,7 @@ def test_ranks_share_a_step_without_overlap_or_loss(size: Size) -> None:
         pairs = sorted(itertools.chain.from_iterable(whole))
         ranks = [case.batches(num_devices=case.num_devices, rank=rank) for rank in range(case.num_devices)]
         shares = [rank.step_specs(step) for rank in ranks]
-        assert {len(specs) for specs in shares} == {max(1, case.units_per_step // case.num_devices)}
+        assert {len(specs) for specs in shares} == {max(1, case.microbatches_per_step // case.num_devices)}
         of_ranks = [spec.indices.tolist() for specs in shares for spec in specs]
         assert sorted(itertools.chain.from_iterable(of_ranks)) == pairs
         assert all(not share or any({*share} <= {*unit} for unit in whole) for share in of_ranks)
@@ -121,7 +121,7 @@ def test_starting_at_any_step_gives_the_rest(size: Size) -> None:
     @given(CASES, st.integers(0, 12), st.integers(0, 50))
     def property_(case: Case, start: int, rank: int) -> None:
         here = {"num_devices": case.num_devices, "rank": rank % case.num_devices}
-        micro_batches = max(1, case.units_per_step // case.num_devices)
+        micro_batches = max(1, case.microbatches_per_step // case.num_devices)
         whole = list(itertools.islice(case.batches(**here), (start + 3) * micro_batches))
         rest = list(itertools.islice(case.batches(**here, start_step=start), 3 * micro_batches))
         assert plain(rest) == plain(whole[start * micro_batches :])

@@ -33,5 +33,5 @@ def test_committed_tables_are_rendered_from_the_committed_records(folder: Path, 
 
 def test_the_page_of_all_results_is_rendered_from_the_committed_records() -> None:
     page = RESULTS.parent / "RESULTS.md"
-    remedy = "render it again: rpr-cli report runs_dir=sweeps/results results=sweeps/RESULTS.md"
+    remedy = "render it again: rpr-cli report runs_dir=sweeps/results results_page=sweeps/RESULTS.md"
     assert page.read_text(encoding="utf-8") == results_markdown(RESULTS), remedy

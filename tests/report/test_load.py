@@ -69,7 +69,7 @@ def test_ten_thousand_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert count > 10_000
     began = time.monotonic()
     with (tmp_path / "told").open("wb") as told:
-        command = [SCRIPT, "report", f"runs_dir={tmp_path}/runs", f"out_dir={tmp_path}/reports"]
+        command = [SCRIPT, "report", f"runs_dir={tmp_path}/runs", f"output_dir={tmp_path}/reports"]
         process = subprocess.Popen(command, stdout=told, stderr=told)
         _, status, usage = os.wait4(process.pid, 0)
     seconds, memory = time.monotonic() - began, usage.ru_maxrss * 1024

@@ -58,7 +58,11 @@ def _deciding() -> list[str]:
     config = validated(TrainConfig, compose("train", ("model=big",))).model_dump(mode="json")
     settings = flat({name: config[name] for name in SECTIONS})
     shown = {f"position.{name}" for name in shown_settings(recorded("model=big"))}
-    return [*sorted(settings.keys() - NOT_COMPARED - shown), "optim.max_tokens_per_unit", "optim.units_per_step"]
+    return [
+        *sorted(settings.keys() - NOT_COMPARED - shown),
+        "optim.max_tokens_per_microbatch",
+        "optim.microbatches_per_step",
+    ]
 
 
 @pytest.mark.parametrize("key", _deciding())

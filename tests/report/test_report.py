@@ -183,7 +183,7 @@ def test_scores_by_length_have_tables_and_a_plot(tmp_path, make, by_length):
 def test_a_sweep_that_no_run_belongs_to(tmp_path, make, sweeps, hint):
     write_record(tmp_path / "runs" / "one" / "record.json", make(sweeps=list(sweeps)))
     config = validated(
-        ReportConfig, compose("report", ["sweep=tabel2", f"runs_dir={tmp_path}/runs", f"out_dir={tmp_path}/reports"])
+        ReportConfig, compose("report", ["sweep=tabel2", f"runs_dir={tmp_path}/runs", f"output_dir={tmp_path}/reports"])
     )
     with pytest.raises(RecordError) as caught:
         command.run(config)

@@ -37,7 +37,7 @@ def test_words_for_the_launcher() -> None:
         "hydra.launcher.verbose=1", *joblib
     ]  # fmt: skip
     assert launcher_words(["hydra/launcher=submitit_local", "seed=2"], Options()) == ["hydra/launcher=submitit_local"]
-    with pytest.raises(ConfigError, match="at_once: hydra/launcher=submitit_local has its own way to run many"):
+    with pytest.raises(ConfigError, match="jobs: hydra/launcher=submitit_local decides itself how many"):
         launcher_words(["hydra/launcher=submitit_local"], Options(2))
 
 
@@ -51,9 +51,9 @@ def test_a_launcher_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_as_many_jobs_as_there_are_gpus_for() -> None:
     four = Options(gpus=("0", "1", "2", "3"))
-    assert four.sharing([ONE_GPU, ONE_GPU]).at_once == 4
-    assert four.sharing([ONE_GPU.model_copy(update={"devices": 2}), ONE_GPU]).at_once == 2
-    assert Options(1, four.gpus).sharing([ONE_GPU]).at_once == 1
+    assert four.sharing([ONE_GPU, ONE_GPU]).jobs == 4
+    assert four.sharing([ONE_GPU.model_copy(update={"devices": 2}), ONE_GPU]).jobs == 2
+    assert Options(1, four.gpus).sharing([ONE_GPU]).jobs == 1
     assert Options().sharing([CPU]) == Options()
     with pytest.raises(ConfigError, match="gpus: 4 named, and a job takes 8; name more"):
         four.sharing([ONE_GPU, EIGHT_GPUS])
@@ -87,7 +87,7 @@ def test_each_job_has_a_gpu_and_its_lock(
 
     monkeypatch.setattr(train, "run", run)
     Path("mine.yaml").write_text("jobs: [seed=1 hardware=1xgpu, seed=2 hardware=1xgpu]")
-    assert app.main(["sweep", "mine.yaml", "gpus=5,7", "at_once=1"]) == 1  # without a record
+    assert app.main(["sweep", "mine.yaml", "gpus=5,7", "jobs=1"]) == 1  # without a record
     assert had == [(1, ("5",)), (2, ("5",))]
     assert "gpus: 1 named, and a job takes 8" in refused(capsys, "sweep", "quick", "hardware=8xgpu", "gpus=3")
 

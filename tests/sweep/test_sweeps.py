@@ -169,7 +169,7 @@ def test_why_a_job_that_failed_before_has_no_result(
     assert lines[2] == f"rpr-cli: failed: {configured('seed=2').run_dir_name}: it was never started"
     assert lines[-2:] == [
         "sweep mine: 2 jobs: 1 never started, 1 failed",
-        "  retry=failed runs again what failed, from its last checkpoint",
+        "  retry_failed=true runs again what failed, from its last checkpoint",
     ]
 
 

@@ -29,7 +29,7 @@ SWEEPS = {
     "badchoice": "jobs: [model=huge]",
     "numjob": "jobs: [1]",
     "noeq": "jobs: [seed]",
-    "atonce": "jobs: [at_once=2 seed=1]",
+    "atonce": "jobs: [jobs=2 seed=1]",
     "flag": "jobs: [--cfg job]",
     "open": 'jobs: ["name=\'a"]',
     "launcher": "jobs: [hydra.launcher._target_=os.system seed=1]",

@@ -43,7 +43,7 @@ class World:
         self._kept.mkdir()
         in_txt, out_txt, corpus = (self.home / name for name in ("in.txt", "out.txt", "corpus"))
         threads, cache = "hardware.threads=1", f"data.cache_dir={self.home / 'cache'}"
-        runs, reports = f"runs_dir={self.home / 'runs'}", f"out_dir={self.home / 'reports'}"
+        runs, reports = f"runs_dir={self.home / 'runs'}", f"output_dir={self.home / 'reports'}"
         done = self.command(["train", *tiny, *TRAINING, threads, cache, runs])
         assert done.code == 0, done.err
         (self.run_dir,) = (path.parent for path in self.home.glob("runs/*/record.json"))
@@ -60,9 +60,9 @@ class World:
         synthetic = [word for word in tiny if word.startswith("data.")]
         files = ["data=multi30k_en_de", f"data.path={corpus}", "data.vocabulary_size=100"]
         prepared = f"data.cache_dir={self.home / 'prepared'}"
-        evaluate = ["evaluate", *of_run, "average=1", "beam_size=2"]
+        evaluate = ["evaluate", *of_run, "average_checkpoints=1", "beam_size=2"]
         report = ["report", runs, reports]
-        results = [*report, f"results={self.home / 'RESULTS.md'}"]
+        results = [*report, f"results_page={self.home / 'RESULTS.md'}"]
         of_positions = ["report", *of_run]
         translate = ["translate", *of_run, "beam_size=2", "lines_per_batch=4"]
         self.arguments = {
@@ -79,8 +79,8 @@ class World:
         self._earlier = {
             **self.arguments,
             "evaluate": [*evaluate, "splits=[long]"],
-            "export safetensors": ["export", *of_run, "sentences=4", "format=safetensors", "average=1"],
-            "export ctranslate2": ["export", *of_run, "sentences=4", "format=ctranslate2", "average=1"],
+            "export safetensors": ["export", *of_run, "sentences=4", "format=safetensors", "average_checkpoints=1"],
+            "export ctranslate2": ["export", *of_run, "sentences=4", "format=ctranslate2", "average_checkpoints=1"],
             "report": [*report, "title=Earlier"],
             "report results": [*results, "title=Earlier"],
             "report run": [*of_positions, "validation_sentences=2"],

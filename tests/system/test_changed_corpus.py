@@ -22,7 +22,7 @@ WORDS = {
 RECIPE = (
     "logger=none", "model.num_layers=1", "model.d_model=32", "model.num_heads=2", "model.d_ff=64", "hardware.threads=1",
     "optim.max_steps=8", "optim.warmup_steps=2", "optim.validate_every_n_steps=4", "optim.checkpoint_every_n_steps=4",
-    "optim.max_tokens_per_unit=256", "optim.average_checkpoints=1", "evaluation.validation_sentences=0",
+    "optim.max_tokens_per_microbatch=256", "optim.average_checkpoints=1", "evaluation.validation_sentences=0",
     "evaluation.max_extra_length=2", "data.vocabulary_size=60",
 )  # fmt: skip
 
@@ -91,7 +91,7 @@ def test_a_finished_run(
     write(Path("corpus"), "new")
     for again in (command, ["train", f"run={trained}"]):
         assert refused(*again).startswith(f"data.path: corpus is not what it was when {trained.name} was trained on it")
-    for reading in (["evaluate"], ["verify"], ["export", "format=safetensors", "out=exported"]):
+    for reading in (["evaluate"], ["verify"], ["export", "format=safetensors", "output_dir=exported"]):
         telling = f"data: multi30k_en_de is not the corpus that {trained.name} was trained on"
         assert refused(*reading, f"run={trained}").startswith(telling)
     assert files(trained) == before and not Path("exported").exists()

@@ -267,7 +267,7 @@ def test_a_report_opens_no_path_of_a_record(run_dir: Path, victim: Path, tmp_pat
     changed(run_dir, "data.path", place, command=f"rpr-cli train $(cat {place})", name=place, wandb=wandb)
     changed(run_dir, "runs_dir", place)
     before = victim.stat().st_atime_ns
-    assert app.main(["report", "runs_dir=.", f"out_dir={tmp_path / 'reports'}"]) == 0
+    assert app.main(["report", "runs_dir=.", f"output_dir={tmp_path / 'reports'}"]) == 0
     written = [path for path in (tmp_path / "reports").rglob("*") if path.is_file()]
     assert len(written) > 5 and not [path for path in written if b"precious" in path.read_bytes()]
     page = (tmp_path / "reports" / "all" / "index.html").read_text()
@@ -298,6 +298,6 @@ def test_a_lock_that_is_a_link_empties_no_file(run_dir: Path, victim: Path, refu
 def test_linked_sentences_are_not_shown(run_dir: Path, victim: Path, tmp_path: Path) -> None:
     (run_dir / "test.hypotheses.txt").unlink()
     (run_dir / "test.hypotheses.txt").symlink_to(victim)
-    assert app.main(["report", "runs_dir=.", f"out_dir={tmp_path / 'reports'}"]) == 0
+    assert app.main(["report", "runs_dir=.", f"output_dir={tmp_path / 'reports'}"]) == 0
     written = [path for path in (tmp_path / "reports").rglob("*") if path.is_file()]
     assert len(written) > 5 and not [path for path in written if b"precious" in path.read_bytes()]

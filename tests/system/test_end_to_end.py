@@ -150,11 +150,11 @@ def test_translate_answers_each_line_with_a_line(swept: Swept) -> None:
 
 
 def test_report_shows_both_runs(swept: Swept, here: Here, tmp_path: Path) -> None:
-    told, _ = here("report", f"runs_dir={swept.runs}", "sweep=mine", f"out_dir={tmp_path}")
+    told, _ = here("report", f"runs_dir={swept.runs}", "sweep=mine", f"output_dir={tmp_path}")
     assert "synthetic" in told.lower()
     folder = tmp_path / "mine"
     assert (folder / "index.html").stat().st_size > 1000 and list(folder.glob("*.md")) and list(folder.glob("*.csv"))
-    told, _ = here("report", f"runs_dir={swept.runs}", "sweep=mine", f"out_dir={tmp_path}", "format=json")
+    told, _ = here("report", f"runs_dir={swept.runs}", "sweep=mine", f"output_dir={tmp_path}", "format=json")
     text = json.dumps(json.loads(told))
     for _, record in swept.records().values():
         assert record.run_id in text or record.name in text
@@ -177,7 +177,13 @@ def test_a_job_that_fails_stops_no_other(swept: Swept, here: Here) -> None:
 @pytest.mark.slow
 def test_two_ranks_learn_what_one_learns(tiny: list[str], tiny_config: Callable[..., TrainConfig]) -> None:
     """Through torchrun and gloo; without dropout, whose draws are each rank's own."""
-    recipe = [*RECIPE, "optim.units_per_step=2", "model.dropout=0", "optim.max_steps=12", "position.clip_distance=2"]
+    recipe = [
+        *RECIPE,
+        "optim.microbatches_per_step=2",
+        "model.dropout=0",
+        "optim.max_steps=12",
+        "position.clip_distance=2",
+    ]
     recipe.remove("hardware.threads=1")
     weights = []
     for hardware in ("cpu", "2xcpu"):

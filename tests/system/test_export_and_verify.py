@@ -88,14 +88,17 @@ def test_export(kind: str, run_dir: Path, capsys: pytest.CaptureFixture[str]) ->
     # Again, elsewhere, from the last checkpoint alone, and then in place of that.
     elsewhere = run_dir.parent / "elsewhere"
     for _ in range(2):
-        assert app.main([*asked, f"out={quoted(elsewhere)}", "average=1", "split=test"]) == 0
+        assert app.main([*asked, f"output_dir={quoted(elsewhere)}", "average_checkpoints=1", "split=test"]) == 0
     assert "\nproven on 10 sentences of test: " in capsys.readouterr().out
     assert read_export(elsewhere).checkpoint == "step 4"
     assert not [path for path in run_dir.parent.iterdir() if path.name.startswith(".")]
 
 
 def test_the_exported_weights_are_the_runs(run_dir: Path) -> None:
-    assert app.main(["export", f"run={quoted(run_dir)}", "sentences=2", "average=1", "hardware.threads=1"]) == 0
+    assert (
+        app.main(["export", f"run={quoted(run_dir)}", "sentences=2", "average_checkpoints=1", "hardware.threads=1"])
+        == 0
+    )
     last = max((run_dir / "checkpoints").glob("*.ckpt"))
     weights = torch.load(last, weights_only=True)["state_dict"]
     copied = load_exported_model(run_dir / "exports" / "safetensors").state_dict()
@@ -107,8 +110,8 @@ def test_what_export_refuses(
 ) -> None:
     told = refused(capsys, "export", run_dir, "split=nope")
     assert told.startswith("data synthetic: no split 'nope' (available: ")
-    told = refused(capsys, "export", run_dir, f"out={quoted(run_dir)}")
-    assert told.startswith(f"out: {run_dir} is there and is no export; only an earlier export is replaced")
+    told = refused(capsys, "export", run_dir, f"output_dir={quoted(run_dir)}")
+    assert told.startswith(f"output_dir: {run_dir} is there and is no export; only an earlier export is replaced")
     told = refused(capsys, "export", run_dir.parent)
     assert "holds no record.json; give the folder of a run" in told
 
@@ -209,7 +212,10 @@ def test_evaluate_by_an_export(run_dir: Path, capsys: pytest.CaptureFixture[str]
         capsys, "evaluate", run_dir, "backend=ctranslate2"
     )
     for backend in ("torch", "ctranslate2"):
-        for setting, reason in (("compute_type=int8", "is for backend=ctranslate2"), ("average=2", "is of one model")):
+        for setting, reason in (
+            ("compute_type=int8", "is for backend=ctranslate2"),
+            ("average_checkpoints=2", "is of one model"),
+        ):
             if (backend == "torch") == ("int8" in setting):
                 assert reason in refused(capsys, "evaluate", run_dir, f"backend={backend}", setting)
     assert app.main(["export", f"run={quoted(run_dir)}", "hardware.threads=1", "format=ctranslate2"]) == 0

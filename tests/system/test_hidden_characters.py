@@ -187,7 +187,7 @@ def test_compare(put: Put, said: Said, form: str) -> None:
     assert rf"{SHOWN}{FAKE}: Extra inputs are not permitted" in said("compare", runs[0], broken, code=2)
 
 
-@pytest.mark.parametrize("words", [("results=reports/RESULTS.md",), ("sweep=mine", "format=json")], ids=str)
+@pytest.mark.parametrize("words", [("results_page=reports/RESULTS.md",), ("sweep=mine", "format=json")], ids=str)
 def test_report(put: Put, said: Said, words: tuple[str, ...]) -> None:
     for position in ("absolute", "relative"):
         run_dir = put(position, settings=True)
@@ -205,7 +205,7 @@ def test_report(put: Put, said: Said, words: tuple[str, ...]) -> None:
     config |= {"sentences": 1, "length": 1, "rounds": 1}
     steps = [{**speed, "variant": variant} for variant in ("absolute", "relative")]
     Path("runs", f"bench{EVIL}.json").write_text(json.dumps({"device": GOOD + EVIL, "config": config, "step": steps}))
-    text = said("report", *words, "runs_dir=runs", "out_dir=reports")
+    text = said("report", *words, "runs_dir=runs", "output_dir=reports")
     assert GOOD in text and r"\x1b]0;mine" in text
     assert ("format=json" in words) or f"not in this report: runs/{SHOWN}{FAKE}/learned" in text
     written = [path for path in Path("reports").rglob("*") if path.is_file() and path.suffix != ".png"]

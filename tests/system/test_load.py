@@ -188,13 +188,13 @@ def test_a_sweep_of_500_jobs_keeps_its_books_straight(
     grown = memory - int(told.splitlines()[-1])  # of 500 jobs, against 20, in KiB
     assert grown / (JOBS - len(killed)) < 400, grown  # 160 where it was written: Hydra keeps the settings of each job
 
-    told, _ = command(0, "at_once=3", "retry=failed", forking=False)
+    told, _ = command(0, "jobs=3", "retry_failed=true", forking=False)
     assert sorted(started(tmp_path)) == failed and told.endswith("sweep mine: 500 jobs: 500 finished\n")
     finished = records(tmp_path)
     assert len(finished) == JOBS and all(record.status == "finished" for record in finished.values())
     assert in_books(tmp_path) == seeds
 
-    told, _ = command(0, "at_once=3", forking=False)
+    told, _ = command(0, "jobs=3", forking=False)
     assert started(tmp_path) == [] and told == 2 * "sweep mine: 500 jobs: 500 finished\n"
     assert records(tmp_path) == finished
     assert not [path for path in (tmp_path / "runs").rglob(".lock") if path.stat().st_size]

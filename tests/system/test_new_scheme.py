@@ -134,7 +134,7 @@ def test_a_scheme_is_one_python_file_and_one_yaml_file(tree: Path, cache_dir: Pa
         ["export", f"run={one}", "format=ctranslate2"],
         ["bench", "variants=[absolute,window]", "parts=[step,layer]", "rounds=1", "steps_per_round=1", "sentences=2",
          "length=5", "layer.lengths=[6]", "layer.rounds=1", "layer.positions=12", "model.d_model=32"],
-        ["report", "runs_dir=whole", "out_dir=out"],
+        ["report", "runs_dir=whole", "output_dir=out"],
     ]  # fmt: skip
     answers = dict(
         part.partition("\n")[::2] for part in ended(start(tree, "-c", REST.format(commands=commands))).split("== ")[1:]

@@ -25,7 +25,7 @@ ENDLESS = (
     "hardware=2xcpu",
     "hardware.num_workers=1",
     "optim.max_steps=100000",
-    "optim.units_per_step=2",
+    "optim.microbatches_per_step=2",
     "optim.checkpoint_every_n_steps=20",
     "optim.validate_every_n_steps=100000",
 )
@@ -103,7 +103,7 @@ def final(tiny_config: Callable[..., TrainConfig], *overrides: str) -> tuple[Rec
 SHARED = (
     "hardware.precision=64",
     "hardware.threads=1",
-    "optim.units_per_step=8",
+    "optim.microbatches_per_step=8",
     "optim.max_steps=6",
     "optim.warmup_steps=4",
     "model.dropout=0",  # whose draws are each rank's own
@@ -138,7 +138,7 @@ def test_jobs_of_two_ranks_in_a_multirun(
     launcher: str, tiny: list[str], tiny_config: Callable[..., TrainConfig], small_data: object, family: Any
 ) -> None:
     """One after another, two at a time, and as SLURM's launcher would run them; nothing is trained twice or left."""
-    recipe = ["hardware=2xcpu", "optim.units_per_step=2", "optim.max_steps=12", "evaluation.test_splits=[]"]
+    recipe = ["hardware=2xcpu", "optim.microbatches_per_step=2", "optim.max_steps=12", "evaluation.test_splits=[]"]
     how = [f"hydra/launcher={launcher}", *(["hydra.launcher.n_jobs=2"] if launcher == "joblib" else [])]
     process = family.train(*["-m", "position.clip_distance=0,2", *how, *tiny, *recipe])
     _, told = process.communicate(timeout=200)
@@ -156,7 +156,12 @@ def test_two_nodes_find_each_other(
     tiny: list[str], tiny_config: Callable[..., TrainConfig], small_data: object, tmp_path: Path
 ) -> None:
     """torchrun on each of two nodes, both here: the command that the refusal of hardware.num_nodes names."""
-    overrides = ["hardware.num_nodes=2", "optim.units_per_step=2", "optim.max_steps=6", "evaluation.test_splits=[]"]
+    overrides = [
+        "hardware.num_nodes=2",
+        "optim.microbatches_per_step=2",
+        "optim.max_steps=6",
+        "evaluation.test_splits=[]",
+    ]
     torchrun = [
         sys.executable,
         "-m",
@@ -178,7 +183,12 @@ def test_two_nodes_find_each_other(
 @pytest.mark.slow
 def test_two_nodes_of_a_slurm_job(tiny: list[str], tiny_config: Callable[..., TrainConfig], small_data: object) -> None:
     """What submitit starts once on each node, with the variables that SLURM sets there; both nodes are this machine."""
-    overrides = ["hardware.num_nodes=2", "optim.units_per_step=2", "optim.max_steps=8", "evaluation.test_splits=[]"]
+    overrides = [
+        "hardware.num_nodes=2",
+        "optim.microbatches_per_step=2",
+        "optim.max_steps=8",
+        "evaluation.test_splits=[]",
+    ]
     job = {
         "SUBMITIT_EXECUTOR": "slurm",
         "SLURM_JOB_ID": str(os.getpid()),

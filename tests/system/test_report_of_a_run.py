@@ -90,7 +90,7 @@ def test_a_relative_run(trained: dict[str, Path], capsys: pytest.CaptureFixture[
 
 def test_a_run_without_relative_tables(trained: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     run = trained["learned"]
-    assert report(run, "validation_sentences=5", "max_distance=6", "average=1", "title=Mine") == 0
+    assert report(run, "validation_sentences=5", "max_distance=6", "average_checkpoints=1", "title=Mine") == 0
     assert capsys.readouterr().out.startswith(f"{run.name}: absolute (learned) | step 4 | synthetic data\n")
     page = (run / "positions.svg").read_text()
     assert page.count("This run has no relative tables") == 2 and "learned absolute tables" in page and ">Mine<" in page

@@ -101,7 +101,7 @@ def test_nothing_that_is_written_or_said_holds_a_secret(
     runs = tmp_path / "runs"
     good, bad = (next(runs.glob(f"{name}-*")) for name in ("good", "bad"))
     assert read_record(bad / "record.json").status == "failed" and list(good.glob("wandb/offline-run-*/*.wandb"))
-    said(0, "report", "sweep=mine", f"runs_dir={runs}", f"out_dir={tmp_path / 'reports'}")
+    said(0, "report", "sweep=mine", f"runs_dir={runs}", f"output_dir={tmp_path / 'reports'}")
     assert (tmp_path / "reports" / "mine" / "index.html").exists()
     said(0, "diff", str(good), str(bad))
     Path("mine.yaml").write_text("jobs: [position=absolute]")

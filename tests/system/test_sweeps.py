@@ -80,7 +80,7 @@ def test_once_again_and_with_more_seeds(sweep: Callable[..., subprocess.Popen[st
     ]  # fmt: skip
     assert "0.03 M parameters, 20 steps, at most 10.2 k tokens a side, about " in lines[0]
     assert "the median of 1 run with its own positions" in lines[0] and "3 new, 3 finished; to do: about" in lines[-1]
-    _, err = ended(sweep("seed=1,2", "at_once=2"))
+    _, err = ended(sweep("seed=1,2", "jobs=2"))
     assert "since it was last started: 3 of its 6 jobs are new, 0 are in it no more" in err
     assert len(records(tmp_path)) == 6
 
@@ -98,10 +98,12 @@ def test_a_job_that_fails_is_told_and_left_until_it_is_asked_for(
     assert err.count("rpr-cli: failed: ") == 3 and all(f"rpr-cli: failed: {name}: step " in err for name in failed)
     assert "gradient" in err and "\n  again: rpr-cli train " in err
     assert "sweep mine: 6 jobs: 3 finished, 3 failed\n" in err
-    assert err.endswith("retry=failed runs again what failed, from its last checkpoint\n") and "Traceback" not in err
+    assert (
+        err.endswith("retry_failed=true runs again what failed, from its last checkpoint\n") and "Traceback" not in err
+    )
     _, err = ended(sweep(rates), 1)
     assert err.startswith("sweep mine: 6 jobs: 3 finished, 3 failed before\n") and "job 1 of" not in err
-    _, err = ended(sweep(rates, "retry=failed"), 1)
+    _, err = ended(sweep(rates, "retry_failed=true"), 1)
     assert "sweep mine: job 3 of 3" in err
 
 
@@ -116,7 +118,7 @@ def test_what_failed_for_a_reason_that_is_mended_is_finished_by_retry(
     (spoilt / "record.json").write_text(json.dumps(record | {"status": "failed", "error": "the disk was full"}))
     _, err = ended(sweep("optim.max_steps=5"), 1)
     assert f"rpr-cli: failed: {spoilt.name}: the disk was full\n    " in err and "step 5/5" in err
-    _, err = ended(sweep("optim.max_steps=5", "retry=failed"))
+    _, err = ended(sweep("optim.max_steps=5", "retry_failed=true"))
     assert err.endswith("sweep mine: 3 jobs: 3 finished\n")
     assert listed.count("rpr-cli train") == 3
 
@@ -170,7 +172,7 @@ def test_no_process_is_left_of_a_sweep_at_once_that_was_killed(
     family: Family,
     wait_for: Callable[[Callable[[], bool], float], bool],
 ) -> None:
-    process = sweep("at_once=2", RPR_TEST_MARK=family.mark)
+    process = sweep("jobs=2", RPR_TEST_MARK=family.mark)
 
     def in_training() -> int:
         return sum("rpr.commands.train" in line for line in family.living().values())
@@ -180,7 +182,7 @@ def test_no_process_is_left_of_a_sweep_at_once_that_was_killed(
     assert wait_for(lambda: not family.living(), 20), family.living()
     process.communicate()
     assert len(records(tmp_path)) == 2  # the third was not begun
-    _, err = ended(sweep("at_once=2"))
+    _, err = ended(sweep("jobs=2"))
     assert err.startswith("sweep mine: 3 jobs: 1 new, 2 interrupted, will resume\n")
     assert err.endswith("sweep mine: 3 jobs: 3 finished\n")
 

@@ -24,7 +24,12 @@ from rpr.training import fit, guards
 from rpr.training.guards import SPIKE_MEMORY, Spread
 from rpr.training.module import TranslationModule
 
-RECIPE = ("optim.max_steps=6", "optim.units_per_step=2", "optim.checkpoint_every_n_steps=1", "optim.keep_checkpoints=9")
+RECIPE = (
+    "optim.max_steps=6",
+    "optim.microbatches_per_step=2",
+    "optim.checkpoint_every_n_steps=1",
+    "optim.keep_checkpoints=9",
+)
 BAD_STEP = 4
 
 

@@ -26,11 +26,11 @@ IN_A_JOB = {
 
 @pytest.fixture
 def nodes(tiny_config: Callable[..., TrainConfig]) -> TrainConfig:
-    return tiny_config("hardware=8xgpu", "hardware.num_nodes=4", "optim.units_per_step=8")
+    return tiny_config("hardware=8xgpu", "hardware.num_nodes=4", "optim.microbatches_per_step=8")
 
 
 def test_one_node(tiny_config: Callable[..., TrainConfig]) -> None:
-    flags = launch._torchrun(tiny_config("hardware=2xcpu", "optim.units_per_step=2").hardware)
+    flags = launch._torchrun(tiny_config("hardware=2xcpu", "optim.microbatches_per_step=2").hardware)
     assert flags == ["--standalone", "--nproc-per-node=2", "--max-restarts=0"]
 
 

@@ -30,7 +30,7 @@ def made(config: TrainConfig, data: PreparedData) -> TranslationModule:
 
 def batches(config: TrainConfig, data: PreparedData, ranks: int, rank: int) -> TrainingBatches:
     return TrainingBatches(
-        data.split("train"), config.optim.max_tokens_per_unit, UNITS, config.seed, num_devices=ranks, rank=rank
+        data.split("train"), config.optim.max_tokens_per_microbatch, UNITS, config.seed, num_devices=ranks, rank=rank
     )
 
 
@@ -66,7 +66,7 @@ def test_the_gradient_of_a_step_does_not_depend_on_its_cutting(
     """1 rank takes 4 micro-batches, 4 ranks one each, 8 ranks half a unit each; Lightning divides a micro-batch's loss
     by their number, DDP takes the mean over the ranks, both as emulated here.
     """
-    config = tiny_config("model.dropout=0", f"optim.units_per_step={UNITS}", "position.clip_distance=3")
+    config = tiny_config("model.dropout=0", f"optim.microbatches_per_step={UNITS}", "position.clip_distance=3")
     if not expected:
         expected.update(sentence_by_sentence(config, small_data))
     module = made(config, small_data)

@@ -21,7 +21,7 @@ from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training import fit, saving
 from rpr.training.saving import WholeFiles
 
-ACCUMULATED = ("optim.max_steps=6", "optim.units_per_step=3", "optim.checkpoint_every_n_steps=null")
+ACCUMULATED = ("optim.max_steps=6", "optim.microbatches_per_step=3", "optim.checkpoint_every_n_steps=null")
 ALWAYS = "optim.checkpoint_every_n_minutes=1e-9"
 
 
