@@ -16,7 +16,7 @@ from rpr.paths import data_dir
 from rpr.words import settings_of
 
 # Words of sweep's own, beside the settings of its jobs. retry has one value only.
-SWEEP_WORDS = ("at_once=", "gpus=", "retry=failed")
+SWEEP_WORDS = ("at_once=", "gpus=", "jobs_per_gpu=", "retry=failed")
 SWEEP_FLAGS = ("--dry-run", "--wandb-yaml")
 _BETWEEN = {"bash": " ", "zsh": " ", "fish": "\n"}  # two suggestions
 

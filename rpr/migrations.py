@@ -24,8 +24,9 @@ EARLIER_DEFAULTS: Mapping[str, Any] = {
     "evaluation.bootstrap_samples": 1000,
     "evaluation.length_buckets": [10, 20, 30, 40, 60, 80],
 }
-# The same for a setting whose default of today is what was done before: it has always counted in a run's id.
-READ_AS: Mapping[str, Any] = {"hardware.attention": "auto"}
+# The same for settings whose default of today is what was done before: the first has always counted in a run's id, the
+# other never.
+READ_AS: Mapping[str, Any] = {"hardware.attention": "auto", "stop_after_minutes": None}
 # How schema 1 told, in texts alone, a run that was stopped from outside, and a run that repeats another one.
 _STOPPED = ("interrupted", "the training process was ended by SIG")
 _RERUN = "rpr-cli rerun "
@@ -52,7 +53,9 @@ def with_earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     whole = {name: dict(part) if isinstance(part, Mapping) else part for name, part in settings.items()}
     for key, earlier in {**EARLIER_DEFAULTS, **READ_AS}.items():
         section, _, name = key.partition(".")
-        if isinstance(whole.get(section), dict):
+        if not name:
+            whole.setdefault(section, earlier)
+        elif isinstance(whole.get(section), dict):
             whole[section].setdefault(name, earlier)
     return whole
 

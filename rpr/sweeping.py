@@ -90,10 +90,15 @@ def _sweep_words(words: list[str]) -> tuple[list[str], multirun.Options, bool]:
     at_once = own.get("at_once")
     if at_once is not None and not (at_once.isdecimal() and int(at_once) > 0):
         raise ConfigError(f"at_once: {at_once!r} is refused; give the number of jobs to run at a time, e.g. at_once=2")
+    jobs_per_gpu = own.get("jobs_per_gpu", "1")
+    if not (jobs_per_gpu.isdecimal() and int(jobs_per_gpu) > 0):
+        raise ConfigError(
+            f"jobs_per_gpu: {jobs_per_gpu!r} is refused; give the number of jobs that share one GPU, e.g. jobs_per_gpu=4"
+        )
     gpus: tuple[str, ...] = ()
     if "gpus" in own:
         from rpr.runs.gpus import named
 
         gpus = named(own["gpus"])
-    options = multirun.Options(None if at_once is None else int(at_once), gpus)
+    options = multirun.Options(None if at_once is None else int(at_once), gpus, int(jobs_per_gpu))
     return [word for word in words if key_of(word) not in own], options, "retry" in own

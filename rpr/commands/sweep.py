@@ -50,7 +50,7 @@ def available() -> dict[str, Path]:
 
 
 def usage() -> str:
-    lines = ["usage: rpr-cli sweep NAME|FILE [setting=value ...] [at_once=N] [gpus=0,1] [retry=failed]", ""]
+    lines = ["usage: rpr-cli sweep NAME|FILE [setting=value ...] [at_once=N] [gpus=0,1] [jobs_per_gpu=N] [retry=failed]", ""]
     lines += [f"  {name:<10} {read(name).description}" for name in available()]
     lines += [
         "",
@@ -59,6 +59,7 @@ def usage() -> str:
         "",
         "  at_once=N      N jobs at a time on this machine",
         "  gpus=0,1,2,3   each job has GPUs of its own among these, as many jobs at a time as there are GPUs for",
+        "  jobs_per_gpu=N N jobs share each of these GPUs",
         "  retry=failed   what failed is run again, from its last checkpoint",
         "  --dry-run      the jobs as commands, how they stand, and what they would cost",
         "  --wandb-yaml   the same sweep as a file for `wandb sweep`",
