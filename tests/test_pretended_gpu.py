@@ -1,7 +1,7 @@
 """Checked here, without a GPU: a whole training step and a beam search of every position scheme on a device other than
 the CPU (tests/pretended_gpu.py), in the branches that a GPU takes: no tensor is made in the wrong place, the numbers are
 the CPU's, a step waits for nothing but its batch, a step of the search once. Every choice of hardware with GPUs
-composes with every model and every scheme.
+composes with every model.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SMALL = ("model.num_layers=1", "model.d_model=32", "model.num_heads=4", "model.d
 def a_batch() -> Batch:
     """Three sentences, padded."""
     random = torch.Generator().manual_seed(1)
-    source, target = (torch.randint(4, VOCABULARY, (3, length), generator=random) for length in (12, 10))
-    for rows, ends in ((source, (12, 4, 9)), (target, (10, 7, 5))):
+    source, target = (torch.randint(4, VOCABULARY, (3, length), generator=random) for length in (8, 8))
+    for rows, ends in ((source, (8, 4, 6)), (target, (8, 7, 5))):
         for row, end in zip(rows, ends, strict=True):
             row[end - 1] = EOS
             row[end:] = PAD
     target_input = torch.cat([torch.full((3, 1), BOS), target[:, :-1]], dim=1)
-    return Batch(source, target_input, target, 25, 22, 0, 25, 22)
+    return Batch(source, target_input, target, 18, 20, 0, 18, 20)
 
 
 def moved(batch: Batch, device: torch.device) -> Batch:
@@ -57,11 +57,14 @@ def stepped(module: TranslationModule, batch: Batch) -> list[torch.Tensor]:
 
 
 def module_of(choice: str) -> TranslationModule:
-    return TranslationModule(composition.training([f"position={choice}", *SMALL]), VOCABULARY)
+    """In float64: what is left between two devices is no rounding."""
+    return TranslationModule(composition.training([f"position={choice}", *SMALL]), VOCABULARY).double()
 
 
-@pytest.mark.parametrize("attention", ["auto", "blockwise"])
-@pytest.mark.parametrize("choice", choices())
+@pytest.mark.parametrize(
+    "choice, attention",
+    [*((choice, "auto") for choice in choices()), *((choice, "blockwise") for choice in ("absolute", "relative", "t5"))],
+)
 def test_a_training_step_is_the_cpus_and_waits_for_nothing(choice: str, attention: Any) -> None:
     module = module_of(choice)
     there = copy.deepcopy(module)
@@ -74,7 +77,7 @@ def test_a_training_step_is_the_cpus_and_waits_for_nothing(choice: str, attentio
         there.to(DEVICE)
         for absolute in (there.model.source_positions, there.model.target_positions):
             if hasattr(absolute, "rows"):
-                absolute.rows(0, 1, DEVICE)  # its table goes there once
+                absolute.rows(0, 1000, DEVICE)  # its table goes there once
         batch = moved(a_batch(), DEVICE)
         gpu.waits.clear()
         torch.manual_seed(3)
@@ -83,17 +86,18 @@ def test_a_training_step_is_the_cpus_and_waits_for_nothing(choice: str, attentio
         assert all(isinstance(gradient, OnDevice) for gradient in gradients)
         actual = [x.cpu() for x in (*gradients, *there.parameters())]
     for one, other in zip(actual, [*expected, *module.parameters()], strict=True):
-        torch.testing.assert_close(one, other.detach(), rtol=1e-4, atol=2e-6)
+        torch.testing.assert_close(one, other.detach(), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
-@pytest.mark.parametrize("choice", choices())
+@pytest.mark.parametrize(
+    "choice, beam_size", [*((choice, 3) for choice in choices()), ("relative", 1), ("rope", 1), ("t5", 1)]
+)
 def test_a_beam_search_is_the_cpus_and_waits_once_a_step(choice: str, beam_size: int) -> None:
     torch.manual_seed(0)
     model = module_of(choice).model.eval()
     there = copy.deepcopy(model)
     source = a_batch().source_BS
-    sizes: dict[str, Any] = {"beam_size": beam_size, "length_penalty": 0.6, "max_extra_length": 3, "min_length": 4}
+    sizes: dict[str, Any] = {"beam_size": beam_size, "length_penalty": 0.6, "max_extra_length": 0, "min_length": 2}
     expected = beam_search(model, source, **sizes)
     with pretended_gpu() as gpu:
         there.to(DEVICE)
@@ -151,10 +155,9 @@ def test_what_the_pretended_gpu_notices() -> None:
         }
 
 
-def test_hardware_with_gpus_composes_with_every_model_and_scheme() -> None:
-    jobs = [["hardware=1xgpu", "model=base", f"position={choice}"] for choice in choices()]
-    jobs += [["hardware=8xgpu", f"model={model}", "optim.units_per_step=8"] for model in ("tiny", "small", "base", "big")]
-    jobs += [["hardware=slurm_8xgpu", "model=big", "data=wmt14_en_fr", "hardware.attention=triton"]]
+def test_hardware_with_gpus_composes_with_every_model() -> None:
+    jobs = [["hardware=8xgpu", f"model={model}", "optim.units_per_step=8"] for model in ("tiny", "small", "base", "big")]
+    jobs += [["hardware=1xgpu", "model=base"], ["hardware=slurm_8xgpu", "model=big", "hardware.attention=triton"]]
     for job, made in zip(jobs, composition.trainings(jobs), strict=True):
         assert made.hardware.accelerator == "gpu" and made.hardware.precision == "bf16"
         assert made.hardware.num_ranks == (1 if job[0] == "hardware=1xgpu" else 8)
