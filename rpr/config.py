@@ -321,9 +321,7 @@ class TrainConfig(Section):
         """Eight hexadecimal digits of what decides the result and its speed: not names, folders or loggers, nor how
         much of it one call does.
         """
-        deciding = self.model_dump(
-            mode="json", exclude={"name", "stop_after_minutes", "sweep", "runs_dir", "logger"}
-        )
+        deciding = self.model_dump(mode="json", exclude={"name", "stop_after_minutes", "sweep", "runs_dir", "logger"})
         deciding["data"].pop("cache_dir")
         for name in ("bootstrap_samples", "length_buckets"):  # how much is said of a result
             deciding["evaluation"].pop(name)

@@ -48,7 +48,9 @@ class Options:
         """
         if not self.gpus:
             if self.jobs_per_gpu > 1:
-                raise ConfigError(f"jobs_per_gpu: {self.jobs_per_gpu} jobs share each GPU of gpus=...; name them: gpus=0")
+                raise ConfigError(
+                    f"jobs_per_gpu: {self.jobs_per_gpu} jobs share each GPU of gpus=...; name them: gpus=0"
+                )
             return self
         without = next((one for one in hardware if one.accelerator != "gpu"), None)
         if without is not None:
@@ -58,8 +60,8 @@ class Options:
             raise ConfigError(
                 f"gpus: {len(self.gpus)} named, and a job takes {devices}; name more, or choose hardware=1xgpu"
             )
-        return self if self.at_once is not None else replace(
-            self, at_once=self.jobs_per_gpu * (len(self.gpus) // devices)
+        return (
+            self if self.at_once is not None else replace(self, at_once=self.jobs_per_gpu * (len(self.gpus) // devices))
         )
 
 

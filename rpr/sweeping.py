@@ -93,7 +93,7 @@ def _sweep_words(words: list[str]) -> tuple[list[str], multirun.Options, bool]:
     jobs_per_gpu = own.get("jobs_per_gpu", "1")
     if not (jobs_per_gpu.isdecimal() and int(jobs_per_gpu) > 0):
         raise ConfigError(
-            f"jobs_per_gpu: {jobs_per_gpu!r} is refused; give the number of jobs that share one GPU, e.g. jobs_per_gpu=4"
+            f"jobs_per_gpu: {jobs_per_gpu!r} is refused; give how many jobs share one GPU, e.g. jobs_per_gpu=4"
         )
     gpus: tuple[str, ...] = ()
     if "gpus" in own:

@@ -82,9 +82,7 @@ class PretendedGpu(TorchDispatchMode):
 
     def _count_waits(self, func: Any, given: list[torch.Tensor], kwargs: Any, there: bool) -> None:
         here = [x for x in given if isinstance(x, OnDevice)]
-        by_mask = func in (aten.index.Tensor, aten.index_put_.default) and any(
-            x.dtype == torch.bool for x in here[1:]
-        )
+        by_mask = func in (aten.index.Tensor, aten.index_put_.default) and any(x.dtype == torch.bool for x in here[1:])
         moved = func is aten._to_copy.default and bool(here) != there and not kwargs.get("non_blocking")
         copied = func is aten.copy_.default and 0 < len(here) < len(given)
         if (here and (func in WAITS or by_mask)) or moved or copied:

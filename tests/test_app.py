@@ -236,7 +236,9 @@ def test_bench_compares_the_variants_it_is_asked_for(capsys: pytest.CaptureFixtu
     assert document["products"]["size"] == 128 and document["products"]["operations_per_second"] > 0
     rows = [(row["length"], row["sentences"], row["variant"]) for row in document["length"]]
     assert rows == [(n, 16 // n, name) for n in (4, 8) for name in ("absolute", "relative", "relative (composed)")]
-    assert all(row["target_tokens_per_second"] == pytest.approx(16 * row["steps_per_second"]) for row in document["length"])
+    assert all(
+        row["target_tokens_per_second"] == pytest.approx(16 * row["steps_per_second"]) for row in document["length"]
+    )
     cases = [(row["length"], row["batch"], row["causal"], row["variant"]) for row in document["layer"]]
     names = ["absolute", "relative", "relative (per_position)"]
     assert cases == [(n, 16 // n, causal, name) for causal in (False, True) for n in (4, 8) for name in names]
@@ -244,7 +246,12 @@ def test_bench_compares_the_variants_it_is_asked_for(capsys: pytest.CaptureFixtu
     assert all(0 < row["keys"] < 1 and 0 < row["values"] < 1 for row in document["gradients"])
     assert app.main(command) == 0
     printed = capsys.readouterr().out
-    assert printed.index("Whole training step: ") < printed.index("by length") < printed.index("One self-attention") < printed.index("in bfloat16")
+    assert (
+        printed.index("Whole training step: ")
+        < printed.index("by length")
+        < printed.index("One self-attention")
+        < printed.index("in bfloat16")
+    )
     assert app.main([*command, "parts=[gradients]", "layer.algorithms=[attend,composed]"]) == 0
     printed = capsys.readouterr().out
     assert "composed" in printed and "One self-attention" not in printed

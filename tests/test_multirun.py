@@ -97,7 +97,7 @@ def test_each_job_has_a_gpu_and_its_lock(
     with share(("5",), 1, jobs_per_gpu=3) as other:  # of another sweep
         assert app.main(["sweep", "mine.yaml", "gpus=5,7", "jobs_per_gpu=3", "at_once=1"]) == 1
         assert other.gpus == ("5",) and had == [(1, ("7",)), (2, ("7",))]
-    assert "jobs_per_gpu: '0' is refused; give the number" in refused(capsys, "sweep", "mine.yaml", "jobs_per_gpu=0")
+    assert "jobs_per_gpu: '0' is refused; give how many jobs" in refused(capsys, "sweep", "mine.yaml", "jobs_per_gpu=0")
     assert "jobs_per_gpu: 2 jobs share each GPU" in refused(capsys, "sweep", "mine.yaml", "jobs_per_gpu=2")
     assert "gpus: 1 named, and a job takes 8" in refused(capsys, "sweep", "quick", "hardware=8xgpu", "gpus=3")
 

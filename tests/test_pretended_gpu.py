@@ -1,7 +1,7 @@
-"""Checked here, without a GPU: a whole training step and a beam search of every position scheme on a device other than
-the CPU (tests/pretended_gpu.py), in the branches that a GPU takes: no tensor is made in the wrong place, the numbers are
-the CPU's, a step waits for nothing but its batch, a step of the search once. Every choice of hardware with GPUs
-composes with every model.
+"""Checked here, without a GPU: a whole training step and a beam search of every position scheme on a device other
+than the CPU (tests/pretended_gpu.py), in the branches that a GPU takes: no tensor is made in the wrong place, the
+numbers are the CPU's, a training step waits for nothing, a step of the search once. Every choice of hardware with GPUs
+composes, and every model with it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ def module_of(choice: str) -> TranslationModule:
 
 @pytest.mark.parametrize(
     "choice, attention",
-    [*((choice, "auto") for choice in choices()), *((choice, "blockwise") for choice in ("absolute", "relative", "t5"))],
+    [
+        *((choice, "auto") for choice in choices()),
+        *((choice, "blockwise") for choice in ("absolute", "relative", "t5")),
+    ],
 )
 def test_a_training_step_is_the_cpus_and_waits_for_nothing(choice: str, attention: Any) -> None:
     module = module_of(choice)
@@ -133,7 +136,9 @@ def test_what_the_pretended_gpu_notices() -> None:
     with pretended_gpu() as gpu:
         x = torch.ones(3, device=DEVICE)
         assert isinstance(x, OnDevice) and (x + 1).cpu().tolist() == [2.0, 2.0, 2.0]
-        with pytest.raises(RuntimeError, match=r"aten\.add\.Tensor: a tensor of the CPU \(3,\) beside one of the device"):
+        with pytest.raises(
+            RuntimeError, match=r"aten\.add\.Tensor: a tensor of the CPU \(3,\) beside one of the device"
+        ):
             x + torch.arange(3)
         with pytest.raises(RuntimeError, match="a tensor of the CPU"):
             x[[0, 1]]
@@ -156,7 +161,9 @@ def test_what_the_pretended_gpu_notices() -> None:
 
 
 def test_hardware_with_gpus_composes_with_every_model() -> None:
-    jobs = [["hardware=8xgpu", f"model={model}", "optim.units_per_step=8"] for model in ("tiny", "small", "base", "big")]
+    jobs = [
+        ["hardware=8xgpu", f"model={model}", "optim.units_per_step=8"] for model in ("tiny", "small", "base", "big")
+    ]
     jobs += [["hardware=1xgpu", "model=base"], ["hardware=slurm_8xgpu", "model=big", "hardware.attention=triton"]]
     for job, made in zip(jobs, composition.trainings(jobs), strict=True):
         assert made.hardware.accelerator == "gpu" and made.hardware.precision == "bf16"

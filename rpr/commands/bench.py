@@ -184,9 +184,7 @@ def _steps(config: BenchConfig, positions: dict[str, Positions], rate: float) ->
     ]
 
 
-def _speed(
-    config: BenchConfig, sentences: int, length: int, timing: benchmark.Timing, rate: float
-) -> dict[str, float]:
+def _speed(config: BenchConfig, sentences: int, length: int, timing: benchmark.Timing, rate: float) -> dict[str, float]:
     operations = benchmark.step_operations(config.model, config.data.vocabulary_size, sentences, length)
     return {
         "steps_per_second": 1 / timing.seconds,

@@ -50,7 +50,10 @@ def available() -> dict[str, Path]:
 
 
 def usage() -> str:
-    lines = ["usage: rpr-cli sweep NAME|FILE [setting=value ...] [at_once=N] [gpus=0,1] [jobs_per_gpu=N] [retry=failed]", ""]
+    lines = [
+        "usage: rpr-cli sweep NAME|FILE [setting=value ...] [at_once=N] [gpus=0,1] [jobs_per_gpu=N] [retry=failed]",
+        "",
+    ]
     lines += [f"  {name:<10} {read(name).description}" for name in available()]
     lines += [
         "",

@@ -1,7 +1,7 @@
 """Torch's FlexAttention where it can hold a scheme, to compare with in `rpr-cli bench`; nothing trains with it.
 
-It can be given what is added to a score, so vectors of keys and biases; a value's vectors it has no place for. Gradients
-are for GPUs, and those of what is added are summed in no fixed order.
+It can be given what is added to a score, so vectors of keys and biases; it has no place for a value's vectors.
+Gradients are for GPUs, and those of what is added are summed in no fixed order.
 """
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows.

@@ -100,8 +100,8 @@ def resident_peak() -> int:
 
 
 def product_rate(hardware: HardwareConfig, device: torch.device, size: int) -> float:
-    """Floating-point operations per second of products of two size x size matrices in the model's arithmetic: the median
-    of ten, after three that are not timed. What a step can reach at most, wherever it runs.
+    """Floating-point operations per second of products of two size x size matrices in the model's arithmetic: the
+    median of ten, after three that are not timed. What a step can reach at most, wherever it runs.
     """
     dtype = {"64": torch.float64, "32": torch.float32, "bf16": torch.bfloat16}[hardware.precision]
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))

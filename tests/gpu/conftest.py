@@ -40,7 +40,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if config.rootpath != HERE:
         return  # tests/conftest.py says it
-    reasons = [str(report.longrepr[2]).removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", [])]
+    reasons = [
+        str(report.longrepr[2]).removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", [])
+    ]
     for reason, number in Counter(reasons).most_common():
         terminalreporter.write_line(f"not run: {number:4} ({reason})")
 

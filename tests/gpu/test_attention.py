@@ -1,7 +1,7 @@
-"""Checked here, on a CUDA device: every implementation of attention against `reference` in float64, forward and in every
-gradient, in float32 and bfloat16, with tables of keys, of values and of biases, labels, masks with empty rows, and a
-cache; a second run gives the same bits; none of those that are trained makes the CPU wait; the memory of those that
-keep no weights grows linearly with the length. Dropout's rate and mean.
+"""Checked here, on a CUDA device: every implementation of attention against `reference` in float64, forward and in
+every gradient, in float32 and bfloat16, with tables of keys, of values and of biases, labels, masks with empty rows,
+and a cache; a second run gives the same bits; none of those that are trained makes the CPU wait; the memory of those
+that keep no weights grows linearly with the length. Dropout's rate and mean.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CASES = {
 
 
 def inputs_of(case, dtype, device, *, queries=70, k=9, width=WIDTH):
-    """(q, k, v and the tables that are there, with gradients), their names, other arguments, and which rows see keys."""
+    """q, k, v and the tables that are there, by name; the other arguments; which rows see keys."""
     of = CASES[case]
     random = torch.Generator().manual_seed(sum(map(ord, case)))
     first = of.get("first_query", 0)

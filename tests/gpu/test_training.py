@@ -110,9 +110,7 @@ def test_a_resumed_training_is_the_uninterrupted_one(choice, device, tmp_path):
         fit.fit(config, data, tmp_path / "cut", logger=None, validation_bleu=None)
     finally:
         torch.use_deterministic_algorithms(before)
-    whole, cut = (
-        load_checkpoint(tmp_path / name / "checkpoints" / "step00000020.ckpt") for name in ("whole", "cut")
-    )
+    whole, cut = (load_checkpoint(tmp_path / name / "checkpoints" / "step00000020.ckpt") for name in ("whole", "cut"))
     assert same(cut["state_dict"], whole["state_dict"])
     assert same(cut["optimizer_states"], whole["optimizer_states"])
 

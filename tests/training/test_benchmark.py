@@ -1,7 +1,7 @@
 """Checked here: `take_turns` against ratios, medians and ranges worked by hand on a clock that only the steps move;
 `peak_bytes` against allocations counted by hand; the operations of a step against those of its products as torch
-counts them; `layer_cases` by their list; FlexAttention against `reference`, forward; `table_gradient_errors` against errors
-that are put in on purpose, and in the order that was measured: the paper's own algorithm loses the most.
+counts them; `layer_cases` by their list; FlexAttention against `reference`, forward; `table_gradient_errors` against
+errors that are put in on purpose, and in the order that was measured: the paper's own algorithm loses the most.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Checked here: when checkpoints are written (by minutes, between steps only, the last step's always), which are kept, how a
-training ends whose time is up,
-what is left of one that cannot be written, and what is said of a folder or disk that will not do. A disk that is full
-is in tests/system/test_faults.py.
+"""Checked here: when checkpoints are written (by minutes, between steps only, the last step's always), which are kept,
+how a training ends whose time is up, what is left of a checkpoint that cannot be written, and what is said of a folder
+or disk that will not do. A disk that is full is in tests/system/test_faults.py.
 """
 
 from __future__ import annotations
@@ -74,7 +73,9 @@ def test_a_training_that_is_stopped_by_the_clock_goes_on_as_the_uninterrupted_on
     assert (limited.run_id, limited.run_dir_name) == (config.run_id, config.run_dir_name)
     stopped_at = []
     for _ in range(4):
-        with pytest.raises(InterruptedRun, match=r"stop_after_minutes: 1e-09 minutes have passed at step \d of 6; the s"):
+        with pytest.raises(
+            InterruptedRun, match=r"stop_after_minutes: 1e-09 minutes have passed at step \d of 6; the s"
+        ):
             fit.fit(limited, small_data, tmp_path / "cut", logger=None, validation_bleu=None)
         stopped_at.append(steps(tmp_path / "cut")[-1])
     assert stopped_at == [1, 2, 4, 5]
