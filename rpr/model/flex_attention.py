@@ -63,7 +63,8 @@ def flex(
 def _kernel(kind: str) -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return flex_attention if kind == "cpu" else torch.compile(flex_attention)
+    kernel: Callable[..., Any] = flex_attention
+    return kernel if kind == "cpu" else torch.compile(kernel)
 
 
 @cache
