@@ -38,8 +38,8 @@ coverage: $(READY)  ## the same tests, and which lines and branches they reach: 
 test-slow: $(READY)  ## the long tests: faults at many moments, several processes, large numbers
 	$(PYTEST) -m "slow and not gpu"
 
-test-gpu: $(READY)  ## the tests that need a CUDA device
-	$(PYTEST) -m gpu
+test-gpu: $(READY)  ## the tests that need a CUDA device (8 minutes); from a plain checkout: python -m pytest -m gpu tests/gpu
+	$(PYTEST) -m gpu tests/gpu
 
 lint: $(READY)  ## style, format, dead code and the import contracts
 	$(BIN)/ruff check .

@@ -39,8 +39,9 @@ RENAMED_OF_COMMANDS: Mapping[str, str] = {
     "results": "results_page",
     "loader": "measure_loader",
 }
-# The same for a setting whose default of today is what was done before: it has always counted in a run's id.
-READ_AS: Mapping[str, Any] = {"hardware.attention": "auto"}
+# The same for settings whose default of today is what was done before: the first has always counted in a run's id, the
+# other never.
+READ_AS: Mapping[str, Any] = {"hardware.attention": "auto", "stop_after_minutes": None}
 # How schema 1 told, in texts alone, a run that was stopped from outside, and a run that repeats another one.
 _STOPPED = ("interrupted", "the training process was ended by SIG")
 _RERUN = "rpr-cli rerun "
@@ -78,7 +79,9 @@ def with_earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
             whole[section].setdefault(new.partition(".")[2], whole[section].pop(name))
     for key, earlier in {**EARLIER_DEFAULTS, **READ_AS}.items():
         section, _, name = key.partition(".")
-        if isinstance(whole.get(section), dict):
+        if not name:
+            whole.setdefault(section, earlier)
+        elif isinstance(whole.get(section), dict):
             whole[section].setdefault(name, earlier)
     return whole
 

@@ -89,6 +89,7 @@ class Home(NamedTuple):
             "runs/A": self.absolute,
             "runs/B": self.relative,
             "/data/multi30k_en_de": str(self.folder / "corpus"),
+            "/data/wmt_mini_en_de": str(self.folder / "corpus"),
             "path/to/mine.yaml": "mine.yaml",
         }.items():
             text = text.replace(example, real)

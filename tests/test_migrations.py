@@ -151,5 +151,6 @@ def test_settings_that_were_added_later_have_their_earlier_values() -> None:
     settings = {"optim": {"non_finite": "skip"}, "hardware": {}, "seed": 1}
     assert with_earlier_defaults(settings) == {
         "optim": {"non_finite": "skip", "ema_decay": None}, "hardware": {"attention": "auto"}, "seed": 1,
+        "stop_after_minutes": None,
     }  # fmt: skip
     assert settings["hardware"] == {} and not EARLIER_DEFAULTS.keys() & READ_AS.keys()

@@ -1,4 +1,5 @@
-"""Measurements for `rpr-cli bench`: whole training steps, one self-attention layer, and the tables' gradients.
+"""Measurements for `rpr-cli bench`: whole training steps, one self-attention layer, the tables' gradients, and what the
+device's matrix products reach, with which the others are compared.
 
 What is compared takes its turns on the same numbers in one process, so that a machine whose speed drifts still
 compares fairly: a ratio is the median over rounds of the ratio within a round.
@@ -6,11 +7,14 @@ compares fairly: a ratio is the median over rounds of the ratio within a round.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -18,11 +22,13 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from rpr.config.commands import BenchConfig
-from rpr.config.train import HardwareConfig
+from rpr.config.train import HardwareConfig, ModelConfig
 from rpr.model.attention import Implementation, attend, per_position, reference, split_heads
+from rpr.model.flex_attention import flex
 from rpr.model.layer_positions import LayerPositions
-from rpr.model.positions import Positions, Site
+from rpr.model.positions import Positions, Scheme, Site
 from rpr.model.transformer import Transformer
+from rpr.runs import runtime
 from rpr.runs.model_config import transformer_shape
 from rpr.training.loss import label_smoothed_loss
 
@@ -38,6 +44,7 @@ class Timing:
     ratio_min: float
     ratio_max: float
     peak_bytes: int  # of tensors, above what stood before
+    resident_bytes: int  # of the whole process at its most, whatever else it holds
 
 
 def take_turns(
@@ -50,10 +57,12 @@ def take_turns(
 ) -> dict[str, Timing]:
     """Time every step in turn; the first is what the others are compared with."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    peaks = {}
+    peaks, resident = {}, {}
     for name, step in steps.items():
+        _forget_resident_peak()
         for _ in range(WARM_UP):
             step()
+        resident[name] = resident_peak()
         peaks[name] = peak_bytes(step, device)
     for done in range(1, rounds + 1):
         for name, step in steps.items():
@@ -68,8 +77,65 @@ def take_turns(
     timings = {}
     for name, own in seconds.items():
         ratios = [base / mine for base, mine in zip(first, own, strict=True)]
-        timings[name] = Timing(statistics.median(own), statistics.median(ratios), min(ratios), max(ratios), peaks[name])
+        timings[name] = Timing(
+            statistics.median(own), statistics.median(ratios), min(ratios), max(ratios), peaks[name], resident[name]
+        )
     return timings
+
+
+def _forget_resident_peak() -> None:
+    """From now on count anew; where the system does not let one, the peak stays that of the whole process."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+
+
+def resident_peak() -> int:
+    """The most memory of the machine that this process has had at one time, in bytes."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:  # no Linux
+        return runtime.resident_peak()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def product_rate(hardware: HardwareConfig, device: torch.device, size: int) -> float:
+    """Floating-point operations per second of products of two size x size matrices in the model's arithmetic: the
+    median of ten, after three that are not timed. What a step can reach at most, wherever it runs.
+    """
+    dtype = {"64": torch.float64, "32": torch.float32, "bf16": torch.bfloat16}[hardware.precision]
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    seconds = []
+    for _ in range(13):
+        _synchronise(device)
+        started = time.perf_counter()
+        torch.mm(a, b)
+        _synchronise(device)
+        seconds.append(time.perf_counter() - started)
+    return 2 * size**3 / statistics.median(seconds[3:])
+
+
+def step_operations(model: ModelConfig, vocabulary_size: int, sentences: int, length: int) -> int:
+    """Model FLOPs of a training step: those of the products that the model's mathematics asks for, with d = d_model,
+    f = d_ff, N layers a side, V pieces and L = `length` positions on both sides,
+
+        3 * sentences * L * (N (8 d^2 + 4 d f + 4 L d)                                     the encoder
+                             + N (8 d^2 + 8 d^2 + 4 d f + 8 L d)     the decoder, with its attention to the source
+                             + 2 d V)                                                      the scores of the pieces
+
+    A multiplication and an addition are two; the backward pass takes twice the forward pass. Causal attention counts
+    in full. What positions add, and what an implementation computes again, is left out: two of them compare as their
+    speeds do. The utilisation (MFU) is this over (`product_rate` * seconds).
+    """
+    d, f, layers = model.d_model, model.d_ff, model.num_layers
+    encoder = layers * (8 * d * d + 4 * d * f + 4 * length * d)
+    decoder = layers * (16 * d * d + 4 * d * f + 8 * length * d)
+    return 3 * sentences * length * (encoder + decoder + 2 * d * vocabulary_size)
+
+
+def layer_operations(d_model: int, batch: int, length: int) -> int:
+    """Of one self-attention layer with its projections, forward and backward, counted as `step_operations` does."""
+    return 3 * batch * length * (8 * d_model * d_model + 4 * length * d_model)
 
 
 def peak_bytes(step: Callable[[], None], device: torch.device) -> int:
@@ -96,15 +162,41 @@ def training_steps(
     config: BenchConfig, positions: dict[str, Positions], device: torch.device
 ) -> dict[str, Callable[[], None]]:
     """A step of each variant on the same batch: forward, label-smoothed loss, backward and Adam."""
+    batch = _batch(config, config.sentences, config.length, device)
+    attention = config.hardware.attention
+    return {name: _training_step(config, position, *batch, attention) for name, position in positions.items()}
+
+
+def steps_at_length(
+    config: BenchConfig, positions: dict[str, Positions], length: int, device: torch.device
+) -> Iterator[tuple[str, Callable[[], None]]]:
+    """As training_steps, of sentences of this length; the variants with tables once for every implementation asked for,
+    whose name is in brackets. One after the other: not all may find room beside each other.
+    """
+    batch = _batch(config, config.by_length.sentences(length), length, device)
+    for name, position in positions.items():
+        sides = (position.encoder, position.decoder)
+        for implementation in config.by_length.implementations:
+            if implementation != "auto" and not any(side.has_tables for side in sides):
+                continue
+            if implementation == "triton" and any(side.has_bias for side in sides):
+                continue
+            label = name if implementation == "auto" else f"{name} ({implementation})"
+            yield label, _training_step(config, position, *batch, implementation)
+
+
+def _batch(config: BenchConfig, sentences: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
     torch.manual_seed(config.seed)
-    shape = (config.sentences, config.length)
+    shape = (sentences, length)
     source, target = (torch.randint(4, config.data.vocabulary_size, shape, device=device) for _ in range(2))
-    return {name: _training_step(config, position, source, target) for name, position in positions.items()}
+    return source, target
 
 
-def _training_step(config: BenchConfig, position: Positions, source: Tensor, target: Tensor) -> Callable[[], None]:
+def _training_step(
+    config: BenchConfig, position: Positions, source: Tensor, target: Tensor, attention: Implementation
+) -> Callable[[], None]:
     model = Transformer(transformer_shape(config.model, position, config.data.vocabulary_size)).to(source.device)
-    model.use_attention(config.hardware.attention)
+    model.use_attention(attention)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
@@ -155,13 +247,19 @@ def layer_steps(
         scheme = position.decoder if case.causal else position.encoder
         if scheme.k is not None:
             scheme = scheme.model_copy(update={"clip_distance": case.clip_distance})
-        for algorithm in config.layer.algorithms if scheme.has_tables else ("attend",):
-            if scheme.has_bias and algorithm == "triton":
+        for algorithm in config.layer.algorithms:
+            if not scheme.has_tables and algorithm not in ("attend", "flex"):
+                continue
+            if (scheme.has_bias and algorithm == "triton") or (algorithm == "flex" and not _fits_flex(scheme, site)):
                 continue
             label = name if algorithm == "attend" else f"{name} ({algorithm})"
             of_layer = LayerPositions(scheme, site).to(device)
             steps[label] = _layer_step(config, case, algorithm, qkv, output, of_layer, x, cotangent)
     return steps
+
+
+def _fits_flex(scheme: Scheme, site: Site) -> bool:
+    return scheme.distance_tables(scheme.parameters(site), site, 1, torch.device("cpu")).values is None
 
 
 def _layer_step(
@@ -232,9 +330,11 @@ def table_gradient_errors(
 
 
 def algorithm_named(name: str, implementation: Implementation) -> Callable[..., Tensor]:
-    """`attend` as the hardware configuration has it, the paper's own algorithm, or one implementation of `attend`."""
-    if name == "per_position":
-        return per_position
+    """`attend` as the hardware configuration has it, the paper's own algorithm, torch's FlexAttention, or one
+    implementation of `attend`.
+    """
+    if name in ("per_position", "flex"):
+        return per_position if name == "per_position" else flex
     return partial(attend, implementation=implementation if name == "attend" else cast(Implementation, name))
 
 

@@ -12,13 +12,15 @@ from typing import Any
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # memory is counted with torch's profiler, which would talk about it
 
+import torch
+
 from rpr.bench import benchmark
 from rpr.commands.printing import titled
 from rpr.config.commands import BenchConfig
 from rpr.errors import ConfigError
 from rpr.model.positions import Positions
 from rpr.paper import RELATIVE_SPEED
-from rpr.records.measurement import Measurement, single
+from rpr.records.measurement import Measurement, missing, single
 from rpr.records.provenance import git_state, versions
 from rpr.records.scores import Interval
 from rpr.report.grid import Column, Grid, Note, legend
@@ -38,10 +40,16 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
         "versions": versions(),
         "config": config.model_dump(mode="json"),
     }
-    if "step" in config.parts:
-        document["step"] = _steps(config, positions)
-    if "layer" in config.parts:
-        document["layer"] = _layers(config, positions)
+    if {"step", "length", "layer"} & set(config.parts):
+        size = config.model.d_model * (16 if config.hardware.accelerator == "gpu" else 4)
+        rate = benchmark.product_rate(config.hardware, runtime.torch_device(config.hardware), size)
+        document["products"] = {"size": size, "operations_per_second": rate}
+        if "step" in config.parts:
+            document["step"] = _steps(config, positions, rate)
+        if "length" in config.parts:
+            document["length"] = _lengths(config, positions, rate)
+        if "layer" in config.parts:
+            document["layer"] = _layers(config, positions, rate)
     if "gradients" in config.parts:
         document["gradients"] = _gradients(config)
     print(json.dumps(document, indent=2) if config.format == "json" else as_text(document))
@@ -56,6 +64,9 @@ def as_text(document: dict[str, Any]) -> str:
         f"{document['device']}, torch {document['versions']['torch']}, precision {hardware['precision']} "
         f"(products: {hardware['matmul_precision']}), attention={hardware['attention']}"
     )
+    if products := document.get("products"):
+        rate, size = products["operations_per_second"] / 1e12, products["size"]
+        head += f"; a product of {size} x {size} matrices: {rate:.3g} TFLOP/s, of which MFU is the share"
     variant = Column("variant", "variant", itemgetter("variant"), label=True)
     grids = [
         Grid(
@@ -65,12 +76,30 @@ def as_text(document: dict[str, Any]) -> str:
             (
                 variant,
                 _figures("steps_per_second", "steps/s", 3),
+                *_since(document, "step", *_USE[:1]),
                 Column("relative_speed", f"speed {versus}", _ratio("relative_speed", config["rounds"]), 3),
+                *_since(document, "step", *_USE[1:]),
                 _figures("peak_megabytes", "peak MB", 0),
                 _figures("relative_memory", f"memory {versus}", 3),
+                *_since(document, "step", _RESIDENT),
             ),
             tuple(document.get("step", ())),
             notes=(Note(f"the paper: relative at {RELATIVE_SPEED:.2f} of absolute (base model on P100 GPUs)"),),
+        ),
+        Grid(
+            "length",
+            f"Whole training step by length: model={model['name']}, vocabulary {config['data']['vocabulary_size']}, "
+            f"k = {model['relative_defaults']['clip_distance']}",
+            (
+                Column("length", "length", lambda row: single(row["length"]), 0),
+                Column("sentences", "sentences", lambda row: single(row["sentences"]), 0),
+                variant,
+                _figures("steps_per_second", "steps/s", 3),
+                *_USE,
+                _figures("peak_megabytes", "peak MB", 0),
+                _RESIDENT,
+            ),
+            tuple(document.get("length", ())),
         ),
         Grid(
             "layer",
@@ -84,6 +113,7 @@ def as_text(document: dict[str, Any]) -> str:
                 variant,
                 _figures("seconds", "ms", 2, scale=1e3),
                 Column("relative_time", f"time {versus}", _ratio("relative_time", layer["rounds"]), 3),
+                *_since(document, "layer", *_USE[1:]),
                 _figures("extra_megabytes", "extra MB", 1),
             ),
             tuple(document.get("layer", ())),
@@ -105,7 +135,19 @@ def as_text(document: dict[str, Any]) -> str:
 
 
 def _figures(key: str, heading: str, digits: int, scale: float = 1) -> Column:
-    return Column(key, heading, lambda row: single(scale * row[key]), digits)
+    def read(row: dict[str, Any]) -> Measurement:
+        return missing(row["problem"]) if "problem" in row else single(scale * row[key])
+
+    return Column(key, heading, read, digits)
+
+
+_USE = (_figures("target_tokens_per_second", "target tokens/s", 0), _figures("utilisation", "MFU %", 1, scale=100))
+_RESIDENT = _figures("resident_megabytes", "resident MB", 0)
+
+
+def _since(document: dict[str, Any], part: str, *columns: Column) -> tuple[Column, ...]:
+    """Those of these columns for which the document has figures: they came later than some documents."""
+    return tuple(column for column in columns if all(column.key in row for row in document.get(part, ())))
 
 
 def _ratio(key: str, rounds: int) -> Callable[[dict[str, Any]], Measurement]:
@@ -119,7 +161,7 @@ def _ratio(key: str, rounds: int) -> Callable[[dict[str, Any]], Measurement]:
     return read
 
 
-def _steps(config: BenchConfig, positions: dict[str, Positions]) -> list[dict[str, Any]]:
+def _steps(config: BenchConfig, positions: dict[str, Positions], rate: float) -> list[dict[str, Any]]:
     device = runtime.torch_device(config.hardware)
     timings = benchmark.take_turns(
         benchmark.training_steps(config, positions, device),
@@ -132,18 +174,50 @@ def _steps(config: BenchConfig, positions: dict[str, Positions]) -> list[dict[st
     return [
         {
             "variant": name,
-            "steps_per_second": 1 / timing.seconds,
+            **_speed(config, config.sentences, config.length, timing, rate),
             "relative_speed": timing.ratio,
             "min": timing.ratio_min,
             "max": timing.ratio_max,
-            "peak_megabytes": timing.peak_bytes / 1e6,
             "relative_memory": timing.peak_bytes / baseline.peak_bytes,
         }
         for name, timing in timings.items()
     ]
 
 
-def _layers(config: BenchConfig, positions: dict[str, Positions]) -> list[dict[str, Any]]:
+def _speed(config: BenchConfig, sentences: int, length: int, timing: benchmark.Timing, rate: float) -> dict[str, float]:
+    operations = benchmark.step_operations(config.model, config.data.vocabulary_size, sentences, length)
+    return {
+        "steps_per_second": 1 / timing.seconds,
+        "target_tokens_per_second": sentences * length / timing.seconds,
+        "utilisation": operations / (rate * timing.seconds),
+        "peak_megabytes": timing.peak_bytes / 1e6,
+        "resident_megabytes": timing.resident_bytes / 1e6,
+    }
+
+
+def _lengths(config: BenchConfig, positions: dict[str, Positions], rate: float) -> list[dict[str, Any]]:
+    device = runtime.torch_device(config.hardware)
+    rows = []
+    for length in config.by_length.lengths:
+        sentences = config.by_length.sentences(length)
+        for name, step in benchmark.steps_at_length(config, positions, length, device):
+            _progress(f"length {length}: {name}")
+            found: dict[str, Any]
+            try:
+                timings = benchmark.take_turns(
+                    {name: step},
+                    rounds=config.by_length.rounds,
+                    steps_per_round=config.steps_per_round,
+                    device=device,
+                )
+                found = _speed(config, sentences, length, timings[name], rate)
+            except torch.OutOfMemoryError:
+                found = {"problem": "no room on the device"}
+            rows.append({"length": length, "sentences": sentences, "variant": name, **found})
+    return rows
+
+
+def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -> list[dict[str, Any]]:
     device = runtime.torch_device(config.hardware)
     rows = []
     for case in benchmark.layer_cases(config):
@@ -160,6 +234,8 @@ def _layers(config: BenchConfig, positions: dict[str, Positions]) -> list[dict[s
                 **asdict(case),
                 "variant": name,
                 "seconds": timing.seconds,
+                "utilisation": benchmark.layer_operations(config.model.d_model, case.batch, case.length)
+                / (rate * timing.seconds),
                 "relative_time": 1 / timing.ratio,
                 "min": 1 / timing.ratio_max,
                 "max": 1 / timing.ratio_min,
@@ -172,7 +248,7 @@ def _layers(config: BenchConfig, positions: dict[str, Positions]) -> list[dict[s
 
 def _gradients(config: BenchConfig) -> list[dict[str, Any]]:
     errors = benchmark.table_gradient_errors(
-        config.layer.algorithms,
+        [name for name in config.layer.algorithms if name != "flex"],  # it has no place for the values' table
         config.hardware.attention,
         length=config.gradients.length,
         clip_distance=config.gradients.clip_distance,

@@ -73,6 +73,7 @@ def _configuration(config: RerunConfig, path: Path, record: Record) -> TrainConf
     changes = {
         "data": typed.data.model_copy(update={key: value for key, value in given.items() if value is not None}),
         "logger": typed.logger.model_copy(update={"mode": "none"}),
+        "stop_after_minutes": None,
         "sweep": None,
         "runs_dir": config.runs_dir,
     }

@@ -213,9 +213,24 @@ class LayerBenchConfig(Section):
     clip_distances: tuple[NonNegativeInt, ...] = Field(min_length=1)
     causal: tuple[bool, ...] = Field(min_length=1)
     algorithms: tuple[
-        Literal["attend", "per_position", "dense", "blockwise", "composed", "compiled", "triton"], ...
+        Literal["attend", "per_position", "dense", "blockwise", "composed", "compiled", "triton", "flex"], ...
     ] = Field(min_length=1)
     rounds: PositiveInt
+
+
+class LengthBenchConfig(Section):
+    """bench: whole training steps at several lengths, by implementation of attention."""
+
+    lengths: tuple[PositiveInt, ...] = Field(min_length=1)
+    tokens: PositiveInt
+    implementations: tuple[Literal["auto", "dense", "blockwise", "composed", "compiled", "triton"], ...] = Field(
+        min_length=1
+    )
+    rounds: PositiveInt
+
+    def sentences(self, length: int) -> int:
+        """In a batch of this length."""
+        return max(1, self.tokens // length)
 
 
 class GradientBenchConfig(Section):
@@ -232,12 +247,13 @@ class BenchConfig(Section):
     data: DataConfig
     optim: OptimConfig
     hardware: HardwareConfig
-    parts: tuple[Literal["step", "layer", "gradients"], ...] = Field(min_length=1)
+    parts: tuple[Literal["step", "length", "layer", "gradients"], ...] = Field(min_length=1)
     variants: tuple[str, ...] = Field(min_length=1)
     sentences: PositiveInt
     length: PositiveInt
     rounds: PositiveInt
     steps_per_round: PositiveInt
+    by_length: LengthBenchConfig
     layer: LayerBenchConfig
     gradients: GradientBenchConfig
     seed: int = Field(ge=0, lt=2**31)
@@ -245,7 +261,12 @@ class BenchConfig(Section):
     format: Literal["table", "json"]
 
     @model_validator(mode="after")
-    def triton_needs_a_gpu(self) -> BenchConfig:
-        if "triton" in self.layer.algorithms and self.hardware.accelerator == "cpu":
-            raise ValueError("layer.algorithms: triton needs a GPU; leave it out, or choose hardware=1xgpu")
+    def kernels_for_gpus_have_one(self) -> BenchConfig:
+        for key, chosen in (
+            ("layer.algorithms", self.layer.algorithms),
+            ("by_length.implementations", self.by_length.implementations),
+        ):
+            for name in ("triton", "flex"):
+                if name in chosen and self.hardware.accelerator == "cpu":
+                    raise ValueError(f"{key}: {name} needs a GPU; leave it out, or choose hardware=1xgpu")
         return self

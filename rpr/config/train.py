@@ -264,6 +264,7 @@ class TrainConfig(Section):
     evaluation: EvaluationConfig
     seed: int = Field(ge=0, lt=2**31)
     name: str | None
+    stop_after_minutes: PositiveFloat | None
     sweep: str | None
     runs_dir: str = Field(min_length=1)
 
@@ -317,8 +318,10 @@ class TrainConfig(Section):
 
     @property
     def run_id(self) -> str:
-        """Eight hexadecimal digits of what decides the result and its speed: not names, folders or loggers."""
-        deciding = self.model_dump(mode="json", exclude={"name", "sweep", "runs_dir", "logger"})
+        """Eight hexadecimal digits of what decides the result and its speed: not names, folders or loggers, nor how
+        much of it one call does.
+        """
+        deciding = self.model_dump(mode="json", exclude={"name", "stop_after_minutes", "sweep", "runs_dir", "logger"})
         deciding["data"].pop("cache_dir")
         for name in ("bootstrap_samples", "length_buckets"):  # how much is said of a result
             deciding["evaluation"].pop(name)

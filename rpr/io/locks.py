@@ -28,6 +28,19 @@ def try_lock(descriptor: int) -> bool:
     return lock_descriptor(descriptor, blocking=False)
 
 
+def try_shared_lock(descriptor: int) -> bool:
+    """As try_lock, beside others that lock it so; what has it for itself by try_lock excludes all of them, and the
+    other way round.
+    """
+    import fcntl  # Unix alone
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def lock(descriptor: int, problem: str | None = None) -> bool:
     """Lock an open file or folder, if necessary after waiting for another process, and print that `problem` if given.
     False if the file system has no locks.

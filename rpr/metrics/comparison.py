@@ -155,7 +155,7 @@ def _is_baseline(run: Run) -> bool:
 
 
 def _beside_positions(config: TrainConfig) -> str:
-    left_out = {"name", "sweep", "runs_dir", "logger", "hardware", "seed", "position"}
+    left_out = {"name", "stop_after_minutes", "sweep", "runs_dir", "logger", "hardware", "seed", "position"}
     settings = config.model_dump(mode="json", exclude=left_out)
     settings["data"].pop("cache_dir")
     return json.dumps(settings, sort_keys=True)

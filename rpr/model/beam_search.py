@@ -125,7 +125,7 @@ def _search(
         ends_BC = pieces_BC == eos
 
         # The finished: the new ones against those kept so far, an older one first where equal.
-        scores_BC = (log_p_BC / penalty(length, length_penalty).to(device)).masked_fill(~ends_BC, NEVER)
+        scores_BC = (log_p_BC / penalty(length, length_penalty)).masked_fill(~ends_BC, NEVER)
         done_scores_BN, order_BN = _best(torch.cat([done_scores_BN, scores_BC], dim=1), beam_size)
         done_BN = torch.cat([done_BN, log_p_BC], dim=1).gather(1, order_BN)
         done_BNT = torch.cat([F.pad(done_BNT, (0, 1), value=model.shape.pad), candidates_BCT], dim=1)
@@ -146,7 +146,7 @@ def _search(
             continue
         stays = _filling_gaps(leaves_B, leaving)
         found = _hypotheses(done_BNT[leaving], done_scores_BN[leaving], done_BN[leaving], eos, finished=True)
-        alive_scores_BN = alive_BN[leaving, :1] / penalty(length, length_penalty).to(device)
+        alive_scores_BN = alive_BN[leaving, :1] / penalty(length, length_penalty)
         unfinished = _hypotheses(alive_BNT[leaving, :1], alive_scores_BN, alive_BN[leaving, :1], eos, finished=False)
         for sentence, finished, alive in zip(sentence_B[leaving].tolist(), found, unfinished, strict=True):
             results[sentence] = finished[:n_best] or alive
@@ -193,7 +193,7 @@ def _greedy(
         if not len(left):
             continue
         stays = _filling_gaps(leaves_B, left)
-        scores_B = log_p_B / penalty(length, length_penalty).to(device)
+        scores_B = log_p_B / penalty(length, length_penalty)
         for finished in (True, False):
             leaving = (leaves_B & (ends_B == finished)).nonzero()[:, 0]
             found = _hypotheses(
@@ -219,7 +219,8 @@ def _log_probabilities(model: Transformer, hidden: Tensor, forced: Tensor | None
     """
     logits = model.logits(hidden)
     log_p = logits.log_softmax(dim=-1, dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32)
-    log_p[..., never] = NEVER
+    for piece in never:  # a list as an index would be copied to the device, and waited for
+        log_p[..., piece] = NEVER
     return log_p if forced is None else _only(forced, log_p)
 
 

@@ -71,7 +71,7 @@ class SinusoidalPositions(nn.Module):
             return self.rows(self.evaluation_offset + first, length, pieces_BL.device)
         # On the CPU, whose generator a resumed run restores, whatever the device.
         offsets_B1 = torch.randint(self.max_offset + 1, (batch, 1))
-        positions_BL = (offsets_B1 + torch.arange(first, first + length)).to(pieces_BL.device)
+        positions_BL = (offsets_B1 + torch.arange(first, first + length)).to(pieces_BL.device, non_blocking=True)
         return self.rows(0, self.max_offset + first + length, pieces_BL.device)[positions_BL]
 
     def rows(self, first: int, length: int, device: torch.device) -> Tensor:

@@ -25,7 +25,8 @@ from rpr.report.tables import build_tables
 _INTRODUCTION = (
     "What do position representations do to a Transformer, and is it what the paper reports? This page is rendered "
     "from the run records under {root} (`rpr-cli report runs_dir=... results_page=...`); no figure is typed. Sizes, "
-    "corpora and steps are not the paper's unless a row says so: compare how scores change with the positions, not the scores."
+    "corpora and steps are not the paper's unless a row says so: compare how scores change with the positions, not the "
+    "scores."
 )
 
 

@@ -84,8 +84,13 @@ def peak_memory(hardware: HardwareConfig) -> tuple[int, str]:
     """Bytes, and what was counted."""
     if hardware.accelerator == "gpu":
         return torch.cuda.max_memory_allocated(), "allocated on one GPU"
+    return resident_peak(), "resident memory of one process"
+
+
+def resident_peak() -> int:
+    """The most memory of the machine that this process has had at one time, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, "resident memory of one process"
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def check_world(hardware: HardwareConfig) -> None:

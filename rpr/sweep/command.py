@@ -113,10 +113,15 @@ def _sweep_words(words: Sequence[str]) -> tuple[list[str], launcher.Options, boo
     num_jobs = own.get("jobs")
     if num_jobs is not None and not (num_jobs.isdecimal() and int(num_jobs) > 0):
         raise ConfigError(f"jobs: invalid value {num_jobs!r}: expected how many jobs run at a time, e.g. jobs=2")
+    jobs_per_gpu = own.get("jobs_per_gpu", "1")
+    if not (jobs_per_gpu.isdecimal() and int(jobs_per_gpu) > 0):
+        raise ConfigError(
+            f"jobs_per_gpu: invalid value {jobs_per_gpu!r}: expected how many jobs share one GPU, e.g. jobs_per_gpu=4"
+        )
     gpus: tuple[str, ...] = ()
     if "gpus" in own:
         from rpr.sweep.gpus import named
 
         gpus = named(own["gpus"])
-    options = launcher.Options(None if num_jobs is None else int(num_jobs), gpus)
+    options = launcher.Options(None if num_jobs is None else int(num_jobs), gpus, int(jobs_per_gpu))
     return [word for word in words if key_of(word) not in own], options, own.get("retry_failed") == "true"

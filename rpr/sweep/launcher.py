@@ -32,18 +32,25 @@ _LOGGINGS = {"class": "logging.", "()": "colorlog."}
 
 @dataclass(frozen=True)
 class Options:
-    """How jobs are launched: N at a time on this machine, and which GPUs they share out among themselves."""
+    """How jobs are launched: N at a time on this machine, which GPUs they share out among themselves, and how many of
+    them have one GPU together.
+    """
 
     jobs: int | None = None
     gpus: tuple[str, ...] = ()
+    jobs_per_gpu: int = 1
 
     def sharing(self, hardware: Sequence[HardwareConfig]) -> Options:
         """With GPUs named and no number of jobs: as many at a time as there are GPUs for.
 
         Raises:
-            ConfigError: a job uses none, or more than are named.
+            ConfigError: a job uses none, or more than are named; or none is named that jobs could share.
         """
         if not self.gpus:
+            if self.jobs_per_gpu > 1:
+                raise ConfigError(
+                    f"jobs_per_gpu: {self.jobs_per_gpu} jobs share each GPU of gpus=...; name them: gpus=0"
+                )
             return self
         without = next((one for one in hardware if one.accelerator != "gpu"), None)
         if without is not None:
@@ -53,7 +60,7 @@ class Options:
             raise ConfigError(
                 f"gpus: {len(self.gpus)} named, and a job takes {devices}; name more, or choose hardware=1xgpu"
             )
-        return self if self.jobs is not None else replace(self, jobs=len(self.gpus) // devices)
+        return self if self.jobs is not None else replace(self, jobs=self.jobs_per_gpu * (len(self.gpus) // devices))
 
 
 def is_hydras(override: str) -> bool:
@@ -167,7 +174,7 @@ class Launcher:
         task = _task(
             sweep,
             len(jobs),
-            options.gpus,
+            options,
             quiet=not self.one_by_one,
             sweeper=os.getpid() if self.here else None,  # SLURM's jobs are to outlive this process
         )
@@ -188,7 +195,7 @@ class Launcher:
 
 
 def _task(
-    sweep: str, total: int, gpus: tuple[str, ...], *, quiet: bool, sweeper: int | None
+    sweep: str, total: int, options: Options, *, quiet: bool, sweeper: int | None
 ) -> Callable[[Any], RunError | None]:
     """What a launcher runs for each job, here or in another process: what went wrong in one line, else None. `sweeper`:
     the process that it is to end with.
@@ -211,7 +218,8 @@ def _task(
         try:
             typed = validated(TrainConfig, plain(settings))
             print(f"sweep {sweep}: job {number} of {total}: {typed.run_dir_name}", file=sys.stderr, flush=True)
-            with share(gpus, typed.hardware.devices) if gpus else nullcontext() as shared:
+            gpus, devices = options.gpus, typed.hardware.devices
+            with share(gpus, devices, jobs_per_gpu=options.jobs_per_gpu) if gpus else nullcontext() as shared:
                 train.run(
                     typed,
                     command=shlex.join(["rpr-cli", "train", *overrides]),

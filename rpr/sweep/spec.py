@@ -12,7 +12,7 @@ from rpr.config.train import NAME
 from rpr.errors import ConfigError, did_you_mean
 from rpr.paths import data_dir
 
-SETTINGS = ("jobs=", "gpus=", "retry_failed=true")
+SETTINGS = ("jobs=", "gpus=", "jobs_per_gpu=", "retry_failed=true")
 FLAGS = ("--dry-run", "--wandb-yaml")
 
 
@@ -31,7 +31,10 @@ def available() -> dict[str, Path]:
 
 
 def usage() -> str:
-    lines = ["usage: rpr-cli sweep NAME|FILE [setting=value ...] [jobs=N] [gpus=0,1] [retry_failed=true]", ""]
+    lines = [
+        "usage: rpr-cli sweep NAME|FILE [setting=value ...] [jobs=N] [gpus=0,1] [jobs_per_gpu=N] [retry_failed=true]",
+        "",
+    ]
     lines += [f"  {name:<10} {read(name).description}" for name in available()]
     lines += [
         "",
@@ -40,6 +43,7 @@ def usage() -> str:
         "",
         "  jobs=N              N jobs at a time on this machine",
         "  gpus=0,1,2,3        each job has GPUs of its own among these, as many jobs at a time as there are GPUs for",
+        "  jobs_per_gpu=N      N jobs share each of these GPUs",
         "  retry_failed=true   failed jobs run again, from their last checkpoint",
         "  --dry-run           the jobs as commands, with status and estimated cost",
         "  --wandb-yaml        the same sweep as a file for `wandb sweep`",

@@ -31,7 +31,7 @@ from rpr.training.datamodule import TranslationData
 from rpr.training.guards import Guard
 from rpr.training.module import TranslationModule
 from rpr.training.moving_average import MovingAverage
-from rpr.training.saving import Checkpoints, WholeFiles
+from rpr.training.saving import Checkpoints, TimeLimit, WholeFiles
 
 PRECISIONS: dict[str, Any] = {"64": "64-true", "32": "32-true", "bf16": "bf16-mixed"}
 EXCLUDES = f"the first {WARM_UP_STEPS} steps, validation, checkpoints"
@@ -73,6 +73,7 @@ def fit(
     Raises:
         DataError: the newest checkpoint is of another model.
         RecordError: metrics.jsonl is damaged.
+        InterruptedRun: config.stop_after_minutes have passed.
         RunError: the loss or a gradient became non-finite, or a checkpoint could not be written.
     """
     _quieten()
@@ -84,6 +85,16 @@ def fit(
     guard = Guard(run_dir, optim.non_finite, batches.pairs_of_step, batches.text_of_pair)
     translate = None if validation_bleu is None else lambda shell: validation_bleu(shell.model)
     interrupts = Interrupts()
+    saving = Checkpoints(
+        folder,
+        stopwatch,
+        keep=optim.keep_checkpoints,
+        every_n_steps=optim.checkpoint_every_n_steps,
+        every_n_minutes=optim.checkpoint_every_n_minutes,
+        validate_every_n_steps=optim.validate_every_n_steps,
+        before_saving=guard.before_saving,
+    )
+    limit = config.stop_after_minutes
     # In this order: the guard before what writes, the average's weights in place while metrics translates with them.
     callbacks: list[pl.Callback] = [
         interrupts,
@@ -91,15 +102,8 @@ def fit(
         guard,
         Metrics(run_dir / METRICS_NAME, stopwatch, guard, translate),
         *([] if optim.ema_decay is None else [MovingAverage(optim.ema_decay)]),
-        Checkpoints(
-            folder,
-            stopwatch,
-            keep=optim.keep_checkpoints,
-            every_n_steps=optim.checkpoint_every_n_steps,
-            every_n_minutes=optim.checkpoint_every_n_minutes,
-            validate_every_n_steps=optim.validate_every_n_steps,
-            before_saving=guard.before_saving,
-        ),
+        saving,
+        *([] if limit is None else [TimeLimit(limit, saving)]),
     ]
     newest = _newest(folder)
     if newest is not None:

@@ -15,7 +15,7 @@ import torch
 from pytorch_lightning.plugins.io import CheckpointIO
 
 from rpr.data.batches import Batch
-from rpr.errors import RunError
+from rpr.errors import InterruptedRun, RunError
 from rpr.io.atomic import remove_leftovers, replacing
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training.callbacks import Stopwatch
@@ -107,7 +107,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
     ) -> None:
         step = trainer.global_step
         if ends_step(trainer, batch_idx) and step != self._saved_step and self._is_due(trainer, step):
-            self._waits = step % self._validate_every_n_steps == 0
+            self._waits = self.waits(step)
             if not self._waits:
                 self.save(trainer, pl_module)
 
@@ -122,11 +122,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
         if self._every_n_steps is not None:
             return step % self._every_n_steps == 0
         assert self._every_n_minutes is not None
-        if trainer.world_size > 1 and trainer.strategy.root_device.type == "cuda" and step % LOG_EVERY:
-            return False  # asking the first rank's clock waits for the GPU
-        passed = time.monotonic() - self._saved_at >= 60 * self._every_n_minutes
-        due: bool = trainer.strategy.broadcast(passed)
-        return due
+        return _have_passed(self._every_n_minutes, self._saved_at, trainer)
 
     def save(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._stopwatch.pause()
@@ -137,6 +133,15 @@ class Checkpoints(pl.callbacks.Checkpoint):
             for _, old in checkpoints(self._folder)[: -self._keep]:
                 old.unlink(missing_ok=True)
         self._stopwatch.resume()
+
+    def waits(self, step: int) -> bool:
+        """Whether a checkpoint of this step is to be written after a validation only."""
+        return step % self._validate_every_n_steps == 0
+
+    @property
+    def saved_step(self) -> int:
+        """The step of the newest checkpoint."""
+        return self._saved_step
 
     def _tell_of_little_space(self, trainer: pl.Trainer) -> None:
         """A line when the disk cannot hold the checkpoints that will be kept (weights and both moments of Adam)."""
@@ -152,3 +157,43 @@ class Checkpoints(pl.callbacks.Checkpoint):
                 file=sys.stderr,
                 flush=True,
             )
+
+
+class TimeLimit(pl.Callback):
+    """Ends a training that has taken so many minutes in this process, after a checkpoint of the step that it is at.
+
+    Not at a step that is validated, nor at the last one, after which there is nothing left to do.
+
+    Raises:
+        InterruptedRun: the time is up.
+    """
+
+    def __init__(self, minutes: float, checkpoints: Checkpoints) -> None:
+        self._minutes, self._checkpoints = minutes, checkpoints
+        self._started = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        step = trainer.global_step
+        if (
+            not ends_step(trainer, batch_idx)
+            or step == trainer.max_steps
+            or self._checkpoints.waits(step)
+            or not _have_passed(self._minutes, self._started, trainer)
+        ):
+            return
+        if self._checkpoints.saved_step != step:
+            self._checkpoints.save(trainer, pl_module)
+        raise InterruptedRun(
+            f"stop_after_minutes: {self._minutes:g} minutes have passed at step {step} of {trainer.max_steps}; "
+            "the same command resumes"
+        )
+
+
+def _have_passed(minutes: float, since: float, trainer: pl.Trainer) -> bool:
+    """By the first rank's clock, on every rank alike."""
+    if trainer.world_size > 1 and trainer.strategy.root_device.type == "cuda" and trainer.global_step % LOG_EVERY:
+        return False  # asking that clock waits for the GPU
+    passed: bool = trainer.strategy.broadcast(time.monotonic() - since >= 60 * minutes)
+    return passed

@@ -1,6 +1,7 @@
 """Checked here: `take_turns` against ratios, medians and ranges worked by hand on a clock that only the steps move;
-`peak_bytes` against allocations counted by hand; `layer_cases` by their list; `table_gradient_errors` against errors
-that are put in on purpose, and in the order that was measured: the paper's own algorithm loses the most.
+`peak_bytes` against allocations counted by hand; the operations of a step against those of its products as torch
+counts them; `layer_cases` by their list; FlexAttention against `reference`, forward; `table_gradient_errors` against
+errors that are put in on purpose, and in the order that was measured: the paper's own algorithm loses the most.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from rpr.bench import benchmark
 from rpr.bench.benchmark import (
@@ -29,6 +31,7 @@ from rpr.cli import app
 from rpr.compose.composition import training
 from rpr.config.commands import BenchConfig
 from rpr.model.attention import attend, per_position, reference
+from rpr.model.flex_attention import flex
 from rpr.validation import validated
 
 CPU = torch.device("cpu")
@@ -119,6 +122,80 @@ def test_peak_bytes_of_a_forward_and_a_backward_pass():
         torch.autograd.grad(y, x, torch.ones(1000))
 
     assert peak_bytes(step, CPU) == 3 * 4000  # y, the ones, the gradient
+
+
+def test_resident_memory_is_that_of_the_steps_and_not_of_what_came_before():
+    size = 40 * 2**20
+    block = torch.ones(3 * size // 4)
+    del block
+    steps = {"small": lambda: None, "large": lambda: [torch.ones(size // 4)].clear()}
+    timings = take_turns(steps, rounds=1, steps_per_round=1, device=CPU)
+    assert timings["large"].resident_bytes > timings["small"].resident_bytes + 0.9 * size
+    assert benchmark.resident_peak() > size
+
+
+def test_the_product_rate_is_the_median_of_ten_after_three(monkeypatch):
+    class Products:
+        now, left = 0.0, [9.0, 9.0, 9.0, *[1.0] * 4, *[2.0] * 2, *[4.0] * 4]
+
+        def mm(self, a, b):
+            assert a.shape == b.shape == (8, 8) and a.dtype == torch.bfloat16
+            self.now += self.left.pop(0)
+
+    products = Products()
+    monkeypatch.setattr(benchmark, "time", SimpleNamespace(perf_counter=lambda: products.now))
+    monkeypatch.setattr(torch, "mm", products.mm)
+    hardware = bench("hardware.precision=bf16").hardware
+    assert benchmark.product_rate(hardware, CPU, 8) == 2 * 8**3 / 2.0
+
+
+@pytest.mark.parametrize("sentences, length", [(3, 5), (2, 11)])
+def test_the_operations_of_a_step_are_those_of_its_products(sentences, length):
+    config = bench(f"sentences={sentences}", f"length={length}", "model.num_layers=2", "model.d_ff=24")
+    [step] = training_steps(config, positions("absolute"), CPU).values()
+    with FlopCounterMode(display=False) as counted:
+        step()
+    expected = benchmark.step_operations(config.model, config.data.vocabulary_size, sentences, length)
+    # What the loss adds up beside its products, and the sums over the whole embedding.
+    assert counted.get_total_flops() == pytest.approx(expected, rel=0.02)
+
+
+def test_the_operations_of_a_layer_are_those_of_its_products():
+    inputs, weights = 2 * 12 * 16 * 48 + 2 * 12 * 16 * 16, 2 * (2 * 2 * 6 * 6 * 16)  # 12 positions of 16 numbers
+    assert benchmark.layer_operations(16, 2, 6) == 3 * (inputs + weights)
+
+
+def test_steps_at_a_length_are_named_by_variant_and_implementation_and_run():
+    config = bench("by_length.tokens=12", "by_length.implementations=[auto,blockwise,composed]")
+    steps = dict(benchmark.steps_at_length(config, positions("absolute", "relative", "rope"), 5, CPU))
+    assert list(steps) == ["absolute", "relative", "relative (blockwise)", "relative (composed)", "rope"]
+    for step in steps.values():
+        step()
+    on_gpu = bench("hardware=1xgpu", "by_length.tokens=12", "by_length.implementations=[auto,triton]")
+    assert [name for name, _ in benchmark.steps_at_length(on_gpu, positions("relative", "t5"), 5, CPU)] == [
+        "relative", "relative (triton)", "t5",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "both_sides"])
+@pytest.mark.parametrize("keys, bias", [(True, True), (True, False), (False, True), (False, False)])
+def test_flex_attention_is_the_reference(keys, bias, causal):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 2, 20, 16)
+    tables = {"key_table": torch.randn(2, 7, 16) if keys else None, "bias_table": torch.randn(2, 9) if bias else None}
+    with torch.no_grad():
+        z = flex(q, k, v, causal=causal, **tables)
+    torch.testing.assert_close(z, reference(q, k, v, causal=causal, **tables), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="flex: FlexAttention has no place for vectors that are added to values"):
+        flex(q, k, v, value_table=torch.randn(7, 16))
+
+
+def test_flex_is_measured_where_it_can_hold_the_scheme():
+    config = bench("hardware=1xgpu", "layer.algorithms=[attend,flex]")
+    variants = positions("absolute", "relative", "relative_keys", "t5")
+    assert list(layer_steps(config, variants, LayerCase(2, 6, 3, True), CPU)) == [
+        "absolute", "absolute (flex)", "relative", "relative_keys", "relative_keys (flex)", "t5", "t5 (flex)",
+    ]  # fmt: skip
 
 
 def bench(*overrides):

@@ -239,13 +239,21 @@ def test_bench_compares_the_variants_it_is_asked_for(capsys: pytest.CaptureFixtu
     work = ["sentences=4", "length=6", "rounds=2", "steps_per_round=1", "variants=[absolute,relative]"]
     layer = ["layer.lengths=[4,8]", "layer.positions=16", "layer.clip_distances=[3]", "layer.rounds=2"]
     gradients = ["gradients.length=9", "gradients.clip_distance=2"]
-    command = ["bench", *sizes, *work, *layer, *gradients]
+    lengths = ["parts=[step,length,layer,gradients]", "by_length.lengths=[4,8]", "by_length.tokens=16"]
+    command = ["bench", *sizes, *work, *layer, *gradients, *lengths, "by_length.implementations=[auto,composed]"]
     assert app.main([*command, "model.relative_defaults.clip_distance=3", "format=json"]) == 0
     document = json.loads(capsys.readouterr().out)
     baseline, relative = document["step"]
     assert (baseline["variant"], baseline["relative_speed"], baseline["relative_memory"]) == ("absolute", 1.0, 1.0)
     assert relative["variant"] == "relative" and relative["peak_megabytes"] > baseline["peak_megabytes"]
     assert relative["min"] <= relative["relative_speed"] <= relative["max"]
+    assert all(0 < row["utilisation"] < 1 and row["resident_megabytes"] > 50 for row in document["step"])
+    assert document["products"]["size"] == 128 and document["products"]["operations_per_second"] > 0
+    rows = [(row["length"], row["sentences"], row["variant"]) for row in document["length"]]
+    assert rows == [(n, 16 // n, name) for n in (4, 8) for name in ("absolute", "relative", "relative (composed)")]
+    assert all(
+        row["target_tokens_per_second"] == pytest.approx(16 * row["steps_per_second"]) for row in document["length"]
+    )
     cases = [(row["length"], row["batch"], row["causal"], row["variant"]) for row in document["layer"]]
     names = ["absolute", "relative", "relative (per_position)"]
     assert cases == [(n, 16 // n, causal, name) for causal in (False, True) for n in (4, 8) for name in names]
@@ -253,7 +261,12 @@ def test_bench_compares_the_variants_it_is_asked_for(capsys: pytest.CaptureFixtu
     assert all(0 < row["keys"] < 1 and 0 < row["values"] < 1 for row in document["gradients"])
     assert app.main(command) == 0
     printed = capsys.readouterr().out
-    assert printed.index("Whole training step") < printed.index("One self-attention") < printed.index("in bfloat16")
+    assert (
+        printed.index("Whole training step: ")
+        < printed.index("by length")
+        < printed.index("One self-attention")
+        < printed.index("in bfloat16")
+    )
     assert app.main([*command, "parts=[gradients]", "layer.algorithms=[attend,composed]"]) == 0
     printed = capsys.readouterr().out
     assert "composed" in printed and "One self-attention" not in printed

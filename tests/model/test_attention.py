@@ -824,24 +824,6 @@ def test_autocast_leaves_float32_inputs_in_float32(form):
     torch.testing.assert_close(inside, outside, rtol=0, atol=0)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@PLACES
-@pytest.mark.parametrize("mask", ["none", "causal", "with_empty_rows"])
-def test_on_a_gpu_attend_equals_reference_on_the_cpu(on_keys, on_values, mask):
-    q, k, v, tables = make_inputs(12, 12, 3, batch=2, on_keys=on_keys, on_values=on_values)
-    hidden = None if mask == "none" else causal_mask(12, 0, 12).clone()
-    rows = slice(None)
-    if mask == "with_empty_rows":
-        hidden[0] = False
-        rows = slice(1, None)
-    expected = reference(q, k, v, mask=hidden, **tables)
-    there = {name: None if table is None else table.cuda() for name, table in tables.items()}
-    out = attend(q.cuda(), k.cuda(), v.cuda(), mask=None if hidden is None else hidden.cuda(), **there).cpu()
-    assert out.isfinite().all()
-    torch.testing.assert_close(out[:, :, rows], expected[:, :, rows], rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize("name", ["reference", "auto", "dense", "blockwise"])
 @pytest.mark.parametrize(
     "batch, num_queries, num_keys, on_keys, on_values",

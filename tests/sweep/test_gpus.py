@@ -1,5 +1,5 @@
 """Checked here: GPUs shared out among processes: no two have the same, a killed one's are free again, who finds too few
-waits; and the names that are refused.
+waits; several that share one; and the names that are refused.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,24 @@ def test_two_that_want_all_do_not_keep_each_other_waiting(tmp_path: Path, monkey
     for thread in threads:
         thread.join(20)
     assert len(had) == 10
+
+
+def test_jobs_that_share_gpus_spread_over_them_and_leave_those_alone_that_one_has_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpus, "_LOOK_SECONDS", 0.05)
+    both = ("0", "1")
+    with ExitStack() as jobs:
+        had = [jobs.enter_context(share(both, 1, tmp_path, jobs_per_gpu=2)).gpus for _ in range(3)]
+        assert had == [("0",), ("1",), ("0",)]
+        assert gpus._free(both, 1, tmp_path, 1) == {}  # for itself: none
+        taken = gpus._free(both, 2, tmp_path, 2)
+        gpus._close(taken)
+        assert [*taken] == ["1"]  # one more place, and no second
+    with share(both, 1, tmp_path) as alone:
+        assert alone.gpus == ("0",)
+        with share(both, 1, tmp_path, jobs_per_gpu=2) as first, share(both, 1, tmp_path, jobs_per_gpu=2) as second:
+            assert (first.gpus, second.gpus) == (("1",), ("1",)) and len(first.descriptors) == 2
+            assert gpus._free(both, 1, tmp_path, 2) == {}
+    with share(both, 2, tmp_path) as all_of_them:
+        assert all_of_them.gpus == both

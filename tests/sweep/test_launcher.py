@@ -22,6 +22,7 @@ from rpr.compose import composition
 from rpr.errors import ConfigError, RunError
 from rpr.runs import runtime
 from rpr.signals import SIGTERM_EXIT
+from rpr.sweep.gpus import share
 from rpr.sweep.launcher import Launcher, Options, launcher_words
 
 ONE_GPU = composition.training(["hardware=1xgpu"]).hardware
@@ -54,7 +55,11 @@ def test_as_many_jobs_as_there_are_gpus_for() -> None:
     assert four.sharing([ONE_GPU, ONE_GPU]).jobs == 4
     assert four.sharing([ONE_GPU.model_copy(update={"devices": 2}), ONE_GPU]).jobs == 2
     assert Options(1, four.gpus).sharing([ONE_GPU]).jobs == 1
+    assert Options(gpus=("0", "1"), jobs_per_gpu=3).sharing([ONE_GPU]).jobs == 6
+    assert Options(2, ("0",), 3).sharing([ONE_GPU]).jobs == 2
     assert Options().sharing([CPU]) == Options()
+    with pytest.raises(ConfigError, match="jobs_per_gpu: 3 jobs share each GPU of gpus=...; name them: gpus=0"):
+        Options(jobs_per_gpu=3).sharing([ONE_GPU])
     with pytest.raises(ConfigError, match="gpus: 4 named, and a job takes 8; name more"):
         four.sharing([ONE_GPU, EIGHT_GPUS])
     with pytest.raises(ConfigError, match="gpus: hardware=cpu uses none; leave gpus out"):
@@ -81,7 +86,7 @@ def test_each_job_has_a_gpu_and_its_lock(
     had = []
 
     def run(config: Any, *, gpus: tuple[str, ...], keep_open: tuple[int, ...], **options: Any) -> None:
-        assert all(os.fstat(descriptor) for descriptor in keep_open) and len(keep_open) == 1
+        assert all(os.fstat(descriptor) for descriptor in keep_open) and keep_open
         assert options["own_process"] and options["quiet"]
         had.append((config.seed, gpus))
 
@@ -89,6 +94,14 @@ def test_each_job_has_a_gpu_and_its_lock(
     Path("mine.yaml").write_text("jobs: [seed=1 hardware=1xgpu, seed=2 hardware=1xgpu]")
     assert app.main(["sweep", "mine.yaml", "gpus=5,7", "jobs=1"]) == 1  # without a record
     assert had == [(1, ("5",)), (2, ("5",))]
+    had.clear()
+    with share(("5",), 1, jobs_per_gpu=3) as other:  # of another sweep
+        assert app.main(["sweep", "mine.yaml", "gpus=5,7", "jobs_per_gpu=3", "jobs=1"]) == 1
+        assert other.gpus == ("5",) and had == [(1, ("7",)), (2, ("7",))]
+    assert "jobs_per_gpu: invalid value '0': expected how many jobs" in refused(
+        capsys, "sweep", "mine.yaml", "jobs_per_gpu=0"
+    )
+    assert "jobs_per_gpu: 2 jobs share each GPU" in refused(capsys, "sweep", "mine.yaml", "jobs_per_gpu=2")
     assert "gpus: 1 named, and a job takes 8" in refused(capsys, "sweep", "quick", "hardware=8xgpu", "gpus=3")
 
 

@@ -1,6 +1,6 @@
 """Checked here: when checkpoints are written (by minutes, between steps only, the last step's always), which are kept,
-what is left of one that cannot be written, and what is said of a folder or disk that will not do. A disk that is full
-is in tests/system/test_faults.py.
+how a training ends whose time is up, what is left of a checkpoint that cannot be written, and what is said of a folder
+or disk that will not do. A disk that is full is in tests/system/test_faults.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
-from rpr.errors import RunError
+from rpr.errors import InterruptedRun, RunError
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training import fit, saving
 from rpr.training.saving import WholeFiles
@@ -57,6 +57,32 @@ def test_by_minutes_between_steps_only(
         again = load_checkpoint(folder / "step00000006.ckpt")
         for part in ("state_dict", "optimizer_states"):
             assert_same(again[part], whole[part])
+
+
+def test_a_training_that_is_stopped_by_the_clock_goes_on_as_the_uninterrupted_one(
+    tiny_config: Callable[..., TrainConfig],
+    small_data: PreparedData,
+    tmp_path: Path,
+    assert_same: Callable[[Any, Any], None],
+) -> None:
+    """Time is always up: each call does one step, or two where the first is validated."""
+    settings = (*ACCUMULATED, "optim.checkpoint_every_n_minutes=60", "optim.validate_every_n_steps=3")
+    config = tiny_config(*settings)
+    fit.fit(config, small_data, tmp_path / "whole", logger=None, validation_bleu=None)
+    limited = tiny_config(*settings, "stop_after_minutes=1e-9")
+    assert (limited.run_id, limited.run_dir_name) == (config.run_id, config.run_dir_name)
+    stopped_at = []
+    for _ in range(4):
+        with pytest.raises(
+            InterruptedRun, match=r"stop_after_minutes: 1e-09 minutes have passed at step \d of 6; the s"
+        ):
+            fit.fit(limited, small_data, tmp_path / "cut", logger=None, validation_bleu=None)
+        stopped_at.append(steps(tmp_path / "cut")[-1])
+    assert stopped_at == [1, 2, 4, 5]
+    fit.fit(limited, small_data, tmp_path / "cut", logger=None, validation_bleu=None)
+    whole, cut = (load_checkpoint(tmp_path / name / "checkpoints" / "step00000006.ckpt") for name in ("whole", "cut"))
+    for part in ("state_dict", "optimizer_states"):
+        assert_same(cut[part], whole[part])
 
 
 def test_minutes_that_do_not_pass_leave_the_last_step_alone(

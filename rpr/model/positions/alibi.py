@@ -55,7 +55,7 @@ class Alibi(Scheme):
         distances_R = torch.arange(-max_distance, max_distance + 1, device=device, dtype=torch.float32)
         halves = not site.causal and self.encoder_form == "one_side_per_head"
         slopes = slopes_of(site.num_heads // 2) * 2 if halves else slopes_of(site.num_heads)
-        slopes_H1 = torch.tensor(slopes, device=device)[:, None]
+        slopes_H1 = torch.tensor(slopes).to(device, non_blocking=True)[:, None]  # `device=` would wait for a GPU
         bias_HR = -slopes_H1 * distances_R.abs()
         if halves:
             left, right = bias_HR.chunk(2)

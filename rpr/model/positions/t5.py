@@ -82,7 +82,8 @@ class T5(Scheme):
         buckets = self._buckets_of_a_side(site)
         exact, edges = buckets // 2, _edges(buckets, self.max_distance)
         size = distances.clamp(max=0).neg() if site.causal else distances.abs()
-        logarithmic = torch.bucketize(size, torch.tensor(edges, device=distances.device), right=True) + exact
+        edges_there = torch.tensor(edges).to(distances.device, non_blocking=True)  # `device=` would wait for a GPU
+        logarithmic = torch.bucketize(size, edges_there, right=True) + exact
         bucket = torch.where(size < exact, size, logarithmic)
         return bucket if site.causal else bucket + buckets * (distances > 0)
 

@@ -1,0 +1,74 @@
+"""For the tests that need a CUDA device; torch and pytest are enough for most. Without a device they are skipped, and
+when most of the time is over that one call has, what is left: a line at the end says so, and which package is missing.
+
+`--device=cpu` tries the tests themselves, as far as a CPU can run them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS may give other bits each time
+import torch
+
+HERE = Path(__file__).parent
+STARTED = time.monotonic()
+LAST_START_SECONDS = 400  # after which no test is begun, so that all end within eight minutes
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", default="cuda", choices=["cuda", "cpu"], help="where the tests of tests/gpu run")
+
+
+def device_of(config: pytest.Config) -> torch.device:
+    return torch.device(config.getoption("--device", "cuda"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if device_of(config).type == "cpu" or torch.cuda.is_available():
+        return
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.rootpath != HERE:
+        return  # tests/conftest.py says it
+    reasons = [
+        str(report.longrepr[2]).removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", [])
+    ]
+    for reason, number in Counter(reasons).most_common():
+        terminalreporter.write_line(f"not run: {number:4} ({reason})")
+
+
+@pytest.fixture(autouse=True)
+def _time_is_left() -> None:
+    if time.monotonic() - STARTED > LAST_START_SECONDS:
+        pytest.skip(f"{LAST_START_SECONDS} seconds are over")
+
+
+@pytest.fixture(autouse=True)
+def _torch_as_it_was() -> object:
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """With an index, as a tensor has it."""
+    device = device_of(request.config)
+    return device if device.type == "cpu" else torch.device("cuda", torch.cuda.current_device())
+
+
+@pytest.fixture
+def cuda(device: torch.device) -> torch.device:
+    if device.type != "cuda":
+        pytest.skip("a CPU has nothing of what is measured here")
+    return device

@@ -1,0 +1,132 @@
+"""Checked here, on a CUDA device: a training step of every position scheme, in bfloat16 and float32, makes the CPU wait
+for nothing; a training that is cut and resumed ends with the same bits as one that was not; decoding finds what it
+finds on the CPU, within rounding.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+try:
+    from rpr.compose import composition
+    from rpr.data.batches import Batch
+    from rpr.data.cache import prepare
+    from rpr.data.vocabulary import BOS, EOS, PAD
+    from rpr.model.beam_search import beam_search
+    from rpr.paths import data_dir
+    from rpr.runs.checkpoints import load_checkpoint
+    from rpr.training import fit
+    from rpr.training.module import TranslationModule
+except ModuleNotFoundError as missing:
+    if str(missing.name).startswith("rpr"):
+        raise
+    pytest.skip(f"{missing.name} is not installed", allow_module_level=True)
+
+pytestmark = pytest.mark.gpu
+
+VOCABULARY = 200
+SMALL = ("model.num_layers=2", "model.d_model=128", "model.num_heads=4", "model.d_ff=256", "logger=none")
+CHOICES = sorted(path.stem for path in (data_dir("conf") / "position").glob("[!_]*.yaml"))
+
+
+def hardware_of(device):
+    return "hardware=1xgpu" if device.type == "cuda" else "hardware=cpu"
+
+
+def batch_on(device, sentences=16, longest=48):
+    """Sentences of many lengths, padded."""
+    random = torch.Generator().manual_seed(1)
+    source, target = (torch.randint(4, VOCABULARY, (sentences, longest), generator=random) for _ in range(2))
+    for rows in (source, target):
+        for number, row in enumerate(rows):
+            end = longest - 2 * number
+            row[end - 1], row[end:] = EOS, PAD
+    target_input = torch.cat([torch.full((sentences, 1), BOS), target[:, :-1]], dim=1)
+    sizes = [int((x != PAD).sum()) for x in (source, target)]
+    return Batch(*(x.to(device) for x in (source, target_input, target)), *sizes, 0, *sizes)
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_training_step_waits_for_nothing(choice, precision, device):
+    config = composition.training([f"position={choice}", hardware_of(device), *SMALL])
+    module = TranslationModule(config, VOCABULARY).to(device)
+    module._trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)
+    optimizer = module.configure_optimizers()["optimizer"]
+    batch = batch_on(device)
+
+    def step():
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == torch.bfloat16):
+            loss = module.training_step(batch, 0)
+        loss.backward()
+        module.on_before_optimizer_step(optimizer)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    first = step()
+    step()
+    if device.type == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        losses = [step() for _ in range(5)]
+    finally:
+        if device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+    assert all(loss.isfinite() for loss in losses) and losses[-1] != first
+
+
+def same(one, other):
+    """Tensors bit for bit, in whatever they are kept."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(same(*pair) for pair in zip(one, other, strict=True))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+@pytest.mark.parametrize("choice", ["relative", "absolute", "t5"])
+def test_a_resumed_training_is_the_uninterrupted_one(choice, device, tmp_path):
+    small = ["data.synthetic.num_train=2000", "data.synthetic.num_validation=24", "data.vocabulary_size=300"]
+    config = composition.training(
+        [
+            f"position={choice}", hardware_of(device), *SMALL, *small, f"data.cache_dir={tmp_path / 'cache'}",
+            "optim.max_steps=20", "optim.checkpoint_every_n_steps=10", "optim.validate_every_n_steps=10",
+            "optim.max_tokens_per_microbatch=512", "evaluation.validation_sentences=0",
+        ]
+    )  # fmt: skip
+    data = prepare(config.data)
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)  # or torch's kernels for plain attention add in any order
+    try:
+        fit.fit(config, data, tmp_path / "whole", logger=None, validation_bleu=None)
+        (tmp_path / "cut" / "checkpoints").mkdir(parents=True)
+        shutil.copy(tmp_path / "whole" / "checkpoints" / "step00000010.ckpt", tmp_path / "cut" / "checkpoints")
+        fit.fit(config, data, tmp_path / "cut", logger=None, validation_bleu=None)
+    finally:
+        torch.use_deterministic_algorithms(before)
+    whole, cut = (load_checkpoint(tmp_path / name / "checkpoints" / "step00000020.ckpt") for name in ("whole", "cut"))
+    assert same(cut["state_dict"], whole["state_dict"])
+    assert same(cut["optimizer_states"], whole["optimizer_states"])
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("choice", CHOICES)
+def test_decoding_finds_what_it_finds_on_the_cpu(choice, beam_size, device):
+    torch.manual_seed(0)
+    model = TranslationModule(composition.training([f"position={choice}", *SMALL]), VOCABULARY).model.double().eval()
+    source = batch_on(torch.device("cpu"), sentences=8, longest=20).source_BS
+    sizes = {"beam_size": beam_size, "length_penalty": 0.6, "max_extra_length": 5, "min_length": 6}
+    expected = beam_search(model, source, **sizes)
+    exact = beam_search(copy.deepcopy(model).to(device), source.to(device), **sizes)
+    for found, wanted in zip(exact, expected, strict=True):
+        assert [one.pieces for one in found] == [one.pieces for one in wanted]
+        assert [one.score for one in found] == pytest.approx([one.score for one in wanted], abs=1e-9)
+    rounded = beam_search(copy.deepcopy(model).float().to(device), source.to(device), **sizes)
+    for found, wanted in zip(rounded, expected, strict=True):  # a tie may go another way
+        assert found[0].score == pytest.approx(wanted[0].score, abs=1e-3)

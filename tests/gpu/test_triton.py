@@ -1,0 +1,75 @@
+"""Checked here, on a CUDA device: the compiled kernels of rpr/model/triton_kernels.py against equations 3 and 4 written
+out in float64, forward and in every gradient: each precision and each combination of tables, heads of every width that
+has tiles of its own, and up to 8,192 positions; the same inputs give the same bits.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from rpr.model.attention import reference
+from rpr.model.triton_attention import fused_attention
+
+pytestmark = pytest.mark.gpu
+
+HEADS = 2
+ROUNDING = {  # (dtype, precision of float32 products): the largest error of z and of each gradient, as a whole
+    (torch.float32, "highest"): 1e-5,
+    (torch.float32, "high"): 3e-3,
+    (torch.bfloat16, "highest"): 0.01,
+    (torch.float16, "highest"): 2e-3,
+    (torch.float64, "highest"): 1e-11,
+}
+BOTH = ("key_table", "value_table")
+FULL, HALF = (torch.float32, "high"), (torch.bfloat16, "highest")
+CASES = [
+    *[(64, 1000, precision, BOTH, causal) for precision in ROUNDING for causal in (True, False)],
+    *[(64, 1000, HALF, tables, causal) for tables in (BOTH[:1], BOTH[1:], ()) for causal in (True, False)],
+    *[(width, 1000, precision, BOTH, False) for width in (32, 128, 256) for precision in (HALF, FULL)],
+    *[(width, 8192, HALF, BOTH, False) for width in (32, 64, 128, 256)],
+    (64, 8192, HALF, BOTH, True),
+    (80, 333, HALF, BOTH, True),
+]
+
+
+def in_pieces(tensors, tables, dz, mask, causal):
+    """z and all gradients of `reference` in float64, some queries at a time, as it holds [B, H, Q, K, D]."""
+    q, k, v, *present = inputs = [x.double().requires_grad_() for x in tensors]
+    given = dict(zip(tables, present, strict=True))
+    num_keys, width = k.shape[2:]
+    rows = max(16, 2**25 // (num_keys * width))
+    outs = []
+    for first in range(0, q.shape[2], rows):
+        part = slice(first, first + rows)
+        out = reference(q[:, :, part], k, v, mask=mask, causal=causal, first_query=first, **given)
+        out.backward(dz[:, :, part].double())
+        outs.append(out.detach())
+    return [torch.cat(outs, dim=2), *(x.grad for x in inputs)]
+
+
+def fused(tensors, tables, dz, mask, causal):
+    q, k, v, *present = inputs = [x.detach().requires_grad_() for x in tensors]
+    out = fused_attention(q, k, v, mask=mask, causal=causal, **dict(zip(tables, present, strict=True)))
+    return [out.detach(), *torch.autograd.grad(out, inputs, dz)]
+
+
+@pytest.mark.parametrize("width, length, precision, tables, causal", CASES)
+def test_the_kernels_are_equations_3_and_4(width, length, precision, tables, causal, cuda):
+    dtype, products = precision
+    torch.manual_seed(length)
+    shapes = [(1, HEADS, length, width)] * 3
+    shapes += [{"key_table": (HEADS, 33, width), "value_table": (129, width)}[name] for name in tables]
+    tensors = [torch.randn(shape, device=cuda).to(dtype) for shape in shapes]
+    dz = torch.randn_like(tensors[0])
+    mask = (torch.arange(length, device=cuda) < length - 77)[None, None, None, :]
+    expected = in_pieces(tensors, tables, dz, mask, causal)
+    torch.set_float32_matmul_precision(products)
+    actual, again = (fused(tensors, tables, dz, mask, causal) for _ in range(2))
+    errors = [
+        ((got.double() - wanted).norm() / wanted.norm()).item() for got, wanted in zip(actual, expected, strict=True)
+    ]
+    assert max(errors) < ROUNDING[precision], errors
+    assert all(torch.equal(one, two) for one, two in zip(actual, again, strict=True))

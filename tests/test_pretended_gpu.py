@@ -1,0 +1,171 @@
+"""Checked here, without a GPU: a whole training step and a beam search of every position scheme on a device other
+than the CPU (tests/pretended_gpu.py), in the branches that a GPU takes: no tensor is made in the wrong place, the
+numbers are the CPU's, a training step waits for nothing, a step of the search once. Every choice of hardware with GPUs
+composes, and every model with it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rpr.compose import composition
+from rpr.data.batches import Batch
+from rpr.data.vocabulary import BOS, EOS, PAD
+from rpr.model.attention import attend, reference
+from rpr.model.beam_search import beam_search
+from rpr.training.module import TranslationModule
+from tests.pretended_gpu import DEVICE, OnDevice, pretended_gpu
+from tests.shapes import choices
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+VOCABULARY = 50
+SMALL = ("model.num_layers=1", "model.d_model=32", "model.num_heads=4", "model.d_ff=32", "model.dropout=0")
+
+
+def a_batch() -> Batch:
+    """Three sentences, padded."""
+    random = torch.Generator().manual_seed(1)
+    source, target = (torch.randint(4, VOCABULARY, (3, length), generator=random) for length in (8, 8))
+    for rows, ends in ((source, (8, 4, 6)), (target, (8, 7, 5))):
+        for row, end in zip(rows, ends, strict=True):
+            row[end - 1] = EOS
+            row[end:] = PAD
+    target_input = torch.cat([torch.full((3, 1), BOS), target[:, :-1]], dim=1)
+    return Batch(source, target_input, target, 18, 20, 0, 18, 20)
+
+
+def moved(batch: Batch, device: torch.device) -> Batch:
+    return Batch(*(x.to(device) if isinstance(x, torch.Tensor) else x for x in batch))
+
+
+def stepped(module: TranslationModule, batch: Batch) -> list[torch.Tensor]:
+    """The gradients of a whole training step, after it."""
+    trainer: Any = SimpleNamespace(accumulate_grad_batches=1, world_size=1)
+    module._trainer = trainer
+    optimizer = module.configure_optimizers()["optimizer"]
+    module.training_step(batch, 0).backward()
+    module.on_before_optimizer_step(optimizer)
+    optimizer.step()
+    return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+
+
+def module_of(choice: str) -> TranslationModule:
+    """In float64: what is left between two devices is no rounding."""
+    return TranslationModule(composition.training([f"position={choice}", *SMALL]), VOCABULARY).double()
+
+
+@pytest.mark.parametrize(
+    "choice, attention",
+    [
+        *((choice, "auto") for choice in choices()),
+        *((choice, "blockwise") for choice in ("absolute", "relative", "t5")),
+    ],
+)
+def test_a_training_step_is_the_cpus_and_waits_for_nothing(choice: str, attention: Any) -> None:
+    module = module_of(choice)
+    there = copy.deepcopy(module)
+    for each in (module, there):
+        each.model.use_attention(attention)
+    if choice == "shape":
+        torch.manual_seed(3)  # of the offsets
+    expected = stepped(module, a_batch())
+    with pretended_gpu() as gpu:
+        there.to(DEVICE)
+        for absolute in (there.model.source_positions, there.model.target_positions):
+            if hasattr(absolute, "rows"):
+                absolute.rows(0, 1000, DEVICE)  # its table goes there once
+        batch = moved(a_batch(), DEVICE)
+        gpu.waits.clear()
+        torch.manual_seed(3)
+        gradients = stepped(there, batch)
+        assert gpu.waits == Counter()
+        assert all(isinstance(gradient, OnDevice) for gradient in gradients)
+        actual = [x.cpu() for x in (*gradients, *there.parameters())]
+    for one, other in zip(actual, [*expected, *module.parameters()], strict=True):
+        torch.testing.assert_close(one, other.detach(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "choice, beam_size", [*((choice, 3) for choice in choices()), ("relative", 1), ("rope", 1), ("t5", 1)]
+)
+def test_a_beam_search_is_the_cpus_and_waits_once_a_step(choice: str, beam_size: int) -> None:
+    torch.manual_seed(0)
+    model = module_of(choice).model.eval()
+    there = copy.deepcopy(model)
+    source = a_batch().source_BS
+    sizes: dict[str, Any] = {"beam_size": beam_size, "length_penalty": 0.6, "max_extra_length": 0, "min_length": 2}
+    expected = beam_search(model, source, **sizes)
+    with pretended_gpu() as gpu:
+        there.to(DEVICE)
+        on_device = source.to(DEVICE)
+        gpu.waits.clear()
+        found = beam_search(there, on_device, **sizes)
+    assert [[h.pieces for h in of_one] for of_one in found] == [[h.pieces for h in of_one] for of_one in expected]
+    steps = max(len(h.pieces) for of_one in found for h in of_one) + 1
+    # Beside that one, some for each of the three times at which a sentence can leave, and a few at the beginning.
+    assert gpu.waits["nonzero.default"] <= steps + 5 * 3
+    assert gpu.waits.total() <= steps + 20 * 3
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise", "composed"])
+def test_labels_are_summed_there_without_a_scatter(implementation: Any) -> None:
+    random = torch.Generator().manual_seed(2)
+    q, k, v = torch.randn(3, 2, 2, 6, 4, generator=random, dtype=torch.float64)
+    tables = torch.randn(2, 2, 5, 4, generator=random, dtype=torch.float64)
+    labels = torch.randint(5, (2, 6, 6), generator=random)
+    mask = torch.rand(2, 1, 6, 6, generator=random) < 0.7
+    expected = reference(q, k, v, key_table=tables[0], value_table=tables[1], labels=labels, mask=mask)
+    with pretended_gpu() as gpu:
+        q, k, v, keys, values, labels, mask = (x.to(DEVICE) for x in (q, k, v, *tables, labels, mask))
+        gpu.waits.clear()
+        actual = attend(
+            q, k, v, key_table=keys, value_table=values, labels=labels, mask=mask, implementation=implementation
+        )
+        assert not gpu.waits
+        torch.testing.assert_close(actual.cpu(), expected)
+
+
+def test_what_the_pretended_gpu_notices() -> None:
+    with pretended_gpu() as gpu:
+        x = torch.ones(3, device=DEVICE)
+        assert isinstance(x, OnDevice) and (x + 1).cpu().tolist() == [2.0, 2.0, 2.0]
+        with pytest.raises(
+            RuntimeError, match=r"aten\.add\.Tensor: a tensor of the CPU \(3,\) beside one of the device"
+        ):
+            x + torch.arange(3)
+        with pytest.raises(RuntimeError, match="a tensor of the CPU"):
+            x[[0, 1]]
+        gpu.waits.clear()
+        x[1:].mul_(2)
+        torch.arange(3).to(DEVICE, non_blocking=True)
+        x += torch.tensor(1.0)  # of one number
+        assert not gpu.waits
+        assert x.tolist() == [2.0, 3.0, 3.0]
+        assert x.sum().item() == 8.0
+        torch.arange(3).to(DEVICE)
+        (x > 2).nonzero()
+        x[x > 2]
+        assert gpu.waits == {
+            "_to_copy.default": 2,
+            "_local_scalar_dense.default": 1,
+            "nonzero.default": 1,
+            "index.Tensor": 1,
+        }
+
+
+def test_hardware_with_gpus_composes_with_every_model() -> None:
+    jobs = [
+        ["hardware=8xgpu", f"model={model}", "optim.microbatches_per_step=8"]
+        for model in ("tiny", "small", "base", "big")
+    ]
+    jobs += [["hardware=1xgpu", "model=base"], ["hardware=slurm_8xgpu", "model=big", "hardware.attention=triton"]]
+    for job, made in zip(jobs, composition.trainings(jobs), strict=True):
+        assert made.hardware.accelerator == "gpu" and made.hardware.precision == "bf16"
+        assert made.hardware.num_ranks == (1 if job[0] == "hardware=1xgpu" else 8)
