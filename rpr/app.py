@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from rpr import __version__, completion, multirun, streams, sweeping
+from rpr import __version__, completion, multirun, slurm, streams, sweeping
 from rpr.composition import compose, expand, key_of, one_line, plain, refuse_ways_out, training, trainings
 from rpr.errors import ConfigError, RunError, did_you_mean
 from rpr.signals import SIGTERM_EXIT, exit_on_sigterm
@@ -291,6 +291,11 @@ def _multirun(arguments: list[str], failures: list[Failure]) -> None:
         _hydra("train", arguments, _task("train", failures))
     except RunError as error:  # of a job in another process (joblib, submitit), after all of them have run
         failures.append(Failure(shlex.join(["rpr-cli", "train", *arguments]), error))
+    except Exception as error:
+        if not type(error).__module__.startswith("submitit."):
+            raise
+        problem = RunError(slurm.in_one_line(error))
+        failures.append(Failure(shlex.join(["rpr-cli", "train", *arguments]), problem))
 
 
 def _ask_hydra(name: str, arguments: list[str]) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rpr import slurm
 from rpr.composition import key_of, one_line, plain
 from rpr.errors import BusyError, ConfigError, ProcessEnded, RunError
 from rpr.paths import data_dir
@@ -132,11 +133,13 @@ def _check(settings: Any, *, many: bool) -> None:
         raise ConfigError(
             f"hydra.mode: {hydra['mode']} is refused; -m says whether it is a sweep: leave hydra.mode out"
         )
-    if many and "SlurmLauncher" in hydra["launcher"]["_target_"] and shutil.which("srun") is None:
-        raise ConfigError(
-            "hydra/launcher: submitit_slurm needs SLURM's commands, and there is no srun here; type it on a login "
-            "node, or choose hardware= without SLURM"
-        )
+    if many and "SlurmLauncher" in hydra["launcher"]["_target_"]:
+        if shutil.which("srun") is None:
+            raise ConfigError(
+                "hydra/launcher: submitit_slurm needs SLURM's commands, and there is no srun here; type it on a login "
+                "node, or choose hardware= without SLURM"
+            )
+        slurm.follow_jobs()
 
 
 def _names_of_code(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
@@ -217,7 +220,7 @@ class Launcher:
             )
             returned = launcher.launch([list(job) for job in jobs], initial_job_idx=0)
         except Exception as error:  # of the launcher: a SLURM job that was lost, say; the records say how far each came
-            print(f"rpr-cli: {self._name}: {' '.join(str(error).split())[:300]}", file=sys.stderr)
+            print(f"rpr-cli: {self._name}: {slurm.in_one_line(error)}", file=sys.stderr)
             return {}
         finally:
             GlobalHydra.instance().clear()
