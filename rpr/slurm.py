@@ -8,8 +8,10 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
-_ASK_SECONDS = 20.0  # between looks at the queue, which one process takes for all of its jobs
+_ASK_SECONDS = 10.0  # between looks at the queue, which one process takes for all of its jobs
 
 
 class Queue:
@@ -64,14 +66,21 @@ def follow_jobs() -> None:
     """
     from submitit.slurm.slurm import SlurmJob
 
-    SlurmJob.watcher = Queue()
+    job: Any = SlurmJob
+    job.watcher = Queue()
     os.environ.setdefault("SLURM_KILL_BAD_EXIT", "1")  # read by srun in the job, which has this environment
 
 
 def in_one_line(error: Exception) -> str:
-    """What a launcher raised; of a job that left no result, submitit also says the end of its log."""
+    """What a launcher raised; of a job that left no result, what it said last, on whichever of its nodes."""
     lines = str(error).splitlines()
-    if len(lines) > 1 and lines[1].startswith("has not produced any output"):
-        job = lines[0].replace("_result.pkl", "_log.err")
-        return f"{job} left no result: cancelled, out of time, or lost with its node; the same command again resumes"
-    return " ".join(str(error).split())[:300]
+    if len(lines) < 2 or not lines[1].startswith("has not produced any output"):
+        return " ".join(str(error).split())[:300]
+    job, _, result = lines[0].partition(" with path ")
+    logs = [log.read_text("utf-8", "replace") for log in sorted(Path(result).parent.glob("*_log.err"))]
+    said = [line for log in logs for line in log.splitlines() if line.startswith("rpr-cli: ")]
+    last = f"; it said: {said[-1].removeprefix('rpr-cli: ')}" if said else ""
+    return (
+        f"{job} left no result, as if cancelled, out of time or lost with its node{last}; its logs are in "
+        f"{Path(result).parent}, and the same command again resumes"
+    )

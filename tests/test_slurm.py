@@ -73,15 +73,17 @@ def test_submitit_follows_its_jobs_by_the_queue(monkeypatch: pytest.MonkeyPatch)
     assert os.environ["SLURM_KILL_BAD_EXIT"] == "1"
 
 
-def test_a_job_without_a_result_in_one_line() -> None:
+def test_a_job_without_a_result_in_one_line(tmp_path: Path) -> None:
     error = RuntimeError(
-        "Job 3 (task: 0) with path /runs/3_0_result.pkl\nhas not produced any output (state: no longer queued)\n"
+        f"Job 3 (task: 0) with path {tmp_path}/3_0_result.pkl\nhas not produced any output (state: no longer queued)\n"
         "Error stream produced:\n----\nsrun: forcing job termination"
     )
-    assert slurm.in_one_line(error) == (
-        "Job 3 (task: 0) with path /runs/3_0_log.err left no result: cancelled, out of time, or lost with its node; "
-        "the same command again resumes"
-    )
+    without = "Job 3 (task: 0) left no result, as if cancelled, out of time or lost with its node"
+    end = f"; its logs are in {tmp_path}, and the same command again resumes"
+    (tmp_path / "3_0_log.err").write_text("srun: forcing job termination\n")
+    assert slurm.in_one_line(error) == without + end
+    (tmp_path / "3_1_log.err").write_text("rpr-cli: no luck\nsrun: forcing job termination\n")
+    assert slurm.in_one_line(error) == f"{without}; it said: no luck{end}"
     assert slurm.in_one_line(RuntimeError("two\nlines")) == "two lines"
 
 
