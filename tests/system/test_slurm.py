@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
@@ -55,6 +56,15 @@ Waits = Callable[[Callable[[], bool], float], bool]
 
 def asked(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+
+@cache
+def two_nodes() -> bool:
+    """Whether there is such a SLURM; asked once, as sinfo tries for long where none answers."""
+    try:
+        return len(set(asked("sinfo", "--noheader", "--Node", "--format=%N").split())) > 1
+    except (OSError, subprocess.SubprocessError):
+        return False
 
 
 class Jobs:
@@ -106,11 +116,7 @@ class Run:
 
 @pytest.fixture
 def jobs(family: Family, wait_for: Waits) -> Iterator[Jobs]:
-    try:
-        nodes = asked("sinfo", "--noheader", "--Node", "--format=%N").split()
-    except (OSError, subprocess.SubprocessError):
-        nodes = []
-    if len(set(nodes)) < 2:
+    if not two_nodes():
         pytest.skip("no SLURM of two nodes answers sinfo")
     jobs = Jobs(family, wait_for)
     yield jobs
