@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: help demo results test coverage test-slow test-gpu lint type bench package clean
+.PHONY: help demo results test coverage test-slow test-gpu test-slurm lint type bench package clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 12
@@ -27,11 +27,11 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 MANY := -n auto --maxprocesses=8 --dist worksteal
 
 test: $(READY)  ## the tests a change must pass, without measuring coverage
-	$(PYTEST) -m "not slow and not gpu" $(MANY)
+	$(PYTEST) -m "not slow and not gpu and not slurm" $(MANY)
 
 coverage: $(READY)  ## the same tests, and which lines and branches they reach: at least fail_under of pyproject.toml
 	@$(BIN)/coverage erase
-	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -m "not slow and not gpu" $(MANY)
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -m "not slow and not gpu and not slurm" $(MANY)
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
 
@@ -40,6 +40,9 @@ test-slow: $(READY)  ## the long tests: faults at many moments, several processe
 
 test-gpu: $(READY)  ## the tests that need a CUDA device (8 minutes); from a plain checkout: python -m pytest -m gpu tests/gpu
 	$(PYTEST) -m gpu tests/gpu
+
+test-slurm: $(READY)  ## the tests that need a SLURM of two nodes, as its operator
+	$(PYTEST) -m slurm
 
 lint: $(READY)  ## style, format, dead code and the import contracts
 	$(BIN)/ruff check .

@@ -37,7 +37,11 @@ TINY = (
     "evaluation.validation_sentences=0",
     "evaluation.max_extra_length=5",
 )
-MARKERS = {"gpu": "make test-gpu", "slow": "make test-slow"}  # of tests that `make test` leaves out
+MARKERS = {
+    "gpu": "make test-gpu",
+    "slow": "make test-slow",
+    "slurm": "make test-slurm",
+}  # of tests that `make test` leaves out
 NOT_RUN = pytest.StashKey[Counter[str]]()
 
 
@@ -171,3 +175,23 @@ def assert_same() -> Callable[[Any, Any], None]:
             assert one == other
 
     return same
+
+
+@pytest.fixture
+def submitted(tmp_path: Path) -> Callable[..., Path]:
+    """The script that `rpr-cli train -m` with these words hands to SLURM, whose commands are replaced for a moment."""
+
+    def script(monkeypatch: pytest.MonkeyPatch, *words: str) -> Path:
+        commands = tmp_path / "slurm"
+        commands.mkdir()
+        for name, does in {
+            "srun": "exit 1",
+            "sbatch": f'cp "$1" {tmp_path}/script.sh; echo "sbatch: error: only looked at" >&2; exit 1',
+        }.items():
+            (commands / name).write_text(f"#!/bin/sh\n{does}\n")
+            (commands / name).chmod(0o755)
+        monkeypatch.setenv("PATH", str(commands), prepend=os.pathsep)
+        assert app.main(["train", "-m", *words, "logger=none", f"runs_dir={tmp_path / 'runs'}"]) == 1
+        return tmp_path / "script.sh"
+
+    return script

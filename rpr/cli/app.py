@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Large tensors in huge pages, where Linux offers them: a CPU step touches fresh memory every time. Read by torch at
     # its first allocation, and inherited by the processes of a sweep.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-    # Hydra's own re-runs of sys.argv, and torchrun -m rpr.cli.app, name the command this way.
+    # Hydra's own re-runs of sys.argv, and torchrun -m rpr, name the command this way.
     name = arguments[0].removeprefix("--config-name=") if arguments else "--help"
     code = 0
     try:

@@ -31,6 +31,7 @@ from rpr.signals import die_with_parent, exit_on_sigterm
 
 if TYPE_CHECKING:  # numpy and torch, which a command that refuses its settings does not wait for
     from rpr.data.cache import PreparedData
+    from rpr.training.launch import SlurmPlace
 
 FAULT_EXIT, SIGNALLED = 2, 128  # exit codes: our own errors; above it, signals
 
@@ -74,10 +75,12 @@ def run(
         return run_dir
     if _done(run_dir, config):
         return run_dir
-    if hardware.num_nodes > 1 and launch.slurm_place(hardware)[0] > 0:  # the first node keeps the books
-        _prepare(config)
-        _worker(run_dir / lifecycle.JOB_NAME, hardware)
-        return run_dir
+    if hardware.num_nodes > 1:
+        place = launch.slurm_place(hardware)
+        if place.node > 0:  # the first node keeps the books
+            _follow(config, run_dir, place)
+            return run_dir
+        launch.check_hosts(place)
     if not config.position.encoder.ordered:
         print(f"rpr-cli: {config.position.encoder.label}: this encoder cannot tell the order of words", file=sys.stderr)
     made = lifecycle.make(run_dir)
@@ -108,6 +111,22 @@ def resume(run_dir: Path) -> Path:
 
     record = record_of(run_dir)
     return run(of_a_record(record.config), command=record.command, run_dir=run_dir.absolute())
+
+
+def _follow(config: TrainConfig, run_dir: Path, place: SlurmPlace) -> None:
+    """The part of a node that is not the first. On a failure its process ends with an exit code, by which SLURM ends
+    the job: an error that is raised would count as a result, and the first node would wait for this one.
+    """
+    from rpr.training import launch
+
+    try:
+        launch.check_hosts(place)
+        _prepare(config)
+        _worker(run_dir / lifecycle.JOB_NAME, config.hardware)
+    except RprError as error:
+        print(f"rpr-cli: {error}", file=sys.stderr, flush=True)
+        time.sleep(launch.GRACE_SECONDS)  # the first node may have something to say too
+        raise SystemExit(FAULT_EXIT) from None
 
 
 def _worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:

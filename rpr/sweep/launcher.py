@@ -19,6 +19,7 @@ from rpr.compose.composition import key_of, plain
 from rpr.compose.messages import one_line
 from rpr.errors import BusyError, ConfigError, ProcessEnded, RunError
 from rpr.signals import SIGTERM_EXIT, die_with_parent
+from rpr.sweep import slurm
 
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
     from rpr.config.train import HardwareConfig
@@ -124,11 +125,13 @@ def _check(settings: Any, *, many: bool) -> None:
         raise ConfigError(
             f"runs_dir: {folder} cannot be written; choose another runs_dir=..., and leave hydra.sweep.dir as it is"
         )
-    if many and "SlurmLauncher" in hydra["launcher"]["_target_"] and shutil.which("srun") is None:
-        raise ConfigError(
-            "hydra/launcher: submitit_slurm needs SLURM's commands, and there is no srun here; type it on a login "
-            "node, or choose hardware= without SLURM"
-        )
+    if many and "SlurmLauncher" in hydra["launcher"]["_target_"]:
+        if shutil.which("srun") is None:
+            raise ConfigError(
+                "hydra/launcher: submitit_slurm needs SLURM's commands, and there is no srun here; type it on a login "
+                "node, or choose hardware= without SLURM"
+            )
+        slurm.follow_jobs()
 
 
 def _names_of_code(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
@@ -181,7 +184,7 @@ class Launcher:
         try:
             returned = self._session.launch(task, jobs)
         except Exception as error:  # of the launcher: a SLURM job that was lost, say; the records say how far each came
-            print(f"rpr-cli: {self._name}: {' '.join(str(error).split())[:300]}", file=sys.stderr)
+            print(f"rpr-cli: {self._name}: {slurm.in_one_line(error)}", file=sys.stderr)
             return {}
         problems = {}
         for job, result in zip(jobs, returned, strict=True):

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from rpr.config.train import HardwareConfig
-from rpr.errors import ConfigError
+from rpr.errors import ConfigError, InterruptedRun
 from rpr.signals import SIGTERM_EXIT, die_with_parent, exit_on_sigterm
 
 _RANK_VARIABLES = (
@@ -81,20 +82,33 @@ def _torchrun(hardware: HardwareConfig) -> list[str]:
     flags = [f"--nproc-per-node={hardware.devices}", "--max-restarts=0"]
     if hardware.num_nodes == 1:
         return ["--standalone", *flags]
-    node, first_host, job_id = slurm_place(hardware)
+    place = slurm_place(hardware)
     waiting = f"join_timeout={NODES_WAIT_SECONDS},read_timeout={NODES_WAIT_SECONDS}"
     return [
         f"--nnodes={hardware.num_nodes}",
         "--rdzv-backend=c10d",
-        f"--rdzv-id={job_id}",
-        f"--rdzv-endpoint={first_host}:{20000 + job_id % 20000}",  # jobs that share a node have other numbers
-        f"--rdzv-conf=is_host={int(node == 0)},{waiting}",
+        f"--rdzv-id={place.job}",
+        f"--rdzv-endpoint={place.hosts[0]}:{20000 + place.job % 20000}",  # jobs that share a node have other numbers
+        f"--rdzv-conf=is_host={int(place.node == 0)},{waiting}",
+        f"--local-addr={place.hosts[place.node]}",  # where the ranks meet, on whichever node torchrun counts first
         *flags,
     ]
 
 
-def slurm_place(hardware: HardwareConfig) -> tuple[int, str, int]:
-    """This node's number, the first node's name and the job's number, where submitit started a task on each node."""
+class SlurmPlace(NamedTuple):
+    """This node's number in its SLURM job, the names of all nodes, and the job's number."""
+
+    node: int
+    hosts: tuple[str, ...]
+    job: int
+
+
+def slurm_place(hardware: HardwareConfig) -> SlurmPlace:
+    """Where this process is, if submitit started a task on each node.
+
+    Raises:
+        ConfigError: it did not.
+    """
     try:
         import submitit
 
@@ -106,9 +120,26 @@ def slurm_place(hardware: HardwareConfig) -> tuple[int, str, int]:
             f"hardware.num_nodes: {hardware.num_nodes} nodes are started by SLURM (rpr-cli train -m "
             "hardware=slurm_8xgpu hardware.num_nodes=...), or by torchrun, one command on each node: "
             f"torchrun --nnodes {hardware.num_nodes} --nproc-per-node {hardware.devices} --rdzv-backend c10d "
-            "--rdzv-endpoint HOST:29500 -m rpr.cli.app train ..."
+            "--rdzv-endpoint HOST:29500 -m rpr train ..."
         )
-    return place.node, place.hostnames[0], int(place.raw_job_id)
+    return SlurmPlace(place.node, tuple(place.hostnames), int(place.raw_job_id))
+
+
+def check_hosts(place: SlurmPlace) -> None:
+    """Refuse nodes whose names mean nothing here: torchrun would try them for an hour, in silence.
+
+    Raises:
+        ConfigError: one has no address.
+    """
+    for host in place.hosts:
+        try:
+            socket.getaddrinfo(host, None)
+        except OSError as error:
+            raise ConfigError(
+                f"hardware.num_nodes: {socket.gethostname()} knows no address of node {host} ({error.strerror}); the "
+                "nodes of a job meet by the names that SLURM gives them: enter them in DNS, or in /etc/hosts of every "
+                "node"
+            ) from None
 
 
 @contextmanager
@@ -158,6 +189,10 @@ def _wait(
     try:
         with exit_on_sigterm():
             return child.wait()
+    except Exception as error:  # of submitit's handler of SIGUSR2
+        raise InterruptedRun(
+            f"SLURM's time is up ({error}); the same command resumes from the last checkpoint"
+        ) from None
     finally:
         if child.poll() is None:
             child.terminate()

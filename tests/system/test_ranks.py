@@ -194,7 +194,7 @@ def test_two_nodes_of_a_slurm_job(tiny: list[str], tiny_config: Callable[..., Tr
         "SLURM_JOB_ID": str(os.getpid()),
         "SLURM_JOB_NUM_NODES": "2",
         "SLURM_NTASKS": "2",
-        "SLURM_JOB_NODELIST": "localhost",
+        "SLURM_JOB_NODELIST": "localhost,localhost",
     }
     nodes = [
         subprocess.Popen(

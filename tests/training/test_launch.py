@@ -1,17 +1,22 @@
 """Checked here: the words with which torchrun is started on one node and on each of several, and what is refused
-(tests/system/test_ranks.py starts them); a worker's log, GPUs and inherited locks.
+(tests/system/test_ranks.py starts them); nodes whose names mean nothing; time that is up; a worker's log, GPUs and
+inherited locks.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from rpr.commands import train
 from rpr.config.train import TrainConfig
-from rpr.errors import ConfigError
+from rpr.errors import ConfigError, InterruptedRun
 from rpr.runs import runtime
 from rpr.training import launch
 
@@ -40,9 +45,35 @@ def test_several_nodes_of_a_slurm_job(nodes: TrainConfig, monkeypatch: pytest.Mo
     flags = launch._torchrun(nodes.hardware)
     assert {"--nnodes=4", "--nproc-per-node=8", "--rdzv-backend=c10d", "--rdzv-id=41234"} <= set(flags)
     assert "--rdzv-endpoint=gpu07:21234" in flags
+    assert "--local-addr=gpu09" in flags
     assert any("is_host=0," in flag for flag in flags)
     monkeypatch.setenv("SLURM_NODEID", "0")
     assert any("is_host=1," in flag for flag in launch._torchrun(nodes.hardware))
+
+
+def test_a_node_whose_name_means_nothing(
+    nodes: TrainConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Told by the first node as by the others, before a corpus is prepared; there the process ends, and the job."""
+    monkeypatch.setattr(runtime, "check_devices", lambda hardware: None)
+    monkeypatch.setattr(launch, "GRACE_SECONDS", 0)
+    for name, value in {**IN_A_JOB, "SLURM_JOB_NODELIST": "localhost,gpu[07-09].invalid"}.items():
+        monkeypatch.setenv(name, value)
+    said = (
+        f"hardware.num_nodes: {socket.gethostname()} knows no address of node gpu07.invalid ("
+        "{reason}); the nodes of a job meet by the names that SLURM gives them: enter them in DNS, or in /etc/hosts of "
+        "every node"
+    )
+    began = time.monotonic()
+    with pytest.raises(SystemExit, match="2"):
+        train.run(nodes, command="rpr-cli train")
+    told = capsys.readouterr().err
+    assert told.startswith(f"rpr-cli: {said.partition('{')[0]}") and told.endswith(f"{said.partition('}')[2]}\n")
+    monkeypatch.setenv("SLURM_NODEID", "0")
+    with pytest.raises(ConfigError) as refused:
+        train.run(nodes, command="rpr-cli train")
+    assert f"rpr-cli: {refused.value}\n" == told
+    assert time.monotonic() - began < 30 and not Path(nodes.runs_dir).exists()
 
 
 @pytest.mark.parametrize("in_a_job_of", [None, "2"])
@@ -98,3 +129,26 @@ def test_a_worker_writes_to_its_log_sees_its_gpus_and_holds_what_it_inherits(
         os.close(reader)
         os.close(writer)
     assert log.read_text() == "before\nsees 5,7\nand complains\nsees None\nand complains\n"
+
+
+def test_time_that_is_up_is_an_interruption(tiny_config: Callable[..., TrainConfig], tmp_path: Path) -> None:
+    """submitit raises it from its handler of SIGUSR2 while the worker is waited for."""
+
+    def handler(number: int, frame: object) -> None:
+        raise RuntimeError("timed-out too many times")
+
+    (tmp_path / "worker.py").write_text(
+        "import os, signal, time\nos.kill(os.getppid(), signal.SIGUSR2)\ntime.sleep(60)"
+    )
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        with (
+            pytest.MonkeyPatch.context() as patched,
+            pytest.raises(
+                InterruptedRun, match=r"^SLURM's time is up \(timed-out too many times\); the same command resumes"
+            ),
+        ):
+            patched.setenv("PYTHONPATH", str(tmp_path))
+            launch.run_worker("worker", tmp_path, tiny_config().hardware)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
