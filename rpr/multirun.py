@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rpr import progress
 from rpr.composition import key_of, one_line, plain
 from rpr.errors import BusyError, ConfigError, ProcessEnded, RunError
 from rpr.paths import data_dir
@@ -210,7 +211,6 @@ class Launcher:
                     sweep,
                     len(jobs),
                     options.gpus,
-                    quiet=not self.one_by_one,
                     sweeper=os.getpid() if self.here else None,  # SLURM's jobs are to outlive this process
                 ),
                 config=self._settings,
@@ -232,9 +232,7 @@ class Launcher:
         return problems
 
 
-def _task(
-    sweep: str, total: int, gpus: tuple[str, ...], *, quiet: bool, sweeper: int | None
-) -> Callable[[Any], RunError | None]:
+def _task(sweep: str, total: int, gpus: tuple[str, ...], *, sweeper: int | None) -> Callable[[Any], RunError | None]:
     """What a launcher runs for each job, here or in another process: what went wrong in one line, else None. `sweeper`:
     the process that it is to end with.
     """
@@ -242,6 +240,7 @@ def _task(
     def task(settings: Any) -> RunError | None:
         if sweeper is None or sweeper == os.getpid():
             return one_job(settings)
+        progress.leave_terminal_to_others()
         with ending_with(sweeper):
             return one_job(settings)
 
@@ -258,13 +257,15 @@ def _task(
         overrides = [word for word in map(str, words) if key_of(word) != "sweep"]
         try:
             typed = sections.validated(config.TrainConfig, plain(settings))
-            print(f"sweep {sweep}: job {job.job.num + 1} of {total}: {typed.run_dir_name}", file=sys.stderr, flush=True)
+            if not sys.stderr.isatty():  # there it is a bar, of rpr.commands.sweep_progress
+                name = typed.run_dir_name
+                print(f"sweep {sweep}: job {job.job.num + 1} of {total}: {name}", file=sys.stderr, flush=True)
             with share(gpus, typed.hardware.devices) if gpus else nullcontext() as shared:
                 train.run(
                     typed,
                     command=shlex.join(["rpr-cli", "train", *overrides]),
                     own_process=True,
-                    quiet=quiet,
+                    quiet=True,
                     gpus=shared.gpus if shared else (),
                     keep_open=shared.descriptors if shared else (),
                 )

@@ -5,10 +5,11 @@ jobs are runs of train, which one of Hydra's launchers starts.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from rpr import completion, multirun, streams
 from rpr.composition import expand, key_of, trainings
-from rpr.errors import ConfigError
+from rpr.errors import ConfigError, RunError
 
 
 def run(arguments: list[str]) -> int:
@@ -18,6 +19,7 @@ def run(arguments: list[str]) -> int:
         ConfigError, DataError, RecordError: what is told before the first job starts.
     """
     from rpr.commands import sweep
+    from rpr.commands.sweep_progress import SweepProgress
 
     asked = not arguments or any(word in ("-h", "--help", *completion.SWEEP_FLAGS) for word in arguments)
     streams.settle_stdout("sweep", needed=asked)
@@ -61,7 +63,10 @@ def run(arguments: list[str]) -> int:
     if launcher.here:
         sweep.check_devices(books)
     todo = sweep.begun(books, retry_failed=retry_failed, at_once=options.at_once or 1)
-    problems = launcher.run([job.overrides for job in todo], options, plan.name) if todo else {}
+    problems: Mapping[tuple[str, ...], RunError] = {}
+    if todo:
+        with SweepProgress(plan.name, todo):
+            problems = launcher.run([job.overrides for job in todo], options, plan.name)
     return sweep.told(books, problems)
 
 
