@@ -120,7 +120,6 @@ class Progress:
         with _LOCK:
             bar_format = "{desc}: " + ("" if self._total is None else "{percentage:3.0f}%|{bar}| ") + text
             if self._bar is None:
-                tqdm.monitor_interval = 0  # else a thread of its own, which `update` does without
                 tqdm.set_lock(_LOCK)
                 self._bar = tqdm(
                     total=self._total,
