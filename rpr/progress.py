@@ -120,6 +120,7 @@ class Progress:
         with _LOCK:
             bar_format = "{desc}: " + ("" if self._total is None else "{percentage:3.0f}%|{bar}| ") + text
             if self._bar is None:
+                tqdm.monitor_interval = 0  # no thread of tqdm's own in a process that forks
                 tqdm.set_lock(_LOCK)
                 self._bar = tqdm(
                     total=self._total,
