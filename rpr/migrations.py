@@ -18,6 +18,7 @@ EARLIER_DEFAULTS: Mapping[str, Any] = {
     "optim.ema_decay": None,
     "optim.non_finite": "stop",
     "logger.artifacts": "none",
+    "logger.system_metrics": False,
     "position.scheme": "vectors",
     "evaluation.matmul_precision": None,
     "evaluation.min_length": 0,

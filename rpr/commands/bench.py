@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from operator import itemgetter
@@ -20,6 +19,7 @@ from rpr.config.commands import BenchConfig
 from rpr.errors import ConfigError
 from rpr.model.positions import Positions
 from rpr.paper import RELATIVE_SPEED
+from rpr.progress import Progress
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.provenance import git_state, versions
 from rpr.records.scores import Interval
@@ -163,13 +163,14 @@ def _ratio(key: str, rounds: int) -> Callable[[dict[str, Any]], Measurement]:
 
 def _steps(config: BenchConfig, positions: dict[str, Positions], rate: float) -> list[dict[str, Any]]:
     device = runtime.torch_device(config.hardware)
-    timings = benchmark.take_turns(
-        benchmark.training_steps(config, positions, device),
-        rounds=config.rounds,
-        steps_per_round=config.steps_per_round,
-        device=device,
-        progress=lambda done: _progress(f"step: round {done} of {config.rounds}"),
-    )
+    with Progress(config.rounds, "rounds", "step") as bar:
+        timings = benchmark.take_turns(
+            benchmark.training_steps(config, positions, device),
+            rounds=config.rounds,
+            steps_per_round=config.steps_per_round,
+            device=device,
+            progress=lambda done: bar.reach(done, config.rounds),
+        )
     baseline = timings[config.variants[0]]
     return [
         {
@@ -198,51 +199,56 @@ def _speed(config: BenchConfig, sentences: int, length: int, timing: benchmark.T
 def _lengths(config: BenchConfig, positions: dict[str, Positions], rate: float) -> list[dict[str, Any]]:
     device = runtime.torch_device(config.hardware)
     rows = []
-    for length in config.by_length.lengths:
-        sentences = config.by_length.sentences(length)
-        for name, step in benchmark.steps_at_length(config, positions, length, device):
-            _progress(f"length {length}: {name}")
-            found: dict[str, Any]
-            try:
-                timings = benchmark.take_turns(
-                    {name: step},
-                    rounds=config.by_length.rounds,
-                    steps_per_round=config.steps_per_round,
-                    device=device,
-                )
-                found = _speed(config, sentences, length, timings[name], rate)
-            except torch.OutOfMemoryError:
-                found = {"problem": "no room on the device"}
-            rows.append({"length": length, "sentences": sentences, "variant": name, **found})
+    with Progress(len(config.by_length.lengths), "lengths", "steps by length") as bar:
+        for length in config.by_length.lengths:
+            sentences = config.by_length.sentences(length)
+            for name, step in benchmark.steps_at_length(config, positions, length, device):
+                bar.update(0, length=length, variant=name)
+                found: dict[str, Any]
+                try:
+                    timings = benchmark.take_turns(
+                        {name: step},
+                        rounds=config.by_length.rounds,
+                        steps_per_round=config.steps_per_round,
+                        device=device,
+                    )
+                    found = _speed(config, sentences, length, timings[name], rate)
+                except torch.OutOfMemoryError:
+                    found = {"problem": "no room on the device"}
+                rows.append({"length": length, "sentences": sentences, "variant": name, **found})
+            bar.update()
     return rows
 
 
 def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -> list[dict[str, Any]]:
     device = runtime.torch_device(config.hardware)
     rows = []
-    for case in benchmark.layer_cases(config):
-        _progress(f"layer: {asdict(case)}")
-        timings = benchmark.take_turns(
-            benchmark.layer_steps(config, positions, case, device),
-            rounds=config.layer.rounds,
-            steps_per_round=config.steps_per_round,
-            device=device,
-        )
-        baseline = timings[config.variants[0]]
-        rows += [
-            {
-                **asdict(case),
-                "variant": name,
-                "seconds": timing.seconds,
-                "utilisation": benchmark.layer_operations(config.model.d_model, case.batch, case.length)
-                / (rate * timing.seconds),
-                "relative_time": 1 / timing.ratio,
-                "min": 1 / timing.ratio_max,
-                "max": 1 / timing.ratio_min,
-                "extra_megabytes": (timing.peak_bytes - baseline.peak_bytes) / 1e6,
-            }
-            for name, timing in timings.items()
-        ]
+    cases = list(benchmark.layer_cases(config))
+    with Progress(len(cases), "cases", "layer") as bar:
+        for case in cases:
+            bar.update(0, **asdict(case))
+            timings = benchmark.take_turns(
+                benchmark.layer_steps(config, positions, case, device),
+                rounds=config.layer.rounds,
+                steps_per_round=config.steps_per_round,
+                device=device,
+            )
+            baseline = timings[config.variants[0]]
+            operations = benchmark.layer_operations(config.model.d_model, case.batch, case.length)
+            rows += [
+                {
+                    **asdict(case),
+                    "variant": name,
+                    "seconds": timing.seconds,
+                    "utilisation": operations / (rate * timing.seconds),
+                    "relative_time": 1 / timing.ratio,
+                    "min": 1 / timing.ratio_max,
+                    "max": 1 / timing.ratio_min,
+                    "extra_megabytes": (timing.peak_bytes - baseline.peak_bytes) / 1e6,
+                }
+                for name, timing in timings.items()
+            ]
+            bar.update()
     return rows
 
 
@@ -257,7 +263,3 @@ def _gradients(config: BenchConfig) -> list[dict[str, Any]]:
         device=runtime.torch_device(config.hardware),
     )
     return [{"algorithm": name, **asdict(error)} for name, error in errors.items()]
-
-
-def _progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from rpr.config.commands import ExportConfig, VerifyConfig
 from rpr.data.cache import PreparedData
-from rpr.decode.torch_engine import Progress
 from rpr.errors import DataError, RunError
 from rpr.export import writing
+from rpr.progress import Progress
 from rpr.runs import loading
 from rpr.runs.model_config import shape_of
 from rpr.signals import report_sigterm
@@ -29,7 +28,8 @@ def run(config: ExportConfig) -> None:
     trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
     writing.check(config.format, out, shape_of(trained, trained.data.vocabulary_size))
     material = read(run_dir, config)
-    card = writing.export(config.format, out, material, progress_line("translated by the run's model"))
+    with Progress(len(material.sources), "sentences", "translating with the run's model") as bar:
+        card = writing.export(config.format, out, material, bar.reach)
     print(f"{out}: {config.format}, {material.checkpoint}")
     proof = card["parity"]
     ties = f", {len(proof['near_ties'])} differ at a tie of rounding" if proof["near_ties"] else ""
@@ -77,15 +77,3 @@ def pairs_of(data: PreparedData, name: str, limit: int) -> tuple[list[list[int]]
         raise DataError(f"data {data.meta.name}: the split {name} is empty; choose another one, split=...")
     indices = range(min(limit, len(split)))
     return [split.source(index).tolist() for index in indices], [split.target(index).tolist() for index in indices]
-
-
-def progress_line(what: str) -> Progress | None:
-    """On a terminal, a line that is written over."""
-    if not sys.stderr.isatty():
-        return None
-
-    def show(done: int, total: int) -> None:
-        end = "\n" if done == total else ""
-        print(f"\r{done} of {total} sentences {what}", end=end, file=sys.stderr, flush=True)
-
-    return show

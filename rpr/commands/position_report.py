@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from rpr.analysis.position_numbers import as_document, as_text, summary
@@ -15,6 +13,7 @@ from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.errors import DataError, RecordError, RunError
 from rpr.io.atomic import replace_file
+from rpr.progress import Progress
 from rpr.records.position import position_of
 from rpr.records.record import RECORD_NAME, Record, read_record
 from rpr.report import plot_style
@@ -40,14 +39,15 @@ def report(config: ReportConfig, run_dir: Path) -> None:
         )
     data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
     pairs = _validation_pairs(data, config.validation_sentences)
-    numbers = measure(
-        model,
-        pairs,
-        max_distance=_max_distance(config, trained),
-        max_tokens_per_batch=trained.evaluation.max_tokens_per_batch,
-        device=runtime.torch_device(config.hardware),
-        progress=_progress(),
-    )
+    with Progress(len(pairs), "sentences", "attention") as bar:
+        numbers = measure(
+            model,
+            pairs,
+            max_distance=_max_distance(config, trained),
+            max_tokens_per_batch=trained.evaluation.max_tokens_per_batch,
+            device=runtime.torch_device(config.hardware),
+            progress=bar.reach,
+        )
     facts = {
         "name": record.name,
         "run_id": record.run_id,
@@ -99,21 +99,3 @@ def _subtitle(record: Record, facts: dict[str, object]) -> str:
     if record.synthetic:
         words.append("synthetic data")
     return " | ".join(words)
-
-
-def _progress() -> Callable[[int, int], None] | None:
-    """On a terminal, a line that is written over, from the third second on."""
-    if not sys.stderr.isatty():
-        return None
-    started, shown = time.monotonic(), False
-
-    def show(measured: int, total: int) -> None:
-        nonlocal shown
-        if time.monotonic() - started < 2:
-            return
-        shown = shown or measured < total
-        if shown:
-            end = "\n" if measured == total else ""
-            print(f"\rattention of {measured} of {total} sentences", end=end, file=sys.stderr, flush=True)
-
-    return show

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from operator import itemgetter
 from typing import Any
@@ -15,13 +15,12 @@ from rpr.bench.loader import measure_loader, measure_plan
 from rpr.config.commands import PrepareConfig
 from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.data.workers import num_cores, peak_bytes
+from rpr.progress import Progress
 from rpr.records.measurement import single
 from rpr.records.provenance import git_state, versions
 from rpr.report.grid import Column, Grid
 from rpr.report.render import terminal, wrapped
 from rpr.signals import report_sigterm
-
-SECONDS_BETWEEN_LINES = 3
 
 
 @report_sigterm()
@@ -30,7 +29,8 @@ def run(config: PrepareConfig) -> None:
     start = time.monotonic()
     cache_key(config.data)  # digests of the corpus's files: seconds at the first time, remembered afterwards
     digest_seconds = time.monotonic() - start
-    data = prepare(config.data, progress(config.data.name), config.processes)
+    with told(config.data.name) as tell:
+        data = prepare(config.data, tell, config.processes)
     document: dict[str, Any] = {
         "cores": num_cores(),
         "git": git_state().model_dump(),
@@ -125,32 +125,25 @@ def _pieces(side: str, key: str, heading: str, digits: int) -> Column:
     return Column(f"{side}_{key}", f"{side}: {heading}", lambda row: single(row[1][side][key]), digits)
 
 
-def progress(name: str) -> Callable[[int, int, str], None]:
-    """Tells on stderr how far a preparation is, every few seconds: on one line where that is a terminal."""
-    shown_at = started_at = 0.0
-    started_with = 0
-    doing = ""
+@contextmanager
+def told(name: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar for each part of a preparation of the corpus `name`; what is called with (done, total, part), in pairs."""
+    bar: Progress | None = None
+    part = ""
 
     def tell(done: int, total: int, what: str) -> None:
-        nonlocal shown_at, started_at, started_with, doing
-        now = time.monotonic()
-        if what != doing:
-            doing, started_at, started_with, shown_at = what, now, done, now if done == 0 else 0.0
-        if done < total and now - shown_at < SECONDS_BETWEEN_LINES:
-            return
-        shown_at = now
-        line = f"{name}: {what} {done:,}/{total:,}"
-        if done > started_with and now > started_at:
-            rate = (done - started_with) / (now - started_at)
-            line += f", {rate:,.0f} pairs/s"
-            if done < total:
-                line += f", {_duration((total - done) / rate)} left"
-        if sys.stderr.isatty():
-            print(f"\r{line}\x1b[K", end="" if done < total else "\n", file=sys.stderr, flush=True)
-        else:
-            print(line, file=sys.stderr, flush=True)
+        nonlocal bar, part
+        if bar is None or what != part:
+            if bar is not None:
+                bar.close()
+            bar, part = Progress(total, "pairs", f"{name}: {what}", done=done), what
+        bar.reach(done, total)
 
-    return tell
+    try:
+        yield tell
+    finally:
+        if bar is not None:
+            bar.close()
 
 
 def _duration(seconds: float) -> str:

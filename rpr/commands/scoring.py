@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -21,6 +20,7 @@ from rpr.metrics import lengths
 from rpr.metrics.bleu import METRICS, TASK_METRICS, Metric, all_scores
 from rpr.metrics.significance import interval
 from rpr.model.transformer import Transformer
+from rpr.progress import Progress
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import METRIC_NAMES, SOURCE_UNIT, ByLength, LengthBucket, Score, pooled
 from rpr.report.grid import Cell, Column, Grid
@@ -72,8 +72,9 @@ def _translated(
 ) -> tuple[list[str], list[str]]:
     """(hypotheses, references) of a split; they and the sources are left in the run's folder."""
     evaluation = config.evaluation
-    print(f"translating {split} ({len(data.split(split))} sentences, beam {evaluation.beam_size})", file=sys.stderr)
-    hypotheses = translate_split(engine, data.split(split), data.vocabulary, search_of(evaluation))
+    pairs = data.split(split)
+    with Progress(len(pairs), "sentences", f"translating {split} (beam {evaluation.beam_size})", lines="last") as bar:
+        hypotheses = translate_split(engine, pairs, data.vocabulary, search_of(evaluation), progress=bar.reach)
     sources, references = data.text(split)
     for kind, lines in (("sources", sources), ("references", references), ("hypotheses", hypotheses)):
         replace_file(run_dir / f"{split}.{kind}.txt", "".join(line + "\n" for line in lines))

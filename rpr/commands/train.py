@@ -20,6 +20,7 @@ from rpr.records import provenance
 from rpr.records.record import (
     LOG_NAME,
     RECORD_NAME,
+    Record,
     RerunOf,
     Training,
     read_record,
@@ -54,7 +55,7 @@ def run(
     Args:
         own_process: do the work in a fresh process, so that W&B, peak memory and random state are the run's own (jobs
             of a sweep); what it prints goes to the run's log as well.
-        quiet: to the log alone, where several jobs would talk at once.
+        quiet: to the log alone, and nothing of the result: what starts the run tells of it.
         gpus: the only ones that a process of its own is to see; `keep_open`: descriptors (locks) that it inherits.
         run_dir: the run's folder, if not where its configuration says.
         rerun_of: the record that this run repeats.
@@ -81,7 +82,7 @@ def run(
             _follow(config, run_dir, place)
             return run_dir
         launch.check_hosts(place)
-    if not config.position.encoder.ordered:
+    if not quiet and not config.position.encoder.ordered:
         print(f"rpr-cli: {config.position.encoder.label}: this encoder cannot tell the order of words", file=sys.stderr)
     made = lifecycle.make(run_dir)
     with locks.hold(run_dir) as lock:
@@ -101,7 +102,8 @@ def run(
             except BaseException as error:
                 lifecycle.mark_unfinished(run_dir, error)
                 raise
-    _tell(run_dir, brief=quiet)
+    if not quiet:
+        _tell(run_dir)
     return run_dir
 
 
@@ -157,6 +159,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
     from rpr.decode.corpus import translate_split
     from rpr.decode.torch_engine import TorchEngine, search_of
     from rpr.metrics.bleu import sacrebleu_13a
+    from rpr.progress import Progress
     from rpr.runs import loading, runtime
     from rpr.runs.checkpoints import checkpoints
     from rpr.tracking import wandb_logger
@@ -178,7 +181,10 @@ def work(config: TrainConfig, run_dir: Path) -> None:
             engine = TorchEngine(model, device, matmul_precision=config.evaluation.matmul_precision)
             search = search_of(config.evaluation, greedy=True)
             split = data.split("validation")
-            hypotheses = translate_split(engine, split, data.vocabulary, search, limit=sentences)
+            with Progress(min(sentences, len(split)), "sentences", "translating validation", keep=False) as bar:
+                hypotheses = translate_split(
+                    engine, split, data.vocabulary, search, limit=sentences, progress=bar.reach
+                )
             return sacrebleu_13a(hypotheses, data.text("validation")[1][:sentences]).score
 
         outcome = fit.fit(config, data, run_dir, logger=logger, validation_bleu=validation_bleu if sentences else None)
@@ -240,10 +246,11 @@ def _done(run_dir: Path, config: TrainConfig) -> bool:
 
 
 def _prepare(config: TrainConfig) -> PreparedData:
-    from rpr.commands.prepare import progress
+    from rpr.commands.prepare import told
     from rpr.data.cache import prepare
 
-    return prepare(config.data, progress(config.data.name))
+    with told(config.data.name) as tell:
+        return prepare(config.data, tell)
 
 
 def _as_rank(config: TrainConfig, command: str, run_dir: Path) -> None:
@@ -278,20 +285,21 @@ def _after_a_failure(run_dir: Path, error: BaseException) -> None:
         time.sleep(launch.GRACE_SECONDS)
 
 
-def _tell(run_dir: Path, *, brief: bool = False) -> None:
-    """The result of a run, in a few lines on stdout; `brief`: in one."""
+def headline(record: Record, run_dir: Path) -> str:
+    """The result of a run in one line."""
+    synthetic = " (synthetic data)" if record.synthetic else ""
+    metric = HEADLINE_METRIC if record.task is None else EXACT_MATCH
+    scores = [f"{one.split} {one.score:.2f}" for one in record.scores if one.metric == metric]
+    found = ", ".join(scores) or "not measured"
+    return f"{record.name}{synthetic}: {METRIC_NAMES[metric]} {found}: {visible(str(run_dir))}"
+
+
+def _tell(run_dir: Path) -> None:
+    """The result of a run, in a few lines on stdout."""
     from rpr.commands.scoring import score_lines
 
     record = read_record(run_dir / RECORD_NAME)
-    synthetic = " (synthetic data)" if record.synthetic else ""
-    where = visible(str(run_dir))
-    if brief:
-        metric = HEADLINE_METRIC if record.task is None else EXACT_MATCH
-        headline = [f"{one.split} {one.score:.2f}" for one in record.scores if one.metric == metric]
-        told = ", ".join(headline) or "not measured"
-        print(f"{record.name}{synthetic}: {METRIC_NAMES[metric]} {told}: {where}", flush=True)
-        return
-    print(f"{record.name}{synthetic}: {where}")
+    print(f"{record.name}{' (synthetic data)' if record.synthetic else ''}: {visible(str(run_dir))}")
     print("\n".join(score_lines(record.scores)))
     if record.training is not None and record.training.steps_per_second is not None:
         training = record.training

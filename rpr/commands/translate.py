@@ -23,10 +23,10 @@ from rpr.commands.line_streams import (
 from rpr.config.commands import TranslateConfig
 from rpr.decode.translator import Translation, Translator
 from rpr.errors import ConfigError, DataError
+from rpr.progress import Progress
 from rpr.signals import Interrupts
 
 TOLD_ONE_BY_ONE = 5
-SECONDS_BETWEEN_REPORTS = 0.5
 SEPARATOR = "|||"
 ESCAPED = "&#124;&#124;&#124;"  # for a separator within a translation, as the Moses tokeniser writes bars
 
@@ -63,7 +63,7 @@ class _Job:
         total = self._checked_lines()
         self._output = self._opened_output()
         on_terminal = isinstance(self._output, DescriptorOutput) and sys.stdout.isatty()
-        self._report = _Report(total, shows_progress=sys.stderr.isatty() and not on_terminal)
+        self._report = _Report(total, shows_progress=not on_terminal)
         self._done = 0  # lines whose translations are out
 
     def _checked_lines(self) -> int | None:
@@ -181,25 +181,24 @@ class _Job:
 
 
 class _Report:
-    """What stderr is told: remarks, the first warnings of each kind and how many more there are, and, on a terminal, a
-    line of progress that is written over.
-    """
+    """What stderr is told: remarks, the first warnings of each kind and how many more there are, and how far it is."""
 
     def __init__(self, total: int | None, *, shows_progress: bool) -> None:
-        """`total` lines, if that is known."""
+        """`total` lines, if that is known: an input without an end is not to fill a log."""
         self._total = total
         self._shows_progress = shows_progress
-        self._started = self._shown_at = 0.0
+        self._bar: Progress | None = None
+        self._started = 0.0
         self._pieces = 0
-        self._line = ""
         self._counts: dict[tuple[str, str], int] = {}  # of warnings, by file and problem
 
     def start(self) -> None:
         """The model is read: what lines/s counts from."""
-        self._started = self._shown_at = time.monotonic()
+        self._started = time.monotonic()
+        if self._shows_progress:
+            self._bar = Progress(self._total, "lines", "translating", lines="none" if self._total is None else "slow")
 
     def say(self, text: str) -> None:
-        self._clear()
         print(f"rpr-cli: {text}", file=sys.stderr, flush=True)
 
     def warn(self, file: str, line: int, problem: str, consequence: str) -> None:
@@ -214,29 +213,18 @@ class _Report:
 
     def progress(self, lines: int) -> None:
         """So many lines are translated."""
-        now = time.monotonic()
-        if not self._shows_progress or now - self._shown_at < SECONDS_BETWEEN_REPORTS:
-            return
-        self._clear()
-        self._shown_at, seconds = now, now - self._started
-        of_all = "" if self._total is None else f" of {self._total:,}"
-        self._line = (
-            f"{lines:,}{of_all} lines, {lines / seconds:,.1f} lines/s, {self._pieces / seconds:,.0f} source tokens/s"
-        )
-        print(self._line, end="", file=sys.stderr, flush=True)
+        if self._bar is not None:
+            speed = self._pieces / max(time.monotonic() - self._started, 1e-9)
+            self._bar.reach(lines, self._total, **{"source tokens/s": speed})
 
     def close(self) -> None:
         """The warnings that were only counted."""
-        self._clear()
+        if self._bar is not None:
+            self._bar.close()
         for (file, problem), number in self._counts.items():
             if number > TOLD_ONE_BY_ONE:
                 self.say(f"warning: {file}, {number - TOLD_ONE_BY_ONE} more lines: {problem}")
         self._counts = {}
-
-    def _clear(self) -> None:
-        if self._line:
-            print(f"\r{' ' * len(self._line)}\r", end="", file=sys.stderr)
-            self._line = ""
 
 
 def _n_best_lines(number: int, translations: Sequence[Translation]) -> str:

@@ -19,6 +19,7 @@ from rpr.decode.exported import Kind
 from rpr.decode.torch_engine import search_of
 from rpr.export.parity import in_float64
 from rpr.export.writing import Material
+from rpr.progress import Progress
 from rpr.records.measurement import single
 from rpr.report.grid import DASH, Cell, Column, Grid
 from rpr.report.render import terminal, wrapped
@@ -36,10 +37,10 @@ def run(config: VerifyConfig) -> None:
     run_dir = Path(config.run).absolute()
     material = read(run_dir, config)
     found: list[Check] = []
-    for check in checks(material):
-        found.append(check)
-        if sys.stderr.isatty():
-            print(f"{check.name}: {check.outcome}", file=sys.stderr, flush=True)
+    with Progress(None, "checks", run_dir.name) as bar:
+        for check in checks(material):
+            found.append(check)
+            bar.update(last=f"{check.name} {check.outcome}")
     failed = [check.name for check in found if check.outcome == "failed"]
     if config.format == "json":
         document = {

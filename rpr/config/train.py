@@ -225,6 +225,7 @@ class LoggerConfig(Section):
     entity: str | None
     tags: tuple[str, ...]
     artifacts: Literal["none", "results", "checkpoint"]
+    system_metrics: bool
     finish_timeout_seconds: PositiveFloat
 
 

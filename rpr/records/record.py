@@ -22,6 +22,12 @@ from rpr.records.scores import STRICT, ByLength, Score
 SCHEMA = 2
 RECORD_NAME = "record.json"
 METRICS_NAME = "metrics.jsonl"
+SHOWN_METRICS = {  # of a row of metrics.jsonl: what stands beside a bar, and under which name
+    "train/loss": "loss",
+    "validation/bleu": "BLEU",
+    "target_tokens_per_second": "target tokens/s",
+    "validation/loss": "validation loss",
+}
 LOG_NAME = "log.txt"  # what the run's processes have printed, where they were not the one that was typed
 # Without these a record cannot be put into a table; everything else in the configuration is free-form.
 REQUIRED_SETTINGS = (

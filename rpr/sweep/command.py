@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rpr.compose.composition import expand, key_of, trainings
-from rpr.errors import ConfigError
+from rpr.errors import ConfigError, RunError
 from rpr.sweep import launcher, spec
 
 
@@ -57,6 +57,7 @@ def run_multirun(overrides: Sequence[str], config_dir: Path | None) -> int:
 def _run(plan: spec.Plan, words: Sequence[str], flags: set[str], config_dir: Path | None = None) -> int:
     """Compose and check every job; then print them (--dry-run, --wandb-yaml), or launch those that are not finished."""
     from rpr.sweep import status
+    from rpr.sweep.progress import SweepProgress
 
     words, options, retry_failed = _sweep_words(words)
     overrides = [word for word in words if not launcher.is_hydras(word)]
@@ -84,7 +85,10 @@ def _run(plan: spec.Plan, words: Sequence[str], flags: set[str], config_dir: Pat
     if engine.here:
         status.check_devices(books)
     todo = status.begun(books, retry_failed=retry_failed, num_jobs=options.jobs or 1)
-    problems = engine.run([job.overrides for job in todo], options, plan.name) if todo else {}
+    problems: Mapping[tuple[str, ...], RunError] = {}
+    if todo:
+        with SweepProgress(plan.name, todo):
+            problems = engine.run([job.overrides for job in todo], options, plan.name)
     return status.told(books, problems)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rpr import progress
 from rpr.compose import hydra_bridge
 from rpr.compose.composition import key_of, plain
 from rpr.compose.messages import one_line
@@ -178,7 +179,6 @@ class Launcher:
             sweep,
             len(jobs),
             options,
-            quiet=not self.one_by_one,
             sweeper=os.getpid() if self.here else None,  # SLURM's jobs are to outlive this process
         )
         try:
@@ -197,9 +197,7 @@ class Launcher:
         return problems
 
 
-def _task(
-    sweep: str, total: int, options: Options, *, quiet: bool, sweeper: int | None
-) -> Callable[[Any], RunError | None]:
+def _task(sweep: str, total: int, options: Options, *, sweeper: int | None) -> Callable[[Any], RunError | None]:
     """What a launcher runs for each job, here or in another process: what went wrong in one line, else None. `sweeper`:
     the process that it is to end with.
     """
@@ -207,6 +205,7 @@ def _task(
     def task(settings: Any) -> RunError | None:
         if sweeper is None or sweeper == os.getpid():
             return one_job(settings)
+        progress.leave_terminal_to_others()
         with ending_with(sweeper):
             return one_job(settings)
 
@@ -220,14 +219,15 @@ def _task(
         overrides = [word for word in hydra_bridge.typed_overrides() if key_of(word) != "sweep"]
         try:
             typed = validated(TrainConfig, plain(settings))
-            print(f"sweep {sweep}: job {number} of {total}: {typed.run_dir_name}", file=sys.stderr, flush=True)
+            if not sys.stderr.isatty():  # there it is a bar, of rpr.sweep.progress
+                print(f"sweep {sweep}: job {number} of {total}: {typed.run_dir_name}", file=sys.stderr, flush=True)
             gpus, devices = options.gpus, typed.hardware.devices
             with share(gpus, devices, jobs_per_gpu=options.jobs_per_gpu) if gpus else nullcontext() as shared:
                 train.run(
                     typed,
                     command=shlex.join(["rpr-cli", "train", *overrides]),
                     own_process=True,
-                    quiet=quiet,
+                    quiet=True,
                     gpus=shared.gpus if shared else (),
                     keep_open=shared.descriptors if shared else (),
                 )

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import shlex
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pytorch_lightning.loggers import WandbLogger
 
 from rpr.config.train import TrainConfig
+from rpr.errors import RecordError
 from rpr.records.metrics import read_metrics
+from rpr.records.provenance import git_state
 from rpr.records.record import METRICS_NAME, RECORD_NAME, WandbRun, read_record
 from rpr.runs.checkpoints import checkpoints
 from rpr.tracking.naming import STEP, define, final_row, flat, sections
@@ -191,28 +194,30 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
     options: dict[str, Any] = {
         "silent": True,
         "console": "off",
-        "x_disable_stats": True,
-        "x_disable_meta": True,
-        "disable_git": True,
+        "x_disable_stats": not config.logger.system_metrics,
         "save_code": False,
+        "disable_code": True,  # no patch of changes that are not committed either
+        **_commit(),
+        "program": "rpr-cli",
         "init_timeout": INIT_TIMEOUT_SECONDS,
         "finish_timeout": config.logger.finish_timeout_seconds,
         "finish_timeout_raises": True,
         "x_transaction_log_flush_interval": FLUSH_SECONDS,
     }
-    run: Any = wandb.init(
-        project=config.logger.project,  # under `wandb agent` W&B takes the agent's project, entity and id instead
-        entity=config.logger.entity,
-        id=config.run_id,
-        name=config.label,
-        resume="allow",
-        dir=str(run_dir),
-        mode="online" if online else "offline",
-        group=config.sweep,
-        job_type="train",
-        tags=[*tags, *config.logger.tags],
-        settings=wandb.Settings(**{key: options[key] for key in options if key in wandb.Settings.model_fields}),
-    )
+    with _typed(run_dir):
+        run: Any = wandb.init(
+            project=config.logger.project,  # under `wandb agent` W&B takes the agent's project, entity and id instead
+            entity=config.logger.entity,
+            id=config.run_id,
+            name=config.label,
+            resume="allow",
+            dir=str(run_dir),
+            mode="online" if online else "offline",
+            group=config.sweep,
+            job_type="train",
+            tags=[*tags, *config.logger.tags],
+            settings=wandb.Settings(**{key: options[key] for key in options if key in wandb.Settings.model_fields}),
+        )
     define(run)
     run.config.update({**flat(config), **sections(config, run.config)}, allow_val_change=True)
     if online:
@@ -220,6 +225,26 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
     # Online the server says where its history ends. Offline nobody can: at most the newest row was still held back.
     missing_from = logged[-1]["step"] if not online and earlier and logged else run.starting_step
     return Mirror(run, run_dir, artifacts=config.logger.artifacts, missing_from=missing_from)
+
+
+def _commit() -> dict[str, Any]:
+    """W&B's settings for the commit of the checkout that this package runs from, and not of the one around the folder
+    that the command is typed in. Where that lies on a server is not told.
+    """
+    commit = git_state().commit
+    return {"disable_git": True} if commit is None else {"git_commit": commit, "git_remote_url": ""}
+
+
+@contextlib.contextmanager
+def _typed(run_dir: Path) -> Iterator[None]:
+    """The words that W&B shows as the run's command: those of its record, and not of a process of its own."""
+    before = sys.argv
+    with contextlib.suppress(RecordError):
+        sys.argv = shlex.split(read_record(run_dir / RECORD_NAME).command)
+    try:
+        yield
+    finally:
+        sys.argv = before
 
 
 def log_results(logger: Mirror | None, run_dir: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +15,11 @@ import torch
 from rpr.data.batches import Batch
 from rpr.errors import RecordError, RunError
 from rpr.io.atomic import replace_file
+from rpr.progress import Progress
+from rpr.records.record import SHOWN_METRICS
 from rpr.training.guards import LOG_EVERY, Guard
 from rpr.training.module import ends_step, shell
 
-NOT_SHOWN = ("source_tokens_per_second", "train/gradient_norm_max")  # in the lines of a run without a terminal
 WARM_UP_STEPS = 10  # left out of every speed: allocators, caches and kernels settle in them
 
 
@@ -105,7 +105,7 @@ class Stopwatch(pl.Callback):
 
 
 class Metrics(pl.Callback):
-    """One line of metrics.jsonl every few steps and at each validation; a mirror in W&B; a plain line where no bar is.
+    """One line of metrics.jsonl every few steps and at each validation; a mirror in W&B; the bar.
 
     `translate` turns the current weights into validation BLEU, or is None.
     """
@@ -119,17 +119,25 @@ class Metrics(pl.Callback):
         self.translate = translate
         self.started = time.monotonic()  # the time of day may be set back
         self._last = (0.0, 0, 0, 0)
+        self._progress: Progress | None = None  # of the first rank
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._last = self.stopwatch.reading()
-        if trainer.is_global_zero and self.path.exists():
-            _forget_later_rows(self.path, trainer.global_step)
+        if trainer.is_global_zero:
+            if self.path.exists():
+                _forget_later_rows(self.path, trainer.global_step)
+            self._progress = Progress(trainer.max_steps, "steps", "training", done=trainer.global_step, lines="last")
+            self._progress.update(0, **dict.fromkeys(SHOWN_METRICS.values()))
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         step = trainer.global_step
-        if not ends_step(trainer, batch_idx) or (step % LOG_EVERY and step != trainer.max_steps):
+        if not ends_step(trainer, batch_idx):
+            return
+        if self._progress is not None:
+            self._progress.reach(step, trainer.max_steps)
+        if step % LOG_EVERY and step != trainer.max_steps:
             return
         self.guard.read(trainer, pl_module)  # on every rank: their losses are added up
         done = self.guard.take()
@@ -171,9 +179,20 @@ class Metrics(pl.Callback):
             ) from None
         if trainer.logger is not None:
             trainer.logger.log_metrics(row, step=step)
-        if not sys.stderr.isatty():
-            shown = "  ".join(f"{name} {value:.4g}" for name, value in row.items() if name not in NOT_SHOWN)
-            print(f"step {step}/{trainer.max_steps}  {shown}", file=sys.stderr, flush=True)
+        if self._progress is not None:
+            self._progress.reach(
+                step, trainer.max_steps, **{SHOWN_METRICS[name]: row[name] for name in SHOWN_METRICS if name in row}
+            )
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._end()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
 
 
 def _forget_later_rows(path: Path, step: int) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import TQDMProgressBar
 from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.strategies import DDPStrategy
 from torch import nn
@@ -142,7 +141,6 @@ def _trainer(
     config: TrainConfig, run_dir: Path, callbacks: list[pl.Callback], logger: WandbLogger | None
 ) -> pl.Trainer:
     hardware, optim = config.hardware, config.optim
-    terminal = sys.stderr.isatty()
     accumulate = accumulation(optim.microbatches_per_step, hardware.num_ranks)
     trainer = pl.Trainer(
         accelerator=hardware.accelerator,
@@ -160,8 +158,8 @@ def _trainer(
         use_distributed_sampler=False,
         logger=logger if logger is not None else False,
         log_every_n_steps=10**9,  # rpr.training.callbacks.Metrics logs
-        callbacks=[*callbacks, *([TQDMProgressBar(refresh_rate=10)] if terminal else [])],
-        enable_progress_bar=terminal,
+        callbacks=callbacks,
+        enable_progress_bar=False,  # rpr.training.callbacks.Metrics has its own
         enable_model_summary=False,
         default_root_dir=run_dir,
     )

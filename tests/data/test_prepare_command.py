@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rpr import progress
 from rpr.bench.loader import SEED, measure_loader
 from rpr.cli import app
 from rpr.commands import prepare as command
@@ -95,50 +96,29 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(command, "time", made)
+    monkeypatch.setattr(progress, "time", made)
     return made
 
 
-def tell_all(clock: Clock, moments: list[tuple[float, int, int, str]]) -> None:
-    tell = command.progress("corpus")
-    for now, done, total, what in moments:
-        clock.now = now
-        tell(done, total, what)
-
-
-MOMENTS = [
-    (100.0, 0, 9000, "reading"),
-    (101.0, 100, 9000, "reading"),
-    (103.5, 700, 9000, "reading"),
-    (104.0, 800, 9000, "reading"),
-    (110.0, 2000, 9000, "reading"),
-    (140.0, 9000, 9000, "reading"),
-    (150.0, 4000, 9_000_000, "encoding"),
-    (154.0, 5000, 9_000_000, "encoding"),
-]
-
-
-def test_progress_has_speed_and_time_left_every_few_seconds(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    tell_all(clock, MOMENTS)
+def test_each_part_of_a_preparation_has_its_own_progress(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with command.told("corpus") as tell:
+        for now, done, total, what in [
+            (100.0, 0, 9000, "reading"),
+            (105.0, 700, 9000, "reading"),
+            (110.0, 2000, 9000, "reading"),
+            (115.0, 3000, 9000, "reading"),
+            (140.0, 9000, 9000, "reading"),
+            (140.0, 4000, 9_000_000, "encoding"),
+            (160.0, 9000, 9_000_000, "encoding"),
+            (161.0, 0, 24, "encoding test"),
+        ]:
+            clock.now = now
+            tell(done, total, what)
     assert capsys.readouterr().err.splitlines() == [
-        "corpus: reading 700/9,000, 200 pairs/s, 42 s left",
-        "corpus: reading 2,000/9,000, 200 pairs/s, 35 s left",
-        "corpus: reading 9,000/9,000, 225 pairs/s",
-        "corpus: encoding 4,000/9,000,000",
-        "corpus: encoding 5,000/9,000,000, 250 pairs/s, 9 h 59 min left",
+        "corpus: reading: 2,000/9,000 pairs, 0:00:35 left, 200 pairs/s",
+        "corpus: reading: 9,000/9,000 pairs, 225 pairs/s",
+        "corpus: encoding: 9,000/9,000,000 pairs, 9:59:24 left, 250 pairs/s",
     ]
-
-
-def test_progress_stays_on_one_line_of_a_terminal(
-    clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import sys
-
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    tell_all(clock, MOMENTS[:6])
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1 and told.endswith("\r" + "corpus: reading 9,000/9,000, 225 pairs/s\x1b[K\n")
-    assert told.startswith("\rcorpus: reading 700/9,000, 200 pairs/s, 42 s left\x1b[K\r")
 
 
 @pytest.mark.parametrize(

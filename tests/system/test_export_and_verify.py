@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import torch
 
 from rpr.analysis.verification import Check
 from rpr.cli import app
-from rpr.commands import export as command
 from rpr.commands import verify as verify_command
 from rpr.decode.exported import is_export, load_exported_model, read_export
 from rpr.export import writing
@@ -193,16 +191,6 @@ def test_a_check_that_fails(
         row = out.splitlines()[-4].split()
         assert row == ["padding", "[1]", "failed", "inf", "1e-08", "2"]
         assert out.endswith("\n[1] memory\n[2] scores (1 of 2 translations differ)\n")
-
-
-def test_progress_only_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert command.progress_line("done") is None
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    show = command.progress_line("done")
-    assert show is not None
-    show(1, 2)
-    show(2, 2)
-    assert capsys.readouterr().err == "\r1 of 2 sentences done\r2 of 2 sentences done\n"
 
 
 def test_evaluate_by_an_export(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from rpr.cli import app
-from rpr.commands import position_report
 from rpr.records.record import Record, read_record, write_record
 
 RECIPE = (
@@ -103,20 +101,6 @@ def test_a_run_that_is_not_finished_is_shown_as_such(run_dir: Path, capsys: pyte
     changed(run_dir, status="running", finished=None)
     assert report(run_dir, "validation_sentences=2") == 0
     assert "| not finished | synthetic data" in capsys.readouterr().out
-
-
-def test_progress_only_on_a_terminal_and_when_it_takes_long(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert position_report._progress() is None
-    seconds = iter([0.0, 1.0, 3.0, 4.0])
-    monkeypatch.setattr(position_report.time, "monotonic", lambda: next(seconds))
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    show = position_report._progress()
-    assert show is not None
-    for measured in (10, 20, 30):
-        show(measured, 30)
-    assert capsys.readouterr().err == "\rattention of 20 of 30 sentences\rattention of 30 of 30 sentences\n"
 
 
 def test_a_failed_run(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,7 @@ def test_once_again_and_with_more_seeds(sweep: Callable[..., subprocess.Popen[st
     assert f"sweep mine: job 2 of 3: {k2}\n" in err
     assert len(first) == 3 and all(record.status == "finished" for record in first.values())
     assert all(record.sweeps == ("mine",) for record in first.values())
-    assert "step 20/20" in (tmp_path / "runs" / next(iter(first)) / "log.txt").read_text()
+    assert "training: 20/20 steps" in (tmp_path / "runs" / next(iter(first)) / "log.txt").read_text()
     out, err = ended(sweep())
     assert err == "sweep mine: 3 jobs: 3 finished\n" * 2 and out == ""
     assert records(tmp_path) == first
@@ -117,7 +117,7 @@ def test_what_failed_for_a_reason_that_is_mended_is_finished_by_retry(
     record = json.loads((spoilt / "record.json").read_text())
     (spoilt / "record.json").write_text(json.dumps(record | {"status": "failed", "error": "the disk was full"}))
     _, err = ended(sweep("optim.max_steps=5"), 1)
-    assert f"rpr-cli: failed: {spoilt.name}: the disk was full\n    " in err and "step 5/5" in err
+    assert f"rpr-cli: failed: {spoilt.name}: the disk was full\n    " in err and "training: 5/5 steps" in err
     _, err = ended(sweep("optim.max_steps=5", "retry_failed=true"))
     assert err.endswith("sweep mine: 3 jobs: 3 finished\n")
     assert listed.count("rpr-cli train") == 3
@@ -134,7 +134,7 @@ def test_two_processes_at_one_sweep_run_no_job_twice(
     found = records(tmp_path)
     assert len(found) == 6 and all(record.status == "finished" for record in found.values())
     for name in found:
-        assert (tmp_path / "runs" / name / "log.txt").read_text().count("step 20/20  train/loss") == 1, name
+        assert (tmp_path / "runs" / name / "log.txt").read_text().count("training: 20/20 steps") == 1, name
     assert all("Traceback" not in err for err in told)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from rpr import progress
 from rpr.cli import app
 from rpr.commands import translate
 from rpr.data.vocabulary import EOS, Vocabulary
@@ -303,18 +304,21 @@ def test_stdout_that_is_the_input(run_dir: Path, tmp_path: Path, monkeypatch: py
     assert (tmp_path / "both").read_text() == "a line\n"
 
 
-def test_progress_on_a_terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([0.0, 0.1, 1.0, 1.2, 2.0])
-    monkeypatch.setattr(translate.time, "monotonic", lambda: next(seconds))
-    report = translate._Report(2000, shows_progress=True)
-    report.start()
-    for lines, pieces in ((10, 100), (500, 5900), (600, 0), (1500, 9000)):
-        report.add(pieces)
-        report.progress(lines)
-    report.close()
-    first = "500 of 2,000 lines, 500.0 lines/s, 6,000 source tokens/s"
-    second = "1,500 of 2,000 lines, 750.0 lines/s, 7,500 source tokens/s"
-    assert capfd.readouterr().err == f"{first}\r{' ' * len(first)}\r{second}\r{' ' * len(second)}\r"
+def test_progress_without_a_terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an input whose end is known; others would fill a log."""
+    for total in (2000, None):
+        now = [0.0]
+        for module in (translate, progress):
+            monkeypatch.setattr(module.time, "monotonic", lambda now=now: now[0])
+        report = translate._Report(total, shows_progress=True)
+        report.start()
+        for now[0], lines, pieces in ((0.1, 10, 100), (10.0, 500, 5900), (12.0, 600, 0), (20.0, 1500, 9000)):
+            report.add(pieces)
+            report.progress(lines)
+        report.close()
+        line = "translating: 500/2,000 lines, 0:00:30 left, 50 lines/s, 600 source tokens/s\n"
+        line += "translating: 1,500/2,000 lines, 0:00:07 left, 75 lines/s, 750 source tokens/s\n"
+        assert capfd.readouterr().err == (line if total else "")
 
 
 class Process:

@@ -87,7 +87,8 @@ def test_a_run_without_a_key_is_kept_offline_and_complete(
     tiny_config: Callable[..., TrainConfig], small_data: PreparedData, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tiny_config(*RECIPE)
-    run_dir = train.run(config, command="rpr-cli train")
+    typed = list(sys.argv)
+    run_dir = train.run(config, command="rpr-cli train seed=1 'logger.tags=[a, b]'")
     assert told(capsys) == [
         "no key found (WANDB_API_KEY, or `wandb login`); the run is kept offline, "
         f"`wandb sync {run_dir}/wandb/offline-run-*` uploads it later"
@@ -106,6 +107,11 @@ def test_a_run_without_a_key_is_kept_offline_and_complete(
     for score in record.scores:
         assert found["summary"][naming.score_name(score.split, score.metric)] == score.score
     assert found["exit"] == 0
+    # Of the machine and the checkout, what W&B's users look for.
+    assert [found["program"], *found["args"]] == ["rpr-cli", "train", "seed=1", "logger.tags=[a, b]"]
+    assert sys.argv == typed and found["commit"] == (record.git.commit or "")
+    assert {"proc.memory.rssMB", "memory_percent"} <= found["stats"]
+    assert not list(run_dir.rglob("*.patch"))
     # Every number of metrics.jsonl at its step, which is the run's own step and the axis of every chart.
     step = "trainer/global_step"
     assert found["axes"] == {step: "", "*": step, "validation/loss": step, "validation/bleu": step, "k": ""}
@@ -121,6 +127,13 @@ def test_a_run_without_a_key_is_kept_offline_and_complete(
     assert mirrored == written and {"train/loss", *naming.BEST, naming.STEPS_PER_SECOND} <= metrics
     assert naming.STEPS_PER_SECOND in found["summary"]
     assert [line["_step"] for line in found["history"]] == [line["trainer/global_step"] for line in found["history"]]
+
+
+def test_system_metrics_are_left_out(tiny_config: Callable[..., TrainConfig], tmp_path: Path) -> None:
+    logger = start(tiny_config(*RECIPE, "logger=wandb_offline", "logger.system_metrics=false"), tmp_path / "run")
+    wandb_logger.finish(logger, {}, failed=False)
+    found = read_back(tmp_path / "run")
+    assert found["stats"] == set() and found["program"] == "rpr-cli"
 
 
 def test_an_online_run_arrives_whole(

@@ -45,6 +45,7 @@ def read_back(run_dir: Path, pattern: str = "offline-run-*") -> dict[str, Any]:
     """The one run below the folder: identity, configuration, history rows, summary, exit code (None: never ended)."""
     (path,) = (path for path in run_dir.glob(f"wandb/{pattern}/run-*.wandb") if not path.parent.is_symlink())
     found: dict[str, Any] = {"config": {}, "history": [], "summary": {}, "exit": None, "axes": {}, "artifacts": {}}
+    found |= {"args": [], "program": "", "commit": "", "stats": set()}
     found["best"] = {}
     for record in records(path):
         match record.WhichOneof("record_type"):
@@ -66,6 +67,13 @@ def read_back(run_dir: Path, pattern: str = "offline-run-*") -> dict[str, Any]:
                 found["artifacts"] |= files_of(record.request.log_artifact.artifact)
             case "artifact":
                 found["artifacts"] |= files_of(record.artifact)
+            case "environment":
+                found["args"] += record.environment.args
+                found["program"] += record.environment.program
+                found["commit"] += record.environment.git.commit
+                assert not record.environment.git.remote_url
+            case "stats":
+                found["stats"] |= {item.key for item in record.stats.item}
             case "exit":
                 found["exit"] = record.exit.exit_code
     return found

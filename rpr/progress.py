@@ -1,0 +1,196 @@
+"""How far a command is: a bar on a terminal; elsewhere plain lines, at most one in ten seconds."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import IO, Any, Literal
+
+from rpr.io.escape import visible
+
+SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_DRAWINGS = 0.2
+SECONDS_BEFORE_A_BAR = 0.5  # what takes less shows none
+_LOCK = threading.RLock()  # of all bars: a sweep's are drawn by a thread of their own
+_left_to_others = False
+
+
+class Progress:
+    """Something that is counted. It is to be closed; as a context manager it is, however its block ends.
+
+    A bar is redrawn by `update` and `reach` alone: it stands still while nothing is done.
+    """
+
+    def __init__(
+        self,
+        total: int | None,
+        unit: str,
+        description: str,
+        *,
+        done: int = 0,
+        keep: bool = True,
+        lines: Literal["none", "slow", "last"] = "slow",
+    ) -> None:
+        """Count things called `unit` ("steps"): `total` of them, if that is known, of which `done` are there already.
+
+        Args:
+            keep: whether the bar stays on the terminal when it is closed.
+            lines: without a terminal: "none"; "slow": from the tenth second on; "last": the end in any case.
+        """
+        self._total, self._unit, self._description = total, unit, visible(description)
+        self._done = self._first = done
+        self._fields: dict[str, object] = {}
+        self._on_terminal = sys.stderr.isatty() and not _left_to_others
+        self._keep, self._lines = keep, "none" if sys.stderr.isatty() else lines
+        self._started = time.monotonic()
+        self._shown_at: float | None = None
+        self._told: int | None = None  # in a line
+        self._bar: Any = None
+
+    def update(self, number: int = 1, **fields: object) -> None:
+        """So many more are done. A field (loss=3.2) is shown until it has another value; None keeps its place free."""
+        self.reach(self._done + number, self._total, **fields)
+
+    def reach(self, done: int, total: int | None, **fields: object) -> None:
+        """So many are done altogether, of `total`."""
+        self._done, self._total = done, total
+        self._fields |= fields
+        if not self._on_terminal:
+            wait = math.inf if self._lines == "none" else SECONDS_BETWEEN_LINES
+        else:
+            wait = SECONDS_BEFORE_A_BAR if self._shown_at is None else SECONDS_BETWEEN_DRAWINGS
+        now = time.monotonic()
+        if now - (self._started if self._shown_at is None else self._shown_at) >= wait:
+            self._shown_at = now
+            self._show()
+
+    def close(self) -> None:
+        """The last that is shown is how far it came. Closing again does nothing."""
+        if self._bar is not None:
+            self._show()
+            with _LOCK:
+                self._bar.close()
+                _LinesAboveBars.end()
+            self._bar = None
+        elif self._told != self._done and (self._lines == "last" or self._told is not None):
+            self._show()
+        self._on_terminal, self._lines, self._told = False, "none", None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def left(self) -> str:
+        """`0:12:30 left` at the mean speed so far; empty where there is none yet, or nothing is left."""
+        rate = self._rate
+        left = 0 if self._total is None else self._total - self._done
+        return f"{timedelta(seconds=round(min(left / rate, 1e9)))} left" if left > 0 and rate > 0 else ""
+
+    @property
+    def _rate(self) -> float:
+        return (self._done - self._first) / max(time.monotonic() - self._started, 1e-9)
+
+    def _show(self) -> None:
+        of_all = "" if self._total is None else f"/{self._total:,}"
+        parts = [f"{self._done:,}{of_all} {self._unit}", self.left]  # a narrow terminal cuts the end
+        if self._rate > 0:
+            parts.append(f"{_figure(self._rate)} {self._unit}/s")
+        for name, value in self._fields.items():
+            if value is not None:
+                figure = _figure(value)
+                parts.append(f"{figure} {name}" if name.endswith("/s") else f"{name} {figure}")
+        text = ", ".join(part for part in parts if part)
+        if self._on_terminal:
+            self._draw(text.replace("{", "{{").replace("}", "}}"))
+        else:
+            self._told = self._done
+            print(f"{self._description}: {text}", file=sys.stderr, flush=True)
+
+    def _draw(self, text: str) -> None:
+        from tqdm import tqdm
+
+        with _LOCK:
+            bar_format = "{desc}: " + ("" if self._total is None else "{percentage:3.0f}%|{bar}| ") + text
+            if self._bar is None:
+                tqdm.monitor_interval = 0  # no thread of tqdm's own in a process that forks
+                tqdm.set_lock(_LOCK)
+                self._bar = tqdm(
+                    total=self._total,
+                    initial=self._done,
+                    desc=self._description,
+                    file=_LinesAboveBars.begin(),
+                    leave=self._keep,
+                    dynamic_ncols=True,
+                    bar_format=bar_format,
+                )
+            self._bar.n, self._bar.total, self._bar.bar_format = self._done, self._total, bar_format
+            self._bar.refresh()
+
+
+def leave_terminal_to_others() -> None:
+    """From now on nothing of this process's is shown on a terminal: the one that has started it draws there."""
+    global _left_to_others
+    _left_to_others = True
+
+
+def _figure(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else visible(str(value))
+
+
+class _LinesAboveBars:
+    """Stands for stderr while there are bars: the lines that anybody prints go above them."""
+
+    _bars = 0
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.stream = stream
+        self._line = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._line = (self._line + text).split("\n")
+        if lines:
+            with above_bars():
+                self.stream.write("".join(line + "\n" for line in lines))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    @classmethod
+    def begin(cls) -> IO[str]:
+        """One bar more; returns where it is to be drawn."""
+        if not isinstance(sys.stderr, cls):
+            sys.stderr = cls(sys.stderr)
+        cls._bars += 1
+        return sys.stderr.stream
+
+    @classmethod
+    def end(cls) -> None:
+        """One bar less."""
+        cls._bars -= 1
+        if cls._bars == 0 and isinstance(sys.stderr, cls):
+            if sys.stderr._line:
+                sys.stderr.write("\n")
+            sys.stderr = sys.stderr.stream
+
+
+@contextmanager
+def above_bars() -> Iterator[None]:
+    """What is printed meanwhile, on whichever stream, goes above the bars, if there are any."""
+    if not isinstance(sys.stderr, _LinesAboveBars):
+        yield
+        return
+    from tqdm import tqdm
+
+    with tqdm.external_write_mode(file=sys.stderr.stream):
+        yield

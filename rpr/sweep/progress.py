@@ -1,0 +1,126 @@
+"""How far a sweep is, as its runs' own files say: on a terminal a bar for all of it and one for each job that runs;
+everywhere a line at the end of each job, with the time left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+
+from rpr.commands.train import headline
+from rpr.errors import RecordError
+from rpr.io.escape import visible
+from rpr.progress import Progress, above_bars
+from rpr.records.record import METRICS_NAME, RECORD_NAME, SHOWN_METRICS, Record, read_record
+from rpr.sweep.ledger import Job
+
+SECONDS_BETWEEN_LOOKS = 1.0
+
+
+class SweepProgress:
+    """Follows the jobs of a sweep on a thread of its own, while it is entered."""
+
+    def __init__(self, sweep: str, jobs: Sequence[Job]) -> None:
+        self._name = f"sweep {sweep}"
+        self._jobs = [_Followed(job) for job in jobs]
+        self._steps = sum(job.steps for job in self._jobs)
+        self._bar = Progress(self._steps, "steps", self._name, done=self._done, lines="none")
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="sweep progress", daemon=True)
+
+    @property
+    def _done(self) -> int:
+        return sum(job.step for job in self._jobs)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._end.set()
+        self._thread.join()
+        if error is None:
+            self._look()
+        for job in self._jobs:
+            job.close()
+        self._bar.close()
+
+    def _follow(self) -> None:
+        while not self._end.wait(SECONDS_BETWEEN_LOOKS):
+            self._look()
+
+    def _look(self) -> None:
+        ended = [job for job in self._jobs if not job.ended and job.look()]
+        jobs = f"{sum(job.ended for job in self._jobs)} of {len(self._jobs)}"
+        self._bar.reach(self._done, self._steps, jobs=jobs)
+        left = f", {self._bar.left}" if self._bar.left else ""
+        for job in ended:
+            job.close()
+            assert job.record is not None
+            with above_bars(), contextlib.suppress(OSError):  # nobody reads it, which is told at the end
+                if job.record.status == "finished":
+                    print(f"{headline(job.record, job.run_dir)} ({jobs} jobs{left})", flush=True)
+                else:
+                    why = visible(f"{job.run_dir.name}: {job.record.outcome}")
+                    print(f"{self._name}: {why} ({jobs} jobs{left})", file=sys.stderr, flush=True)
+
+
+class _Followed:
+    """One job: how many of its `steps` are made, and its record when it has `ended`."""
+
+    def __init__(self, job: Job) -> None:
+        self.run_dir, self.steps = job.run_dir, job.config.optim.max_steps
+        self.step, self.record, self.ended = 0, None, False
+        self._fields: dict[str, float | None] = dict.fromkeys(SHOWN_METRICS.values())
+        self._bytes = 0  # of metrics.jsonl, that are read
+        self._bar: Progress | None = None
+        self._written = self._record_written()  # by what was before this sweep
+        self._read_metrics()
+
+    record: Record | None
+
+    def look(self) -> bool:
+        """Look at its files; whether it has ended since the last time. A job begins by writing its record."""
+        if (written := self._record_written()) != self._written:
+            self._written = written
+            with contextlib.suppress(RecordError):
+                self.record = read_record(self.run_dir / RECORD_NAME)
+        if self.record is None:
+            return False
+        self._read_metrics()
+        self.ended = self.record.status != "running"
+        if self.ended:
+            self.step = self.steps  # nothing is left of it
+        else:
+            if self._bar is None:
+                self._bar = Progress(self.steps, "steps", self.record.name, done=self.step, keep=False, lines="none")
+            self._bar.reach(self.step, self.steps, **self._fields)
+        return self.ended
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def _record_written(self) -> int | None:
+        try:
+            return (self.run_dir / RECORD_NAME).stat().st_mtime_ns
+        except OSError:
+            return None
+
+    def _read_metrics(self) -> None:
+        """The lines that came since the last time; all of them where a resumed run has taken some back."""
+        with contextlib.suppress(OSError), (self.run_dir / METRICS_NAME).open("rb") as file:
+            if file.seek(0, 2) < self._bytes:
+                self._bytes = 0
+            file.seek(self._bytes)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._bytes += len(line)
+                with contextlib.suppress(ValueError, TypeError, KeyError):  # whoever reads them for good will say so
+                    row = json.loads(line)
+                    self.step = min(row["step"], self.steps)
+                    self._fields |= {SHOWN_METRICS[name]: row[name] for name in SHOWN_METRICS if name in row}

@@ -1,0 +1,221 @@
+"""Checked here: bars on a pseudo-terminal, as its screen shows them: what others print goes above them, Ctrl-C leaves
+whole lines, nothing that a user names reaches the terminal raw; plain lines without a terminal, few of them; a sweep's
+lines, from the files of its runs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rpr import composition, progress
+from rpr.progress import Progress
+from rpr.records.record import Record, write_record
+from rpr.sweep.ledger import Job
+from rpr.sweep.progress import SweepProgress
+from tests.fake_records import fake_document
+from tests.terminal import WIDTH, Terminal, screen
+
+
+class Clock:
+    """Time goes on when it is told to."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(progress, "time", made)
+    return made
+
+
+@contextmanager
+def on_terminal() -> Iterator[Terminal]:
+    """stderr and stdout are a terminal meanwhile; no fixture, since pytest replaces both before a test begins."""
+    with Terminal() as made, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", made.stream)
+        patch.setattr(sys, "stdout", made.stream)
+        yield made
+        assert sys.stderr is made.stream
+
+
+def test_lines_without_a_terminal(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(1000, "steps", "training", done=100) as bar:
+        for step in range(101, 1001):
+            clock.now += 0.03
+            bar.update(loss=step / 7, BLEU=None if step < 600 else 12.0)
+    assert capsys.readouterr().err.splitlines() == [
+        "training: 434/1,000 steps, 0:00:17 left, 33.33 steps/s, loss 62",
+        "training: 768/1,000 steps, 0:00:07 left, 33.33 steps/s, loss 109.7, BLEU 12",
+        "training: 1,000/1,000 steps, 33.33 steps/s, loss 142.9, BLEU 12",
+    ]
+
+
+def test_what_is_quick_says_nothing(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    for lines in ("slow", "none", "last"):
+        with Progress(3, "steps", lines, lines=lines) as bar:
+            bar.update()
+            clock.now += 9.9 if lines != "none" else 1000
+            bar.update(2)
+        bar.close()
+    assert capsys.readouterr().err == "last: 3/3 steps, 0.303 steps/s\n"
+
+
+def test_nothing_is_done_in_no_time(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    bar = Progress(10**9, "steps", "s", lines="last")
+    clock.now = 1e9
+    bar.update()
+    bar.close()
+    assert "11574 days, 1:46:40 left" in capsys.readouterr().err
+
+
+def test_a_bar(clock: Clock) -> None:
+    with on_terminal() as terminal:
+        with Progress(200, "sentences", "translating") as bar:
+            bar.update(10)
+            assert terminal.read() == ""
+            clock.now = 2.0
+            bar.update(90, **{"tokens/s": 1234.5})
+            (line,) = screen(terminal.read())
+            assert line.startswith("translating:  50%|█") and len(line) <= WIDTH
+            assert line.endswith("| 100/200 sentences, 0:00:02 left, 50 sentences/s, 1,234 tokens/s")
+            bar.reach(150, 200)
+        assert screen(terminal.read())[0].startswith("translating:  75%|") and terminal.read().endswith("\n")
+
+
+def test_two_bars_and_lines_above_them(clock: Clock) -> None:
+    with on_terminal() as terminal:
+        with Progress(None, "checks", "all") as bar, Progress(4, "steps", "one", keep=False) as inner:
+            clock.now = 1.0
+            bar.update()
+            inner.update(last="{braces}")
+            print("rpr-cli: a warning", file=sys.stderr)
+            with progress.above_bars():
+                print("a result")
+            print("an un", end="", file=sys.stderr)
+            lines = screen(terminal.read())
+            assert lines[:3] == ["rpr-cli: a warning", "a result", "all: 1 checks, 1 checks/s"]
+            assert len(lines) == 4 and lines[3].endswith("| 1/4 steps, 0:00:03 left, 1 steps/s, last {braces}")
+            print("finished line", file=sys.stderr)
+        assert screen(terminal.read()) == [*lines[:2], "an unfinished line", lines[2]]
+
+
+def test_nothing_of_a_users_reaches_the_terminal_raw(clock: Clock) -> None:
+    with on_terminal() as terminal:
+        with Progress(2, "steps", "\x1b]0;owned\x07\n") as bar:
+            clock.now = 1.0
+            bar.update(name="\x1b[2J\r")
+        (line,) = screen(terminal.read())
+        assert line.startswith(r"\x1b]0;owned\x07\n:  50%|") and line.endswith(r"name \x1b[2J\r")
+
+
+def test_a_process_that_leaves_the_terminal_to_others(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    with on_terminal() as terminal:
+        monkeypatch.setattr(progress, "_left_to_others", False)
+        progress.leave_terminal_to_others()
+        with Progress(2, "steps", "one", lines="last") as bar:
+            clock.now = 100.0
+            bar.update()
+        assert terminal.read() == ""
+
+
+INTERRUPTED = """
+import sys, time
+from rpr.progress import Progress
+try:
+    with Progress(10**6, "steps", "training") as bar:
+        while True:
+            time.sleep(0.01)
+            bar.update(loss=3.25)
+except KeyboardInterrupt:
+    print("rpr-cli: interrupted", file=sys.stderr)
+"""
+
+
+def test_ctrl_c_leaves_whole_lines() -> None:
+    with Terminal() as terminal:
+        assert terminal.run(sys.executable, "-c", INTERRUPTED, interrupt_when=lambda text: "steps/s" in text) == 0
+        bar, said = screen(terminal.read())
+        assert bar.startswith("training:   0%|") and said == "rpr-cli: interrupted"
+        assert terminal.read().endswith("interrupted\r\n")
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> list[Job]:
+    made = [composition.training([f"seed={seed}", "optim.max_steps=100"]) for seed in (1, 2, 3)]
+    return [Job((f"seed={config.seed}",), config, tmp_path / config.run_dir_name) for config in made]
+
+
+@pytest.fixture
+def write(jobs: list[Job]) -> Callable[..., None]:
+    """The files of a job as they are when it has come to a step."""
+
+    def write(number: int, step: int, status: str, **changes: Any) -> None:
+        run_dir = jobs[number].run_dir
+        run_dir.mkdir(exist_ok=True)
+        row = {"step": step, "time": 1.0, "train/loss": 5.5, "target_tokens_per_second": 900.0}
+        row |= {"validation/bleu": 12.5} if step >= 50 else {}
+        with (run_dir / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\nno row\n")
+        document = fake_document(name=f"job{number + 1}", status=status, **changes)
+        write_record(run_dir / "record.json", Record.model_validate_json(json.dumps(document), strict=True))
+
+    return write
+
+
+def test_the_lines_of_a_sweep(
+    clock: Clock, jobs: list[Job], write: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(2, 40, "failed", error="of an earlier try")
+    sweep = SweepProgress("mine", jobs)
+    with sweep:
+        clock.now = 60.0
+        write(0, 50, "running")
+        sweep._look()
+        assert capsys.readouterr() == ("", "")
+        write(0, 100, "finished")
+        sweep._look()
+        assert capsys.readouterr() == (
+            f"job1: sacreBLEU test 30.00: {jobs[0].run_dir} (1 of 3 jobs, 0:01:36 left)\n", ""
+        )  # fmt: skip
+        clock.now = 120.0
+        write(1, 75, "failed", error="no \x1b luck")
+    why = f"{jobs[1].run_dir.name}: failed: no \\x1b luck (2 of 3 jobs, 0:00:36 left)"
+    assert capsys.readouterr() == ("", f"sweep mine: {why}\n")
+
+
+def test_the_bars_of_a_sweep(clock: Clock, jobs: list[Job], write: Callable[..., None]) -> None:
+    with on_terminal() as terminal:
+        with SweepProgress("mine", jobs):
+            pass  # nothing is shown in no time
+        assert terminal.read() == ""
+        sweep = SweepProgress("mine", jobs)
+        sweep._thread.start()
+        for now, step in ((30.0, 25), (31.0, 50)):
+            clock.now = now
+            write(0, step, "running")
+            write(1, 25, "running")
+            sweep._look()
+        whole, first, second = screen(terminal.read())
+        assert whole.startswith("sweep mine:  25%|")
+        assert first.startswith("job1:  50%|") and second.startswith("job2:  25%|")
+        assert whole.endswith("| 75/300 steps, 0:01:33 left, 2.419 steps/s, jobs 0 of 3")
+        assert first.endswith("| 50/100 steps, 0:00:01 left, 50 steps/s, loss 5.5, BLEU 12.5, 900 target tokens/s")
+        write(0, 100, "finished")
+        sweep._look()
+        done, whole, second = screen(terminal.read())
+        assert done.startswith("job1: sacreBLEU test 30.00: ") and done.endswith("(1 of 3 jobs, 0:00:43 left)")
+        assert whole.startswith("sweep mine:  42%|") and second.startswith("job2:  25%|")
+        sweep.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+        assert [line[:12] for line in screen(terminal.read())] == [done[:12], "sweep mine: "]
+        assert terminal.read().endswith("\n")
