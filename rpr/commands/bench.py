@@ -34,6 +34,8 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
         raise ConfigError(f"hardware={config.hardware.name}: bench runs in one process; choose hardware=cpu or 1xgpu")
     runtime.check_devices(config.hardware)
     runtime.set_up(config.hardware)
+    hardware = config.hardware.model_copy(update={"matmul_precision": runtime.matmul_precision(config.hardware)})
+    config = config.model_copy(update={"hardware": hardware})  # the document has what was used
     document: dict[str, Any] = {
         "device": runtime.device_name(config.hardware),
         "git": git_state().model_dump(),

@@ -56,7 +56,7 @@ def report(config: ReportConfig, run_dir: Path) -> None:
         "position": trained.position.model_dump(mode="json"),
         "validation_set": data.meta.split_names.get("validation", f"{data.meta.name} validation"),
         "synthetic": record.synthetic,
-        "matmul_precision": config.hardware.matmul_precision,
+        "matmul_precision": runtime.matmul_precision(config.hardware),
     }
     document = as_document(facts, numbers)
     figure = position_figure(

@@ -211,7 +211,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
                     "parameters": parameters,
                     "training": Training(
                         excludes=fit.EXCLUDES,
-                        matmul_precision=config.hardware.matmul_precision,
+                        matmul_precision=runtime.matmul_precision(config.hardware),
                         precision=config.hardware.precision,
                         **measured,
                     ),

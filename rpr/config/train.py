@@ -196,7 +196,7 @@ class HardwareConfig(Section):
     devices: PositiveInt
     num_nodes: PositiveInt
     precision: Literal["64", "32", "bf16"]
-    matmul_precision: Literal["highest", "high", "medium"]
+    matmul_precision: Literal["auto", "highest", "high", "medium"]
     attention: Literal["auto", "dense", "blockwise", "composed", "compiled", "triton"]
     num_workers: int = Field(ge=0)
     threads: PositiveInt | None

@@ -1,0 +1,25 @@
+"""Checked here: how float32 matrices are multiplied where the configuration leaves it to the chip."""
+
+from __future__ import annotations
+
+import pytest
+
+from rpr.compose.composition import training
+from rpr.runs import runtime
+
+
+@pytest.mark.parametrize(
+    "choice, flags, expected",
+    [
+        ("hardware=cpu", {"avx512f", "amx_bf16", "amx_tile"}, "medium"),
+        ("hardware=cpu", {"avx512f", "avx512_bf16"}, "highest"),
+        ("hardware=cpu", set(), "highest"),
+        ("hardware=1xgpu", {"amx_bf16"}, "high"),
+    ],
+)
+def test_the_default_fits_the_chip(
+    monkeypatch: pytest.MonkeyPatch, choice: str, flags: set[str], expected: str
+) -> None:
+    monkeypatch.setattr(runtime, "_cpu_flags", lambda: flags)
+    assert runtime.matmul_precision(training([choice]).hardware) == expected
+    assert runtime.matmul_precision(training([choice, "hardware.matmul_precision=medium"]).hardware) == "medium"
