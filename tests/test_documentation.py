@@ -174,7 +174,7 @@ def follow(words: list[str], home: Home) -> None:
     elif program == "pip":
         assert rest[1].removeprefix("rpr[").removesuffix("]") in PROJECT["project"]["optional-dependencies"]
     elif program == "torchrun":
-        compose(rest[rest.index("rpr.cli.app") + 1 :])
+        compose(rest[rest.index("rpr") + 1 :])
     elif program == "rpr-cli":
         name = rest[0]
         if {"--help", "--cfg"} & {*rest}:

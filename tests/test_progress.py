@@ -211,7 +211,7 @@ def test_the_bars_of_a_sweep(clock: Clock, jobs: list[Job], write: Callable[...,
         assert whole.startswith("sweep mine:  25%|")
         assert first.startswith("job1:  50%|") and second.startswith("job2:  25%|")
         assert whole.endswith("| 75/300 steps, 0:01:33 left, 2.419 steps/s, jobs 0 of 3")
-        assert first.endswith("| 50/100 steps, 0:00:01 left, 50 steps/s, loss 5.5, BLEU 12.5, 900 target tokens/s")
+        assert first.endswith("| 50/100 steps, 0:00:02 left, 25 steps/s, loss 5.5, BLEU 12.5, 900 target tokens/s")
         write(0, 100, "finished")
         sweep._look()
         done, whole, second = screen(terminal.read())

@@ -54,7 +54,6 @@ EXCEPTIONS = {
     ("rpr/data/hub.py", "network"): "whether the hub's host answers at all, before the library tries for long",
     ("rpr/__init__.py", "code"): "one of the two modules that the same file lists",
     ("rpr/sweep/launcher.py", "target"): "where it is refused, and Hydra's own launcher told from the others",
-    ("rpr/cli/app.py", "target"): "Hydra's own launcher told from the others",
 }
 
 

@@ -69,7 +69,8 @@ if __name__ == "__main__":
 # rpr-cli where each job's process is a fork of this one, which takes milliseconds; says what it took on its last line.
 FORKING = """
 import os, resource, sys
-from rpr import app, composition
+from rpr.cli import app
+from rpr.compose import composition
 from rpr.training import launch
 from work import work
 
