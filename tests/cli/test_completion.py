@@ -57,7 +57,7 @@ def suggested(
             {"position.clip_distance="},
         ),
         ("rpr-cli sweep quick gpus=0,1 retry_failed=true optim.max_st", {"optim.max_steps="}),
-        ("rpr-cli sweep quick at", {"jobs="}),
+        ("rpr-cli sweep quick gpu", {"gpus="}),
         ("rpr-cli sweep quick r", {"retry_failed=true", "runs_dir="}),
         ("rpr-cli sweep quick --", {"--dry-run", "--wandb-yaml"}),
         # nothing fits, or nothing can be known of it
@@ -117,7 +117,7 @@ def test_whatever_happens_a_query_is_silent(
 
     monkeypatch.setattr(completion, "_of_hydra", fail)
     assert suggested("rpr-cli train mod", capsys, monkeypatch) == "\n"
-    assert suggested("rpr-cli sweep quick jo", capsys, monkeypatch) == "jobs=\n"
+    assert suggested("rpr-cli sweep quick gp", capsys, monkeypatch) == "gpus=\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -52,7 +52,7 @@ def test_tables_and_charts_say_what_the_record_says(tiny_config: Callable[..., T
     record = finished(config, run_dir)
     mirrored(config, run_dir)
     tables, found = tables_of(run_dir), read_back(run_dir)
-    assert wandb_tables.keys() == TABLES | {f"Custom Chart Tables/{name}_table" for name in CHARTS}
+    assert tables.keys() == TABLES | {f"Custom Chart Tables/{name}_table" for name in CHARTS}
     scores = [dict(zip(tables["results/scores"]["columns"], row, strict=True))
               for row in tables["results/scores"]["data"]]  # fmt: skip
     assert scores == [
