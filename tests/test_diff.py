@@ -300,7 +300,7 @@ def test_json_is_one_document(put: Put, diff: Callable[..., str]) -> None:
 @pytest.mark.parametrize(
     "words, line",
     [
-        (["a", "."], "record.json: no such record; a run writes it at its start"),
+        (["a", "."], "record.json: no such record; every run writes a record.json"),
         (["a", "no.json"], "no.json: truncated or not JSON (line 1, "),
     ],
 )
@@ -320,7 +320,7 @@ def test_a_damaged_metrics_file_is_told(put: Put, diff: Callable[..., str]) -> N
 def test_it_imports_nothing_heavy(put: Put) -> None:
     heavy = ("torch", "pytorch_lightning", "wandb", "datasets", "matplotlib", "sacrebleu", "sentencepiece")
     code = (
-        f"import sys; from rpr import app; code = app.main(['diff', {str(put('a'))!r}, {str(put('b'))!r}]);"
+        f"import sys; from rpr.cli import app; code = app.main(['diff', {str(put('a'))!r}, {str(put('b'))!r}]);"
         f"print(code, [m for m in {heavy} if m in sys.modules])"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
