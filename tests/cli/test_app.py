@@ -184,7 +184,7 @@ def test_dry_run_of_the_quick_sweep(capsys: pytest.CaptureFixture[str], started:
     lines = out.splitlines()[1::2]
     assert len(lines) == 7 and err == "" and started == []
     assert out.splitlines()[0].startswith(
-        "# 1 of 7, new: 0.79 M parameters, 700 steps, at most 1.43 M tokens a side, time not"
+        "# 1 of 7, new: 0.79 M parameters, 700 steps, at most 1.43 M tokens a side, time unk"
     )
     assert out.splitlines()[-1].startswith("# 7 jobs: 7 new; remaining: time unknown")
     assert lines[0] == "rpr-cli train model=tiny data=synthetic position=absolute seed=3 sweep=quick"
@@ -200,7 +200,7 @@ def test_the_quick_sweep_starts_what_the_dry_run_lists(capsys: pytest.CaptureFix
     listed = [line.removesuffix(" sweep=quick") for line in capsys.readouterr().out.splitlines()[1::2]]
     assert app.main(["sweep", "quick"]) == 1  # what stands for training here leaves no record
     assert started == listed
-    assert capsys.readouterr().err.count("never started") == 7
+    assert capsys.readouterr().err.count(": never started\n") == 7
 
 
 def test_sweep_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,7 +170,7 @@ def test_a_job_that_fails_stops_no_other(swept: Swept, here: Here) -> None:
     assert failed.error is not None and failed.error.startswith("step 2: the loss or its gradient is not finite (loss ")
     (other,) = [record for record in records if position_of(record).clip_distance == 1 and record.status == "finished"]
     assert other.steps == 40
-    assert f"\n  again: rpr-cli train {rate}=1e+38 " in told and "Traceback" not in told
+    assert f"\n  to retry: rpr-cli train {rate}=1e+38 " in told and "Traceback" not in told
     assert f"rpr-cli: failed: {failed.name}-{failed.run_id}: step 2: the loss" in told
 
 

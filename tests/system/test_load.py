@@ -177,7 +177,7 @@ def test_a_sweep_of_500_jobs_keeps_its_books_straight(
     assert f"sweep mine: 500 jobs: {counts}\n" in told
     assert started(tmp_path) == seeds and in_books(tmp_path) == seeds
     assert told.count("rpr-cli: failed: ") == len(failed) and told.count("rpr-cli: interrupted: ") == len(killed)
-    assert told.count("\n    about to fail\n  again: rpr-cli train ") == len(failed)
+    assert told.count("\n    about to fail\n  to retry: rpr-cli train ") == len(failed)
     by_seed = records(tmp_path)
     assert {seed for seed, record in by_seed.items() if record.status == "finished"} == {*seeds} - {*killed, *failed}
     assert all(by_seed[seed].error == f"seed {seed} is unlucky" for seed in failed)

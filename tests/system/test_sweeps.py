@@ -96,7 +96,7 @@ def test_a_job_that_fails_is_told_and_left_until_it_is_asked_for(
     failed = [name for name, record in records(tmp_path).items() if record.status == "failed"]
     assert len(failed) == 3 and len(records(tmp_path)) == 6  # each job twice; 1e30 fails
     assert err.count("rpr-cli: failed: ") == 3 and all(f"rpr-cli: failed: {name}: step " in err for name in failed)
-    assert "gradient" in err and "\n  again: rpr-cli train " in err
+    assert "gradient" in err and "\n  to retry: rpr-cli train " in err
     assert "sweep mine: 6 jobs: 3 finished, 3 failed\n" in err
     assert (
         err.endswith("retry_failed=true runs failed jobs again, from their last checkpoint\n")
