@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from rpr import composition, progress
+from rpr import progress
+from rpr.compose import composition
 from rpr.progress import Progress
 from rpr.records.record import Record, write_record
 from rpr.sweep.ledger import Job
