@@ -13,7 +13,7 @@ _LAZY = {"Translator": "rpr.decode.translator", "Translation": "rpr.decode.trans
 
 
 def __getattr__(name: str) -> Any:
-    """What users import from here, read when it is asked for: torch takes a second to import, and --help needs none."""
+    """Import the public names lazily: torch takes a second to import, and --help does not need it."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LAZY[name]), name)

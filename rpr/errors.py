@@ -1,4 +1,4 @@
-"""The errors a user can cause: each says in one line what is wrong, the rule, and the remedy.
+"""The errors a user can cause: each says in one line what is wrong, the rule and the remedy.
 
 The command line turns them into exit code 2.
 """
@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 
 class RprError(Exception):
-    """Base of every error that is the user's to mend; its text is shown without a traceback."""
+    """Base of all errors that the user can fix; the text is shown without a traceback."""
 
 
 class ConfigError(RprError):
-    """A setting is unknown, of the wrong type, out of range, or contradicts another one."""
+    """A setting is unknown, of the wrong type, out of range, or conflicts with another one."""
 
 
 class DataError(RprError):
@@ -22,30 +22,30 @@ class DataError(RprError):
 
 
 class RecordError(RprError):
-    """A run record is absent, damaged, or of a schema this version does not read."""
+    """A run record does not exist, is damaged, or has a schema that this version does not read."""
 
 
 class RunError(RprError):
-    """A run stopped for a reason that is no fault of its input (a rank died, a loss became non-finite)."""
+    """A run stopped for a reason other than its input (a rank died, a loss became non-finite)."""
 
 
 class ProcessEnded(RunError):
-    """The training process ended without a result; known here is only how, and its record may have the reason."""
+    """The training process ended without a result; only its exit status is known, its record may have the reason."""
 
 
 class InterruptedRun(ProcessEnded):
-    """It was ended by a signal: stopped from outside, without an error of the run, which resumes."""
+    """It was ended by a signal: stopped from outside, not by an error, so the run can be resumed."""
 
 
 class BusyError(RprError):
-    """Another process works on the run."""
+    """Another process is working on the run."""
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """`; did you mean X? (available: ...)`, or only the choices when none is near, whether in capitals or not."""
+    """`; did you mean X? (available: ...)`, or only the choices when none is close; case is ignored."""
     names = sorted(choices)
     if not names:
-        return "; there is none"
+        return "; none available"
     near = difflib.get_close_matches(word.lower(), [name.lower() for name in names], n=1)
     if not near:
         return f"; available: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""What earlier versions have written, as this one reads it: the settings they did not have, and records of schema 1.
+"""Migrations of what earlier versions wrote: settings they did not have or named otherwise, and records of schema 1.
 
 A leaf: it imports nothing of rpr.
 """
@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-# What a run did before these settings existed. Records of that time are read with it, and a run of today that does the
-# same has the same id. The last two change nothing in what a run does, only how much is reported of its result; here
-# they have what is reported by default, of older runs too.
+# What runs did before these settings existed. Older records are read with these values, and a current run with the same
+# values has the same id. The last two do not change a run, only how much of its result is reported; their values here
+# are the current defaults, for older runs too.
 EARLIER_DEFAULTS: Mapping[str, Any] = {
     "data.task": None,
     "data.tokenizer": "bpe",
@@ -25,12 +25,12 @@ EARLIER_DEFAULTS: Mapping[str, Any] = {
     "evaluation.bootstrap_samples": 1000,
     "evaluation.length_buckets": [10, 20, 30, 40, 60, 80],
 }
-# Settings of a run that had another name: records hold the old one, and run ids are made of it.
+# Renamed settings of runs, by their old names. Older records have the old name, and run ids are computed from it.
 RENAMED: Mapping[str, str] = {
     "optim.max_tokens_per_unit": "optim.max_tokens_per_microbatch",
     "optim.units_per_step": "optim.microbatches_per_step",
 }
-# Of the commands, which no record holds: only a refusal names them.
+# Renamed settings of commands, which no record contains: only error messages use them.
 RENAMED_OF_COMMANDS: Mapping[str, str] = {
     "at_once": "jobs",
     "retry": "retry_failed=true",
@@ -40,10 +40,10 @@ RENAMED_OF_COMMANDS: Mapping[str, str] = {
     "results": "results_page",
     "loader": "measure_loader",
 }
-# The same for settings whose default of today is what was done before: the first has always counted in a run's id, the
-# other never.
+# As EARLIER_DEFAULTS, for settings whose current default is the earlier behaviour: the first has always been part of
+# run ids, the other never.
 READ_AS: Mapping[str, Any] = {"hardware.attention": "auto", "stop_after_minutes": None}
-# How schema 1 told, in texts alone, a run that was stopped from outside, and a run that repeats another one.
+# How schema 1 marked, in texts alone, an interrupted run, and a run that repeats another one.
 _STOPPED = ("interrupted", "the training process was ended by SIG")
 _RERUN = "rpr-cli rerun "
 # How a record's device names a CPU, in every schema so far.
@@ -51,7 +51,7 @@ _CPU = re.compile(r"(?P<processes>.*?)(?P<threads>\d+) threads? of (?P<processor
 
 
 class Machine(NamedTuple):
-    """A CPU with its threads; `processes` are the words that say of how many processes each has them."""
+    """A CPU with its threads; `processes` is the text about the number of processes, if several have that many each."""
 
     processes: str
     threads: int
@@ -59,7 +59,7 @@ class Machine(NamedTuple):
 
 
 def machine_of(device: str) -> Machine | None:
-    """What a record's device says of a CPU; None of a GPU."""
+    """The CPU that a record's device describes; None for a GPU."""
     found = _CPU.fullmatch(device)
     return None if found is None else Machine(found["processes"], int(found["threads"]), found["processor"])
 
@@ -70,8 +70,8 @@ def renamed_to(key: str) -> str | None:
 
 
 def with_earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded configuration as this version has it: settings by their new names, and those that were added later at
-    the values of what was done before them.
+    """A recorded configuration in the form of this version: renamed settings under their new names, and settings that
+    were added later with the value that describes the earlier behaviour.
     """
     whole = {name: dict(part) if isinstance(part, Mapping) else part for name, part in settings.items()}
     for old, new in RENAMED.items():
@@ -88,11 +88,11 @@ def with_earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def migrate_record(document: dict[str, Any]) -> dict[str, Any]:
-    """A record's document of schema 1 as schema 2 has it. Nothing is checked: that is for whoever reads the result."""
+    """Convert a record's document from schema 1 to schema 2. Nothing is validated here."""
     migrated = {"rerun_of": None, **document, "schema": 2}
     error = str(document.get("error"))
     if document.get("status") == "failed" and error.startswith(_STOPPED):
-        # The status says that it was interrupted; the error is left with the reason.
+        # The status says that it was interrupted; the error keeps only the reason.
         reason = error.removeprefix("interrupted").lstrip(" ;:") or "stopped from outside"
         migrated |= {"status": "interrupted", "error": reason}
     if str(document.get("command")).startswith(_RERUN):
@@ -101,7 +101,7 @@ def migrate_record(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_kinds(part: Any) -> Any:
-    """All intervals of schema 1 are over the test sentences."""
+    """Add the kind of each interval: in schema 1 all are over the test sentences."""
     if isinstance(part, list):
         return [_with_kinds(one) for one in part]
     if not isinstance(part, dict):
@@ -113,7 +113,7 @@ def _with_kinds(part: Any) -> Any:
 
 
 def export_shape_2(shape: Mapping[str, Any]) -> dict[str, Any]:
-    """The shape of a model in an export of version 1, which knew one scheme for both stacks, as version 2 has it."""
+    """Convert a model's shape from version 1 of the export, which had one scheme for both stacks, to version 2."""
     names = ("absolute", "max_positions", "relative_keys", "relative_values", "clip_distance", "tables")
     scheme = {"name": "exported", "scheme": "vectors", **{name: shape[name] for name in names if name in shape}}
     rest = {name: value for name, value in shape.items() if name not in names}

@@ -1,4 +1,4 @@
-"""The paper's own figures, typed in by hand; a cell the paper does not print is absent, never interpolated."""
+"""The paper's figures, transcribed by hand; a cell that the paper does not print is absent, never interpolated."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BLEU_KIND = "kind of BLEU not stated; the group's practice splits compounds (ble
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """What the paper prints for one size of model."""
+    """The settings that the paper prints for one size of model."""
 
     num_layers: int
     d_model: int

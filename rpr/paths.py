@@ -1,4 +1,4 @@
-"""Where conf/ and sweeps/ lie: beside rpr/ in a checkout or editable install, inside it in an installed wheel."""
+"""Where conf/ and sweeps/ are: next to rpr/ in a checkout or editable install, inside it in an installed wheel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a command is: a bar on a terminal; elsewhere plain lines, at most one in ten seconds."""
+"""Progress of a command: a bar on a terminal; elsewhere plain lines, at most one every ten seconds."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import IO, Any, Literal
 
-from rpr.io.escape import visible
+from rpr.io.escape import escape_control_characters
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_DRAWINGS = 0.2
-SECONDS_BEFORE_A_BAR = 0.5  # what takes less shows none
+SECONDS_BEFORE_A_BAR = 0.5  # shorter work shows none
 _LOCK = threading.RLock()  # of all bars: a sweep's are drawn by a thread of their own
-_left_to_others = False
+_terminal_disabled = False
 
 
 class Progress:
-    """Something that is counted. It is to be closed; as a context manager it is, however its block ends.
+    """A counter with a progress display. It must be closed; used as a context manager, it is closed at the end.
 
-    A bar is redrawn by `update` and `reach` alone: it stands still while nothing is done.
+    A bar is redrawn only by `update` and `reach`: it does not move while nothing is done.
     """
 
     def __init__(
@@ -36,28 +36,29 @@ class Progress:
         keep: bool = True,
         lines: Literal["none", "slow", "last"] = "slow",
     ) -> None:
-        """Count things called `unit` ("steps"): `total` of them, if that is known, of which `done` are there already.
+        """Count items called `unit` ("steps"): `total` of them, if known, of which `done` are already done.
 
         Args:
-            keep: whether the bar stays on the terminal when it is closed.
-            lines: without a terminal: "none"; "slow": from the tenth second on; "last": the end in any case.
+            keep: whether the bar stays on the terminal after it is closed.
+            lines: which lines are printed without a terminal: "none"; "slow": from the tenth second on; "last": in any
+                case one at the end.
         """
-        self._total, self._unit, self._description = total, unit, visible(description)
+        self._total, self._unit, self._description = total, unit, escape_control_characters(description)
         self._done = self._first = done
         self._fields: dict[str, object] = {}
-        self._on_terminal = sys.stderr.isatty() and not _left_to_others
+        self._on_terminal = sys.stderr.isatty() and not _terminal_disabled
         self._keep, self._lines = keep, "none" if sys.stderr.isatty() else lines
         self._started = time.monotonic()
         self._shown_at: float | None = None
-        self._told: int | None = None  # in a line
+        self._printed: int | None = None  # the count in the last line
         self._bar: Any = None
 
     def update(self, number: int = 1, **fields: object) -> None:
-        """So many more are done. A field (loss=3.2) is shown until it has another value; None keeps its place free."""
+        """Count `number` more. A field (loss=3.2) is shown until it has another value; None leaves its place empty."""
         self.reach(self._done + number, self._total, **fields)
 
     def reach(self, done: int, total: int | None, **fields: object) -> None:
-        """So many are done altogether, of `total`."""
+        """Set the count to `done` of `total`."""
         self._done, self._total = done, total
         self._fields |= fields
         if not self._on_terminal:
@@ -70,16 +71,16 @@ class Progress:
             self._show()
 
     def close(self) -> None:
-        """The last that is shown is how far it came. Closing again does nothing."""
+        """Show the final count, and end the display. Closing again has no effect."""
         if self._bar is not None:
             self._show()
             with _LOCK:
                 self._bar.close()
                 _LinesAboveBars.end()
             self._bar = None
-        elif self._told != self._done and (self._lines == "last" or self._told is not None):
+        elif self._printed != self._done and (self._lines == "last" or self._printed is not None):
             self._show()
-        self._on_terminal, self._lines, self._told = False, "none", None
+        self._on_terminal, self._lines, self._printed = False, "none", None
 
     def __enter__(self) -> Progress:
         return self
@@ -89,7 +90,7 @@ class Progress:
 
     @property
     def left(self) -> str:
-        """`0:12:30 left` at the mean speed so far; empty where there is none yet, or nothing is left."""
+        """`0:12:30 left` at the mean speed so far; empty if there is no speed yet, or nothing is left."""
         rate = self._rate
         left = 0 if self._total is None else self._total - self._done
         return f"{timedelta(seconds=round(min(left / rate, 1e9)))} left" if left > 0 and rate > 0 else ""
@@ -102,16 +103,16 @@ class Progress:
         of_all = "" if self._total is None else f"/{self._total:,}"
         parts = [f"{self._done:,}{of_all} {self._unit}", self.left]  # a narrow terminal cuts the end
         if self._rate > 0:
-            parts.append(f"{_figure(self._rate)} {self._unit}/s")
+            parts.append(f"{_format(self._rate)} {self._unit}/s")
         for name, value in self._fields.items():
             if value is not None:
-                figure = _figure(value)
-                parts.append(f"{figure} {name}" if name.endswith("/s") else f"{name} {figure}")
+                shown = _format(value)
+                parts.append(f"{shown} {name}" if name.endswith("/s") else f"{name} {shown}")
         text = ", ".join(part for part in parts if part)
         if self._on_terminal:
             self._draw(text.replace("{", "{{").replace("}", "}}"))
         else:
-            self._told = self._done
+            self._printed = self._done
             print(f"{self._description}: {text}", file=sys.stderr, flush=True)
 
     def _draw(self, text: str) -> None:
@@ -120,7 +121,7 @@ class Progress:
         with _LOCK:
             bar_format = "{desc}: " + ("" if self._total is None else "{percentage:3.0f}%|{bar}| ") + text
             if self._bar is None:
-                tqdm.monitor_interval = 0  # no thread of tqdm's own in a process that forks
+                tqdm.monitor_interval = 0  # no tqdm thread in a process that forks
                 tqdm.set_lock(_LOCK)
                 self._bar = tqdm(
                     total=self._total,
@@ -135,20 +136,20 @@ class Progress:
             self._bar.refresh()
 
 
-def leave_terminal_to_others() -> None:
-    """From now on nothing of this process's is shown on a terminal: the one that has started it draws there."""
-    global _left_to_others
-    _left_to_others = True
+def disable_terminal() -> None:
+    """From now on this process shows no progress on a terminal: the process that started it draws there."""
+    global _terminal_disabled
+    _terminal_disabled = True
 
 
-def _figure(value: object) -> str:
+def _format(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else visible(str(value))
+    return f"{value:,}" if isinstance(value, int) else escape_control_characters(str(value))
 
 
 class _LinesAboveBars:
-    """Stands for stderr while there are bars: the lines that anybody prints go above them."""
+    """Replaces stderr while there are bars, so that printed lines appear above them."""
 
     _bars = 0
 
@@ -168,7 +169,7 @@ class _LinesAboveBars:
 
     @classmethod
     def begin(cls) -> IO[str]:
-        """One bar more; returns where it is to be drawn."""
+        """Add a bar; returns the stream to draw it on."""
         if not isinstance(sys.stderr, cls):
             sys.stderr = cls(sys.stderr)
         cls._bars += 1
@@ -176,7 +177,7 @@ class _LinesAboveBars:
 
     @classmethod
     def end(cls) -> None:
-        """One bar less."""
+        """Remove a bar."""
         cls._bars -= 1
         if cls._bars == 0 and isinstance(sys.stderr, cls):
             if sys.stderr._line:
@@ -186,7 +187,7 @@ class _LinesAboveBars:
 
 @contextmanager
 def above_bars() -> Iterator[None]:
-    """What is printed meanwhile, on whichever stream, goes above the bars, if there are any."""
+    """Within this context, whatever is printed on either stream appears above the bars, if there are any."""
     if not isinstance(sys.stderr, _LinesAboveBars):
         yield
         return

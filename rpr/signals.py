@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: what they raise, and when."""
+"""Handling of SIGTERM and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SIGTERM_EXIT = 128 + signal.SIGTERM
 
 @contextmanager
 def _handled(handler: Callable[[int, FrameType | None], None], *numbers: int) -> Iterator[None]:
-    """The handler of these signals, and afterwards the ones before. Only the main thread may set one: on another, such
-    as joblib's, nothing changes.
+    """Install a handler for these signals, and restore the previous ones at the end. Only the main thread may do so: on
+    another, such as joblib's, nothing changes.
     """
     before = {}
     if threading.current_thread() is threading.main_thread():
@@ -34,7 +34,7 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """While it is entered, SIGTERM raises SystemExit (143) in the main thread, so that files and child processes are
+    """Within this context SIGTERM raises SystemExit (143) in the main thread, so that files and child processes are
     cleaned up.
     """
     with _handled(_exit, signal.SIGTERM):
@@ -43,7 +43,7 @@ def exit_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def report_sigterm() -> Iterator[None]:
-    """exit_on_sigterm, with a line on stderr. Also for a function, as its decorator."""
+    """exit_on_sigterm, with a line on stderr. Also usable as a decorator."""
     try:
         with exit_on_sigterm():
             yield
@@ -54,12 +54,12 @@ def report_sigterm() -> Iterator[None]:
 
 
 class Interrupts:
-    """While it is entered, Ctrl-C and SIGTERM raise SystemExit (130, 143), and within `deferred` only at its end, so
-    that lines stay whole. A second one is not deferred: the reader of a pipe may never come.
+    """Within this context Ctrl-C and SIGTERM raise SystemExit (130, 143); within `deferred`, only at its end, so that
+    no line is torn. A second signal is not deferred: the reader of a pipe may never read.
     """
 
     def __init__(self) -> None:
-        # A shell starts background processes with Ctrl-C ignored, which must stay so.
+        # A shell starts background processes with Ctrl-C ignored, and it must stay ignored.
         numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
         self._handled = _handled(self._received, *numbers)
         self._deferring = False
@@ -89,11 +89,11 @@ class Interrupts:
 
 
 def die_on_sigterm() -> None:
-    """From now on SIGTERM ends this process at once, whatever libraries have made of it."""
+    """From now on SIGTERM ends this process at once, whatever handler a library has installed."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def die_with_parent() -> None:
-    """Linux: SIGTERM to this process when its parent dies, even by SIGKILL. Elsewhere: nothing."""
+    """On Linux, send this process SIGTERM when its parent dies, even by SIGKILL. No effect elsewhere."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)

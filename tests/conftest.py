@@ -17,7 +17,7 @@ import torch
 from rpr.cli import app
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData, prepare
-from rpr.validation import validated
+from rpr.validation import validate
 
 SMALL_CORPUS = (
     "data.synthetic.num_train=2000",
@@ -144,7 +144,7 @@ def tiny_config(tiny: list[str]) -> Callable[..., TrainConfig]:
     """The typed configuration of a tiny run with further overrides."""
 
     def make(*overrides: str) -> TrainConfig:
-        return validated(TrainConfig, app.compose("train", [*tiny, *overrides]))
+        return validate(TrainConfig, app.compose("train", [*tiny, *overrides]))
 
     return make
 
@@ -153,7 +153,7 @@ def tiny_config(tiny: list[str]) -> Callable[..., TrainConfig]:
 def small_data(cache_dir: Path) -> PreparedData:
     """The small corpus, prepared."""
     settings: dict[str, Any] = app.compose("train", [*TINY, f"data.cache_dir={cache_dir}"])
-    return prepare(validated(TrainConfig, settings).data)
+    return prepare(validate(TrainConfig, settings).data)
 
 
 @pytest.fixture(scope="session")

@@ -300,7 +300,7 @@ def test_json_is_one_document(put: Put, diff: Callable[..., str]) -> None:
 @pytest.mark.parametrize(
     "words, line",
     [
-        (["a", "."], "record.json: no such record; a run writes it at its start"),
+        (["a", "."], "record.json: no such record; every run writes a record.json"),
         (["a", "no.json"], "no.json: truncated or not JSON (line 1, "),
     ],
 )

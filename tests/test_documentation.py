@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from rpr.cli import app
-from rpr.cli.positionals import settings_of
+from rpr.cli.positionals import to_overrides
 from rpr.compose import composition
 from rpr.config import commands as commands_config
-from rpr.validation import validated
+from rpr.validation import validate
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -113,7 +113,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, tiny_overrid
     for position in ("relative", "absolute"):
         settings = [*tiny_overrides, *places, *recipe, *rest, f"position={position}"]
         assert app.main(["train", *settings]) == 0
-        made[position] = f"runs/{composition.training(settings).run_dir_name}"
+        made[position] = f"runs/{composition.compose_train(settings).run_dir_name}"
     return Home(folder, cache_dir, **made)
 
 
@@ -133,12 +133,12 @@ def compose(words: list[str]) -> None:
     if name == "sweep":
         assert app.main([*words, *([] if "--wandb-yaml" in rest else ["--dry-run"])]) == 0
     elif name == "train" and "-m" in rest:
-        assert composition.trainings(composition.expand([word for word in rest if word != "-m"]))
+        assert composition.compose_train_jobs(composition.expand_multirun([word for word in rest if word != "-m"]))
     elif name == "train":
-        composition.training(rest)
+        composition.compose_train(rest)
     else:
         kind = getattr(commands_config, app.COMMANDS[name].config)
-        validated(kind, composition.compose(name, settings_of(name, rest)))
+        validate(kind, composition.compose(name, to_overrides(name, rest)))
 
 
 def ask(words: list[str]) -> None:

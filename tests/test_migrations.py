@@ -137,7 +137,7 @@ def test_what_is_wrong_in_schema_1_is_named(read: Read, changed: dict[str, Any],
 def test_an_interval_of_a_record_is_over_sentences(read: Read) -> None:
     score = json.loads(SCHEMA_1)["scores"][0]
     for wrong in ({"kind": "seeds"}, {"method": None}):
-        with pytest.raises(RecordError, match=r"scores\.0\.interval: an interval of a record is over sentences"):
+        with pytest.raises(RecordError, match=r"scores\.0\.interval: an interval in a record must be over sentences"):
             read(scores=[score | {"interval": score["interval"] | wrong}])
 
 

@@ -58,7 +58,7 @@ def stepped(module: TranslationModule, batch: Batch) -> list[torch.Tensor]:
 
 def module_of(choice: str) -> TranslationModule:
     """In float64: what is left between two devices is no rounding."""
-    return TranslationModule(composition.training([f"position={choice}", *SMALL]), VOCABULARY).double()
+    return TranslationModule(composition.compose_train([f"position={choice}", *SMALL]), VOCABULARY).double()
 
 
 @pytest.mark.parametrize(
@@ -166,6 +166,6 @@ def test_hardware_with_gpus_composes_with_every_model() -> None:
         for model in ("tiny", "small", "base", "big")
     ]
     jobs += [["hardware=1xgpu", "model=base"], ["hardware=slurm_8xgpu", "model=big", "hardware.attention=triton"]]
-    for job, made in zip(jobs, composition.trainings(jobs), strict=True):
+    for job, made in zip(jobs, composition.compose_train_jobs(jobs), strict=True):
         assert made.hardware.accelerator == "gpu" and made.hardware.precision == "bf16"
         assert made.hardware.num_ranks == (1 if job[0] == "hardware=1xgpu" else 8)

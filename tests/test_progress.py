@@ -123,7 +123,7 @@ def test_nothing_of_a_users_reaches_the_terminal_raw(clock: Clock) -> None:
 def test_a_process_that_leaves_the_terminal_to_others(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     with on_terminal() as terminal:
         monkeypatch.setattr(progress, "_left_to_others", False)
-        progress.leave_terminal_to_others()
+        progress.disable_terminal()
         with Progress(2, "steps", "one", lines="last") as bar:
             clock.now = 100.0
             bar.update()
@@ -153,7 +153,7 @@ def test_ctrl_c_leaves_whole_lines() -> None:
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> list[Job]:
-    made = [composition.training([f"seed={seed}", "optim.max_steps=100"]) for seed in (1, 2, 3)]
+    made = [composition.compose_train([f"seed={seed}", "optim.max_steps=100"]) for seed in (1, 2, 3)]
     return [Job((f"seed={config.seed}",), config, tmp_path / config.run_dir_name) for config in made]
 
 

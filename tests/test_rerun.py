@@ -355,7 +355,7 @@ def test_refusals_are_one_line(
 def test_no_record_and_torchrun_are_refused(
     original: Path, again: Callable[..., Any], started: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "nowhere: no such record; a run writes it at its start" in again(tmp_path / "nowhere", code=2)[1]
+    assert "nowhere: no such record; every run writes a record.json" in again(tmp_path / "nowhere", code=2)[1]
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     assert "rerun: torchrun started it; start it once, alone" in again(original, code=2)[1]
     assert started == []

@@ -15,22 +15,22 @@ from typing import Any, NamedTuple, NoReturn
 
 from rpr import __version__
 from rpr.cli import stdio
-from rpr.cli.positionals import settings_of
+from rpr.cli.positionals import to_overrides
 from rpr.compose import hydra_bridge
-from rpr.compose.composition import compose, key_of, refuse_ways_out, training
-from rpr.compose.messages import one_line
+from rpr.compose.composition import compose, compose_train, override_key, reject_path_traversal
+from rpr.compose.messages import format_user_error
 from rpr.errors import ConfigError, did_you_mean
 from rpr.signals import SIGTERM_EXIT, exit_on_sigterm
 from rpr.sweep import launcher
 
 INTERRUPTED = "rpr-cli: interrupted"
-GOES_ON = "; the same command again goes on from the last checkpoint"
+RESUME_HINT = "; rerun the same command to resume from the last checkpoint"
 RESUMABLE = ("train", "sweep", "rerun")
-WRITE_FILES = ("train", "sweep", "rerun", "prepare", "export")  # what they print besides can do without a reader
+WRITE_FILES = ("train", "sweep", "rerun", "prepare", "export")  # their result is files, so stdout may be closed
 
 
 class Command(NamedTuple):
-    """A sub-command: what it is for, and its typed configuration in rpr.config.train or rpr.config.commands."""
+    """A sub-command: its help text, and its typed configuration in rpr.config.train or rpr.config.commands."""
 
     purpose: str
     config: str
@@ -38,32 +38,32 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command(
-        "train one run and score it: model= position= data= optim= hardware= logger=; -m sweeps; run=... goes on",
+        "train one run and score it: model= position= data= optim= hardware= logger=; -m sweeps; run=... resumes",
         "TrainConfig",
     ),
     "sweep": Command(
-        "run a named sweep of sweeps/ or a file of your own: rpr-cli sweep quick [--dry-run]", "TrainConfig"
+        "run a sweep from sweeps/, or from a YAML file of your own: rpr-cli sweep quick [--dry-run]", "TrainConfig"
     ),
     "report": Command(
-        "tables beside the paper's, plots and one HTML page; run=runs/...: what its positions learned", "ReportConfig"
+        "tables next to the paper's, plots and an HTML page; run=runs/...: what its positions learned", "ReportConfig"
     ),
     "evaluate": Command("translate and score a trained run again: run=runs/...", "EvaluateConfig"),
     "translate": Command("translate stdin, or a file, line by line: run=runs/... [-- IN [OUT]]", "TranslateConfig"),
-    "compare": Command("which run is better, and how surely: compare RUN RUN ..., or sweep=...", "CompareConfig"),
-    "export": Command("a run as a folder for CTranslate2, or as safetensors: run=runs/... format=...", "ExportConfig"),
-    "rerun": Command("repeat a run from its record, and say whether it came out the same: rerun RUN", "RerunConfig"),
-    "diff": Command("what differs between two runs: diff RUN_A RUN_B", "DiffConfig"),
-    "dashboard": Command("a saved report in W&B that compares runs: sweep=...", "DashboardConfig"),
+    "compare": Command("test which runs differ significantly: compare RUN RUN ..., or sweep=...", "CompareConfig"),
+    "export": Command("export a run for CTranslate2, or as safetensors: run=runs/... format=...", "ExportConfig"),
+    "rerun": Command("repeat a run from its record and check that the results are the same: rerun RUN", "RerunConfig"),
+    "diff": Command("show what differs between two runs: diff RUN_A RUN_B", "DiffConfig"),
+    "dashboard": Command("create a report in W&B that compares runs: sweep=...", "DashboardConfig"),
     "verify": Command("check a trained run: caching, padding, shifts, exports: run=runs/...", "VerifyConfig"),
-    "prepare": Command("corpus -> vocabulary -> token cache, ahead of training: data=...", "PrepareConfig"),
-    "bench": Command("steps/s of the position variants, side by side", "BenchConfig"),
+    "prepare": Command("build the vocabulary and token cache of a corpus before training: data=...", "PrepareConfig"),
+    "bench": Command("benchmark the position variants: steps/s and memory", "BenchConfig"),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code: 0 done, 1 a job failed, 2 the input is at fault."""
+    """Run the command line; returns the exit code: 0 success, 1 a job failed, 2 invalid input."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    stdio.hold()
+    stdio.reopen_closed_fds()
     # Large tensors in huge pages, where Linux offers them: a CPU step touches fresh memory every time. Read by torch at
     # its first allocation, and inherited by the processes of a sweep.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
@@ -71,34 +71,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = arguments[0].removeprefix("--config-name=") if arguments else "--help"
     code = 0
     try:
-        code = _answer(name, arguments[1:])
-        stdio.write_out()
+        code = _dispatch(name, arguments[1:])
+        stdio.flush_stdout()
         return code if arguments else 2
     except KeyboardInterrupt:
-        print(INTERRUPTED + (GOES_ON if name in RESUMABLE else ""), file=sys.stderr)
+        print(INTERRUPTED + (RESUME_HINT if name in RESUMABLE else ""), file=sys.stderr)
         return 130
     except SystemExit as stop:
         if stop.code == SIGTERM_EXIT and name in RESUMABLE:
-            print(INTERRUPTED + GOES_ON, file=sys.stderr)
+            print(INTERRUPTED + RESUME_HINT, file=sys.stderr)
         raise
     except BrokenPipeError:  # `rpr-cli report | head`
         return code
     except Exception as error:
         if os.environ.get("RPR_DEBUG"):
             raise
-        message = one_line(error, _kind(name)) if name in COMMANDS else one_line(error)
+        message = format_user_error(error, _config_class(name)) if name in COMMANDS else format_user_error(error)
         if message is None:
             raise
         print(f"rpr-cli: {message}", file=sys.stderr)
         return 2
     finally:
-        stdio.let_go_of_stdout()
+        stdio.detach_stdout()
 
 
-def _answer(name: str, arguments: list[str]) -> int:
-    """The exit code of one command, or of a question to the command line itself."""
+def _dispatch(name: str, arguments: list[str]) -> int:
+    """Run a command, --help, --version or -sc; returns the exit code."""
     if name in ("-h", "--help", "--version", "-sc"):
-        stdio.settle_stdout(name, needed=True)
+        stdio.require_stdout(name, needed=True)
     if name in ("-h", "--help"):
         print(_usage())
     elif name == "--version":
@@ -110,11 +110,11 @@ def _answer(name: str, arguments: list[str]) -> int:
     elif name == "sweep":
         from rpr.sweep import command
 
-        stdio.settle_stdout("sweep", needed=command.prints(arguments))
+        stdio.require_stdout("sweep", needed=command.prints(arguments))
         with exit_on_sigterm():
             return command.run(arguments)
     elif name in COMMANDS:
-        return _run(name, settings_of(name, arguments))
+        return _run(name, to_overrides(name, arguments))
     else:
         raise ConfigError(f"no such command {name!r}" + did_you_mean(name, COMMANDS))
     return 0
@@ -131,15 +131,15 @@ def _usage() -> str:
 
 
 def _run(name: str, arguments: list[str]) -> int:
-    """One command: its flags and overrides checked, its configuration composed and typed, then the command itself."""
-    flags = _flags(name, arguments)
+    """Check the flags and overrides of a command, compose and validate its configuration, and run it."""
+    flags = _parse_flags(name, arguments)
     question = bool(flags.cfg or flags.info or flags.help or flags.hydra_help)
-    if question or name != "translate":  # which may have output=...
-        stdio.settle_stdout(name, needed=question or name not in WRITE_FILES)
-    if name == "train" and any(key_of(override) == "run" for override in flags.overrides):
+    if question or name != "translate":  # translate needs no stdout with output=...
+        stdio.require_stdout(name, needed=question or name not in WRITE_FILES)
+    if name == "train" and any(override_key(override) == "run" for override in flags.overrides):
         _resume(arguments)
         return 0
-    config_dir = _config_dir(flags.config_dir)
+    config_dir = _resolve_config_dir(flags.config_dir)
     if flags.multirun:
         from rpr.sweep import command
 
@@ -147,78 +147,78 @@ def _run(name: str, arguments: list[str]) -> int:
             return command.run_multirun(flags.overrides, config_dir)
     config_name = flags.config_name or name
     if flags.package:
-        _refuse_absent(flags.package, compose(config_name, flags.overrides, config_dir))
+        _check_package(flags.package, compose(config_name, flags.overrides, config_dir))
     if not (flags.help or flags.hydra_help):
         launcher.check(config_name, flags.overrides, multirun=False, config_dir=config_dir)
     if question:
-        _ask_hydra(name, arguments)
+        _print_hydra_output(name, arguments)
         return 0
     for override in flags.overrides:
-        if launcher.is_hydras(override) and key_of(override) != "hydra.searchpath":
-            raise ConfigError(f"{key_of(override)}: has no effect on a single {name}; it belongs to a sweep (-m)")
-    from rpr.validation import validated
+        if launcher.is_hydra_override(override) and override_key(override) != "hydra.searchpath":
+            raise ConfigError(f"{override_key(override)}: has no effect on a single {name}; use it with -m")
+    from rpr.validation import validate
 
-    typed = validated(_kind(name), compose(config_name, flags.overrides, config_dir))
+    typed = validate(_config_class(name), compose(config_name, flags.overrides, config_dir))
     module = importlib.import_module(f"rpr.commands.{name}")
     if name == "train":
-        overrides = [word for word in flags.overrides if key_of(word) != "sweep"]
+        overrides = [word for word in flags.overrides if override_key(word) != "sweep"]
         module.run(typed, command=shlex.join(["rpr-cli", name, *overrides]))
     elif name == "bench":
-        module.run(typed, {variant: _position(variant, flags.overrides) for variant in typed.variants})
+        module.run(typed, {variant: _compose_position(variant, flags.overrides) for variant in typed.variants})
     else:
         module.run(typed)
     return 0
 
 
-def _config_dir(typed: str | None) -> Path | None:
+def _resolve_config_dir(typed: str | None) -> Path | None:
     if typed is None:
         return None
     folder = Path(typed).absolute()
     if not folder.is_dir():
-        raise ConfigError(f"--config-dir: {folder} is no folder; give one with choices, e.g. model/mine.yaml in it")
+        raise ConfigError(f"--config-dir: {folder} is not a directory; give one with choices, e.g. model/mine.yaml")
     return folder
 
 
-def _flags(name: str, arguments: list[str]) -> Any:
-    """The words taken apart into Hydra's flags and overrides.
+def _parse_flags(name: str, arguments: list[str]) -> Any:
+    """Parse the arguments into Hydra's flags and overrides.
 
     Raises:
-        ConfigError: a flag that there is not, or that goes with no other that is given, or that would run code.
+        ConfigError: an unknown flag, flags that cannot be combined, or a flag that would run code.
     """
 
-    def refuse(message: str) -> NoReturn:
+    def reject(message: str) -> NoReturn:
         raise ConfigError(
-            f"{name}: {message}; settings are words like key=value, and rpr-cli {name} --hydra-help lists the flags"
+            f"{name}: {message}; settings have the form key=value, and rpr-cli {name} --hydra-help lists the flags"
         )
 
     parser = hydra_bridge.flag_parser()
-    parser.error = refuse  # type: ignore[method-assign]  # argparse would print several lines, and end the process
+    parser.error = reject  # type: ignore[method-assign]  # argparse would print several lines and end the process
     flags: Any = parser.parse_args(arguments)
     if flags.experimental_rerun is not None:
         raise ConfigError(
-            "--experimental-rerun: a pickle may run code when it is read; rpr-cli rerun RUN repeats a run"
+            "--experimental-rerun: not supported, since loading a pickle can run code; use rpr-cli rerun RUN"
         )
     if flags.shell_completion:
-        raise ConfigError("-sc: stands alone, before any command; rpr-cli -sc install=bash prints what bash is to do")
+        raise ConfigError("-sc: cannot follow a command; rpr-cli -sc install=bash prints the code for bash to evaluate")
     if flags.config_path is not None:
-        raise ConfigError("--config-path: every default stands in our conf/; --config-dir=FOLDER adds choices to it")
+        raise ConfigError("--config-path: cannot replace conf/, which has every default; add choices with --config-dir")
     shown = [flag for flag in ("cfg", "info", "help", "hydra_help") if getattr(flags, flag)]
     if flags.multirun and shown:
-        raise ConfigError("-m: goes with none of --cfg, --info, --help; look at one job without -m")
+        raise ConfigError("-m: cannot be combined with --cfg, --info or --help; inspect one job without -m")
     if flags.multirun and name != "train":
-        raise ConfigError(f"-m: {name} is one command, not a sweep; -m goes with train")
+        raise ConfigError(f"-m: {name} cannot be swept; -m goes with train")
     if flags.multirun and flags.config_name is not None:
-        raise ConfigError("-m: goes with --config-dir, not with --config-name; give choices as settings, model=mine")
+        raise ConfigError("-m: cannot be combined with --config-name; use --config-dir and settings, e.g. model=mine")
     if len(shown) > 1:
-        refuse(f"{' and '.join('--' + flag.replace('_', '-') for flag in shown)} are two questions")
+        reject(f"{' and '.join('--' + flag.replace('_', '-') for flag in shown)} cannot be combined")
     if (flags.resolve or flags.package) and not (flags.cfg or flags.help):
-        refuse("--resolve and --package go with --cfg")
-    refuse_ways_out(flags.overrides)
+        reject("--resolve and --package require --cfg")
+    reject_path_traversal(flags.overrides)
     return flags
 
 
-def _refuse_absent(package: str, settings: Any) -> None:
-    """Hydra would end the process over a part that there is not."""
+def _check_package(package: str, settings: Any) -> None:
+    """Check that --package names a part of the configuration: Hydra would end the process if it does not exist."""
     for part in package.split(".") if package != "_global_" else []:
         if not isinstance(settings, dict) or part not in settings:
             raise ConfigError(
@@ -233,41 +233,41 @@ def _resume(arguments: list[str]) -> None:
 
     run_dir = arguments[0].partition("=")[2]
     if len(arguments) > 1:
-        others = [argument for argument in arguments if key_of(argument) != "run"] or arguments[1:]
+        others = [argument for argument in arguments if override_key(argument) != "run"] or arguments[1:]
         raise ConfigError(
-            f"run: {' '.join(others)} cannot be set for a run that goes on as it was begun; "
-            "give run=... alone, or a new run's settings without it"
+            f"run: {' '.join(others)} cannot be changed when a run is resumed; "
+            "give run=... alone, or leave it out to start a new run"
         )
     if not run_dir:
-        raise ConfigError("run: no folder is given; give that of a run, e.g. run=runs/NAME-HASH")
+        raise ConfigError("run: no value given; give the folder of a run, e.g. run=runs/NAME-HASH")
     train.resume(Path(run_dir))
 
 
-def _kind(name: str) -> Any:
-    """The typed configuration of a sub-command."""
+def _config_class(name: str) -> Any:
+    """The class of a sub-command's configuration."""
     from rpr.config import commands as commands_config
     from rpr.config import train as config
 
     return getattr(config if COMMANDS[name].config == "TrainConfig" else commands_config, COMMANDS[name].config)
 
 
-def _position(variant: str, overrides: Sequence[str]) -> Any:
-    """A choice of conf/position/, as the chosen model fills it."""
-    model = [override for override in overrides if key_of(override).partition(".")[0] == "model"]
-    return training([*model, f"position={variant}"]).position
+def _compose_position(variant: str, overrides: Sequence[str]) -> Any:
+    """The position settings of a choice of conf/position/, with the defaults of the selected model."""
+    model = [override for override in overrides if override_key(override).partition(".")[0] == "model"]
+    return compose_train([*model, f"position={variant}"]).position
 
 
-def _ask_hydra(name: str, arguments: list[str]) -> None:
-    """--cfg, --info or --help, at whose end Hydra may end the process. What it prints goes out in one piece: it would
-    log --info line by line, and report at each of them that the reader is gone.
+def _print_hydra_output(name: str, arguments: list[str]) -> None:
+    """Print Hydra's output for --cfg, --info or --help, after which it may end the process. The output is written in
+    one piece: Hydra logs --info line by line, and would report a closed pipe at every line.
     """
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
             hydra_bridge.answer(name, arguments)
     finally:
-        # Names with an underscore before them are files that choices inherit from, and no choices.
-        stdio.write_out(re.sub(r"(?<=: )(_\w+, )+", "", printed.getvalue()))
+        # Names with a leading underscore are base files, not choices.
+        stdio.flush_stdout(re.sub(r"(?<=: )(_\w+, )+", "", printed.getvalue()))
 
 
 if __name__ == "__main__":

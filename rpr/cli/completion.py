@@ -1,4 +1,4 @@
-"""Tab completion: what fits the word that is being typed, in the form in which Hydra's hook of a shell asks for it."""
+"""Tab completion, in the protocol of Hydra's shell hooks."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import PurePath
 
-from rpr.cli.positionals import settings_of
+from rpr.cli.positionals import to_overrides
 from rpr.compose import hydra_bridge
-from rpr.compose.composition import key_of
+from rpr.compose.composition import override_key
 from rpr.errors import ConfigError
 from rpr.paths import data_dir
 from rpr.sweep import spec
 
-_BETWEEN = {"bash": " ", "zsh": " ", "fish": "\n"}  # two suggestions
+_SEPARATORS = {"bash": " ", "zsh": " ", "fish": "\n"}  # between suggestions
 
 
 def answer(request: Sequence[str], commands: Collection[str]) -> None:
-    """Print what `rpr-cli -sc query=bash` asks of the line in COMP_LINE, or the hook that `-sc install=bash` asks for.
+    """Print completions of the line in COMP_LINE for `rpr-cli -sc query=SHELL`, or the shell code for `-sc
+    install=SHELL` and `-sc uninstall=SHELL`.
 
     Raises:
-        ConfigError: no request that Hydra's hooks make.
+        ConfigError: not a request of Hydra's hooks.
     """
-    asked, _, shell = (request[0] if len(request) == 1 else "").partition("=")
-    if asked not in ("install", "uninstall", "query") or shell not in _BETWEEN:
+    action, _, shell = (request[0] if len(request) == 1 else "").partition("=")
+    if action not in ("install", "uninstall", "query") or shell not in _SEPARATORS:
+        shells = "|".join(_SEPARATORS)
         raise ConfigError(
-            f"-sc: {' '.join(request)!r} is nothing a shell asks; give install=SHELL, uninstall=SHELL or query=SHELL, "
-            f"for one of {', '.join(_BETWEEN)}"
+            f"-sc: invalid request {' '.join(request)!r}: expected install=, uninstall= or query=<{shells}>"
         )
-    if asked == "query":
-        print(_BETWEEN[shell].join(suggestions(os.environ.get("COMP_LINE", ""), commands)))
+    if action == "query":
+        print(_SEPARATORS[shell].join(suggestions(os.environ.get("COMP_LINE", ""), commands)))
     else:
-        hydra_bridge.completion_hook(shell, install=asked == "install")
+        hydra_bridge.completion_hook(shell, install=action == "install")
 
 
 def suggestions(line: str, commands: Collection[str]) -> list[str]:
-    """What fits the last word of a line, which is empty behind a blank; nothing where the line cannot be understood:
-    half typed, it may be wrong in any way, and whatever is said of that is printed into it.
+    """Completions of the last word of a line, an empty word after a blank. None for a line that cannot be parsed: it is
+    half typed and may have any error, and an error message would be printed into it.
     """
     before = line.split()
     word = before.pop() if line and not line[-1].isspace() else ""
@@ -49,26 +50,26 @@ def suggestions(line: str, commands: Collection[str]) -> list[str]:
     if len(before) == program:
         return [name for name in commands if name.startswith(word)]
     name, *before = before[program:]
-    if name not in commands or "--" in before:  # behind which there are files
+    if name not in commands or "--" in before:  # files follow
         return []
     own: list[str] = []
     if name == "sweep":
         if not before:
             return sorted(path.stem for path in data_dir("sweeps").glob("*.yaml") if path.stem.startswith(word))
         own = [one for one in (*spec.SETTINGS, *spec.FLAGS) if one.startswith(word)]
-        keys = {key_of(one) for one in spec.SETTINGS}
-        settings = [one for one in before[1:] if key_of(one) not in keys and one not in spec.FLAGS]
-        name, before = "train", ["--multirun", *settings]  # a comma list is no fault
+        keys = {override_key(one) for one in spec.SETTINGS}
+        settings = [one for one in before[1:] if override_key(one) not in keys and one not in spec.FLAGS]
+        name, before = "train", ["--multirun", *settings]  # so that comma lists are valid
     if word.startswith("-"):
         return own
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            return sorted({*own, *_of_hydra(name, [*settings_of(name, before), word])})
+            return sorted({*own, *_hydra_completions(name, [*to_overrides(name, before), word])})
     except (Exception, SystemExit, KeyboardInterrupt):
         return own
 
 
-def _of_hydra(name: str, words: Sequence[str]) -> list[str]:
+def _hydra_completions(name: str, words: Sequence[str]) -> list[str]:
     found = hydra_bridge.completions(name, " ".join(words))
-    # recipe follows from model= and data=; a name with an underscore before it is no choice
-    return [one for one in found if key_of(one) != "recipe" and "=_" not in one]
+    # recipe is selected by model= and data=; names with a leading underscore are base files, not choices
+    return [one for one in found if override_key(one) != "recipe" and "=_" not in one]

@@ -1,4 +1,4 @@
-"""The standard streams of a command, where one of them is closed, nobody reads it, or its disk is full."""
+"""Standard streams that are closed, have lost their reader, or are on a full disk."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ import sys
 from rpr.errors import ConfigError
 
 
-def hold() -> None:
-    """Open descriptors 0, 1 and 2 where they are closed (`2>&-`), for this process and those that it starts: a file of
-    ours that got such a number would get all that libraries print, too. Afterwards there is a stderr to print to.
+def reopen_closed_fds() -> None:
+    """Open descriptors 0, 1 and 2 on /dev/null where they are closed (`2>&-`), for this process and its children: a
+    file opened under such a number would receive everything that libraries print. Afterwards sys.stderr is not None.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free: this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number: this one
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
-def settle_stdout(name: str, *, needed: bool) -> None:
-    """Where stdout is closed, before any work is done. Libraries (joblib) fail without one, so what is not `needed` by
-    the command `name` goes nowhere.
+def require_stdout(name: str, *, needed: bool) -> None:
+    """Check, before any work, that stdout is open where the command `name` needs it. Otherwise output to a closed
+    stdout is discarded, since libraries (joblib) fail without one.
 
     Raises:
-        ConfigError: what the command is for would be printed, and nobody could read it.
+        ConfigError: stdout is closed, and the command would print its result there.
     """
     if sys.stdout is not None:
         return
     if needed:
-        raise ConfigError(f"stdout: it is closed, and {name} prints there; leave >&- out, or give a file as > FILE")
+        raise ConfigError(f"stdout: closed, but {name} prints its result there; remove >&-, or redirect it: > FILE")
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
-def write_out(text: str = "") -> None:
-    """Some text, behind what was printed before, past all buffers; nothing where stdout is closed.
+def flush_stdout(text: str = "") -> None:
+    """Write `text` to stdout and flush it; no effect where stdout is closed.
 
     Raises:
         BrokenPipeError: the reader is gone.
-        ConfigError: it cannot be kept (a full disk).
+        ConfigError: the text cannot be written (a full disk).
     """
     try:
         if sys.stdout is not None:
@@ -49,13 +49,13 @@ def write_out(text: str = "") -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise ConfigError(f"stdout: cannot be written ({error.strerror}); send it to another place") from None
+        raise ConfigError(f"stdout: cannot be written ({error.strerror}); redirect it elsewhere") from None
 
 
-def let_go_of_stdout() -> None:
-    """Forget what could not be written: Python would try once more at its end, and tell of it in several lines."""
+def detach_stdout() -> None:
+    """Discard unwritten output: at exit Python would try to write it again, and report the error in several lines."""
     try:
-        write_out()
+        flush_stdout()
     except (BrokenPipeError, ConfigError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

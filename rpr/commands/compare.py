@@ -12,7 +12,7 @@ from typing import Any
 from rpr.commands.printing import shortened, titled
 from rpr.config.commands import CompareConfig
 from rpr.errors import RunError
-from rpr.io.escape import visible
+from rpr.io.escape import escape_control_characters
 from rpr.metrics.comparison import (
     ALPHA,
     Comparison,
@@ -60,7 +60,7 @@ def run(config: CompareConfig) -> None:
 
 def _named(runs: Sequence[Run]) -> list[Run]:
     """Some names are those of folders."""
-    return [replace(run, name=visible(run.name)) for run in named(runs)]
+    return [replace(run, name=escape_control_characters(run.name)) for run in named(runs)]
 
 
 def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
@@ -154,7 +154,7 @@ def _document(family: Family) -> dict[str, Any]:
         "scores": [
             {
                 "run": system.run.name,
-                "folder": visible(str(system.run.folder)),
+                "folder": escape_control_characters(str(system.run.folder)),
                 "variant": system.run.variant,
                 "seed": system.run.config.seed,
                 "score": system.score,

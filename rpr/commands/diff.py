@@ -14,8 +14,8 @@ from typing import Any
 
 from rpr.commands.printing import shortened
 from rpr.config.commands import DiffConfig
-from rpr.io.escape import visible
-from rpr.records.difference import ABSENT, Curve, Difference, Measured, Part, difference
+from rpr.io.escape import escape_control_characters
+from rpr.records.difference import ABSENT, Curve, Difference, MeasurementPair, Part, difference
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_record
 from rpr.report.grid import DASH, Column, Grid, figure_text, number
@@ -41,7 +41,7 @@ def run(config: DiffConfig) -> None:
         print(json.dumps({**runs, **document(found)}, indent=2, ensure_ascii=False, allow_nan=False))
         return
     for name, (path, record, _) in zip(NAMES, (first, second), strict=True):
-        print(shortened(f"{name}  {visible(str(path))}", WIDTH))
+        print(shortened(f"{name}  {escape_control_characters(str(path))}", WIDTH))
         print(shortened(f"   {record.name}, {record.outcome or f'finished {record.finished}'}", WIDTH))
     print(
         "\n".join([f"The two records: {found.relation}.", *(lines_of(found, NAMES) if first[1] != second[1] else [])])
@@ -124,7 +124,7 @@ def document(found: Difference) -> dict[str, Any]:
 def _head(given: Given) -> dict[str, Any]:
     path, record, metrics = given
     return {
-        "record": visible(str(path)),
+        "record": escape_control_characters(str(path)),
         "metrics": bool(metrics),
         **record.model_dump(mode="json", include={"name", "run_id", "seed", "status", "started", "finished"}),
     }
@@ -138,7 +138,7 @@ def _part_document(part: Part) -> dict[str, Any]:
     return {"same": len(part.same), "differ": changes}
 
 
-def _measured_document(one: Measured) -> dict[str, Any]:
+def _measured_document(one: MeasurementPair) -> dict[str, Any]:
     intervals = [None if side.interval is None else asdict(side.interval) for side in (one.first, one.second)]
     return {
         "name": one.name,
@@ -201,7 +201,7 @@ def _value(value: Any) -> str:
     return " ".join(text.split())
 
 
-def _score_grid(title: str, scores: Sequence[Measured], names: tuple[str, str]) -> Grid:
+def _score_grid(title: str, scores: Sequence[MeasurementPair], names: tuple[str, str]) -> Grid:
     columns = (
         Column("name", title, lambda one: shortened(one.name, _NAME), label=True),
         Column("a", names[0], attrgetter("first"), digits=2),
@@ -212,10 +212,10 @@ def _score_grid(title: str, scores: Sequence[Measured], names: tuple[str, str]) 
     return Grid("scores", "", columns, tuple(scores))
 
 
-def _figure_grid(figures: Sequence[Measured], names: tuple[str, str]) -> Grid:
+def _figure_grid(figures: Sequence[MeasurementPair], names: tuple[str, str]) -> Grid:
     """The figures that differ, each with digits of its own."""
 
-    def digits(one: Measured) -> int:
+    def digits(one: MeasurementPair) -> int:
         return _DIGITS.get(one.name, 0)
 
     columns = (
@@ -228,7 +228,7 @@ def _figure_grid(figures: Sequence[Measured], names: tuple[str, str]) -> Grid:
     return Grid("figures", "", columns, tuple(one for one in figures if not one.same))
 
 
-def _change(one: Measured, digits: int) -> str:
+def _change(one: MeasurementPair, digits: int) -> str:
     """The difference; `same` only for the same bits, so one that rounds to 0 is written out."""
     if one.same:
         return "same"

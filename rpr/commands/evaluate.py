@@ -23,7 +23,7 @@ from rpr.report.grid import legend
 from rpr.report.render import wrapped
 from rpr.runs import loading, runtime
 from rpr.signals import report_sigterm
-from rpr.validation import validated
+from rpr.validation import validate
 
 
 @report_sigterm()
@@ -43,7 +43,7 @@ def run(config: EvaluateConfig) -> None:
     }
     evaluation = trained.evaluation.model_copy(update={k: v for k, v in asked.items() if v is not None})
     position = changed_after_training(trained.position, config.position or {})
-    trained = validated(TrainConfig, trained.model_dump() | {"position": position.model_dump()})
+    trained = validate(TrainConfig, trained.model_dump() | {"position": position.model_dump()})
     trained = trained.model_copy(update={"evaluation": evaluation})
     search = f"beam{evaluation.beam_size}-alpha{evaluation.length_penalty:g}"
     search += f"-min{evaluation.min_length}" if evaluation.min_length else ""
@@ -51,7 +51,7 @@ def run(config: EvaluateConfig) -> None:
         folder = exported_folder(run_dir, config.run)
         runtime.set_up(config.hardware)
         data = prepare(trained.data)
-        loading.refuse_another_vocabulary(run_dir, data)
+        loading.check_same_vocabulary(run_dir, data)
         device = runtime.torch_device(config.hardware).type
         engine = CTranslate2Engine(
             folder, compute_type=config.compute_type, threads=config.hardware.threads, device=device

@@ -12,10 +12,10 @@ from pathlib import Path
 from rpr.commands import train
 from rpr.commands.diff import lines_of, read_given
 from rpr.config.commands import RerunConfig
-from rpr.config.train import NAME, HardwareConfig, TrainConfig, of_a_record
+from rpr.config.train import NAME, HardwareConfig, TrainConfig, config_from_record
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, DataError, RecordError
-from rpr.io.escape import visible
+from rpr.io.escape import escape_control_characters
 from rpr.migrations import machine_of
 from rpr.records import provenance
 from rpr.records.difference import Difference, difference
@@ -42,7 +42,10 @@ def run(config: RerunConfig) -> None:
                 f"{path}: {record.outcome}; strict=true needs the record of a finished run, since machine, corpus and "
                 "scores are written at its end: leave strict out"
             )
-        print(f"rpr-cli: {visible(str(path))}: {record.outcome}; it has no results to compare with", file=sys.stderr)
+        print(
+            f"rpr-cli: {escape_control_characters(str(path))}: {record.outcome}; it has no results to compare with",
+            file=sys.stderr,
+        )
     _tell_what_is_other(config, path, record, typed)
     run_dir = _folder(config, path, record, typed)
     rerun_of = RerunOf(run_id=record.run_id, started=record.started)
@@ -53,7 +56,10 @@ def run(config: RerunConfig) -> None:
     found = difference(record, again, metrics, metrics_again)
     print("\n".join(["", *_outcome(found)]))
     if config.strict and not found.reproduced:
-        print(f"rpr-cli: {run_dir.name}: its results are not those of {visible(str(path))}", file=sys.stderr)
+        print(
+            f"rpr-cli: {run_dir.name}: its results are not those of {escape_control_characters(str(path))}",
+            file=sys.stderr,
+        )
         raise SystemExit(1)
 
 
@@ -62,7 +68,7 @@ def _configuration(config: RerunConfig, path: Path, record: Record) -> TrainConf
     run that it repeats: both have one id.
     """
     try:
-        typed = of_a_record(record.config)
+        typed = config_from_record(record.config)
     except ConfigError as error:
         raise RecordError(
             f"{path}: this rpr cannot run its configuration ({error}); use the rpr that wrote it"

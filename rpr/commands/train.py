@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rpr.config.train import HardwareConfig, TrainConfig, of_a_record
+from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.errors import InterruptedRun, ProcessEnded, RprError, RunError
-from rpr.io.escape import visible
+from rpr.io.escape import escape_control_characters
 from rpr.io.locks import exclusive
 from rpr.records import provenance
 from rpr.records.record import (
@@ -84,13 +84,13 @@ def run(
         launch.check_hosts(place)
     if not quiet and not config.position.encoder.ordered:
         print(f"rpr-cli: {config.position.encoder.label}: this encoder cannot tell the order of words", file=sys.stderr)
-    made = lifecycle.make(run_dir)
-    with locks.hold(run_dir) as lock:
+    made = lifecycle.create_run_dir(run_dir)
+    with locks.acquire(run_dir) as lock:
         if _done(run_dir, config):  # by the process that held it before
             return run_dir
         with exit_on_sigterm():
-            with lifecycle.as_it_was(run_dir, made):
-                job = lifecycle.begin(config, command, run_dir, _prepare(config), rerun_of)
+            with lifecycle.rollback_on_error(run_dir, made):
+                job = lifecycle.start_record(config, command, run_dir, _prepare(config), rerun_of)
             try:
                 if own_process:
                     output = launch.Output(run_dir / LOG_NAME, shown=not quiet)
@@ -100,7 +100,7 @@ def run(
                 else:
                     work(config, run_dir)
             except BaseException as error:
-                lifecycle.mark_unfinished(run_dir, error)
+                lifecycle.mark_stopped(run_dir, error)
                 raise
     if not quiet:
         _tell(run_dir)
@@ -112,7 +112,7 @@ def resume(run_dir: Path) -> Path:
     from rpr.runs.loading import record_of
 
     record = record_of(run_dir)
-    return run(of_a_record(record.config), command=record.command, run_dir=run_dir.absolute())
+    return run(config_from_record(record.config), command=record.command, run_dir=run_dir.absolute())
 
 
 def _follow(config: TrainConfig, run_dir: Path, place: SlurmPlace) -> None:
@@ -236,11 +236,11 @@ def _done(run_dir: Path, config: TrainConfig) -> bool:
     record = read_record(path)
     if record.status != "finished":
         return False
-    lifecycle.refuse_another_corpus(config, run_dir, record)
+    lifecycle.check_same_corpus(config, run_dir, record)
     if config.sweep is not None and config.sweep not in record.sweeps:
         with exclusive(run_dir, RECORD_NAME):
             write_record(path, record.model_copy(update={"sweeps": (*record.sweeps, config.sweep)}))
-    print(f"{visible(run_dir.name)}: finished already on {record.finished}", file=sys.stderr)
+    print(f"{escape_control_characters(run_dir.name)}: finished already on {record.finished}", file=sys.stderr)
     _tell(run_dir)
     return True
 
@@ -261,10 +261,10 @@ def _as_rank(config: TrainConfig, command: str, run_dir: Path) -> None:
         return
     first = runtime.is_first_rank()
     if first:
-        lifecycle.make(run_dir)
-    with locks.hold(run_dir) if first else contextlib.nullcontext():
+        lifecycle.create_run_dir(run_dir)
+    with locks.acquire(run_dir) if first else contextlib.nullcontext():
         if first:
-            lifecycle.begin(config, command, run_dir, _prepare(config))
+            lifecycle.start_record(config, command, run_dir, _prepare(config))
         try:
             work(config, run_dir)
         except BaseException as error:
@@ -280,7 +280,7 @@ def _after_a_failure(run_dir: Path, error: BaseException) -> None:
     from rpr.training import launch
 
     if runtime.is_first_rank():
-        lifecycle.mark_unfinished(run_dir, error)
+        lifecycle.mark_stopped(run_dir, error)
     elif isinstance(error, Exception):
         time.sleep(launch.GRACE_SECONDS)
 
@@ -291,7 +291,7 @@ def headline(record: Record, run_dir: Path) -> str:
     metric = HEADLINE_METRIC if record.task is None else EXACT_MATCH
     scores = [f"{one.split} {one.score:.2f}" for one in record.scores if one.metric == metric]
     found = ", ".join(scores) or "not measured"
-    return f"{record.name}{synthetic}: {METRIC_NAMES[metric]} {found}: {visible(str(run_dir))}"
+    return f"{record.name}{synthetic}: {METRIC_NAMES[metric]} {found}: {escape_control_characters(str(run_dir))}"
 
 
 def _tell(run_dir: Path) -> None:
@@ -299,7 +299,7 @@ def _tell(run_dir: Path) -> None:
     from rpr.commands.scoring import score_lines
 
     record = read_record(run_dir / RECORD_NAME)
-    print(f"{record.name}{' (synthetic data)' if record.synthetic else ''}: {visible(str(run_dir))}")
+    print(f"{record.name}{' (synthetic data)' if record.synthetic else ''}: {escape_control_characters(str(run_dir))}")
     print("\n".join(score_lines(record.scores)))
     if record.training is not None and record.training.steps_per_second is not None:
         training = record.training
@@ -321,7 +321,7 @@ def main(job: Path) -> None:
     """A worker: `python -m rpr.commands.train <run folder>/job.json`, started by rpr.training.launch."""
     die_with_parent()
     with exit_on_sigterm():
-        config = of_a_record(json.loads(job.read_text(encoding="utf-8")))
+        config = config_from_record(json.loads(job.read_text(encoding="utf-8")))
         try:
             work(config, job.parent)
         except BaseException as error:

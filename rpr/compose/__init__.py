@@ -1,1 +1,1 @@
-"""Hydra: overrides to typed configurations. hydra_bridge.py alone knows what Hydra keeps private."""
+"""Hydra: overrides to typed configurations. Only hydra_bridge.py uses Hydra's private API."""

@@ -1,4 +1,4 @@
-"""Overrides to settings: one job composed, or many; multiruns expanded; secrets and paths out of conf/ refused."""
+"""Overrides to settings: composes jobs, expands multiruns, and rejects secrets and paths outside conf/."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
 # password in their value (HTTPS_PROXY).
 _SECRET = re.compile(r".*(API_KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE)
 _PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")
-_SHORTEST_SECRET = 8  # characters; a shorter value may be in a setting by chance
-# `seed=3`, `model.d_model=64`: a value, not a choice of conf/ nor anything added, taken away or said about Hydra.
+_SHORTEST_SECRET = 8  # characters; a shorter value may occur in a setting by chance
+# `seed=3`, `model.d_model=64`: sets a value. Not a choice of conf/, an addition (+), a deletion (~) or Hydra's own.
 _VALUE = re.compile(r"(seed|name|sweep|runs_dir|(?!hydra\.)\w+(\.\w+)+)=")
 _CHOICE = re.compile(r"(?!hydra=)\w+(@[\w.]+)?=")
 _NO_SIDE = re.compile(r"position\.(encoder|decoder)=null")
@@ -30,112 +30,113 @@ _SIDE = re.compile(r"^position\.(encoder|decoder)=")
 
 
 def typed_choices(words: Sequence[str]) -> list[str]:
-    """`position.encoder=rope` as Hydra writes a group's choice for another place, `position@position.encoder=rope`;
-    without `position.encoder=null`, which is what the encoder has anyway.
+    """Rewrite `position.encoder=rope` in Hydra's syntax for a group's choice in another package,
+    `position@position.encoder=rope`, and drop `position.encoder=null`, which is the default.
 
     Raises:
-        ConfigError: a setting for both stacks, where each has a choice of its own.
+        ConfigError: a setting for both stacks, although each has its own scheme.
     """
     found = [_SIDE.sub(r"position@position.\1=", word) for word in words if not _NO_SIDE.fullmatch(word)]
-    sides = {key_of(word) for word in found} & {"position@position.encoder", "position@position.decoder"}
+    sides = {override_key(word) for word in found} & {"position@position.encoder", "position@position.decoder"}
     both = next((word for word in found if _BOTH_SIDES.match(word)), None)
     if len(sides) == 2 and both is not None:
-        key = key_of(both)
+        key = override_key(both)
         raise ConfigError(
-            f"{key}: decides nothing, as encoder and decoder have positions of their own; write "
+            f"{key}: has no effect, since encoder and decoder have positions of their own; write "
             f"{key.replace('.', '.encoder.', 1)} or {key.replace('.', '.decoder.', 1)}"
         )
     return found
 
 
-def expand(overrides: Sequence[str]) -> list[list[str]]:
-    """The jobs of a multirun: a comma list is swept over (the product of all lists)."""
+def expand_multirun(overrides: Sequence[str]) -> list[list[str]]:
+    """The jobs of a multirun: the product of all comma lists."""
     return hydra_bridge.expand(typed_choices(overrides))
 
 
-def refuse_ways_out(overrides: Sequence[str]) -> None:
-    """A choice is a file of its group's folder: Hydra would follow `model=../position/none`, and merge it in anywhere.
+def reject_path_traversal(overrides: Sequence[str]) -> None:
+    """Reject choices outside their group's folder: Hydra would follow `model=../position/none`, and merge that file.
 
     Raises:
-        ConfigError: a choice that leads elsewhere.
+        ConfigError: a choice is outside its group's folder.
     """
     groups = {path.name: path for path in data_dir("conf").iterdir() if path.is_dir()}
     for override in overrides:
         group, _, choice = override.lstrip("+~").partition("=")
         group = group.partition("@")[0]
         if group == "recipe":
-            raise ConfigError("recipe: follows from model= and data=; override single settings, like model.dropout=0.1")
+            raise ConfigError("recipe: selected by model= and data=; override single settings, e.g. model.dropout=0.1")
         words = re.split(r"[\[\],'\"\s]+", choice)
         if group in groups and any({"", ".."} & {*word.split("/")[:-1]} for word in words):
             found = choices_of(groups[group].name)
-            raise ConfigError(f"{group}: {choice} leads out of conf/{group}/; give one of {', '.join(found)}")
+            raise ConfigError(f"{group}: {choice} is outside conf/{group}/; choose one of {', '.join(found)}")
 
 
 def choices_of(group: str) -> list[str]:
-    """The choices of conf/GROUP/; a name with an underscore before it is what others inherit from."""
+    """The choices of conf/GROUP/; names with a leading underscore are base files, not choices."""
     return sorted(path.stem for path in (data_dir("conf") / group).glob("[!_]*.yaml"))
 
 
 def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None) -> dict[str, Any]:
-    """The settings of one job of a command, as plain values.
+    """Compose the settings of one job of a command, as plain values.
 
     Raises:
-        ConfigError: as `plain`.
+        ConfigError: as `to_plain`.
     """
-    return plain(_composed(name, overrides, config_dir))
+    return to_plain(_composed(name, overrides, config_dir))
 
 
 def _composed(name: str, overrides: Sequence[str], config_dir: Path | None) -> Any:
     overrides = typed_choices(overrides)
-    refuse_ways_out(overrides)
+    reject_path_traversal(overrides)
     return hydra_bridge.compose(name, overrides, config_dir)
 
 
-def training(overrides: Sequence[str]) -> TrainConfig:
-    """One job of train, composed and validated.
+def compose_train(overrides: Sequence[str]) -> TrainConfig:
+    """Compose and validate one job of train.
 
     Raises:
-        ConfigError: its settings are refused.
+        ConfigError: invalid settings.
     """
     from rpr.config.train import TrainConfig
-    from rpr.validation import validated
+    from rpr.validation import validate
 
-    return validated(TrainConfig, compose("train", overrides))
+    return validate(TrainConfig, compose("train", overrides))
 
 
-def trainings(jobs: Sequence[Sequence[str]], config_dir: Path | None = None) -> list[TrainConfig]:
-    """Jobs of train, none with a comma list, each composed and validated.
+def compose_train_jobs(jobs: Sequence[Sequence[str]], config_dir: Path | None = None) -> list[TrainConfig]:
+    """Compose and validate jobs of train, none with a comma list.
 
-    Nearly all the time is spent on reading conf/ (50 ms a job), so it is read once for all jobs with the same choices,
-    and their values are set afterwards.
+    Reading conf/ takes nearly all the time (50 ms a job), so it is read once for all jobs with the same choices, and
+    their values are set afterwards.
 
     Raises:
-        ConfigError: the settings of a job are refused.
+        ConfigError: a job has invalid settings.
     """
     from rpr.config.train import TrainConfig
-    from rpr.validation import validated
+    from rpr.validation import validate
 
     read: dict[tuple[str, ...], Any] = {}
-    made = []
+    composed = []
     for job in jobs:
         values = [word for word in job if _VALUE.match(word)]
         choices = tuple(word for word in job if not _VALUE.match(word))
         if not all(_CHOICE.match(word) for word in choices):
-            made.append(validated(TrainConfig, compose("train", job, config_dir)))
+            composed.append(validate(TrainConfig, compose("train", job, config_dir)))
             continue
         if choices not in read:
             read[choices] = _composed("train", choices, config_dir)
         settings = copy.deepcopy(read[choices])
         hydra_bridge.set_values(settings, values)
-        made.append(validated(TrainConfig, plain(settings)))
-    return made
+        composed.append(validate(TrainConfig, to_plain(settings)))
+    return composed
 
 
-def plain(settings: Any) -> dict[str, Any]:
-    """Settings as plain Python values; a mandatory one that is missing is refused, and so is a secret among them.
+def to_plain(settings: Any) -> dict[str, Any]:
+    """Settings as plain Python values.
 
     Raises:
-        ConfigError: a value is still `???`, or holds a secret of the environment (that of ${oc.env:WANDB_API_KEY}).
+        ConfigError: a mandatory value is missing (`???`), or a value contains a secret of the environment (as
+            ${oc.env:WANDB_API_KEY} would).
     """
     from omegaconf import OmegaConf
 
@@ -151,14 +152,14 @@ def plain(settings: Any) -> dict[str, Any]:
     for key, text in _texts(values, ""):
         if holding := next((name for secret, name in secrets.items() if secret in text), None):
             raise ConfigError(
-                f"{key}: it holds the value of {holding}; settings are written into records and sent to W&B, so no "
-                "secret may be among them: leave it in the environment"
+                f"{key}: contains the value of {holding}; settings are stored in records and sent to W&B, so they must "
+                "not contain secrets: leave it in the environment"
             )
     return values
 
 
 def _texts(tree: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Every text among settings, with its dotted key."""
+    """Every string among the settings, with its dotted key."""
     if isinstance(tree, str):
         yield path, tree
     elif isinstance(tree, Mapping | list):
@@ -166,6 +167,6 @@ def _texts(tree: Any, path: str) -> Iterator[tuple[str, str]]:
             yield from _texts(value, f"{path}.{key}" if path else str(key))
 
 
-def key_of(override: str) -> str:
-    """The setting that an override is about."""
+def override_key(override: str) -> str:
+    """The key of the setting that an override changes."""
     return override.partition("=")[0].lstrip("+~")

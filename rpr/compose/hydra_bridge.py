@@ -1,4 +1,4 @@
-"""All that this project takes from inside Hydra: the one module that imports what Hydra keeps private.
+"""Everything this project uses of Hydra's private API; no other module imports it.
 
 Written for hydra-core 1.3. tests/compose/test_hydra_bridge.py names each private name used here, and fails when one
 moves.
@@ -20,7 +20,7 @@ from rpr.paths import data_dir
 
 
 def flag_parser() -> argparse.ArgumentParser:
-    """Hydra's own command line: its flags, and overrides behind them."""
+    """Hydra's argument parser: its flags, followed by overrides."""
     from hydra._internal.utils import get_args_parser
 
     parser: argparse.ArgumentParser = get_args_parser()
@@ -28,7 +28,7 @@ def flag_parser() -> argparse.ArgumentParser:
 
 
 def expand(overrides: Sequence[str]) -> list[list[str]]:
-    """The jobs of a multirun, as Hydra's basic sweeper makes them."""
+    """The jobs of a multirun, as Hydra's basic sweeper generates them."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -37,10 +37,10 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
 
 
 def compose(config_name: str, overrides: Sequence[str], config_dir: Path | None = None) -> Any:
-    """One job's settings, without Hydra's own.
+    """Compose one job's settings, without Hydra's own.
 
     Args:
-        config_dir: a folder with more choices, as --config-dir names it.
+        config_dir: a folder with more choices, as for --config-dir.
     """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
@@ -49,7 +49,7 @@ def compose(config_name: str, overrides: Sequence[str], config_dir: Path | None 
 
     setup_globals()  # ${now:...}
     words = [*overrides, *([] if config_dir is None else [f"hydra.searchpath=[file://{config_dir}]"])]
-    # Within a running job (bench composes its variants) Hydra's global state is the job's: set aside, and put back.
+    # Within a running job (bench composes its variants) Hydra's global state belongs to that job: save and restore it.
     state = GlobalHydra.instance()
     running, state.hydra = state.hydra, None
     try:
@@ -60,7 +60,7 @@ def compose(config_name: str, overrides: Sequence[str], config_dir: Path | None 
 
 
 def set_values(settings: Any, overrides: Sequence[str]) -> None:
-    """Put values (no choices of groups) into composed settings, by the function by which Hydra does it."""
+    """Set values (not choices of groups) in composed settings with Hydra's own function."""
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -69,13 +69,13 @@ def set_values(settings: Any, overrides: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Session:
-    """Hydra, set up but not running, and settings composed with its own among them (`settings.hydra`)."""
+    """Hydra, set up but not running, and composed settings that include its own (`settings.hydra`)."""
 
     hydra: Any
     settings: Any
 
     def launch(self, task: Callable[[Any], Any], jobs: Sequence[Sequence[str]]) -> list[Any]:
-        """Run the task for each job through the launcher that the settings name; returns Hydra's JobReturns."""
+        """Run the task for each job with the launcher of the settings; returns Hydra's JobReturns."""
         from hydra._internal.callbacks import Callbacks
         from hydra.core.global_hydra import GlobalHydra
         from hydra.core.plugins import Plugins
@@ -96,7 +96,7 @@ class Session:
 
 
 def session(config_name: str, overrides: Sequence[str], *, multirun: bool, config_dir: Path | None = None) -> Session:
-    """Hydra's own settings composed beside the job's, as it composes them before it runs anything.
+    """Compose Hydra's own settings together with the job's, as Hydra does before it runs anything.
 
     Raises:
         ConfigError: a folder of hydra.searchpath does not exist.
@@ -130,7 +130,7 @@ def session(config_name: str, overrides: Sequence[str], *, multirun: bool, confi
 
 
 def typed_overrides() -> list[str]:
-    """The overrides of the job that is running, as they were typed: ${...} is for the settings."""
+    """The overrides of the running job, as typed: ${...} is left unresolved."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
@@ -139,7 +139,7 @@ def typed_overrides() -> list[str]:
 
 
 def job_number() -> int:
-    """Which job of the launch is running, from 0."""
+    """The index of the running job in its launch, from 0."""
     from hydra.core.hydra_config import HydraConfig
 
     number: int = HydraConfig.get().job.num
@@ -147,10 +147,10 @@ def job_number() -> int:
 
 
 def answer(name: str, arguments: Sequence[str]) -> None:
-    """--cfg, --info, --help and --hydra-help, which Hydra answers on stdout and may end the process after."""
+    """Let Hydra answer --cfg, --info, --help or --hydra-help on stdout; it may end the process."""
     import hydra
 
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # raised instead of printed: its errors become one line
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raises errors instead of printing them; they are then reported in one line
     before = sys.argv
     sys.argv = [before[0], f"--config-name={name}", *arguments]
     try:
@@ -160,7 +160,7 @@ def answer(name: str, arguments: Sequence[str]) -> None:
 
 
 def completions(config_name: str, line: str) -> list[str]:
-    """What fits the last word of a line of overrides."""
+    """Completions of the last word of a line of overrides."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.plugins.completion_plugin import DefaultCompletionPlugin
@@ -172,7 +172,7 @@ def completions(config_name: str, line: str) -> list[str]:
 
 
 def completion_hook(shell: str, *, install: bool) -> None:
-    """Print the lines by which a shell takes up completion, or leaves it off."""
+    """Print the shell code that enables or disables completion."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.plugins import Plugins
@@ -184,9 +184,9 @@ def completion_hook(shell: str, *, install: bool) -> None:
         plugin.install() if install else plugin.uninstall()
 
 
-def refused_by_hydra(error: BaseException) -> bool:
-    """Whether it is a plain ValueError from Hydra's own reading of what was typed: of `model=3`, where a choice is a
-    word, or `seed=range(1,5,0)`.
+def is_parsing_error(error: BaseException) -> bool:
+    """Whether it is a plain ValueError that Hydra raised while it parsed overrides: for `model=3`, as a choice must be
+    text, or for `seed=range(1,5,0)`.
     """
     last = error.__traceback__
     if last is None or not isinstance(error, ValueError):

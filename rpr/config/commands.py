@@ -7,10 +7,10 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from rpr.config.train import NAME, DataConfig, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig
-from rpr.validation import Section
+from rpr.validation import StrictModel
 
 
-class EvaluateConfig(Section):
+class EvaluateConfig(StrictModel):
     """rpr-cli evaluate; None is "as the run has it"."""
 
     run: str = Field(min_length=1)
@@ -34,17 +34,16 @@ class EvaluateConfig(Section):
             raise ValueError(f"splits: [{','.join(self.splits)}] names a split twice; name each once")
         if self.backend == "torch" and self.compute_type != "float32":
             raise ValueError(
-                f"compute_type: {self.compute_type} is for backend=ctranslate2; torch computes as hardware.precision "
-                "says"
+                f"compute_type: {self.compute_type} requires backend=ctranslate2; torch uses hardware.precision"
             )
         if self.backend == "ctranslate2" and self.position is not None:
             raise ValueError("position: the positions of an export are fixed; choose backend=torch")
         if self.backend == "ctranslate2" and self.average_checkpoints is not None:
-            raise ValueError("average_checkpoints: an export is one model; leave it out, or export the run again")
+            raise ValueError("average_checkpoints: an export is a single model; leave it out, or export the run again")
         return self
 
 
-class TranslateConfig(Section):
+class TranslateConfig(StrictModel):
     """rpr-cli translate; None is "as the run has it"."""
 
     run: str = Field(min_length=1)
@@ -68,13 +67,13 @@ class TranslateConfig(Section):
     def n_best_are_in_the_beam(self) -> TranslateConfig:
         if self.n_best is not None and self.beam_size is not None and self.n_best > self.beam_size:
             raise ValueError(
-                f"n_best: {self.n_best} is more than beam_size = {self.beam_size}; raise beam_size, or ask for "
+                f"n_best: {self.n_best} is more than beam_size = {self.beam_size}; raise beam_size, or request "
                 f"{self.beam_size}"
             )
         return self
 
 
-class ExportConfig(Section):
+class ExportConfig(StrictModel):
     """rpr-cli export; None is "as the run has it"."""
 
     run: str = Field(min_length=1)
@@ -88,7 +87,7 @@ class ExportConfig(Section):
     runs_dir: str = Field(min_length=1)
 
 
-class CompareConfig(Section):
+class CompareConfig(StrictModel):
     """rpr-cli compare: the first run, or a sweep's baseline, against the others."""
 
     runs: tuple[str, ...]
@@ -106,11 +105,11 @@ class CompareConfig(Section):
         if (self.sweep is None) == (len(self.runs) == 0):
             raise ValueError("runs and sweep: give the folders of at least two runs, or a sweep's name as sweep=...")
         if len(self.runs) == 1:
-            raise ValueError(f"runs: {self.runs[0]} alone has nothing to be compared with; give at least two folders")
+            raise ValueError(f"runs: only {self.runs[0]} given; give the folders of at least two runs")
         return self
 
 
-class RerunConfig(Section):
+class RerunConfig(StrictModel):
     """rpr-cli rerun; None is "as the record has it"."""
 
     run: str = Field(min_length=1)
@@ -120,7 +119,7 @@ class RerunConfig(Section):
     runs_dir: str = Field(min_length=1)
 
 
-class DiffConfig(Section):
+class DiffConfig(StrictModel):
     """rpr-cli diff: two runs, each a folder or the file of a record."""
 
     runs: tuple[str, ...]
@@ -130,13 +129,11 @@ class DiffConfig(Section):
     @model_validator(mode="after")
     def two_runs(self) -> DiffConfig:
         if len(self.runs) != 2:
-            raise ValueError(
-                f"runs: {len(self.runs)} are given; a difference is between two: rpr-cli diff runs/A runs/B"
-            )
+            raise ValueError(f"runs: {len(self.runs)} given, expected two: rpr-cli diff runs/A runs/B")
         return self
 
 
-class DashboardConfig(Section):
+class DashboardConfig(StrictModel):
     """rpr-cli dashboard: a saved W&B report of a project's runs, or of one sweep's."""
 
     sweep: str | None
@@ -145,7 +142,7 @@ class DashboardConfig(Section):
     runs_dir: str = Field(min_length=1)
 
 
-class VerifyConfig(Section):
+class VerifyConfig(StrictModel):
     """rpr-cli verify."""
 
     run: str = Field(min_length=1)
@@ -158,8 +155,8 @@ class VerifyConfig(Section):
     runs_dir: str = Field(min_length=1)
 
 
-class PrepareConfig(Section):
-    """rpr-cli prepare. `optim` says what the batches are that `loader` measures; None is one process for each core."""
+class PrepareConfig(StrictModel):
+    """rpr-cli prepare. `optim` has the size of the batches for `measure_loader`; `processes` None is one per core."""
 
     data: DataConfig
     optim: OptimConfig
@@ -171,8 +168,8 @@ class PrepareConfig(Section):
     runs_dir: str = Field(min_length=1)
 
 
-class ReportConfig(Section):
-    """rpr-cli report: of the records of a sweep, or of all; or, with `run`, of the positions of one trained run."""
+class ReportConfig(StrictModel):
+    """rpr-cli report: on the records of one sweep, or of all; or, with `run`, on the positions of one trained run."""
 
     runs_dir: str = Field(min_length=1)
     sweep: str | None
@@ -191,21 +188,21 @@ class ReportConfig(Section):
     @model_validator(mode="after")
     def one_subject(self) -> ReportConfig:
         if self.sweep is not None and not NAME.fullmatch(self.sweep):
-            raise ValueError(f"sweep: {self.sweep!r} cannot name a folder, and so no sweep; give one like quick")
+            raise ValueError(f"sweep: {self.sweep!r} is not a valid sweep name; give one such as quick")
         if self.sweep is not None and self.run is not None:
             raise ValueError(
-                f"run and sweep: {self.run} and {self.sweep} are both given; a report is of one run's positions or of "
-                "a sweep's records: leave one of them out"
+                f"run and sweep: {self.run} and {self.sweep} are both given; a report is on one run's positions or on "
+                "a sweep's records: remove one of them"
             )
         if self.results_page is not None and (self.sweep or self.run) is not None:
             raise ValueError(
-                f"results_page: {self.results_page} is a page of all records under runs_dir; leave out "
+                f"results_page: {self.results_page} is a page on all records under runs_dir; remove "
                 f"{'sweep' if self.sweep is not None else 'run'}"
             )
         return self
 
 
-class LayerBenchConfig(Section):
+class LayerBenchConfig(StrictModel):
     """bench: one self-attention layer at several lengths."""
 
     lengths: tuple[PositiveInt, ...] = Field(min_length=1)
@@ -218,7 +215,7 @@ class LayerBenchConfig(Section):
     rounds: PositiveInt
 
 
-class LengthBenchConfig(Section):
+class LengthBenchConfig(StrictModel):
     """bench: whole training steps at several lengths, by implementation of attention."""
 
     lengths: tuple[PositiveInt, ...] = Field(min_length=1)
@@ -229,18 +226,18 @@ class LengthBenchConfig(Section):
     rounds: PositiveInt
 
     def sentences(self, length: int) -> int:
-        """In a batch of this length."""
+        """The number of sentences in a batch of this length."""
         return max(1, self.tokens // length)
 
 
-class GradientBenchConfig(Section):
+class GradientBenchConfig(StrictModel):
     """bench: how exact the tables' gradients are in bfloat16."""
 
     length: PositiveInt
     clip_distance: NonNegativeInt
 
 
-class BenchConfig(Section):
+class BenchConfig(StrictModel):
     """rpr-cli bench."""
 
     model: ModelConfig
@@ -261,7 +258,7 @@ class BenchConfig(Section):
     format: Literal["table", "json"]
 
     @model_validator(mode="after")
-    def kernels_for_gpus_have_one(self) -> BenchConfig:
+    def gpu_kernels_need_a_gpu(self) -> BenchConfig:
         for key, chosen in (
             ("layer.algorithms", self.layer.algorithms),
             ("by_length.implementations", self.by_length.implementations),

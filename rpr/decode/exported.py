@@ -23,7 +23,7 @@ from rpr.errors import DataError
 from rpr.migrations import export_shape_2
 from rpr.model.transformer import Shape, Transformer
 from rpr.runs.loading import VOCABULARY_NAME
-from rpr.validation import Section
+from rpr.validation import StrictModel
 
 Kind = Literal["safetensors", "ctranslate2"]
 FORMAT, VERSION = "rpr-export", 2
@@ -41,7 +41,7 @@ SHAPES = TypeAdapter(Shape)
 REMEDY = "export the run again (rpr-cli export)"
 
 
-class Settings(Section):
+class Settings(StrictModel):
     """What config.json, or rpr.json, holds beside the format and its version."""
 
     kind: Kind

@@ -28,7 +28,7 @@ from rpr.errors import ConfigError, DataError, RunError, did_you_mean
 from rpr.model.beam_search import Hypothesis
 from rpr.paths import data_dir
 from rpr.runs import runtime
-from rpr.validation import validated
+from rpr.validation import validate
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -99,7 +99,7 @@ class Translator:
             "hardware": hardware,
         }
         known = {key: value for key, value in settings.items() if key not in ("defaults", "hydra")}
-        return cls.from_config(validated(TranslateConfig, known))
+        return cls.from_config(validate(TranslateConfig, known))
 
     @classmethod
     def from_config(cls, config: TranslateConfig) -> Translator:
@@ -282,7 +282,7 @@ def _hardware(name: str) -> HardwareConfig:
     whole = [stem for stem, settings in choices.items() if "defaults" not in settings]
     if name not in whole:
         raise ConfigError(f"hardware: no such choice {name!r}" + did_you_mean(name, whole))
-    return validated(HardwareConfig, choices[name])
+    return validate(HardwareConfig, choices[name])
 
 
 def _default_hardware(defaults: Sequence[Any]) -> str:

@@ -1,1 +1,1 @@
-"""Files, locks and text from other people: what every room shares."""
+"""Atomic files, locks, and the escaping of untrusted text."""

@@ -1,7 +1,7 @@
-"""Files and folders that are there whole or not at all, also after a kill, on a full disk and after a power failure.
+"""Atomic writes: files and folders are complete or absent, also after a kill, on a full disk and after a power failure.
 
-What is being written is beside its final place as `.<name>.<pid>.tmp`. A folder that is replaced is moved to
-`.<name>.<pid>.old` first, because a rename replaces only an empty folder.
+Data is written next to its final path, as `.<name>.<pid>.tmp`. A folder to be replaced is first moved to
+`.<name>.<pid>.old`, because a rename replaces only an empty folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all: a temporary file in the same folder, fsync, rename.
+    """Write a file atomically: a temporary file in the same folder, fsync, rename.
 
     Raises:
         OSError: if the folder cannot be written; the old file is untouched then.
@@ -32,7 +32,7 @@ def replacing(path: Path) -> Iterator[Path]:
         OSError: if the folder cannot be written; what was at `path` is untouched then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _beside(path, "tmp")
+    temporary = _sibling(path, "tmp")
     try:
         yield temporary
         put_in_place(temporary, path)
@@ -44,12 +44,12 @@ def put_in_place(finished: Path, path: Path) -> None:
     """Move a finished file or folder to `path`, in the same folder, once all of it is on the disk.
 
     Raises:
-        OSError: it cannot be moved; what was at `path` is there again.
+        OSError: it cannot be moved; what was at `path` is restored.
     """
     for file in finished.rglob("*") if finished.is_dir() else (finished,):
         if not file.is_dir():
             _sync(file)
-    old = _beside(path, "old")
+    old = _sibling(path, "old")
     try:
         if finished.is_dir() and path.exists():
             os.replace(path, old)
@@ -64,16 +64,16 @@ def put_in_place(finished: Path, path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder, if it exists, so that there is never a part of it under its name."""
+    """Remove a folder, if it exists, so that no part of it is ever left under its name."""
     if path.exists():
-        old = _beside(path, "old")
+        old = _sibling(path, "old")
         os.replace(path, old)
         _remove(old)
 
 
 def remove_leftovers(folder: Path, *patterns: str) -> None:
-    """Remove what killed processes left of files and folders whose names match one of the glob patterns; a folder that
-    was moved away for a new one that never came is moved back. To be called when no process writes them.
+    """Remove what killed processes left of files and folders whose names match one of the glob patterns; an old folder
+    whose replacement was never completed is moved back. Call it only when no process writes them.
     """
     for pattern in patterns:
         for temporary in list(folder.glob(f".{pattern}.[0-9]*.tmp")):
@@ -86,12 +86,12 @@ def remove_leftovers(folder: Path, *patterns: str) -> None:
                 os.replace(old, path)
 
 
-def _beside(path: Path, kind: str) -> Path:
+def _sibling(path: Path, kind: str) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.{kind}")
 
 
 def _remove(path: Path) -> None:
-    """As far as it can be removed: the names are hidden, and the next clean-up tries again."""
+    """Remove what can be removed: the names are hidden, and the next clean-up tries again."""
     with contextlib.suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""Locks between processes, on open files and folders. They end with the last process that holds the descriptor, however
-it ended. (The lock of a run, rpr/runs/locks.py, also works between machines.)
+"""Locks between processes, on open files and folders. A lock ends with the last process that holds the descriptor,
+however it ends. (The lock of a run, rpr/runs/locks.py, also works between machines.)
 
-A folder is locked by its own descriptor: a lock file would remain in folders that people look into, and removing it
-would let two processes in.
+A folder is locked by its own descriptor: a lock file would remain visible in users' folders, and removing it would let
+two processes in.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rpr.io.atomic import remove_leftovers
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file or folder; False if another process has it.
+    """Lock an open file or folder; False if another process holds the lock.
 
     Raises:
         OSError: the file system has no locks.
@@ -29,10 +29,8 @@ def try_lock(descriptor: int) -> bool:
 
 
 def try_shared_lock(descriptor: int) -> bool:
-    """As try_lock, beside others that lock it so; what has it for itself by try_lock excludes all of them, and the
-    other way round.
-    """
-    import fcntl  # Unix alone
+    """Take a shared lock, as other processes may too; False if a process holds it exclusively (try_lock)."""
+    import fcntl  # Unix only
 
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -42,8 +40,8 @@ def try_shared_lock(descriptor: int) -> bool:
 
 
 def lock(descriptor: int, problem: str | None = None) -> bool:
-    """Lock an open file or folder, if necessary after waiting for another process, and print that `problem` if given.
-    False if the file system has no locks.
+    """Lock an open file or folder; waits for another process if necessary, and then prints `problem`, if given. False
+    if the file system has no locks.
     """
     from filelock import lock_descriptor
 
@@ -60,12 +58,12 @@ def lock(descriptor: int, problem: str | None = None) -> bool:
 
 @contextmanager
 def exclusive(folder: Path, *patterns: str, quiet: bool = False) -> Iterator[None]:
-    """Be the only process in a folder; wait until another one has left it, and say so unless `quiet`. A folder that
-    does not exist is created, and removed again if it stays empty.
+    """Hold the exclusive lock of a folder; waits for another process, with a message unless `quiet`. A folder that does
+    not exist is created, and removed again if it stays empty.
 
     Args:
         patterns: of the names of files and folders that are written there. What killed processes left of them is
-            removed first; not where the file system has no locks, since they may still be at work.
+            removed first, except on a file system without locks, where they may still be running.
 
     Raises:
         OSError: the folder cannot be created or read.

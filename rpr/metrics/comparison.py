@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rpr.config.train import TrainConfig, of_a_record
+from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import DataError, RunError
 from rpr.metrics.bleu import Metric, all_scores
 from rpr.metrics.significance import Paired, Spread, holm, interval, paired, spread
@@ -79,7 +79,7 @@ def read_run(folder: Path) -> Run:
 def as_run(folder: Path, record: Record) -> Run:
     if record.outcome is not None:
         raise RunError(f"{folder}: {record.outcome}; only finished runs can be compared: finish it or leave it out")
-    config = of_a_record(record.config)
+    config = config_from_record(record.config)
     name = config.label.removesuffix(f"-s{config.seed}")
     return Run(folder, record, config, record.name, f"{name}-{_id(config)}")
 

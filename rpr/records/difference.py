@@ -1,4 +1,4 @@
-"""What differs between two run records, in settings, origin and results: pure functions of what was read."""
+"""The differences between two run records, in settings, origin and results; pure functions of the records."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rpr.config.train import of_a_record
+from rpr.config.train import config_from_record
 from rpr.errors import ConfigError
 from rpr.migrations import with_earlier_defaults
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.record import Record
 from rpr.records.scores import ByLength, Score
 
-ABSENT: Any = object()  # the value of what a record does not say
+ABSENT: Any = object()  # the value of a key that a record does not have
 LOSSES = ("train/loss", "validation/loss")  # in metrics.jsonl
 _SPEEDS = ("steps_per_second", "source_tokens_per_second", "target_tokens_per_second")
 _MEMORY = "peak_memory_bytes"
@@ -27,7 +27,7 @@ _SAME_TEST = ("test_set", "num_sentences", "signature")  # else two scores must 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of both records: the values of each key that differs, ABSENT where there is none, and the other keys."""
+    """One part of both records: both values of each key that differs (ABSENT if there is none), and the equal keys."""
 
     name: str
     changes: dict[str, tuple[Any, Any]]
@@ -35,8 +35,8 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A figure of both runs. `unlike`: why one must not be subtracted from the other."""
+class MeasurementPair:
+    """One figure of both runs. `unlike`: why they are not comparable, or None."""
 
     name: str
     first: Measurement
@@ -62,7 +62,7 @@ class Measured:
 
     @property
     def overlap(self) -> bool | None:
-        """Whether the intervals have a value in common; None where there are not two of one level."""
+        """Whether the intervals overlap; None without two intervals of the same level."""
         one, other = self.first.interval, self.second.interval
         if one is None or other is None or one.level != other.level or self.unlike:
             return None
@@ -71,10 +71,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Curve:
-    """One loss of both metrics files, line by line until something differs.
+    """One loss of both metrics files, compared line by line up to the first difference.
 
-    `equal` lines are the same, the last of them of step `equal_until`. The next ones, if there are any in both, are
-    `parting`: (step, loss) of each run; the steps differ where the runs logged at different ones.
+    The first `equal` lines are the same, the last of them at step `equal_until`. `parting` is (step, loss) of each run
+    in the next line, if both have one; the steps differ if the runs logged at different steps.
     """
 
     name: str
@@ -85,18 +85,18 @@ class Curve:
 
 @dataclass(frozen=True)
 class Difference:
-    """All that differs. `relation` says in words what the two records are to each other."""
+    """All differences. `relation` describes how the two records are related."""
 
     relation: str
     parts: tuple[Part, ...]
-    scores: tuple[Measured, ...]
-    figures: tuple[Measured, ...]
-    by_length: tuple[Measured, ...]
+    scores: tuple[MeasurementPair, ...]
+    figures: tuple[MeasurementPair, ...]
+    by_length: tuple[MeasurementPair, ...]
     curves: tuple[Curve, ...]
 
     @property
     def reproduced(self) -> bool:
-        """Whether all scores and losses are there and the same to the last bit."""
+        """Whether all scores and losses exist and are the same to the last bit."""
         losses = [one for one in self.figures if one.name in _FINAL_LOSSES]
         measured = len(losses) == len(_FINAL_LOSSES) and all(one.first.value is not None for one in losses)
         equal = all(one.same for one in (*self.scores, *losses, *self.by_length))
@@ -106,9 +106,9 @@ class Difference:
 def difference(
     first: Record, second: Record, first_metrics: Sequence[Any] = (), second_metrics: Sequence[Any] = ()
 ) -> Difference:
-    """What differs between two records; `*_metrics` are the lines of their metrics files, none where there is no file.
+    """Compare two records; `*_metrics` are the lines of their metrics files, empty if there is no file.
 
-    Settings that came after a record was written have in it the value of what was done before, as `of_a_record` has it.
+    Settings that are newer than a record have the value of the earlier behaviour, as in `config_from_record`.
     """
     one, other = first.shown(), second.shown()
     parts = (
@@ -120,7 +120,7 @@ def difference(
         _part("measuring", _fields(first.training, _HOW_MEASURED), _fields(second.training, _HOW_MEASURED)),
         _part("decoding", *_decoding(first, second)),
     )
-    by_length: tuple[Measured, ...] = ()
+    by_length: tuple[MeasurementPair, ...] = ()
     if first.by_length is not None and second.by_length is not None:
         for metric in dict.fromkeys([*first.by_length.signatures, *second.by_length.signatures]):
             by_length += _measured(_by_length(first.by_length, metric), _by_length(second.by_length, metric))
@@ -143,9 +143,9 @@ def _relation(first: Record, second: Record) -> str:
 
 
 def _id(record: Record) -> str:
-    """By today's rule of what decides a result; as recorded, where this version cannot read the configuration."""
+    """The run id by the current rule; as recorded, if this version cannot read the configuration."""
     try:
-        return of_a_record(record.config).run_id
+        return config_from_record(record.config).run_id
     except ConfigError:
         return record.run_id
 
@@ -169,7 +169,7 @@ def _side_by_side(
 
 def _run(record: Record) -> dict[str, Any]:
     said = {"name": record.name, "status": record.outcome or record.status, "command": record.command}
-    # Until a run is finished its record has the name of the configuration's hardware there.
+    # Until a run is finished, `device` is only the name of the configured hardware.
     said |= {"device": record.device} if record.status == "finished" else {}
     return said | ({"scores by length": "recorded"} if record.by_length is not None else {})
 
@@ -183,7 +183,7 @@ def _fields(section: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _decoding(first: Record, second: Record) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How the scores that both have were made: of each setting, all values."""
+    """How the scores that both records have were computed: all values of each setting."""
     shared = _scores(first).keys() & _scores(second).keys()
 
     def values(record: Record) -> dict[str, Any]:
@@ -198,19 +198,18 @@ def _score_name(score: Score) -> str:
     return f"{score.split}/{score.metric}"
 
 
-# Figures by name, each with what has to be the same in both runs for the two to be subtracted.
+# Figures by name, each with the fields that must be equal in both runs for them to be comparable.
 _Figures = dict[str, tuple[Measurement, dict[str, Any]]]
 
 
-def _measured(first: _Figures, second: _Figures) -> tuple[Measured, ...]:
+def _measured(first: _Figures, second: _Figures) -> tuple[MeasurementPair, ...]:
     nothing: tuple[Measurement, dict[str, Any]] = missing("not in this record"), {}
     found = []
     for name in dict.fromkeys([*first, *second]):
         (one, how), (other, other_how) = first.get(name, nothing), second.get(name, nothing)
         apart = {key: (how[key], other_how[key]) for key in how if key in other_how and how[key] != other_how[key]}
-        found.append(
-            Measured(name, one, other, "; ".join(f"{key} {_apart(*pair)}" for key, pair in apart.items()) or None)
-        )
+        unlike = "; ".join(f"{key} {_apart(*pair)}" for key, pair in apart.items())
+        found.append(MeasurementPair(name, one, other, unlike or None))
     return tuple(found)
 
 
@@ -265,5 +264,5 @@ def _curves(first: Sequence[Any], second: Sequence[Any]) -> tuple[Curve, ...]:
 
 
 def _equal(one: tuple[int, float], other: tuple[int, float]) -> bool:
-    """The same step and loss; two that are no numbers are the same too."""
+    """Whether step and loss are the same; two NaNs count as equal."""
     return one[0] == other[0] and (one[1] == other[1] or (math.isnan(one[1]) and math.isnan(other[1])))

@@ -1,4 +1,4 @@
-"""One measured number with what is known of its uncertainty, or the reason why there is none."""
+"""One measured number with its uncertainty, or the reason why it is missing."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ T_QUANTILES = (
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """`value` is a single figure or the mean over `n` of them; None where there is none, and `reason` says why.
+    """`value` is a single figure or the mean over `n` of them; None if it is missing, and `reason` says why.
 
-    `deviation` is the sample standard deviation over the n (None for n = 1). The interval is over seeds or rounds where
-    there are several, else over the sentences of the test set, if the record has that.
+    `deviation` is the sample standard deviation over the n (None for n = 1). The interval is over seeds or rounds if
+    there are several, else over the sentences of the test set, if the record has one.
     """
 
     value: float | None
@@ -36,7 +36,7 @@ class Measurement:
 
 
 def missing(reason: str) -> Measurement:
-    """No figure, and why."""
+    """A missing figure, with the reason."""
     return Measurement(None, reason=reason)
 
 
@@ -46,11 +46,11 @@ def single(value: float, interval: Interval | None = None) -> Measurement:
 
 
 def mean(values: Sequence[float]) -> Measurement:
-    """The mean over the seeds of at least one figure; of several with deviation and the 95% t interval of the mean."""
+    """The mean over seeds (at least one); of several, with deviation and the 95% t interval of the mean."""
     count, value = len(values), math.fsum(values) / len(values)
     if count == 1:
         return single(value)
-    # Not statistics.stdev, which counts in fractions: twenty times slower, and a report has tens of thousands of these.
+    # Not statistics.stdev, which computes in fractions: twenty times slower, and a report needs tens of thousands.
     deviation = math.sqrt(math.fsum((one - value) ** 2 for one in values) / (count - 1))
     half = T_QUANTILES[min(count - 1, len(T_QUANTILES)) - 1] * deviation / math.sqrt(count)
     return Measurement(value, count, deviation, Interval(value - half, value + half, 0.95, kind="seeds"))

@@ -1,4 +1,4 @@
-"""What a run measured while it trained, a line of metrics.jsonl for each time."""
+"""The metrics that a run logged while it trained, one line of metrics.jsonl for each logged step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rpr.records.record import read_text, refusal
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl; a last line torn by a crash is left out, and an absent file has no lines.
+    """The lines of a metrics.jsonl, without a last line torn by a crash; empty if there is no file.
 
     Raises:
         RecordError: if a line before the last is damaged, or a line has no step.
@@ -20,7 +20,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines = read_text(path).splitlines()
-    with contextlib.suppress(ValueError):  # all at once, which is faster; what is damaged is looked at line by line
+    with contextlib.suppress(ValueError):  # all at once, which is faster; a damaged file is parsed line by line
         entries = from_json(f"[{','.join(lines)}]")
         if len(entries) == len(lines) and all(type(one) is dict and type(one.get("step")) is int for one in entries):
             return list(entries)

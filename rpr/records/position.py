@@ -1,4 +1,4 @@
-"""The position variant of a run, as its record has it."""
+"""The position variant of a run, from its record."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from rpr.model.positions import COLOURS, SCHEMES, AnyPositions, Positions, Schem
 from rpr.records.record import Record
 
 OTHER = "other"
-_OFF = (False, None, "", "none")  # values by which a setting that this version does not know changes nothing
+_OFF = (False, None, "", "none")  # values with which a setting unknown to this version has no effect
 _ADAPTER: TypeAdapter[Positions] = TypeAdapter(AnyPositions)
 
 
 @dataclass(frozen=True)
 class Position:
-    """A position variant: what one row of a table is about. Equal variants are one row.
+    """A position variant, one row of a table. Equal variants are one row.
 
-    `kind` is the scheme's, or `other` for schemes and settings that this version does not know.
+    `kind` is the scheme's, or `other` for schemes and settings unknown to this version.
     """
 
     kind: str
     label: str
     clip_distance: int | None
     tables: str | None
-    identity: str = field(repr=False)  # every setting that decides results
+    identity: str = field(repr=False)  # every setting that affects results
 
     @property
     def relative(self) -> bool:
@@ -39,7 +39,7 @@ class Position:
 
     @property
     def order(self) -> tuple[int, str, int, str]:
-        """Rows in the order of the schemes and their kinds, then by k; anything else last."""
+        """The sort key of rows: by scheme and kind, then by k; unknown kinds last."""
         known = list(COLOURS)
         own = self.kind in SCHEMES or self.kind not in known
         clip_distance = -1 if self.clip_distance is None else self.clip_distance
@@ -52,16 +52,16 @@ class Position:
 
 
 def position_of(record: Record) -> Position:
-    """The variant of one run, as `positions_of` has it."""
+    """The variant of one run, as in `positions_of`."""
     return positions_of([record])[0]
 
 
 def positions_of(records: Sequence[Record]) -> list[Position]:
     """The variant of each run.
 
-    Settings that this version does not know (a record of a later one) tell variants apart where they differ among
-    these records, and describe a scheme of a name that is not known either. Where all records have the same, or a
-    value that switches them off, they change nothing.
+    Settings unknown to this version (from a record of a later one) distinguish variants if they differ among these
+    records, and describe a scheme whose name is also unknown. If all records have the same value, or one that switches
+    the setting off, they have no effect.
     """
     read = [_read(json.dumps(run.config["position"], sort_keys=True)) for run in records]
     keys = {key for _, unknown in read for key, _ in unknown}
@@ -70,7 +70,7 @@ def positions_of(records: Sequence[Record]) -> list[Position]:
 
 
 def shown_settings(record: Record) -> Set[str]:
-    """The position settings that a row's label is about: all that this version knows, but for the sharing of tables."""
+    """The position settings that a row's label describes: all known ones except the sharing of tables."""
     known, _ = _read(json.dumps(record.config["position"], sort_keys=True))
     if known is None:
         return {"name"}
@@ -79,7 +79,7 @@ def shown_settings(record: Record) -> Set[str]:
 
 @lru_cache(maxsize=4096)  # a report has thousands of records, of a few variants
 def _read(settings: str) -> tuple[Positions | None, tuple[tuple[str, str], ...]]:
-    """The settings as far as this version knows them, and the others where they are not off."""
+    """The settings known to this version, and the others that are not off."""
     given: dict[str, Any] = {"scheme": EARLIER_DEFAULTS["position.scheme"], **json.loads(settings)}
     of_names: dict[str, type[Scheme] | type[Sides]] = {**SCHEMES, "sides": Sides}
     scheme = of_names.get(str(given["scheme"]))

@@ -1,4 +1,4 @@
-"""What a record says about where it came from: commit, versions, the time."""
+"""The provenance in a record: commit, versions, time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def versions() -> dict[str, str]:
 
 
 def git_state() -> Git:
-    """Commit and dirty flag of the checkout this package runs from; None where it runs from no checkout."""
+    """Commit and dirty flag of the checkout that this package runs from; None without a checkout."""
     folder = Path(__file__).resolve().parents[2]
     if not (folder / ".git").exists():  # an installed package must not report some other repository around it
         return Git(commit=None, dirty=None)

@@ -1,4 +1,4 @@
-"""The run record: one JSON file per run that says what was run, how to run it again, and what came out."""
+"""The run record: one JSON file per run with its configuration, provenance and results."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from pydantic_core import from_json, to_json
 
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
-from rpr.io.escape import visible, visible_tree
+from rpr.io.escape import escape_control_characters, escape_tree
 from rpr.migrations import migrate_record
 from rpr.records.scores import STRICT, ByLength, Score
 
 SCHEMA = 2
 RECORD_NAME = "record.json"
 METRICS_NAME = "metrics.jsonl"
-SHOWN_METRICS = {  # of a row of metrics.jsonl: what stands beside a bar, and under which name
+SHOWN_METRICS = {  # columns of metrics.jsonl that a progress bar shows, with their labels
     "train/loss": "loss",
     "validation/bleu": "BLEU",
     "target_tokens_per_second": "target tokens/s",
     "validation/loss": "validation loss",
 }
-LOG_NAME = "log.txt"  # what the run's processes have printed, where they were not the one that was typed
-# Without these a record cannot be put into a table; everything else in the configuration is free-form.
+LOG_NAME = "log.txt"  # the output of the run's processes, if they were started by another one of ours
+# Without these a record cannot be put into a table; the rest of the configuration is free-form.
 REQUIRED_SETTINGS = (
     "model.name",
     "data.name",
@@ -37,28 +37,28 @@ REQUIRED_SETTINGS = (
     "optim.max_steps",
     "hardware.name",
 )
-WHOLE_NUMBERS = ("optim.max_steps",)  # of them
-# What write_record puts first; it tells a truncated record in a flat folder from any other JSON file.
+WHOLE_NUMBERS = ("optim.max_steps",)  # among them
+# What write_record puts first; it distinguishes a truncated record in a flat folder from any other JSON file.
 _HEAD = re.compile(r'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"name"\s*:')
-_SCHEMA_1 = re.compile(r'"schema"\s*:\s*1\b')  # what has it may be of schema 1
+_SCHEMA_1 = re.compile(r'"schema"\s*:\s*1\b')  # a text that contains it may be of schema 1
 _NOT_WALKED = {"wandb", "checkpoints", "__pycache__"}
 _REPEATED_FROM = {"command", "config"}
 
 
-class Section(BaseModel):
-    """A part of the record."""
+class RecordPart(BaseModel):
+    """Base of the parts of a record."""
 
     model_config = STRICT | ConfigDict(frozen=True, protected_namespaces=())
 
 
-class Git(Section):
-    """The state of the checkout; all None where there is none (an installed wheel)."""
+class Git(RecordPart):
+    """The state of the checkout; all None without one (an installed wheel)."""
 
     commit: str | None
     dirty: bool | None
 
 
-class Data(Section):
+class Data(RecordPart):
     """The corpus as it was used."""
 
     name: str
@@ -70,8 +70,8 @@ class Data(Section):
     notes: tuple[str, ...] = ()
 
 
-class Training(Section):
-    """How fast and how far; `excludes` says what the speed leaves out. None means not measured, never zero."""
+class Training(RecordPart):
+    """Speed and losses of the training; `excludes` says what the speed leaves out. None is not measured, never zero."""
 
     steps_per_second: float | None = Field(gt=0)
     source_tokens_per_second: float | None = Field(gt=0)
@@ -92,7 +92,7 @@ class Training(Section):
     cores_used: float | None = Field(default=None, ge=0)  # on average, by the first rank, while the speed was measured
 
 
-class WandbRun(Section):
+class WandbRun(RecordPart):
     """The mirror of the run in W&B; never read back."""
 
     id: str
@@ -100,17 +100,17 @@ class WandbRun(Section):
     url: str | None
 
 
-class RerunOf(Section):
-    """The record that a run repeats, by its run id and by when that run was started (None: schema 1 did not say)."""
+class RerunOf(RecordPart):
+    """The record that a run repeats, by its run id and start time (None: not recorded by schema 1)."""
 
     run_id: str
     started: str | None
 
 
-class Record(Section):
-    """One run. `status` is "running" from the first moment on, so that a crash is visible and never an absence. It is
-    "interrupted" after a stop from outside (Ctrl-C, SIGTERM, a training process ended by a signal), and the run resumes
-    from its last checkpoint; "failed" only after an error. `error` is the reason for both, in one line.
+class Record(RecordPart):
+    """One run. `status` is "running" from the start, so that a crashed run has a record too. It is "interrupted" after
+    a stop from outside (Ctrl-C, SIGTERM, a training process ended by a signal), and the run can be resumed from its
+    last checkpoint; "failed" only after an error. `error` is the one-line reason for both.
     """
 
     schema_version: Literal[2] = Field(default=2, alias="schema")
@@ -142,23 +142,23 @@ class Record(Section):
     @field_validator("error", mode="before")
     @classmethod
     def on_one_line(cls, error: object) -> object:
-        # Folded, not refused: this is written while a run is failing, and must not hide the failure behind its own.
+        # Joined, not rejected: this is written while a run fails, and must not hide that failure by another one.
         return " ".join(error.split()) if isinstance(error, str) else error
 
     @model_validator(mode="after")
     def complete(self) -> Record:
         if self.status in ("failed", "interrupted") and not self.error:
-            raise ValueError(f"error: {self.status} needs the reason in one line")
+            raise ValueError(f"error: status {self.status} needs a reason")
         for key in REQUIRED_SETTINGS:
             if self.setting(key) is None:
                 raise ValueError(f"config.{key}: missing")
         for key in WHOLE_NUMBERS:
             if type(self.setting(key)) is not int:
-                raise ValueError(f"config.{key}: {self.setting(key)!r} is no whole number")
+                raise ValueError(f"config.{key}: {self.setting(key)!r} is not an integer")
         return self
 
     def setting(self, key: str) -> Any:
-        """The configuration's value at a dotted key, None where there is none."""
+        """The configuration's value at a dotted key; None if there is none."""
         value: Any = self.config
         for part in key.split("."):
             if not isinstance(value, dict) or part not in value:
@@ -167,11 +167,11 @@ class Record(Section):
         return value
 
     def shown(self) -> Record:
-        """For tables and terminals: with what it is repeated from, `command` and `config`, made visible as well."""
+        """For tables and terminals: with `command` and `config`, from which a run is repeated, escaped as well."""
         recorded = {"command": self.command, "config": self.config}
         if _plain(to_json(recorded).decode()):
             return self
-        found = visible_tree(recorded)
+        found = escape_tree(recorded)
         return self if found == recorded else self.model_copy(update=found)
 
     @property
@@ -188,32 +188,32 @@ class Record(Section):
 
     @property
     def synthetic(self) -> bool:
-        """True when either the configuration or the corpus says so: a synthetic figure must not pass for a real one."""
+        """True if the configuration or the corpus says so: a synthetic figure must not pass for a real one."""
         configured = self.task is not None or self.setting("data.synthetic") not in (None, False)
         return configured or (self.data is not None and self.data.synthetic)
 
     @property
     def task(self) -> str | None:
-        """The rule that made the corpus (data.task.kind), None where it is a corpus of sentences."""
+        """The rule that generated the corpus (data.task.kind); None for a corpus of sentences."""
         kind = self.setting("data.task.kind")
         return None if kind is None else str(kind)
 
     def score(self, split: str, metric: str = "sacrebleu") -> Score | None:
-        """The score of a split, None where it was not measured."""
+        """The score of a split; None if it was not measured."""
         return next((score for score in self.scores if (score.split, score.metric) == (split, metric)), None)
 
     @property
     def outcome(self) -> str | None:
-        """Why there is no result: None for a finished run, else one line."""
+        """Why there is no result, in one line; None for a finished run."""
         if self.status == "running":
             return f"still running, or killed (started {self.started})"
         return None if self.status == "finished" else f"{self.status}: {self.error}"
 
 
 class Found(NamedTuple):
-    """Records with their paths, in the order of their paths, and one line for each file that could not be used.
+    """Records with their paths, sorted by path, and one line for each file that could not be read.
 
-    `others` are the JSON files that are no records.
+    `others` are the JSON files that are not records.
     """
 
     records: list[tuple[Path, Record]]
@@ -243,34 +243,34 @@ def write_record(path: Path, record: Record) -> None:
 
 
 def read_record(path: Path) -> Record:
-    """Read one record strictly. Its texts are as a terminal may show them (rpr.io.escape), but for those that it
-    is repeated from: a run that is resumed must not become another one.
+    """Read one record strictly. Its strings are escaped for terminals (rpr.io.escape), except `command` and `config`,
+    from which the run is repeated: a resumed run must not become another one.
 
     Raises:
-        RecordError: if it is absent, not JSON, of another schema, or has a wrong field.
+        RecordError: if it does not exist, is not JSON, has another schema, or an invalid field.
     """
     return _parse(path, read_text(path))
 
 
 def read_text(path: Path) -> str:
-    """Of a file beside a run.
+    """The text of a file of a run.
 
     Raises:
-        RecordError: if it is absent or cannot be read.
+        RecordError: if it does not exist or cannot be read.
     """
     try:
         return path.read_bytes().decode()
     except FileNotFoundError:
         raise refusal(
-            f"{path}: no such record; a run writes it at its start: look for {RECORD_NAME} below runs/"
+            f"{path}: no such record; every run writes a {RECORD_NAME} when it starts: look below runs/"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise refusal(f"{path}: cannot be read ({error}); restore it or repeat the run") from None
 
 
 def refusal(text: str) -> RecordError:
-    """A path, and what stands in a damaged file, may be another person's as well."""
-    return RecordError(visible(text))
+    """A RecordError with its text escaped: the path and the content of a damaged file may be untrusted."""
+    return RecordError(escape_control_characters(text))
 
 
 def _parse(path: Path, text: str) -> Record:
@@ -282,27 +282,29 @@ def _parse(path: Path, text: str) -> Record:
 
 
 def _of_this_schema(text: str) -> str | bytes:
-    """The text of a record, of an earlier schema migrated. Parsed twice is only what may be of one: a report reads
-    thousands of records.
+    """The text of a record, migrated if it is of an earlier schema. Only a text that may be of one is parsed twice: a
+    report reads thousands of records.
     """
     if _SCHEMA_1.search(text) is None:
         return text
     try:
         document = from_json(text)
-    except ValueError:  # refused by the parser of the record, which says where
+    except ValueError:  # reported by the record's own parser, with the position
         return text
     schema_1 = isinstance(document, dict) and type(document.get("schema")) is int and document["schema"] == 1
     return to_json(migrate_record(document)) if schema_1 else text
 
 
 def _plain(text: str) -> bool:
-    """Whether JSON has surely nothing to be made visible: of ASCII it holds all controls but DEL behind a backslash."""
+    """Whether a JSON text certainly needs no escaping: in ASCII, JSON has all control characters but DEL behind a
+    backslash.
+    """
     return text.isascii() and "\\" not in text and "\x7f" not in text
 
 
 def _with_visible_texts(record: Record) -> Record:
     document = record.model_dump(by_alias=True, exclude=_REPEATED_FROM)
-    found = visible_tree(document)
+    found = escape_tree(document)
     if found == document:
         return record
     raw = {name: getattr(record, name) for name in _REPEATED_FROM}
@@ -310,7 +312,7 @@ def _with_visible_texts(record: Record) -> Record:
 
 
 def _what_is_wrong(text: str, error: ValidationError) -> str:
-    """With the remedy. Whether it is a record at all, and one of this time, comes before any of its fields."""
+    """The error, with the remedy. Whether it is a record at all, and of a known schema, comes before any field."""
     repeat = "restore it or repeat the run"
     try:
         document = json.loads(text)
@@ -336,8 +338,8 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
     """Every record below `root`: files named record.json, and record files of any name (sweeps/results/<sweep>/*.json).
 
     Of several records of the same run (run_id, seed and hardware: a repeat, or a committed copy) the newest finished
-    one is kept, an original before a rerun of it, since counting one configuration twice would pass for two seeds. With
-    `sweep`, only the runs of that sweep. A damaged record is a line among the problems, not an end.
+    one is kept, and an original rather than its rerun, since one configuration counted twice would pass for two seeds.
+    With `sweep`, only the runs of that sweep. A damaged record becomes a line among the problems, not an error.
     """
     kept: dict[tuple[str, int, str], tuple[Path, Record]] = {}
     problems: list[str] = []
@@ -367,7 +369,7 @@ def _rank(record: Record) -> tuple[bool, bool, str]:
 
 
 def _candidates(folder: str | Path) -> Iterator[Path]:
-    """The JSON files of a folder, then those of its folders; a folder that cannot be read has none."""
+    """The JSON files of a folder, then those of its subfolders; unreadable folders are skipped."""
     folders: list[str] = []
     files: list[str] = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:

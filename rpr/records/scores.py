@@ -1,7 +1,7 @@
-"""What a record says of a run's translations: scores, each with all that is needed to read it.
+"""The scores of a run's translations in its record, each with everything needed to interpret it.
 
-A record has some fifty of these objects, and a report has thousands of records: they are dataclasses with slots, much
-smaller than pydantic's models, read and checked by pydantic all the same.
+A record has some fifty of these objects, and a report thousands of records: they are dataclasses with slots, much
+smaller than pydantic models, but still parsed and validated by pydantic.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ METRIC_NAMES = {
     "sacrebleu": "sacreBLEU",
     "chrf": "chrF",
     "bleu_tok_split": "BLEU, Moses tokens, compounds split",
-    "bleu_tok": "bleu_tok",  # in words it would be the start of the one above, and read for it
+    "bleu_tok": "bleu_tok",  # in words it would be a prefix of the one above, and be mistaken for it
     EXACT_MATCH: "exact match",
 }
 SPLITS = ("test", "long", "validation")
 SOURCE_UNIT = "pieces of the source, EOS included"
-# Of every part of a record: extra keys refused, and NaN or infinity is no measurement.
+# For every part of a record: no extra keys, and no NaN or infinity, which are not measurements.
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 AtLeastOne = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class Interval:
-    """Where a number would be if it were measured again; `level` 0.95 is 95%, and 1 is the whole range.
+    """A confidence interval; `level` 0.95 is 95%, and 1 is the whole range.
 
-    `kind` says over what: "sentences" (other test sentences like these, the same training), "seeds" (other trainings)
+    `kind` is what varies: "sentences" (other test sentences like these, the same training), "seeds" (other trainings)
     or "rounds" (of a benchmark).
 
-    `method` is that of an interval over sentences, `samples` and `seed` those of a bootstrap; else None.
+    `method` is set for an interval over sentences, `samples` and `seed` for a bootstrap; else None.
     """
 
     low: float
@@ -59,18 +59,18 @@ class Interval:
 def _over_sentences(interval: Interval) -> Interval:
     if interval.kind != "sentences" or interval.method is None or (interval.samples is None) != (interval.seed is None):
         raise ValueError(
-            "an interval of a record is over sentences, with its method; a bootstrap's with samples and seed"
+            "an interval in a record must be over sentences and have its method; a bootstrap also samples and seed"
         )
     return interval
 
 
-# A record is of one training: it can have no other kind.
+# A record covers one training, so it cannot have another kind.
 SentenceInterval = Annotated[Interval, AfterValidator(_over_sentences)]
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class Score:
-    """One number of one metric on one test set, with all that is needed to read it."""
+    """The score of one metric on one test set, with everything needed to interpret it."""
 
     split: str
     test_set: str
@@ -82,13 +82,13 @@ class Score:
     beam_size: AtLeastOne
     length_penalty: float
     precision: str | None = None
-    interval: SentenceInterval | None = None  # None in records of before there was one
-    empty_hypotheses: Annotated[int, Field(ge=0)] | None = None  # scored as they are: they match nothing
-    min_length: Annotated[int, Field(ge=0)] = 0  # pieces that were decoded before EOS was allowed
+    interval: SentenceInterval | None = None  # None in older records
+    empty_hypotheses: Annotated[int, Field(ge=0)] | None = None  # included in the score: they match nothing
+    min_length: Annotated[int, Field(ge=0)] = 0  # pieces decoded before EOS was allowed
 
 
 def search_in_words(search: Score | ByLength | EvaluationConfig) -> str:
-    """`beam 4, length penalty 0.6`, and the minimum length where there is one."""
+    """`beam 4, length penalty 0.6`, and the minimum length if there is one."""
     least = f", minimum length {search.min_length}" if search.min_length else ""
     return f"beam {search.beam_size}, length penalty {search.length_penalty:g}{least}"
 
@@ -99,7 +99,7 @@ def pooled(names: Sequence[str]) -> str:
 
 
 def length_label(shortest: int, longest: int | None) -> str:
-    """`11–20`, `25` for one length alone, `over 80` where there is no longest."""
+    """`11–20`; `25` for a single length; `over 80` if there is no longest."""
     if shortest == longest:
         return str(shortest)
     return f"over {shortest - 1}" if longest is None else f"{shortest}–{longest}"
@@ -116,7 +116,7 @@ class LengthScore:
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class LengthBucket:
-    """The test sentences whose source has `shortest` to `longest` pieces (None: any number more), EOS included."""
+    """The test sentences whose source has `shortest` to `longest` pieces (None: no upper limit), EOS included."""
 
     shortest: AtLeastOne
     longest: int | None
@@ -130,14 +130,14 @@ class LengthBucket:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What tells it from other buckets, in their order."""
+        """The bucket's identity and sort key."""
         return (self.shortest, self.longest or 0)
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class ByLength:
-    """Scores by length in `unit`, all scored test splits together; buckets without a sentence are left out. The length
-    is the source's, `longest_training_source` the longest of training; of a generated task, both are the task's own.
+    """Scores by length in `unit`, over all scored test splits together, without empty buckets. Lengths are those of the
+    source, and `longest_training_source` is the longest in training; a generated task has its own definition of both.
     """
 
     unit: str
@@ -154,12 +154,12 @@ class ByLength:
 
     @property
     def axis(self) -> str:
-        """What the buckets are of."""
+        """The label of the buckets' axis."""
         return "source length" if self.unit == SOURCE_UNIT else "length"
 
     @property
     def longest_in_words(self) -> str:
-        """What a bucket beyond the training lengths has."""
+        """The description of a bucket beyond the training lengths."""
         longest = self.longest_training_source
         if self.unit == SOURCE_UNIT:
             return f"longer than any source of the training data, whose longest has {longest}"

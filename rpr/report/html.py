@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rpr import paper
-from rpr.io.escape import visible
+from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, flat
 from rpr.report.agreement import HEADINGS, RULE, Verdict
 from rpr.report.grid import Grid, figure_text, legend
@@ -73,7 +73,9 @@ def learned(group: Group, file_of: FileOf, problems: list[str]) -> tuple[tuple[P
         size = path.stat().st_size
         if size > LARGEST_PICTURE:
             remedy = "write it again with `rpr-cli report run=...`"
-            problems.append(visible(f"{path}: {size:,} bytes, more than {LARGEST_PICTURE:,}; {remedy}"))
+            problems.append(
+                escape_control_characters(f"{path}: {size:,} bytes, more than {LARGEST_PICTURE:,}; {remedy}")
+            )
             continue
         label = f"{variant.label}: {run.name}"
         pictures.append(Picture(path.read_bytes(), None, f"What positions learned, {label}", label))

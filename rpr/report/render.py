@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from rpr.io.escape import visible
+from rpr.io.escape import escape_control_characters
 from rpr.records.measurement import Measurement
 from rpr.records.scores import Interval
 from rpr.report.grid import DASH, Cell, Column, Grid, Layout, layout, legend
@@ -166,7 +166,7 @@ _MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", **{character: f"\\{charact
 
 def escape_markdown(text: str) -> str:
     """Text that Markdown shows as it is."""
-    return visible(" ".join(text.translate(_MARKDOWN).split()))
+    return escape_control_characters(" ".join(text.translate(_MARKDOWN).split()))
 
 
 _ESCAPES = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", DASH: "--"}

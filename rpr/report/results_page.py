@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rpr import paper
-from rpr.io.escape import visible
+from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, find_records
 from rpr.report.agreement import HEADINGS, RULE
 from rpr.report.build import file_beside, read_learning, slug
@@ -70,7 +70,7 @@ def _items(lines: Sequence[str]) -> str:
 
 
 def _link(path: Path, home: Path) -> str:
-    return visible(Path(os.path.relpath(path, home)).as_posix())
+    return escape_control_characters(Path(os.path.relpath(path, home)).as_posix())
 
 
 def _picture(groups: Sequence[Group], paths: Mapping[RunKey, Path], home: Path) -> list[str]:

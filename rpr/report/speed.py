@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError
 
 from rpr import paper
-from rpr.io.escape import visible, visible_tree
+from rpr.io.escape import escape_control_characters, escape_tree
 from rpr.records.measurement import Measurement, mean, missing, single
 from rpr.records.scores import Interval
 from rpr.report.agreement import Agreement, speed_agreement
@@ -136,11 +136,17 @@ def read_benches(paths: Iterable[Path]) -> tuple[list[Bench], list[str]]:
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             if isinstance(document, dict) and {"device", "config", "step"} <= document.keys():
-                benches += _of_a_document(visible(path.name), _Document.model_validate(visible_tree(document)))
+                benches += _of_a_document(
+                    escape_control_characters(path.name), _Document.model_validate(escape_tree(document))
+                )
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            problems.append(visible(f"{path}: not as rpr-cli bench writes it ({where}: {first['msg']}); measure again"))
+            problems.append(
+                escape_control_characters(
+                    f"{path}: not as rpr-cli bench writes it ({where}: {first['msg']}); measure again"
+                )
+            )
         except (OSError, ValueError, RecursionError):
             continue  # not JSON: find_records reports those that should be records
     return benches, problems

@@ -1,1 +1,1 @@
-"""Trained runs on disk: checkpoints, weights, the configuration of a record; and the device they are used on."""
+"""Runs on disk: lifecycle, locks, checkpoints and loading; and the device they run on."""

@@ -1,4 +1,4 @@
-"""Checkpoints: which there are, what is in them, and the plain mean of the last N."""
+"""Checkpoints: list them, read them, and average the last N."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from rpr.errors import DataError
 
 STEP = re.compile(r"step=?(\d+)\.ckpt")
-_OF_A_TRAINING = ("global_step", "loops", "callbacks", "optimizer_states", "lr_schedulers", "pytorch-lightning_version")
+_RESUME_KEYS = ("global_step", "loops", "callbacks", "optimizer_states", "lr_schedulers", "pytorch-lightning_version")
 PREFIX = "model."  # of the Transformer's weights in a LightningModule's state
 
 
@@ -23,10 +23,10 @@ def checkpoints(folder: Path) -> list[tuple[int, Path]]:
 
 
 def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
-    """A checkpoint's plain contents; never runs code from the file. Mapped, only what is looked at is read.
+    """A checkpoint's contents as plain data; never runs code from the file. Mapped, only what is accessed is read.
 
     Raises:
-        DataError: the file is absent, damaged, or holds more than plain data.
+        DataError: the file does not exist, is damaged, or contains more than plain data.
     """
     try:
         loaded: dict[str, Any] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
@@ -34,31 +34,31 @@ def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
         raise DataError(f"{path}: no such checkpoint") from None
     except (
         Exception
-    ) as error:  # damaged bytes are followed as opcodes and can raise anything (KeyError, IndexError, ...)
+    ) as error:  # damaged bytes are executed as pickle opcodes and can raise anything (KeyError, IndexError, ...)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(
             f"{path}: cannot be read as a checkpoint ({reason[:120]}); delete it and use an earlier one"
         ) from None
     if not isinstance(loaded, dict) or not isinstance(loaded.get("state_dict"), dict):
-        raise DataError(f"{path}: holds no state_dict; give a checkpoint that rpr-cli train wrote")
+        raise DataError(f"{path}: contains no state_dict; give a checkpoint that rpr-cli train wrote")
     return loaded
 
 
 def model_weights(path: Path) -> dict[str, Tensor]:
-    """The Transformer's weights of a checkpoint, by parameter name."""
+    """The Transformer's weights in a checkpoint, by parameter name."""
     state = load_checkpoint(path, mapped=True)["state_dict"]
     return {name.removeprefix(PREFIX): weight for name, weight in state.items() if name.startswith(PREFIX)}
 
 
 def moving_average(path: Path) -> dict[str, Tensor]:
-    """The exponential moving average of the weights that a checkpoint holds.
+    """The exponential moving average of the weights in a checkpoint.
 
     Raises:
-        DataError: the run kept none (optim.ema_decay was null).
+        DataError: it has none (optim.ema_decay was null).
     """
     weights = load_checkpoint(path, mapped=True).get("callbacks", {}).get("MovingAverage", {}).get("weights")
     if not isinstance(weights, dict):
-        raise DataError(f"{path}: holds no moving average; it was written with optim.ema_decay=null")
+        raise DataError(f"{path}: contains no moving average; it was written with optim.ema_decay=null")
     return weights
 
 
@@ -66,7 +66,7 @@ def average(paths: list[Path]) -> dict[str, Tensor]:
     """The plain mean of the checkpoints' weights, summed in float64 (the paper's big recipe averages its last 20).
 
     Raises:
-        DataError: they are not of one model.
+        DataError: they are not checkpoints of one model.
     """
     assert paths
     if len(paths) == 1:
@@ -76,26 +76,26 @@ def average(paths: list[Path]) -> dict[str, Tensor]:
     for path in paths:
         weights = model_weights(path)
         if total and _shapes(weights) != _shapes(total):
-            raise DataError(f"{path}: its weights are not of the same model as those of {paths[0]}; move it away")
+            raise DataError(f"{path}: belongs to another model than {paths[0]}; move it away")
         for name, weight in weights.items():
             kinds[name] = weight.dtype
             total[name] = total[name] + weight.double() if name in total else weight.double()
     return {name: (weight / len(paths)).to(kinds[name]) for name, weight in total.items()}
 
 
-def refuse_another(path: Path, own: dict[str, Tensor]) -> None:
-    """A training goes on only from a checkpoint of its own model, `own` being a LightningModule's state.
+def check_resumable(path: Path, own: dict[str, Tensor]) -> None:
+    """Check that a training can resume from a checkpoint; `own` is the state of its LightningModule.
 
     Raises:
-        DataError: it is of another one, or lacks what a training goes on from.
+        DataError: it belongs to another model, or lacks something needed to resume.
     """
     found = load_checkpoint(path, mapped=True)
-    lacking = [name for name in _OF_A_TRAINING if name not in found]
+    lacking = [name for name in _RESUME_KEYS if name not in found]
     reason = f"it has no {lacking[0]}" if lacking else "its weights have other names or sizes"
     if lacking or _shapes(found["state_dict"]) != _shapes(own):
         raise DataError(
-            f"{path}: a training of this model cannot go on from it ({reason}); move it away, and the run goes on from "
-            "the one before, or starts anew"
+            f"{path}: this run cannot resume from it ({reason}); move it away to resume from the previous checkpoint, "
+            "or from scratch if there is none"
         )
 
 
@@ -104,15 +104,16 @@ def _shapes(weights: dict[str, Any]) -> dict[str, object]:
 
 
 def averaged_weights(run_dir: Path, last: int, ema_decay: float | None = None) -> tuple[dict[str, Tensor], str]:
-    """Weights of the mean of the last N checkpoints of a run, and the words that say which; with a decay, the moving
-    average that the last checkpoint holds.
+    """The mean of a run's last N checkpoints, and its description; with a decay, the moving average in the last one.
 
     Raises:
         DataError: the run has no checkpoint, or its last one no moving average.
     """
     found = checkpoints(run_dir / "checkpoints")[-last:]
     if not found:
-        raise DataError(f"{run_dir}: no checkpoints; train the run, if it is finished anew with this folder moved away")
+        raise DataError(
+            f"{run_dir}: no checkpoints; resume the run, or, if it has finished, move it away and train it again"
+        )
     steps = [step for step, _ in found]
     if ema_decay is not None:
         return moving_average(found[-1][1]), f"moving average (decay {ema_decay:g}) at step {steps[-1]}"

@@ -1,4 +1,4 @@
-"""The books of a run: its folder and record from the moment it begins, and what they say when it fails."""
+"""The lifecycle of a run: its folder and record from the start, and what the record says when the run fails."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from rpr.records.record import (
 )
 from rpr.runs.locks import LOCK_NAME
 
-if TYPE_CHECKING:  # numpy and torch, which a command that refuses its settings does not wait for
+if TYPE_CHECKING:  # numpy and torch, which a command with invalid settings does not wait for
     from rpr.data.cache import PreparedData
 
 JOB_NAME = "job.json"
 _WRITTEN = (RECORD_NAME, JOB_NAME, "config.yaml", METRICS_NAME, "not_finite_*", "*.txt", "vocabulary.model")
 
 
-def make(run_dir: Path) -> list[Path]:
-    """The run's folder with its lock's file; which folders were not there before, the innermost first."""
-    made = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
+def create_run_dir(run_dir: Path) -> list[Path]:
+    """Create the run's folder with its lock file; returns the folders that are new, the innermost first."""
+    created = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         with (run_dir / LOCK_NAME).open("ab"):
             pass
     except OSError as error:
         raise _unwritable(run_dir, error) from None
-    return made
+    return created
 
 
 @contextlib.contextmanager
-def as_it_was(run_dir: Path, made: Sequence[Path]) -> Iterator[None]:
-    """A corpus at fault, or a stop while it is prepared, leaves no run behind, and an earlier record as it was."""
+def rollback_on_error(run_dir: Path, created: Sequence[Path]) -> Iterator[None]:
+    """If preparing the run fails or is stopped, remove its new folder; an earlier record stays as it was."""
     try:
         yield
     except BaseException:
         if not (run_dir / RECORD_NAME).exists():
-            with contextlib.suppress(OSError):  # something else lies there
+            with contextlib.suppress(OSError):  # the folder contains something else
                 (run_dir / LOCK_NAME).unlink()
-                for path in dict.fromkeys((run_dir, *made)):
+                for path in dict.fromkeys((run_dir, *created)):
                     path.rmdir()
         raise
 
@@ -60,24 +60,24 @@ def _unwritable(run_dir: Path, error: OSError) -> ConfigError:
     return ConfigError(f"runs_dir: {run_dir} cannot be written ({error.strerror}); choose another runs_dir=...")
 
 
-def begin(
+def start_record(
     config: TrainConfig, command: str, run_dir: Path, data: PreparedData, rerun_of: RerunOf | None = None
 ) -> Path:
-    """The run's folder with its record, status running, and its configuration; what a kill left half written goes.
-    A rerun that is resumed stays a rerun.
+    """Write the run's record, with status running, and its configuration; remove what a killed process left behind.
+    A rerun that is resumed stays a rerun. Returns the path of the job file.
 
     Raises:
-        DataError: it was begun on another corpus, or the corpus has none of the splits that are to be scored.
+        DataError: the run was started on another corpus, or the corpus has none of the splits to score.
         ConfigError: the folder cannot be written.
     """
     path = run_dir / RECORD_NAME
     earlier = read_record(path) if path.exists() else None
-    _refuse_to_go_on_with_another_corpus(run_dir, earlier, data)
-    asked = config.evaluation.test_splits
-    if asked and not set(asked) & set(data.splits):
+    _check_corpus_to_resume(run_dir, earlier, data)
+    splits = config.evaluation.test_splits
+    if splits and not set(splits) & set(data.splits):
         raise DataError(
-            f"evaluation.test_splits: {data.meta.name} has no {' or '.join(asked)}, and nothing would be scored; "
-            "choose of what it has, or [] to score nothing"
+            f"evaluation.test_splits: {data.meta.name} has no {' or '.join(splits)}, so nothing would be scored; "
+            "choose splits that it has, or [] to score nothing"
         )
     try:
         remove_leftovers(run_dir, *_WRITTEN)
@@ -122,17 +122,17 @@ def _as_yaml(config: TrainConfig) -> str:
     return text
 
 
-def _refuse_to_go_on_with_another_corpus(run_dir: Path, earlier: Record | None, data: PreparedData) -> None:
+def _check_corpus_to_resume(run_dir: Path, earlier: Record | None, data: PreparedData) -> None:
     from rpr.runs import loading
     from rpr.runs.checkpoints import checkpoints
 
     if not checkpoints(run_dir / "checkpoints"):
         return
-    loading.refuse_another_vocabulary(run_dir, data)
+    loading.check_same_vocabulary(run_dir, data)
     if earlier is not None and earlier.data is not None and earlier.data.key != data.meta.key:
         raise DataError(
-            f"data: {data.meta.name} is not what it was when {run_dir.name} was begun (key {earlier.data.key[:12]}, "
-            f"now {data.meta.key[:12]}); bring the old corpus back, or move that run's folder away and train it anew"
+            f"data: {data.meta.name} has changed since {run_dir.name} was started (key {earlier.data.key[:12]}, now "
+            f"{data.meta.key[:12]}); restore the old corpus, or move that run's folder away and train it again"
         )
 
 
@@ -148,9 +148,9 @@ def _data_record(data: PreparedData) -> Data:
     )
 
 
-def mark_unfinished(run_dir: Path, error: BaseException) -> None:
-    """Failed or interrupted, and why, in the record; what the process itself wrote is not replaced by its parent's
-    echo. On a disk that is full the record stays as it is, of a run that was killed, and only the error is reported.
+def mark_stopped(run_dir: Path, error: BaseException) -> None:
+    """Set the record's status to failed or interrupted, with the reason. What the training process itself wrote is not
+    replaced by its parent's report. On a full disk the record stays as it is, like that of a killed run.
     """
     path = run_dir / RECORD_NAME
     record = read_record(path)
@@ -169,8 +169,8 @@ def mark_unfinished(run_dir: Path, error: BaseException) -> None:
         write_record(path, record.model_copy(update=update))
 
 
-def refuse_another_corpus(config: TrainConfig, run_dir: Path, record: Record) -> None:
-    """A finished run stands for what is asked only while the files at data.path are those that it was trained on.
+def check_same_corpus(config: TrainConfig, run_dir: Path, record: Record) -> None:
+    """Check that the files at data.path are still those that a finished run was trained on.
 
     Raises:
         ConfigError: they have changed.
@@ -182,10 +182,10 @@ def refuse_another_corpus(config: TrainConfig, run_dir: Path, record: Record) ->
         return
     try:
         same = record.data.key == cache_key(data)
-    except DataError:  # no corpus any more, as far as can be read: the finished run stands
+    except DataError:  # the corpus can no longer be read: the finished run remains valid
         return
     if not same:
         raise ConfigError(
-            f"data.path: {data.path} is not what it was when {run_dir.name} was trained on it (key "
+            f"data.path: {data.path} has changed since {run_dir.name} was trained on it (key "
             f"{record.data.key[:12]}); move that run's folder away, or give the new corpus a data.name= of its own"
         )

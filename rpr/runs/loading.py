@@ -1,10 +1,10 @@
-"""A trained run read back: its record, configuration, vocabulary and weights."""
+"""Loads a trained run: its record, configuration, vocabulary and weights."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from rpr.config.train import HardwareConfig, TrainConfig, of_a_record
+from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.data.cache import PreparedData, prepare
 from rpr.data.vocabulary import Vocabulary
 from rpr.errors import DataError, RecordError
@@ -24,14 +24,14 @@ def record_of(run_dir: Path) -> Record:
         RecordError: the folder holds no readable record.
     """
     if run_dir.name == RECORD_NAME and run_dir.is_file():
-        raise RecordError(f"run: {run_dir} is the record itself; give the folder that it lies in, run={run_dir.parent}")
+        raise RecordError(f"run: {run_dir} is the record itself; give its folder, run={run_dir.parent}")
     if not (run_dir / RECORD_NAME).exists():
-        raise RecordError(f"run: {run_dir} holds no {RECORD_NAME}; give the folder of a run, e.g. run=runs/NAME-HASH")
+        raise RecordError(f"run: {run_dir} has no {RECORD_NAME}; give the folder of a run, e.g. run=runs/NAME-HASH")
     return read_record(run_dir / RECORD_NAME)
 
 
 def config_of(run_dir: Path, hardware: HardwareConfig, cache_dir: str | None) -> TrainConfig:
-    """The run's own configuration, on this hardware and with this cache folder.
+    """The run's own configuration, with this hardware and cache folder.
 
     Raises:
         RecordError: the folder holds no readable record.
@@ -40,20 +40,20 @@ def config_of(run_dir: Path, hardware: HardwareConfig, cache_dir: str | None) ->
     settings = {**settings, "hardware": hardware.model_dump(mode="json")}
     if cache_dir is not None:
         settings["data"] = {**settings["data"], "cache_dir": cache_dir}
-    return of_a_record(settings)
+    return config_from_record(settings)
 
 
 def vocabulary_of(run_dir: Path, config: TrainConfig) -> Vocabulary:
-    """The run's own copy; for a run of before there was one, that of its token cache, which is prepared if absent."""
+    """The run's own copy; for older runs without one, that of its token cache, which is prepared if necessary."""
     path = run_dir / VOCABULARY_NAME
     return Vocabulary.load(path) if path.exists() else prepare(config.data).vocabulary
 
 
-def refuse_another_vocabulary(run_dir: Path, data: PreparedData) -> None:
-    """The same numbers would be other pieces, and every translation wrong without a word.
+def check_same_vocabulary(run_dir: Path, data: PreparedData) -> None:
+    """Check that token ids still mean the same pieces: otherwise every translation would be silently wrong.
 
     Raises:
-        DataError: the run's vocabulary is not the one that its corpus gives today.
+        DataError: the run's vocabulary differs from the current one of its corpus.
     """
     recorded = record_of(run_dir).data
     path = run_dir / VOCABULARY_NAME
@@ -62,15 +62,15 @@ def refuse_another_vocabulary(run_dir: Path, data: PreparedData) -> None:
     if path.exists() and Vocabulary.load(path).digest != data.vocabulary.digest:
         raise DataError(
             f"data: {data.meta.name} is not the corpus that {run_dir.name} was trained on (it has another vocabulary); "
-            "bring the old one back, or move that run's folder away and train it anew"
+            "restore the old one, or move that run's folder away and train it again"
         )
 
 
 def model_of(config: TrainConfig, run_dir: Path, average: int | None, vocabulary_size: int) -> tuple[Transformer, str]:
-    """The run's model in evaluation mode on the hardware's device, and which checkpoints it is made of.
+    """The run's model in evaluation mode on the hardware's device, and a description of its checkpoints.
 
     Args:
-        average: of how many of the last checkpoints; None: as the run's recipe says.
+        average: how many of the last checkpoints are averaged; None: as in the run's recipe.
 
     Raises:
         DataError: no checkpoint, fewer than `average`, or weights that do not fit the configuration and vocabulary.
@@ -91,13 +91,13 @@ def model_of(config: TrainConfig, run_dir: Path, average: int | None, vocabulary
 
 
 def load(config: TrainConfig, run_dir: Path, average: int | None) -> tuple[PreparedData, Transformer, str]:
-    """The run's data, and its model as `model_of` gives it.
+    """The run's data, and its model as from `model_of`.
 
     Raises:
-        DataError: as `model_of`; the corpus is not the one whose pieces the model knows.
+        DataError: as `model_of`; or the corpus has another vocabulary than the model.
     """
     runtime.check_devices(config.hardware)
     runtime.set_up(config.hardware)
     data = prepare(config.data)
-    refuse_another_vocabulary(run_dir, data)
+    check_same_vocabulary(run_dir, data)
     return data, *model_of(config, run_dir, average, len(data.vocabulary))

@@ -1,10 +1,10 @@
-"""One process at a time on a run's folder, on one machine or on several that share it.
+"""Locks a run's folder for one process at a time, on one machine or on several that share it.
 
-Two signs say that a run is being worked on. The first is the kernel's lock (flock) on a file in the folder: it is there
-as long as any process of the run lives, children too, and gone the moment the last has ended, however it ended. Not
-every network file system passes it on to other machines, so the holder also touches the file every few seconds. A file
-that names another machine and has not been touched for two minutes, by the clock of the file system itself, is left
-over, and is taken.
+Two signs show that a run is in use. The first is the kernel's lock (flock) on a file in the folder: it lasts as long as
+any process of the run is alive, children included, and ends with the last one, however that ends. Not every network
+file system propagates it to other machines, so the holder also touches the file every few seconds (a heartbeat). A file
+that names another machine and has not been touched for two minutes, by the file system's own clock, is stale, and the
+lock is taken over.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rpr.errors import BusyError
-from rpr.io.escape import visible
+from rpr.io.escape import escape_control_characters
 
 LOCK_NAME = ".lock"
-BEAT_SECONDS = 15.0
-STALE_SECONDS = 120.0  # eight beats: a busy file server may delay some
-_FIRST_BEAT_SECONDS = 2.0  # where flock does not reach, two machines may have come at once: soon one sees the other's
-_TRIES, _TRY_SECONDS = 10, 0.05  # whoever only looks at a lock that was left over holds it for an instant
+HEARTBEAT_SECONDS = 15.0
+STALE_SECONDS = 120.0  # eight heartbeats: a busy file server may delay some
+_FIRST_HEARTBEAT_SECONDS = 2.0  # without flock two machines may lock at once: one soon sees the other's name
+_TRIES, _TRY_SECONDS = 10, 0.05  # a process that only checks a stale lock holds it for an instant
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who works on a run."""
+    """The process that holds a run's lock."""
 
     host: str
     pid: int
@@ -45,7 +45,7 @@ class Holder:
     token: str
 
     def __str__(self) -> str:
-        return visible(f"process {self.pid} on {self.host}, since {self.started}")
+        return escape_control_characters(f"process {self.pid} on {self.host}, since {self.started}")
 
 
 class RunLock:
@@ -59,18 +59,18 @@ class RunLock:
         self._thread.start()
 
     def _beat(self) -> None:
-        wait = _FIRST_BEAT_SECONDS
+        wait = _FIRST_HEARTBEAT_SECONDS
         while not self._end.wait(wait):
-            wait = BEAT_SECONDS
+            wait = HEARTBEAT_SECONDS
             found = _read(self.path)
             if found is None or found.token != self.holder.token:
                 self._lost()
                 return
-            with contextlib.suppress(OSError):  # a full or absent file system for a moment; the next beat tries again
+            with contextlib.suppress(OSError):  # a full or unavailable file system; the next heartbeat tries again
                 os.utime(self.path)
 
     def release(self) -> None:
-        """Let go; the file stays, empty: deleting it would let two in."""
+        """Release the lock. The file stays, empty: deleting it would let two processes in."""
         self._end.set()
         self._thread.join()
         with contextlib.suppress(OSError):
@@ -80,29 +80,29 @@ class RunLock:
 
 
 @contextmanager
-def hold(folder: Path, lost: Callable[[], None] | None = None) -> Iterator[RunLock]:
-    """Work on the run in `folder`, which exists, alone.
+def acquire(folder: Path, lost: Callable[[], None] | None = None) -> Iterator[RunLock]:
+    """Hold the lock of the run in `folder`, which must exist.
 
     Args:
-        lost: called on another thread when another machine has taken the lock, believing this one dead (it may have
-            slept); by default the process ends as by SIGTERM.
+        lost: called on another thread when another machine has taken over the lock, because this one seemed dead (it
+            may have been suspended); by default the process ends as by SIGTERM.
 
     Raises:
-        BusyError: another process works on it.
+        BusyError: another process holds it.
         OSError: the folder cannot be written.
     """
     path = folder / LOCK_NAME
-    lock = RunLock(path, *_acquire(path), lost or _end_process)
+    lock = RunLock(path, *_lock_file(path), lost or _end_process)
     try:
         yield lock
     finally:
         lock.release()
 
 
-def holder_of(folder: Path) -> Holder | None:
-    """Who works on the run in `folder` at this moment; None when nobody does."""
+def current_holder(folder: Path) -> Holder | None:
+    """The process that holds the lock of the run in `folder` now; None if there is none."""
     path = folder / LOCK_NAME
-    if _read(path) is None:  # let go in order; and no need to touch a lock that another may be about to take
+    if _read(path) is None:  # properly released; and a lock that another process may be about to take is not touched
         return None
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -110,20 +110,20 @@ def holder_of(folder: Path) -> Holder | None:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return _read(path)
-        except OSError:  # no locks on this file system: the beats alone say it
+        except OSError:  # no locks on this file system: only the heartbeat tells
             pass
         found = _read(path)
-        return found if found is not None and _foreign(found) and _age(path) < STALE_SECONDS else None
+        return found if found is not None and _on_other_host(found) and _age(path) < STALE_SECONDS else None
     finally:
         os.close(descriptor)
 
 
-def _acquire(path: Path) -> tuple[int, Holder]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)  # it is emptied
+def _lock_file(path: Path) -> tuple[int, Holder]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)  # no link: the file is truncated
     try:
         locked = _flock(descriptor, path)
         found = _read(path)
-        if found is not None and (_foreign(found) or not locked) and _beats(path, found):
+        if found is not None and (_on_other_host(found) or not locked) and _is_alive(path, found):
             raise _busy(path, found)
         mine = Holder(
             socket.gethostname(), os.getpid(), datetime.now(UTC).isoformat(timespec="seconds"), uuid.uuid4().hex
@@ -154,30 +154,30 @@ def _flock(descriptor: int, path: Path) -> bool:
 
 def _busy(path: Path, found: Holder | None) -> BusyError:
     return BusyError(
-        f"{path.parent}: {found or 'another process'} works on this run; wait for it, or end it and repeat the command"
+        f"{path.parent}: in use by {found or 'another process'}; wait for it, or stop it and rerun the command"
     )
 
 
-def _foreign(found: Holder) -> bool:
+def _on_other_host(found: Holder) -> bool:
     return found.host != socket.gethostname()
 
 
-def _beats(path: Path, found: Holder) -> bool:
-    """Whether the holder, out of reach of the kernel's lock, still touches the file; watched until that is known."""
-    first, told = path.stat().st_mtime_ns, False
-    until = time.monotonic() + STALE_SECONDS  # where the file's time lies ahead, its age alone would not end this
+def _is_alive(path: Path, found: Holder) -> bool:
+    """Whether a holder that the kernel's lock does not cover still touches the file; waits until that is known."""
+    first, reported = path.stat().st_mtime_ns, False
+    until = time.monotonic() + STALE_SECONDS  # a file time in the future must not make this wait for ever
     while _age(path) < STALE_SECONDS and time.monotonic() < until:
         if path.stat().st_mtime_ns != first:
             return True
-        if not told:
-            told = True
-            print(f"rpr-cli: {path.parent.name}: is {found} still at work? waiting for a sign", file=sys.stderr)
+        if not reported:
+            reported = True
+            print(f"rpr-cli: {path.parent.name}: checking whether {found} is still alive", file=sys.stderr)
         time.sleep(1.0)
     return False
 
 
 def _age(path: Path) -> float:
-    """Seconds since the file was touched, both times by the file system's clock: machines' own may differ."""
+    """Seconds since the file was touched, by the file system's clock alone: those of the machines may differ."""
     probe = path.with_name(f"{LOCK_NAME}.{uuid.uuid4().hex}.tmp")
     try:
         probe.touch()
@@ -187,7 +187,7 @@ def _age(path: Path) -> float:
 
 
 def _read(path: Path) -> Holder | None:
-    """What the file says; None when it is empty, or cut by a crash."""
+    """The holder that the file names; None if it is empty, or truncated by a crash."""
     try:
         return Holder(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -195,5 +195,5 @@ def _read(path: Path) -> Holder | None:
 
 
 def _end_process() -> None:
-    print("rpr-cli: another machine has taken over this run; it is ended here", file=sys.stderr, flush=True)
+    print("rpr-cli: another machine has taken over this run; stopping here", file=sys.stderr, flush=True)
     os.kill(os.getpid(), signal.SIGTERM)

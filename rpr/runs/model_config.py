@@ -1,4 +1,4 @@
-"""The model that a configuration means."""
+"""The Transformer's shape from a configuration."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from rpr.model.transformer import Shape
 
 
 def shape_of(config: TrainConfig, vocabulary_size: int) -> Shape:
-    """The model of a run, over a vocabulary of this size."""
+    """The shape of a run's model, with a vocabulary of this size."""
     return transformer_shape(config.model, config.position, vocabulary_size)
 
 
 def transformer_shape(model: ModelConfig, position: Positions, vocabulary_size: int) -> Shape:
-    """The model that two configurations ask for together, over a vocabulary of this size."""
+    """The shape of a model from its model and position settings, with a vocabulary of this size."""
     return Shape(
         vocabulary_size=vocabulary_size,
         num_layers=model.num_layers,

@@ -1,4 +1,4 @@
-"""Process-wide settings of a rank: memory allocation, threads, precision; and what a machine calls itself."""
+"""Process-wide settings of a rank (memory allocation, threads, precision), and the description of its device."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def keep_freed_memory() -> None:
     """Ask glibc to keep freed blocks of up to 32 MiB instead of returning each to the system.
 
     A CPU training step allocates and frees tensors of the same sizes every time, and touching fresh pages for each
-    took about half of the step (model=small, two threads). Larger ones, the vocabulary's scores, still go back:
-    kept as well, they break the heap into pieces, and a run of 1,250 steps grew to 14 GB. Those come in huge pages
-    instead (rpr.cli.app asks for them). Elsewhere than on glibc: nothing.
+    took about half of the step (model=small, two threads). Larger ones, the logits, are still returned: kept as well,
+    they fragment the heap, and a run of 1,250 steps grew to 14 GB. Those use huge pages instead (set in rpr.cli.app).
+    No effect without glibc.
     """
     if sys.platform != "linux":
         return
@@ -37,7 +37,7 @@ def keep_freed_memory() -> None:
 
 
 def set_up(hardware: HardwareConfig) -> None:
-    """Threads and precision of this process, as the hardware configuration says."""
+    """Set threads and precision of this process."""
     if hardware.accelerator == "cpu":
         keep_freed_memory()
     if hardware.threads is not None:
@@ -61,18 +61,18 @@ def _cpu_flags() -> set[str]:
 
 
 def check_devices(hardware: HardwareConfig) -> None:
-    """Refuse GPUs that are not there.
+    """Check that this node has the requested GPUs.
 
     Raises:
-        ConfigError: fewer GPUs on this node than asked for.
+        ConfigError: it has fewer.
     """
     if hardware.accelerator != "gpu":
         return
     present = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if present < hardware.devices:
         raise ConfigError(
-            f"hardware={hardware.name}: {hardware.devices} GPUs are asked for and {present} are here; "
-            "choose hardware=cpu, hardware=1xgpu or hardware.devices=N, or run it where the GPUs are"
+            f"hardware={hardware.name}: {hardware.devices} GPUs requested, but {present} available; "
+            "choose hardware=cpu, hardware=1xgpu or hardware.devices=N, or run it on a machine with GPUs"
         )
 
 
@@ -99,23 +99,23 @@ def _of_cpuinfo(key: str) -> str:
 
 
 def peak_memory(hardware: HardwareConfig) -> tuple[int, str]:
-    """Bytes, and what was counted."""
+    """Peak memory in bytes, and what was counted."""
     if hardware.accelerator == "gpu":
         return torch.cuda.max_memory_allocated(), "allocated on one GPU"
     return resident_peak(), "resident memory of one process"
 
 
 def resident_peak() -> int:
-    """The most memory of the machine that this process has had at one time, in bytes."""
+    """The peak resident memory of this process, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def check_world(hardware: HardwareConfig) -> None:
-    """Refuse a torchrun of another number of processes than the hardware has.
+    """Check that torchrun has started as many processes as the hardware has devices.
 
     Raises:
-        ConfigError: they differ.
+        ConfigError: the numbers differ.
     """
     started = int(os.environ["WORLD_SIZE"])
     if started != hardware.num_ranks:
@@ -136,5 +136,5 @@ def is_first_rank() -> bool:
 
 
 def torch_device(hardware: HardwareConfig) -> torch.device:
-    """Where one process decodes."""
+    """The device on which one process decodes."""
     return torch.device("cuda" if hardware.accelerator == "gpu" else "cpu")

@@ -1,4 +1,4 @@
-"""rpr-cli sweep and rpr-cli train -m: jobs composed and checked, then run by one of Hydra's launchers."""
+"""rpr-cli sweep and rpr-cli train -m: compose and check all jobs, then run them with one of Hydra's launchers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rpr.compose.composition import expand, key_of, trainings
+from rpr.compose.composition import compose_train_jobs, expand_multirun, override_key
 from rpr.errors import ConfigError, RunError
 from rpr.sweep import launcher, spec
 
 
 def prints(arguments: list[str]) -> bool:
-    """Whether the command's result is what it prints: help, a dry run, a file for W&B."""
+    """Whether the command prints its result: help, a dry run, a file for W&B."""
     return not arguments or any(word in ("-h", "--help", *spec.FLAGS) for word in arguments)
 
 
@@ -21,111 +21,117 @@ def run(arguments: list[str]) -> int:
     """`rpr-cli sweep NAME|FILE [settings]`; returns the exit code.
 
     Raises:
-        ConfigError, DataError, RecordError: what is wrong is reported before the first job starts.
+        ConfigError, DataError, RecordError: invalid input, reported before the first job starts.
     """
     if not arguments or {"-h", "--help"} & set(arguments):
         print(spec.usage())
         return 0 if arguments else 2
-    plan = spec.read(arguments[0])
+    sweep = spec.read(arguments[0])
     flags = {word for word in arguments[1:] if word.startswith("-")}
     if unknown := flags - {*spec.FLAGS}:
         raise ConfigError(
-            f"sweep: {min(unknown)} is no flag of sweep; give settings (data=..., seed=1,2), --dry-run or --wandb-yaml"
+            f"sweep: unknown flag {min(unknown)}; give settings (data=..., seed=1,2), --dry-run or --wandb-yaml"
         )
-    of_file = [word for words in (plan.overrides, *plan.rows) for word in words]
+    of_file = [word for words in (sweep.overrides, *sweep.rows) for word in words]
     words = [word for word in arguments[1:] if word not in flags]
-    if "sweep" in {key_of(word) for word in (*words, *of_file)}:
-        raise ConfigError("sweep: a sweep is called as its file is; copy the file under the name that it is to have")
-    _refuse_hydras(of_file, arguments[0])
-    return _run(plan, words, flags)
+    if "sweep" in {override_key(word) for word in (*words, *of_file)}:
+        raise ConfigError("sweep: cannot be set, as a sweep is named after its file; copy the file to another name")
+    _reject_hydra_settings(of_file, arguments[0])
+    return _run(sweep, words, flags)
 
 
 def run_multirun(overrides: Sequence[str], config_dir: Path | None) -> int:
-    """`rpr-cli train -m ...`: a sweep without a file, with one row of overrides. It is called sweep=NAME, or after its
-    overrides, so that the same command again is the same sweep. Returns the exit code.
+    """`rpr-cli train -m ...`: a sweep without a file, with one row of overrides. Its name is sweep=NAME, or derived
+    from its overrides, so that the same command again is the same sweep. Returns the exit code.
 
     Raises:
         ConfigError, DataError, RecordError: as `run`.
     """
-    name = next((word.partition("=")[2] for word in overrides if key_of(word) == "sweep"), None)
-    row = tuple(word for word in overrides if key_of(word) != "sweep")
+    name = next((word.partition("=")[2] for word in overrides if override_key(word) == "sweep"), None)
+    row = tuple(word for word in overrides if override_key(word) != "sweep")
     if name is None:
         name = "multirun-" + hashlib.sha256("\0".join(sorted(row)).encode()).hexdigest()[:8]
-    return _run(spec.Plan(name, "", (), ((),)), list(row), set(), config_dir)
+    return _run(spec.SweepSpec(name, "", (), ((),)), list(row), set(), config_dir)
 
 
-def _run(plan: spec.Plan, words: Sequence[str], flags: set[str], config_dir: Path | None = None) -> int:
-    """Compose and check every job; then print them (--dry-run, --wandb-yaml), or launch those that are not finished."""
+def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_dir: Path | None = None) -> int:
+    """Compose and check every job; then print them (--dry-run, --wandb-yaml), or launch the unfinished ones."""
     from rpr.sweep import status
     from rpr.sweep.progress import SweepProgress
 
-    words, options, retry_failed = _sweep_words(words)
-    overrides = [word for word in words if not launcher.is_hydras(word)]
-    given = {key_of(override) for override in overrides}
+    words, options, retry_failed = _split_settings(words)
+    overrides = [word for word in words if not launcher.is_hydra_override(word)]
+    given = {override_key(override) for override in overrides}
     jobs = [
         job
-        for row in plan.rows
-        for job in expand(
-            [*(word for word in (*plan.overrides, *row) if key_of(word) not in given), *overrides, f"sweep={plan.name}"]
+        for row in sweep.rows
+        for job in expand_multirun(
+            [
+                *(word for word in (*sweep.overrides, *row) if override_key(word) not in given),
+                *overrides,
+                f"sweep={sweep.name}",
+            ]
         )
     ]
-    made = list(zip(jobs, trainings(jobs, config_dir), strict=True))
-    options = options.sharing([config.hardware for _, config in made])
-    launcher_words = launcher.launcher_words(words, options)
+    made = list(zip(jobs, compose_train_jobs(jobs, config_dir), strict=True))
+    options = options.with_gpus_shared([config.hardware for _, config in made])
+    launcher_overrides = launcher.launcher_overrides(words, options)
     if "--wandb-yaml" in flags:
         from rpr.sweep.wandb_yaml import wandb_sweep
 
-        print(wandb_sweep(jobs, plan.name, plan.description, made[0][1].logger.project), end="")
+        print(wandb_sweep(jobs, sweep.name, sweep.description, made[0][1].logger.project), end="")
         return 0
-    books = status.opened(plan.name, made)
+    before = status.load_status(sweep.name, made)
     if "--dry-run" in flags:
-        print("\n".join(status.commands(books)))
+        print("\n".join(status.commands(before)))
         return 0
-    engine = launcher.Launcher(jobs, launcher_words, config_dir)
-    if engine.here:
-        status.check_devices(books)
-    todo = status.begun(books, retry_failed=retry_failed, num_jobs=options.jobs or 1)
+    engine = launcher.Launcher(jobs, launcher_overrides, config_dir)
+    if engine.local:
+        status.check_devices(before)
+    todo = status.prepare_launch(before, retry_failed=retry_failed, num_jobs=options.jobs or 1)
     problems: Mapping[tuple[str, ...], RunError] = {}
     if todo:
-        with SweepProgress(plan.name, todo):
-            problems = engine.run([job.overrides for job in todo], options, plan.name)
-    return status.told(books, problems)
+        with SweepProgress(sweep.name, todo):
+            problems = engine.run([job.overrides for job in todo], options, sweep.name)
+    return status.print_summary(before, problems)
 
 
-def _refuse_hydras(words: list[str], file: str) -> None:
-    """A sweep's file may be another person's. Hydra's launchers take commands of a shell for what they start, and
-    variables of its environment, by which a Python can be told to run any code.
+def _reject_hydra_settings(words: list[str], file: str) -> None:
+    """A sweep's file may come from someone else. Hydra's launchers take shell commands and environment variables, with
+    which a file could run any code.
     """
     for word in words:
-        if "hydra" in re.split(r"\W", key_of(word)):
+        if "hydra" in re.split(r"\W", override_key(word)):
             raise ConfigError(
-                f"{file}: {key_of(word)}: what is said about Hydra itself is not taken from a sweep's file, as it can "
-                "run code; type it behind the sweep's name, or choose hardware=..."
+                f"{file}: {override_key(word)}: a sweep's file cannot configure Hydra itself, since that can run code; "
+                "type it after the sweep's name, or choose hardware=..."
             )
 
 
-def _sweep_words(words: Sequence[str]) -> tuple[list[str], launcher.Options, bool]:
-    """The settings of the jobs, how they are launched, and whether what failed is run again.
+def _split_settings(words: Sequence[str]) -> tuple[list[str], launcher.Options, bool]:
+    """The settings of the jobs, the launch options, and whether failed jobs are retried.
 
     Raises:
-        ConfigError: a word of sweep's own has a value that it cannot have.
+        ConfigError: a setting of the sweep itself has an invalid value.
     """
-    known = {key_of(word) for word in spec.SETTINGS}
-    own = {key_of(word): word.partition("=")[2] for word in words if key_of(word) in known}
+    known = {override_key(word) for word in spec.SETTINGS}
+    own = {override_key(word): word.partition("=")[2] for word in words if override_key(word) in known}
     if own.get("retry_failed", "true") not in ("true", "false"):
         raise ConfigError(f"retry_failed: invalid value {own['retry_failed']!r}: expected true or false")
     num_jobs = own.get("jobs")
     if num_jobs is not None and not (num_jobs.isdecimal() and int(num_jobs) > 0):
-        raise ConfigError(f"jobs: invalid value {num_jobs!r}: expected how many jobs run at a time, e.g. jobs=2")
+        raise ConfigError(
+            f"jobs: invalid value {num_jobs!r}: expected the number of jobs to run at a time, e.g. jobs=2"
+        )
     jobs_per_gpu = own.get("jobs_per_gpu", "1")
     if not (jobs_per_gpu.isdecimal() and int(jobs_per_gpu) > 0):
         raise ConfigError(
-            f"jobs_per_gpu: invalid value {jobs_per_gpu!r}: expected how many jobs share one GPU, e.g. jobs_per_gpu=4"
+            f"jobs_per_gpu: invalid value {jobs_per_gpu!r}: expected the number of jobs per GPU, e.g. jobs_per_gpu=4"
         )
     gpus: tuple[str, ...] = ()
     if "gpus" in own:
-        from rpr.sweep.gpus import named
+        from rpr.sweep.gpus import parse_gpus
 
-        gpus = named(own["gpus"])
+        gpus = parse_gpus(own["gpus"])
     options = launcher.Options(None if num_jobs is None else int(num_jobs), gpus, int(jobs_per_gpu))
-    return [word for word in words if key_of(word) not in own], options, own.get("retry_failed") == "true"
+    return [word for word in words if override_key(word) not in own], options, own.get("retry_failed") == "true"

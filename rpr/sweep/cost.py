@@ -1,4 +1,4 @@
-"""What a job would cost, before it is run: parameters, tokens, and time from the speed of finished runs like it."""
+"""Estimated cost of a job: parameters, tokens, and training time from the speed of similar finished runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 
 import torch
 
-from rpr.config.train import TrainConfig, of_a_record
+from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import ConfigError
 from rpr.model.transformer import Shape, Transformer
 from rpr.records.record import Record
@@ -18,16 +18,16 @@ from rpr.runs.model_config import shape_of
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one job. `seconds`: of training alone, None where no run has told; `basis`: from what it is known."""
+    """Of one job. `seconds`: of training alone, None without a similar run; `basis`: what the estimate is based on."""
 
     parameters: int
     steps: int
-    tokens: int  # at most so many a side, padding included
+    tokens: int  # of each side, padding included; an upper bound
     seconds: float | None
     basis: str
 
     def __str__(self) -> str:
-        time = "time not known" if self.seconds is None else f"about {duration(self.seconds)}"
+        time = "time unknown" if self.seconds is None else f"about {duration(self.seconds)}"
         return (
             f"{self.parameters / 1e6:.2f} M parameters, {self.steps:,} steps, at most {_short(self.tokens)} tokens a "
             f"side, {time} ({self.basis})"
@@ -35,7 +35,7 @@ class Cost:
 
 
 def costs(configs: Sequence[TrainConfig], records: Iterable[Record]) -> list[Cost]:
-    """The cost of each job; parameters are of a full vocabulary (a small corpus may not fill it)."""
+    """The cost of each job; parameters assume a full vocabulary, which a small corpus may not fill."""
     speeds = [(made, speed) for record in records if (speed := _speed(record)) and (made := _config(record))]
     return [_cost(config, speeds) for config in configs]
 
@@ -54,9 +54,9 @@ def _cost(config: TrainConfig, speeds: Sequence[tuple[TrainConfig, float]]) -> C
     same = [speed for other, speed in alike if other.position == config.position]
     chosen = same or [speed for _, speed in alike]
     if not chosen:
-        basis = "no finished run of this model, batch, corpus and hardware to go by"
+        basis = "no finished run of this model, batch, corpus and hardware"
     else:
-        whose = "its own positions" if same else "other positions"
+        whose = "the same positions" if same else "other positions"
         runs = f"{len(chosen)} run{'s' if len(chosen) > 1 else ''}"
         basis = f"{statistics.median(chosen):.3g} steps/s, the median of {runs} with {whose}"
     return Cost(
@@ -74,7 +74,7 @@ def _kind(config: TrainConfig) -> tuple[object, ...]:
     return (config.model, batch, config.data.name, tuple(sorted(hardware.items())))
 
 
-@cache  # seeds share a shape, and to make a model of it takes 10 ms
+@cache  # seeds share a shape, and building its model takes 10 ms
 def _parameters(shape: Shape) -> int:
     with torch.device("meta"):
         model = Transformer(shape)
@@ -87,7 +87,7 @@ def _speed(record: Record) -> float | None:
 
 def _config(record: Record) -> TrainConfig | None:
     try:
-        return of_a_record(record.config)
+        return config_from_record(record.config)
     except ConfigError:  # a record of a version with other settings
         return None
 

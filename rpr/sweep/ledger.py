@@ -1,8 +1,8 @@
-"""The books of a sweep: what each of its jobs is, and how far it has come.
+"""The ledger of a sweep: its jobs and their status.
 
-Nothing is kept here that could become untrue. How far a job is, its run's own record and lock say, at the moment they
-are asked; they are written by the run itself, whatever ends it. Kept is only which jobs the sweep had when it was last
-started (`<runs_dir>/.sweeps/<name>.json`), so that a changed sweep is noticed.
+No status is stored that could become stale. The status of a job is read each time from its run's own record and lock,
+which the run itself writes, however it ends. Only the list of jobs of the last start is stored
+(`<runs_dir>/.sweeps/<name>.json`), so that changes of the sweep are noticed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from rpr.config.train import TrainConfig, of_a_record
+from rpr.config.train import TrainConfig, config_from_record
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, RecordError, RprError
 from rpr.io.atomic import replace_file
-from rpr.io.escape import visible
+from rpr.io.escape import escape_control_characters
 from rpr.io.locks import exclusive
 from rpr.records.record import (
     LOG_NAME,
@@ -28,7 +28,7 @@ from rpr.records.record import (
     read_record,
     write_record,
 )
-from rpr.runs.locks import Holder, holder_of
+from rpr.runs.locks import Holder, current_holder
 
 State = Literal["new", "finished", "failed", "interrupted", "running"]
 SWEEPS = ".sweeps"
@@ -37,42 +37,42 @@ _LAST_LINES = 5
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a sweep: the overrides that make it, and the folder where it lies or will lie."""
+    """One run of a sweep: its overrides, and the folder where it is or will be."""
 
     overrides: tuple[str, ...]
     config: TrainConfig
     run_dir: Path
 
 
-class Standing(NamedTuple):
-    """How far a job has come. `record` is None for a new one, `holder` is there for a running one."""
+class JobStatus(NamedTuple):
+    """The status of a job. `record` is None for a new one; `holder` is set for a running one."""
 
     state: State
     record: Record | None
     holder: Holder | None
 
 
-def jobs_of(made: Iterable[tuple[Sequence[str], TrainConfig]]) -> list[Job]:
-    """The jobs of a sweep, each run once: settings given for all of them can make two the same."""
+def unique_jobs(made: Iterable[tuple[Sequence[str], TrainConfig]]) -> list[Job]:
+    """The jobs of a sweep, each run once: settings that apply to all jobs can make two of them identical."""
     jobs: dict[tuple[Path, str], Job] = {}
     for overrides, config in made:
         root = Path(config.runs_dir).absolute()
         jobs.setdefault((root, config.run_id), Job(tuple(overrides), config, root / config.run_dir_name))
-    return _where_they_lie(list(jobs.values()))
+    return _locate_runs(list(jobs.values()))
 
 
-def _where_they_lie(jobs: list[Job]) -> list[Job]:
-    """Jobs whose finished run has another folder, since it was given another name, or has read the same corpus from
-    another path, pointed there.
+def _locate_runs(jobs: list[Job]) -> list[Job]:
+    """Point jobs to their finished runs in other folders: runs of another name, or with the same corpus read from
+    another path.
     """
     lacking = [job for job in jobs if not job.run_dir.exists()]
-    moved = _under_another_name(lacking)
-    moved |= _from_another_path([job for job in lacking if job.config.data.path and job.run_dir not in moved])
+    moved = _find_by_id(lacking)
+    moved |= _find_by_corpus([job for job in lacking if job.config.data.path and job.run_dir not in moved])
     return [Job(job.overrides, job.config, moved.get(job.run_dir, job.run_dir)) for job in jobs]
 
 
-def _under_another_name(jobs: Iterable[Job]) -> dict[Path, Path]:
-    """A folder ends with its run's id: only records that may be the ones are read."""
+def _find_by_id(jobs: Iterable[Job]) -> dict[Path, Path]:
+    """Finished runs of another name. A folder's name ends with the run id, so only records that may match are read."""
     lacking: dict[Path, dict[str, Job]] = {}
     for job in jobs:
         lacking.setdefault(job.run_dir.parent, {})[job.config.run_id] = job
@@ -88,13 +88,13 @@ def _under_another_name(jobs: Iterable[Job]) -> dict[Path, Path]:
 def _is_finished(path: Path, run_id: str) -> bool:
     try:
         record = read_record(path)
-    except RecordError:  # of another name: no reason to stop
+    except RecordError:  # not of this sweep: no reason to stop
         return False
     return record.status == "finished" and record.run_id == run_id
 
 
-def _from_another_path(jobs: Iterable[Job]) -> dict[Path, Path]:
-    """Only a record says what was read: all of them are looked at."""
+def _find_by_corpus(jobs: Iterable[Job]) -> dict[Path, Path]:
+    """Finished runs with the same corpus from another path. Only records name the corpus, so all of them are read."""
     lacking = {_result_key(job.config): job for job in jobs}
     moved: dict[Path, Path] = {}
     for root in {job.run_dir.parent for job in lacking.values()}:
@@ -102,50 +102,50 @@ def _from_another_path(jobs: Iterable[Job]) -> dict[Path, Path]:
             if record.status != "finished" or record.data is None or path.name != RECORD_NAME:
                 continue
             try:
-                job = lacking.get(_result_key(of_a_record(record.config)))
+                job = lacking.get(_result_key(config_from_record(record.config)))
                 if job is not None and record.data.key == cache_key(job.config.data):
                     moved[job.run_dir] = path.parent.absolute()
-            except RprError:  # a record of other times, or a corpus that is not there: the run will say so
+            except RprError:  # a record of another version, or a missing corpus, which the run itself will report
                 continue
     return moved
 
 
 def _result_key(config: TrainConfig) -> str:
-    """The run's id, but for where its corpus lies."""
+    """The run's id without the path of its corpus."""
     return config.model_copy(update={"data": config.data.model_copy(update={"path": None})}).run_id
 
 
-def standing(run_dir: Path) -> Standing:
-    """How far the run in a folder has come.
+def job_status(run_dir: Path) -> JobStatus:
+    """The status of the run in a folder.
 
     Raises:
         RecordError: its record is damaged.
     """
     path = run_dir / RECORD_NAME
     if not path.exists():
-        holder = holder_of(run_dir)
-        return Standing("running" if holder else "new", None, holder)
+        holder = current_holder(run_dir)
+        return JobStatus("running" if holder else "new", None, holder)
     record = read_record(path)
     if record.status == "finished":
-        return Standing("finished", record, None)
-    if (holder := holder_of(run_dir)) is not None:
-        return Standing("running", record, holder)
-    record = read_record(path)  # again: it may have ended between the two looks
+        return JobStatus("finished", record, None)
+    if (holder := current_holder(run_dir)) is not None:
+        return JobStatus("running", record, holder)
+    record = read_record(path)  # again: it may have finished in between
     if record.status == "finished":
-        return Standing("finished", record, None)
-    # A record that says "running" without a process that holds the run is of one that was killed.
-    return Standing("failed" if record.status == "failed" else "interrupted", record, None)
+        return JobStatus("finished", record, None)
+    # A record that says "running", while no process holds the run, is that of a killed run.
+    return JobStatus("failed" if record.status == "failed" else "interrupted", record, None)
 
 
-def join(job: Job, record: Record, sweep: str) -> None:
-    """A finished run becomes one of the sweep's."""
+def add_to_sweep(job: Job, record: Record, sweep: str) -> None:
+    """Add a finished run to the sweep."""
     if sweep not in record.sweeps:
         with exclusive(job.run_dir, RECORD_NAME):
             write_record(job.run_dir / RECORD_NAME, record.model_copy(update={"sweeps": (*record.sweeps, sweep)}))
 
 
 def last_lines(run_dir: Path) -> list[str]:
-    """The end of what a job's process printed; empty where it printed nothing."""
+    """The last lines that a job's process printed; empty if it printed nothing."""
     try:
         with (run_dir / LOG_NAME).open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - 20_000))
@@ -153,43 +153,43 @@ def last_lines(run_dir: Path) -> list[str]:
     except OSError:
         return []
     lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
-    return [visible(line.expandtabs()) for line in lines if line][-_LAST_LINES:]
+    return [escape_control_characters(line.expandtabs()) for line in lines if line][-_LAST_LINES:]
 
 
-def changes(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> list[str]:
-    """How the sweep differs from when it was last started, in lines; none the first time."""
+def diff_manifest(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> list[str]:
+    """How the sweep differs from when it was last started, as lines; empty the first time."""
     path = runs_dir / SWEEPS / f"{sweep}.json"
     try:
         earlier: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["jobs"]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError, KeyError):
-        return [f"{path} cannot be read; whether the sweep has changed is not known"]
+        return [f"{path} cannot be read, so changes of the sweep are unknown"]
     now = _settings_by_run(jobs)
     new, gone = [name for name in now if name not in earlier], [name for name in earlier if name not in now]
     if not new and not gone:
         return []
     lines = []
     if differing := _differing(list(now.values()), [earlier[name] for name in earlier]):
-        lines.append("settings that every job had otherwise: " + "; ".join(differing))
-    lines.append(f"{len(new)} of its {len(now)} jobs are new, {len(gone)} are in it no more (their runs are kept)")
+        lines.append("settings changed for every job: " + "; ".join(differing))
+    lines.append(f"{len(new)} of its {len(now)} jobs are new, {len(gone)} were removed (their runs are kept)")
     return lines
 
 
 def _differing(now: Sequence[Mapping[str, Any]], earlier: Sequence[Mapping[str, Any]]) -> list[str]:
-    """`key: a, before b` for each setting that all jobs share now and shared then, with another value."""
+    """`key new (before: old)` for each setting that has one value for all jobs now and had another for all then."""
     if not now or not earlier:
         return []
     lines = []
     for key in sorted(now[0].keys() | earlier[0].keys()):
         values = [{json.dumps(one.get(key)) for one in group} for group in (now, earlier)]
         if len(values[0]) == len(values[1]) == 1 and values[0] != values[1]:
-            lines.append(visible(f"{key} {values[0].pop()} (before: {values[1].pop()})"))
+            lines.append(escape_control_characters(f"{key} {values[0].pop()} (before: {values[1].pop()})"))
     return lines
 
 
-def write_down(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> None:
-    """Keep which jobs the sweep has.
+def save_manifest(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> None:
+    """Store the list of the sweep's jobs.
 
     Raises:
         ConfigError: the folder cannot be written.
@@ -208,6 +208,6 @@ def _settings_by_run(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
     return {job.run_dir.name: flat(job.config.model_dump(mode="json", exclude={"logger"})) for job in jobs}
 
 
-def damaged(run_dir: Path, error: RecordError) -> ConfigError:
-    """What to do about a folder whose record cannot be read."""
-    return ConfigError(f"{error}; or move {run_dir} away, and its job starts anew")
+def unreadable_record(run_dir: Path, error: RecordError) -> ConfigError:
+    """The error for a folder whose record cannot be read, with the remedy."""
+    return ConfigError(f"{error}; or move {run_dir} away to start its job from scratch")

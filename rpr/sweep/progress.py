@@ -1,4 +1,4 @@
-"""How far a sweep is, as its runs' own files say: on a terminal a bar for all of it and one for each job that runs;
+"""Progress of a sweep, read from its runs' own files: on a terminal a bar for the sweep and one for each running job;
 everywhere a line at the end of each job, with the time left.
 """
 
@@ -13,20 +13,20 @@ from types import TracebackType
 
 from rpr.commands.train import headline
 from rpr.errors import RecordError
-from rpr.io.escape import visible
+from rpr.io.escape import escape_control_characters
 from rpr.progress import Progress, above_bars
 from rpr.records.record import METRICS_NAME, RECORD_NAME, SHOWN_METRICS, Record, read_record
 from rpr.sweep.ledger import Job
 
-SECONDS_BETWEEN_LOOKS = 1.0
+POLL_SECONDS = 1.0
 
 
 class SweepProgress:
-    """Follows the jobs of a sweep on a thread of its own, while it is entered."""
+    """Within this context, follows the jobs of a sweep on a thread of its own."""
 
     def __init__(self, sweep: str, jobs: Sequence[Job]) -> None:
         self._name = f"sweep {sweep}"
-        self._jobs = [_Followed(job) for job in jobs]
+        self._jobs = [_JobProgress(job) for job in jobs]
         self._steps = sum(job.steps for job in self._jobs)
         self._bar = Progress(self._steps, "steps", self._name, done=self._done, lines="none")
         self._end = threading.Event()
@@ -43,47 +43,47 @@ class SweepProgress:
         self._end.set()
         self._thread.join()
         if error is None:
-            self._look()
+            self._poll()
         for job in self._jobs:
             job.close()
         self._bar.close()
 
     def _follow(self) -> None:
-        while not self._end.wait(SECONDS_BETWEEN_LOOKS):
-            self._look()
+        while not self._end.wait(POLL_SECONDS):
+            self._poll()
 
-    def _look(self) -> None:
-        ended = [job for job in self._jobs if not job.ended and job.look()]
+    def _poll(self) -> None:
+        ended = [job for job in self._jobs if not job.ended and job.poll()]
         jobs = f"{sum(job.ended for job in self._jobs)} of {len(self._jobs)}"
         self._bar.reach(self._done, self._steps, jobs=jobs)
         left = f", {self._bar.left}" if self._bar.left else ""
         for job in ended:
             job.close()
             assert job.record is not None
-            with above_bars(), contextlib.suppress(OSError):  # nobody reads it, which is told at the end
+            with above_bars(), contextlib.suppress(OSError):  # a closed pipe is reported at the end
                 if job.record.status == "finished":
                     print(f"{headline(job.record, job.run_dir)} ({jobs} jobs{left})", flush=True)
                 else:
-                    why = visible(f"{job.run_dir.name}: {job.record.outcome}")
+                    why = escape_control_characters(f"{job.run_dir.name}: {job.record.outcome}")
                     print(f"{self._name}: {why} ({jobs} jobs{left})", file=sys.stderr, flush=True)
 
 
-class _Followed:
-    """One job: how many of its `steps` are made, and its record when it has `ended`."""
+class _JobProgress:
+    """One job: its `step` of `steps`, and its record once it has started."""
 
     def __init__(self, job: Job) -> None:
         self.run_dir, self.steps = job.run_dir, job.config.optim.max_steps
         self.step, self.record, self.ended = 0, None, False
         self._fields: dict[str, float | None] = dict.fromkeys(SHOWN_METRICS.values())
-        self._bytes = 0  # of metrics.jsonl, that are read
+        self._bytes = 0  # of metrics.jsonl, read so far
         self._bar: Progress | None = None
-        self._written = self._record_written()  # by what was before this sweep
+        self._written = self._record_written()  # before this sweep started
         self._read_metrics()
 
     record: Record | None
 
-    def look(self) -> bool:
-        """Look at its files; whether it has ended since the last time. A job begins by writing its record."""
+    def poll(self) -> bool:
+        """Read its files; returns whether it has ended since the last time. A job first writes its record."""
         if (written := self._record_written()) != self._written:
             self._written = written
             with contextlib.suppress(RecordError):
@@ -93,7 +93,7 @@ class _Followed:
         self._read_metrics()
         self.ended = self.record.status != "running"
         if self.ended:
-            self.step = self.steps  # nothing is left of it
+            self.step = self.steps  # nothing left to do
         else:
             if self._bar is None:
                 self._bar = Progress(self.steps, "steps", self.record.name, done=self.step, keep=False, lines="none")
@@ -111,7 +111,7 @@ class _Followed:
             return None
 
     def _read_metrics(self) -> None:
-        """The lines that came since the last time; all of them where a resumed run has taken some back."""
+        """Read the lines added since the last time; all of them if a resumed run has truncated the file."""
         with contextlib.suppress(OSError), (self.run_dir / METRICS_NAME).open("rb") as file:
             if file.seek(0, 2) < self._bytes:
                 self._bytes = 0
@@ -120,7 +120,7 @@ class _Followed:
                 if not line.endswith(b"\n"):
                     break
                 self._bytes += len(line)
-                with contextlib.suppress(ValueError, TypeError, KeyError):  # whoever reads them for good will say so
+                with contextlib.suppress(ValueError, TypeError, KeyError):  # reported by read_metrics
                     row = json.loads(line)
                     self.step = min(row["step"], self.steps)
                     self._fields |= {SHOWN_METRICS[name]: row[name] for name in SHOWN_METRICS if name in row}

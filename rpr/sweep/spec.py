@@ -1,4 +1,4 @@
-"""Sweep files: a name of sweeps/ or a YAML file of the user's own, and what may be typed after it."""
+"""Sweep files, from sweeps/ or the user's own, and the settings and flags of `rpr-cli sweep`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLAGS = ("--dry-run", "--wandb-yaml")
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepSpec:
     """A sweep: `overrides` of every job, and rows of overrides; a comma list in a row is swept over (their product)."""
 
     name: str
@@ -39,23 +39,23 @@ def usage() -> str:
     lines += [
         "",
         "Settings apply to every job and may be swept too: rpr-cli sweep quick seed=1,2,3",
-        "The same command again skips what is finished and resumes what was interrupted.",
+        "The same command again skips finished jobs and resumes interrupted ones.",
         "",
-        "  jobs=N              N jobs at a time on this machine",
-        "  gpus=0,1,2,3        each job has GPUs of its own among these, as many jobs at a time as there are GPUs for",
-        "  jobs_per_gpu=N      N jobs share each of these GPUs",
-        "  retry_failed=true   failed jobs run again, from their last checkpoint",
-        "  --dry-run           the jobs as commands, with status and estimated cost",
-        "  --wandb-yaml        the same sweep as a file for `wandb sweep`",
+        "  jobs=N              run N jobs at a time on this machine",
+        "  gpus=0,1,2,3        give each job GPUs of its own from this list, and run as many jobs at a time as fit",
+        "  jobs_per_gpu=N      let N jobs share each of these GPUs",
+        "  retry_failed=true   run failed jobs again, from their last checkpoint",
+        "  --dry-run           print the jobs as commands, with status and estimated cost",
+        "  --wandb-yaml        print the sweep as a file for `wandb sweep`",
     ]
     return "\n".join(lines)
 
 
-def read(name: str) -> Plan:
+def read(name: str) -> SweepSpec:
     """A named sweep of sweeps/, or a YAML file of the user's own.
 
     Raises:
-        ConfigError: no such sweep, or a file that does not say what a sweep says.
+        ConfigError: no such sweep, or an invalid file.
     """
     files = available()
     path = Path(name) if name.endswith((".yaml", ".yml")) else files.get(name)
@@ -65,24 +65,24 @@ def read(name: str) -> Plan:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(
-            f"{path}: cannot be read as a sweep ({' '.join(str(error).split())}); give a file like those of sweeps/"
+            f"{path}: cannot be read as a sweep ({' '.join(str(error).split())}); give a file like those in sweeps/"
         ) from None
     keys = {"description", "overrides", "jobs"}
     if not isinstance(content, dict) or set(content) - keys or not isinstance(content.get("jobs"), list):
         raise ConfigError(f"{path}: a sweep has the keys description, overrides and jobs (a list of override lines)")
     if not NAME.fullmatch(path.stem):
-        raise ConfigError(f"{path}: the file's name is the sweep's; use letters, digits, '.', '_' and '-'")
+        raise ConfigError(f"{path}: the sweep is named after its file; use letters, digits, '.', '_' and '-'")
     overrides, jobs = content.get("overrides") or [], content["jobs"]
     if not isinstance(overrides, list) or not jobs or not all(isinstance(line, str) for line in [*overrides, *jobs]):
         raise ConfigError(
-            f"{path}: overrides and jobs are lists of text, e.g. 'position=none seed=1,2'; jobs is not empty"
+            f"{path}: overrides and jobs must be lists of strings, e.g. 'position=none seed=1,2', and jobs not empty"
         )
     try:
-        return Plan(
+        return SweepSpec(
             name=path.stem,
             description=str(content.get("description", "")),
             overrides=tuple(word for line in overrides for word in shlex.split(line)),
             rows=tuple(tuple(shlex.split(line)) for line in jobs),
         )
     except ValueError as error:
-        raise ConfigError(f"{path}: a quotation mark is left open ({error})") from None
+        raise ConfigError(f"{path}: unclosed quotation mark ({error})") from None

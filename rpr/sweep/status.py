@@ -1,4 +1,4 @@
-"""rpr-cli sweep: a sweep's file, how its jobs stand, what is said of them. The jobs themselves are runs of train."""
+"""The status of a sweep before and after a launch, and what is printed of it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from rpr.errors import ConfigError, ProcessEnded, RecordError, RunError
 from rpr.records.record import Record
 from rpr.runs import lifecycle
 from rpr.sweep import ledger
-from rpr.sweep.ledger import Job, Standing, State
+from rpr.sweep.ledger import Job, JobStatus, State
 
-_WHAT_NOW: Mapping[State, str] = {
+_BEFORE: Mapping[State, str] = {
     "new": "new",
     "finished": "finished",
     "interrupted": "interrupted, will resume",
     "failed": "failed before",
-    "running": "being run by another process",
+    "running": "running in another process",
 }
-_WHAT_CAME: Mapping[State, str] = {
-    **_WHAT_NOW,
+_AFTER: Mapping[State, str] = {
+    **_BEFORE,
     "new": "never started",
     "interrupted": "interrupted",
     "failed": "failed",
@@ -34,16 +34,16 @@ _WHAT_CAME: Mapping[State, str] = {
 
 
 @dataclass(frozen=True)
-class Books:
-    """The jobs of a sweep and how each stood when it was looked at."""
+class SweepStatus:
+    """The jobs of a sweep, and the status of each when it was read."""
 
     sweep: str
     jobs: tuple[Job, ...]
-    standings: tuple[Standing, ...]
+    job_statuses: tuple[JobStatus, ...]
 
-    def of(self, *states: State) -> list[tuple[Job, Standing]]:
-        pairs = zip(self.jobs, self.standings, strict=True)
-        return [(job, standing) for job, standing in pairs if standing.state in states]
+    def of(self, *states: State) -> list[tuple[Job, JobStatus]]:
+        pairs = zip(self.jobs, self.job_statuses, strict=True)
+        return [(job, job_status) for job, job_status in pairs if job_status.state in states]
 
     def counts(self, words: Mapping[State, str]) -> str:
         """`9 jobs: 3 finished, 6 new`."""
@@ -52,83 +52,81 @@ class Books:
         return f"{len(self.jobs)} job{'s' if len(self.jobs) > 1 else ''}: {', '.join(parts)}"
 
 
-def opened(sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]]) -> Books:
-    """The books, after every job has been looked at: its corpus is there, and its record, if any, can be read.
+def load_status(sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]]) -> SweepStatus:
+    """Read the status of every job; check that its corpus exists, and that its record, if any, can be read.
 
     Raises:
-        ConfigError: a record is damaged, a corpus is another one than its run had, or several jobs have one name.
+        ConfigError: a record is damaged, a corpus has changed since its run, or several jobs have one name.
         DataError: a corpus on disk cannot be read.
     """
-    _refuse_one_name_for_several([config for _, config in made])
+    _check_names([config for _, config in made])
     _check_corpora([config for _, config in made])
-    jobs = ledger.jobs_of(made)
+    jobs = ledger.unique_jobs(made)
     if len(jobs) < len(made):
         print(
-            f"sweep {sweep}: {len(made) - len(jobs)} of its {len(made)} jobs are the same run as another",
+            f"sweep {sweep}: {len(made) - len(jobs)} of its {len(made)} jobs are duplicates of others",
             file=sys.stderr,
         )
-    standings = []
+    job_statuses = []
     for job in jobs:
         try:
-            standings.append(ledger.standing(job.run_dir))
+            job_statuses.append(ledger.job_status(job.run_dir))
         except RecordError as error:
-            raise ledger.damaged(job.run_dir, error) from None
-        if (record := standings[-1].record) is not None and record.status == "finished":
-            lifecycle.refuse_another_corpus(job.config, job.run_dir, record)
-    return Books(sweep, tuple(jobs), tuple(standings))
+            raise ledger.unreadable_record(job.run_dir, error) from None
+        if (record := job_statuses[-1].record) is not None and record.status == "finished":
+            lifecycle.check_same_corpus(job.config, job.run_dir, record)
+    return SweepStatus(sweep, tuple(jobs), tuple(job_statuses))
 
 
-def _refuse_one_name_for_several(configs: Sequence[TrainConfig]) -> None:
+def _check_names(configs: Sequence[TrainConfig]) -> None:
     jobs = {config.run_id: config.name for config in configs}
     for name, count in Counter(name for name in jobs.values() if name is not None).items():
         if count > 1:
             raise ConfigError(
-                f"name: {name} is given to {count} of the {len(jobs)} jobs; a name is one run's, by which it is told "
-                "from others: leave name out, and each job is named after its choices"
+                f"name: {name} would be shared by {count} of the {len(jobs)} jobs, but run names must be unique; leave "
+                "name out to name each job after its settings"
             )
 
 
 def _check_corpora(configs: Sequence[TrainConfig]) -> None:
-    """Those on disk; one on the hub is met by the first job that needs it."""
+    """Check corpora on disk; one on the hub is checked by the first job that needs it."""
     from rpr.data.cache import cache_key
 
     for data in {config.data.model_dump_json(): config.data for config in configs if config.data.path}.values():
         cache_key(data)
 
 
-def check_devices(books: Books) -> None:
-    """Refuse GPUs that this machine does not have.
+def check_devices(status: SweepStatus) -> None:
+    """Check that this machine has the GPUs that the jobs need.
 
     Raises:
-        ConfigError: a job asks for more than there are.
+        ConfigError: a job needs more than there are.
     """
     from rpr.runs import runtime
 
-    for hardware in {job.config.hardware for job in books.jobs}:
+    for hardware in {job.config.hardware for job in status.jobs}:
         runtime.check_devices(hardware)
 
 
-def begun(books: Books, *, retry_failed: bool, num_jobs: int) -> list[Job]:
-    """The jobs that are to be launched, after it is told how all of them stand, the sweep's jobs are written down, and
-    finished runs have joined it.
-    """
+def prepare_launch(status: SweepStatus, *, retry_failed: bool, num_jobs: int) -> list[Job]:
+    """Print the status of the sweep, store its list of jobs and add finished runs to it; returns the jobs to launch."""
     changes = []
-    for root in sorted({job.config.runs_dir for job in books.jobs}):
-        here = [job for job in books.jobs if job.config.runs_dir == root]
-        changes += ledger.changes(Path(root), books.sweep, here)
-        ledger.write_down(Path(root), books.sweep, here)
-    print(f"sweep {books.sweep}: {books.counts(_WHAT_NOW)}", file=sys.stderr)
-    if num_jobs > 1 and any(_takes_all_cores(job.config) for job in books.jobs):
+    for root in sorted({job.config.runs_dir for job in status.jobs}):
+        here = [job for job in status.jobs if job.config.runs_dir == root]
+        changes += ledger.diff_manifest(Path(root), status.sweep, here)
+        ledger.save_manifest(Path(root), status.sweep, here)
+    print(f"sweep {status.sweep}: {status.counts(_BEFORE)}", file=sys.stderr)
+    if num_jobs > 1 and any(_takes_all_cores(job.config) for job in status.jobs):
         print(
-            f"  jobs={num_jobs}: each job takes all cores of this machine; hardware.threads=N gives it a share",
+            f"  jobs={num_jobs}: each job uses all cores of this machine; limit it with hardware.threads=N",
             file=sys.stderr,
         )
     for line in changes:
         print(f"  since it was last started: {line}", file=sys.stderr)
-    for job, standing in books.of("finished"):
-        assert standing.record is not None
-        ledger.join(job, standing.record, books.sweep)
-    return [job for job, _ in books.of("new", "interrupted", *(("failed",) if retry_failed else ()))]
+    for job, job_status in status.of("finished"):
+        assert job_status.record is not None
+        ledger.add_to_sweep(job, job_status.record, status.sweep)
+    return [job for job, _ in status.of("new", "interrupted", *(("failed",) if retry_failed else ()))]
 
 
 def _takes_all_cores(config: TrainConfig) -> bool:
@@ -136,71 +134,74 @@ def _takes_all_cores(config: TrainConfig) -> bool:
     return hardware.accelerator == "cpu" and hardware.threads is None and "OMP_NUM_THREADS" not in os.environ
 
 
-def commands(books: Books) -> list[str]:
-    """The jobs as commands to be typed one by one, each under a comment: how it stands, and what it would cost."""
+def commands(status: SweepStatus) -> list[str]:
+    """The jobs as commands, each below a comment with its status and estimated cost."""
     from rpr.records.record import find_records
     from rpr.sweep.cost import costs, duration
 
     records = []
-    for root in sorted({job.config.runs_dir for job in books.jobs}):
+    for root in sorted({job.config.runs_dir for job in status.jobs}):
         if Path(root).is_dir():
             records += [record for _, record in find_records(Path(root)).records]
-    found = costs([job.config for job in books.jobs], records)
+    found = costs([job.config for job in status.jobs], records)
     lines = []
-    for number, (job, standing, cost) in enumerate(zip(books.jobs, books.standings, found, strict=True), start=1):
-        lines.append(f"# {number} of {len(books.jobs)}, {_WHAT_NOW[standing.state]}: {cost}")
+    for number, (job, job_status, cost) in enumerate(
+        zip(status.jobs, status.job_statuses, found, strict=True), start=1
+    ):
+        lines.append(f"# {number} of {len(status.jobs)}, {_BEFORE[job_status.state]}: {cost}")
         lines.append(shlex.join(["rpr-cli", "train", *job.overrides]))
-    open_ones = [
+    remaining = [
         cost
-        for standing, cost in zip(books.standings, found, strict=True)
-        if standing.state not in ("finished", "running")
+        for job_status, cost in zip(status.job_statuses, found, strict=True)
+        if job_status.state not in ("finished", "running")
     ]
-    known = [cost.seconds for cost in open_ones if cost.seconds is not None]
-    total = f"about {duration(sum(known))} of training, one after another" if known else "time not known"
-    if 0 < len(known) < len(open_ones):
-        total += f", and {len(open_ones) - len(known)} of which the time is not known"
-    return [*lines, f"# {books.counts(_WHAT_NOW)}" + (f"; to do: {total}" if open_ones else "")]
+    known = [cost.seconds for cost in remaining if cost.seconds is not None]
+    total = f"about {duration(sum(known))} of training, one after another" if known else "time unknown"
+    if 0 < len(known) < len(remaining):
+        total += f", plus {len(remaining) - len(known)} of unknown time"
+    return [*lines, f"# {status.counts(_BEFORE)}" + (f"; remaining: {total}" if remaining else "")]
 
 
-def told(before: Books, problems: Mapping[tuple[str, ...], RunError]) -> int:
-    """The exit code of a sweep, 0 when every job is finished, after a line for each that is not, with the last of what
-    it printed.
+def print_summary(before: SweepStatus, problems: Mapping[tuple[str, ...], RunError]) -> int:
+    """Print a line and the last output of each unfinished job, then the counts. Returns the exit code of the sweep: 0
+    when every job is finished.
 
     Args:
-        before: the books as they were opened.
-        problems: what the launcher had to say of a job, by its overrides.
+        before: the status before the launch.
+        problems: the launcher's error of a job, by its overrides.
     """
-    after = Books(before.sweep, before.jobs, tuple(ledger.standing(job.run_dir) for job in before.jobs))
+    after = SweepStatus(before.sweep, before.jobs, tuple(ledger.job_status(job.run_dir) for job in before.jobs))
     failures = 0
-    for job, standing in zip(after.jobs, after.standings, strict=True):
+    for job, job_status in zip(after.jobs, after.job_statuses, strict=True):
         problem = problems.get(job.overrides)
-        if standing.state == "running":
-            print(f"rpr-cli: {job.run_dir.name}: {standing.holder} works on it", file=sys.stderr)
-        elif standing.state != "finished" or problem is not None:
+        if job_status.state == "running":
+            print(f"rpr-cli: {job.run_dir.name}: in use by {job_status.holder}", file=sys.stderr)
+        elif job_status.state != "finished" or problem is not None:
             failures += 1
-            how = "interrupted" if standing.state == "interrupted" else "failed"
-            print(f"rpr-cli: {how}: {job.run_dir.name}: {_why(standing.record, problem)}", file=sys.stderr)
+            how = "interrupted" if job_status.state == "interrupted" else "failed"
+            print(f"rpr-cli: {how}: {job.run_dir.name}: {failure_reason(job_status.record, problem)}", file=sys.stderr)
             for line in ledger.last_lines(job.run_dir):
                 print(f"    {line}", file=sys.stderr)
-            print(f"  again: {shlex.join(['rpr-cli', 'train', *job.overrides])}", file=sys.stderr)
-    print(f"sweep {after.sweep}: {after.counts(_WHAT_CAME)}", file=sys.stderr)
+            print(f"  to retry: {shlex.join(['rpr-cli', 'train', *job.overrides])}", file=sys.stderr)
+    print(f"sweep {after.sweep}: {after.counts(_AFTER)}", file=sys.stderr)
     if after.of("failed"):
-        print("  retry_failed=true runs again what failed, from its last checkpoint", file=sys.stderr)
+        print("  retry_failed=true runs failed jobs again, from their last checkpoint", file=sys.stderr)
     elsewhere = len(after.of("running"))
     if elsewhere:
         print(
-            f"  the sweep is not complete: {elsewhere} of its jobs {'is' if elsewhere == 1 else 'are'} another "
-            "process's; the same command again waits for nobody, and looks anew how they stand",
+            f"  the sweep is incomplete: {elsewhere} of its jobs {'is' if elsewhere == 1 else 'are'} running in "
+            "another process; rerun the command later to check again",
             file=sys.stderr,
         )
     return 1 if failures or elsewhere else 0
 
 
-def _why(record: Record | None, problem: RunError | None) -> str:
-    """Why a job has no result: what the launcher reports now, before what its record may say of an earlier try. Of a
-    process that ended the launcher knows only how, and its record why, if it could still write it.
+def failure_reason(record: Record | None, problem: RunError | None) -> str:
+    """Why a job has no result: what the launcher reports now, rather than what its record says of an earlier attempt.
+    If the process ended without a result, the launcher knows only its exit status; the record has the reason, if it
+    could still be written.
     """
     reasons = [str(problem) if problem else None, record.error if record else None]
     if isinstance(problem, ProcessEnded):
         reasons.reverse()
-    return next((text for text in reasons if text), "it was never started")
+    return next((text for text in reasons if text), "never started")

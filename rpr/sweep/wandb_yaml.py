@@ -1,4 +1,4 @@
-"""A sweep as a file for `wandb sweep`: agents of Weights & Biases then run its jobs, on as many machines as like."""
+"""A sweep as a file for `wandb sweep`: W&B agents then run its jobs, on any number of machines."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 import yaml
 
 PROGRAM = ("rpr-cli", "train")
-GIVEN = "${args_no_hyphens}"  # an agent puts each parameter here as a word of its own, name=value
-JOB = "job"  # names whole jobs where they are no grid; rpr-cli train takes job='...' apart, as a shell would
+GIVEN = "${args_no_hyphens}"  # where an agent inserts each parameter as a word of its own, name=value
+JOB = "job"  # the parameter for whole jobs that are no grid; rpr-cli train splits job='...' as a shell would
 NAME = re.compile(r"[A-Za-z_][\w.]*")  # settings that can be parameters; not Hydra's +key, ~key and group@package
 
 
 def wandb_sweep(jobs: Sequence[Sequence[str]], name: str, description: str, project: str) -> str:
-    """The YAML text of a W&B sweep in which each run is one of the jobs, and none is a multirun.
+    """The YAML text of a W&B sweep in which each run is one of the jobs, none a multirun.
 
     Jobs that are the full product of some settings' values become a grid over these settings; others a grid over one
-    parameter, `job`, whose values are their overrides. What all jobs have in common stands in the command. Values are
-    the words of the command line, so that null stays null; numbers are numbers, so that W&B orders them.
+    parameter, `job`, whose values are their overrides. Overrides that all jobs share are part of the command. Values
+    are words of the command line, so that null stays null; numbers are numbers, so that W&B can order them.
 
     Args:
         jobs: the overrides of each job (at least one), as `rpr-cli train` takes them.
-        project: where the sweep and its runs stand.
+        project: the W&B project of the sweep and its runs.
     """
     assert jobs, "a sweep has a job"
     varying = None if any(_order_counts(job) for job in jobs) else _product(jobs)
@@ -61,7 +61,7 @@ def _product(jobs: Sequence[Sequence[str]]) -> dict[str, list[str]] | None:
 
 
 def _whole_jobs(jobs: Sequence[Sequence[str]]) -> tuple[dict[str, list[Any]], list[str]]:
-    """One parameter, a value for each job: what it has beyond the overrides that all of them have."""
+    """One parameter with a value for each job: its overrides beyond those that all jobs share."""
     common = [word for word in jobs[0] if len(jobs) > 1 and all(word in job for job in jobs)]
     if any(_order_counts(job) for job in jobs):
         common = []
@@ -70,7 +70,7 @@ def _whole_jobs(jobs: Sequence[Sequence[str]]) -> tuple[dict[str, list[Any]], li
 
 
 def _order_counts(job: Sequence[str]) -> bool:
-    """Whether the order of its overrides may count: a setting is there twice, or a whole section is set at once."""
+    """Whether the order of its overrides may matter: a setting occurs twice, or a whole section is set at once."""
     return len({_key(word) for word in job}) < len(job) or any(word.partition("=")[2].startswith("{") for word in job)
 
 
@@ -79,7 +79,7 @@ def _key(word: str) -> str:
 
 
 def _number(value: str) -> int | float | str:
-    """The number that a word is, where it is written as Python, and so the agent, writes it; else the word."""
+    """A word as a number if Python, and so the agent, would write it the same way; else the word."""
     for kind in (int, float):
         try:
             number = kind(value)

@@ -106,7 +106,7 @@ def fit(
     ]
     newest = _newest(folder)
     if newest is not None:
-        checkpoints.refuse_another(newest, module.state_dict())
+        checkpoints.check_resumable(newest, module.state_dict())
     trainer = _trainer(config, run_dir, callbacks, logger)
     try:
         trainer.fit(module, batches, ckpt_path=newest, weights_only=True)

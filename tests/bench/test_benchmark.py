@@ -28,11 +28,11 @@ from rpr.bench.benchmark import (
     training_steps,
 )
 from rpr.cli import app
-from rpr.compose.composition import training
+from rpr.compose.composition import compose_train
 from rpr.config.commands import BenchConfig
 from rpr.model.attention import attend, per_position, reference
 from rpr.model.flex_attention import flex
-from rpr.validation import validated
+from rpr.validation import validate
 
 CPU = torch.device("cpu")
 
@@ -201,11 +201,11 @@ def test_flex_is_measured_where_it_can_hold_the_scheme():
 def bench(*overrides):
     sizes = ["model.d_model=16", "model.num_heads=2", "model.num_layers=1", "model.d_ff=16", "data.vocabulary_size=40"]
     work = ["sentences=3", "length=5", *overrides]
-    return validated(BenchConfig, app.compose("bench", [*sizes, *work]))
+    return validate(BenchConfig, app.compose("bench", [*sizes, *work]))
 
 
 def positions(*names):
-    return {name: training([f"position={name}"]).position for name in names}
+    return {name: compose_train([f"position={name}"]).position for name in names}
 
 
 def test_layer_cases_hold_the_number_of_positions_and_at_least_one_sentence():

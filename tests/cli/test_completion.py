@@ -138,11 +138,11 @@ def test_what_no_hook_asks_is_refused_in_one_line(words: list[str], capsys: pyte
     assert app.main(["-sc", *words]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1
-    assert err.startswith(f"rpr-cli: -sc: {' '.join(words)!r} is nothing a shell asks; give install=SHELL, ")
+    assert err.startswith(f"rpr-cli: -sc: invalid request {' '.join(words)!r}: expected install=, ")
 
 
 def test_behind_a_command_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("train", "report"):
         assert app.main([command, "-sc", "query=bash"]) == 2
         out, err = capsys.readouterr()
-        assert out == "" and err.startswith("rpr-cli: -sc: stands alone, before any command; ") and err.count("\n") == 1
+        assert out == "" and err.startswith("rpr-cli: -sc: cannot follow a command; ") and err.count("\n") == 1

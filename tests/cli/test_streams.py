@@ -38,7 +38,7 @@ PROBE = """
 import json, os, sys
 from rpr.cli import stdio
 before = [stream is None for stream in (sys.stdin, sys.stdout, sys.stderr)]
-stdio.hold()
+stdio.reopen_closed_fds()
 file = open(sys.argv[1], "w")
 child = "import os, sys; from rpr.cli import stdio; os.fstat(0), os.fstat(1), os.fstat(2); sys.stderr.write('heard')"
 json.dump([before, file.fileno(), sys.stderr is None, os.spawnv(os.P_WAIT, sys.executable, ["p", "-c", child])], file)
@@ -123,7 +123,7 @@ def test_what_would_be_printed_to_nobody_is_refused(
 ) -> None:
     assert asked(question, None, monkeypatch) == 2
     told = capsys.readouterr().err
-    assert told.startswith(f"rpr-cli: stdout: it is closed, and {question.split()[0]} prints there; ")
+    assert told.startswith(f"rpr-cli: stdout: closed, but {question.split()[0]} prints its result there; ")
     assert told.count("\n") == 1
 
 
@@ -144,7 +144,7 @@ def test_translate_sees_to_a_closed_stdout_itself(
     monkeypatch.setattr(sys, "stdin", None)
     assert asked("translate run=x", None, monkeypatch) == 2
     assert capsys.readouterr().err == "rpr-cli: input: stdin is closed; give a file as input=FILE\n"
-    monkeypatch.setattr(translate, "run", lambda config: stdio.settle_stdout("translate", needed=True))
+    monkeypatch.setattr(translate, "run", lambda config: stdio.require_stdout("translate", needed=True))
     assert asked("translate run=x", None, monkeypatch) == 2
     assert "translate prints there" in capsys.readouterr().err
 

@@ -21,7 +21,7 @@ from rpr.config import train as config
 from rpr.config.train import TrainConfig
 from rpr.errors import ConfigError
 from rpr.paths import data_dir
-from rpr.validation import validated
+from rpr.validation import validate
 
 CONF = data_dir("conf")
 
@@ -36,7 +36,7 @@ GENERATED = {"synthetic", "copy", "reverse", "duplicate", "addition", "scan_leng
 
 
 def train(*overrides: str) -> TrainConfig:
-    return validated(TrainConfig, app.compose("train", list(overrides)))
+    return validate(TrainConfig, app.compose("train", list(overrides)))
 
 
 Choice = tuple[str, str]
@@ -89,7 +89,7 @@ def test_every_choice_composes_and_validates_with_every_other() -> None:
     ],
 )
 def test_the_other_commands_compose_and_validate(command: str, overrides: list[str]) -> None:
-    validated(app._kind(command), app.compose(command, overrides))
+    validate(app._config_class(command), app.compose(command, overrides))
 
 
 def test_every_command_has_its_file_in_conf_and_every_file_its_command() -> None:
@@ -136,7 +136,7 @@ def test_the_papers_big_model_has_less_dropout_for_french() -> None:
     assert train("model=big", "data=wmt14_en_fr", "model.dropout=0.2").model.dropout == 0.2
     assert train("model=base", "data=wmt14_en_fr").model.dropout == 0.1
     assert train("model=big", "data=wmt14_en_de").model.dropout == 0.3
-    with pytest.raises(ConfigError, match=r"^recipe: follows from model= and data=; override single settings"):
+    with pytest.raises(ConfigError, match=r"^recipe: selected by model= and data=; override single settings"):
         train("recipe=big_wmt14_en_fr")
 
 
@@ -204,7 +204,7 @@ def changed(plain: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 def test_three_problems_at_once_are_told_in_one_line(plain: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"^model\.dropout: .*; seed: .*"):
-        validated(TrainConfig, changed(plain, {"model.dropout": -1, "seed": "x"}))
+        validate(TrainConfig, changed(plain, {"model.dropout": -1, "seed": "x"}))
 
 
 @pytest.mark.parametrize("key", ["model", "model.d_ff", "data.synthetic.seed", "seed"])
@@ -215,32 +215,32 @@ def test_a_missing_setting_is_named(plain: dict[str, Any], key: str) -> None:
     for part in path:
         section = section[part]
     del section[last]
-    with pytest.raises(ConfigError, match=rf"^{key}: this setting is missing; every default stands in conf/$"):
-        validated(TrainConfig, settings)
+    with pytest.raises(ConfigError, match=rf"^{key}: missing; every default is in conf/$"):
+        validate(TrainConfig, settings)
 
 
 def test_legal_at_the_edge(plain: dict[str, Any]) -> None:
     """k = 0 is a row of the paper's Table 2; fewer or more devices than units are both legal where shares are equal."""
-    validated(TrainConfig, changed(plain, {"position.clip_distance": 0, "model.dropout": 0, "seed": 0}))
+    validate(TrainConfig, changed(plain, {"position.clip_distance": 0, "model.dropout": 0, "seed": 0}))
     for devices in (1, 2, 4, 8, 16):
-        validated(TrainConfig, changed(plain, {"hardware.devices": devices, "optim.microbatches_per_step": 8}))
-    assert validated(TrainConfig, changed(plain, {"hardware.precision": 32})).hardware.precision == "32"
+        validate(TrainConfig, changed(plain, {"hardware.devices": devices, "optim.microbatches_per_step": 8}))
+    assert validate(TrainConfig, changed(plain, {"hardware.precision": 32})).hardware.precision == "32"
 
 
 @pytest.mark.parametrize("overrides", [["seed=1", "model=bgi"], ["position.clip_distance=[1]"]])
 def test_a_refusal_is_the_users_error(overrides: list[str]) -> None:
     with pytest.raises(Exception) as error:
         train(*overrides)
-    text = app.one_line(error.value)
+    text = app.format_user_error(error.value)
     assert text is not None and "\n" not in text
 
 
 # --- form ------------------------------------------------------------------------------------------
 
 
-def sections() -> list[type[config.Section]]:
+def sections() -> list[type[config.StrictModel]]:
     assert commands_config  # its sections are among them once it is imported
-    return config.Section.__subclasses__()
+    return config.StrictModel.__subclasses__()
 
 
 def test_no_default_value_in_the_typed_configuration() -> None:
@@ -253,7 +253,7 @@ def test_no_default_value_in_the_typed_configuration() -> None:
 def test_the_configuration_is_frozen_and_closed(plain: dict[str, Any]) -> None:
     for section in sections():
         assert section.model_config["frozen"] and section.model_config["extra"] == "forbid", section
-    made = validated(TrainConfig, plain)
+    made = validate(TrainConfig, plain)
     with pytest.raises(ValidationError, match="frozen"):
         made.seed = 2
     with pytest.raises(ValidationError, match="frozen"):
@@ -299,14 +299,14 @@ def test_every_file_of_conf_says_first_what_it_is() -> None:
 
 
 def test_the_run_id_hangs_on_what_decides_the_result(plain: dict[str, Any]) -> None:
-    first = validated(TrainConfig, plain)
-    assert validated(TrainConfig, deepcopy(plain)).run_id == first.run_id
+    first = validate(TrainConfig, plain)
+    assert validate(TrainConfig, deepcopy(plain)).run_id == first.run_id
     assert len(first.run_id) == 8 and int(first.run_id, 16) >= 0
     for key, value in {
         "name": "x", "sweep": "y", "runs_dir": "/z", "data.cache_dir": "/c", "logger.mode": "none",
         "logger.project": "p", "logger.tags": ["t"],
     }.items():  # fmt: skip
-        assert validated(TrainConfig, changed(plain, {key: value})).run_id == first.run_id, key
+        assert validate(TrainConfig, changed(plain, {key: value})).run_id == first.run_id, key
     deciding = {
         "seed": 2, "model.dropout": 0.2, "model.num_layers": 3, "position.clip_distance": 3,
         "position.tables": "shared_by_heads", "position.max_positions": 512, "data.train_limit": 100,
@@ -314,7 +314,7 @@ def test_the_run_id_hangs_on_what_decides_the_result(plain: dict[str, Any]) -> N
         "optim.average_checkpoints": 2,
         "hardware.precision": "bf16", "hardware.threads": 1, "evaluation.beam_size": 5,
     }  # fmt: skip
-    ids = {key: validated(TrainConfig, changed(plain, {key: value})).run_id for key, value in deciding.items()}
+    ids = {key: validate(TrainConfig, changed(plain, {key: value})).run_id for key, value in deciding.items()}
     assert len({first.run_id, *ids.values()}) == 1 + len(deciding), ids
 
 
@@ -329,5 +329,5 @@ def test_the_runs_folder_is_named_after_its_choices() -> None:
 def test_a_saved_configuration_reads_back_as_itself() -> None:
     """record.json, config.yaml and a worker's job.json carry model_dump(mode="json")."""
     made = train("model=big", "hardware=8xgpu", "logger.tags=[a,b]")
-    again = validated(TrainConfig, yaml.safe_load(yaml.safe_dump(made.model_dump(mode="json"))))
+    again = validate(TrainConfig, yaml.safe_load(yaml.safe_dump(made.model_dump(mode="json"))))
     assert again == made and again.run_id == made.run_id

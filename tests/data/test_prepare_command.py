@@ -18,7 +18,7 @@ from rpr.config.commands import PrepareConfig
 from rpr.data.batches import TrainingBatches, TranslationDataset, padding_waste
 from rpr.data.cache import prepare
 from rpr.errors import RunError
-from rpr.validation import validated
+from rpr.validation import validate
 
 SIZES = ("num_train=600", "num_validation=20", "num_test=30", "num_long=10")
 
@@ -30,7 +30,7 @@ def overrides(tmp_path: Path) -> list[str]:
 
 
 def config(overrides: list[str]) -> PrepareConfig:
-    return validated(PrepareConfig, app.compose("prepare", overrides))
+    return validate(PrepareConfig, app.compose("prepare", overrides))
 
 
 def test_the_words(overrides: list[str], capsys: pytest.CaptureFixture[str]) -> None:

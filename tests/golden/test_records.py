@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rpr.config.train import of_a_record
+from rpr.config.train import config_from_record
 from rpr.records.position import position_of
 from rpr.records.record import read_record
 
@@ -22,7 +22,7 @@ FROZEN: dict[str, Any] = json.loads(Path(__file__).with_name("records.json").rea
 def test_a_committed_record_reads_back_equal(name: str) -> None:
     record = read_record(RESULTS / name)
     frozen = FROZEN[name]
-    assert (record.run_id, of_a_record(record.config).run_id) == (frozen["run_id"], frozen["today"])
+    assert (record.run_id, config_from_record(record.config).run_id) == (frozen["run_id"], frozen["today"])
     position = position_of(record)
     assert (position.kind, position.label) == (frozen["kind"], frozen["label"])
     assert {f"{score.split} {score.metric}": score.score for score in record.scores} == frozen["scores"]

@@ -27,7 +27,7 @@ from rpr.decode.corpus import translate_split
 from rpr.decode.torch_engine import TorchEngine, search_of
 from rpr.runs import loading, runtime
 from rpr.training import callbacks
-from rpr.validation import validated
+from rpr.validation import validate
 from tests.conftest import TINY
 
 FROZEN = Path(__file__).with_name("training.json")
@@ -49,7 +49,7 @@ def trained(overrides: Sequence[str], folder: Path) -> dict[str, Any]:
     words = [*TINY, *overrides, f"runs_dir={folder}/runs", f"data.cache_dir={folder}/cache", f"optim.max_steps={STEPS}"]
     words += ["optim.warmup_steps=10", "optim.checkpoint_every_n_steps=20", "optim.average_checkpoints=1"]
     words += ["hardware.precision=64", "hardware.threads=1", "evaluation.test_splits=[]"]
-    config = validated(TrainConfig, app.compose("train", words))
+    config = validate(TrainConfig, app.compose("train", words))
     run_dir = train.run(config, command="frozen")
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     data = prepare(config.data)

@@ -54,7 +54,7 @@ def batch_on(device, sentences=16, longest=48):
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
 @pytest.mark.parametrize("choice", CHOICES)
 def test_a_training_step_waits_for_nothing(choice, precision, device):
-    config = composition.training([f"position={choice}", hardware_of(device), *SMALL])
+    config = composition.compose_train([f"position={choice}", hardware_of(device), *SMALL])
     module = TranslationModule(config, VOCABULARY).to(device)
     module._trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)
     optimizer = module.configure_optimizers()["optimizer"]
@@ -93,7 +93,7 @@ def same(one, other):
 @pytest.mark.parametrize("choice", ["relative", "absolute", "t5"])
 def test_a_resumed_training_is_the_uninterrupted_one(choice, device, tmp_path):
     small = ["data.synthetic.num_train=2000", "data.synthetic.num_validation=24", "data.vocabulary_size=300"]
-    config = composition.training(
+    config = composition.compose_train(
         [
             f"position={choice}", hardware_of(device), *SMALL, *small, f"data.cache_dir={tmp_path / 'cache'}",
             "optim.max_steps=20", "optim.checkpoint_every_n_steps=10", "optim.validate_every_n_steps=10",
@@ -119,7 +119,9 @@ def test_a_resumed_training_is_the_uninterrupted_one(choice, device, tmp_path):
 @pytest.mark.parametrize("choice", CHOICES)
 def test_decoding_finds_what_it_finds_on_the_cpu(choice, beam_size, device):
     torch.manual_seed(0)
-    model = TranslationModule(composition.training([f"position={choice}", *SMALL]), VOCABULARY).model.double().eval()
+    model = (
+        TranslationModule(composition.compose_train([f"position={choice}", *SMALL]), VOCABULARY).model.double().eval()
+    )
     source = batch_on(torch.device("cpu"), sentences=8, longest=20).source_BS
     sizes = {"beam_size": beam_size, "length_penalty": 0.6, "max_extra_length": 5, "min_length": 6}
     expected = beam_search(model, source, **sizes)

@@ -12,13 +12,13 @@ import pytest
 
 from rpr.cli import app
 from rpr.commands.scoring import length_grid
-from rpr.config.train import TrainConfig, of_a_record
+from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import ConfigError
 from rpr.metrics.bleu import all_scores, chrf, sacrebleu_13a
 from rpr.metrics.lengths import bounds, by_length
 from rpr.migrations import EARLIER_DEFAULTS
 from rpr.records.scores import SOURCE_UNIT, ByLength
-from rpr.validation import validated
+from rpr.validation import validate
 
 REFERENCES = [f"Satz {number} hat {'viele ' * (number % 5)}Wörter und endet hier ." for number in range(40)]
 HYPOTHESES = [line.replace("endet", "steht") if number % 3 else line for number, line in enumerate(REFERENCES)]
@@ -102,15 +102,15 @@ def test_lines_for_the_terminal() -> None:
 
 def test_the_settings_change_no_run_and_older_records_are_read_with_the_defaults() -> None:
     settings = app.compose("train", ["logger=none"])
-    now = validated(TrainConfig, settings)
+    now = validate(TrainConfig, settings)
     added = {key.partition(".")[2] for key in EARLIER_DEFAULTS if key.startswith("evaluation.")}
     assert added == {"matmul_precision", "min_length", "bootstrap_samples", "length_buckets"}
     older = {key: value for key, value in settings["evaluation"].items() if key not in added}
-    then = of_a_record(settings | {"evaluation": older})
+    then = config_from_record(settings | {"evaluation": older})
     assert then.evaluation == now.evaluation.model_copy(update={"matmul_precision": None})
     # The id is made of all that decides the result, and the last two do not: here it is without them.
     for other in ("bootstrap_samples=10", "length_buckets=[5]"):
-        assert validated(TrainConfig, app.compose("train", [f"evaluation.{other}"])).run_id == now.run_id
+        assert validate(TrainConfig, app.compose("train", [f"evaluation.{other}"])).run_id == now.run_id
     assert then.run_id != now.run_id
     deciding = then.model_dump(mode="json", exclude={"name", "sweep", "runs_dir", "logger"})
     deciding["data"].pop("cache_dir")
@@ -121,5 +121,5 @@ def test_the_settings_change_no_run_and_older_records_are_read_with_the_defaults
 
 @pytest.mark.parametrize("edges", ["[20,10]", "[10,10]"])
 def test_edges_must_ascend(edges: str) -> None:
-    with pytest.raises(ConfigError, match=r"evaluation.length_buckets.* do not ascend; give lengths like"):
-        validated(TrainConfig, app.compose("train", [f"evaluation.length_buckets={edges}"]))
+    with pytest.raises(ConfigError, match=r"evaluation.length_buckets.* is not ascending; give lengths like"):
+        validate(TrainConfig, app.compose("train", [f"evaluation.length_buckets={edges}"]))

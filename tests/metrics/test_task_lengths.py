@@ -15,7 +15,7 @@ from rpr.config.train import TaskConfig, TrainConfig
 from rpr.data.cache import PreparedData, prepare
 from rpr.metrics.lengths import TASK_UNITS, task_lengths
 from rpr.model.beam_search import Hypothesis
-from rpr.validation import validated
+from rpr.validation import validate
 
 
 class Texts:
@@ -57,7 +57,7 @@ class Echo:
 def test_the_scores_of_a_task(cache_dir: Path, tmp_path: Path) -> None:
     sizes = [f"data.task.num_{split}=40" for split in ("train", "validation", "test", "long")]
     words = ["data=copy", *sizes, f"data.cache_dir={cache_dir}", "evaluation.length_buckets=[10,30]"]
-    config = validated(TrainConfig, app.compose("train", [*words, "evaluation.min_length=1"]))
+    config = validate(TrainConfig, app.compose("train", [*words, "evaluation.min_length=1"]))
     data: PreparedData = prepare(config.data)
     engine: Any = Echo()
     found = score_run(config, data, Scored(engine, "step 1", "32"), tmp_path)

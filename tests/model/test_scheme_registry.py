@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from rpr.compose.composition import expand, one_line, training, trainings
+from rpr.compose.composition import compose_train, compose_train_jobs, expand_multirun
+from rpr.compose.messages import format_user_error
 from rpr.errors import ConfigError
 from rpr.model.positions import COLOURS, Sides, changed_after_training
 from rpr.records.position import OTHER, positions_of
@@ -22,15 +23,15 @@ from tests.shapes import choices
 
 def refusal(*overrides: str) -> str:
     with pytest.raises(Exception) as refused:
-        training(overrides)
-    told = one_line(refused.value)
+        compose_train(overrides)
+    told = format_user_error(refused.value)
     assert told is not None
     return told
 
 
 @pytest.mark.parametrize("choice", choices())
 def test_a_choice_is_the_scheme_of_both_stacks(choice: str) -> None:
-    config = training([f"position={choice}"])
+    config = compose_train([f"position={choice}"])
     shape = shape_of(config, 50)
     assert shape.encoder_positions == shape.decoder_positions == config.position
     assert config.position.name == choice
@@ -38,7 +39,7 @@ def test_a_choice_is_the_scheme_of_both_stacks(choice: str) -> None:
 
 
 def test_each_stack_may_have_its_own() -> None:
-    config = training(
+    config = compose_train(
         ["position=relative", "position.encoder=alibi", "position.decoder=rope", "position.decoder.base=500"]
     )
     assert isinstance(config.position, Sides)
@@ -53,48 +54,48 @@ def test_each_stack_may_have_its_own() -> None:
 
 
 def test_the_stack_that_is_not_named_has_the_choice_of_both() -> None:
-    one = training(["position=relative", "position.decoder=none", "position.clip_distance=3"]).position
+    one = compose_train(["position=relative", "position.decoder=none", "position.clip_distance=3"]).position
     assert (one.encoder.k, one.decoder.kind) == (3, "none")
 
 
 def test_two_equal_sides_are_one_choice() -> None:
-    sides = training(["position=none", "position.encoder=rope", "position.decoder=rope"])
-    assert sides.position == training(["position=rope"]).position
-    assert sides.run_id == training(["position=rope"]).run_id
+    sides = compose_train(["position=none", "position.encoder=rope", "position.decoder=rope"])
+    assert sides.position == compose_train(["position=rope"]).position
+    assert sides.run_id == compose_train(["position=rope"]).run_id
 
 
 def test_sides_are_swept_as_choices() -> None:
-    jobs = expand(["position=none", "position.encoder=rope,alibi", "seed=1,2"])
-    assert [config.position.name for config in trainings(jobs)] == [
+    jobs = expand_multirun(["position=none", "position.encoder=rope,alibi", "seed=1,2"])
+    assert [config.position.name for config in compose_train_jobs(jobs)] == [
         "rope-none",
         "rope-none",
         "alibi-none",
         "alibi-none",
     ]
-    assert trainings(jobs) == [training(job) for job in jobs]
+    assert compose_train_jobs(jobs) == [compose_train(job) for job in jobs]
 
 
 @pytest.mark.parametrize(
     "overrides, told",
     [
-        (["position=rope", "position.base=0"], "position.base: 0 is refused; input should be greater than 1"),
+        (["position=rope", "position.base=0"], "position.base: invalid value 0: input should be greater than 1"),
         (["position=rope", "position.rotated_share=0.3"], "position.rotated_share: 0.3 of a head's 32 numbers is 9.6"),
         (["position=rope", "position.scaling_factor=2"], "position.scaling_factor: 2 decides nothing with"),
-        (["position=rope", "position.scheme=nope"], "position.scheme: 'nope' is refused; no such scheme"),
+        (["position=rope", "position.scheme=nope"], "position.scheme: invalid value 'nope': no such scheme"),
         (["position=rope", "+position.turns=1"], "position.turns: no such setting; available: absolute, base, layout"),
         (["position=ropes"], "position: no such choice 'ropes'; did you mean rope?"),
-        (["position=_base"], "position.scheme: None is refused"),
+        (["position=_base"], "position.scheme: invalid value None"),
         (["position.encoder=ropes"], "position: no such choice 'ropes'"),
-        (["position.encoder=../model/tiny"], "position: ../model/tiny leads out of conf/position/"),
-        (["position=none", "position.decoder=rope", "position.decoder.base=0"], "position.decoder.base: 0 is refused"),
+        (["position.encoder=../model/tiny"], "position: ../model/tiny is outside conf/position/"),
+        (["position=none", "position.decoder=rope", "position.decoder.base=0"], "position.decoder.base: invalid value"),
         (["position=alibi", "model.num_heads=1", "position.encoder_form=one_side_per_head"], "position.encoder_form: "),
         (
             ["position=none", "position.decoder=rope", "position.decoder.rotated_share=0.3"],
             "position.decoder.rotated_share: 0.3 of a head's 32 numbers",
         ),
-        (["position=t5", "position.buckets=6"], "position.buckets: 6 is refused; input should be a multiple of 4"),
+        (["position=t5", "position.buckets=6"], "position.buckets: invalid value 6: input should be a multiple of 4"),
         (["position=t5", "position.max_distance=8"], "position.max_distance: 8 leaves no distance to the logarithmic"),
-        (["position=t5", "hardware=1xgpu", "hardware.attention=triton"], "hardware.attention: triton adds no bias to"),
+        (["position=t5", "hardware=1xgpu", "hardware.attention=triton"], "hardware.attention: triton does not"),
         (["position=rope", "position.name=relative"], "position.name: relative is not what these settings make"),
     ],
 )  # fmt: skip
@@ -105,15 +106,15 @@ def test_what_is_refused_begins_with_the_setting(overrides: list[str], told: str
 
 
 def test_a_run_is_evaluated_with_other_settings_only_where_no_parameter_depends_on_them() -> None:
-    rope = training(["position=rope"]).position
+    rope = compose_train(["position=rope"]).position
     scaled = changed_after_training(rope, {"scaling": "ntk", "scaling_factor": 2})
     assert scaled.label == "RoPE, ntk scaling by 2"
-    sides = training(["position=relative", "position.decoder=rope"]).position
+    sides = compose_train(["position=relative", "position.decoder=rope"]).position
     assert changed_after_training(sides, {"scaling": "linear", "scaling_factor": 4}).decoder.label.endswith("by 4")
     assert changed_after_training(rope, {}) is rope
     with pytest.raises(ConfigError, match=r"^position\.base: cannot be changed after training; available: scaling"):
         changed_after_training(rope, {"base": 5})
-    with pytest.raises(ConfigError, match=r"^position\.scaling_factor: 0 is refused"):
+    with pytest.raises(ConfigError, match=r"^position\.scaling_factor: invalid value 0"):
         changed_after_training(rope, {"scaling_factor": 0})
 
 
@@ -127,7 +128,7 @@ def test_records_of_schemes_are_rows_of_their_own() -> None:
         ["position=rope"], ["position=rope", "position.base=50"], ["position=none"],
         ["position=alibi", "position.decoder=none"], ["position=rope"],
     ]  # fmt: skip
-    records = [record(training(overrides).position.model_dump(mode="json")) for overrides in asked]
+    records = [record(compose_train(overrides).position.model_dump(mode="json")) for overrides in asked]
     found = positions_of([*records, record({"name": "spiral", "scheme": "spiral", "arms": 3})])
     assert [one.kind for one in found] == ["rope", "rope", "none", "mixed", "rope", OTHER]
     assert found[0] == found[4] != found[1]
@@ -136,10 +137,10 @@ def test_records_of_schemes_are_rows_of_their_own() -> None:
 
 
 def test_null_is_what_the_stack_has_anyway_and_what_decides_nothing_is_refused() -> None:
-    assert training(["position=rope", "position.encoder=null"]) == training(["position=rope"])
+    assert compose_train(["position=rope", "position.encoder=null"]) == compose_train(["position=rope"])
     found = refusal("position.encoder=rope", "position.decoder=none", "position.clip_distance=4")
     assert found.startswith(
-        "position.clip_distance: decides nothing, as encoder and decoder have positions of their own"
+        "position.clip_distance: has no effect, since encoder and decoder have positions of their own"
     )
     found = refusal("position.encoder=rope", "position.encoder.scaling_factor=2")
     assert found.startswith("position.encoder.scaling_factor: 2 decides nothing with position.encoder.scaling=none")
@@ -148,7 +149,7 @@ def test_null_is_what_the_stack_has_anyway_and_what_decides_nothing_is_refused()
 
 def test_sides_with_other_sharing_have_other_names() -> None:
     labels = {
-        training(
+        compose_train(
             ["position.encoder=relative", f"position.encoder.tables={tables}", "position.decoder=rope"]
         ).position.label
         for tables in ("per_head", "shared_by_heads")

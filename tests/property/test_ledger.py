@@ -23,9 +23,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from rpr.errors import BusyError
 from rpr.records.record import Record, read_record, write_record
 from rpr.runs import locks
-from rpr.runs.locks import LOCK_NAME, RunLock, hold, holder_of
+from rpr.runs.locks import LOCK_NAME, RunLock, acquire, current_holder
 from rpr.sweep import ledger
-from rpr.sweep.ledger import Job, standing
+from rpr.sweep.ledger import Job, job_status
 from tests.property.sizes import SIZES, Size
 
 RUNS = st.sampled_from(["a", "b"])
@@ -102,9 +102,9 @@ class Runs(RuleBasedStateMachine):
         expected = self.expected[run]
         if expected.holder == ELSEWHERE:
             return  # it would be watched for two minutes: tests/runs/test_locks.py
-        manager = hold(self.root / run)
+        manager = acquire(self.root / run)
         if expected.holder is not None:
-            with pytest.raises(BusyError, match="works on this run"):
+            with pytest.raises(BusyError, match="in use by"):
                 manager.__enter__()
             return
         self.held[process, run] = manager, manager.__enter__()
@@ -170,7 +170,7 @@ class Runs(RuleBasedStateMachine):
         expected, path = self.expected[run], self.root / run / "record.json"
         if expected.status != "finished":
             return
-        ledger.join(Job((), None, self.root / run), read_record(path), sweep)  # type: ignore[arg-type]
+        ledger.add_to_sweep(Job((), None, self.root / run), read_record(path), sweep)  # type: ignore[arg-type]
         expected.sweeps += (sweep,) if sweep not in expected.sweeps else ()
 
     @precondition(lambda self: any(expected.holder is None for expected in self.expected.values()))
@@ -183,7 +183,7 @@ class Runs(RuleBasedStateMachine):
     @invariant()
     def standing_is_what_the_model_says(self) -> None:
         for run, expected in self.expected.items():
-            found = standing(self.root / run)
+            found = job_status(self.root / run)
             assert found.state == expected.state
             assert (found.record is None) == (expected.status is None)
             if found.record is not None:
@@ -192,7 +192,7 @@ class Runs(RuleBasedStateMachine):
             of_lock = {ELSEWHERE: "t", None: None} | {
                 process: lock.holder.token for (process, name), (_, lock) in self.held.items() if name == run
             }
-            holder = holder_of(self.root / run)
+            holder = current_holder(self.root / run)
             assert (holder and holder.token) == of_lock[expected.holder]
             assert (found.holder is not None) == (expected.state == "running")
 

@@ -1,5 +1,5 @@
 """Checked here: whatever is typed as an override of whatever setting, the outcome is a validated configuration or one
-line and exit code 2; and the jobs that `expand` makes of a sweep compose, one by one, to the values that were listed.
+line and exit code 2; and the jobs that `expand_multirun` makes of a sweep compose, one by one, to the listed values.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rpr.cli import app
-from rpr.cli.positionals import quoted
+from rpr.cli.positionals import quote_value
 from rpr.commands import train
-from rpr.compose.composition import compose, expand, one_line, training
+from rpr.compose.composition import compose, compose_train, expand_multirun
+from rpr.compose.messages import format_user_error
 from rpr.config.train import TrainConfig
-from rpr.validation import Section, sections_at
+from rpr.validation import StrictModel, sections_at
 from tests.property.sizes import SIZES, Size
 
 
-def settings_below(kind: type[Section], path: tuple[str, ...] = ()) -> Iterator[str]:
+def settings_below(kind: type[StrictModel], path: tuple[str, ...] = ()) -> Iterator[str]:
     """Every section and every setting, dotted."""
     for name in kind.model_fields:
         yield ".".join((*path, name))
@@ -54,11 +55,11 @@ OVERRIDES = st.builds(
 def ends_well(overrides: list[str]) -> None:
     refusal: Exception | None = None
     try:
-        config = training(overrides)
+        config = compose_train(overrides)
     except Exception as error:
         refusal = error
     if refusal is not None:
-        line = one_line(refusal)
+        line = format_user_error(refusal)
         assert line and len(line.splitlines()) == 1, (overrides, refusal)
         return
     assert isinstance(config, TrainConfig)
@@ -127,7 +128,7 @@ SWEEPS = st.lists(st.sampled_from(sorted(LISTED)), min_size=1, max_size=3, uniqu
 def written(value: Any) -> str:
     """A value as Hydra's grammar has it."""
     if isinstance(value, str):
-        return quoted(value)
+        return quote_value(value)
     if isinstance(value, list):
         return f"[{','.join(map(written, value))}]"
     return json.dumps(value)
@@ -138,7 +139,7 @@ def test_the_jobs_of_a_sweep_compose_to_what_was_listed(size: Size) -> None:
     @size(10)
     @given(SWEEPS)
     def property_(sweep: dict[str, list[Any]]) -> None:
-        jobs = expand([f"{key}={','.join(map(written, values))}" for key, values in sweep.items()])
+        jobs = expand_multirun([f"{key}={','.join(map(written, values))}" for key, values in sweep.items()])
         expected = [dict(zip(sweep, row, strict=True)) for row in itertools.product(*sweep.values())]
         assert len(jobs) == len(expected)
         for job, values in zip(jobs, expected, strict=True):

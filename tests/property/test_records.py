@@ -18,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rpr.errors import RecordError
-from rpr.io.escape import visible_tree
+from rpr.io.escape import escape_tree
 from rpr.records.metrics import read_metrics
 from rpr.records.record import Record, read_record, write_record
 from tests.property.sizes import SIZES, Size
@@ -100,7 +100,7 @@ def test_any_record_is_read_back_equal(size: Size) -> None:
             assert {name: getattr(found, name) for name in REPEATED_FROM} == {
                 name: getattr(record, name) for name in REPEATED_FROM
             }
-            assert found.model_dump(exclude=REPEATED_FROM) == visible_tree(record.model_dump(exclude=REPEATED_FROM))
+            assert found.model_dump(exclude=REPEATED_FROM) == escape_tree(record.model_dump(exclude=REPEATED_FROM))
             write_record(path, found)
             assert read_record(path) == found
             assert [file.name for file in path.parent.iterdir()] == ["record.json"]

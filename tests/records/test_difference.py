@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rpr.migrations import EARLIER_DEFAULTS, READ_AS
-from rpr.records.difference import ABSENT, Difference, Measured, difference
+from rpr.records.difference import ABSENT, Difference, MeasurementPair, difference
 from rpr.records.record import Record
 
 
@@ -21,7 +21,7 @@ def changes(found: Difference, part: str) -> dict[str, tuple[Any, Any]]:
     return one.changes
 
 
-def sides(one: Measured) -> tuple[float | None, float | None]:
+def sides(one: MeasurementPair) -> tuple[float | None, float | None]:
     return one.first.value, one.second.value
 
 

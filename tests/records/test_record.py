@@ -106,7 +106,7 @@ def test_an_error_of_many_lines_becomes_one(make):
 def test_refusals_say_what_is_wrong_and_what_to_do(tmp_path, document):
     path = tmp_path / "record.json"
     with pytest.raises(
-        RecordError, match="no such record; a run writes it at its start: look for record.json below runs/"
+        RecordError, match="no such record; every run writes a record.json when it starts: look below runs/"
     ):
         read_record(path)
     text = json.dumps(document())
@@ -129,8 +129,8 @@ def test_refusals_say_what_is_wrong_and_what_to_do(tmp_path, document):
         ({"colour": "red"}, "colour: Extra inputs are not permitted"),
         ({"seed": "1"}, "seed: Input should be a valid integer"),
         ({"status": "done"}, "status: Input should be 'running', 'finished', 'failed' or 'interrupted'"),
-        ({"status": "failed", "error": None}, "error: failed needs the reason in one line"),
-        ({"status": "interrupted", "error": ""}, "error: interrupted needs the reason in one line"),
+        ({"status": "failed", "error": None}, "error: status failed needs a reason"),
+        ({"status": "interrupted", "error": ""}, "error: status interrupted needs a reason"),
         ({"config": {}}, r"config\.model\.name: missing"),
         (
             {"device": None, "seed": None},

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rpr.config.train import of_a_record
+from rpr.config.train import config_from_record
 from rpr.export.ctranslate2_spec import unrepresentable
 from rpr.model.positions import SCHEMES
 from rpr.records.position import position_of
@@ -27,7 +27,7 @@ def document(runs: list[Path]) -> list[dict[str, Any]]:
     rows = []
     for run in runs:
         record = read_record(run / "record.json")
-        config = of_a_record(record.config)
+        config = config_from_record(record.config)
         row: dict[str, Any] = {
             "positions": position_of(record).label,
             "sharing": config.position.sharing,

@@ -15,13 +15,13 @@ from rpr.config.train import TrainConfig
 from rpr.records.position import shown_settings
 from rpr.records.record import Record, flat
 from rpr.report.protocol import NOT_COMPARED, SECTIONS, compared_settings, differences, is_the_papers_corpus
-from rpr.validation import validated
+from rpr.validation import validate
 from tests.fake_records import fake_document
 
 
 def recorded(*overrides: str, pairs: int = 4_500_000, **changes: Any) -> Record:
     """A finished record of the paper's run on all of WMT, with some settings changed by dotted key."""
-    config = validated(TrainConfig, compose("train", overrides)).model_dump(mode="json")
+    config = validate(TrainConfig, compose("train", overrides)).model_dump(mode="json")
     for key, value in changes.items():
         section, _, name = key.replace("__", ".").partition(".")
         config[section][name] = value
@@ -55,7 +55,7 @@ def test_the_audited_record_is_caught_in_everything() -> None:
 
 
 def _deciding() -> list[str]:
-    config = validated(TrainConfig, compose("train", ("model=big",))).model_dump(mode="json")
+    config = validate(TrainConfig, compose("train", ("model=big",))).model_dump(mode="json")
     settings = flat({name: config[name] for name in SECTIONS})
     shown = {f"position.{name}" for name in shown_settings(recorded("model=big"))}
     return [

@@ -17,7 +17,7 @@ from rpr.config.commands import ReportConfig
 from rpr.errors import RecordError
 from rpr.records.record import find_records, write_record
 from rpr.report.build import MOST_LINES, build_report
-from rpr.validation import validated
+from rpr.validation import validate
 
 EVIL = "<script>alert('$x$')</script>"
 
@@ -182,7 +182,7 @@ def test_scores_by_length_have_tables_and_a_plot(tmp_path, make, by_length):
 ])  # fmt: skip
 def test_a_sweep_that_no_run_belongs_to(tmp_path, make, sweeps, hint):
     write_record(tmp_path / "runs" / "one" / "record.json", make(sweeps=list(sweeps)))
-    config = validated(
+    config = validate(
         ReportConfig, compose("report", ["sweep=tabel2", f"runs_dir={tmp_path}/runs", f"output_dir={tmp_path}/reports"])
     )
     with pytest.raises(RecordError) as caught:

@@ -49,7 +49,7 @@ def test_the_last_n_of_a_run(tmp_path: Path) -> None:
     assert weights["a"].tolist() == [56.0] and words == "average of 2 (steps 12 to 100)"
     weights, words = averaged_weights(tmp_path, 20)  # fewer than asked for: said in the words
     assert weights["a"].tolist() == [40.0] and words == "average of 3 (steps 8 to 100)"
-    with pytest.raises(DataError, match="no checkpoints; train the run"):
+    with pytest.raises(DataError, match="no checkpoints; resume the run"):
         averaged_weights(tmp_path / "other", 1)
 
 
@@ -95,5 +95,5 @@ def test_not_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such checkpoint"):
         load_checkpoint(tmp_path / "step1.ckpt")
     torch.save({"weights": 1}, tmp_path / "step1.ckpt")
-    with pytest.raises(DataError, match="holds no state_dict; give a checkpoint that rpr-cli train wrote"):
+    with pytest.raises(DataError, match="contains no state_dict; give a checkpoint that rpr-cli train wrote"):
         load_checkpoint(tmp_path / "step1.ckpt")

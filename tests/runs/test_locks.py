@@ -21,13 +21,13 @@ import pytest
 
 from rpr.errors import BusyError
 from rpr.runs import locks
-from rpr.runs.locks import LOCK_NAME, Holder, hold, holder_of
+from rpr.runs.locks import LOCK_NAME, Holder, acquire, current_holder
 
 HOLDING = """
 import subprocess, sys
 from pathlib import Path
-from rpr.runs.locks import hold
-with hold(Path(sys.argv[1])) as lock:
+from rpr.runs.locks import acquire
+with acquire(Path(sys.argv[1])) as lock:
     if sys.argv[2] == "child":
         child = subprocess.Popen(["sleep", "60"], pass_fds=(lock.descriptor,))
         print(child.pid, flush=True)
@@ -65,30 +65,30 @@ def age(path: Path, seconds: float) -> None:
 
 
 def test_one_at_a_time_and_free_again_afterwards(tmp_path: Path) -> None:
-    assert holder_of(tmp_path) is None
+    assert current_holder(tmp_path) is None
     with another_process(tmp_path) as (process, said):
         assert said == "held"
-        holder = holder_of(tmp_path)
+        holder = current_holder(tmp_path)
         assert holder is not None and (holder.pid, holder.host) == (process.pid, socket.gethostname())
-        told = rf"process {process.pid} on .*, since 20.* works on this run; wait for it"
-        with pytest.raises(BusyError, match=told), hold(tmp_path):
+        told = rf"process {process.pid} on .*, since 20.*; wait for it"
+        with pytest.raises(BusyError, match=told), acquire(tmp_path):
             pass
         assert process.stdin is not None
         process.stdin.write("\n")  # an orderly end
         process.stdin.flush()
         process.wait(10)
         assert (tmp_path / LOCK_NAME).read_text() == ""
-    with hold(tmp_path) as lock:
+    with acquire(tmp_path) as lock:
         assert lock.holder.pid == os.getpid()
-    assert holder_of(tmp_path) is None
+    assert current_holder(tmp_path) is None
 
 
 def test_a_killed_holder_is_no_holder(tmp_path: Path) -> None:
     with another_process(tmp_path) as (process, _):
         process.kill()
         process.wait(10)
-        assert holder_of(tmp_path) is None
-        with hold(tmp_path):
+        assert current_holder(tmp_path) is None
+        with acquire(tmp_path):
             pass
 
 
@@ -97,15 +97,15 @@ def test_a_child_that_lives_on_holds_it_too(tmp_path: Path) -> None:
     with another_process(tmp_path, "child") as (process, child):
         process.kill()
         process.wait(10)
-        assert holder_of(tmp_path) is not None
-        with pytest.raises(BusyError, match="works on this run"), hold(tmp_path):
+        assert current_holder(tmp_path) is not None
+        with pytest.raises(BusyError, match="in use by"), acquire(tmp_path):
             pass
         os.kill(int(child), signal.SIGKILL)
         for _ in range(100):
-            if holder_of(tmp_path) is None:
+            if current_holder(tmp_path) is None:
                 break
             time.sleep(0.05)
-        with hold(tmp_path):
+        with acquire(tmp_path):
             pass
 
 
@@ -114,14 +114,14 @@ def test_looking_does_not_take_it_from_who_comes(tmp_path: Path) -> None:
 
     def look() -> None:
         while not end.is_set():
-            holder_of(tmp_path)
+            current_holder(tmp_path)
 
     watchers = [threading.Thread(target=look) for _ in range(3)]
     for watcher in watchers:
         watcher.start()
     try:
         for _ in range(10):
-            with hold(tmp_path):
+            with acquire(tmp_path):
                 pass
     finally:
         end.set()
@@ -131,17 +131,17 @@ def test_looking_does_not_take_it_from_who_comes(tmp_path: Path) -> None:
 
 def test_another_machine_that_beats_is_at_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = elsewhere(tmp_path)
-    assert holder_of(tmp_path) == Holder("node7", 12, "2026-01-01T00:00:00+00:00", "t")
+    assert current_holder(tmp_path) == Holder("node7", 12, "2026-01-01T00:00:00+00:00", "t")
     threading.Timer(0.5, os.utime, (path,)).start()
-    with pytest.raises(BusyError, match="process 12 on node7, since 2026-01-01"), hold(tmp_path):
+    with pytest.raises(BusyError, match="process 12 on node7, since 2026-01-01"), acquire(tmp_path):
         pass
-    assert "is process 12 on node7, since 2026-01-01T00:00:00+00:00 still at work?" in capsys.readouterr().err
+    assert "checking whether process 12 on node7, since 2026-01-01T00:00:00+00:00 is" in capsys.readouterr().err
 
 
 def test_another_machine_that_is_silent_for_long_has_gone(tmp_path: Path) -> None:
     age(elsewhere(tmp_path), locks.STALE_SECONDS + 1)
-    assert holder_of(tmp_path) is None
-    with hold(tmp_path) as lock:
+    assert current_holder(tmp_path) is None
+    with acquire(tmp_path) as lock:
         assert json.loads((tmp_path / LOCK_NAME).read_text())["token"] == lock.holder.token
 
 
@@ -152,23 +152,23 @@ def test_another_machine_that_falls_silent_is_watched_and_then_gone(
     monkeypatch.setattr(locks, "STALE_SECONDS", 1.5)
     age(elsewhere(tmp_path), seconds)
     began = time.monotonic()
-    with hold(tmp_path):
+    with acquire(tmp_path):
         assert 1.0 < time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize("content", ["", '{"host": "nod', "[]", '{"host": "node7"}'])
 def test_a_file_that_says_nothing_holds_nothing(tmp_path: Path, content: str) -> None:
     (tmp_path / LOCK_NAME).write_text(content)
-    assert holder_of(tmp_path) is None
-    with hold(tmp_path):
+    assert current_holder(tmp_path) is None
+    with acquire(tmp_path):
         pass
 
 
 def test_the_holder_beats_and_notices_that_its_lock_was_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "_FIRST_BEAT_SECONDS", 0.1)
-    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(locks, "_FIRST_HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.1)
     lost = threading.Event()
-    with hold(tmp_path, lost.set):
+    with acquire(tmp_path, lost.set):
         path = tmp_path / LOCK_NAME
         age(path, 50)
         time.sleep(0.5)
@@ -186,9 +186,9 @@ def test_without_the_kernels_locks_the_beats_alone_decide(tmp_path: Path, monkey
     monkeypatch.setattr(locks, "STALE_SECONDS", 1.5)
     path = elsewhere(tmp_path, host=socket.gethostname())
     threading.Timer(0.5, os.utime, (path,)).start()
-    with pytest.raises(BusyError, match="works on this run"), hold(tmp_path):
+    with pytest.raises(BusyError, match="in use by"), acquire(tmp_path):
         pass
     age(path, 2)
-    with hold(tmp_path):
+    with acquire(tmp_path):
         pass
     assert [file.name for file in tmp_path.iterdir()] == [LOCK_NAME]

@@ -15,7 +15,7 @@ import pytest
 
 from rpr.errors import ConfigError
 from rpr.sweep import gpus
-from rpr.sweep.gpus import named, share
+from rpr.sweep.gpus import parse_gpus, share
 
 HOLDING = """
 import sys
@@ -28,15 +28,15 @@ with share(("0", "1", "2"), 2, Path(sys.argv[1])) as mine:
 
 
 def test_names() -> None:
-    assert named("0,1,3") == ("0", "1", "3")
-    assert named("[GPU-1a2b,MIG-3/4]") == ("GPU-1a2b", "MIG-3/4")
+    assert parse_gpus("0,1,3") == ("0", "1", "3")
+    assert parse_gpus("[GPU-1a2b,MIG-3/4]") == ("GPU-1a2b", "MIG-3/4")
     for words in ("", "0,0", "a", "0,-1", "../x"):
-        with pytest.raises(ConfigError, match="gpus: .* does not name GPUs; give each once"):
-            named(words)
+        with pytest.raises(ConfigError, match="gpus: invalid value .*: expected distinct GPUs"):
+            parse_gpus(words)
 
 
 def test_each_has_its_own_and_a_killed_ones_are_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(gpus, "_POLL_SECONDS", 0.05)
     other = subprocess.Popen(
         [sys.executable, "-c", HOLDING, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -51,7 +51,7 @@ def test_each_has_its_own_and_a_killed_ones_are_free(tmp_path: Path, monkeypatch
 
 
 def test_two_that_want_all_do_not_keep_each_other_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(gpus, "_POLL_SECONDS", 0.01)
     had: list[tuple[str, ...]] = []
 
     def take(order: tuple[str, ...]) -> None:
@@ -70,7 +70,7 @@ def test_two_that_want_all_do_not_keep_each_other_waiting(tmp_path: Path, monkey
 def test_jobs_that_share_gpus_spread_over_them_and_leave_those_alone_that_one_has_for_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpus, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(gpus, "_POLL_SECONDS", 0.05)
     both = ("0", "1")
     with ExitStack() as jobs:
         had = [jobs.enter_context(share(both, 1, tmp_path, jobs_per_gpu=2)).gpus for _ in range(3)]

@@ -23,56 +23,58 @@ from rpr.errors import ConfigError, RunError
 from rpr.runs import runtime
 from rpr.signals import SIGTERM_EXIT
 from rpr.sweep.gpus import share
-from rpr.sweep.launcher import Launcher, Options, launcher_words
+from rpr.sweep.launcher import Launcher, Options, launcher_overrides
 
-ONE_GPU = composition.training(["hardware=1xgpu"]).hardware
-EIGHT_GPUS = composition.training(["hardware=8xgpu"]).hardware
-CPU = composition.training([]).hardware
+ONE_GPU = composition.compose_train(["hardware=1xgpu"]).hardware
+EIGHT_GPUS = composition.compose_train(["hardware=8xgpu"]).hardware
+CPU = composition.compose_train([]).hardware
 
 
 def test_words_for_the_launcher() -> None:
     joblib = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=3"]
-    assert launcher_words(["seed=1,2"], Options()) == []
-    assert launcher_words(["seed=1,2"], Options(3)) == joblib
-    assert launcher_words(["hydra.launcher.n_jobs=9", "hydra.launcher.verbose=1"], Options(3)) == [
+    assert launcher_overrides(["seed=1,2"], Options()) == []
+    assert launcher_overrides(["seed=1,2"], Options(3)) == joblib
+    assert launcher_overrides(["hydra.launcher.n_jobs=9", "hydra.launcher.verbose=1"], Options(3)) == [
         "hydra.launcher.verbose=1", *joblib
     ]  # fmt: skip
-    assert launcher_words(["hydra/launcher=submitit_local", "seed=2"], Options()) == ["hydra/launcher=submitit_local"]
-    with pytest.raises(ConfigError, match="jobs: hydra/launcher=submitit_local decides itself how many"):
-        launcher_words(["hydra/launcher=submitit_local"], Options(2))
+    assert launcher_overrides(["hydra/launcher=submitit_local", "seed=2"], Options()) == [
+        "hydra/launcher=submitit_local"
+    ]
+    with pytest.raises(ConfigError, match="jobs: hydra/launcher=submitit_local sets the number of jobs"):
+        launcher_overrides(["hydra/launcher=submitit_local"], Options(2))
 
 
 def test_a_launcher_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"hydra/launcher: joblib is not installed; pip install 'rpr\[parallel\]'"):
-        launcher_words([], Options(2))
+        launcher_overrides([], Options(2))
     with pytest.raises(ConfigError, match=r"submitit_slurm is not installed; pip install 'rpr\[slurm\]'"):
-        launcher_words(["hydra/launcher=submitit_slurm"], Options())
+        launcher_overrides(["hydra/launcher=submitit_slurm"], Options())
 
 
 def test_as_many_jobs_as_there_are_gpus_for() -> None:
     four = Options(gpus=("0", "1", "2", "3"))
-    assert four.sharing([ONE_GPU, ONE_GPU]).jobs == 4
-    assert four.sharing([ONE_GPU.model_copy(update={"devices": 2}), ONE_GPU]).jobs == 2
-    assert Options(1, four.gpus).sharing([ONE_GPU]).jobs == 1
-    assert Options(gpus=("0", "1"), jobs_per_gpu=3).sharing([ONE_GPU]).jobs == 6
-    assert Options(2, ("0",), 3).sharing([ONE_GPU]).jobs == 2
-    assert Options().sharing([CPU]) == Options()
-    with pytest.raises(ConfigError, match="jobs_per_gpu: 3 jobs share each GPU of gpus=...; name them: gpus=0"):
-        Options(jobs_per_gpu=3).sharing([ONE_GPU])
-    with pytest.raises(ConfigError, match="gpus: 4 named, and a job takes 8; name more"):
-        four.sharing([ONE_GPU, EIGHT_GPUS])
+    assert four.with_gpus_shared([ONE_GPU, ONE_GPU]).jobs == 4
+    assert four.with_gpus_shared([ONE_GPU.model_copy(update={"devices": 2}), ONE_GPU]).jobs == 2
+    assert Options(1, four.gpus).with_gpus_shared([ONE_GPU]).jobs == 1
+    assert Options(gpus=("0", "1"), jobs_per_gpu=3).with_gpus_shared([ONE_GPU]).jobs == 6
+    assert Options(2, ("0",), 3).with_gpus_shared([ONE_GPU]).jobs == 2
+    assert Options().with_gpus_shared([CPU]) == Options()
+    with pytest.raises(ConfigError, match="jobs_per_gpu: 3 jobs share each GPU of gpus=...; add it, e.g. gpus=0"):
+        Options(jobs_per_gpu=3).with_gpus_shared([ONE_GPU])
+    with pytest.raises(ConfigError, match="gpus: 4 named, but a job needs 8; name more"):
+        four.with_gpus_shared([ONE_GPU, EIGHT_GPUS])
     with pytest.raises(ConfigError, match="gpus: hardware=cpu uses none; leave gpus out"):
-        four.sharing([ONE_GPU, CPU])
+        four.with_gpus_shared([ONE_GPU, CPU])
 
 
 def test_what_all_jobs_share_chooses_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     local = Launcher([["seed=1", "hardware=cpu"], ["seed=2", "hardware=cpu"]], [])
-    assert local.here and local.one_by_one
+    assert local.local and local.sequential
     many = Launcher([["seed=1"]], ["hydra/launcher=joblib"])
-    assert many.here and not many.one_by_one
+    assert many.local and not many.sequential
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ConfigError, match="hydra/launcher: submitit_slurm needs SLURM's commands"):
+    with pytest.raises(ConfigError, match="hydra/launcher: submitit_slurm needs SLURM, but srun was not found"):
         Launcher([["seed=1", "hardware=slurm_8xgpu"], ["seed=2", "hardware=slurm_8xgpu"]], [])
 
 
@@ -98,11 +100,11 @@ def test_each_job_has_a_gpu_and_its_lock(
     with share(("5",), 1, jobs_per_gpu=3) as other:  # of another sweep
         assert app.main(["sweep", "mine.yaml", "gpus=5,7", "jobs_per_gpu=3", "jobs=1"]) == 1
         assert other.gpus == ("5",) and had == [(1, ("7",)), (2, ("7",))]
-    assert "jobs_per_gpu: invalid value '0': expected how many jobs" in refused(
+    assert "jobs_per_gpu: invalid value '0': expected the number of jobs" in refused(
         capsys, "sweep", "mine.yaml", "jobs_per_gpu=0"
     )
     assert "jobs_per_gpu: 2 jobs share each GPU" in refused(capsys, "sweep", "mine.yaml", "jobs_per_gpu=2")
-    assert "gpus: 1 named, and a job takes 8" in refused(capsys, "sweep", "quick", "hardware=8xgpu", "gpus=3")
+    assert "gpus: 1 named, but a job needs 8" in refused(capsys, "sweep", "quick", "hardware=8xgpu", "gpus=3")
 
 
 def test_jobs_are_told_apart_by_their_folders(
@@ -116,7 +118,7 @@ def test_jobs_are_told_apart_by_their_folders(
     monkeypatch.setattr(train, "run", run)
     Path("mine.yaml").write_text("jobs: ['optim.learning_rate_scale=1,2', name=alone optim.learning_rate_scale=3]")
     assert app.main(["sweep", "mine.yaml"]) == 1
-    made = [composition.training([f"optim.learning_rate_scale={scale}"]) for scale in (1, 2, 3)]
+    made = [composition.compose_train([f"optim.learning_rate_scale={scale}"]) for scale in (1, 2, 3)]
     names = [made[0].run_dir_name, made[1].run_dir_name, f"alone-{made[2].run_id}"]
     assert made[0].label == made[1].label
     lines = capsys.readouterr().err.splitlines()
@@ -131,11 +133,11 @@ import os, sys, time
 from contextlib import nullcontext
 from pathlib import Path
 from joblib import Parallel, delayed
-from rpr.sweep.launcher import ending_with
+from rpr.sweep.launcher import exit_with_parent
 from rpr.signals import exit_on_sigterm
 
 def job(number, folder, sweeper):
-    with ending_with(sweeper):
+    with exit_with_parent(sweeper):
         Path(folder, str(number)).touch()
         if number >= {waiting}:
             with exit_on_sigterm() if number % 2 else nullcontext():  # as in training; joblib catches it
@@ -193,8 +195,8 @@ def of_session(number: int) -> list[int]:
 def test_a_process_whose_parent_was_gone_before_its_job() -> None:
     for parent, code, said in ((os.getpid(), 0, "begun\nended\n"), (1, SIGTERM_EXIT, "")):
         program = f"""if True:
-            from rpr.sweep.launcher import ending_with
-            with ending_with({parent}):
+            from rpr.sweep.launcher import exit_with_parent
+            with exit_with_parent({parent}):
                 print('begun', flush=True)
             print('ended')"""
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

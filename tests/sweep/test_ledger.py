@@ -18,9 +18,9 @@ from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, RecordError
 from rpr.records.record import Data, Record, read_record, write_record
 from rpr.runs import lifecycle
-from rpr.runs.locks import hold
+from rpr.runs.locks import acquire
 from rpr.sweep import ledger
-from rpr.sweep.ledger import Job, jobs_of, last_lines, standing
+from rpr.sweep.ledger import Job, job_status, last_lines, unique_jobs
 
 Config = Callable[..., TrainConfig]
 
@@ -52,28 +52,28 @@ def written(config: TrainConfig, **changed: Any) -> Path:
 )
 def test_how_far_a_run_has_come(tiny_config: Config, changed: dict[str, Any], state: str) -> None:
     run_dir = written(tiny_config(), **changed)
-    assert standing(run_dir).state == state
-    with hold(run_dir) as lock:
-        found = standing(run_dir)
+    assert job_status(run_dir).state == state
+    with acquire(run_dir) as lock:
+        found = job_status(run_dir)
         assert (found.state, found.holder) == (("finished", None) if state == "finished" else ("running", lock.holder))
 
 
 def test_a_new_job_one_that_has_only_begun_and_a_damaged_one(tiny_config: Config, tmp_path: Path) -> None:
-    assert standing(tmp_path / "nowhere") == ("new", None, None)
-    with hold(tmp_path) as lock:
-        assert standing(tmp_path) == ("running", None, lock.holder)
-    assert standing(tmp_path).state == "new"
+    assert job_status(tmp_path / "nowhere") == ("new", None, None)
+    with acquire(tmp_path) as lock:
+        assert job_status(tmp_path) == ("running", None, lock.holder)
+    assert job_status(tmp_path).state == "new"
     run_dir = written(tiny_config())
     (run_dir / "record.json").write_text('{"schema": 1, "na')
     with pytest.raises(RecordError, match="truncated or not JSON"):
-        standing(run_dir)
+        job_status(run_dir)
 
 
 def test_each_job_once(tiny_config: Config) -> None:
     made = [((f"seed={seed}",), tiny_config(f"seed={seed}")) for seed in (1, 2)]
     named = (("seed=1", "name=x"), tiny_config("seed=1", "name=x"))
-    assert [job.overrides for job in jobs_of([*made, named, made[1]])] == [("seed=1",), ("seed=2",)]
-    assert [job.run_dir.name for job in jobs_of([named])] == [f"x-{made[0][1].run_id}"]
+    assert [job.overrides for job in unique_jobs([*made, named, made[1]])] == [("seed=1",), ("seed=2",)]
+    assert [job.run_dir.name for job in unique_jobs([named])] == [f"x-{made[0][1].run_id}"]
 
 
 def test_a_finished_run_of_another_name_is_the_same_job(tiny_config: Config) -> None:
@@ -82,7 +82,7 @@ def test_a_finished_run_of_another_name_is_the_same_job(tiny_config: Config) -> 
     own = root / f"foo-{config.run_id}"
 
     def found() -> Path:
-        [job] = jobs_of([((), named)])
+        [job] = unique_jobs([((), named)])
         return job.run_dir
 
     assert found() == own  # nothing is there yet
@@ -130,13 +130,13 @@ def test_the_same_corpus_at_another_path_is_the_same_job(corpora: Callable[[str]
     here, there = corpora("here"), corpora("there")
     run_dir = written(here, status="finished", data=data_of(here))
     assert here.run_id != there.run_id
-    [job] = jobs_of([(("data.path=there",), there)])
-    assert job.run_dir == run_dir and standing(job.run_dir).state == "finished"
+    [job] = unique_jobs([(("data.path=there",), there)])
+    assert job.run_dir == run_dir and job_status(job.run_dir).state == "finished"
     other_model = there.model_copy(update={"seed": 2})
-    [job] = jobs_of([((), other_model)])
+    [job] = unique_jobs([((), other_model)])
     assert job.run_dir == Path(other_model.runs_dir) / other_model.run_dir_name
     (tmp_path / "there" / "train.de").write_text("train de eins\ntrain de zwei\n")
-    [job] = jobs_of([((), there)])
+    [job] = unique_jobs([((), there)])
     assert job.run_dir.name == there.run_dir_name
 
 
@@ -144,14 +144,12 @@ def test_a_corpus_that_has_changed_under_a_finished_run(corpora: Callable[[str],
     config = corpora("here")
     run_dir = written(config, status="finished", data=data_of(config))
     job, record = Job((), config, run_dir), read_record(run_dir / "record.json")
-    lifecycle.refuse_another_corpus(job.config, job.run_dir, record)
+    lifecycle.check_same_corpus(job.config, job.run_dir, record)
     (tmp_path / "here" / "train.en").write_text("other\nwords\n")
-    with pytest.raises(
-        ConfigError, match=r"data.path: .*here is not what it was when .* was trained on it .*move that"
-    ):
-        lifecycle.refuse_another_corpus(job.config, job.run_dir, record)
+    with pytest.raises(ConfigError, match=r"data.path: .*here has changed since .* was trained on it .*move that"):
+        lifecycle.check_same_corpus(job.config, job.run_dir, record)
     shutil.rmtree(tmp_path / "here")  # the corpus is gone, the run stands
-    lifecycle.refuse_another_corpus(job.config, job.run_dir, record)
+    lifecycle.check_same_corpus(job.config, job.run_dir, record)
 
 
 def test_a_finished_run_joins_a_sweep_once(tiny_config: Config) -> None:
@@ -159,31 +157,31 @@ def test_a_finished_run_joins_a_sweep_once(tiny_config: Config) -> None:
     run_dir = written(config, status="finished", sweeps=("first",))
     job = Job((), config, run_dir)
     for _ in range(2):
-        ledger.join(job, read_record(run_dir / "record.json"), "second")
+        ledger.add_to_sweep(job, read_record(run_dir / "record.json"), "second")
         assert read_record(run_dir / "record.json").sweeps == ("first", "second")
 
 
 def test_what_a_sweep_was_when_it_was_last_started(tiny_config: Config, tmp_path: Path) -> None:
     def jobs(*overrides: str, seeds: tuple[int, ...] = (1, 2)) -> list[Job]:
-        return jobs_of([((), tiny_config(f"seed={seed}", *overrides)) for seed in seeds])
+        return unique_jobs([((), tiny_config(f"seed={seed}", *overrides)) for seed in seeds])
 
-    assert ledger.changes(tmp_path, "mine", jobs()) == []
-    ledger.write_down(tmp_path, "mine", jobs())
-    assert ledger.changes(tmp_path, "mine", jobs()) == []
-    assert ledger.changes(tmp_path, "mine", jobs(seeds=(2, 3, 4))) == [
-        "2 of its 3 jobs are new, 1 are in it no more (their runs are kept)"
+    assert ledger.diff_manifest(tmp_path, "mine", jobs()) == []
+    ledger.save_manifest(tmp_path, "mine", jobs())
+    assert ledger.diff_manifest(tmp_path, "mine", jobs()) == []
+    assert ledger.diff_manifest(tmp_path, "mine", jobs(seeds=(2, 3, 4))) == [
+        "2 of its 3 jobs are new, 1 were removed (their runs are kept)"
     ]
-    assert ledger.changes(tmp_path, "mine", jobs("optim.max_steps=9", "name=x")) == [
-        'settings that every job had otherwise: name "x" (before: null); optim.max_steps 9 (before: 700)',
-        "2 of its 2 jobs are new, 2 are in it no more (their runs are kept)",
+    assert ledger.diff_manifest(tmp_path, "mine", jobs("optim.max_steps=9", "name=x")) == [
+        'settings changed for every job: name "x" (before: null); optim.max_steps 9 (before: 700)',
+        "2 of its 2 jobs are new, 2 were removed (their runs are kept)",
     ]
     (tmp_path / ".sweeps" / "mine.json").write_text("{")
-    assert "whether the sweep has changed is not known" in ledger.changes(tmp_path, "mine", jobs())[0]
-    ledger.write_down(tmp_path, "mine", jobs())
+    assert "so changes of the sweep are unknown" in ledger.diff_manifest(tmp_path, "mine", jobs())[0]
+    ledger.save_manifest(tmp_path, "mine", jobs())
     assert json.loads((tmp_path / ".sweeps" / "mine.json").read_text())["sweep"] == "mine"
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="runs_dir: .*file cannot be written .*choose another runs_dir"):
-        ledger.write_down(tmp_path / "file", "mine", jobs())
+        ledger.save_manifest(tmp_path / "file", "mine", jobs())
 
 
 def test_the_last_lines_of_a_log(tmp_path: Path) -> None:

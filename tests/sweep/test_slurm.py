@@ -27,7 +27,7 @@ def _own_environment_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Put a command of this name on the path, and let it do so."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(slurm, "_ASK_SECONDS", -1.0)
+    monkeypatch.setattr(slurm, "_POLL_SECONDS", -1.0)
 
     def does(script: str) -> None:
         path = tmp_path / "squeue"
@@ -59,7 +59,7 @@ def test_a_queue_that_does_not_answer_is_told_once(
     monkeypatch.setenv("PATH", "/nowhere")
     assert not queue.is_done("7")
     assert capsys.readouterr().err == (
-        "rpr-cli: squeue does not say which jobs are left (slurm_load_jobs error: Unable to contact slurm controller); "
+        "rpr-cli: squeue does not list the remaining jobs (slurm_load_jobs error: Unable to contact slurm controller); "
         "still waiting\n"
     )
 
@@ -78,13 +78,13 @@ def test_a_job_without_a_result_in_one_line(tmp_path: Path) -> None:
         f"Job 3 (task: 0) with path {tmp_path}/3_0_result.pkl\nhas not produced any output (state: no longer queued)\n"
         "Error stream produced:\n----\nsrun: forcing job termination"
     )
-    without = "Job 3 (task: 0) left no result, as if cancelled, out of time or lost with its node"
-    end = f"; its logs are in {tmp_path}, and the same command again resumes"
+    without = "Job 3 (task: 0) left no result: cancelled, timed out or lost with its node"
+    end = f"; its logs are in {tmp_path}; rerun the same command to resume"
     (tmp_path / "3_0_log.err").write_text("srun: forcing job termination\n")
-    assert slurm.in_one_line(error) == without + end
+    assert slurm.format_error(error) == without + end
     (tmp_path / "3_1_log.err").write_text("rpr-cli: no luck\nsrun: forcing job termination\n")
-    assert slurm.in_one_line(error) == f"{without}; it said: no luck{end}"
-    assert slurm.in_one_line(RuntimeError("two\nlines")) == "two lines"
+    assert slurm.format_error(error) == f"{without}; its last message: no luck{end}"
+    assert slurm.format_error(RuntimeError("two\nlines")) == "two lines"
 
 
 def test_the_request_for_eight_gpus_on_each_of_four_nodes(

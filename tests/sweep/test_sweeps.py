@@ -17,13 +17,13 @@ from rpr.compose import composition
 from rpr.config.train import TrainConfig
 from rpr.errors import ConfigError, InterruptedRun, RunError
 from rpr.records.record import Record, write_record
-from rpr.runs.locks import hold
+from rpr.runs.locks import acquire
 from rpr.sweep import spec, status
 
 
 def jobs(name: str, *overrides: str) -> list[list[str]]:
     plan = spec.read(name)
-    return [job for row in plan.rows for job in app.expand([*plan.overrides, *row, *overrides])]
+    return [job for row in plan.rows for job in composition.expand_multirun([*plan.overrides, *row, *overrides])]
 
 
 @pytest.mark.parametrize("name", sorted(spec.available()))
@@ -32,7 +32,7 @@ def test_every_job_of_every_sweep_validates_and_is_another_run(name: str) -> Non
     assert plan.name == name and plan.description and "\n" not in plan.description
     ids = {}
     listed = jobs(name)
-    for job, made in zip(listed, composition.trainings(listed), strict=True):
+    for job, made in zip(listed, composition.compose_train_jobs(listed), strict=True):
         assert "sweep" not in {override.split("=")[0] for override in job}  # the file's name is the sweep's
         assert made.run_id not in ids, f"{job} is the same run as {ids[made.run_id]}"
         ids[made.run_id] = job
@@ -42,7 +42,7 @@ def test_every_job_of_every_sweep_validates_and_is_another_run(name: str) -> Non
 def test_the_quick_sweep_by_hand() -> None:
     rows = [
         (made.position.name, made.position.clip_distance if made.position.relative else None)
-        for made in composition.trainings(jobs("quick"))
+        for made in composition.compose_train_jobs(jobs("quick"))
     ]
     assert rows == [("absolute", None), ("none", None), *[("relative", k) for k in (0, 1, 2, 4, 16)]]
 
@@ -65,15 +65,15 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         ("a.yaml", "", r"a\.yaml: a sweep has the keys"),
         ("a.yaml", "description: x", r"a\.yaml: a sweep has the keys"),
         ("a.yaml", "jobs: seed=1", r"a\.yaml: a sweep has the keys"),
-        ("a.yaml", "jobs: []", r"a\.yaml: overrides and jobs are lists of text, e\.g\. .*; jobs is not empty"),
-        ("a.yaml", "jobs: [{seed: 1}]", r"a\.yaml: overrides and jobs are lists of text"),
-        ("a.yaml", "jobs: [3]", r"a\.yaml: overrides and jobs are lists of text"),
-        ("a.yaml", "overrides: [3]\njobs: [seed=1]", r"a\.yaml: overrides and jobs are lists of text"),
-        ("a.yaml", "overrides: seed=1\njobs: [seed=1]", r"a\.yaml: overrides and jobs are lists of text"),
-        ("a.yaml", 'jobs: ["name=\'x"]', r"a\.yaml: a quotation mark is left open"),
+        ("a.yaml", "jobs: []", r"a\.yaml: overrides and jobs must be lists of strings, e\.g\. .*, and jobs not empty"),
+        ("a.yaml", "jobs: [{seed: 1}]", r"a\.yaml: overrides and jobs must be lists of strings"),
+        ("a.yaml", "jobs: [3]", r"a\.yaml: overrides and jobs must be lists of strings"),
+        ("a.yaml", "overrides: [3]\njobs: [seed=1]", r"a\.yaml: overrides and jobs must be lists of strings"),
+        ("a.yaml", "overrides: seed=1\njobs: [seed=1]", r"a\.yaml: overrides and jobs must be lists of strings"),
+        ("a.yaml", 'jobs: ["name=\'x"]', r"a\.yaml: unclosed quotation mark"),
         ("a.yaml", "jobs: [", r"a\.yaml: cannot be read as a sweep \(while parsing"),
         ("a.yaml", None, r"a\.yaml: cannot be read as a sweep \(.*No such file"),
-        ("a b.yaml", "jobs: [seed=1]", r"the file's name is the sweep's; use letters, digits, '\.', '_' and '-'"),
+        ("a b.yaml", "jobs: [seed=1]", r"the sweep is named after its file; use letters, digits, '\.', '_' and '-'"),
     ],
 )
 def test_a_file_that_is_no_sweep(tmp_path: Path, name: str, content: str | None, message: str) -> None:
@@ -92,7 +92,7 @@ def test_an_unknown_name() -> None:
 
 @cache
 def configured(*words: str) -> TrainConfig:
-    return composition.training(list(words))
+    return composition.compose_train(list(words))
 
 
 def written(*words: str, status: str, error: str | None = None) -> Path:
@@ -109,8 +109,8 @@ def written(*words: str, status: str, error: str | None = None) -> Path:
     return folder
 
 
-def books(*seeds: int) -> status.Books:
-    return status.opened("mine", [((f"seed={seed}",), configured(f"seed={seed}")) for seed in seeds])
+def books(*seeds: int) -> status.SweepStatus:
+    return status.load_status("mine", [((f"seed={seed}",), configured(f"seed={seed}")) for seed in seeds])
 
 
 @pytest.fixture
@@ -122,24 +122,24 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_sweep_with_a_job_that_is_another_process_s_is_not_complete(capsys: pytest.CaptureFixture[str]) -> None:
     written("seed=1", status="finished")
     others = [written(f"seed={seed}", status="running") for seed in (2, 3)]
-    with hold(others[0]) as lock:
-        with hold(others[1]):
-            assert status.told(books(1, 2, 3), {}) == 1
+    with acquire(others[0]) as lock:
+        with acquire(others[1]):
+            assert status.print_summary(books(1, 2, 3), {}) == 1
             err = capsys.readouterr().err
-            assert "sweep mine: 3 jobs: 1 finished, 2 being run by another process\n" in err
+            assert "sweep mine: 3 jobs: 1 finished, 2 running in another process\n" in err
             assert err.splitlines()[-1].startswith(
-                "  the sweep is not complete: 2 of its jobs are another process's; the "
+                "  the sweep is incomplete: 2 of its jobs are running in another process; "
             )
         written("seed=3", status="finished")
-        assert status.told(books(1, 2, 3), {}) == 1
+        assert status.print_summary(books(1, 2, 3), {}) == 1
         assert capsys.readouterr().err.splitlines() == [
-            f"rpr-cli: {others[0].name}: {lock.holder} works on it",
-            "sweep mine: 3 jobs: 2 finished, 1 being run by another process",
-            "  the sweep is not complete: 1 of its jobs is another process's; the same command again waits for nobody, "
-            "and looks anew how they stand",
+            f"rpr-cli: {others[0].name}: in use by {lock.holder}",
+            "sweep mine: 3 jobs: 2 finished, 1 running in another process",
+            "  the sweep is incomplete: 1 of its jobs is running in another process; rerun the command "
+            "later to check again",
         ]
     written("seed=2", status="finished")
-    assert status.told(books(1, 2, 3), {}) == 0
+    assert status.print_summary(books(1, 2, 3), {}) == 0
     assert capsys.readouterr().err == "sweep mine: 3 jobs: 3 finished\n"
 
 
@@ -163,13 +163,13 @@ def test_why_a_job_that_failed_before_has_no_result(
     capsys: pytest.CaptureFixture[str], problem: RunError | None, told: str
 ) -> None:
     failed = written("seed=1", status="failed", error="step 7: the gradient is not finite")
-    assert status.told(books(1, 2), {} if problem is None else {("seed=1",): problem}) == 1
+    assert status.print_summary(books(1, 2), {} if problem is None else {("seed=1",): problem}) == 1
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == f"rpr-cli: failed: {failed.name}: {told}"
-    assert lines[2] == f"rpr-cli: failed: {configured('seed=2').run_dir_name}: it was never started"
+    assert lines[2] == f"rpr-cli: failed: {configured('seed=2').run_dir_name}: never started"
     assert lines[-2:] == [
         "sweep mine: 2 jobs: 1 never started, 1 failed",
-        "  retry_failed=true runs again what failed, from its last checkpoint",
+        "  retry_failed=true runs failed jobs again, from their last checkpoint",
     ]
 
 
@@ -178,12 +178,12 @@ def test_one_name_for_several_jobs_is_refused(capsys: pytest.CaptureFixture[str]
     Path("mine.yaml").write_text("jobs: [name=one seed=1, name=two seed=2]")
     assert app.main(["sweep", "mine.yaml", "name=foo"]) == 2
     assert capsys.readouterr().err == (
-        "rpr-cli: name: foo is given to 2 of the 2 jobs; a name is one run's, by which it is told from others: leave "
-        "name out, and each job is named after its choices\n"
+        "rpr-cli: name: foo would be shared by 2 of the 2 jobs, but run names must be unique; leave name out to "
+        "name each job after its settings\n"
     )
     assert app.main(["sweep", "mine.yaml", "name=foo", "seed=1", "--dry-run"]) == 0  # two rows, and one run
-    with pytest.raises(ConfigError, match="name: foo is given to 2 of the 3 jobs"):
-        status.opened(
+    with pytest.raises(ConfigError, match="name: foo would be shared by 2 of the 3 jobs"):
+        status.load_status(
             "mine", [((), configured(*words)) for words in (("name=foo",), ("seed=2",), ("name=foo", "seed=3"))]
         )
     assert os.listdir() == ["mine.yaml"]

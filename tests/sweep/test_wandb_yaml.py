@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rpr.cli.positionals import settings_of
+from rpr.cli.positionals import to_overrides
 from rpr.compose import composition
 from rpr.sweep import spec
 from rpr.sweep.wandb_yaml import wandb_sweep
@@ -60,7 +60,7 @@ def jobs_of(name: str, *overrides: str) -> list[list[str]]:
     """The jobs of a named sweep, as `rpr-cli sweep` expands them."""
     plan = spec.read(name)
     rows = [[*plan.overrides, *row, *overrides, f"sweep={name}"] for row in plan.rows]
-    return [job for row in rows for job in composition.expand(row)]
+    return [job for row in rows for job in composition.expand_multirun(row)]
 
 
 def points(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -82,7 +82,7 @@ def run_points(text: str) -> None:
 
 def as_configured(runs: Sequence[Sequence[str]]) -> list[str]:
     """The whole configuration of each, its name and sweep included, in an order of their own; and their identities."""
-    configs = [composition.training(settings_of("train", list(words))) for words in runs]
+    configs = [composition.compose_train(to_overrides("train", list(words))) for words in runs]
     return sorted(f"{config.run_id} {config.model_dump_json()}" for config in configs)
 
 
@@ -119,7 +119,7 @@ def test_the_named_sweeps(
     (["seed=5"], "job"),
 ])  # fmt: skip
 def test_awkward_values(row: list[str], kind: str, recorded: Callable[[], list[list[str]]]) -> None:
-    jobs = composition.expand([*AWKWARD, *row])
+    jobs = composition.expand_multirun([*AWKWARD, *row])
     text = wandb_sweep(jobs, "mine", "it's: a {test}", "rpr")
     parameters = yaml.safe_load(text)["parameters"]
     assert list(parameters) == (["job"] if kind == "job" else [word.partition("=")[0] for word in row])
@@ -127,7 +127,7 @@ def test_awkward_values(row: list[str], kind: str, recorded: Callable[[], list[l
     calls = recorded()
     assert len(calls) == len(jobs)
     assert as_configured([words[1:] for words in calls]) == as_configured(jobs)
-    made = [composition.training(settings_of("train", words[1:])) for words in calls]
+    made = [composition.compose_train(to_overrides("train", words[1:])) for words in calls]
     assert all(str(config.data.path).endswith('it\'s (here) $HOME `a` "b"') for config in made)
 
 
@@ -162,7 +162,9 @@ def test_the_real_agent_runs_the_jobs(
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     for jobs in (
         jobs_of("table1"),
-        composition.expand([*AWKWARD, "optim.ema_decay=null,0.999", "optim.learning_rate_scale=0.5,1.0,2e-1,3"]),
+        composition.expand_multirun(
+            [*AWKWARD, "optim.ema_decay=null,0.999", "optim.learning_rate_scale=0.5,1.0,2e-1,3"]
+        ),
     ):
         text = wandb_sweep(jobs, "mine", "what it asks", "ours")
         (tmp_path / "sweep.yaml").write_text(text)

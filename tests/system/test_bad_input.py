@@ -263,7 +263,7 @@ RECORDS: dict[str, tuple[bad_files.Make, str]] = {
     "no configuration": (record(lambda document: document.update(config={})), "config.model.name: missing"),
     "k is a word": (
         setting("position.clip_distance", "x"),
-        "position.clip_distance: 'x' is refused; input should be a valid integer",
+        "position.clip_distance: invalid value 'x': input should be a valid integer",
     ),
     "a folder": (folder_instead("record.json"), "cannot be read ("),
 }
@@ -301,7 +301,7 @@ OF_A_RUN: list[tuple[str, bad_files.Make, list[str], str]] = [
         "train: a setting is absent",
         setting("model.d_ff", ...),
         ["train", "run=RUN"],
-        "model.d_ff: this setting is missing",
+        "model.d_ff: missing; every",
     ),
     (
         "verify: a setting of another type",
@@ -403,14 +403,14 @@ OF_A_RUN: list[tuple[str, bad_files.Make, list[str], str]] = [
         "export: weights that are no weights",
         checkpoints(lambda loaded: loaded.update(state_dict=[1])),
         READERS["export"],
-        "holds no state_dict; give a checkpoint that rpr-cli train wrote",
+        "contains no state_dict; give a checkpoint that rpr-cli train wrote",
     ),
     ("report of a run: a list", checkpoints(lambda loaded: [1]), READERS["report of a run"], "holds no state_dict"),
     (
         "evaluate: one of another model",
         lambda run: one_of_another_model(run),
         READERS["evaluate"],
-        "not of the same model",
+        "belongs to another model than",
     ),
     (
         "translate: no checkpoint",
@@ -500,9 +500,9 @@ RESUMED: list[tuple[str, bad_files.Make, str]] = [
     (
         "weights of other sizes",
         checkpoints(other_sizes),
-        "cannot go on from it (its weights have other names or sizes)",
+        "cannot resume from it (its weights have other names or sizes)",
     ),
-    ("weights of other names", checkpoints(renamed), "cannot go on from it (its weights have other names or sizes)"),
+    ("weights of other names", checkpoints(renamed), "cannot resume from it (its weights have other names or sizes)"),
     ("an older checkpoint", checkpoints(lambda loaded: loaded.pop("loops") and None), "from it (it has no loops)"),
     ("weights alone", checkpoints(lambda loaded: {"state_dict": loaded["state_dict"]}), "it has no global_step"),
     (

@@ -90,7 +90,7 @@ def test_a_finished_run(
     before = files(trained)
     write(Path("corpus"), "new")
     for again in (command, ["train", f"run={trained}"]):
-        assert refused(*again).startswith(f"data.path: corpus is not what it was when {trained.name} was trained on it")
+        assert refused(*again).startswith(f"data.path: corpus has changed since {trained.name} was trained on it")
     for reading in (["evaluate"], ["verify"], ["export", "format=safetensors", "output_dir=exported"]):
         telling = f"data: multi30k_en_de is not the corpus that {trained.name} was trained on"
         assert refused(*reading, f"run={trained}").startswith(telling)
@@ -121,7 +121,7 @@ def test_a_cut_run_whose_other_sentences_have_the_same_pieces(
     test = Path("corpus/test.en")
     test.write_text(test.read_text().replace("the ", "a ", 3))
     before = files(trained)
-    assert f"is not what it was when {trained.name} was begun" in refused(*command)
+    assert f"has changed since {trained.name} was started" in refused(*command)
     assert files(trained) == before
 
 
@@ -153,7 +153,7 @@ def test_a_running_record_names_its_corpus(command: list[str], monkeypatch: pyte
 
 
 def test_splits_that_the_corpus_has_not(command: list[str], refused: Callable[..., str]) -> None:
-    telling = "evaluation.test_splits: multi30k_en_de has no long, and nothing would be scored"
+    telling = "evaluation.test_splits: multi30k_en_de has no long, so nothing would be scored"
     assert refused(*command, "evaluation.test_splits=[long]").startswith(telling) and not Path("runs").exists()
 
 

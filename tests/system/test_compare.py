@@ -20,7 +20,7 @@ from rpr.metrics.comparison import Comparison, read_run
 from rpr.metrics.significance import Paired, paired
 from rpr.records.record import Git, Record, write_record
 from rpr.records.scores import Interval
-from rpr.validation import validated
+from rpr.validation import validate
 
 REFERENCES = [f"Der Hund Nummer {number} läuft heute schnell durch den großen Park ." for number in range(60)]
 SOURCES = [f"Dog number {number} runs fast through the big park today ." for number in range(60)]
@@ -39,7 +39,7 @@ class Shelf:
 
     def put(self, position: str, noise: float, *, seed: int = 1, status: str = "finished", **changes: Any) -> Path:
         settings = [f"position={position}", f"seed={seed}", "logger=none", *changes.pop("settings", ())]
-        config = validated(TrainConfig, app.compose("train", settings))
+        config = validate(TrainConfig, app.compose("train", settings))
         finished = status == "finished"
         score = {"split": "test", "test_set": "made up", "metric": "sacrebleu", "score": 1.0, "signature": "s"}
         score |= {"num_sentences": 60, "checkpoint": "last", "beam_size": 4, "length_penalty": 0.6}
@@ -217,7 +217,7 @@ def test_refusals_are_one_line(shelf: Shelf, compare: Any) -> None:
     assert "still running, or killed (started 2026-01-01); only finished runs" in compare(first, running, code=2)
     assert "no such record" in compare(first, shelf.root / "nothing", code=2)
     assert "is given twice; give each run once" in compare(first, first, code=2)
-    assert "alone has nothing to be compared with" in compare(first, code=2)
+    assert "; give the folders of at least two runs" in compare(first, code=2)
     other = shelf.put("none", 0.3, references=[*REFERENCES[:4], "Etwas anderes .", *REFERENCES[5:]])
     said = compare(first, other, code=2)
     assert "have different references of test, first in line 5 (60 and 60 lines)" in said and said.count("\n") == 1

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from rpr.cli import app
-from rpr.cli.positionals import quoted
+from rpr.cli.positionals import quote_value
 from rpr.commands import train
 from rpr.records.record import read_record
 from tests.conftest import TINY
@@ -82,11 +82,16 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     "key, name", [*(("name", name) for name in LEADING), *((key, LEADING[0]) for key in ELSEWHERE)]
 )
 def test_a_name_that_leads_elsewhere_is_refused(key: str, name: str, refused: Refused) -> None:
-    line = refused("train", f"{key}={quoted(name)}")
-    parts = ("cannot name a folder", "it cannot lead elsewhere", "it holds a NUL character", "a folder's has 200")
+    line = refused("train", f"{key}={quote_value(name)}")
+    parts = (
+        "is not a valid folder name",
+        "cannot be part of a file name",
+        "contains a NUL character",
+        "the maximum is 200",
+    )
     assert any(part in line for part in parts)
     if key != "sweep":  # which is the name of its file
-        Path("mine.yaml").write_text(json.dumps({"jobs": ["seed=1", f'"{key}={quoted(name)}"']}))
+        Path("mine.yaml").write_text(json.dumps({"jobs": ["seed=1", f'"{key}={quote_value(name)}"']}))
         line = refused("sweep", "mine.yaml")
         assert "\\" in name or any(part in line for part in parts)  # a shell's rules take it away before a quote
 
@@ -97,7 +102,7 @@ def test_a_nul_character_is_refused_anywhere(key: str, refused: Refused) -> None
     """A shell cannot give one; a file can."""
     value = "[a,'b\0']" if key == "logger.tags" else "'a\0b'"
     Path("mine.yaml").write_text(json.dumps({"jobs": [f'"{key}={value}"']}))
-    assert "it holds a NUL character" in refused("sweep", "mine.yaml")
+    assert "it contains a NUL character" in refused("sweep", "mine.yaml")
 
 
 def test_names_that_are_no_paths_stay_in_the_run(tiny: list[str], small_data: object, tmp_path: Path) -> None:
@@ -139,7 +144,7 @@ def test_a_sweeps_file_says_nothing_about_hydra(words: str, place: str, refused:
     Path("evil/sitecustomize.py").write_text("open('pwned', 'w')")
     Path("mine.yaml").write_text(json.dumps({"overrides": [], "jobs": ["seed=1"]} | {place: [words]}))
     line = refused("sweep", "mine.yaml")
-    assert "is not taken from a sweep's file, as it can run code; type it behind the sweep's name" in line
+    assert "a sweep's file cannot configure Hydra itself, since that can run code; type it after the" in line
 
 
 # --- a record, or a run's folder, of another person
@@ -185,10 +190,10 @@ HOSTILE = [
     ("hydra", {"launcher": {"_target_": "os.system"}}, "hydra: no such setting"),
     ("name", "../../x", "name: '../../x' cannot name a folder"),
     ("sweep", "/x", "sweep: '/x' cannot name a folder"),
-    ("data.source_language", "../../x", "it cannot lead elsewhere"),
-    ("data.hub_config", "../../x", "it cannot lead elsewhere"),
-    ("data.cache_dir", "a\0b", "it holds a NUL character"),
-    ("logger.tags", ["a", "\0"], "it holds a NUL character"),
+    ("data.source_language", "../../x", "cannot be part of a file name"),
+    ("data.hub_config", "../../x", "cannot be part of a file name"),
+    ("data.cache_dir", "a\0b", "it contains a NUL character"),
+    ("logger.tags", ["a", "\0"], "it contains a NUL character"),
 ]
 
 
@@ -284,7 +289,7 @@ def test_a_record_has_no_hold_on_the_terminal_by_a_refusal(run_dir: Path, refuse
 @pytest.mark.parametrize("top", [{"name": "../../x"}, {"run_id": "x/../../../y"}], ids=["name", "run_id"])
 def test_a_rerun_stays_in_its_folder(run_dir: Path, refused: Refused, top: dict[str, str]) -> None:
     changed(run_dir, "seed", 1, **top)
-    assert "cannot name a folder; correct the record" in refused("rerun", "run", "runs_dir=runs")
+    assert "is not a valid folder name; correct the record" in refused("rerun", "run", "runs_dir=runs")
 
 
 def test_a_lock_that_is_a_link_empties_no_file(run_dir: Path, victim: Path, refused: Refused) -> None:

@@ -22,7 +22,7 @@ from rpr.config.train import TrainConfig
 from rpr.records.position import position_of
 from rpr.records.record import Record, read_record
 from rpr.runs.checkpoints import checkpoints, model_weights
-from rpr.validation import validated
+from rpr.validation import validate
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
 RECIPE = (
@@ -106,7 +106,7 @@ def test_the_command_in_a_record_is_that_run_alone(swept: Swept) -> None:
     for _, record in swept.records().values():
         words = shlex.split(record.command)
         assert words[:2] == ["rpr-cli", "train"] and "-m" not in words
-        again = validated(TrainConfig, app.compose("train", words[2:]))
+        again = validate(TrainConfig, app.compose("train", words[2:]))
         assert again.run_id == record.run_id
 
 
@@ -170,7 +170,7 @@ def test_a_job_that_fails_stops_no_other(swept: Swept, here: Here) -> None:
     assert failed.error is not None and failed.error.startswith("step 2: the loss or its gradient is not finite (loss ")
     (other,) = [record for record in records if position_of(record).clip_distance == 1 and record.status == "finished"]
     assert other.steps == 40
-    assert f"\n  again: rpr-cli train {rate}=1e+38 " in told and "Traceback" not in told
+    assert f"\n  to retry: rpr-cli train {rate}=1e+38 " in told and "Traceback" not in told
     assert f"rpr-cli: failed: {failed.name}-{failed.run_id}: step 2: the loss" in told
 
 

@@ -111,7 +111,7 @@ def test_what_export_refuses(
     told = refused(capsys, "export", run_dir, f"output_dir={quoted(run_dir)}")
     assert told.startswith(f"output_dir: {run_dir} is there and is no export; only an earlier export is replaced")
     told = refused(capsys, "export", run_dir.parent)
-    assert "holds no record.json; give the folder of a run" in told
+    assert "has no record.json; give the folder of a run" in told
 
     def different(*arguments: Any, **more: Any) -> Any:
         proven = writing.Parity(10, 9, (), (exporting_flip(),), 0.5, 1e-3)

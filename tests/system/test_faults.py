@@ -179,9 +179,9 @@ def test_the_same_run_by_its_folder(begun: Callable[[int], tuple[Started, Path]]
     for wrong, message in (
         (
             [f"run={moved}", "seed=2"],
-            "run: seed=2 cannot be set for a run that goes on as it was begun; give run=... al",
+            "run: seed=2 cannot be changed when a run is resumed; give run=... al",
         ),
-        ([f"run={moved}-x"], "holds no record.json; give the folder of a run"),
+        ([f"run={moved}-x"], "has no record.json; give the folder of a run"),
     ):
         told = starter.run(["train", *wrong], moved)
         assert told.code == 2 and message in told.err and told.err.count("\n") == 1
@@ -196,7 +196,7 @@ def test_a_run_that_is_asked_to_stop(
     ended = process.ended(30)
     assert ended.code == code and "Traceback" not in ended.err, ended.err
     assert ended.err.splitlines()[-1] == (
-        "rpr-cli: interrupted; the same command again goes on from the last checkpoint"
+        "rpr-cli: interrupted; rerun the same command to resume from the last checkpoint"
     )
     record = read_record(run_dir / "record.json")
     assert (record.status, record.error) == (
@@ -331,7 +331,7 @@ def test_two_processes_at_one_run(
     second = training.run()
     assert second.code == 2 and second.changes == (f"os.mkdir {training.run_dir}", *[f"open {lock}"] * 2)
     (line,) = second.err.splitlines()
-    assert "works on this run; wait for it, or end it and repeat the command" in line
+    assert "; wait for it, or stop it and rerun the command" in line
     os.kill(first.pid, signal.SIGKILL)
     first.ended()
     assert newest(training.run_dir) < SHORT_STEPS

@@ -17,9 +17,9 @@ import pytest
 
 from rpr.cli import app
 from rpr.commands import rerun, train
-from rpr.compose.composition import training
-from rpr.config.train import of_a_record
-from rpr.io.escape import visible, visible_tree
+from rpr.compose.composition import compose_train
+from rpr.config.train import config_from_record
+from rpr.io.escape import escape_control_characters, escape_tree
 from rpr.records.record import find_records, read_record, write_record
 
 TURNING = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
@@ -51,8 +51,8 @@ def hidden(text: str) -> set[str]:
     ],
 )  # fmt: skip
 def test_visible(text: str, shown: str) -> None:
-    assert visible(text) == shown == visible(shown)
-    assert visible_tree({text: [text, {"a": (text, 1, None, True)}]}) == {shown: [shown, {"a": (shown, 1, None, True)}]}
+    assert escape_control_characters(text) == shown == escape_control_characters(shown)
+    assert escape_tree({text: [text, {"a": (text, 1, None, True)}]}) == {shown: [shown, {"a": (shown, 1, None, True)}]}
 
 
 # --- the texts of a record
@@ -60,7 +60,7 @@ def test_visible(text: str, shown: str) -> None:
 
 def evil_document(position: str, *, settings: bool, **changes: Any) -> dict[str, Any]:
     """A record whose texts are evil, where they may be any. `settings`: also with those that no run could have had."""
-    config = training([f"position={position}", "logger=none", "runs_dir=runs"])
+    config = compose_train([f"position={position}", "logger=none", "runs_dir=runs"])
     values = config.model_dump(mode="json")
     values["logger"]["project"] = position + EVIL
     values["optim"]["name"] = GOOD + EVIL
@@ -230,7 +230,7 @@ def test_rerun(put: Put, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_train_of_a_finished_run(put: Put, said: Said) -> None:
-    folder = training(["position=absolute", "logger=none", "runs_dir=runs"]).run_dir_name
+    folder = compose_train(["position=absolute", "logger=none", "runs_dir=runs"]).run_dir_name
     text = said("train", f"run={put('absolute', folder)}")
     assert said("train", f"run={put('relative')}").startswith(f"relative{GOOD}{SHOWN}")
     assert f"finished already on absolute{GOOD}{SHOWN}" in text and text.startswith(f"absolute{GOOD}{SHOWN}")
@@ -241,7 +241,7 @@ def test_the_end_of_a_sweep(put: Put, said: Said) -> None:
     words = ["position=relative", "logger=none", "runs_dir=runs"]
     Path("mine.yaml").write_text(json.dumps({"overrides": words[1:], "jobs": [words[0], "position=absolute"]}))
     for position, status in (("absolute", "finished"), ("relative", "failed")):
-        folder = training([f"position={position}", *words[1:]]).run_dir_name
+        folder = compose_train([f"position={position}", *words[1:]]).run_dir_name
         run_dir = put(position, folder, status=status, error=GOOD + EVIL if status == "failed" else None)
     (run_dir / "log.txt").write_text(f"{GOOD}\tand {EVIL}\n", "utf-8")
     text = said("sweep", "mine.yaml", code=1)
@@ -252,10 +252,10 @@ def test_the_end_of_a_sweep(put: Put, said: Said) -> None:
 @pytest.mark.parametrize("one", ["\x7f", "\x9b", "\u202e", "\u2028"])
 def test_a_single_one_is_found_in_an_else_plain_record(put: Put, one: str) -> None:
     path = put("relative", "plain") / "record.json"
-    plain = json.dumps(visible_tree(json.loads(path.read_text("utf-8"))), ensure_ascii=False)
+    plain = json.dumps(escape_tree(json.loads(path.read_text("utf-8"))), ensure_ascii=False)
     document = json.loads(plain.encode("ascii", "ignore").decode().replace("\\", ""))
     path.write_text(json.dumps({**document, "device": one}, ensure_ascii=False), "utf-8")
-    assert "\\" not in path.read_text("utf-8") and read_record(path).device == visible(one)
+    assert "\\" not in path.read_text("utf-8") and read_record(path).device == escape_control_characters(one)
 
 
 # --- what stays as it is
@@ -276,7 +276,7 @@ def test_what_a_run_is_repeated_from_is_read_as_it_stands(put: Put) -> None:
 def test_a_setting_of_its_own_comes_to_the_run_as_it_was_typed(put: Put) -> None:
     """Gone on with, a run must have the id that it had."""
     record = read_record(put("relative") / "record.json")
-    assert of_a_record(record.config).optim.name == GOOD + EVIL
+    assert config_from_record(record.config).optim.name == GOOD + EVIL
 
 
 def test_a_harmless_record_is_read_as_it_stands(put: Put) -> None:

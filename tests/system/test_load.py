@@ -21,7 +21,8 @@ import pytest
 
 from rpr.cli import app
 from rpr.compose import composition
-from rpr.compose.composition import expand, one_line, training, trainings
+from rpr.compose.composition import compose_train, compose_train_jobs, expand_multirun
+from rpr.compose.messages import format_user_error
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.records.record import Record, find_records, read_record
@@ -41,12 +42,12 @@ from rpr.commands import train
 from rpr.errors import RunError
 from rpr.records import provenance
 from rpr.records.record import read_record, write_record
-from rpr.runs.locks import holder_of
+from rpr.runs.locks import current_holder
 
 
 def work(job):
     seed, run_dir = json.loads(job.read_text())["seed"], job.parent
-    assert holder_of(run_dir) is not None, "the run is not locked"
+    assert current_holder(run_dir) is not None, "the run is not locked"
     first = not (run_dir / "tried").exists()
     (run_dir / "tried").touch()
     with open(os.environ["STARTED"], "a") as file:
@@ -70,7 +71,6 @@ if __name__ == "__main__":
 FORKING = """
 import os, resource, sys
 from rpr.cli import app
-from rpr.compose import composition
 from rpr.training import launch
 from work import work
 
@@ -177,7 +177,7 @@ def test_a_sweep_of_500_jobs_keeps_its_books_straight(
     assert f"sweep mine: 500 jobs: {counts}\n" in told
     assert started(tmp_path) == seeds and in_books(tmp_path) == seeds
     assert told.count("rpr-cli: failed: ") == len(failed) and told.count("rpr-cli: interrupted: ") == len(killed)
-    assert told.count("\n    about to fail\n  again: rpr-cli train ") == len(failed)
+    assert told.count("\n    about to fail\n  to retry: rpr-cli train ") == len(failed)
     by_seed = records(tmp_path)
     assert {seed for seed, record in by_seed.items() if record.status == "finished"} == {*seeds} - {*killed, *failed}
     assert all(by_seed[seed].error == f"seed {seed} is unlucky" for seed in failed)
@@ -205,7 +205,7 @@ def composed(make: Callable[[], object]) -> object:
     try:
         return make()
     except Exception as error:
-        return type(error), one_line(error)
+        return type(error), format_user_error(error)
 
 
 WORDS = [
@@ -222,18 +222,21 @@ WORDS = [
 
 @pytest.mark.parametrize("words", WORDS, ids=lambda words: " ".join(words) or "none")
 def test_many_jobs_are_composed_as_each_would_be(words: list[str]) -> None:
-    one, many = composed(lambda: training(words)), composed(lambda: trainings([["seed=9"], words, words])[1:])
+    one, many = (
+        composed(lambda: compose_train(words)),
+        composed(lambda: compose_train_jobs([["seed=9"], words, words])[1:]),
+    )
     assert many == ([one, one] if isinstance(one, TrainConfig) else one)
 
 
 @pytest.mark.parametrize("name", sorted(spec.available()))
 def test_so_are_those_of_our_sweeps(name: str) -> None:
     plan = spec.read(name)
-    jobs = [job for row in plan.rows for job in expand([*plan.overrides, *row, f"sweep={name}"])]
-    made = trainings(jobs)
+    jobs = [job for row in plan.rows for job in expand_multirun([*plan.overrides, *row, f"sweep={name}"])]
+    made = compose_train_jobs(jobs)
     assert len(made) == len(jobs)
     for number in {0, len(jobs) // 2, len(jobs) - 1}:
-        assert made[number] == training(jobs[number])
+        assert made[number] == compose_train(jobs[number])
 
 
 def test_conf_is_read_once_for_500_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +248,7 @@ def test_conf_is_read_once_for_500_jobs(monkeypatch: pytest.MonkeyPatch) -> None
         return compose_with_hydra(name, choices)
 
     monkeypatch.setattr(composition, "_composed", composed)
-    made = trainings(expand(["seed=range(1,501)", "sweep=mine"]))
+    made = compose_train_jobs(expand_multirun(["seed=range(1,501)", "sweep=mine"]))
     assert len({config.run_id for config in made}) == 500
     assert len(read) == 1
 

@@ -85,7 +85,9 @@ def test_no_process_outlives_the_run(
             "interrupted",
             f"{'Ctrl-C' if how == signal.SIGINT else 'SIGTERM'}; the same command resumes from the last checkpoint",
         )
-        assert told.splitlines()[-1] == "rpr-cli: interrupted; the same command again goes on from the last checkpoint"
+        assert (
+            told.splitlines()[-1] == "rpr-cli: interrupted; rerun the same command to resume from the last checkpoint"
+        )
     else:
         assert record.status == "interrupted"
         assert record.error is not None and record.error.startswith("the training process was ended by SIG")

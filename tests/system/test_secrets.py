@@ -161,7 +161,7 @@ def test_a_setting_cannot_hold_a_secret_of_the_environment(
     """Neither typed nor in a sweep's file; and the value is not told."""
     monkeypatch.setattr(train, "work", None)  # nothing may come so far
     monkeypatch.setattr(train, "_worker", None)
-    told = f"{holding}; settings are written into records and sent to W&B, so no secret may be among them"
+    told = f"{holding}; settings are stored in records and sent to W&B, so they must not contain secrets"
     Path("mine.yaml").write_text(json.dumps({"jobs": [f'"{key}={value}"']}))
     for words in (["train", f"{key}={value}"], ["train", "-m", "seed=1,2", f"{key}={value}"], ["sweep", "mine.yaml"]):
         if key == "seed" and "-m" in words:

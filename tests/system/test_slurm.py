@@ -202,7 +202,7 @@ def test_a_cancelled_job_is_told_and_resumes_without_slurm(
     assert wait_for(lambda: run.step() >= 30, 120)
     asked("scancel", *jobs.queued())
     code, told = ended(process)
-    assert code == 1 and "left no result, as if cancelled" in told and len(told.splitlines()) == 1, told
+    assert code == 1 and "left no result: cancelled" in told and len(told.splitlines()) == 1, told
     assert run.record.status == "interrupted"
     assert ended(jobs.family.train(*tiny, *RECIPE))[0] == 0
     assert run.record.status == "finished"
@@ -223,8 +223,8 @@ def test_a_sweep_that_is_killed_and_given_again_trains_nothing_twice(
     process.kill()
     process.communicate()
     code, told = ended(jobs.start(*command))
-    assert told.startswith("sweep mine: 2 jobs: 1 new, 1 being run by another process\n")
-    assert code == 0 or "the sweep is not complete: 1 of its jobs is another process's" in told
+    assert told.startswith("sweep mine: 2 jobs: 1 new, 1 running in another process\n")
+    assert code == 0 or "the sweep is incomplete: 1 of its jobs is running in another process" in told
     assert wait_for(lambda: not jobs.queued(), 120)
     code, told = ended(jobs.start(*command))
     assert (code, told) == (0, "sweep mine: 2 jobs: 2 finished\n" * 2)

@@ -79,9 +79,9 @@ def test_once_again_and_with_more_seeds(sweep: Callable[..., subprocess.Popen[st
         *(f"# {number} of 6, {'finished' if number % 2 else 'new'}" for number in range(1, 7)), "# 6 jobs"
     ]  # fmt: skip
     assert "0.03 M parameters, 20 steps, at most 10.2 k tokens a side, about " in lines[0]
-    assert "the median of 1 run with its own positions" in lines[0] and "3 new, 3 finished; to do: about" in lines[-1]
+    assert "the median of 1 run with the same positions" in lines[0] and "3 new, 3 finished; remaining: " in lines[-1]
     _, err = ended(sweep("seed=1,2", "jobs=2"))
-    assert "since it was last started: 3 of its 6 jobs are new, 0 are in it no more" in err
+    assert "since it was last started: 3 of its 6 jobs are new, 0 were removed" in err
     assert len(records(tmp_path)) == 6
 
 
@@ -96,10 +96,11 @@ def test_a_job_that_fails_is_told_and_left_until_it_is_asked_for(
     failed = [name for name, record in records(tmp_path).items() if record.status == "failed"]
     assert len(failed) == 3 and len(records(tmp_path)) == 6  # each job twice; 1e30 fails
     assert err.count("rpr-cli: failed: ") == 3 and all(f"rpr-cli: failed: {name}: step " in err for name in failed)
-    assert "gradient" in err and "\n  again: rpr-cli train " in err
+    assert "gradient" in err and "\n  to retry: rpr-cli train " in err
     assert "sweep mine: 6 jobs: 3 finished, 3 failed\n" in err
     assert (
-        err.endswith("retry_failed=true runs again what failed, from its last checkpoint\n") and "Traceback" not in err
+        err.endswith("retry_failed=true runs failed jobs again, from their last checkpoint\n")
+        and "Traceback" not in err
     )
     _, err = ended(sweep(rates), 1)
     assert err.startswith("sweep mine: 6 jobs: 3 finished, 3 failed before\n") and "job 1 of" not in err
@@ -129,7 +130,7 @@ def test_two_processes_at_one_sweep_run_no_job_twice(
     both = [sweep("seed=1,2"), sweep("seed=1,2")]
     told = [process.communicate(timeout=200)[1] for process in both]
     for process, err in zip(both, told, strict=True):  # one may end while the other has a job
-        assert process.returncode == ("the sweep is not complete: 1 of its jobs is another process's" in err), err
+        assert process.returncode == ("the sweep is incomplete: 1 of its jobs is running in" in err), err
     assert 0 in {process.returncode for process in both}
     found = records(tmp_path)
     assert len(found) == 6 and all(record.status == "finished" for record in found.values())
@@ -152,7 +153,7 @@ def test_killed_and_interrupted_again_and_again(
         _, err = process.communicate(timeout=60)
         assert "Traceback" not in err
         assert process.returncode == CODES[sign]
-        assert err.count("rpr-cli: interrupted; the same command again goes on") == (process.returncode > 0)
+        assert err.count("rpr-cli: interrupted; rerun the same command to resume") == (process.returncode > 0)
         time.sleep(0.5)
     with capsys.disabled():
         print(f"\na sweep: {len(FAULTS)} faults survived")

@@ -153,7 +153,7 @@ def test_n_best_lines(told: Told, run_dir: Path) -> None:
         code=2,
         err=err_of("n_best: 9 is refused; a search with beam_size = 4 finds 1 to 4: set beam_size to 9 or more"),
     )
-    told(b"A\n", "n_best=0", code=2, err=err_of("n_best: 0 is refused; input should be greater than 0"))
+    told(b"A\n", "n_best=0", code=2, err=err_of("n_best: invalid value 0: input should be greater than 0"))
 
 
 def err_of(line: str) -> str:
@@ -291,7 +291,7 @@ def test_no_run_leaves_no_output(tmp_path: Path, capfd: pytest.CaptureFixture[st
     (tmp_path / "in.txt").write_text("a line\n")
     arguments = ["translate", f"run={tmp_path}", "--", str(tmp_path / "in.txt"), str(tmp_path / "out.txt")]
     assert app.main(arguments) == 2
-    assert "holds no record.json" in capfd.readouterr().err and os.listdir(tmp_path) == ["in.txt"]
+    assert "has no record.json" in capfd.readouterr().err and os.listdir(tmp_path) == ["in.txt"]
 
 
 def test_stdout_that_is_the_input(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

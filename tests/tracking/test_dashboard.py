@@ -26,7 +26,7 @@ from rpr.config.commands import DashboardConfig
 from rpr.config.train import TrainConfig
 from rpr.errors import ConfigError
 from rpr.tracking import dashboard, naming, wandb_client
-from rpr.validation import validated
+from rpr.validation import validate
 from tests.tracking.fake_wandb import ENTITY, FakeWandb, Run
 from tests.tracking.finished_runs import finished, mirrored, score
 
@@ -37,7 +37,7 @@ pytestmark = [
 
 
 def configured(*overrides: str) -> DashboardConfig:
-    return validated(DashboardConfig, compose("dashboard", overrides))
+    return validate(DashboardConfig, compose("dashboard", overrides))
 
 
 def create(*overrides: str) -> str:

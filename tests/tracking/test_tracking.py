@@ -212,10 +212,10 @@ KILLED = """
 import json, os, signal, sys, time
 from pathlib import Path
 from rpr.config.train import TrainConfig
-from rpr.validation import validated
+from rpr.validation import validate
 from rpr.tracking import wandb_logger
 run_dir = Path(sys.argv[1])
-logger = wandb_logger.start(validated(TrainConfig, json.loads(sys.argv[2])), run_dir, synthetic=True)
+logger = wandb_logger.start(validate(TrainConfig, json.loads(sys.argv[2])), run_dir, synthetic=True)
 for line in (run_dir / "metrics.jsonl").read_text().splitlines():
     row = json.loads(line)
     logger.log_metrics({"train/loss": row["train/loss"]}, step=row["step"])

@@ -64,5 +64,5 @@ def test_it_is_the_weighted_sum_of_all_weights_so_far(
     weights, words = averaged_weights(tmp_path / "run", 1, DECAY)
     assert words == "moving average (decay 0.8) at step 6"
     assert all(torch.equal(weights[name], again[name]) for name in again)
-    with pytest.raises(DataError, match=r"holds no moving average; it was written with optim\.ema_decay=null"):
+    with pytest.raises(DataError, match=r"contains no moving average; it was written with optim\.ema_decay=null"):
         averaged_weights(tmp_path / "plain", 1, DECAY)

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Discriminator, Tag
 
 from rpr.errors import ConfigError, did_you_mean
 from rpr.model.positions.scheme import REGISTERED, Scheme, Site, Tables
-from rpr.validation import Section, validated
+from rpr.validation import StrictModel, validate
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"rpr.model.positions.{_module.name}")
@@ -43,7 +43,7 @@ else:
     AnyScheme = Annotated[Union[_SCHEMES], _TAG]  # noqa: UP007 (they are not known to the parser)
 
 
-class Sides(Section):
+class Sides(StrictModel):
     """A scheme for the encoder and another one for the decoder. What it offers means the same as in `Scheme`."""
 
     name: str
@@ -114,7 +114,7 @@ def changed_after_training(positions: Positions, changes: Mapping[str, Any]) -> 
 
     def changed(scheme: Scheme) -> Scheme:
         own = {name: value for name, value in changes.items() if name in scheme.AFTER_TRAINING}
-        return validated(type(scheme), {**scheme.model_dump(), **own}, at="position") if own else scheme
+        return validate(type(scheme), {**scheme.model_dump(), **own}, at="position") if own else scheme
 
     if isinstance(positions, Sides):
         return positions.model_copy(

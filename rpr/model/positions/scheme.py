@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_
 
 from pydantic import PositiveInt, model_validator
 
-from rpr.validation import Section
+from rpr.validation import StrictModel
 
 if TYPE_CHECKING:
     import torch
@@ -66,7 +66,7 @@ def register(scheme: type[Scheme]) -> type[Scheme]:
     return scheme
 
 
-class Scheme(Section):
+class Scheme(StrictModel):
     """A position scheme of one stack: a subclass in a module of this package, with `register` above it, and a file
     in conf/position/.
 
