@@ -44,7 +44,7 @@ def test_the_words(overrides: list[str], capsys: pytest.CaptureFixture[str]) -> 
     assert all(len(figures) == 5 for figures in splits.values())
     assert lines[8].startswith("prepared in ") and "; peak memory " in lines[8] and len(lines) == 9
     assert app.main(["prepare", *overrides]) == 0
-    assert capsys.readouterr().out.splitlines()[8].startswith("it was ready: opened in 0.")
+    assert capsys.readouterr().out.splitlines()[8].startswith("already prepared: opened in 0.")
 
 
 def test_the_document_is_all_that_is_printed(overrides: list[str], capfd: pytest.CaptureFixture[str]) -> None:
@@ -137,5 +137,5 @@ def test_a_large_build_tells_the_memory_of_its_workers() -> None:
     }  # fmt: skip
     assert command.as_text(document).splitlines() == [
         "n: vocabulary of 9 pieces, no pairs dropped, 1.0 MB on disk",
-        "prepared in 1 min 01 s; peak memory 0.90 GB, of the largest of 2 workers 0.12 GB",
+        "prepared in 1 min 01 s; peak memory 0.90 GB; largest of 2 workers 0.12 GB",
     ]
