@@ -162,7 +162,7 @@ def test_only_what_differs_is_shown(put: Put, diff: Callable[..., str]) -> None:
     }
     told = diff(put("a"), put("b", edits))
     found = paragraphs(told)
-    assert list(found) == ["A", "settings", "run", "versions", "scores", "Whether", "figures", "The"]
+    assert list(found) == ["A", "settings", "run", "versions", "scores", "To", "figures", "The"]
     assert found["A"][-1] == "The two records: two configurations."
     assert found["settings"][2:] == ["model.dropout 0.1 0.3"]
     assert found["run"][2:] == ["command model.dropout=0.3"]
@@ -320,7 +320,7 @@ def test_a_damaged_metrics_file_is_told(put: Put, diff: Callable[..., str]) -> N
 def test_it_imports_nothing_heavy(put: Put) -> None:
     heavy = ("torch", "pytorch_lightning", "wandb", "datasets", "matplotlib", "sacrebleu", "sentencepiece")
     code = (
-        f"import sys; from rpr import app; code = app.main(['diff', {str(put('a'))!r}, {str(put('b'))!r}]);"
+        f"import sys; from rpr.cli import app; code = app.main(['diff', {str(put('a'))!r}, {str(put('b'))!r}]);"
         f"print(code, [m for m in {heavy} if m in sys.modules])"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -221,7 +221,7 @@ def test_the_installed_script_is_quick_and_imports_nothing_heavy() -> None:
     assert shown.stdout.startswith("usage: rpr-cli")
     assert min(seconds) < 2  # 0.1 s where it was written; a machine under load is forgiven
     heavy = ("torch", "hydra", "omegaconf", "pydantic", "pytorch_lightning", "wandb", "numpy", "datasets")
-    code = f"import sys; from rpr import app; app.main(['--help']); print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys; from rpr.cli import app; app.main(['--help']); print([m for m in {heavy} if m in sys.modules])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert told.splitlines()[-1] == "[]"
 

@@ -209,7 +209,7 @@ def test_an_output_that_is_given_up_has_whole_lines(tmp_path: Path, monkeypatch:
         output.write(b"three\nfour\n")
     monkeypatch.undo()
     assert (tmp_path / "out.part").read_bytes() == b"one\ntwo\nthree"
-    assert output.give_up() == f" in {tmp_path / 'out.part'}, and {tmp_path / 'out'} is not written"
+    assert output.give_up() == f" in {tmp_path / 'out.part'}; {tmp_path / 'out'} was not written"
     assert (tmp_path / "out.part").read_bytes() == b"one\ntwo\n" and not (tmp_path / "out").exists()
 
 
