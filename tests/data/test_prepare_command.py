@@ -81,7 +81,7 @@ def test_the_document_is_all_that_is_printed(overrides: list[str], capfd: pytest
 
 def test_a_measurement_that_fails_is_told(overrides: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     data = config(overrides).data.model_copy(update={"vocabulary_size": 100_000})
-    with pytest.raises(RunError, match="the process that measures ended with exit code 1; its message stands above"):
+    with pytest.raises(RunError, match="the measuring process ended with exit code 1; see its message above"):
         measure_loader(data, 300, 2, 5)
     assert "is more than this corpus supports" in capfd.readouterr().err
 
@@ -101,7 +101,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_each_part_of_a_preparation_has_its_own_progress(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with command.told("corpus") as tell:
+    with command.progress_bars("corpus") as tell:
         for now, done, total, what in [
             (100.0, 0, 9000, "reading"),
             (105.0, 700, 9000, "reading"),
