@@ -162,7 +162,7 @@ def test_only_what_differs_is_shown(put: Put, diff: Callable[..., str]) -> None:
     }
     told = diff(put("a"), put("b", edits))
     found = paragraphs(told)
-    assert list(found) == ["A", "settings", "run", "versions", "scores", "Whether", "figures", "The"]
+    assert list(found) == ["A", "settings", "run", "versions", "scores", "To", "figures", "The"]
     assert found["A"][-1] == "The two records: two configurations."
     assert found["settings"][2:] == ["model.dropout 0.1 0.3"]
     assert found["run"][2:] == ["command model.dropout=0.3"]
@@ -170,7 +170,7 @@ def test_only_what_differs_is_shown(put: Put, diff: Callable[..., str]) -> None:
     assert found["scores"][2] == "test/sacrebleu 30.00 [28.00, 32.00] 33.00 [31.00, 35.00] +3.00 overlap"
     assert found["scores"][3] == "long/sacrebleu 9.00 9.00 same –"
     assert found["Whether"] == [
-        "Whether a difference is more than chance: rpr-cli compare, with the folders of the two runs."
+        "To test whether a difference is significant: rpr-cli compare with the folders of the two runs."
     ]
     assert found["figures"][2:] == [
         "validation_loss 2.750000 2.500000 -0.250000 × 0.909",
@@ -213,7 +213,7 @@ def test_what_did_not_finish_says_why(put: Put, diff: Callable[..., str]) -> Non
     told = diff(put("a"), put("b", {**edits, "steps": None, "parameters": None, "finished": None, "device": "cpu"}))
     assert "   made_up-tiny-relative-k16-s1, failed: DataError: no more paper\n" in told
     assert "status  finished            failed: DataError: no more paper\n" in told
-    assert "Whether a difference" not in told  # there is none to test
+    assert "To test whether" not in told  # there is none to test
     assert "steps_per_second 2.000 – – –" in paragraphs(told)["figures"]
 
 
@@ -259,12 +259,12 @@ def test_the_step_at_which_the_losses_part(put: Put, diff: Callable[..., str]) -
     told = diff(first, put("b.json", {"started": "x"}, (5.0, 4.0, 3.0625)))
     assert "train/loss: the same at 2 logged steps, up to step 50; at step 75 A has 3 and B 3.0625\n" in told
     told = diff(first, put("b.json", {"started": "x"}, (5.5, 4.0)))
-    assert "train/loss: not the same from the first logged step on; at step 25 A has 5 and B 5.5\n" in told
+    assert "train/loss: different from the first logged step; at step 25 A has 5 and B 5.5\n" in told
     told = diff(first / "record.json", put("b.json", {"started": "x"}, (5.0, 4.0)))
     assert "train/loss: the same at 2 logged steps, up to step 50\n" in told
     (first / "metrics.jsonl").write_text('{"step": 10, "train/loss": 5.0}\n')
     told = diff(first, put("b.json", {"started": "x"}, (5.0, 4.0)))
-    assert "train/loss: not the same from the first logged step on; then A logged step 10 and B step 25\n" in told
+    assert "train/loss: different from the first logged step; then A logged step 10 and B step 25\n" in told
     (first / "metrics.jsonl").unlink()
     assert "train/loss" not in diff(first, put("b.json", {"started": "x"}, (5.0, 4.0)))
 

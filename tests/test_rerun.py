@@ -105,18 +105,18 @@ def changed(original: Path, tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def told_of(err: str) -> list[str]:
+def deviations_in(err: str) -> list[str]:
     return [line.removeprefix("rpr-cli: not as recorded: ") for line in err.splitlines() if "not as recorded: " in line]
 
 
 def test_a_rerun_is_the_same_to_the_last_bit(original: Path, again: Callable[..., Any], tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in original.rglob("*") if path.is_file()}
     out, err = again(original, "strict=true")
-    assert told_of(err) == []
+    assert deviations_in(err) == []
     logged = [
         row for row in read_metrics(original / "metrics.jsonl") if "train/loss" in row or "validation/loss" in row
     ]
-    same = f"The same to the last bit: 10 scores, training and validation loss, and {len(logged)} logged losses."
+    same = f"Bit-identical: 10 scores, training and validation loss, and {len(logged)} logged losses."
     assert same in out and re.search(r"steps/s: \d+\.\d+ and \d+\.\d+, \d+\.\d+ times the record's", out)
     [folder] = (tmp_path / "runs").iterdir()
     assert folder.name == f"{original.name}-rerun1"
@@ -156,8 +156,8 @@ def test_a_rerun_that_was_cut_goes_on(
     )
     assert interrupted.rerun_of == RerunOf(run_id=first.run_id, started=first.started)
     out, err = again(original)
-    assert f"rpr-cli: {folder.name}: an unfinished rerun of this record; it is resumed\n" in err
-    assert "The same to the last bit: 10 scores" in out
+    assert f"rpr-cli: {folder.name}: resuming an unfinished rerun of this record\n" in err
+    assert "Bit-identical: 10 scores" in out
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [folder.name]
     assert {path: path.stat().st_mtime_ns for path in (folder / "checkpoints").iterdir()} == checkpoints
     assert (folder / "metrics.jsonl").read_bytes() == metrics
@@ -173,14 +173,17 @@ def test_a_rerun_that_was_cut_goes_on(
         ({"versions.numpy": ...}, [r"numpy: not recorded, [\d.]+ here"]),
         ({"git.commit": "fedcba9876543210"}, [r"commit: fedcba987654 in the record, 0123456789ab here"]),
         ({"git.commit": None}, [r"commit: none \(no checkout\) in the record, 0123456789ab here"]),
-        ({"git.dirty": True}, [r"commit: the recorded checkout had changes that no commit holds"]),
+        ({"git.dirty": True}, [r"commit: the recorded checkout had uncommitted changes"]),
         ({"device": "1 thread of an abacus"}, [r"device: an abacus in the record, .+ here"]),
         ({"device": "2 x H100"}, [r"device: 2 x H100 in the record, 1 thread of .+ here"]),
         (
             {"data.key": "feed" * 16},
-            [r"data: the corpus is another one, .* \(key feedfeedfeed in the record, \w{12} here\)"],
+            [r"data: the corpus or its preparation differs.* \(key feedfeedfeed in the record, \w{12} here\)"],
         ),
-        ({"data.key": "beef", "versions.torch": "1.0"}, [r"torch: 1\.0 in .*", r"data: the corpus is another one, .*"]),
+        (
+            {"data.key": "beef", "versions.torch": "1.0"},
+            [r"torch: 1\.0 in .*", r"data: the corpus or its preparation differs.*"],
+        ),
     ],
 )
 def test_what_is_not_as_recorded_is_told_or_refused(
@@ -193,7 +196,7 @@ def test_what_is_not_as_recorded_is_told_or_refused(
 ) -> None:
     given = changed(edits)
     _, err = again(given)
-    found = told_of(err)
+    found = deviations_in(err)
     assert len(found) == len(lines) and all(map(re.fullmatch, lines, found)), found
     assert len(started) == 1
     _, err = again(given, "strict=true", code=2 if lines else 0)
@@ -209,9 +212,9 @@ def test_a_dirty_checkout_and_threads_that_are_not_set_here(
     monkeypatch.setattr(runtime, "device_name", lambda hardware: "2 threads of a CPU")
     given = changed({"device": "8 threads of an abacus", "config.hardware.threads": None})
     _, err = again(given)
-    assert told_of(err) == [
-        "commit: this checkout has changes that no commit holds",
-        "threads: 8 in the record, 2 here; OMP_NUM_THREADS=8 gives as many",
+    assert deviations_in(err) == [
+        "commit: this checkout has uncommitted changes",
+        "threads: 8 in the record, 2 here; set OMP_NUM_THREADS=8",
         "device: an abacus in the record, a CPU here",
     ]
     monkeypatch.setattr(provenance, "git_state", lambda: Git(commit=None, dirty=None))
@@ -234,7 +237,7 @@ def test_other_results_are_shown_and_end_a_strict_rerun_with_1(
     given = changed({"scores.0.score": 99.0, "training.validation_loss": 1.0})
     shutil.copy(original / "metrics.jsonl", given.with_name("changed.metrics.jsonl"))
     out, _ = again(given)
-    assert "The same to the last bit" not in out and out.startswith("\nNot the same:\n\n")
+    assert "Bit-identical" not in out and out.startswith("\nDifferent:\n\n")
     assert re.search(r"\ntest/sacrebleu +99\.00 \S+ \S+ +\d+\.\d\d \S+ \S+ +-\d+\.\d\d ", out)
     assert re.search(r"\nvalidation_loss +1\.000000 +\d\.\d{6} +\+\d\.\d{6} ", out)
     assert re.search(r"\ntrain/loss: the same at \d+ logged steps, up to step 12\n", out)
@@ -307,15 +310,15 @@ def test_a_corpus_that_is_elsewhere(
     given = changed(from_files(tmp_path / "gone"))
     _, err = again(given, code=2)
     assert err.startswith(f"rpr-cli: data.path: {tmp_path / 'gone'} does not exist") and err.count("\n") == 1
-    assert err.endswith("; if the corpus lies elsewhere now, say where: data_path=...\n") and started == []
+    assert err.endswith("; if the corpus has moved, set data_path=...\n") and started == []
     (tmp_path / "here").mkdir()
     _, err = again(given, f"data_path={tmp_path / 'here'}", code=2)
     assert f"no usable files in {tmp_path / 'here'}" in err and "data_path=..." in err and started == []
     for language in ("en", "de"):
         (tmp_path / "here" / f"train.{language}").write_text("a\nb\n")
     _, err = again(given, f"data_path={tmp_path / 'here'}")
-    [line] = told_of(err)
-    assert line.startswith("data: the corpus is another one")
+    [line] = deviations_in(err)
+    assert line.startswith("data: the corpus or its preparation differs")
     [(config, command, _)] = started
     assert config.data.path == str(tmp_path / "here") and f" data_path={tmp_path / 'here'} " in command
 
@@ -326,9 +329,13 @@ def test_a_corpus_that_is_elsewhere(
         (
             {"config.optim.max_steps": 0},
             [],
-            "{given}: this rpr cannot run its configuration (optim.max_steps: 0 is ref",
+            "{given}: this version of rpr cannot run its configuration (optim.max_steps: 0 is ref",
         ),
-        ({"config.hardware.nodes": 1}, [], "{given}: this rpr cannot run its configuration (hardware.nodes: no such"),
+        (
+            {"config.hardware.nodes": 1},
+            [],
+            "{given}: this version of rpr cannot run its configuration (hardware.nodes: no such",
+        ),
         ({"schema": 9}, [], "{given}: schema 9 is newer than 2"),
         (
             {"config.hardware.accelerator": "gpu", "config.hardware.devices": 64},
@@ -357,5 +364,5 @@ def test_no_record_and_torchrun_are_refused(
 ) -> None:
     assert "nowhere: no such record; every run writes a record.json" in again(tmp_path / "nowhere", code=2)[1]
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    assert "rerun: torchrun started it; start it once, alone" in again(original, code=2)[1]
+    assert "rerun: cannot run under torchrun; start it once" in again(original, code=2)[1]
     assert started == []

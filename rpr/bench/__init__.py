@@ -1,1 +1,1 @@
-"""Speed and memory: training steps by position (steps.py), the loader (loader.py)."""
+"""Speed and memory: training steps and layers (benchmark.py), the data loader (loader.py)."""

@@ -1,8 +1,8 @@
-"""Measurements for `rpr-cli bench`: whole training steps, one self-attention layer, the tables' gradients, and what the
-device's matrix products reach, with which the others are compared.
+"""Measurements for `rpr-cli bench`: whole training steps, one self-attention layer, the tables' gradients, and the
+device's matmul rate as their reference.
 
-What is compared takes its turns on the same numbers in one process, so that a machine whose speed drifts still
-compares fairly: a ratio is the median over rounds of the ratio within a round.
+Variants to be compared take turns on the same data in one process, so that the comparison stays fair on a machine whose
+speed drifts: a ratio is the median over rounds of the ratio within a round.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ WARM_UP = 3
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one execution, and how it compares with the first of its group."""
+    """Seconds and memory of one execution, and its speed relative to the first of its group."""
 
     seconds: float  # median over rounds
-    ratio: float  # of the group's first to this: above 1 is faster than the first; median over rounds
+    ratio: float  # seconds of the group's first / seconds: above 1 is faster; median over rounds
     ratio_min: float
     ratio_max: float
-    peak_bytes: int  # of tensors, above what stood before
-    resident_bytes: int  # of the whole process at its most, whatever else it holds
+    peak_bytes: int  # of tensors, above those allocated before
+    resident_bytes: int  # the peak of the whole process, including everything else in it
 
 
 def take_turns(
@@ -55,11 +55,11 @@ def take_turns(
     device: torch.device,
     progress: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Timing]:
-    """Time every step in turn; the first is what the others are compared with."""
+    """Time all steps in turn, round by round; the first is the baseline."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     peaks, resident = {}, {}
     for name, step in steps.items():
-        _forget_resident_peak()
+        _reset_resident_peak()
         for _ in range(WARM_UP):
             step()
         resident[name] = resident_peak()
@@ -83,25 +83,25 @@ def take_turns(
     return timings
 
 
-def _forget_resident_peak() -> None:
-    """From now on count anew; where the system does not let one, the peak stays that of the whole process."""
+def _reset_resident_peak() -> None:
+    """Start measuring the peak again; if the system does not allow it, it remains the peak since the process began."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
 
 
 def resident_peak() -> int:
-    """The most memory of the machine that this process has had at one time, in bytes."""
+    """The peak resident memory of this process, in bytes."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    except OSError:  # no Linux
+    except OSError:  # not on Linux
         return runtime.resident_peak()
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
-def product_rate(hardware: HardwareConfig, device: torch.device, size: int) -> float:
-    """Floating-point operations per second of products of two size x size matrices in the model's arithmetic: the
-    median of ten, after three that are not timed. What a step can reach at most, wherever it runs.
+def matmul_rate(hardware: HardwareConfig, device: torch.device, size: int) -> float:
+    """FLOP/s of a matmul of two size x size matrices in the model's precision: the median of ten, after three warm-up
+    runs. The upper bound for a training step on this device.
     """
     dtype = {"64": torch.float64, "32": torch.float32, "bf16": torch.bfloat16}[hardware.precision]
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
@@ -115,17 +115,17 @@ def product_rate(hardware: HardwareConfig, device: torch.device, size: int) -> f
     return 2 * size**3 / statistics.median(seconds[3:])
 
 
-def step_operations(model: ModelConfig, vocabulary_size: int, sentences: int, length: int) -> int:
-    """Model FLOPs of a training step: those of the products that the model's mathematics asks for, with d = d_model,
-    f = d_ff, N layers a side, V pieces and L = `length` positions on both sides,
+def step_flops(model: ModelConfig, vocabulary_size: int, sentences: int, length: int) -> int:
+    """Model FLOPs of a training step: those of the matmuls that the model requires mathematically. With d = d_model,
+    f = d_ff, N layers on each side, a vocabulary of V and L = `length` positions on both sides,
 
         3 * sentences * L * (N (8 d^2 + 4 d f + 4 L d)                                     the encoder
-                             + N (8 d^2 + 8 d^2 + 4 d f + 8 L d)     the decoder, with its attention to the source
-                             + 2 d V)                                                      the scores of the pieces
+                             + N (8 d^2 + 8 d^2 + 4 d f + 8 L d)     the decoder, including cross-attention
+                             + 2 d V)                                                      the output scores
 
-    A multiplication and an addition are two; the backward pass takes twice the forward pass. Causal attention counts
-    in full. What positions add, and what an implementation computes again, is left out: two of them compare as their
-    speeds do. The utilisation (MFU) is this over (`product_rate` * seconds).
+    A multiply-add counts as two; the backward pass takes twice the forward pass. Causal attention counts in full.
+    The cost of positions and of recomputation is excluded, so variants compare as their speeds do. The utilisation
+    (MFU) is this / (`matmul_rate` * seconds).
     """
     d, f, layers = model.d_model, model.d_ff, model.num_layers
     encoder = layers * (8 * d * d + 4 * d * f + 4 * length * d)
@@ -133,13 +133,13 @@ def step_operations(model: ModelConfig, vocabulary_size: int, sentences: int, le
     return 3 * sentences * length * (encoder + decoder + 2 * d * vocabulary_size)
 
 
-def layer_operations(d_model: int, batch: int, length: int) -> int:
-    """Of one self-attention layer with its projections, forward and backward, counted as `step_operations` does."""
+def layer_flops(d_model: int, batch: int, length: int) -> int:
+    """FLOPs of one self-attention layer with its projections, forward and backward, counted as in `step_flops`."""
     return 3 * batch * length * (8 * d_model * d_model + 4 * length * d_model)
 
 
 def peak_bytes(step: Callable[[], None], device: torch.device) -> int:
-    """The most that tensors took at one time during a step, above what they took before it."""
+    """The peak memory of tensors during a step, above that before it, in bytes."""
     if device.type == "cuda":
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
@@ -151,11 +151,11 @@ def peak_bytes(step: Callable[[], None], device: torch.device) -> int:
         step()
     results = recorded.profiler.kineto_results
     changes = sorted((e for e in results.events() if e.name() == "[memory]"), key=lambda event: event.start_ns())
-    now = most = 0
+    current = peak = 0
     for change in changes:
-        now += change.nbytes()
-        most = max(most, now)
-    return most
+        current += change.nbytes()
+        peak = max(peak, current)
+    return peak
 
 
 def training_steps(
@@ -170,8 +170,8 @@ def training_steps(
 def steps_at_length(
     config: BenchConfig, positions: dict[str, Positions], length: int, device: torch.device
 ) -> Iterator[tuple[str, Callable[[], None]]]:
-    """As training_steps, of sentences of this length; the variants with tables once for every implementation asked for,
-    whose name is in brackets. One after the other: not all may find room beside each other.
+    """As training_steps, for sentences of this length; variants with tables once per requested implementation, named in
+    brackets. Yielded one at a time: they may not all fit in memory together.
     """
     batch = _batch(config, config.by_length.sentences(length), length, device)
     for name, position in positions.items():
@@ -206,7 +206,7 @@ def _training_step(
             loss = label_smoothed_loss(hidden, model.embedding_VM, target.flatten(), smoothing) / target.numel()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)  # so that a step's memory holds its own gradients alone
+        optimizer.zero_grad(set_to_none=True)  # so that a step's memory includes only its own gradients
 
     return step
 
@@ -231,9 +231,9 @@ def layer_cases(config: BenchConfig) -> Iterable[LayerCase]:
 def layer_steps(
     config: BenchConfig, positions: dict[str, Positions], case: LayerCase, device: torch.device
 ) -> dict[str, Callable[[], None]]:
-    """Forward and backward of each variant; those with tables once for every algorithm asked for.
+    """Forward and backward of each variant; those with tables once per requested algorithm.
 
-    A name is the variant's, with the algorithm in brackets where it is not `attend` as the hardware chooses it.
+    The keys are variant names, with the algorithm in brackets unless it is `attend` with the hardware's implementation.
     """
     torch.manual_seed(config.seed)
     d_model = config.model.d_model
@@ -253,8 +253,8 @@ def layer_steps(
             if (scheme.has_bias and algorithm == "triton") or (algorithm == "flex" and not _fits_flex(scheme, site)):
                 continue
             label = name if algorithm == "attend" else f"{name} ({algorithm})"
-            of_layer = LayerPositions(scheme, site).to(device)
-            steps[label] = _layer_step(config, case, algorithm, qkv, output, of_layer, x, cotangent)
+            layer_positions = LayerPositions(scheme, site).to(device)
+            steps[label] = _layer_step(config, case, algorithm, qkv, output, layer_positions, x, cotangent)
     return steps
 
 
@@ -291,7 +291,7 @@ def _layer_step(
 
 @dataclass(frozen=True)
 class GradientError:
-    """|gradient - exact| / |exact| over a whole table, with the arithmetic in bfloat16 and the exact one in float64."""
+    """|gradient - exact| / |exact| over a whole table: the gradient in bfloat16, the exact one in float64."""
 
     keys: float
     values: float
@@ -307,7 +307,7 @@ def table_gradient_errors(
     seed: int,
     device: torch.device,
 ) -> dict[str, GradientError]:
-    """How much of both tables' gradients each algorithm keeps in bfloat16; exact is `reference` in float64."""
+    """The error of both tables' gradients in bfloat16 for each algorithm; exact is `reference` in float64."""
     generator = torch.Generator().manual_seed(seed)
     shapes = [(1, 1, length, d_head)] * 3 + [(2 * clip_distance + 1, d_head)] * 2 + [(1, 1, length, d_head)]
     narrow = [torch.randn(shape, generator=generator).to(torch.bfloat16) for shape in shapes]
@@ -330,8 +330,8 @@ def table_gradient_errors(
 
 
 def algorithm_named(name: str, implementation: Implementation) -> Callable[..., Tensor]:
-    """`attend` as the hardware configuration has it, the paper's own algorithm, torch's FlexAttention, or one
-    implementation of `attend`.
+    """`attend` with the configured implementation, the paper's own algorithm, torch's FlexAttention, or `attend` with
+    the named implementation.
     """
     if name in ("per_position", "flex"):
         return per_position if name == "per_position" else flex

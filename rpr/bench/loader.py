@@ -1,4 +1,4 @@
-"""How fast batches of a prepared corpus come, and what they cost, measured in a process that does nothing else:
+"""The speed and memory cost of loading batches of a prepared corpus, measured in a dedicated process:
 `python -m rpr.bench.loader` with a Request as JSON prints a LoaderSpeed or PlanSpeed as JSON.
 """
 
@@ -20,13 +20,13 @@ from rpr.data.workers import own_python, peak_bytes
 from rpr.errors import RunError
 
 T = TypeVar("T")
-SEED = 1  # of the batches; their speed does not hang on it
+SEED = 1  # of the batches; their speed does not depend on it
 
 
 @dataclass(frozen=True)
 class Request:
-    """Which batches of which corpus (a DataConfig as JSON), and when the process was started. With `copies`, only the
-    plan is measured, of a corpus so many times as large.
+    """The corpus (a DataConfig as JSON), the batches, and the time at which the process was started. With `copies`,
+    only the plan is measured, for this many copies of the corpus.
     """
 
     data: dict[str, Any]
@@ -39,11 +39,11 @@ class Request:
 
 @dataclass(frozen=True)
 class LoaderSpeed:
-    """Seconds from the start of the process to its first batch, in their parts; then the speed in one process.
+    """Seconds from the start of the process to its first batch, by part; then the speed in one process.
 
-    `import_seconds` has the start of Python and the import of torch; `open_seconds` the check of the corpus's digests
-    and of the cache; `plan_seconds` the lengths and the units; `first_batch_seconds` the order of an epoch and a batch.
-    Tokens are real ones, source and target together.
+    `import_seconds` covers the start of Python and the import of torch; `open_seconds` the check of the corpus digests
+    and of the cache; `plan_seconds` the lengths and the units; `first_batch_seconds` an epoch's order and a batch.
+    Tokens exclude padding, source and target together.
     """
 
     pairs: int
@@ -63,7 +63,7 @@ class LoaderSpeed:
 
 @dataclass(frozen=True)
 class PlanSpeed:
-    """The plan of a corpus several times as large, from the lengths of this one repeated; one epoch's order is held
+    """The plan of a corpus several times as large, made by repeating this one's lengths; one epoch's order is held
     while the next is drawn, as in training.
     """
 
@@ -79,16 +79,16 @@ class PlanSpeed:
 def measure_loader(
     data: DataConfig, max_tokens_per_microbatch: int, microbatches_per_step: int, batches: int
 ) -> LoaderSpeed:
-    """Measure in a fresh process; the cache must be there. Raises RunError when that process fails."""
-    return LoaderSpeed(**_ask(data, max_tokens_per_microbatch, microbatches_per_step, batches, None))
+    """Measure in a fresh process; the cache must exist. Raises RunError if that process fails."""
+    return LoaderSpeed(**_measure(data, max_tokens_per_microbatch, microbatches_per_step, batches, None))
 
 
 def measure_plan(data: DataConfig, max_tokens_per_microbatch: int, copies: int) -> PlanSpeed:
-    """As measure_loader, for the plan of a corpus of so many copies of this one."""
-    return PlanSpeed(**_ask(data, max_tokens_per_microbatch, 1, 0, copies))
+    """As measure_loader, for the plan of a corpus of `copies` copies of this one."""
+    return PlanSpeed(**_measure(data, max_tokens_per_microbatch, 1, 0, copies))
 
 
-def _ask(
+def _measure(
     data: DataConfig, max_tokens_per_microbatch: int, microbatches_per_step: int, batches: int, copies: int | None
 ) -> dict[str, Any]:
     settings = data.model_dump(mode="json")
@@ -98,7 +98,7 @@ def _ask(
         [*command, json.dumps(asdict(request))], env=environment, stdout=subprocess.PIPE, text=True, process_group=0
     )
     if done.returncode:
-        raise RunError(f"the process that measures ended with exit code {done.returncode}; its message stands above")
+        raise RunError(f"the measuring process ended with exit code {done.returncode}; see its message above")
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 
@@ -148,7 +148,7 @@ def _loader(request: Request) -> LoaderSpeed:
 
 
 def _plan(request: Request, copies: int) -> PlanSpeed:
-    import torch  # noqa: F401  part of the memory of a process that trains
+    import torch  # noqa: F401  part of the memory of a training process
 
     from rpr.data.cache import prepare
     from rpr.data.plan import Plan

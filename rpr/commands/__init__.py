@@ -1,1 +1,1 @@
-"""One short file for each sub-command; rpr.cli.app alone imports them."""
+"""One module per subcommand; only rpr.cli.app imports them."""

@@ -1,4 +1,4 @@
-"""rpr-cli bench: what position variants cost, side by side in one process."""
+"""rpr-cli bench: the cost of position variants, measured side by side in one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict
 from operator import itemgetter
 from typing import Any
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # memory is counted with torch's profiler, which would talk about it
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # memory is measured with torch's profiler, which would log messages
 
 import torch
 
@@ -29,7 +29,7 @@ from rpr.runs import runtime
 
 
 def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
-    """Measure the parts asked for, and print them as tables or as one JSON document."""
+    """Measure the requested parts, and print them as tables or as one JSON document."""
     if config.hardware.num_ranks > 1:
         raise ConfigError(f"hardware={config.hardware.name}: bench runs in one process; choose hardware=cpu or 1xgpu")
     runtime.check_devices(config.hardware)
@@ -44,7 +44,7 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
     }
     if {"step", "length", "layer"} & set(config.parts):
         size = config.model.d_model * (16 if config.hardware.accelerator == "gpu" else 4)
-        rate = benchmark.product_rate(config.hardware, runtime.torch_device(config.hardware), size)
+        rate = benchmark.matmul_rate(config.hardware, runtime.torch_device(config.hardware), size)
         document["products"] = {"size": size, "operations_per_second": rate}
         if "step" in config.parts:
             document["step"] = _steps(config, positions, rate)
@@ -64,11 +64,11 @@ def as_text(document: dict[str, Any]) -> str:
     versus = f"of {config['variants'][0]}"
     head = (
         f"{document['device']}, torch {document['versions']['torch']}, precision {hardware['precision']} "
-        f"(products: {hardware['matmul_precision']}), attention={hardware['attention']}"
+        f"(matmuls: {hardware['matmul_precision']}), attention={hardware['attention']}"
     )
     if products := document.get("products"):
         rate, size = products["operations_per_second"] / 1e12, products["size"]
-        head += f"; a product of {size} x {size} matrices: {rate:.3g} TFLOP/s, of which MFU is the share"
+        head += f"; MFU is relative to a {size} x {size} matmul: {rate:.3g} TFLOP/s"
     variant = Column("variant", "variant", itemgetter("variant"), label=True)
     grids = [
         Grid(
@@ -78,12 +78,12 @@ def as_text(document: dict[str, Any]) -> str:
             (
                 variant,
                 _figures("steps_per_second", "steps/s", 3),
-                *_since(document, "step", *_USE[:1]),
+                *_available(document, "step", *_USE[:1]),
                 Column("relative_speed", f"speed {versus}", _ratio("relative_speed", config["rounds"]), 3),
-                *_since(document, "step", *_USE[1:]),
+                *_available(document, "step", *_USE[1:]),
                 _figures("peak_megabytes", "peak MB", 0),
                 _figures("relative_memory", f"memory {versus}", 3),
-                *_since(document, "step", _RESIDENT),
+                *_available(document, "step", _RESIDENT),
             ),
             tuple(document.get("step", ())),
             notes=(Note(f"the paper: relative at {RELATIVE_SPEED:.2f} of absolute (base model on P100 GPUs)"),),
@@ -115,7 +115,7 @@ def as_text(document: dict[str, Any]) -> str:
                 variant,
                 _figures("seconds", "ms", 2, scale=1e3),
                 Column("relative_time", f"time {versus}", _ratio("relative_time", layer["rounds"]), 3),
-                *_since(document, "layer", *_USE[1:]),
+                *_available(document, "layer", *_USE[1:]),
                 _figures("extra_megabytes", "extra MB", 1),
             ),
             tuple(document.get("layer", ())),
@@ -147,8 +147,8 @@ _USE = (_figures("target_tokens_per_second", "target tokens/s", 0), _figures("ut
 _RESIDENT = _figures("resident_megabytes", "resident MB", 0)
 
 
-def _since(document: dict[str, Any], part: str, *columns: Column) -> tuple[Column, ...]:
-    """Those of these columns for which the document has figures: they came later than some documents."""
+def _available(document: dict[str, Any], part: str, *columns: Column) -> tuple[Column, ...]:
+    """The columns for which the document has figures: older documents lack some."""
     return tuple(column for column in columns if all(column.key in row for row in document.get(part, ())))
 
 
@@ -188,7 +188,7 @@ def _steps(config: BenchConfig, positions: dict[str, Positions], rate: float) ->
 
 
 def _speed(config: BenchConfig, sentences: int, length: int, timing: benchmark.Timing, rate: float) -> dict[str, float]:
-    operations = benchmark.step_operations(config.model, config.data.vocabulary_size, sentences, length)
+    operations = benchmark.step_flops(config.model, config.data.vocabulary_size, sentences, length)
     return {
         "steps_per_second": 1 / timing.seconds,
         "target_tokens_per_second": sentences * length / timing.seconds,
@@ -206,7 +206,7 @@ def _lengths(config: BenchConfig, positions: dict[str, Positions], rate: float) 
             sentences = config.by_length.sentences(length)
             for name, step in benchmark.steps_at_length(config, positions, length, device):
                 bar.update(0, length=length, variant=name)
-                found: dict[str, Any]
+                speed: dict[str, Any]
                 try:
                     timings = benchmark.take_turns(
                         {name: step},
@@ -214,10 +214,10 @@ def _lengths(config: BenchConfig, positions: dict[str, Positions], rate: float) 
                         steps_per_round=config.steps_per_round,
                         device=device,
                     )
-                    found = _speed(config, sentences, length, timings[name], rate)
+                    speed = _speed(config, sentences, length, timings[name], rate)
                 except torch.OutOfMemoryError:
-                    found = {"problem": "no room on the device"}
-                rows.append({"length": length, "sentences": sentences, "variant": name, **found})
+                    speed = {"problem": "out of memory"}
+                rows.append({"length": length, "sentences": sentences, "variant": name, **speed})
             bar.update()
     return rows
 
@@ -236,7 +236,7 @@ def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -
                 device=device,
             )
             baseline = timings[config.variants[0]]
-            operations = benchmark.layer_operations(config.model.d_model, case.batch, case.length)
+            operations = benchmark.layer_flops(config.model.d_model, case.batch, case.length)
             rows += [
                 {
                     **asdict(case),
@@ -256,7 +256,7 @@ def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -
 
 def _gradients(config: BenchConfig) -> list[dict[str, Any]]:
     errors = benchmark.table_gradient_errors(
-        [name for name in config.layer.algorithms if name != "flex"],  # it has no place for the values' table
+        [name for name in config.layer.algorithms if name != "flex"],  # flex does not support the values' table
         config.hardware.attention,
         length=config.gradients.length,
         clip_distance=config.gradients.clip_distance,

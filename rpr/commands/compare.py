@@ -1,4 +1,4 @@
-"""rpr-cli compare: which run is better on the same test sentences, by how much, and how surely."""
+"""rpr-cli compare: which run is better on the same test sentences, by how much, and with what significance."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def run(config: CompareConfig) -> None:
 
 
 def _named(runs: Sequence[Run]) -> list[Run]:
-    """Some names are those of folders."""
+    """The runs with short unique names; some are folder names, whose control characters are escaped."""
     return [replace(run, name=escape_control_characters(run.name)) for run in named(runs)]
 
 
 def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
-    """The finished runs of a sweep; the others are named on stderr."""
+    """The finished runs of a sweep; the others are reported on stderr."""
     if not runs_dir.is_dir():
         raise RunError(f"runs_dir: {runs_dir} does not exist; train the sweep first (rpr-cli sweep {sweep})")
     found = find_records(runs_dir, sweep)
@@ -82,7 +82,7 @@ def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
 
 
 def _tables(family: Family) -> list[str]:
-    """The scores by number, then the differences between two numbers: names are too long for one table of both."""
+    """A table of numbered scores, then one of differences between the numbered runs, whose names would not fit."""
     metric = METRIC_NAMES[family.metric]
     title = f"{family.split} ({family.test_set}, {family.num_sentences:,} sentences), {metric}: {family.signature}"
     corrected = len(family.comparisons) > 1
@@ -107,14 +107,14 @@ def _tables(family: Family) -> list[str]:
         Column("p_randomisation_holm", "Holm", lambda one: single(one.holm_randomisation), 4),
     ]
     columns = tuple(column for column in differences if corrected or column.heading != "Holm")
-    said = [
+    remarks = [
         f"{variant}: mean {one.mean:.2f}, standard deviation {one.sd:.2f} over {one.n} seeds"
         for variant, one in family.variants.items()
         if one.sd is not None
     ]
     verdicts = [comparison.verdict for comparison in family.comparisons if comparison.verdict]
-    said += [f"{verdict} (p < {ALPHA} by both tests{', after Holm' * corrected})" for verdict in verdicts]
-    notes = tuple(map(Note, said))
+    remarks += [f"{verdict} (p < {ALPHA} by both tests{', after Holm' * corrected})" for verdict in verdicts]
+    notes = tuple(map(Note, remarks))
     return [
         titled(Grid("scores", title, scores, family.systems)),
         titled(Grid("differences", "", columns, family.comparisons, notes=notes)),
@@ -122,25 +122,25 @@ def _tables(family: Family) -> list[str]:
 
 
 def _notes(config: CompareConfig, found: Sequence[Sequence[Family]]) -> list[str]:
-    """What the figures are about, and what they are not."""
+    """How the tests were done, and what they do not show."""
     families = [family for of_group in found for family in of_group]
     comparisons = [comparison for family in families for comparison in family.comparisons]
     notes = [
-        f"p boot.: paired bootstrap as sacreBLEU has it, one-sided in effect, {config.samples:,} samples; p rand.: "
+        f"p boot.: paired bootstrap as in sacreBLEU, in effect one-sided, {config.samples:,} samples; p rand.: "
         f"approximate randomisation, two-sided, {config.trials:,} trials; seed {config.seed}.",
-        "Intervals and p are about the test sentences: whether another test set like this one would say the same.",
+        "Intervals and p concern the test sentences: whether the result would hold on another, similar test set.",
     ]
     if any(len(family.comparisons) > 1 for family in families):
         notes.append("Holm: the p before it, corrected for all comparisons of the same metric and split.")
     if not any(comparison.verdict for comparison in comparisons):
-        notes.append(f"No difference is below p = {ALPHA} by both tests: none of these runs is shown to be better.")
+        notes.append(f"No difference is below p = {ALPHA} by both tests: no run is shown to be better.")
     seeds = [one.n for family in families for one in family.variants.values()]
     if max(seeds) == 1:
-        notes.append("One training each: nothing here says how much another seed of the same model would differ.")
+        notes.append("One run per variant: these tests do not show how much another seed would differ.")
     elif min(seeds) == 1:
-        notes.append("Where a variant has one training, nothing here says how much another seed of it would differ.")
+        notes.append("For a variant with one run, these tests do not show how much another seed would differ.")
     unequal = {c.other.name: c.baseline.name for c in comparisons if c.baseline.config.seed != c.other.config.seed}
-    notes += [f"{other} is compared with another seed, {base}." for other, base in unequal.items()]
+    notes += [f"{other} is compared with a run of another seed, {base}." for other, base in unequal.items()]
     return notes
 
 

@@ -6,7 +6,7 @@ from rpr.config.commands import DashboardConfig
 
 
 def run(config: DashboardConfig) -> None:
-    """Save the report of the project's runs, or of one sweep's.
+    """Save a report of the project's runs, or of one sweep's runs.
 
     Raises:
         ConfigError: as `rpr.tracking.dashboard.create`.

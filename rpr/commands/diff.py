@@ -1,4 +1,4 @@
-"""rpr-cli diff: what differs between two runs, in settings, origin and results, from their records alone."""
+"""rpr-cli diff: the differences between two runs in settings, origin and results, from their records alone."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ NAMES = ("A", "B")
 _TITLES = {"git": "checkout", "measuring": "how it was measured", "decoding": "how it was decoded"}
 _DIGITS = {"steps_per_second": 3, "train_loss": 6, "validation_loss": 6, "padding_waste": 4, "seconds": 1}
 _OVERLAP = {None: DASH, True: "overlap", False: "apart"}
-COMPARE = "Whether a difference is more than chance: rpr-cli compare, with the folders of the two runs."
+COMPARE = "To test whether a difference is significant: rpr-cli compare with the folders of the two runs."
 _NAME = 28  # characters of a score's name: with two scores and their intervals it fits in a line
 
 
-Given = tuple[Path, Record, list[dict[str, Any]]]  # a record's file, the record, and the lines of its metrics file
+RunFiles = tuple[Path, Record, list[dict[str, Any]]]  # a record's path, the record, and the rows of its metrics
 
 
 def run(config: DiffConfig) -> None:
-    """Prints what differs; the exit code is 0 whether anything does or not."""
-    first, second = (read_given(given) for given in config.runs)
+    """Prints the differences; the exit code is 0 whether there are any or not."""
+    first, second = (read_run_files(path) for path in config.runs)
     found = difference(first[1], second[1], first[2], second[2])
     if config.format == "json":
         runs = {"a": _head(first), "b": _head(second)}
@@ -48,19 +48,19 @@ def run(config: DiffConfig) -> None:
     )
 
 
-def read_given(given: str | Path) -> Given:
-    """Reads a run's folder, or a record's file with the metrics file beside it, if there is one.
+def read_run_files(run: str | Path) -> RunFiles:
+    """Reads a run's folder, or a record file with the metrics file next to it, if any.
 
     Raises:
         RecordError: there is no record, or a file cannot be read.
     """
-    path = Path(given) / RECORD_NAME if Path(given).is_dir() else Path(given)
+    path = Path(run) / RECORD_NAME if Path(run).is_dir() else Path(run)
     metrics = METRICS_NAME if path.name == RECORD_NAME else path.with_suffix(f".{METRICS_NAME}").name
     return path, read_record(path), read_metrics(path.with_name(metrics))
 
 
 def lines_of(found: Difference, names: tuple[str, str]) -> list[str]:
-    """What differs as text of at most WIDTH columns, section by section; empty ones are left out."""
+    """The differences as lines of at most WIDTH characters, section by section; empty sections are omitted."""
     by_length = found.by_length if any(not one.same for one in found.by_length) else ()
     scores = [_score_grid("scores", found.scores, names), _score_grid("by source length", by_length, names)]
     measured = (*found.scores, *found.figures, *found.by_length)
@@ -84,19 +84,19 @@ def lines_of(found: Difference, names: tuple[str, str]) -> list[str]:
 
 
 def curve_line(curve: Curve, names: tuple[str, str]) -> str:
-    """How long the lines of two metrics files are the same."""
+    """Up to which step two runs' metrics are equal, in words."""
     equal = f"the same at {curve.equal} logged steps, up to step {curve.equal_until}"
     if curve.parting is None:
         return f"{curve.name}: {equal}"
     (step, one), (other_step, other) = curve.parting
-    before = equal if curve.equal else "not the same from the first logged step on"
+    before = equal if curve.equal else "different from the first logged step"
     if step != other_step:
         return f"{curve.name}: {before}; then {names[0]} logged step {step} and {names[1]} step {other_step}"
     return f"{curve.name}: {before}; at step {step} {names[0]} has {one:.9g} and {names[1]} {other:.9g}"
 
 
 def same_line(found: Difference) -> str:
-    """What is the same, in one line; empty where nothing is."""
+    """What is equal, in one line; empty if nothing is."""
     parts = {part.name: part.same for part in found.parts}
     numbers = [(len(parts[name]), name) for name in ("settings", "versions")]
     words = [f"{number} {name if number > 1 else name.removesuffix('s')}" for number, name in numbers if number]
@@ -110,7 +110,7 @@ def same_line(found: Difference) -> str:
 
 
 def document(found: Difference) -> dict[str, Any]:
-    """For JSON: every value whole; a side that says nothing is left out."""
+    """For JSON: every value in full; a side without a value is omitted."""
     return {
         "relation": found.relation,
         **{part.name: _part_document(part) for part in found.parts},
@@ -121,8 +121,8 @@ def document(found: Difference) -> dict[str, Any]:
     }
 
 
-def _head(given: Given) -> dict[str, Any]:
-    path, record, metrics = given
+def _head(run: RunFiles) -> dict[str, Any]:
+    path, record, metrics = run
     return {
         "record": escape_control_characters(str(path)),
         "metrics": bool(metrics),
@@ -160,7 +160,7 @@ def _curve_document(curve: Curve) -> dict[str, Any]:
 
 
 def _part_grid(part: Part, names: tuple[str, str]) -> Grid:
-    """A key with its two values to a row, in the width that the keys leave."""
+    """A row for each key with its two values, in the width left by the keys."""
     rows = [row for key, pair in part.changes.items() for row in _rows(key, *pair)]
     title = _TITLES.get(part.name, part.name)
     key_width = min(max(len(text) for text, *_ in [(title,), *rows]), WIDTH // 3)
@@ -174,7 +174,7 @@ def _part_grid(part: Part, names: tuple[str, str]) -> Grid:
 
 
 def _rows(key: str, first: Any, second: Any) -> list[tuple[str, str, str]]:
-    """Of two commands of one kind the words that are not in both, two to a line."""
+    """Of two uses of the same command, only the arguments that are not in both, paired in rows."""
     whole = [(key, _value(first), _value(second))]
     if key != "command":
         return whole
@@ -190,7 +190,7 @@ def _rows(key: str, first: Any, second: Any) -> list[tuple[str, str, str]]:
 def _words(command: str) -> list[str]:
     try:
         return shlex.split(command)
-    except ValueError:  # written by hand, with a quotation mark left open
+    except ValueError:  # edited by hand, with an unclosed quotation mark
         return command.split()
 
 
@@ -213,7 +213,7 @@ def _score_grid(title: str, scores: Sequence[MeasurementPair], names: tuple[str,
 
 
 def _figure_grid(figures: Sequence[MeasurementPair], names: tuple[str, str]) -> Grid:
-    """The figures that differ, each with digits of its own."""
+    """The figures that differ, each with its own number of digits."""
 
     def digits(one: MeasurementPair) -> int:
         return _DIGITS.get(one.name, 0)
@@ -229,7 +229,7 @@ def _figure_grid(figures: Sequence[MeasurementPair], names: tuple[str, str]) -> 
 
 
 def _change(one: MeasurementPair, digits: int) -> str:
-    """The difference; `same` only for the same bits, so one that rounds to 0 is written out."""
+    """The difference; `same` only if bit-identical, so a difference that rounds to 0 is shown in full."""
     if one.same:
         return "same"
     if one.difference is None:

@@ -28,20 +28,20 @@ from rpr.validation import validate
 
 @report_sigterm()
 def run(config: EvaluateConfig) -> None:
-    """Prints the scores and writes them with the hypotheses in <run>/evaluations/<what was asked for>.
+    """Prints the scores and writes them with the hypotheses to <run>/evaluations/<settings>.
 
-    The run's record stays as the training wrote it.
+    The run's record is not changed.
     """
     run_dir = Path(config.run).absolute()
     trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
-    asked = {
+    requested = {
         "beam_size": config.beam_size,
         "length_penalty": config.length_penalty,
         "min_length": config.min_length,
         "test_splits": config.splits,
         "matmul_precision": config.matmul_precision,
     }
-    evaluation = trained.evaluation.model_copy(update={k: v for k, v in asked.items() if v is not None})
+    evaluation = trained.evaluation.model_copy(update={k: v for k, v in requested.items() if v is not None})
     position = changed_after_training(trained.position, config.position or {})
     trained = validate(TrainConfig, trained.model_dump() | {"position": position.model_dump()})
     trained = trained.model_copy(update={"evaluation": evaluation})
@@ -56,31 +56,31 @@ def run(config: EvaluateConfig) -> None:
         engine = CTranslate2Engine(
             folder, compute_type=config.compute_type, threads=config.hardware.threads, device=device
         )
-        what = Scored(engine, engine.exported.checkpoint, f"ctranslate2 {config.compute_type}")
+        system = Scored(engine, engine.exported.checkpoint, f"ctranslate2 {config.compute_type}")
         name = f"ctranslate2-{config.compute_type}-{search}"
     else:
         data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
         if config.position:
             checkpoint += f", positions: {position.label}"
-        what = torch_scored(trained, model, checkpoint)
+        system = torch_scored(trained, model, checkpoint)
         name = f"average{config.average_checkpoints or trained.optim.average_checkpoints}-{search}"
-        if what.precision != "32":  # beside what exact float32 gave, not in its place
-            name += "-" + re.sub(r"\W+", "-", what.precision)
+        if system.precision != "32":  # next to the results of exact float32, not over them
+            name += "-" + re.sub(r"\W+", "-", system.precision)
     name += "".join(f"-{key}-{value}" for key, value in sorted((config.position or {}).items()))
-    if config.splits is not None:  # the scores of other splits stay
+    if config.splits is not None:  # so that the scores of other splits are kept
         name += "".join(f"-{split}" for split in config.splits)
     for split in config.splits or ():
-        data.text(split)  # refuses one that there is not, or without its text, before any is translated
+        data.text(split)  # raises before any translation if the split or its text does not exist
     out_dir = run_dir / "evaluations" / name
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RecordError(
-            f"run: {out_dir} cannot be made ({error.strerror}); fix that, or copy the run elsewhere"
+            f"run: {out_dir} cannot be created ({error.strerror}); fix this, or copy the run elsewhere"
         ) from None
     try:
         with exclusive(out_dir, "*"):
-            found = score_run(trained, data, what, out_dir)
+            found = score_run(trained, data, system, out_dir)
             document = {
                 "scores": [asdict(score) for score in found.scores],
                 "by_length": None if found.by_length is None else asdict(found.by_length),
@@ -88,13 +88,13 @@ def run(config: EvaluateConfig) -> None:
             replace_file(out_dir / "scores.json", json.dumps(document, indent=2) + "\n")
     except OSError as error:
         raise RecordError(
-            f"run: {out_dir} cannot be written ({error.strerror}); fix that, or copy the run elsewhere"
+            f"run: {out_dir} cannot be written ({error.strerror}); fix this, or copy the run elsewhere"
         ) from None
     if config.format == "json":
         print(json.dumps(document, indent=2))
         return
-    how = f"{search_in_words(evaluation)}, {what.precision}"
-    print("\n".join(wrapped([("", f"{run_dir.name}: {what.checkpoint}, {how}")])))
+    how = f"{search_in_words(evaluation)}, {system.precision}"
+    print("\n".join(wrapped([("", f"{run_dir.name}: {system.checkpoint}, {how}")])))
     grids = [score_grid(found.scores)] if found.scores else []
     grids += [] if found.by_length is None else [length_grid(found.by_length)]
     print("\n\n".join([*map(titled, grids), "\n".join(wrapped([("", line) for line in legend(grids)]))]).rstrip())

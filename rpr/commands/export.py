@@ -1,4 +1,4 @@
-"""rpr-cli export: a trained run as a folder that translates without it."""
+"""rpr-cli export: a trained run as a self-contained folder for translation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rpr.signals import report_sigterm
 
 @report_sigterm()
 def run(config: ExportConfig) -> None:
-    """Prints where the folder is, and what proves it.
+    """Prints the exported folder and its verification against the run's model.
 
     Raises:
-        ConfigError: CTranslate2 cannot hold the model or is not installed, or `out` is something else.
-        RecordError, DataError: no readable run, or no sentences to prove it with.
-        RunError: the run failed, or the export does not do what its model does.
+        ConfigError: CTranslate2 does not support the model or is not installed, or the output folder is not an export.
+        RecordError, DataError: no readable run, or no sentences to verify it with.
+        RunError: the run failed, or the export does not reproduce its model.
     """
     run_dir = Path(config.run).absolute()
     out = Path(config.output_dir).absolute() if config.output_dir is not None else run_dir / "exports" / config.format
@@ -32,17 +32,17 @@ def run(config: ExportConfig) -> None:
         card = writing.export(config.format, out, material, bar.reach)
     print(f"{out}: {config.format}, {material.checkpoint}")
     proof = card["parity"]
-    ties = f", {len(proof['near_ties'])} differ at a tie of rounding" if proof["near_ties"] else ""
+    ties = f", {len(proof['near_ties'])} differ at near ties" if proof["near_ties"] else ""
     print(
-        f"proven on {proof['sentences']} sentences of {proof['split']}: {proof['identical']} greedy translations "
-        f"identical{ties}; log p of a piece differs by at most {proof['largest_difference']:.1e}"
+        f"verified on {proof['sentences']} sentences of {proof['split']}: {proof['identical']} greedy translations "
+        f"identical{ties}; log p per piece differs by at most {proof['largest_difference']:.1e}"
     )
     if card["int8_identical"] is not None:
-        print(f"in int8: {card['int8_identical']:.1%} of them identical to float32's")
+        print(f"in int8: {card['int8_identical']:.1%} identical to float32")
 
 
 def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> writing.Material:
-    """A run's model, as the hardware computes it, and the first sentences of a split.
+    """A run's model, set up for the configured hardware, and the first sentences of a split.
 
     Raises:
         RecordError, DataError: no readable run, or no such sentences.
@@ -51,7 +51,7 @@ def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> writing.Material
     trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
     record = loading.record_of(run_dir)
     if record.status in ("failed", "interrupted"):
-        raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are no result: finish the run first")
+        raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are not usable: finish the run first")
     data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
     sources, references = pairs_of(data, config.split, config.sentences)
     return writing.Material(
@@ -67,13 +67,13 @@ def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> writing.Material
 
 
 def pairs_of(data: PreparedData, name: str, limit: int) -> tuple[list[list[int]], list[list[int]]]:
-    """The first so many sources and targets of a split, each with its EOS.
+    """The first `limit` sources and targets of a split, as piece IDs with EOS.
 
     Raises:
         DataError: the data has no such split, or an empty one.
     """
     split = data.split(name)
     if not len(split):
-        raise DataError(f"data {data.meta.name}: the split {name} is empty; choose another one, split=...")
+        raise DataError(f"data {data.meta.name}: the split {name} is empty; choose another, split=...")
     indices = range(min(limit, len(split)))
     return [split.source(index).tolist() for index in indices], [split.target(index).tolist() for index in indices]

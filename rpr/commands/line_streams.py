@@ -1,5 +1,5 @@
-"""Lines in as they arrive and lines out as they are made, without losing any: what `rpr-cli translate` reads from and
-writes to. Lines are bytes, and only a newline ends one.
+"""Reads lines as they arrive and writes lines as they are ready, without losing any, for `rpr-cli translate`. Lines are
+bytes, and only a newline ends a line.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from rpr.errors import DataError
 from rpr.io.atomic import put_in_place
 from rpr.io.locks import try_lock
 
-READ_AT_ONCE = 2**16
-MAX_BATCH_BYTES = 2**20  # of the lines of a batch together; a line above it goes alone
+CHUNK_BYTES = 2**16
+MAX_BATCH_BYTES = 2**20  # total of a batch's lines; a longer line is a batch of its own
 MAX_LINE_BYTES = 2**24
-PATIENCE_SECONDS = 0.02  # for more lines, once there is one: nobody at a terminal feels it, and a fast pipe catches up
+PATIENCE_SECONDS = 0.02  # for more lines after the first: imperceptible at a terminal, and lets a fast pipe catch up
 
 
 class LineReader:
-    """The lines of a file, pipe or terminal in batches: those that have arrived when a batch is asked for, at least
-    one. Beyond a batch no more than one chunk is read, so an endless input waits in its pipe.
+    """The lines of a file, pipe or terminal in batches. A batch is the lines that have arrived when it is requested, at
+    least one. At most one chunk is read beyond a batch, so an endless input waits in its pipe.
     """
 
     def __init__(self, descriptor: int, name: str, max_lines: int) -> None:
-        """`name` is what messages call it; a batch has at most `max_lines`."""
+        """`name` is the input's name in messages; a batch has at most `max_lines` lines."""
         self._descriptor = descriptor
         self._name = name
         self._max_lines = max_lines
         self._lines: deque[bytes] = deque()
-        self._begun: list[bytes] = []  # a line whose end has not come
+        self._partial: list[bytes] = []  # of a line whose end has not arrived
         self._num_lines = 0
         self._ended = False
 
     def batches(self) -> Iterator[list[bytes]]:
-        """The lines without their newlines; the last one may lack it.
+        """The lines without their newlines; the last line may have none.
 
         Raises:
             DataError: the input cannot be read, or a line has more than MAX_LINE_BYTES.
         """
-        while self._arrived():
+        while self._wait_for_lines():
             batch = [self._lines.popleft()]
             size = len(batch[0])
             while self._lines and len(batch) < self._max_lines and size + len(self._lines[0]) <= MAX_BATCH_BYTES:
@@ -53,8 +53,8 @@ class LineReader:
                 size += len(batch[-1])
             yield batch
 
-    def _arrived(self) -> bool:
-        """Wait for a line, and then only for what comes at once. False at the end of the input."""
+    def _wait_for_lines(self) -> bool:
+        """Wait for a line, then PATIENCE_SECONDS for more. False at the end of the input."""
         deadline: float | None = None
         size = sum(map(len, self._lines))
         while not self._ended and len(self._lines) < self._max_lines and size < MAX_BATCH_BYTES:
@@ -67,52 +67,52 @@ class LineReader:
         return bool(self._lines)
 
     def _read(self) -> int:
-        """One chunk of the input into lines: the bytes of those that have ended."""
+        """Read a chunk of the input; returns the number of bytes in the lines it completed."""
         try:
-            chunk = os.read(self._descriptor, READ_AT_ONCE)
+            chunk = os.read(self._descriptor, CHUNK_BYTES)
         except OSError as error:
             raise DataError(f"{self._name}: cannot be read ({error.strerror})") from None
         *ends, rest = chunk.split(b"\n")
         before = len(self._lines)
         if not chunk:
             self._ended = True
-            if self._begun:
-                self._lines.append(b"".join(self._begun))
+            if self._partial:
+                self._lines.append(b"".join(self._partial))
         for end in ends:
-            self._lines.append(b"".join([*self._begun, end]))
-            self._begun = []
+            self._lines.append(b"".join([*self._partial, end]))
+            self._partial = []
         if rest:
-            self._begun.append(rest)
+            self._partial.append(rest)
         self._num_lines += len(self._lines) - before
-        if len(self._begun) > MAX_LINE_BYTES // READ_AT_ONCE and sum(map(len, self._begun)) > MAX_LINE_BYTES:
+        if len(self._partial) > MAX_LINE_BYTES // CHUNK_BYTES and sum(map(len, self._partial)) > MAX_LINE_BYTES:
             raise DataError(
                 f"{self._name}: line {self._num_lines + 1} has more than {MAX_LINE_BYTES // 2**20} MiB; give text with "
-                "a sentence on each line"
+                "one sentence per line"
             )
         return sum(len(self._lines[index]) for index in range(before, len(self._lines)))
 
 
 def count_lines(descriptor: int) -> int | None:
-    """How many lines there are from where the file stands, which stays there; None: no regular file."""
+    """Lines from the current file position, which is not changed; None if it is not a regular file."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         return None
     place, lines, last = os.lseek(descriptor, 0, os.SEEK_CUR), 0, b"\n"
-    while chunk := os.pread(descriptor, 16 * READ_AT_ONCE, place):
+    while chunk := os.pread(descriptor, 16 * CHUNK_BYTES, place):
         place, lines, last = place + len(chunk), lines + chunk.count(b"\n"), chunk[-1:]
     return lines + (last != b"\n")
 
 
 class Output(Protocol):
-    """Where lines go."""
+    """A destination of lines."""
 
     def write(self, lines: bytes) -> None:
-        """Whole lines, out at once."""
+        """Write complete lines, unbuffered."""
 
     def finish(self) -> None:
-        """All is written."""
+        """Everything has been written."""
 
     def give_up(self) -> str:
-        """No more will come; the words that say where what was written is, or none."""
+        """Stop early; returns words that say where the lines written so far are, or an empty string."""
 
 
 class DescriptorOutput:
@@ -122,28 +122,28 @@ class DescriptorOutput:
         self._descriptor = descriptor
 
     def write(self, lines: bytes) -> None:
-        """Raises BrokenPipeError when the reader is gone, DataError when the disk is full."""
+        """Raises BrokenPipeError if the reader is gone, DataError if the disk is full."""
         _write_all(self._descriptor, lines, "output")
 
     def finish(self) -> None:
-        """Nothing is kept back."""
+        """Nothing is buffered."""
 
     def give_up(self) -> str:
         return ""
 
 
 class FileOutput:
-    """A file that is there when it is whole; until then its lines are in FILE.part."""
+    """A file that appears once complete; until then its lines are in FILE.part."""
 
     def __init__(self, path: Path) -> None:
-        """Opens FILE.part without changing it. Raises OSError when it cannot be written, DataError when another process
-        is writing it.
+        """Opens FILE.part without changing it. Raises OSError if it cannot be written, DataError if another process is
+        writing it.
         """
         self.path = path
         self.part = part_of(path)
-        self._bytes: int | None = None  # of whole lines
+        self._bytes: int | None = None  # of complete lines
         while True:
-            self._was_there = self.part.exists()
+            self._existed = self.part.exists()
             self._descriptor = os.open(self.part, os.O_WRONLY | os.O_CREAT, 0o666)
             try:
                 locked = try_lock(self._descriptor)
@@ -152,13 +152,13 @@ class FileOutput:
             if not locked:
                 os.close(self._descriptor)
                 raise DataError(f"output: another process is writing {self.part}; wait for it, or give another file")
-            with suppress(FileNotFoundError):  # what was opened may have become another process's output just now
+            with suppress(FileNotFoundError):  # another process may just have renamed the opened file
                 if os.path.samestat(os.fstat(self._descriptor), self.part.stat()):
                     return
             os.close(self._descriptor)
 
     def write(self, lines: bytes) -> None:
-        """Raises DataError when the disk is full."""
+        """Raises DataError if the disk is full."""
         if self._bytes is None:
             os.ftruncate(self._descriptor, 0)
             self._bytes = 0
@@ -169,7 +169,7 @@ class FileOutput:
         if self._bytes is None:  # an empty input
             os.ftruncate(self._descriptor, 0)
         try:
-            put_in_place(self.part, self.path)  # before it is closed, and another process may have it
+            put_in_place(self.part, self.path)  # while it is still locked
         except OSError as error:
             raise DataError(f"output {self.path}: cannot be written ({error.strerror}); see {self.part}") from None
         os.close(self._descriptor)
@@ -177,14 +177,14 @@ class FileOutput:
     def give_up(self) -> str:
         if self._bytes is not None:
             os.ftruncate(self._descriptor, self._bytes)
-        if self._bytes is None and not self._was_there:
+        if self._bytes is None and not self._existed:
             self.part.unlink()
         os.close(self._descriptor)
-        return f" in {self.part}, and {self.path} is not written" if self._bytes else ""
+        return f" in {self.part}; {self.path} was not written" if self._bytes else ""
 
 
 def part_of(path: Path) -> Path:
-    """The file that holds the first lines of an output."""
+    """The file that holds the lines of an unfinished output."""
     return path.with_name(f"{path.name}.part")
 
 

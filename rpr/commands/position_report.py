@@ -1,4 +1,4 @@
-"""What one run's positions learned, measured and drawn: rpr-cli report run=runs/..."""
+"""rpr-cli report run=runs/...: measurements and plots of what one run's position representations learned."""
 
 from __future__ import annotations
 
@@ -20,23 +20,21 @@ from rpr.report import plot_style
 from rpr.report.position_figure import position_figure
 from rpr.runs import loading, runtime
 
-LEAST_DISTANCE = 8  # shown for the smallest k: with k = 0, 2k would be no distance at all
+MIN_DISTANCE = 8  # shown even for the smallest k: for k = 0, 2k would be no distance at all
 
 
 def report(config: ReportConfig, run_dir: Path) -> None:
-    """Writes positions.svg and positions.json into the run's folder, and prints a summary or the document.
+    """Writes positions.svg and positions.json to the run's folder, and prints a summary or the JSON document.
 
     Raises:
         RecordError: no readable record, or a folder that cannot be written.
         RunError: the run failed or was interrupted.
-        DataError: no checkpoint, or one that does not fit; no data, or no validation sentence.
+        DataError: no checkpoint, or an incompatible one; no data, or no validation sentence.
     """
     trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
     record = read_record(run_dir / RECORD_NAME)
     if record.status in ("failed", "interrupted"):
-        raise RunError(
-            f"run: {run_dir.name} {record.outcome}; its weights show nothing that was learned: finish the run first"
-        )
+        raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are not usable: finish the run first")
     data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
     pairs = _validation_pairs(data, config.validation_sentences)
     with Progress(len(pairs), "sentences", "attention") as bar:
@@ -89,7 +87,7 @@ def _max_distance(config: ReportConfig, trained: TrainConfig) -> int:
     clip_distance = trained.position.k
     if clip_distance is None:
         return config.max_distance
-    return min(config.max_distance, max(LEAST_DISTANCE, 2 * clip_distance))
+    return min(config.max_distance, max(MIN_DISTANCE, 2 * clip_distance))
 
 
 def _subtitle(record: Record, facts: dict[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""rpr-cli prepare: corpus -> vocabulary -> token cache; and what that and its batches cost."""
+"""rpr-cli prepare: corpus -> vocabulary -> token cache; optionally measures the cost of its batches."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from rpr.signals import report_sigterm
 
 @report_sigterm()
 def run(config: PrepareConfig) -> None:
-    """Prepare, and print what there is as a table or as one JSON document."""
+    """Prepare a corpus, and print its splits and costs as a table or as one JSON document."""
     start = time.monotonic()
-    cache_key(config.data)  # digests of the corpus's files: seconds at the first time, remembered afterwards
+    cache_key(config.data)  # digests of the corpus files: takes seconds the first time, cached afterwards
     digest_seconds = time.monotonic() - start
-    with told(config.data.name) as tell:
-        data = prepare(config.data, tell, config.processes)
+    with progress_bars(config.data.name) as report:
+        data = prepare(config.data, report, config.processes)
     document: dict[str, Any] = {
         "cores": num_cores(),
         "git": git_state().model_dump(),
@@ -38,7 +38,7 @@ def run(config: PrepareConfig) -> None:
         "config": config.model_dump(mode="json"),
         "data": _data(data),
         "seconds": time.monotonic() - start,
-        "cpu_seconds": sum(os.times()[:4]),  # of this process and of the workers that have ended
+        "cpu_seconds": sum(os.times()[:4]),  # of this process and its finished workers
         "digest_seconds": digest_seconds,
         "peak_bytes": peak_bytes(),
         "build": None,
@@ -83,7 +83,7 @@ def _data(data: PreparedData) -> dict[str, Any]:
 
 
 def as_text(document: dict[str, Any]) -> str:
-    """The splits as a table, and what they cost in words."""
+    """The splits as a table, followed by their costs."""
     data, build, loader, copies = (document[part] for part in ("data", "build", "loader", "copies"))
     synthetic = " (synthetic)" if data["synthetic"] else ""
     columns = [
@@ -96,9 +96,9 @@ def as_text(document: dict[str, Any]) -> str:
     table = terminal(Grid("splits", "", tuple(columns), rows)).splitlines() if rows else []
     time = _duration(document["seconds"])
     if build is None:
-        costs = [f"it was ready: opened in {time}"]
+        costs = [f"already prepared: opened in {time}"]
     else:
-        workers = f", of the largest of {build['processes']} workers {_bytes(build['worker_peak_bytes'])}"
+        workers = f"; largest of {build['processes']} workers {_bytes(build['worker_peak_bytes'])}"
         peak = _bytes(document["peak_bytes"]) + (workers if build["processes"] > 1 else "")
         costs = [f"prepared in {time}; peak memory {peak}"]
     if loader is not None:
@@ -110,7 +110,7 @@ def as_text(document: dict[str, Any]) -> str:
         ]
     if copies is not None:
         costs.append(
-            f"{copies['pairs']:,} pairs like these: plan {copies['plan_seconds']:.2f} s, an epoch's order "
+            f"{copies['pairs']:,} pairs by repetition: plan {copies['plan_seconds']:.2f} s, an epoch's order "
             f"{copies['order_seconds']:.2f} s; padding {copies['padding_waste']:.1%}; "
             f"peak memory {_bytes(copies['peak_bytes'])}"
         )
@@ -126,21 +126,21 @@ def _pieces(side: str, key: str, heading: str, digits: int) -> Column:
 
 
 @contextmanager
-def told(name: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar for each part of a preparation of the corpus `name`; what is called with (done, total, part), in pairs."""
+def progress_bars(name: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A progress bar for each part of preparing corpus `name`; yields the callback (done, total, part), in pairs."""
     bar: Progress | None = None
     part = ""
 
-    def tell(done: int, total: int, what: str) -> None:
+    def report(done: int, total: int, current: str) -> None:
         nonlocal bar, part
-        if bar is None or what != part:
+        if bar is None or current != part:
             if bar is not None:
                 bar.close()
-            bar, part = Progress(total, "pairs", f"{name}: {what}", done=done), what
+            bar, part = Progress(total, "pairs", f"{name}: {current}", done=done), current
         bar.reach(done, total)
 
     try:
-        yield tell
+        yield report
     finally:
         if bar is not None:
             bar.close()

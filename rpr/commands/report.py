@@ -1,4 +1,4 @@
-"""rpr-cli report: tables, plots and one HTML page from local records, or a picture of one run's positions."""
+"""rpr-cli report: tables, plots and one HTML page from local records, or a plot of one run's positions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rpr.signals import report_sigterm
 
 @contextlib.contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Of thousands of records: all live to the end, and to look for cycles among them takes a tenth of the time."""
+    """Thousands of records all live to the end; searching them for cycles takes a tenth of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -37,7 +37,7 @@ def _without_garbage_collection() -> Iterator[None]:
 @_without_garbage_collection()
 def run(config: ReportConfig) -> None:
     if config.run is not None:
-        from rpr.commands import position_report  # torch and Lightning, which a report from records does not wait for
+        from rpr.commands import position_report  # imports torch and Lightning
 
         run_dir = Path(config.run).absolute()
         with exclusive(run_dir, "positions.*") if run_dir.is_dir() else contextlib.nullcontext():
@@ -46,14 +46,14 @@ def run(config: ReportConfig) -> None:
     root = Path(config.runs_dir)
     if not root.exists():
         raise RecordError(
-            f"runs_dir: {root} does not exist; train something first (rpr-cli sweep quick) or name another runs_dir="
+            f"runs_dir: {root} does not exist; train something first (rpr-cli sweep quick) or give another runs_dir="
         )
     if config.results_page is not None:
-        _refuse_unwritable(Path(config.results_page))  # before anything of the report is written
+        _check_writable(Path(config.results_page))  # before any of the report is written
     found = find_records(root, config.sweep)
     if config.sweep is not None and not found.records and (runs := find_records(root).records):
         sweeps = {name for _, run in runs for name in run.sweeps}
-        hint = did_you_mean(config.sweep, sweeps) if sweeps else "; none of its runs is of a sweep: leave sweep out"
+        hint = did_you_mean(config.sweep, sweeps) if sweeps else "; none of its runs belongs to a sweep: omit sweep"
         raise RecordError(f"sweep: no run below {root} belongs to {config.sweep!r}{hint}")
     name = config.sweep or "all"
     title = config.title or (f"Sweep {config.sweep}" if config.sweep else "All runs")
@@ -81,11 +81,11 @@ def run(config: ReportConfig) -> None:
         print(f"written: {config.results_page}", file=sys.stderr)
 
 
-def _refuse_unwritable(path: Path) -> None:
+def _check_writable(path: Path) -> None:
     folder = next(folder for folder in path.absolute().parents if folder.exists())
     if path.is_dir() or not folder.is_dir():
-        reason = f"{path} is a folder" if path.is_dir() else f"{folder} is no folder"
-        raise RecordError(f"results_page: {path} cannot be written ({reason}); name another file")
+        reason = f"{path} is a folder" if path.is_dir() else f"{folder} is not a folder"
+        raise RecordError(f"results_page: {path} cannot be written ({reason}); give another file")
 
 
 def _write(path: Path, text: str) -> None:
@@ -93,4 +93,4 @@ def _write(path: Path, text: str) -> None:
         with exclusive(path.parent, glob.escape(path.name)):
             replace_file(path, text)
     except OSError as error:
-        raise RecordError(f"results_page: {path} cannot be written ({error}); name another file") from None
+        raise RecordError(f"results_page: {path} cannot be written ({error}); give another file") from None

@@ -1,4 +1,4 @@
-"""rpr-cli rerun: a run again from its record, into a folder of its own, and whether it came out the same."""
+"""rpr-cli rerun: repeat a run from its record in a new folder, and compare the results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 
 from rpr.commands import train
-from rpr.commands.diff import lines_of, read_given
+from rpr.commands.diff import lines_of, read_run_files
 from rpr.config.commands import RerunConfig
 from rpr.config.train import NAME, HardwareConfig, TrainConfig, config_from_record
 from rpr.data.cache import cache_key
@@ -26,33 +26,33 @@ NAMES = ("record", "rerun")
 
 
 def run(config: RerunConfig) -> None:
-    """Trains and scores again what the record says, then prints how the two results compare.
+    """Trains and scores the recorded configuration again, then prints how the two results compare.
 
-    What is not as the record says (commit, versions, machine, corpus) is told on stderr before any work. With
-    `strict` it is refused instead, and results that are not the same end the command with 1.
+    Differences from the record (commit, versions, machine, corpus) are reported on stderr before any work. With
+    `strict` they are an error instead, and different results end the command with exit code 1.
     """
-    path, record, metrics = read_given(config.run)
+    path, record, metrics = read_run_files(config.run)
     typed = _configuration(config, path, record)
     if runtime.is_rank():
-        raise ConfigError("rerun: torchrun started it; start it once, alone: it starts the run's processes itself")
+        raise ConfigError("rerun: cannot run under torchrun; start it once, and it starts the run's processes itself")
     runtime.check_devices(typed.hardware)
     if record.outcome is not None:
         if config.strict:
             raise RecordError(
-                f"{path}: {record.outcome}; strict=true needs the record of a finished run, since machine, corpus and "
-                "scores are written at its end: leave strict out"
+                f"{path}: {record.outcome}; strict=true needs the record of a finished run, because machine, corpus "
+                "and scores are written at its end: omit strict"
             )
         print(
             f"rpr-cli: {escape_control_characters(str(path))}: {record.outcome}; it has no results to compare with",
             file=sys.stderr,
         )
-    _tell_what_is_other(config, path, record, typed)
+    _report_deviations(config, path, record, typed)
     run_dir = _folder(config, path, record, typed)
     rerun_of = RerunOf(run_id=record.run_id, started=record.started)
     run_dir = train.run(typed, command=_command(config), run_dir=run_dir, rerun_of=rerun_of)
     if record.outcome is not None:
         return
-    _, again, metrics_again = read_given(run_dir)
+    _, again, metrics_again = read_run_files(run_dir)
     found = difference(record, again, metrics, metrics_again)
     print("\n".join(["", *_outcome(found)]))
     if config.strict and not found.reproduced:
@@ -64,18 +64,18 @@ def run(config: RerunConfig) -> None:
 
 
 def _configuration(config: RerunConfig, path: Path, record: Record) -> TrainConfig:
-    """The record's, with the folders of this command; of no sweep, and without W&B, where it would write into the
-    run that it repeats: both have one id.
+    """The record's configuration with this command's folders; without a sweep, and without W&B, where the rerun would
+    write to the original's run: both have the same ID.
     """
     try:
         typed = config_from_record(record.config)
     except ConfigError as error:
         raise RecordError(
-            f"{path}: this rpr cannot run its configuration ({error}); use the rpr that wrote it"
+            f"{path}: this version of rpr cannot run its configuration ({error}); use the version that wrote it"
         ) from None
     given = {"path": config.data_path, "cache_dir": config.cache_dir}
     if config.data_path is not None and typed.data.generated:
-        raise ConfigError("data_path: the record's corpus is generated, not read; leave data_path out")
+        raise ConfigError("data_path: the record's corpus is generated, not read; omit data_path")
     changes = {
         "data": typed.data.model_copy(update={key: value for key, value in given.items() if value is not None}),
         "logger": typed.logger.model_copy(update={"mode": "none"}),
@@ -93,7 +93,7 @@ def _command(config: RerunConfig) -> str:
 
 
 def _folder(config: RerunConfig, path: Path, record: Record, typed: TrainConfig) -> Path:
-    """That of an unfinished rerun of the same record, to be resumed; else the first that holds no record."""
+    """The folder of an unfinished rerun of the same record, to resume it; else the first without a record."""
     stem = f"{record.name}-{record.run_id}-rerun"
     if not NAME.fullmatch(stem):
         raise RecordError(f"{path}: its name and run_id make {stem!r}, which cannot name a folder; correct the record")
@@ -105,51 +105,51 @@ def _folder(config: RerunConfig, path: Path, record: Record, typed: TrainConfig)
         itself = path.resolve() == (folder / RECORD_NAME).resolve()
         unlike = config.strict and (found.git, found.versions) != (provenance.git_state(), provenance.versions())
         if found.status != "finished" and found.run_id == typed.run_id and not itself and not unlike:
-            print(f"rpr-cli: {folder.name}: an unfinished rerun of this record; it is resumed", file=sys.stderr)
+            print(f"rpr-cli: {folder.name}: resuming an unfinished rerun of this record", file=sys.stderr)
             break
     return folder
 
 
-def _tell_what_is_other(config: RerunConfig, path: Path, record: Record, typed: TrainConfig) -> None:
-    """One line on stderr for each thing that is not as the record says.
+def _report_deviations(config: RerunConfig, path: Path, record: Record, typed: TrainConfig) -> None:
+    """One line on stderr for each difference from the record.
 
     Raises:
-        RecordError: there are such things, and `strict` is asked for.
+        RecordError: there are differences, and `strict` is set.
         DataError: the corpus cannot be read.
     """
     found = [
-        *_of_the_checkout(record.git, provenance.git_state()),
-        *_of_versions(record.versions, provenance.versions()),
+        *_checkout_deviations(record.git, provenance.git_state()),
+        *_version_deviations(record.versions, provenance.versions()),
     ]
     if record.status == "finished":
-        found += _of_the_machine(record.device, _device(typed.hardware), typed.hardware.threads)
-    found += _of_the_corpus(record, _corpus_key(typed))
+        found += _machine_deviations(record.device, _device(typed.hardware), typed.hardware.threads)
+    found += _corpus_deviations(record, _corpus_key(typed))
     if config.strict and found:
         raise RecordError(f"{path}: strict=true, and not as recorded: {'; '.join(found)}")
     for line in found:
         print(f"rpr-cli: not as recorded: {line}", file=sys.stderr)
 
 
-def _of_the_checkout(recorded: Git, here: Git) -> Iterator[str]:
+def _checkout_deviations(recorded: Git, here: Git) -> Iterator[str]:
     if recorded.commit != here.commit:
         commits = [git.commit[:12] if git.commit else "none (no checkout)" for git in (recorded, here)]
         yield f"commit: {commits[0]} in the record, {commits[1]} here"
     if recorded.dirty:
-        yield "commit: the recorded checkout had changes that no commit holds"
+        yield "commit: the recorded checkout had uncommitted changes"
     if here.dirty:
-        yield "commit: this checkout has changes that no commit holds"
+        yield "commit: this checkout has uncommitted changes"
 
 
-def _of_versions(recorded: dict[str, str], here: dict[str, str]) -> Iterator[str]:
+def _version_deviations(recorded: dict[str, str], here: dict[str, str]) -> Iterator[str]:
     for name in dict.fromkeys([*recorded, *here]):
         if recorded.get(name) != here.get(name):
             there = f"{recorded[name]} in the record" if name in recorded else "not recorded"
             yield f"{name}: {there}, {here.get(name, 'not installed')} here"
 
 
-def _of_the_machine(recorded: str, here: str, threads: int | None) -> Iterator[str]:
-    """Threads and processor apart, where both are CPUs. `threads`: of the record's configuration; where it sets them,
-    the rerun has as many.
+def _machine_deviations(recorded: str, here: str, threads: int | None) -> Iterator[str]:
+    """Threads and processor separately, if both devices are CPUs. `threads`: the recorded setting, which the rerun
+    keeps if it is set.
     """
     one, other = machine_of(recorded), machine_of(here)
     if one is None or other is None or one.processes != other.processes:
@@ -157,48 +157,48 @@ def _of_the_machine(recorded: str, here: str, threads: int | None) -> Iterator[s
             yield f"device: {recorded} in the record, {here} here"
         return
     if threads is None and one.threads != other.threads:
-        remedy = f"OMP_NUM_THREADS={one.threads} gives as many"
+        remedy = f"set OMP_NUM_THREADS={one.threads}"
         yield f"threads: {one.threads} in the record, {other.threads} here; {remedy}"
     if one.processor != other.processor:
         yield f"device: {one.processor} in the record, {other.processor} here"
 
 
 def _device(hardware: HardwareConfig) -> str:
-    """What the rerun's record will say; of several processes each has one thread where nothing else is said."""
+    """The device that the rerun will record; several processes have one thread each by default."""
     if hardware.num_ranks > 1 and hardware.threads is None:
         hardware = hardware.model_copy(update={"threads": int(os.environ.get("OMP_NUM_THREADS", "1"))})
     return runtime.device_name(hardware)
 
 
-def _of_the_corpus(record: Record, key: str) -> Iterator[str]:
+def _corpus_deviations(record: Record, key: str) -> Iterator[str]:
     if record.data is not None and record.data.key != key:
         keys = f"key {record.data.key[:12]} in the record, {key[:12]} here"
-        yield f"data: the corpus is another one, or would be prepared otherwise ({keys})"
+        yield f"data: the corpus or its preparation differs ({keys})"
 
 
 def _corpus_key(typed: TrainConfig) -> str:
-    """The key of the corpus as it is now, found without preparing it.
+    """The key of the current corpus, computed without preparing it.
 
     Raises:
-        DataError: it is not there, or cannot be read.
+        DataError: it does not exist or cannot be read.
     """
     try:
         return cache_key(typed.data)
     except DataError as error:
         if typed.data.path is None:
             raise
-        raise DataError(f"{error}; if the corpus lies elsewhere now, say where: data_path=...") from None
+        raise DataError(f"{error}; if the corpus has moved, set data_path=...") from None
 
 
 def _outcome(found: Difference) -> list[str]:
-    """One line on whether the results are the same, and what is not."""
+    """One line on whether the results are the same, and the differences."""
     speed = next((one for one in found.figures if one.name == "steps_per_second" and one.ratio is not None), None)
-    pace = []
+    speed_line = []
     if speed is not None:
         values = f"{speed.first.value:.3f} and {speed.second.value:.3f}"
-        pace = [f"steps/s: {values}, {speed.ratio:.3f} times the record's"]
+        speed_line = [f"steps/s: {values}, {speed.ratio:.3f} times the record's"]
     if found.reproduced:
         logged = sum(curve.equal for curve in found.curves)
         also = f", and {logged} logged losses" if logged else ""
-        return [f"The same to the last bit: {len(found.scores)} scores, training and validation loss{also}.", *pace]
-    return ["Not the same:", *lines_of(found, NAMES)]
+        return [f"Bit-identical: {len(found.scores)} scores, training and validation loss{also}.", *speed_line]
+    return ["Different:", *lines_of(found, NAMES)]

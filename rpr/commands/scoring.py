@@ -29,7 +29,7 @@ from rpr.report.render import terminal
 
 @dataclass(frozen=True)
 class RunScores:
-    """Of all scored splits; `by_length` is None where no split was scored, or no buckets are asked for."""
+    """Scores of all splits; `by_length` is None if no split was scored or no buckets are configured."""
 
     scores: tuple[Score, ...]
     by_length: ByLength | None
@@ -37,7 +37,7 @@ class RunScores:
 
 @dataclass(frozen=True)
 class Scored:
-    """What translates: the engine, the checkpoints it is made of, and how it computes."""
+    """The system that is scored: its engine, and the checkpoints and arithmetic precision for the record."""
 
     engine: Engine
     checkpoint: str
@@ -45,32 +45,32 @@ class Scored:
 
 
 def torch_scored(config: TrainConfig, model: Transformer, checkpoint: str) -> Scored:
-    """Our own search with this model, as the configuration says."""
-    hardware, products = config.hardware, config.evaluation.matmul_precision or config.hardware.matmul_precision
-    engine = torch_engine(model, hardware, products)
-    exact = hardware.precision != "32" or products == "highest"
-    return Scored(engine, checkpoint, hardware.precision if exact else f"{hardware.precision}, {products} products")
+    """The torch engine with this model, as configured."""
+    hardware, matmuls = config.hardware, config.evaluation.matmul_precision or config.hardware.matmul_precision
+    engine = torch_engine(model, hardware, matmuls)
+    exact = hardware.precision != "32" or matmuls == "highest"
+    return Scored(engine, checkpoint, hardware.precision if exact else f"{hardware.precision}, {matmuls} products")
 
 
-def score_run(config: TrainConfig, data: PreparedData, what: Scored, run_dir: Path) -> RunScores:
-    """Scores of every split that the evaluation names and the data has; hypotheses are left beside the record."""
+def score_run(config: TrainConfig, data: PreparedData, system: Scored, run_dir: Path) -> RunScores:
+    """Scores of every test split that the data has; the hypotheses are written next to the record."""
     evaluation = config.evaluation
     splits = [split for split in evaluation.test_splits if split in data.splits]
     metrics = METRICS if config.data.task is None else TASK_METRICS
     scored: dict[str, list[Metric]] = {}
     scores: list[Score] = []
     for split in splits:
-        hypotheses, references = _translated(config, data, split, what.engine, run_dir)
+        hypotheses, references = _translate(config, data, split, system.engine, run_dir)
         scored[split] = all_scores(hypotheses, references, config.data.target_language, metrics)
         empty = sum(not hypothesis.strip() for hypothesis in hypotheses)
-        scores.extend(_score(config, data, split, metric, what, empty) for metric in scored[split])
-    return RunScores(tuple(scores), _by_length(config, data, scored, what))
+        scores.extend(_score(config, data, split, metric, system, empty) for metric in scored[split])
+    return RunScores(tuple(scores), _by_length(config, data, scored, system))
 
 
-def _translated(
+def _translate(
     config: TrainConfig, data: PreparedData, split: str, engine: Engine, run_dir: Path
 ) -> tuple[list[str], list[str]]:
-    """(hypotheses, references) of a split; they and the sources are left in the run's folder."""
+    """(hypotheses, references) of a split; writes them and the sources to the run's folder."""
     evaluation = config.evaluation
     pairs = data.split(split)
     with Progress(len(pairs), "sentences", f"translating {split} (beam {evaluation.beam_size})", lines="last") as bar:
@@ -82,7 +82,7 @@ def _translated(
 
 
 def _score(
-    config: TrainConfig, data: PreparedData, split: str, metric: Metric, what: Scored, empty_hypotheses: int
+    config: TrainConfig, data: PreparedData, split: str, metric: Metric, system: Scored, empty_hypotheses: int
 ) -> Score:
     evaluation = config.evaluation
     samples = evaluation.bootstrap_samples
@@ -93,10 +93,10 @@ def _score(
         score=metric.score,
         signature=metric.signature,
         num_sentences=metric.num_sentences,
-        checkpoint=what.checkpoint,
+        checkpoint=system.checkpoint,
         beam_size=evaluation.beam_size,
         length_penalty=evaluation.length_penalty,
-        precision=what.precision,
+        precision=system.precision,
         interval=interval(metric.counts, samples) if samples else None,
         empty_hypotheses=empty_hypotheses,
         min_length=evaluation.min_length,
@@ -104,7 +104,7 @@ def _score(
 
 
 def _by_length(
-    config: TrainConfig, data: PreparedData, scored: dict[str, list[Metric]], what: Scored
+    config: TrainConfig, data: PreparedData, scored: dict[str, list[Metric]], system: Scored
 ) -> ByLength | None:
     evaluation, task = config.evaluation, config.data.task
     if not scored or not evaluation.length_buckets:
@@ -123,10 +123,10 @@ def _by_length(
         test_sets=tuple(_test_set(data, split) for split in scored),
         longest_training_source=longest,
         signatures={metric.name: metric.signature for metric in metrics[0] if metric.name in lengths.METRICS},
-        checkpoint=what.checkpoint,
+        checkpoint=system.checkpoint,
         beam_size=evaluation.beam_size,
         length_penalty=evaluation.length_penalty,
-        precision=what.precision,
+        precision=system.precision,
         buckets=lengths.by_length(counted, metrics, evaluation.length_buckets, longest, evaluation.bootstrap_samples),
         min_length=evaluation.min_length,
     )
@@ -147,7 +147,7 @@ def score_grid(scores: Sequence[Score]) -> Grid:
         Column("split", "split", attrgetter("split"), label=True),
         Column("metric", "metric", lambda one: Cell(one.metric, (one.signature,)), words=True),
         Column("score", "score", lambda one: single(one.score, one.interval), digits=2),
-        Column("sentences", "sentences", lambda one: Cell(single(one.num_sentences), _empty(one)), digits=0),
+        Column("sentences", "sentences", lambda one: Cell(single(one.num_sentences), _empty_note(one)), digits=0),
         Column("test_set", "test set", attrgetter("test_set"), words=True),
     )
     return Grid("scores", "", columns, tuple(scores))
@@ -157,18 +157,18 @@ def length_grid(found: ByLength) -> Grid:
     """A row for each bucket."""
     columns = (
         Column("bucket", found.unit.split()[0], attrgetter("label"), label=True),
-        *map(_of_metric, found.signatures),
-        Column("sentences", "sentences", lambda one: Cell(single(one.num_sentences), beyond(one)), digits=0),
+        *map(_metric_column, found.signatures),
+        Column("sentences", "sentences", lambda one: Cell(single(one.num_sentences), beyond_note(one)), digits=0),
     )
 
-    def beyond(bucket: LengthBucket) -> tuple[str, ...]:
+    def beyond_note(bucket: LengthBucket) -> tuple[str, ...]:
         return (found.longest_in_words,) if bucket.beyond_training else ()
 
     title = f"By {found.axis} ({found.unit}), {pooled(found.splits)}:"
     return Grid("by_length", title, columns, found.buckets)
 
 
-def _of_metric(metric: str) -> Column:
+def _metric_column(metric: str) -> Column:
     def read(bucket: LengthBucket) -> Measurement:
         one = next((one for one in bucket.scores if one.metric == metric), None)
         return missing("not scored") if one is None else single(one.score, one.interval)
@@ -176,5 +176,5 @@ def _of_metric(metric: str) -> Column:
     return Column(metric, METRIC_NAMES[metric], read, digits=2)
 
 
-def _empty(score: Score) -> tuple[str, ...]:
+def _empty_note(score: Score) -> tuple[str, ...]:
     return (f"{score.empty_hypotheses} translations are empty",) if score.empty_hypotheses else ()

@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,113 +30,187 @@ from rpr.records.scores import EXACT_MATCH, HEADLINE_METRIC, METRIC_NAMES
 from rpr.runs import lifecycle
 from rpr.signals import die_with_parent, exit_on_sigterm
 
-if TYPE_CHECKING:  # numpy and torch, which a command that refuses its settings does not wait for
+if TYPE_CHECKING:  # numpy and torch: invalid settings are reported without waiting for their import
     from rpr.data.cache import PreparedData
     from rpr.training.launch import SlurmPlace
 
-FAULT_EXIT, SIGNALLED = 2, 128  # exit codes: our own errors; above it, signals
+FAULT_EXIT, SIGNALLED = 2, 128  # exit codes: 2 for our own errors, above 128 for signals
 
 
 def run(
     config: TrainConfig,
     *,
     command: str,
-    own_process: bool = False,
-    quiet: bool = False,
+    in_sweep: bool = False,
     gpus: Sequence[str] = (),
     keep_open: Sequence[int] = (),
     run_dir: Path | None = None,
     rerun_of: RerunOf | None = None,
 ) -> Path:
-    """Train and evaluate what the configuration says, unless that is done already; returns the run's folder.
+    """Train and evaluate a run unless it has already finished; returns its folder.
 
-    A run that was interrupted resumes from its newest checkpoint.
+    An interrupted run resumes from its newest checkpoint.
 
     Args:
-        own_process: do the work in a fresh process, so that W&B, peak memory and random state are the run's own (jobs
-            of a sweep); what it prints goes to the run's log as well.
-        quiet: to the log alone, and nothing of the result: what starts the run tells of it.
-        gpus: the only ones that a process of its own is to see; `keep_open`: descriptors (locks) that it inherits.
-        run_dir: the run's folder, if not where its configuration says.
+        in_sweep: run in a process of its own, so that W&B, peak memory and random state are the run's own. Its output
+            goes to its log alone, and the sweep reports its result.
+        gpus: in a sweep, the only GPUs visible to the run; `keep_open`: file descriptors (locks) it inherits.
+        run_dir: the run's folder, if not the configured one.
         rerun_of: the record that this run repeats.
 
     Raises:
-        BusyError: another process works on the run.
-        RprError: what else is wrong with the input, or went wrong.
+        BusyError: another process is working on the run.
+        RprError: the input is invalid, or the run failed.
     """
-    from rpr.runs import locks, runtime
+    from rpr.runs import runtime
     from rpr.training import launch
 
     hardware = config.hardware
     runtime.check_devices(hardware)
     run_dir = run_dir or Path(config.runs_dir).absolute() / config.run_dir_name
-    if runtime.is_rank():  # torchrun started this command itself
-        runtime.check_world(hardware)
-        _as_rank(config, command, run_dir)
+    if runtime.is_rank():
+        _run_as_torchrun_rank(config, command, run_dir)
         return run_dir
-    if _done(run_dir, config):
+    finished = _finished_record(run_dir)
+    if finished is not None:
+        _report_already_finished(config, run_dir, finished)
         return run_dir
     if hardware.num_nodes > 1:
         place = launch.slurm_place(hardware)
-        if place.node > 0:  # the first node keeps the books
-            _follow(config, run_dir, place)
+        if place.node > 0:
+            _run_as_later_node(config, run_dir, place)
             return run_dir
         launch.check_hosts(place)
-    if not quiet and not config.position.encoder.ordered:
-        print(f"rpr-cli: {config.position.encoder.label}: this encoder cannot tell the order of words", file=sys.stderr)
-    made = lifecycle.create_run_dir(run_dir)
-    with locks.acquire(run_dir) as lock:
-        if _done(run_dir, config):  # by the process that held it before
-            return run_dir
-        with exit_on_sigterm():
-            with lifecycle.rollback_on_error(run_dir, made):
-                job = lifecycle.start_record(config, command, run_dir, _prepare(config), rerun_of)
-            try:
-                if own_process:
-                    output = launch.Output(run_dir / LOG_NAME, shown=not quiet)
-                    _worker(job, hardware, keep_open=(lock.descriptor, *keep_open), output=output, gpus=gpus)
-                elif hardware.num_ranks > 1:
-                    _worker(job, hardware, keep_open=(lock.descriptor,))
-                else:
-                    work(config, run_dir)
-            except BaseException as error:
-                lifecycle.mark_stopped(run_dir, error)
-                raise
-    if not quiet:
-        _tell(run_dir)
+    if in_sweep:
+        _run_in_own_process(config, command, run_dir, gpus, keep_open)
+    else:
+        _run_in_this_process(config, command, run_dir, rerun_of)
     return run_dir
 
 
 def resume(run_dir: Path) -> Path:
-    """Resume the run in this folder, from its own record alone; of a finished one only the result is printed."""
+    """Resume the run in this folder from its record alone; if it has finished, only print its result."""
     from rpr.runs.loading import record_of
 
     record = record_of(run_dir)
     return run(config_from_record(record.config), command=record.command, run_dir=run_dir.absolute())
 
 
-def _follow(config: TrainConfig, run_dir: Path, place: SlurmPlace) -> None:
-    """The part of a node that is not the first. On a failure its process ends with an exit code, by which SLURM ends
-    the job: an error that is raised would count as a result, and the first node would wait for this one.
+def _run_as_torchrun_rank(config: TrainConfig, command: str, run_dir: Path) -> None:
+    """One of the processes in which the user's own torchrun started this command; the first rank keeps the record."""
+    from rpr.runs import locks, runtime
+
+    runtime.check_world(config.hardware)
+    if _finished_record(run_dir) is not None:
+        return
+    first = runtime.is_first_rank()
+    if first:
+        lifecycle.create_run_dir(run_dir)
+    with locks.acquire(run_dir) if first else contextlib.nullcontext():
+        if first:
+            lifecycle.start_record(config, command, run_dir, _prepare(config))
+        try:
+            work(config, run_dir)
+        except BaseException as error:
+            _handle_rank_failure(run_dir, error)
+            raise
+
+
+def _finished_record(run_dir: Path) -> Record | None:
+    path = run_dir / RECORD_NAME
+    if not path.exists():
+        return None
+    record = read_record(path)
+    return record if record.status == "finished" else None
+
+
+def _report_already_finished(config: TrainConfig, run_dir: Path, record: Record) -> None:
+    """Print the result of a finished run and add the run to the requested sweep; nothing is trained."""
+    lifecycle.check_same_corpus(config, run_dir, record)
+    if config.sweep is not None and config.sweep not in record.sweeps:
+        with exclusive(run_dir, RECORD_NAME):
+            write_record(run_dir / RECORD_NAME, record.model_copy(update={"sweeps": (*record.sweeps, config.sweep)}))
+    print(f"{escape_control_characters(run_dir.name)}: already finished on {record.finished}", file=sys.stderr)
+    _print_result(run_dir)
+
+
+def _run_as_later_node(config: TrainConfig, run_dir: Path, place: SlurmPlace) -> None:
+    """A SLURM node after the first, which keeps the record.
+
+    On a failure the process exits with a non-zero code, so that SLURM ends the job: submitit would take a raised error
+    for a result, and the first node would wait for this one.
     """
     from rpr.training import launch
 
     try:
         launch.check_hosts(place)
         _prepare(config)
-        _worker(run_dir / lifecycle.JOB_NAME, config.hardware)
+        _run_worker(run_dir / lifecycle.JOB_NAME, config.hardware)
     except RprError as error:
         print(f"rpr-cli: {error}", file=sys.stderr, flush=True)
-        time.sleep(launch.GRACE_SECONDS)  # the first node may have something to say too
+        time.sleep(launch.GRACE_SECONDS)  # the first node may have an error of its own to report
         raise SystemExit(FAULT_EXIT) from None
 
 
-def _worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
-    """The work in processes of their own; `options` as run_worker takes them.
+def _run_in_own_process(
+    config: TrainConfig, command: str, run_dir: Path, gpus: Sequence[str], keep_open: Sequence[int]
+) -> None:
+    """A run of a sweep, in a fresh process with its output in the run's log."""
+    with _recorded(config, command, run_dir) as started:
+        if started is not None:
+            job, lock = started
+            log = run_dir / LOG_NAME
+            _run_worker(job, config.hardware, keep_open=(lock, *keep_open), log=log, gpus=gpus)
+
+
+def _run_in_this_process(config: TrainConfig, command: str, run_dir: Path, rerun_of: RerunOf | None) -> None:
+    """A run on its own, with its result on stdout; several ranks are processes that this one starts and waits for."""
+    if not config.position.encoder.ordered:
+        print(f"rpr-cli: {config.position.encoder.label}: this encoder ignores word order", file=sys.stderr)
+    with _recorded(config, command, run_dir, rerun_of) as started:
+        if started is None:
+            return
+        job, lock = started
+        if config.hardware.num_ranks > 1:
+            _run_worker(job, config.hardware, keep_open=(lock,))
+        else:
+            work(config, run_dir)
+    _print_result(run_dir)
+
+
+@contextlib.contextmanager
+def _recorded(
+    config: TrainConfig, command: str, run_dir: Path, rerun_of: RerunOf | None = None
+) -> Iterator[tuple[Path, int] | None]:
+    """Lock the run's folder, prepare its data and start its record, which gets the error that the body raises.
+
+    Yields its job file and the lock's file descriptor; None if the lock's previous holder finished the run.
+    """
+    from rpr.runs import locks
+
+    created = lifecycle.create_run_dir(run_dir)
+    with locks.acquire(run_dir) as lock:
+        finished = _finished_record(run_dir)
+        if finished is not None:
+            _report_already_finished(config, run_dir, finished)
+            yield None
+            return
+        with exit_on_sigterm():
+            with lifecycle.rollback_on_error(run_dir, created):
+                job = lifecycle.start_record(config, command, run_dir, _prepare(config), rerun_of)
+            try:
+                yield job, lock.descriptor
+            except BaseException as error:
+                lifecycle.mark_stopped(run_dir, error)
+                raise
+
+
+def _run_worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
+    """Run `work` in processes of its own; `options` as run_worker takes them.
 
     Raises:
-        RunError: they ended with an error that the record has.
-        ProcessEnded: they ended otherwise; InterruptedRun: by a signal.
+        RunError: it failed with the error in the run's record.
+        ProcessEnded: it ended with another exit code; InterruptedRun: a signal ended it.
     """
     from rpr.training import launch
 
@@ -154,7 +228,7 @@ def _worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
 
 
 def work(config: TrainConfig, run_dir: Path) -> None:
-    """What each rank does: fit; then the first alone translates, scores and closes the record."""
+    """Train on every rank; then the first rank alone translates, scores and completes the record."""
     from rpr.commands.scoring import score_run, torch_scored
     from rpr.decode.corpus import translate_split
     from rpr.decode.torch_engine import TorchEngine, search_of
@@ -192,7 +266,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
             failed = False
             return
         for _, old in checkpoints(run_dir / "checkpoints")[: -config.optim.keep_checkpoints]:
-            old.unlink(missing_ok=True)  # a kill came between the last one and this
+            old.unlink(missing_ok=True)  # left by a kill right after the last checkpoint
         model, checkpoint = loading.model_of(config, run_dir, None, len(data.vocabulary))
         found = score_run(config, data, torch_scored(config, model, checkpoint), run_dir)
         summary = {f"{score.split}/{score.metric}": score.score for score in found.scores}
@@ -228,53 +302,17 @@ def work(config: TrainConfig, run_dir: Path) -> None:
         wandb_logger.finish(logger, summary, failed=failed)
 
 
-def _done(run_dir: Path, config: TrainConfig) -> bool:
-    """Whether this very run is finished; then it only joins the sweep that asks for it."""
-    path = run_dir / RECORD_NAME
-    if not path.exists():
-        return False
-    record = read_record(path)
-    if record.status != "finished":
-        return False
-    lifecycle.check_same_corpus(config, run_dir, record)
-    if config.sweep is not None and config.sweep not in record.sweeps:
-        with exclusive(run_dir, RECORD_NAME):
-            write_record(path, record.model_copy(update={"sweeps": (*record.sweeps, config.sweep)}))
-    print(f"{escape_control_characters(run_dir.name)}: finished already on {record.finished}", file=sys.stderr)
-    _tell(run_dir)
-    return True
-
-
 def _prepare(config: TrainConfig) -> PreparedData:
-    from rpr.commands.prepare import told
+    from rpr.commands.prepare import progress_bars
     from rpr.data.cache import prepare
 
-    with told(config.data.name) as tell:
-        return prepare(config.data, tell)
+    with progress_bars(config.data.name) as report:
+        return prepare(config.data, report)
 
 
-def _as_rank(config: TrainConfig, command: str, run_dir: Path) -> None:
-    from rpr.runs import locks, runtime
-
-    path = run_dir / RECORD_NAME
-    if path.exists() and read_record(path).status == "finished":
-        return
-    first = runtime.is_first_rank()
-    if first:
-        lifecycle.create_run_dir(run_dir)
-    with locks.acquire(run_dir) if first else contextlib.nullcontext():
-        if first:
-            lifecycle.start_record(config, command, run_dir, _prepare(config))
-        try:
-            work(config, run_dir)
-        except BaseException as error:
-            _after_a_failure(run_dir, error)
-            raise
-
-
-def _after_a_failure(run_dir: Path, error: BaseException) -> None:
-    """The first rank writes it down. The others wait to be ended by torchrun, which would else end the first before it
-    has said why.
+def _handle_rank_failure(run_dir: Path, error: BaseException) -> None:
+    """Record the error on the first rank. The other ranks wait for torchrun to end them: at the first exit it ends all
+    ranks, and the first must record its error before that.
     """
     from rpr.runs import runtime
     from rpr.training import launch
@@ -294,7 +332,7 @@ def headline(record: Record, run_dir: Path) -> str:
     return f"{record.name}{synthetic}: {METRIC_NAMES[metric]} {found}: {escape_control_characters(str(run_dir))}"
 
 
-def _tell(run_dir: Path) -> None:
+def _print_result(run_dir: Path) -> None:
     """The result of a run, in a few lines on stdout."""
     from rpr.commands.scoring import score_lines
 
@@ -305,29 +343,29 @@ def _tell(run_dir: Path) -> None:
         training = record.training
         print(
             f"  {training.steps_per_second:.3f} steps/s, {training.target_tokens_per_second:,.0f} target tokens/s "
-            f"over {training.measured_steps} steps (without {training.excludes}) on {record.device}"
+            f"over {training.measured_steps} steps (excluding {training.excludes}) on {record.device}"
         )
     if record.training is not None and record.training.padding_waste is not None:
         skipped = record.training.skipped_steps
         spikes = record.training.loss_spikes
         print(
-            f"  padding {record.training.padding_waste:.1%} of the tokens"
+            f"  padding: {record.training.padding_waste:.1%} of the tokens"
             + (f", {skipped} steps skipped" if skipped else "")
-            + (f", {spikes} jumps of the loss" if spikes else "")
+            + (f", {spikes} loss spikes" if spikes else "")
         )
 
 
 def main(job: Path) -> None:
-    """A worker: `python -m rpr.commands.train <run folder>/job.json`, started by rpr.training.launch."""
+    """The worker process `python -m rpr.commands.train <run folder>/job.json`, started by rpr.training.launch."""
     die_with_parent()
     with exit_on_sigterm():
         config = config_from_record(json.loads(job.read_text(encoding="utf-8")))
         try:
             work(config, job.parent)
         except BaseException as error:
-            _after_a_failure(job.parent, error)
+            _handle_rank_failure(job.parent, error)
             if isinstance(error, RprError):
-                raise SystemExit(FAULT_EXIT) from None  # told by the process that waits for this one
+                raise SystemExit(FAULT_EXIT) from None  # the waiting process reports the error
             raise
 
 

@@ -1,4 +1,4 @@
-"""rpr-cli verify: does a trained run's model do what it must?"""
+"""rpr-cli verify: checks of a trained run's model."""
 
 from __future__ import annotations
 
@@ -32,36 +32,36 @@ def run(config: VerifyConfig) -> None:
 
     Raises:
         RecordError, DataError: no readable run, or no sentences of its data.
-        SystemExit: of code 1, after the table, where a check failed.
+        SystemExit: code 1, after the table, if a check failed.
     """
     run_dir = Path(config.run).absolute()
     material = read(run_dir, config)
-    found: list[Check] = []
+    results: list[Check] = []
     with Progress(None, "checks", run_dir.name) as bar:
         for check in checks(material):
-            found.append(check)
+            results.append(check)
             bar.update(last=f"{check.name} {check.outcome}")
-    failed = [check.name for check in found if check.outcome == "failed"]
+    failed = [check.name for check in results if check.outcome == "failed"]
     if config.format == "json":
         document = {
             "run": run_dir.name,
             "checkpoint": material.checkpoint,
             "split": material.split,
             "passed": not failed,
-            "checks": [as_plain(check) for check in found],
+            "checks": [as_json(check) for check in results],
         }
         print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
     else:
-        head = f"{run_dir.name}: {material.checkpoint}; sentences of {material.split}; float64 where nothing is said"
+        head = f"{run_dir.name}: {material.checkpoint}; sentences of {material.split}; float64 unless noted"
         print("\n".join([*wrapped([("", head)]), ""]))
-        print(as_text(found))
+        print(as_text(results))
     if failed:
         print(f"rpr-cli: {run_dir.name}: failed: {', '.join(failed)}", file=sys.stderr)
         raise SystemExit(1)
 
 
 def checks(material: Material) -> Iterator[Check]:
-    """All of them, one after the other."""
+    """All checks, in order."""
     search = search_of(material.config.evaluation)
     exact = in_float64(material.model)
     pairs = list(zip(material.sources, material.references, strict=True))
@@ -73,18 +73,18 @@ def checks(material: Material) -> Iterator[Check]:
             yield export_check(format, material, Path(folder))
 
 
-def as_plain(check: Check) -> dict[str, object]:
-    """For JSON, which has no infinity."""
+def as_json(check: Check) -> dict[str, object]:
+    """For JSON, which has no infinity: null instead."""
     finite = check.difference is not None and math.isfinite(check.difference)
     return {**asdict(check), "difference": check.difference if finite else None}
 
 
 def as_text(checks: Sequence[Check]) -> str:
-    """A row for each check; what it compares is a footnote."""
+    """A row for each check, with a footnote on what it compares."""
     columns = (
         Column("check", "check", lambda one: Cell(one.name, (_note(one),)), label=True),
         Column("outcome", "outcome", attrgetter("outcome"), words=True),
-        # Sizes from 1e-16 to 1: their order of magnitude is what is read.
+        # Values from 1e-16 to 1: the order of magnitude matters.
         Column("difference", "largest difference", lambda one: _power(one.difference, 1)),
         Column("tolerance", "allowed", lambda one: _power(one.tolerance, 0)),
         Column("sentences", "sentences", lambda one: single(one.sentences), digits=0),

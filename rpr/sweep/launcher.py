@@ -225,8 +225,7 @@ def _task(sweep: str, total: int, options: Options, *, sweeper: int | None) -> C
                 train.run(
                     typed,
                     command=shlex.join(["rpr-cli", "train", *overrides]),
-                    own_process=True,
-                    quiet=True,
+                    in_sweep=True,
                     gpus=shared.gpus if shared else (),
                     keep_open=shared.descriptors if shared else (),
                 )

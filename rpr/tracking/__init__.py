@@ -1,1 +1,1 @@
-"""Weights & Biases: the only room that imports it."""
+"""Weights & Biases: the only package that imports it."""

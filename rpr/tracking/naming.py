@@ -1,4 +1,4 @@
-"""Under which names a run's choices, metrics and scores stand in W&B: what its charts, tables and reports refer to."""
+"""The names of a run's settings, metrics and scores in W&B, to which its charts, tables and reports refer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rpr.model.positions.vectors import SHARING
 from rpr.records.position import position_of
 from rpr.records.record import Record
 
-STEP = "trainer/global_step"  # the optimiser step under the name that Lightning's users know
+STEP = "trainer/global_step"  # the optimiser step, under Lightning's usual name
 VALIDATION_LOSS = "validation/loss"
 VALIDATION_BLEU = "validation/bleu"
 STEPS_PER_SECOND = "steps_per_second"
@@ -18,7 +18,7 @@ CLIP_DISTANCE = "k"
 POSITION_NAME = "position_name"
 VARIANT = "variant"
 SEED = "seed"
-# Best over the run, in the summary as `validation/loss.min`; of everything else the last value, as a plain number.
+# Summarised by the best value, as `validation/loss.min`; all other metrics by the last value, as a plain number.
 BEST = {VALIDATION_LOSS: "min", VALIDATION_BLEU: "max"}
 
 
@@ -28,7 +28,7 @@ def score_name(split: str, metric: str) -> str:
 
 
 def flat(config: TrainConfig) -> dict[str, Any]:
-    """The choices that runs are compared by, as top-level keys (W&B groups and filters by these)."""
+    """The settings by which runs are compared, as top-level keys: W&B groups and filters by these."""
     position = config.position
     return {
         CLIP_DISTANCE: position.k,
@@ -44,8 +44,8 @@ def flat(config: TrainConfig) -> dict[str, Any]:
 
 
 def variant(config: TrainConfig) -> str:
-    """What the seeds of one variant share, as one key: `relative, k = 4`, `absolute (sinusoidal)`, in the words of the
-    reports; the sharing of the tables where it is not the model's own, and the choice's name where it says more.
+    """One key for all seeds of a variant, as in the reports: `relative, k = 4`, `absolute (sinusoidal)`; with the table
+    sharing if it is not the model's default, and the name of the position config if it adds information.
     """
     chosen = config.position
     words = chosen.label
@@ -56,10 +56,10 @@ def variant(config: TrainConfig) -> str:
 
 
 def sections(config: TrainConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole configuration, section by section, beside `flat`.
+    """The rest of the configuration, not in `flat`, by section.
 
-    `given` is what the run has already. W&B keeps what `wandb agent` gave it: where that is a choice by the name of a
-    section (`position: absolute`), the section's settings stand under dotted keys instead, as W&B shows them anyway.
+    `given` is the W&B run's existing config. W&B keeps the settings that `wandb agent` set: if one of them has the name
+    of a section (`position: absolute`), the section's settings get dotted keys instead, as W&B displays them anyway.
     """
     whole = config.model_dump(mode="json", exclude=set(flat(config)))
     for name, value in list(whole.items()):
@@ -70,17 +70,17 @@ def sections(config: TrainConfig, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def define(run: Any) -> None:
-    """The axis of every chart, and which value of a metric is its summary."""
+    """Define the x axis of every chart, and how each metric is summarised."""
     run.define_metric(STEP)
     run.define_metric("*", step_metric=STEP, step_sync=True)
     for name, best in BEST.items():
         run.define_metric(name, step_metric=STEP, step_sync=True, summary=best)
-    run.define_metric(CLIP_DISTANCE, hidden=True)  # an axis to choose, no chart of its own
+    run.define_metric(CLIP_DISTANCE, hidden=True)  # can be chosen as an axis, but gets no chart
 
 
 def final_row(record: Record) -> dict[str, Any]:
-    """The scores of a finished run, and its k where it has one: a row of the history, so that W&B draws them without
-    being asked, a bar for each run.
+    """A history row with the scores of a finished run, and its k if it has one: W&B then draws a bar chart of each
+    automatically, with a bar for each run.
     """
     row: dict[str, Any] = {score_name(score.split, score.metric): score.score for score in record.scores}
     clip_distance = position_of(record).clip_distance

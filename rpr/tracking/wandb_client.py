@@ -1,4 +1,4 @@
-"""W&B's client library from outside: whether it would find a key, its own process, its end, and what its errors say."""
+"""Helpers around W&B's client library: its key, its service process and shutdown, and its error messages."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import threading
 from typing import Any
 from urllib.parse import urlparse
 
-GRACE_SECONDS = 5  # for W&B's own process to end in: it has been seen never to, with a request on its hands
+GRACE_SECONDS = 5  # for W&B's service process to end: with a pending request it may hang forever
 
 
 def has_key(settings: Any) -> bool:
-    """Whether W&B would find a key. Asked before it starts, since on a terminal it would wait at a prompt for ever."""
+    """Whether W&B would find a key. Checked before it starts: without one it would prompt on a terminal and wait."""
     if os.environ.get("WANDB_API_KEY") or settings.identity_token_file:
         return True
     server = urlparse(settings.base_url).netloc  # as `wandb login` writes it: with the port
@@ -28,8 +28,8 @@ def has_key(settings: Any) -> bool:
 
 
 def tear_down() -> None:
-    """End W&B's own process, by force where it does not end in GRACE_SECONDS, and forget its settings, so that the next
-    start is like the first of this process.
+    """End W&B's service process, by force after GRACE_SECONDS, and reset its settings, so that the next start is like
+    the first one in this process.
     """
     import wandb
 
@@ -40,12 +40,12 @@ def tear_down() -> None:
             force = threading.Timer(GRACE_SECONDS, process.kill)
             force.start()
             stack.callback(force.cancel)
-        wandb.teardown()  # waits for the process without end
-    os.environ.pop("WANDB_SERVICE", None)  # the process's address, left where it did not answer
+        wandb.teardown()  # waits for the process indefinitely
+    os.environ.pop("WANDB_SERVICE", None)  # the process's address, left behind if it did not answer
 
 
 def service() -> subprocess.Popen[bytes] | None:
-    """W&B's own process, where it belongs to this one; there is no public way to it."""
+    """W&B's service process, if this process started it; there is no public API for it."""
     import wandb
 
     session: Any = wandb.setup()
@@ -62,5 +62,5 @@ def first_line(error: Exception) -> str:
 
 
 def without_login(text: str) -> str:
-    """A text in which the addresses (WANDB_BASE_URL) have no name and password."""
+    """The text with user names and passwords removed from its URLs (WANDB_BASE_URL)."""
     return re.sub(r"(?<=://)[^/@\s]*@", "", text)

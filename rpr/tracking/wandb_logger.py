@@ -1,4 +1,4 @@
-"""Weights & Biases: a mirror of the run that never blocks it, never ends it, and is never read back."""
+"""Weights & Biases: mirrors a run, and never blocks it, never ends it, and is never read back."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from rpr.tracking.wandb_client import GRACE_SECONDS, first_line, has_key, servic
 from rpr.tracking.wandb_tables import tables
 
 INIT_TIMEOUT_SECONDS = 30
-FLUSH_SECONDS = 1.0  # W&B's file on disk lags by this much; at its default of 15 a killed run left an empty file
+FLUSH_SECONDS = 1.0  # the lag of W&B's file on disk; at the default of 15 a killed run left an empty file
 RESULTS = (RECORD_NAME, "config.yaml", METRICS_NAME)  # and the translations, *.txt
 
 
-class Mirror(WandbLogger):
-    """A W&B run as Lightning's logger. All talk with W&B is on a thread of its own, so that nothing there can hold up
-    training; its first error is told in one line and ends the mirror, not the run.
+class WandbMirror(WandbLogger):
+    """A W&B run as Lightning's logger. All calls to W&B are made on a separate thread, so that none can block training;
+    the first error is reported in one line and ends the mirroring, not the run.
 
-    The run's own axis (`_step`) and `trainer/global_step` are both the optimiser step. W&B drops rows whose `_step`
-    goes back, as they do after a resume from a checkpoint older than the last row: those go on counting from there,
-    and the charts, drawn over `trainer/global_step`, show them where they belong.
+    W&B's own axis (`_step`) and `trainer/global_step` are both the optimiser step. W&B drops rows whose `_step`
+    decreases, as after a resume from a checkpoint older than the last row: those rows get the next free `_step`
+    instead, and the charts, drawn over `trainer/global_step`, show them in the right place.
     """
 
     def __init__(self, run: Any, run_dir: Path, *, artifacts: str, missing_from: int) -> None:
@@ -60,14 +60,14 @@ class Mirror(WandbLogger):
         if step is not None and self._missing_from is not None:
             self._catch_up(self._missing_from, step)
         if step is not None and step >= self._next_step:
-            self._run.log({**row, STEP: step}, step=step)  # waits for more of this step before it is sent
+            self._run.log({**row, STEP: step}, step=step)  # W&B sends the row when the step increases
             self._next_step = step
         else:
             self._run.log(row if step is None else {**row, STEP: step})
             self._next_step += 1
 
     def _catch_up(self, missing_from: int, until: int) -> None:
-        """Rows of the run's earlier parts that W&B cannot have: a kill took them, or nothing was mirrored then."""
+        """Log rows of the run's earlier parts that W&B lacks: lost in a kill, or never mirrored."""
         self._missing_from = None
         for line in read_metrics(self.run_dir / METRICS_NAME):
             if missing_from <= line["step"] < until:
@@ -81,42 +81,42 @@ class Mirror(WandbLogger):
                     job()
                 except Exception as error:
                     self._give_up(error)
-        with contextlib.suppress(Exception):  # where finish could not: its watching threads would end in tracebacks
+        with contextlib.suppress(Exception):  # if finish failed: its watcher threads would die with tracebacks
             self._run._run_status_checker.stop()
         tear_down()
 
     def _give_up(self, error: Exception) -> None:
-        if self._broken:  # told already
+        if self._broken:  # already reported
             return
         self._broken = True
-        if isinstance(error, TimeoutError):  # raised by finish, when all is written
-            told = f"not everything was uploaded within {self._run.settings.finish_timeout:g} s"
+        if isinstance(error, TimeoutError):  # raised by finish, after everything is on disk
+            reason = f"not everything was uploaded within {self._run.settings.finish_timeout:g} s"
         else:
-            told = f"{first_line(error)}; nothing more is mirrored"
+            reason = f"{first_line(error)}; mirroring stopped"
         sync = f"wandb sync {'' if self._run.offline else '--include-online '}{self.part}"
-        _say(f"{told}; the run is complete in {self.run_dir}, `{sync}` uploads what W&B has on disk")
+        _report(f"{reason}; the run is complete in {self.run_dir}, and `{sync}` uploads what W&B has on disk")
 
     def log_results(self, run_dir: Path) -> None:
         self._jobs.put(lambda: self._log_results(run_dir))
 
     def _log_results(self, run_dir: Path) -> None:
-        """An error here is not the end of the mirror: the summary is still to come."""
+        """An error here does not end the mirroring: the summary is still to come."""
         try:
             record = read_record(run_dir / RECORD_NAME)
             step = record.steps or self._next_step
-            if self._missing_from is not None:  # nothing was left to train: the last row may be missing too
+            if self._missing_from is not None:  # no training was left: the last row may be missing too
                 self._catch_up(self._missing_from, step + 1)
             self._log(final_row(record), step)
             self._log(tables(record, run_dir), step)
         except Exception as error:
-            _say(f"{first_line(error)}; not all of the results' tables are shown, the results are in {run_dir}")
+            _report(f"{first_line(error)}; W&B lacks some tables of the results; they are in {run_dir}")
 
     def log_files(self, run_dir: Path) -> None:
         if self.artifacts != "none":
             self._jobs.put(lambda: self._log_files(run_dir))
 
     def _log_files(self, run_dir: Path) -> None:
-        """An error here is not the end of the mirror: the summary is still to come."""
+        """An error here does not end the mirroring: the summary is still to come."""
         import wandb
 
         try:
@@ -129,63 +129,63 @@ class Mirror(WandbLogger):
             if self.artifacts == "checkpoint" and found:
                 step, path = found[-1]
                 model = wandb.Artifact(f"model-{self._run.id}", type="model", metadata={"step": step})
-                model.add_file(str(path), name=path.name, policy="immutable")  # no copy: uploaded from where it lies
+                model.add_file(str(path), name=path.name, policy="immutable")  # uploaded in place, without a copy
                 self._run.log_artifact(model)
         except Exception as error:
-            _say(f"{first_line(error)}; no artifact is uploaded, the files are in {run_dir}")
+            _report(f"{first_line(error)}; no artifact was uploaded; the files are in {run_dir}")
 
     def end(self, summary: Mapping[str, Any], *, failed: bool) -> None:
-        """Close the run; back after its finish_timeout and a few seconds at the latest."""
+        """Close the run; returns within its finish_timeout and a few seconds."""
         self._jobs.put(lambda: self._run.summary.update(dict(summary)))
         self._jobs.put(lambda: self._run.finish(exit_code=1 if failed else 0))
         self._jobs.put(None)
         self._thread.join(self._run.settings.finish_timeout + GRACE_SECONDS)
         if self._thread.is_alive():
-            self._give_up(RuntimeError("its own process does not answer"))
+            self._give_up(RuntimeError("its service process does not respond"))
             if self._service is not None:
-                self._service.kill()  # it would be waited for when this process ends
+                self._service.kill()  # this process would wait for it at exit
             self._thread.join(GRACE_SECONDS)
 
 
-def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> Mirror | None:
-    """A W&B run for this process, online where a key is found and the server answers, else offline; None where none is
-    wanted, or W&B fails altogether. What is less than asked for is told in one line.
+def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> WandbMirror | None:
+    """A W&B run for this process: online if there is a key and the server answers, else offline; None if W&B is off or
+    fails altogether. Anything less than requested is reported in one line.
     """
     if config.logger.mode == "none":
         return None
     try:
         import wandb
 
-        # With WANDB_* and the settings files that `wandb offline` and others write. Silent: W&B would tell the server's
-        # address, with a password where that has one.
+        # Includes WANDB_* and the settings files that `wandb offline` and others write. Silent: W&B would print the
+        # server's URL, including any password.
         settings = wandb.setup(settings=wandb.Settings(silent=True)).settings
         if settings.mode == "disabled":
-            _say("disabled by WANDB_MODE; only the local record is written")
+            _report("disabled by WANDB_MODE; only the local record is written")
             return None
         online = config.logger.mode == "online"
         if online and settings.mode in ("offline", "dryrun"):
             online = False
-            _say_offline("offline by WANDB_MODE or `wandb offline`", run_dir)
+            _report_offline("offline by WANDB_MODE or `wandb offline`", run_dir)
         elif online and not has_key(settings):
             online = False
-            _say_offline("no key found (WANDB_API_KEY, or `wandb login`)", run_dir)
+            _report_offline("no key found (WANDB_API_KEY, or `wandb login`)", run_dir)
         if online:
             parts = _parts(run_dir)
             try:
                 return _mirror(config, run_dir, synthetic, online=True)
-            except Exception as error:  # no network, a wrong key, a project that may not be written, ...
-                _say_offline(first_line(error), run_dir)
-            tear_down()  # W&B's own process holds the run's id, and would refuse it
-            for part in _parts(run_dir) - parts:  # begun and empty: `wandb sync` is not to find it
+            except Exception as error:  # no network, a wrong key, no write access, ...
+                _report_offline(first_line(error), run_dir)
+            tear_down()  # its service process holds the run's ID and would reject it
+            for part in _parts(run_dir) - parts:  # empty: `wandb sync` must not find it
                 shutil.rmtree(part, ignore_errors=True)
         return _mirror(config, run_dir, synthetic, online=False)
     except Exception as error:
-        _say(f"{first_line(error)}; the run goes on without W&B, and is complete in {run_dir}")
+        _report(f"{first_line(error)}; the run continues without W&B, with its results in {run_dir}")
         tear_down()
         return None
 
 
-def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool) -> Mirror:
+def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool) -> WandbMirror:
     import wandb
 
     logged = read_metrics(run_dir / METRICS_NAME)
@@ -196,7 +196,7 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
         "console": "off",
         "x_disable_stats": not config.logger.system_metrics,
         "save_code": False,
-        "disable_code": True,  # no patch of changes that are not committed either
+        "disable_code": True,  # no patch of uncommitted changes either
         **_commit(),
         "program": "rpr-cli",
         "init_timeout": INIT_TIMEOUT_SECONDS,
@@ -204,9 +204,9 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
         "finish_timeout_raises": True,
         "x_transaction_log_flush_interval": FLUSH_SECONDS,
     }
-    with _typed(run_dir):
+    with _argv_of_record(run_dir):
         run: Any = wandb.init(
-            project=config.logger.project,  # under `wandb agent` W&B takes the agent's project, entity and id instead
+            project=config.logger.project,  # under `wandb agent`, W&B uses the agent's project, entity and ID instead
             entity=config.logger.entity,
             id=config.run_id,
             name=config.label,
@@ -221,23 +221,21 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
     define(run)
     run.config.update({**flat(config), **sections(config, run.config)}, allow_val_change=True)
     if online:
-        _say(without_login(run.url))
-    # Online the server says where its history ends. Offline nobody can: at most the newest row was still held back.
+        _report(without_login(run.url))
+    # Online, the server knows where its history ends. Offline, at most the newest row had not yet been written.
     missing_from = logged[-1]["step"] if not online and earlier and logged else run.starting_step
-    return Mirror(run, run_dir, artifacts=config.logger.artifacts, missing_from=missing_from)
+    return WandbMirror(run, run_dir, artifacts=config.logger.artifacts, missing_from=missing_from)
 
 
 def _commit() -> dict[str, Any]:
-    """W&B's settings for the commit of the checkout that this package runs from, and not of the one around the folder
-    that the command is typed in. Where that lies on a server is not told.
-    """
+    """W&B's settings for the commit of this package's checkout, not of one around the current folder; no remote URL."""
     commit = git_state().commit
     return {"disable_git": True} if commit is None else {"git_commit": commit, "git_remote_url": ""}
 
 
 @contextlib.contextmanager
-def _typed(run_dir: Path) -> Iterator[None]:
-    """The words that W&B shows as the run's command: those of its record, and not of a process of its own."""
+def _argv_of_record(run_dir: Path) -> Iterator[None]:
+    """Set sys.argv, which W&B shows as the run's command, to the record's command instead of a worker's."""
     before = sys.argv
     with contextlib.suppress(RecordError):
         sys.argv = shlex.split(read_record(run_dir / RECORD_NAME).command)
@@ -247,40 +245,40 @@ def _typed(run_dir: Path) -> Iterator[None]:
         sys.argv = before
 
 
-def log_results(logger: Mirror | None, run_dir: Path) -> None:
-    """Show the scores of a finished run, with tables and charts: to be called when its record has them."""
+def log_results(logger: WandbMirror | None, run_dir: Path) -> None:
+    """Log the scores of a finished run, with tables and charts; call it once its record has them."""
     if logger is not None:
         logger.log_results(run_dir)
 
 
-def log_artifacts(logger: Mirror | None, run_dir: Path) -> None:
-    """Upload (offline: keep for `wandb sync`) what logger.artifacts names: to be called when a run has its results and
-    before `finish`.
+def log_artifacts(logger: WandbMirror | None, run_dir: Path) -> None:
+    """Upload the artifacts that logger.artifacts selects (offline: keep them for `wandb sync`); call it after the
+    results are written and before `finish`.
     """
     if logger is not None:
         logger.log_files(run_dir)
 
 
-def finish(logger: Mirror | None, summary: dict[str, Any], *, failed: bool) -> None:
-    """Write the summary and close the run, so that the next one of this process would be another."""
+def finish(logger: WandbMirror | None, summary: dict[str, Any], *, failed: bool) -> None:
+    """Write the summary and close the run, so that this process can start another."""
     if logger is not None:
         logger.end({key: value for key, value in summary.items() if value is not None}, failed=failed)
 
 
-def reference(logger: Mirror) -> WandbRun:
-    """What the record keeps of the W&B run."""
+def reference(logger: WandbMirror) -> WandbRun:
+    """The reference to the W&B run in the record."""
     run = logger.experiment
     return WandbRun(id=run.id, mode="offline" if run.offline else "online", url=run.url and without_login(run.url))
 
 
 def _parts(run_dir: Path) -> set[Path]:
-    """W&B's folders of this run: one for each time that it was started."""
+    """W&B's folders of this run, one for each start."""
     return {path for path in run_dir.glob("wandb/*run-*-*") if not path.is_symlink()}
 
 
-def _say_offline(reason: str, run_dir: Path) -> None:
-    _say(f"{reason}; the run is kept offline, `wandb sync {run_dir}/wandb/offline-run-*` uploads it later")
+def _report_offline(reason: str, run_dir: Path) -> None:
+    _report(f"{reason}; the run is logged offline, and `wandb sync {run_dir}/wandb/offline-run-*` uploads it later")
 
 
-def _say(message: str) -> None:
+def _report(message: str) -> None:
     print(f"rpr-cli: W&B: {message}", file=sys.stderr, flush=True)

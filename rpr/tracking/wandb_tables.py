@@ -1,5 +1,5 @@
-"""What W&B shows of a finished run beside its curves: tables of its scores and translations, and charts in which W&B
-lays the runs of a workspace over each other. All of it comes from the run's folder.
+"""What W&B shows of a finished run besides its curves: tables of its scores and translations, and charts in which W&B
+overlays the runs of a workspace. All of it is read from the run's folder.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ HEADLINE = METRIC_NAMES[HEADLINE_METRIC]
 
 
 def tables(record: Record, run_dir: Path) -> dict[str, Any]:
-    """W&B's tables and charts of a finished run, by their names; what the record does not have is left out.
+    """W&B's tables and charts of a finished run, by name; those for which the record has no values are omitted.
 
     Raises:
-        OSError, ValueError: the translations beside the record cannot be read, or are not of the same number.
+        OSError, ValueError: the translation files next to the record cannot be read, or differ in length.
     """
     found: dict[str, Any] = {}
     if record.scores:
@@ -71,19 +71,19 @@ def _translations(run_dir: Path, split: str) -> Any:
 
 
 def evenly_spaced(count: int, at_most: int) -> list[int]:
-    """Indices among `count`, ascending and distinct, the first and (of several) the last of them included."""
+    """At most `at_most` of `count` indices, ascending and distinct, including the first and (of several) the last."""
     if count <= at_most:
         return list(range(count))
     return [round(number * (count - 1) / (at_most - 1)) for number in range(at_most)]
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a file of translations; only a line feed ends one."""
+    """The lines of a translation file; only a line feed ends a line."""
     return path.read_text(encoding="utf-8").split("\n")[:-1]
 
 
 def _over_clip_distance(clip_distance: int, score: Score) -> Any:
-    """One point; W&B draws those of all runs of a workspace into one chart."""
+    """One point; W&B draws the points of all runs of a workspace in one chart."""
     import wandb
 
     table = wandb.Table(columns=[CLIP_DISTANCE, HEADLINE], data=[[clip_distance, score.score]])
@@ -108,8 +108,8 @@ def _lengths(found: ByLength) -> Any:
 
 
 def _over_lengths(found: ByLength) -> Any:
-    """BLEU (of a generated task: exact match) over the length from which each bucket begins: the last one has no end,
-    and no middle.
+    """BLEU (for a generated task, exact match) over each bucket's lower bound: the last bucket has no upper bound, and
+    so no midpoint.
     """
     import wandb
 

@@ -1,1 +1,1 @@
-"""Training: the only room that imports Lightning."""
+"""Training: the only package that imports Lightning."""

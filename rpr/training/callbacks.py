@@ -1,4 +1,4 @@
-"""What happens round the steps: timing, the metrics file, BLEU on validation sentences."""
+"""Callbacks around the training steps: timing, the metrics file, BLEU on validation sentences."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from rpr.errors import RecordError, RunError
 from rpr.io.atomic import replace_file
 from rpr.progress import Progress
 from rpr.records.record import SHOWN_METRICS
-from rpr.training.guards import LOG_EVERY, Guard
-from rpr.training.module import ends_step, shell
+from rpr.training.guards import LOG_EVERY, NonFiniteGuard
+from rpr.training.module import as_translation_module, ends_step
 
-WARM_UP_STEPS = 10  # left out of every speed: allocators, caches and kernels settle in them
+WARM_UP_STEPS = 10  # excluded from every speed, while allocators, caches and kernels warm up
 
 
 class Stopwatch(pl.Callback):
-    """Time spent on training steps, data wait included; warm-up, validation and checkpoints left out.
+    """Time spent on training steps, including data wait; excluding warm-up, validation and checkpoints.
 
-    Kept in checkpoints: what a resumed run tells is of all its parts (each with a warm-up of its own).
+    Saved in checkpoints: a resumed run reports the time of all its parts (each with a warm-up of its own).
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self.processor_seconds: float | None = 0.0  # of this process, all threads together; None where not known
+        self.processor_seconds: float | None = 0.0  # of all threads of this process; None if unknown
         self.steps = 0
         self.source_tokens = 0
         self.target_tokens = 0
@@ -51,7 +51,7 @@ class Stopwatch(pl.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.seconds, self.steps = state_dict["seconds"], state_dict["steps"]
-        self.processor_seconds = state_dict.get("processor_seconds")  # checkpoints of before it was kept have none
+        self.processor_seconds = state_dict.get("processor_seconds")  # None in older checkpoints
         self.source_tokens, self.target_tokens = state_dict["source_tokens"], state_dict["target_tokens"]
 
     def pause(self) -> None:
@@ -105,27 +105,28 @@ class Stopwatch(pl.Callback):
 
 
 class Metrics(pl.Callback):
-    """One line of metrics.jsonl every few steps and at each validation; a mirror in W&B; the bar.
+    """Writes a line of metrics.jsonl every LOG_EVERY steps and at each validation, mirrors it to W&B, and updates the
+    progress bar.
 
-    `translate` turns the current weights into validation BLEU, or is None.
+    `translate` computes validation BLEU with the current weights; None for no BLEU.
     """
 
     def __init__(
-        self, path: Path, stopwatch: Stopwatch, guard: Guard, translate: Callable[[Any], float] | None
+        self, path: Path, stopwatch: Stopwatch, guard: NonFiniteGuard, translate: Callable[[Any], float] | None
     ) -> None:
         self.path = path
         self.stopwatch = stopwatch
         self.guard = guard
         self.translate = translate
-        self.started = time.monotonic()  # the time of day may be set back
+        self.started = time.monotonic()  # wall-clock time may be set back
         self._last = (0.0, 0, 0, 0)
-        self._progress: Progress | None = None  # of the first rank
+        self._progress: Progress | None = None  # on the first rank
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._last = self.stopwatch.reading()
         if trainer.is_global_zero:
             if self.path.exists():
-                _forget_later_rows(self.path, trainer.global_step)
+                _drop_later_rows(self.path, trainer.global_step)
             self._progress = Progress(trainer.max_steps, "steps", "training", done=trainer.global_step, lines="last")
             self._progress.update(0, **dict.fromkeys(SHOWN_METRICS.values()))
 
@@ -139,7 +140,7 @@ class Metrics(pl.Callback):
             self._progress.reach(step, trainer.max_steps)
         if step % LOG_EVERY and step != trainer.max_steps:
             return
-        self.guard.read(trainer, pl_module)  # on every rank: their losses are added up
+        self.guard.read(trainer, pl_module)  # on every rank: their losses are reduced
         done = self.guard.take()
         if not trainer.is_global_zero or not done:
             return
@@ -161,21 +162,21 @@ class Metrics(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.sanity_checking or not trainer.is_global_zero:
             return
-        row: dict[str, Any] = {"validation/loss": shell(pl_module).last_validation_loss}
+        row: dict[str, Any] = {"validation/loss": as_translation_module(pl_module).last_validation_loss}
         if self.translate is not None:
             row["validation/bleu"] = self.translate(pl_module)
         self._write(trainer, trainer.global_step, row)
 
     def _write(self, trainer: pl.Trainer, step: int, row: dict[str, Any]) -> None:
-        row = {name: value for name, value in row.items() if math.isfinite(value)}  # NaN is no JSON
+        row = {name: value for name, value in row.items() if math.isfinite(value)}  # JSON has no NaN
         line = {"step": step, "time": round(time.monotonic() - self.started, 3), **row}
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
             raise RunError(
-                f"{self.path}: cannot be written ({error.strerror}); the checkpoints are whole: mend that, and the "
-                "same command goes on from the last of them"
+                f"{self.path}: cannot be written ({error.strerror}); the checkpoints are intact: fix this, and the "
+                "same command resumes from the last one"
             ) from None
         if trainer.logger is not None:
             trainer.logger.log_metrics(row, step=step)
@@ -195,10 +196,10 @@ class Metrics(pl.Callback):
             self._progress.close()
 
 
-def _forget_later_rows(path: Path, step: int) -> None:
-    """Leave the rows up to the step that a run resumes from: those after it will be written again.
+def _drop_later_rows(path: Path, step: int) -> None:
+    """Drop the rows after the step from which a run resumes: they will be written again.
 
-    A kill can cut the last line; what follows must not be glued to it.
+    So is an incomplete last line, which a kill can leave: the next row must not be appended to it.
 
     Raises:
         RecordError: another line is damaged, or the file cannot be read.
@@ -207,7 +208,7 @@ def _forget_later_rows(path: Path, step: int) -> None:
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError as error:
-        raise RecordError(f"{path}: cannot be read ({error.strerror}); move it away: its run goes on without") from None
+        raise RecordError(f"{path}: cannot be read ({error.strerror}); move it away to resume without it") from None
     for number, line in enumerate(lines, start=1):
         if not line.endswith(b"\n"):
             break
@@ -215,8 +216,8 @@ def _forget_later_rows(path: Path, step: int) -> None:
             later = json.loads(line)["step"] > step
         except (ValueError, TypeError, KeyError):
             raise RecordError(
-                f'{path}:{number}: a line of metrics is an object with a whole "step"; delete it, and the same command '
-                "goes on"
+                f'{path}:{number}: a line of metrics must be an object with an integer "step"; delete it, and the same '
+                "command resumes"
             ) from None
         if not later:
             kept.append(line)

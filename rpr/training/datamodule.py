@@ -1,4 +1,4 @@
-"""Batches for Lightning: what each rank gets, from which step on."""
+"""Batches for Lightning: the batches of each rank, from the step at which a run starts or resumes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rpr.data.batches import NO_PAIRS, Batch, TrainingBatches, TranslationDatase
 from rpr.data.cache import PreparedData
 
 
-class Shares(Sampler[Any]):
-    """Every `world`-th unit from `rank` on."""
+class RankShard(Sampler[Any]):
+    """Every `world`-th unit, starting at `rank`."""
 
     def __init__(self, units: list[NDArray[Any]], rank: int, world: int) -> None:
         self.units = units[rank::world]
@@ -28,7 +28,7 @@ class Shares(Sampler[Any]):
 
 
 class TranslationData(pl.LightningDataModule):
-    """The training stream starts at the step the checkpoint was written after; validation is shared out by rank."""
+    """The training stream starts after the checkpoint's step; validation is sharded by rank."""
 
     def __init__(self, config: TrainConfig, data: PreparedData) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class TranslationData(pl.LightningDataModule):
         self._batches: TrainingBatches | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        # From global_step, not from a counter of batches: checkpoints are written before the batch's end is announced.
+        # global_step and not a count of batches: checkpoints are written before Lightning counts the batch as done.
         assert self.trainer is not None
         return {"step": self.trainer.global_step}
 
@@ -63,17 +63,17 @@ class TranslationData(pl.LightningDataModule):
         return self._batches
 
     def pairs_of_step(self, step: int) -> list[int]:
-        """The pairs of train that a step, counted from 0, learned from, over all ranks."""
+        """Indices of the training pairs of a step (from 0), over all ranks."""
         return [int(pair) for unit in self.batches.step_units(step) for pair in unit]
 
     def text_of_pair(self, pair: int) -> tuple[str, str]:
-        """Source and target of a pair of train, as its pieces spell them."""
+        """Source and target text of a training pair, decoded from its pieces."""
         train = self.data.split("train")
         source, target = (self.data.vocabulary.decode(side(pair).tolist()) for side in (train.source, train.target))
         return source, target
 
     def padding_waste(self) -> float:
-        """The share of padding among the padded tokens of an epoch."""
+        """Padding as a fraction of an epoch's tokens, padding included."""
         return self.batches.padding_waste()
 
     def train_dataloader(self) -> DataLoader[Batch]:
@@ -84,8 +84,10 @@ class TranslationData(pl.LightningDataModule):
         validation = self.data.split("validation")
         units = evaluation_units(validation, self.config.optim.max_tokens_per_microbatch)
         world = self.trainer.world_size
-        units += [NO_PAIRS] * (-len(units) % world)  # Lightning wants a batch, and equally many, on every rank
-        return self._loader(validation, Shares(units, self.trainer.global_rank, world), workers=0)
+        units += [NO_PAIRS] * (
+            -len(units) % world
+        )  # Lightning needs the same number of batches on every rank, at least one
+        return self._loader(validation, RankShard(units, self.trainer.global_rank, world), workers=0)
 
     def _loader(self, split: Any, sampler: Sampler[Any], workers: int | None = None) -> DataLoader[Batch]:
         num_workers = self.config.hardware.num_workers if workers is None else workers

@@ -1,4 +1,4 @@
-"""One training, from the prepared data to the last checkpoint; resumes from the newest one it finds."""
+"""Train one run, from the prepared data to its last checkpoint; resumes from the newest checkpoint there is."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from rpr.runs import checkpoints, runtime
 from rpr.signals import die_on_sigterm
 from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch
 from rpr.training.datamodule import TranslationData
-from rpr.training.guards import Guard
+from rpr.training.guards import NonFiniteGuard
 from rpr.training.module import TranslationModule
 from rpr.training.moving_average import MovingAverage
-from rpr.training.saving import Checkpoints, TimeLimit, WholeFiles
+from rpr.training.saving import AtomicCheckpointIO, PeriodicCheckpoint, TimeLimit
 
 PRECISIONS: dict[str, Any] = {"64": "64-true", "32": "32-true", "bf16": "bf16-mixed"}
 EXCLUDES = f"the first {WARM_UP_STEPS} steps, validation, checkpoints"
@@ -38,8 +38,8 @@ EXCLUDES = f"the first {WARM_UP_STEPS} steps, validation, checkpoints"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training gave, over all its parts where it was resumed. A speed is None where too few steps were run to
-    measure one.
+    """The measurements of a run's training, over all its parts if it was resumed. Speeds are None if too few steps were
+    run to measure them.
     """
 
     steps: int
@@ -51,7 +51,7 @@ class Outcome:
     target_tokens_per_second: float | None
     peak_memory_bytes: int
     peak_memory_kind: str
-    train_loss: float | None  # mean over the last steps that were logged together
+    train_loss: float | None  # mean over the steps of the last logged line
     validation_loss: float | None
     skipped_steps: int
     loss_spikes: int
@@ -67,24 +67,24 @@ def fit(
     logger: WandbLogger | None,
     validation_bleu: Callable[[nn.Module], float] | None,
 ) -> Outcome:
-    """Train to config.optim.max_steps and leave checkpoints in <run_dir>/checkpoints, the last step's among them.
+    """Train to config.optim.max_steps, with checkpoints in <run_dir>/checkpoints, including one of the last step.
 
     Raises:
-        DataError: the newest checkpoint is of another model.
+        DataError: the newest checkpoint is from another model.
         RecordError: metrics.jsonl is damaged.
         InterruptedRun: config.stop_after_minutes have passed.
         RunError: the loss or a gradient became non-finite, or a checkpoint could not be written.
     """
-    _quieten()
+    _silence_lightning()
     optim = config.optim
     folder = run_dir / "checkpoints"
     module = TranslationModule(config, len(data.vocabulary))
     batches = TranslationData(config, data)
     stopwatch = Stopwatch()
-    guard = Guard(run_dir, optim.non_finite, batches.pairs_of_step, batches.text_of_pair)
-    translate = None if validation_bleu is None else lambda shell: validation_bleu(shell.model)
-    interrupts = Interrupts()
-    saving = Checkpoints(
+    guard = NonFiniteGuard(run_dir, optim.non_finite, batches.pairs_of_step, batches.text_of_pair)
+    translate = None if validation_bleu is None else lambda module: validation_bleu(module.model)
+    signals = SignalPolicy()
+    saving = PeriodicCheckpoint(
         folder,
         stopwatch,
         keep=optim.keep_checkpoints,
@@ -94,9 +94,10 @@ def fit(
         before_saving=guard.before_saving,
     )
     limit = config.stop_after_minutes
-    # In this order: the guard before what writes, the average's weights in place while metrics translates with them.
+    # The order matters: the guard before the callbacks that write, and the moving average's weights in place while
+    # Metrics translates with them.
     callbacks: list[pl.Callback] = [
-        interrupts,
+        signals,
         stopwatch,
         guard,
         Metrics(run_dir / METRICS_NAME, stopwatch, guard, translate),
@@ -104,14 +105,14 @@ def fit(
         saving,
         *([] if limit is None else [TimeLimit(limit, saving)]),
     ]
-    newest = _newest(folder)
+    newest = _newest_readable(folder)
     if newest is not None:
         checkpoints.check_resumable(newest, module.state_dict())
     trainer = _trainer(config, run_dir, callbacks, logger)
     try:
         trainer.fit(module, batches, ckpt_path=newest, weights_only=True)
     except SystemExit:
-        if interrupts.interrupted:  # Lightning makes an exit code of it
+        if signals.interrupted:  # Lightning turned it into an exit code
             raise KeyboardInterrupt from None
         raise
     seconds, steps, source, target = stopwatch.reading()
@@ -148,7 +149,7 @@ def _trainer(
         num_nodes=hardware.num_nodes,
         strategy=DDPStrategy(gradient_as_bucket_view=True) if hardware.num_ranks > 1 else "auto",
         precision=PRECISIONS[hardware.precision],
-        plugins=[WholeFiles()],
+        plugins=[AtomicCheckpointIO()],
         max_steps=optim.max_steps,
         max_epochs=-1,
         accumulate_grad_batches=accumulate,
@@ -163,16 +164,16 @@ def _trainer(
         enable_model_summary=False,
         default_root_dir=run_dir,
     )
-    # With several ranks Lightning asks before every micro-batch whether one got SIGTERM, and waits for the GPU to hear
-    # the answer. Ours may die at once: what a run has is on the disk.
+    # With several ranks Lightning shares a SIGTERM flag before every micro-batch, which synchronises the GPU. Ours may
+    # die at once: a run can always resume from its files.
     loop = trainer.fit_loop.epoch_loop
     if hasattr(loop, "_broadcast_sigterm_tensor"):
         loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
     return trainer
 
 
-class Interrupts(pl.Callback):
-    """Ctrl-C and SIGTERM as they are meant: Lightning exits with 1 on the first and has ranks talk on the second."""
+class SignalPolicy(pl.Callback):
+    """Undoes Lightning's handling of Ctrl-C (exit code 1) and, with several ranks, of SIGTERM (communication)."""
 
     def __init__(self) -> None:
         self.interrupted = False
@@ -189,22 +190,22 @@ def _last(rows: list[dict[str, Any]], name: str) -> float | None:
     return next((row[name] for row in reversed(rows) if name in row), None)
 
 
-def _newest(folder: Path) -> Path | None:
-    """The newest checkpoint that can be read; a damaged one is set aside, with a line that says so."""
+def _newest_readable(folder: Path) -> Path | None:
+    """The newest readable checkpoint; a damaged one is renamed and reported."""
     for _, path in reversed(checkpoints.checkpoints(folder)):
         try:
             checkpoints.load_checkpoint(path, mapped=True)
         except DataError as error:
             print(f"rpr-cli: {error}", file=sys.stderr)
-            with contextlib.suppress(FileNotFoundError):  # another rank was quicker
-                path.replace(path.with_name(f"{path.name}.damaged"))  # or it would spoil the average at the end
+            with contextlib.suppress(FileNotFoundError):  # another rank renamed it first
+                path.replace(path.with_name(f"{path.name}.damaged"))  # it would break the averaging at the end
             continue
         return path
     return None
 
 
-def _quieten() -> None:
-    """Lightning's banners and adverts say nothing about a run; its warnings that do are kept."""
+def _silence_lightning() -> None:
+    """Silence Lightning's banners and adverts; keep its warnings about the run itself."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "pytorch_lightning.utilities.rank_zero"):
         logging.getLogger(name).setLevel(logging.ERROR)

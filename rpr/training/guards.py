@@ -1,7 +1,7 @@
-"""What watches the steps: gradients that are not finite, losses that jump; and the numbers of every step for the log.
+"""Checks of every training step, for non-finite gradients and loss spikes; and its loss and gradient norm for the log.
 
-The numbers stay on their device and are read together every few steps, since reading each would make a GPU wait. A
-step whose gradient is not finite changes no weight even so: the fused optimiser is told on the device (found_inf).
+These stay on their device and are read together every LOG_EVERY steps, since each read synchronises a GPU. A step with
+a non-finite gradient changes no weight even so: the fused optimiser skips it on the device (found_inf).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from rpr.data.batches import Batch
 from rpr.errors import RunError
 from rpr.io.atomic import replace_file
 from rpr.runs.checkpoints import checkpoints
-from rpr.training.module import ends_step, shell
+from rpr.training.module import as_translation_module, ends_step
 
-LOG_EVERY = 25  # steps between two lines of metrics.jsonl, and between two looks at the numbers on a GPU
-SPIKE_DEVIATIONS = 6.0  # above the running mean; a normal step is so far off once in a billion
-MOST_SKIPPED_IN_A_ROW = 20  # after so many no batch is at fault, but the weights
-SPIKE_MEMORY = 100  # steps that the running mean and deviation remember, and wait for at first
+LOG_EVERY = 25  # steps between two lines of metrics.jsonl, and between two reads from a GPU
+SPIKE_DEVIATIONS = 6.0  # above the running mean; a normal step exceeds it once in a billion
+MAX_CONSECUTIVE_SKIPS = 20  # after more than these the weights are at fault, not a batch
+SPIKE_MEMORY = 100  # steps in the running mean and deviation; before this many, no spike is reported
 
 
 class Step(NamedTuple):
-    """One update: the loss per target token of the whole step, and the norm of its gradient before clipping."""
+    """One optimiser step: its loss per target token, and its gradient norm before clipping."""
 
     step: int
     loss: float
@@ -39,15 +39,15 @@ class Step(NamedTuple):
 
 
 @dataclass
-class Spread:
-    """Running mean and variance of the loss, old steps forgotten."""
+class RunningStats:
+    """Running mean and variance of the loss: unweighted over the first SPIKE_MEMORY steps, then exponential."""
 
     mean: float = 0.0
     variance: float = 0.0
     seen: int = 0
 
     def deviations(self, value: float) -> float | None:
-        """How far above the mean, in standard deviations; None before enough steps were seen."""
+        """Standard deviations above the mean; None before SPIKE_MEMORY steps."""
         if self.seen < SPIKE_MEMORY or self.variance <= 0:
             return None
         return (value - self.mean) / math.sqrt(self.variance)
@@ -60,11 +60,11 @@ class Spread:
         self.variance = (1 - share) * (self.variance + share * difference * difference)
 
 
-class Guard(pl.Callback):
-    """Stops at a gradient that is not finite, or counts it and goes on; tells of losses that jump.
+class NonFiniteGuard(pl.Callback):
+    """Stops at a non-finite gradient, or counts and skips the step; reports loss spikes.
 
-    `pairs_of` gives the pairs of a step by their numbers in the token cache, `text_of` the two sentences of one. The
-    counts are kept in checkpoints.
+    `pairs_of` gives the pairs of a step as indices into the token cache, `text_of` the two sentences of a pair. The
+    counts are saved in checkpoints.
 
     Raises:
         RunError: with non_finite="stop", naming the step, its pairs and the last good checkpoint.
@@ -81,22 +81,26 @@ class Guard(pl.Callback):
         self.pairs_of, self.text_of = pairs_of, text_of
         self.skipped_steps = 0
         self.loss_spikes = 0
-        self._skipped_in_a_row = 0
-        self._waiting: list[tuple[int, Tensor, Tensor]] = []  # step, losses of its micro-batches, gradient norm
+        self._consecutive_skips = 0
+        self._unread: list[tuple[int, Tensor, Tensor]] = []  # step, losses of its micro-batches, gradient norm
         self._read: list[Step] = []
-        self._spread = Spread()
+        self._loss_stats = RunningStats()
+
+    @property
+    def state_key(self) -> str:
+        return "Guard"  # the key in existing checkpoints: an earlier name of this class
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "skipped_steps": self.skipped_steps,
             "loss_spikes": self.loss_spikes,
-            "spread": dict(vars(self._spread)),
+            "spread": dict(vars(self._loss_stats)),
             "read": [list(step) for step in self._read],
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.skipped_steps, self.loss_spikes = state_dict["skipped_steps"], state_dict["loss_spikes"]
-        self._spread = Spread(**state_dict["spread"])
+        self._loss_stats = RunningStats(**state_dict["spread"])
         self._read = [Step(*step) for step in state_dict["read"]]
 
     def on_train_batch_end(
@@ -104,9 +108,9 @@ class Guard(pl.Callback):
     ) -> None:
         if not ends_step(trainer, batch_idx):
             return
-        module = shell(pl_module)
+        module = as_translation_module(pl_module)
         assert module.gradient_norm is not None
-        self._waiting.append((trainer.global_step, torch.stack(module.micro_losses), module.gradient_norm))
+        self._unread.append((trainer.global_step, torch.stack(module.micro_losses), module.gradient_norm))
         module.micro_losses.clear()
         if trainer.strategy.root_device.type == "cpu" or trainer.global_step % LOG_EVERY == 0:
             self.read(trainer, pl_module)
@@ -115,38 +119,38 @@ class Guard(pl.Callback):
         self.read(trainer, pl_module)
 
     def before_saving(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """No checkpoint of weights that are not finite, or with steps not looked at.
+        """Refuse a checkpoint of non-finite weights or of unchecked steps.
 
         Raises:
-            RunError: as for a step; or the weights are not finite, from a step too long.
+            RunError: as for a step; or the weights are not finite, after too large a step.
         """
         self.read(trainer, pl_module)
         if not _finite(pl_module):
             raise RunError(
-                f"step {trainer.global_step}: weights are not finite; {self._last_good()}; "
+                f"step {trainer.global_step}: weights are not finite; {self._last_good_checkpoint()}; "
                 "lower optim.learning_rate_scale"
             )
 
     def take(self) -> list[Step]:
-        """The steps read since the last call; those with an infinite loss or gradient left out."""
-        taken, self._read = self._read, []
-        return taken
+        """The steps read since the last call, without those whose loss or gradient is not finite."""
+        steps, self._read = self._read, []
+        return steps
 
     def read(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Look at every step that is waiting; on all ranks alike."""
-        if not self._waiting:
+        """Read and check every step not yet read; called on all ranks together."""
+        if not self._unread:
             return
-        shares = torch.stack([losses.mean() for _, losses, _ in self._waiting])  # each scaled to a whole step
+        shares = torch.stack([losses.mean() for _, losses, _ in self._unread])  # each scaled to a whole step
         losses = trainer.strategy.reduce(shares, reduce_op="mean")
-        norms = torch.stack([norm for _, _, norm in self._waiting]).to(losses.dtype)
+        norms = torch.stack([norm for _, _, norm in self._unread]).to(losses.dtype)
         rows = torch.stack([losses, norms]).tolist()
-        waiting, self._waiting = self._waiting, []
-        for (step, micro_losses, _), loss, norm in zip(waiting, *rows, strict=True):
+        unread, self._unread = self._unread, []
+        for (step, micro_losses, _), loss, norm in zip(unread, *rows, strict=True):
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 self._not_finite(trainer, step, loss, norm, micro_losses)
                 continue
-            self._skipped_in_a_row = 0
-            self._look_for_a_spike(trainer, step, loss)
+            self._consecutive_skips = 0
+            self._check_for_spike(trainer, step, loss)
             self._read.append(Step(step, loss, norm))
 
     def _not_finite(self, trainer: pl.Trainer, step: int, loss: float, norm: float, micro_losses: Tensor) -> None:
@@ -163,48 +167,48 @@ class Guard(pl.Callback):
             }
             replace_file(report, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
         what = (
-            f"step {step}: the loss or its gradient is not finite (loss {loss:g}, norm of the gradient {norm:g}; "
-            f"{_named(pairs)}, written out in {report.name})"
+            f"step {step}: the loss or its gradient is not finite (loss {loss:g}, gradient norm {norm:g}; "
+            f"{_pair_list(pairs)}, written to {report.name})"
         )
-        self._skipped_in_a_row += 1
+        self._consecutive_skips += 1
         if (
             self.non_finite == "skip"
             and not math.isfinite(norm)
-            and self._skipped_in_a_row <= MOST_SKIPPED_IN_A_ROW
+            and self._consecutive_skips <= MAX_CONSECUTIVE_SKIPS
             and _finite(trainer.lightning_module)
         ):
             self.skipped_steps += 1
-            _tell(trainer, f"{what}; no weight was changed, and the step is counted (optim.non_finite=skip)")
+            _report(trainer, f"{what}; the step is skipped, with no weight changed (optim.non_finite=skip)")
             return
         raise RunError(
-            f"{what}; {self._last_good()}; lower optim.learning_rate_scale, look at these pairs, "
+            f"{what}; {self._last_good_checkpoint()}; lower optim.learning_rate_scale, check these pairs, "
             "or set optim.non_finite=skip"
         )
 
-    def _last_good(self) -> str:
+    def _last_good_checkpoint(self) -> str:
         found = checkpoints(self.run_dir / "checkpoints")
         return f"the last good checkpoint is {found[-1][1].name}" if found else "there is no checkpoint yet"
 
-    def _look_for_a_spike(self, trainer: pl.Trainer, step: int, loss: float) -> None:
-        deviations = self._spread.deviations(loss)
+    def _check_for_spike(self, trainer: pl.Trainer, step: int, loss: float) -> None:
+        deviations = self._loss_stats.deviations(loss)
         if deviations is not None and deviations > SPIKE_DEVIATIONS:
             self.loss_spikes += 1
-            _tell(
+            _report(
                 trainer,
-                f"step {step}: the loss jumped to {loss:.4g}, {deviations:.0f} standard deviations above its mean of "
-                f"{self._spread.mean:.4g} ({_named(self.pairs_of(step - 1))})",
+                f"step {step}: loss spike: {loss:.4g}, {deviations:.0f} standard deviations above the running mean of "
+                f"{self._loss_stats.mean:.4g} ({_pair_list(self.pairs_of(step - 1))})",
             )
-        self._spread.add(loss)
+        self._loss_stats.add(loss)
 
 
 def _finite(module: pl.LightningModule) -> bool:
     return all(bool(torch.isfinite(parameter).all()) for parameter in module.parameters())
 
 
-def _named(pairs: list[int]) -> str:
+def _pair_list(pairs: list[int]) -> str:
     return f"{len(pairs)} pairs of the token cache: {', '.join(map(str, pairs[:3]))}{', ...' if len(pairs) > 3 else ''}"
 
 
-def _tell(trainer: pl.Trainer, line: str) -> None:
+def _report(trainer: pl.Trainer, line: str) -> None:
     if trainer.is_global_zero:
         print(f"rpr-cli: {line}", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
 """Starting the processes of a run: a fresh one for each job of a sweep, torchrun for several ranks.
 
-Lightning's own launcher re-runs sys.argv, which in a Hydra multirun is the whole sweep; torchrun is given the one job.
-Run as a module, this file is torchrun without its traceback: the message of the rank that failed stands above it.
+Lightning's own launcher re-runs sys.argv, which in a Hydra multirun is the whole sweep; torchrun gets one job.
+Run as a module, this file is torchrun without its traceback: the failed rank has already printed its message.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -35,14 +33,7 @@ _RANK_VARIABLES = (
     "MASTER_PORT",
 )
 GRACE_SECONDS = 15
-NODES_WAIT_SECONDS = 3600  # for each other: the first may be preparing the corpus
-
-
-class Output(NamedTuple):
-    """Where a worker's words go: onto the end of a file, and, if `shown`, to this process's stderr as they come."""
-
-    log: Path
-    shown: bool
+NODES_WAIT_SECONDS = 3600  # for each other: the first node may be preparing the corpus
 
 
 def run_worker(
@@ -51,16 +42,16 @@ def run_worker(
     hardware: HardwareConfig,
     *,
     keep_open: Sequence[int] = (),
-    output: Output | None = None,
+    log: Path | None = None,
     gpus: Sequence[str] = (),
 ) -> int:
-    """Run `python -m <module> <job>` on as many ranks as the hardware has, and wait for it: the exit code, that of the
-    rank that failed first, as a shell counts them (above 128: by a signal).
+    """Run `python -m <module> <job>` on as many ranks as the hardware has, and wait for it. Returns 0 or the exit code
+    of the first rank that failed; as in a shell, 128 + N means killed by signal N.
 
     Args:
-        keep_open: file descriptors that the worker inherits (locks, which are held as long as it lives).
-        output: where its stdout and stderr go; None: where this process's do.
-        gpus: the only ones that it is to see, as CUDA_VISIBLE_DEVICES names them; none: as this process.
+        keep_open: file descriptors that the worker inherits (locks, held as long as it lives).
+        log: the file to which its stdout and stderr are appended; None: they are this process's.
+        gpus: the only GPUs visible to it, as in CUDA_VISIBLE_DEVICES; empty: those visible to this process.
 
     Raises:
         ConfigError: several nodes, and neither torchrun nor SLURM has started this process on each.
@@ -72,7 +63,7 @@ def run_worker(
     if hardware.num_ranks > 1:
         command = [sys.executable, "-m", "rpr.training.launch", *_torchrun(hardware), "-m", module, str(job)]
         environment.setdefault("OMP_NUM_THREADS", str(hardware.threads or 1))
-    with contextlib.nullcontext() if output is None else _written(output) as file:
+    with contextlib.nullcontext() if log is None else log.open("ab") as file:
         code = _wait(command, environment, keep_open, file)
     return code if code >= 0 else 128 - code
 
@@ -88,15 +79,15 @@ def _torchrun(hardware: HardwareConfig) -> list[str]:
         f"--nnodes={hardware.num_nodes}",
         "--rdzv-backend=c10d",
         f"--rdzv-id={place.job}",
-        f"--rdzv-endpoint={place.hosts[0]}:{20000 + place.job % 20000}",  # jobs that share a node have other numbers
+        f"--rdzv-endpoint={place.hosts[0]}:{20000 + place.job % 20000}",  # jobs that share a node have different ports
         f"--rdzv-conf=is_host={int(place.node == 0)},{waiting}",
-        f"--local-addr={place.hosts[place.node]}",  # where the ranks meet, on whichever node torchrun counts first
+        f"--local-addr={place.hosts[place.node]}",  # ranks meet on whichever node torchrun ranks first
         *flags,
     ]
 
 
 class SlurmPlace(NamedTuple):
-    """This node's number in its SLURM job, the names of all nodes, and the job's number."""
+    """This node's index in its SLURM job, the host names of all nodes, and the job's ID."""
 
     node: int
     hosts: tuple[str, ...]
@@ -104,21 +95,21 @@ class SlurmPlace(NamedTuple):
 
 
 def slurm_place(hardware: HardwareConfig) -> SlurmPlace:
-    """Where this process is, if submitit started a task on each node.
+    """The place of this process among the tasks that submitit started, one on each node.
 
     Raises:
-        ConfigError: it did not.
+        ConfigError: submitit did not start it on this number of nodes.
     """
     try:
         import submitit
 
         place = submitit.JobEnvironment()
-    except (ImportError, RuntimeError):  # not installed, or not in one of its jobs
+    except (ImportError, RuntimeError):  # not installed, or not inside one of its jobs
         place = None
     if place is None or place.num_nodes != hardware.num_nodes:
         raise ConfigError(
-            f"hardware.num_nodes: {hardware.num_nodes} nodes are started by SLURM (rpr-cli train -m "
-            "hardware=slurm_8xgpu hardware.num_nodes=...), or by torchrun, one command on each node: "
+            f"hardware.num_nodes: {hardware.num_nodes} nodes must be started by SLURM (rpr-cli train -m "
+            "hardware=slurm_8xgpu hardware.num_nodes=...) or by torchrun, with one command on each node: "
             f"torchrun --nnodes {hardware.num_nodes} --nproc-per-node {hardware.devices} --rdzv-backend c10d "
             "--rdzv-endpoint HOST:29500 -m rpr train ..."
         )
@@ -126,55 +117,28 @@ def slurm_place(hardware: HardwareConfig) -> SlurmPlace:
 
 
 def check_hosts(place: SlurmPlace) -> None:
-    """Refuse nodes whose names mean nothing here: torchrun would try them for an hour, in silence.
+    """Check that the host name of every node resolves here: torchrun would retry silently for an hour.
 
     Raises:
-        ConfigError: one has no address.
+        ConfigError: a name does not resolve.
     """
     for host in place.hosts:
         try:
             socket.getaddrinfo(host, None)
         except OSError as error:
             raise ConfigError(
-                f"hardware.num_nodes: {socket.gethostname()} knows no address of node {host} ({error.strerror}); the "
-                "nodes of a job meet by the names that SLURM gives them: enter them in DNS, or in /etc/hosts of every "
-                "node"
+                f"hardware.num_nodes: {socket.gethostname()} cannot resolve the host name of node {host} "
+                f"({error.strerror}); the nodes of a job connect by the names that SLURM gives them: add them to DNS "
+                "or to /etc/hosts on every node"
             ) from None
-
-
-@contextmanager
-def _written(output: Output) -> Iterator[BinaryIO]:
-    """The file, open at its end. Shown is what it grows by: so the child needs nobody to read what it writes."""
-    with output.log.open("ab") as file:
-        end = threading.Event()
-        follower = threading.Thread(target=_follow, args=(output.log, file.tell(), end), name="log", daemon=True)
-        if output.shown:
-            follower.start()
-        try:
-            yield file
-        finally:
-            end.set()
-            if output.shown:
-                follower.join()
-
-
-def _follow(log: Path, start: int, end: threading.Event) -> None:
-    with log.open("rb") as file:
-        file.seek(start)
-        last = False
-        while not last:
-            last = end.wait(0.2)  # and read once more after the end
-            if text := file.read():
-                sys.stderr.write(text.decode("utf-8", errors="replace"))
-                sys.stderr.flush()
 
 
 def _wait(
     command: list[str], environment: dict[str, str], keep_open: Sequence[int] = (), output: BinaryIO | None = None
 ) -> int:
-    """Run to the end; whatever ends this process first ends the child too.
+    """Wait for the command; if this process exits first, end the child too.
 
-    The child has a session of its own: Ctrl-C reaches this process alone, which then ends the child in order.
+    The child has a session of its own: Ctrl-C reaches this process alone, which then terminates the child cleanly.
     """
     prepare_child = partial(_in_child, os.getpid())
     child = subprocess.Popen(
@@ -189,9 +153,9 @@ def _wait(
     try:
         with exit_on_sigterm():
             return child.wait()
-    except Exception as error:  # of submitit's handler of SIGUSR2
+    except Exception as error:  # from submitit's handler of SIGUSR2
         raise InterruptedRun(
-            f"SLURM's time is up ({error}); the same command resumes from the last checkpoint"
+            f"the SLURM time limit was reached ({error}); the same command resumes from the last checkpoint"
         ) from None
     finally:
         if child.poll() is None:
@@ -204,10 +168,10 @@ def _wait(
 
 
 def _in_child(parent: int) -> None:
-    # SLURM tells submitit by SIGUSR2 that time is up; what it starts anew ends the child, the signal must not.
+    # SLURM sends SIGUSR2 at the time limit, and submitit's handler requeues the job; the signal must not end the child.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     die_with_parent()
-    if os.getppid() != parent:  # it was gone already
+    if os.getppid() != parent:  # the parent had already exited
         os.kill(os.getpid(), signal.SIGTERM)
 
 

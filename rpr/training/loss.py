@@ -1,6 +1,6 @@
-"""Label-smoothed cross entropy, from hidden states: the scores over the vocabulary never stand whole."""
+"""Label-smoothed cross entropy from hidden states, without ever materialising all scores over the vocabulary."""
 
-# Shape suffixes: N target pieces, M model width, V vocabulary, C the rows of a part.
+# Shape suffixes: N target pieces, M model width, V vocabulary, C the rows of a chunk.
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Rows of scores at once: enough for the products' efficiency, few enough that a part of them, (C, V), stays small.
-# On a CPU (V = 8,000 and 32,768) this takes half the time of all scores, their log-softmax and its gradient in turn.
-PART_ROWS = 1024
-PART_BYTES = 128 * 2**20
+# Rows of scores at once: enough for efficient matmuls, few enough that a chunk of scores, (C, V), stays small.
+# On a CPU (V = 8,000 and 32,768) this takes half the time of computing all scores, their log-softmax and its gradient.
+CHUNK_ROWS = 1024
+CHUNK_BYTES = 128 * 2**20
 
 
 def label_smoothed_loss(hidden_NM: Tensor, embedding_VM: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
     """Sum over N of the cross entropy of softmax(hidden embedding^T) against 1 - smoothing on the target and
-    smoothing / (V - 1) on each other piece.
+    smoothing / (V - 1) on every other piece.
 
-    tensor2tensor's form. Scores are float32, or float64 where the inputs are. With gradients, both are computed at
-    once, in the forward pass, part by part; they cannot be differentiated again.
+    As in tensor2tensor. Scores are float32, or float64 if the inputs are. The gradients, if needed, are computed in the
+    forward pass, chunk by chunk with the loss; they cannot be differentiated again.
     """
     total: Tensor = _ProjectedLoss.apply(hidden_NM, embedding_VM, targets_N, smoothing)  # type: ignore[no-untyped-call]
     return total
@@ -32,8 +32,8 @@ class _ProjectedLoss(torch.autograd.Function):
 
         logsumexp(scores) - w scores[target] - e sum(scores)
 
-    and its gradient by the scores softmax - w onehot(target) - e. The last term is the same for every piece, so it
-    meets the products as one sum over the embedding and one over the rows, never as a matrix.
+    and its gradient by the scores softmax - w onehot(target) - e. The last term is the same for every piece, so in
+    the matmuls it is one sum over the embedding and one over the rows, never a matrix.
     """
 
     @staticmethod
@@ -47,22 +47,22 @@ class _ProjectedLoss(torch.autograd.Function):
         grad_hidden_NM = torch.empty_like(hidden_NM, dtype=wide) if wanted else None
         grad_embedding_VM = torch.zeros_like(embedding_VM) if wanted else None
         total = torch.zeros((), dtype=wide, device=hidden_NM.device)
-        rows = max(1, min(PART_ROWS, PART_BYTES // (4 * vocabulary_size)))
+        rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // (4 * vocabulary_size)))
         for start in range(0, hidden_NM.shape[0], rows):
-            part = slice(start, start + rows)
-            hidden_CM, targets_C1 = hidden_NM[part], targets_N[part, None]
+            chunk = slice(start, start + rows)
+            hidden_CM, targets_C1 = hidden_NM[chunk], targets_N[chunk, None]
             scores_CV = (hidden_CM @ embedding_VM.T).to(wide)
             of_target_C1 = scores_CV.gather(1, targets_C1)
             largest_C1 = scores_CV.amax(dim=1, keepdim=True)
-            powers_CV = scores_CV.sub_(largest_C1).exp_()  # softmax, but for the division by their sum
+            powers_CV = scores_CV.sub_(largest_C1).exp_()  # softmax before the division by their sum
             sum_C1 = powers_CV.sum(dim=1, keepdim=True)
             total += (largest_C1 + sum_C1.log() - target * of_target_C1).sum()
             total -= other * (hidden_CM.to(wide) @ embedding_sum_M.to(wide)).sum()
             if grad_hidden_NM is None or grad_embedding_VM is None:
                 continue
             expected_CM = (powers_CV @ embedding_VM) / sum_C1
-            grad_hidden_NM[part] = expected_CM - target * embedding_VM[targets_C1[:, 0]] - other * embedding_sum_M
-            powers_CV.scatter_add_(1, targets_C1, -target * sum_C1)  # one cell of each row: no two meet
+            grad_hidden_NM[chunk] = expected_CM - target * embedding_VM[targets_C1[:, 0]] - other * embedding_sum_M
+            powers_CV.scatter_add_(1, targets_C1, -target * sum_C1)  # one element of each row: no collisions
             grad_embedding_VM += powers_CV.T @ (hidden_CM / sum_C1)
         if grad_embedding_VM is not None:
             grad_embedding_VM -= other * hidden_NM.sum(dim=0)

@@ -1,4 +1,4 @@
-"""The LightningModule: a thin shell round the Transformer."""
+"""The LightningModule: a thin wrapper around the Transformer."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from rpr.training.schedule import learning_rate
 
 
 def ends_step(trainer: pl.Trainer, batch_idx: int) -> bool:
-    """Whether this micro-batch was the last of a step."""
+    """Whether this micro-batch is the last of a step."""
     accumulate: int = trainer.accumulate_grad_batches
     return (batch_idx + 1) % accumulate == 0
 
 
 class TranslationModule(pl.LightningModule):
-    """Label-smoothed training of a Transformer, Adam with the warm-up schedule.
+    """Trains a Transformer with label smoothing, and Adam with the warm-up schedule.
 
     The loss of a step is the mean over the target tokens of the whole effective batch: each micro-batch divides its
-    sum by the step's own token count, which the sampler knows. So the same step on 1, 2 or 8 devices, accumulated or
-    not, has the same gradient up to rounding.
+    sum by the step's token count, which the sampler knows. So the same step on 1, 2 or 8 devices, accumulated or not,
+    has the same gradient up to rounding.
     """
 
     def __init__(self, config: TrainConfig, vocabulary_size: int) -> None:
         super().__init__()
         self.config = config
-        self.micro_losses: list[Tensor] = []  # of this rank's micro-batches since the guard took them
+        self.micro_losses: list[Tensor] = []  # of this rank's micro-batches since the guard last took them
         self.gradient_norm: Tensor | None = None  # of the last step, before clipping
         self.last_validation_loss: float | None = None
         torch.manual_seed(config.seed)
@@ -43,21 +43,21 @@ class TranslationModule(pl.LightningModule):
         self.model.use_attention(config.hardware.attention)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        # Dropout as a function of (seed, step, micro-batch, rank): a resumed run draws what an unbroken one would.
+        # Dropout as a function of (seed, step, micro-batch, rank): a resumed run draws as an uninterrupted one does.
         accumulate = self.trainer.accumulate_grad_batches
         draw = (self.global_step * accumulate + batch_idx % accumulate) * self.trainer.world_size + self.global_rank
         torch.manual_seed((self.config.seed * 1_000_003 + draw) % 2**63)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss_sum = self._loss_sum(batch, self.config.optim.label_smoothing)
-        # Lightning divides by the micro-batches, DDP by the ranks: both are undone here.
+        # Lightning divides by the number of micro-batches, DDP by the number of ranks: undo both.
         copies = self.trainer.accumulate_grad_batches * self.trainer.world_size
         loss = loss_sum * (copies / batch.step_target_tokens)
         self.micro_losses.append(loss.detach())
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Clip, and let the optimiser leave every weight alone where a gradient is not finite; nothing waits for it."""
+        """Clip the gradient, and have the optimiser skip the step if it is not finite; neither synchronises a GPU."""
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         limit = self.config.optim.gradient_clip_norm
@@ -73,13 +73,13 @@ class TranslationModule(pl.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self.validation_loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
-        self.validation_tokens = 0  # a rank may have no unit of a small split
+        self.validation_tokens = 0  # a rank may have no batch of a small split
 
     def on_validation_epoch_end(self) -> None:
         total = torch.stack([self.validation_loss_sum, self.validation_loss_sum.new_tensor(self.validation_tokens)])
         total = self.trainer.strategy.reduce(total, reduce_op="sum")
         loss = float(total[0] / total[1])
-        if not math.isfinite(loss):  # on every rank alike, and before anything is translated with such weights
+        if not math.isfinite(loss):  # on every rank, and before translating with such weights
             raise RunError(
                 f"the validation loss became {loss} at step {self.global_step}; lower optim.learning_rate_scale"
             )
@@ -87,8 +87,8 @@ class TranslationModule(pl.LightningModule):
 
     def _loss_sum(self, batch: Batch, smoothing: float) -> Tensor:
         hidden_BTM = self.model(batch.source_BS, batch.target_input_BT)
-        # Only real positions meet the vocabulary: padding would cost a row of V scores each. Their number is known, so
-        # that finding them does not wait for a GPU.
+        # Scores at real positions only: each padding position would cost a row of V. Their number is known, so finding
+        # them does not synchronise a GPU.
         targets_P = batch.target_output_BT.flatten()
         real_N = torch.nonzero_static(targets_P != self.model.shape.pad, size=batch.num_target_tokens)[:, 0]
         hidden_NM = hidden_BTM.flatten(0, 1).index_select(0, real_N)
@@ -115,7 +115,7 @@ class TranslationModule(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-def shell(module: pl.LightningModule) -> TranslationModule:
-    """The module as what it is; Lightning's callbacks know it as any."""
+def as_translation_module(module: pl.LightningModule) -> TranslationModule:
+    """Narrow the type that Lightning passes to callbacks."""
     assert isinstance(module, TranslationModule)
     return module

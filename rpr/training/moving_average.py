@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from rpr.data.batches import Batch
-from rpr.training.module import ends_step, shell
+from rpr.training.module import as_translation_module, ends_step
 
 
 class MovingAverage(pl.Callback):
     """average = decay * average + (1 - decay) * weights after every step; validation sees the average.
 
-    Kept in checkpoints under its own name, beside the weights that training goes on with.
+    Saved in checkpoints under its own key, next to the weights with which training continues.
     """
 
     def __init__(self, decay: float) -> None:
@@ -52,4 +52,4 @@ class MovingAverage(pl.Callback):
 
 
 def _weights(module: pl.LightningModule) -> dict[str, Tensor]:
-    return dict(shell(module).model.named_parameters())
+    return dict(as_translation_module(module).model.named_parameters())

@@ -1,4 +1,4 @@
-"""Writing checkpoints: when, how many are kept, and each whole or not at all."""
+"""Writing checkpoints: when, how many are kept, and each one atomically."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from rpr.training.guards import LOG_EVERY
 from rpr.training.module import ends_step
 
 
-class WholeFiles(CheckpointIO):
-    """A checkpoint appears under its name complete and on the disk, or not at all; read as plain data only.
+class AtomicCheckpointIO(CheckpointIO):
+    """Writes each checkpoint completely and to disk under its name, or not at all; reads plain data only.
 
-    Lightning's own writer goes through a file in the system's folder for temporary files, from where the move is no
-    single act when that is another file system, and through a copy of all of it in memory.
+    Lightning's own writer makes a copy in memory and a file in the system's temporary folder; the move from there is
+    not atomic across file systems.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         try:
             with replacing(Path(path)) as temporary, temporary.open("wb") as file:
                 torch.save(checkpoint, file)
-        except (OSError, RuntimeError) as error:  # torch's writer turns the system's error into one of its own
+        except (OSError, RuntimeError) as error:  # torch's writer wraps the system's error in its own
             reason = _os_error(error)
             raise RunError(
-                f"{path}: this checkpoint cannot be written ({reason}); the earlier ones are whole: "
-                "mend that, and the same command goes on from the last of them"
+                f"{path}: this checkpoint cannot be written ({reason}); the earlier ones are intact: "
+                "fix this, and the same command resumes from the last one"
             ) from None
 
     def load_checkpoint(
@@ -59,12 +59,13 @@ def _os_error(error: BaseException) -> str:
     return " ".join(str(error).split())[:120]
 
 
-class Checkpoints(pl.callbacks.Checkpoint):
-    """The last N checkpoints, by steps or by minutes, and always one of the last step.
+class PeriodicCheckpoint(pl.callbacks.Checkpoint):
+    """Writes checkpoints every N steps or minutes and at the last step, and keeps the last `keep`.
 
-    Only between steps: within one, gradients of some micro-batches would be lost. One that is due before a validation
-    is written after it: a run that goes on from it does not validate there again, and would lack what that tells.
-    `before_saving` is called on every rank first, and may refuse; the stopwatch stands while one is written.
+    They are written between steps: within a step, gradients of some micro-batches would be lost. At a step with a
+    validation the checkpoint is written after it: a run resumed from it does not validate there again, and would lack
+    the validation's results. `before_saving` is called first on every rank, and may raise; the stopwatch is paused
+    while a checkpoint is written.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
         self._every_n_steps, self._every_n_minutes = every_n_steps, every_n_minutes
         self._validate_every_n_steps = validate_every_n_steps
         self._before_saving = before_saving
-        self._waits = False  # for the end of a validation
+        self._pending = False  # until the end of a validation
         self._saved_step = 0
         self._saved_at = 0.0
 
@@ -100,20 +101,20 @@ class Checkpoints(pl.callbacks.Checkpoint):
                 f"{self._folder}: checkpoints cannot be written there ({error.strerror}); "
                 "make the folder writable or choose another runs_dir"
             ) from None
-        self._tell_of_little_space(trainer)
+        self._warn_if_disk_is_short(trainer)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         step = trainer.global_step
         if ends_step(trainer, batch_idx) and step != self._saved_step and self._is_due(trainer, step):
-            self._waits = self.waits(step)
-            if not self._waits:
+            self._pending = self.validates_at(step)
+            if not self._pending:
                 self.save(trainer, pl_module)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._waits:
-            self._waits = False
+        if self._pending:
+            self._pending = False
             self.save(trainer, pl_module)
 
     def _is_due(self, trainer: pl.Trainer, step: int) -> bool:
@@ -134,8 +135,8 @@ class Checkpoints(pl.callbacks.Checkpoint):
                 old.unlink(missing_ok=True)
         self._stopwatch.resume()
 
-    def waits(self, step: int) -> bool:
-        """Whether a checkpoint of this step is to be written after a validation only."""
+    def validates_at(self, step: int) -> bool:
+        """Whether this step has a validation, after which its checkpoint is written."""
         return step % self._validate_every_n_steps == 0
 
     @property
@@ -143,16 +144,16 @@ class Checkpoints(pl.callbacks.Checkpoint):
         """The step of the newest checkpoint."""
         return self._saved_step
 
-    def _tell_of_little_space(self, trainer: pl.Trainer) -> None:
-        """A line when the disk cannot hold the checkpoints that will be kept (weights and both moments of Adam)."""
-        there = checkpoints(self._folder)
+    def _warn_if_disk_is_short(self, trainer: pl.Trainer) -> None:
+        """Warn if the disk cannot hold the checkpoints to be kept (weights and both of Adam's moments)."""
+        existing = checkpoints(self._folder)
         size = sum(3 * parameter.nbytes for parameter in trainer.lightning_module.parameters())
-        # One more than are kept stands while the newest is written.
-        needed = (self._keep + 1 - min(len(there), self._keep)) * size
+        # While the newest is written, there is one more than are kept.
+        needed = (self._keep + 1 - min(len(existing), self._keep)) * size
         free = shutil.disk_usage(self._folder).free
         if needed > free:
             print(
-                f"rpr-cli: {self._folder}: {self._keep} checkpoints of {size / 1e9:.1f} GB are kept and "
+                f"rpr-cli: {self._folder}: {self._keep} checkpoints of {size / 1e9:.1f} GB are to be kept, but only "
                 f"{free / 1e9:.1f} GB are free; lower optim.keep_checkpoints or choose another runs_dir",
                 file=sys.stderr,
                 flush=True,
@@ -160,15 +161,15 @@ class Checkpoints(pl.callbacks.Checkpoint):
 
 
 class TimeLimit(pl.Callback):
-    """Ends a training that has taken so many minutes in this process, after a checkpoint of the step that it is at.
+    """Stops the training of this process after `minutes`, with a checkpoint of its last step.
 
-    Not at a step that is validated, nor at the last one, after which there is nothing left to do.
+    Never at a step with a validation, nor at the run's last step, after which no training is left.
 
     Raises:
-        InterruptedRun: the time is up.
+        InterruptedRun: the time has passed.
     """
 
-    def __init__(self, minutes: float, checkpoints: Checkpoints) -> None:
+    def __init__(self, minutes: float, checkpoints: PeriodicCheckpoint) -> None:
         self._minutes, self._checkpoints = minutes, checkpoints
         self._started = time.monotonic()
 
@@ -179,7 +180,7 @@ class TimeLimit(pl.Callback):
         if (
             not ends_step(trainer, batch_idx)
             or step == trainer.max_steps
-            or self._checkpoints.waits(step)
+            or self._checkpoints.validates_at(step)
             or not _have_passed(self._minutes, self._started, trainer)
         ):
             return
@@ -192,8 +193,8 @@ class TimeLimit(pl.Callback):
 
 
 def _have_passed(minutes: float, since: float, trainer: pl.Trainer) -> bool:
-    """By the first rank's clock, on every rank alike."""
+    """The same answer on every rank, by the first rank's clock."""
     if trainer.world_size > 1 and trainer.strategy.root_device.type == "cuda" and trainer.global_step % LOG_EVERY:
-        return False  # asking that clock waits for the GPU
+        return False  # the broadcast synchronises the GPU
     passed: bool = trainer.strategy.broadcast(time.monotonic() - since >= 60 * minutes)
     return passed

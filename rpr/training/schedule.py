@@ -1,4 +1,4 @@
-"""The learning rate of Vaswani et al. 2017."""
+"""The learning-rate schedule of Vaswani et al. 2017."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_the_product_rate_is_the_median_of_ten_after_three(monkeypatch):
     monkeypatch.setattr(benchmark, "time", SimpleNamespace(perf_counter=lambda: products.now))
     monkeypatch.setattr(torch, "mm", products.mm)
     hardware = bench("hardware.precision=bf16").hardware
-    assert benchmark.product_rate(hardware, CPU, 8) == 2 * 8**3 / 2.0
+    assert benchmark.matmul_rate(hardware, CPU, 8) == 2 * 8**3 / 2.0
 
 
 @pytest.mark.parametrize("sentences, length", [(3, 5), (2, 11)])
@@ -155,14 +155,14 @@ def test_the_operations_of_a_step_are_those_of_its_products(sentences, length):
     [step] = training_steps(config, positions("absolute"), CPU).values()
     with FlopCounterMode(display=False) as counted:
         step()
-    expected = benchmark.step_operations(config.model, config.data.vocabulary_size, sentences, length)
+    expected = benchmark.step_flops(config.model, config.data.vocabulary_size, sentences, length)
     # What the loss adds up beside its products, and the sums over the whole embedding.
     assert counted.get_total_flops() == pytest.approx(expected, rel=0.02)
 
 
 def test_the_operations_of_a_layer_are_those_of_its_products():
     inputs, weights = 2 * 12 * 16 * 48 + 2 * 12 * 16 * 16, 2 * (2 * 2 * 6 * 6 * 16)  # 12 positions of 16 numbers
-    assert benchmark.layer_operations(16, 2, 6) == 3 * (inputs + weights)
+    assert benchmark.layer_flops(16, 2, 6) == 3 * (inputs + weights)
 
 
 def test_steps_at_a_length_are_named_by_variant_and_implementation_and_run():

@@ -144,8 +144,8 @@ def test_a_failing_job_does_not_stop_the_others(
 ) -> None:
     done = []
 
-    def run(config: object, *, command: str, own_process: bool, **options: object) -> None:
-        assert own_process
+    def run(config: object, *, command: str, in_sweep: bool, **options: object) -> None:
+        assert in_sweep
         if "seed=1" in command:
             raise RunError("the loss\nexploded")
         if "seed=2" in command:

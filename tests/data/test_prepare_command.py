@@ -44,7 +44,7 @@ def test_the_words(overrides: list[str], capsys: pytest.CaptureFixture[str]) -> 
     assert all(len(figures) == 5 for figures in splits.values())
     assert lines[8].startswith("prepared in ") and "; peak memory " in lines[8] and len(lines) == 9
     assert app.main(["prepare", *overrides]) == 0
-    assert capsys.readouterr().out.splitlines()[8].startswith("it was ready: opened in 0.")
+    assert capsys.readouterr().out.splitlines()[8].startswith("already prepared: opened in 0.")
 
 
 def test_the_document_is_all_that_is_printed(overrides: list[str], capfd: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +81,7 @@ def test_the_document_is_all_that_is_printed(overrides: list[str], capfd: pytest
 
 def test_a_measurement_that_fails_is_told(overrides: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     data = config(overrides).data.model_copy(update={"vocabulary_size": 100_000})
-    with pytest.raises(RunError, match="the process that measures ended with exit code 1; its message stands above"):
+    with pytest.raises(RunError, match="the measuring process ended with exit code 1; see its message above"):
         measure_loader(data, 300, 2, 5)
     assert "is more than this corpus supports" in capfd.readouterr().err
 
@@ -101,7 +101,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_each_part_of_a_preparation_has_its_own_progress(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with command.told("corpus") as tell:
+    with command.progress_bars("corpus") as tell:
         for now, done, total, what in [
             (100.0, 0, 9000, "reading"),
             (105.0, 700, 9000, "reading"),
@@ -137,5 +137,5 @@ def test_a_large_build_tells_the_memory_of_its_workers() -> None:
     }  # fmt: skip
     assert command.as_text(document).splitlines() == [
         "n: vocabulary of 9 pieces, no pairs dropped, 1.0 MB on disk",
-        "prepared in 1 min 01 s; peak memory 0.90 GB, of the largest of 2 workers 0.12 GB",
+        "prepared in 1 min 01 s; peak memory 0.90 GB; largest of 2 workers 0.12 GB",
     ]

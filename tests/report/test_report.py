@@ -178,7 +178,7 @@ def test_scores_by_length_have_tables_and_a_plot(tmp_path, make, by_length):
 
 @pytest.mark.parametrize("sweeps, hint", [
     (("table2", "mine"), "; did you mean table2? (available: mine, table2)"),
-    ((), "; none of its runs is of a sweep: leave sweep out"),
+    ((), "; none of its runs belongs to a sweep: omit sweep"),
 ])  # fmt: skip
 def test_a_sweep_that_no_run_belongs_to(tmp_path, make, sweeps, hint):
     write_record(tmp_path / "runs" / "one" / "record.json", make(sweeps=list(sweeps)))

@@ -89,7 +89,7 @@ def test_each_job_has_a_gpu_and_its_lock(
 
     def run(config: Any, *, gpus: tuple[str, ...], keep_open: tuple[int, ...], **options: Any) -> None:
         assert all(os.fstat(descriptor) for descriptor in keep_open) and keep_open
-        assert options["own_process"] and options["quiet"]
+        assert options["in_sweep"]
         had.append((config.seed, gpus))
 
     monkeypatch.setattr(train, "run", run)

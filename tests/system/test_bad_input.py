@@ -289,7 +289,7 @@ OF_A_RUN: list[tuple[str, bad_files.Make, list[str], str]] = [
         "rerun: a setting out of range",
         setting("optim.max_steps", 0),
         ["rerun", "RUN"],
-        "this rpr cannot run its config",
+        "this version of rpr cannot run its config",
     ),
     (
         "evaluate: an unknown setting",
@@ -313,7 +313,7 @@ OF_A_RUN: list[tuple[str, bad_files.Make, list[str], str]] = [
         "export: of a failed run",
         record(lambda d: d.update(status="failed", error="why")),
         ["export", "run=RUN"],
-        "failed: why; its weights are no result: finish the run first",
+        "failed: why; its weights are not usable: finish the run first",
     ),
     ("compare: of a run that is not finished", as_cut, ["compare", "RUN", "../runs/two"], "only finished runs can be"),
     (
@@ -428,7 +428,7 @@ OF_A_RUN: list[tuple[str, bad_files.Make, list[str], str]] = [
         "evaluate: evaluations is a file",
         lambda run: (run / "evaluations").write_text("x") and None,
         [*READERS["evaluate"], "splits=[test]"],
-        "evaluations/average2-beam1-alpha0.6-test cannot be made (Not a directory)",
+        "evaluations/average2-beam1-alpha0.6-test cannot be created (Not a directory)",
     ),
     (
         "export: exports is a file",
@@ -494,7 +494,7 @@ RESUMED: list[tuple[str, bad_files.Make, str]] = [
     (
         "metrics without step",
         content("metrics.jsonl", lambda old: b"{}\n" + old),
-        "delete it, and the same command goes on",
+        "delete it, and the same command resumes",
     ),
     ("metrics a folder", folder_instead("metrics.jsonl"), "metrics.jsonl: cannot be read (Is a directory)"),
     (

@@ -97,7 +97,7 @@ def test_a_finished_run(
     assert files(trained) == before and not Path("exported").exists()
     write(Path("corpus"), "old")
     assert app.main(command) == 0
-    assert "finished already" in capfd.readouterr().err
+    assert "already finished" in capfd.readouterr().err
     assert app.main(["evaluate", f"run={trained}"]) == 0
 
 

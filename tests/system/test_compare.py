@@ -126,7 +126,7 @@ def test_two_runs(shelf: Shelf, compare: Any) -> None:
     between = f"[{one['interval']['low']:+.2f}, {one['interval']['high']:+.2f}]"
     assert f" 2 - 1 {one['difference']:+.2f} {between} {one['p_bootstrap']:.4f} {one['p_randomisation']:.4f} " in told
     assert "Holm" not in told
-    assert "One training each: nothing here says how much another seed" in told
+    assert "One run per variant: these tests do not show how much another seed" in told
 
 
 def test_nothing_is_said_of_a_difference_that_is_not_shown(shelf: Shelf, compare: Any) -> None:
@@ -176,8 +176,8 @@ def test_seeds_of_one_variant_are_paired_and_averaged(shelf: Shelf, compare: Any
     expected = (sum((score - mean) ** 2 for score in scores) / 2) ** 0.5
     assert variants["synthetic-tiny-absolute"]["sd"] == pytest.approx(expected)
     told = " ".join(compare(*absolute, *relative).split())
-    assert "over 3 seeds" in told and "One training each" not in told
-    assert "synthetic-tiny-relative-k16-s7 is compared with another seed, synthetic-tiny-absolute-s1." in told
+    assert "over 3 seeds" in told and "One run per variant" not in told
+    assert "synthetic-tiny-relative-k16-s7 is compared with a run of another seed, synthetic-tiny-absolute-s1." in told
     [only] = json.loads(compare(*absolute, "metrics=[chrf]", "format=json"))["tests"]
     assert [pair["run"][-1] for pair in only["comparisons"]] == ["2", "3"]
 
@@ -235,7 +235,7 @@ def test_a_repeat_is_no_other_seed(shelf: Shelf, compare: Any) -> None:
     repeat = first.with_name(f"{first.name}-rerun1")
     shutil.copytree(first, repeat)
     told = " ".join(compare(first, repeat).split())
-    assert "over 2 seeds" not in told and "One training each" in told
+    assert "over 2 seeds" not in told and "One run per variant" in told
 
 
 def test_runs_of_one_name_are_told_apart(shelf: Shelf, compare: Any) -> None:

@@ -77,7 +77,9 @@ def test_export(kind: str, run_dir: Path, capsys: pytest.CaptureFixture[str]) ->
     folder = run_dir / "exports" / kind
     lines = out.splitlines()
     assert lines[0] == f"{folder}: {kind}, average of 2 (steps 2 to 4)"
-    assert lines[1].startswith("proven on 10 sentences of validation: ") and "greedy translations identical" in lines[1]
+    assert (
+        lines[1].startswith("verified on 10 sentences of validation: ") and "greedy translations identical" in lines[1]
+    )
     assert len(lines) == (2 if kind == "safetensors" else 3) and err == ""
     assert is_export(folder) and (run_dir / "record.json").read_bytes() == record
     exported = read_export(folder)
@@ -87,7 +89,7 @@ def test_export(kind: str, run_dir: Path, capsys: pytest.CaptureFixture[str]) ->
     elsewhere = run_dir.parent / "elsewhere"
     for _ in range(2):
         assert app.main([*asked, f"output_dir={quoted(elsewhere)}", "average_checkpoints=1", "split=test"]) == 0
-    assert "\nproven on 10 sentences of test: " in capsys.readouterr().out
+    assert "\nverified on 10 sentences of test: " in capsys.readouterr().out
     assert read_export(elsewhere).checkpoint == "step 4"
     assert not [path for path in run_dir.parent.iterdir() if path.name.startswith(".")]
 
@@ -127,7 +129,7 @@ def test_what_export_refuses(
     write_record(run_dir / "record.json", record)
     for name in ("export", "verify"):
         assert refused(capsys, name, run_dir) == (
-            "run: a run failed: the loss became nan; its weights are no result: finish the run first"
+            "run: a run failed: the loss became nan; its weights are not usable: finish the run first"
         )
     pytest.importorskip("ctranslate2")
     told = refused(capsys, "export", trained["per_head"], "format=ctranslate2")
@@ -148,7 +150,7 @@ def test_verify(trained: dict[str, Path], capsys: pytest.CaptureFixture[str]) ->
     capsys.readouterr()
     assert app.main(asked) == 0
     out, err = capsys.readouterr()
-    head = "average of 2 (steps 2 to 4); sentences of validation; float64 where nothing is said"
+    head = "average of 2 (steps 2 to 4); sentences of validation; float64 unless noted"
     assert " ".join(out.split()).startswith(f"{run.name}: {head} check ") and err == ""
     for name in ("cached decoding", "padding", "shift", "batches", "n best", "export, safetensors"):
         assert any(line.startswith(name) and " passed " in line for line in out.splitlines()), name

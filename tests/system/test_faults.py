@@ -175,7 +175,7 @@ def test_the_same_run_by_its_folder(begun: Callable[[int], tuple[Started, Path]]
     assert read_record(moved / "record.json").status == "finished" and newest(moved) == 60
     assert not run_dir.exists()
     told = starter.run(["train", f"run={moved}"], moved)
-    assert told.code == 0 and "finished already on " in told.err and told.changes == ()
+    assert told.code == 0 and "already finished on " in told.err and told.changes == ()
     for wrong, message in (
         (
             [f"run={moved}", "seed=2"],
@@ -229,7 +229,7 @@ def test_a_disk_that_is_full(
     assert told.code == 2
     assert told.err.splitlines()[-1] == (
         f"rpr-cli: {run_dir}/checkpoints/step00000025.ckpt: this checkpoint cannot be written (File too large); the "
-        "earlier ones are whole: mend that, and the same command goes on from the last of them"
+        "earlier ones are intact: fix this, and the same command resumes from the last one"
     )
     left = sorted(path.name for path in (run_dir / "checkpoints").iterdir())
     assert left == [f"step{step:08d}.ckpt" for step in (10, 15, 20)] or left[-1] == "step00000020.ckpt"
@@ -293,8 +293,8 @@ def test_a_kill_and_a_full_disk(training: Training, assert_same: Callable[[Any, 
     training.survive(Fault("SIGKILL", draw.choice(training.numbers("rename"))), assert_same)
     ended = training.survive(Fault("full", training.numbers("step00000020.ckpt")[0]), assert_same)
     assert ended.err.splitlines()[-1].endswith(  # not that the record cannot be written either
-        "step00000020.ckpt: this checkpoint cannot be written (No space left on device); the earlier ones are whole: "
-        "mend that, and the same command goes on from the last of them"
+        "step00000020.ckpt: this checkpoint cannot be written (No space left on device); the earlier ones are "
+        "intact: fix this, and the same command resumes from the last one"
     )
 
 

@@ -35,7 +35,7 @@ def survive(world: World, name: str, again: bool, fault: Fault) -> None:
     assert ended.code == CODES[fault.kind] and "Traceback" not in ended.err, where
     told = [line for line in ended.err.splitlines() if line.startswith("rpr-cli: ")]
     if name == "translate" and len(told) == 2:  # first where the lines are that were translated
-        assert " lines are translated in " in told.pop(0), where
+        assert " lines were translated in " in told.pop(0), where
     assert len(told) == (fault.kind in ORDERLY), where
     if fault.kind in ("SIGTERM", "SIGINT"):
         assert told[0].startswith("rpr-cli: interrupted"), where

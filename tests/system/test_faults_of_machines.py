@@ -74,7 +74,7 @@ def test_the_newest_checkpoint_is_that_of_the_last_step(
     found = checkpoints(folder)
     for number, (_, path) in enumerate(found):
         os.utime(path, (1e9 - number, 1e9 - number))
-    assert [step for step, _ in found] == [2, 4, 6] and fit._newest(folder) == found[-1][1]
+    assert [step for step, _ in found] == [2, 4, 6] and fit._newest_readable(folder) == found[-1][1]
 
 
 @pytest.mark.parametrize("seconds", [-1e8, 1e8], ids=["of the past", "of the future"])
@@ -87,7 +87,7 @@ def test_a_cache_is_not_made_again_for_its_files_times(seconds: float, world: Wo
         for path in [*world.home.rglob("prepared/**/*"), *world.home.glob("corpus/*")]:
             os.utime(path, (path.stat().st_mtime + seconds,) * 2)
         done = world.command(world.arguments[name])
-        assert done.code == 0 and "it was ready: opened in" in done.out
+        assert done.code == 0 and "already prepared: opened in" in done.out
         assert not [change for change in done.changes if "/prepared/" in change and "digests.json" not in change]
         after = world.now()
         assert before.keys() == after.keys()
@@ -127,7 +127,7 @@ def test_the_end_of_wandbs_process_in_the_middle_of_a_run(
         os.kill(family.one("wandb-core"), signal.SIGKILL)
         _, err = process.communicate(timeout=120)
     assert process.returncode == 0 and b"Traceback" not in err, err.decode()
-    told = [line for line in err.decode().splitlines() if "; nothing more is mirrored; the run is complete in" in line]
+    told = [line for line in err.decode().splitlines() if "; mirroring stopped; the run is complete in" in line]
     assert len(told) == 1, err.decode()
     assert wait_for(lambda: not family.living(), 20), family.living()
     record = read_record(run_dir / "record.json")

@@ -219,12 +219,12 @@ def test_rerun(put: Put, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = put("absolute", name="one"), put("none", "plain")
     monkeypatch.setattr(train, "run", lambda config, **given: other)
     text = said("rerun", one, "runs_dir=again")
-    assert rf"not as recorded: torch: absolute{GOOD}\x1b]0;mine" in text and "Not the same:" in text
+    assert rf"not as recorded: torch: absolute{GOOD}\x1b]0;mine" in text and "Different:" in text
     cut = put("relative", name="one", status="interrupted", error="SIGTERM" + EVIL)
     assert r"interrupted: SIGTERM\x1b]0;mine" in said("rerun", cut, "runs_dir=again")
     assert r"strict=true, and not as recorded: " in said("rerun", one, "runs_dir=again", "strict=true", code=2)
     assert "cannot name a folder" in said("rerun", put("learned", "two", name="one\x07"), "runs_dir=again", code=2)
-    monkeypatch.setattr(rerun, "_tell_what_is_other", lambda *given: None)
+    monkeypatch.setattr(rerun, "_report_deviations", lambda *given: None)
     unlike = put("relative_keys", name="one")
     assert f"are not those of runs/{SHOWN}{FAKE}/" in said("rerun", unlike, "runs_dir=again", "strict=true", code=1)
 
@@ -233,8 +233,8 @@ def test_train_of_a_finished_run(put: Put, said: Said) -> None:
     folder = compose_train(["position=absolute", "logger=none", "runs_dir=runs"]).run_dir_name
     text = said("train", f"run={put('absolute', folder)}")
     assert said("train", f"run={put('relative')}").startswith(f"relative{GOOD}{SHOWN}")
-    assert f"finished already on absolute{GOOD}{SHOWN}" in text and text.startswith(f"absolute{GOOD}{SHOWN}")
-    assert f"(without absolute{GOOD}{SHOWN}{FAKE}) on absolute{GOOD}{SHOWN}" in text
+    assert f"already finished on absolute{GOOD}{SHOWN}" in text and text.startswith(f"absolute{GOOD}{SHOWN}")
+    assert f"(excluding absolute{GOOD}{SHOWN}{FAKE}) on absolute{GOOD}{SHOWN}" in text
 
 
 def test_the_end_of_a_sweep(put: Put, said: Said) -> None:

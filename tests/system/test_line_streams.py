@@ -124,7 +124,7 @@ def test_an_endless_input_waits() -> None:
     for _ in range(20):
         assert len(next(batches)) == 100
     time.sleep(0.2)
-    assert written <= 20 * 800 + 3 * line_streams.READ_AT_ONCE
+    assert written <= 20 * 800 + 3 * line_streams.CHUNK_BYTES
     os.close(reading)
     writer.join()
     os.close(writing)
@@ -133,7 +133,7 @@ def test_an_endless_input_waits() -> None:
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_streams, "MAX_LINE_BYTES", 2**20)
     assert of_file(tmp_path / "in", b"a\n" + b"b" * 2**20, 10) == [[b"a"], [b"b" * 2**20]]
-    with pytest.raises(DataError, match="^input: line 2 has more than 1 MiB; give text with a sentence on each line$"):
+    with pytest.raises(DataError, match="^input: line 2 has more than 1 MiB; give text with one sentence per line$"):
         of_file(tmp_path / "in", b"a\n" + b"b" * (2**20 + 1), 10)
 
 
@@ -209,7 +209,7 @@ def test_an_output_that_is_given_up_has_whole_lines(tmp_path: Path, monkeypatch:
         output.write(b"three\nfour\n")
     monkeypatch.undo()
     assert (tmp_path / "out.part").read_bytes() == b"one\ntwo\nthree"
-    assert output.give_up() == f" in {tmp_path / 'out.part'}, and {tmp_path / 'out'} is not written"
+    assert output.give_up() == f" in {tmp_path / 'out.part'}; {tmp_path / 'out'} was not written"
     assert (tmp_path / "out.part").read_bytes() == b"one\ntwo\n" and not (tmp_path / "out").exists()
 
 

@@ -75,13 +75,13 @@ from rpr.training import launch
 from work import work
 
 
-def run_worker(module, job, hardware, *, keep_open=(), output=None, gpus=()):
-    assert module == "rpr.commands.train" and keep_open and output.shown
+def run_worker(module, job, hardware, *, keep_open=(), log=None, gpus=()):
+    assert module == "rpr.commands.train" and keep_open and log
     child = os.fork()
     if child == 0:
-        log = os.open(output.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
         os._exit(work(job))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return code if code >= 0 else 128 - code

@@ -107,7 +107,7 @@ def test_a_failed_run(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None
     changed(run_dir, status="failed", error="the validation loss became nan at step 4")
     assert refused(capsys, run_dir) == (
         f"run: {run_dir.name} failed: the validation loss became nan at step 4; "
-        "its weights show nothing that was learned: finish the run first"
+        "its weights are not usable: finish the run first"
     )
 
 

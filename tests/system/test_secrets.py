@@ -134,11 +134,11 @@ def test_nor_where_wandb_is_online_and_jobs_have_processes_of_their_own(tmp_path
         assert again.returncode == 0 and not secrets_in(again.stdout + again.stderr)
         patch.setenv("WANDB_API_KEY", "CanaryOfWandb")  # as if half of it had been pasted
         half = subprocess.run([SCRIPT, "train", *own_words, "logger=wandb", "seed=4"], capture_output=True)
-        assert b"the run is kept offline" in half.stderr and not secrets_in(half.stdout + half.stderr)
+        assert b"the run is logged offline" in half.stderr and not secrets_in(half.stdout + half.stderr)
         patch.setenv("WANDB_API_KEY", CANARIES["WANDB_API_KEY"])
         patch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
         refused = subprocess.run([SCRIPT, "dashboard"], capture_output=True)
-        assert refused.returncode == 2 and b"the report is not saved" in refused.stderr
+        assert refused.returncode == 2 and b"the report was not saved" in refused.stderr
         assert not secrets_in(refused.stdout + refused.stderr)
     assert files_with_secrets(tmp_path) == ["home/.netrc"]
 

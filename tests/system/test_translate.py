@@ -114,7 +114,7 @@ def test_odd_bytes(told: Told, expected: dict[str, str]) -> None:
 
 def test_what_is_no_utf_8_is_told_and_translated(told: Told, expected: dict[str, str]) -> None:
     said = [
-        f"rpr-cli: warning: input DIR/in.txt, line {number}: not valid UTF-8; U+FFFD is read for what is no character\n"
+        f"rpr-cli: warning: input DIR/in.txt, line {number}: not valid UTF-8; invalid bytes are read as U+FFFD\n"
         for number in range(2, 7)
     ]
     more = "rpr-cli: warning: input DIR/in.txt, 2 more lines: not valid UTF-8\n"
@@ -180,8 +180,7 @@ def test_prefixes(told: Told, expected: dict[str, str], run_dir: Path, tmp_path:
         f"output={tmp_path / 'out.txt'}",
         code=2,
         err=err_of(
-            "prefixes: DIR/prefixes.txt has 3 lines and input DIR/in.txt has 4; give one for each line, an empty one "
-            "where nothing is forced"
+            "prefixes: DIR/prefixes.txt has 3 lines and input DIR/in.txt has 4; give one per line, empty for no prefix"
         ),
     )
     assert not [*tmp_path.glob("out*")]
@@ -232,7 +231,7 @@ def test_prefixes_of_a_pipe_that_has_not_as_many_lines(
     out, err = capfd.readouterr()
     assert out == "".join(f"{expected[sentence]}\n" for sentence in SENTENCES[:lines])
     assert err.startswith(f"rpr-cli: prefixes: {tmp_path / 'prefixes.txt'} has {word} lines than stdin; the first ")
-    assert f"the first {lines} lines are translated" in err and err.count("\n") == 1
+    assert f"the first {lines} lines were translated" in err and err.count("\n") == 1
 
 
 def test_files(run_dir: Path, tmp_path: Path, expected: dict[str, str], capfd: pytest.CaptureFixture[str]) -> None:
@@ -252,19 +251,19 @@ def test_files(run_dir: Path, tmp_path: Path, expected: dict[str, str], capfd: p
     [
         (
             ["input=DIR/in.txt", "output=DIR/blocked"],  # works for root, too
-            "output: DIR/blocked.part cannot be written (Is a directory); give a file in a folder of yours",
+            "output: DIR/blocked.part cannot be written (Is a directory); give a file in a writable folder",
         ),
         (
             ["input=DIR/in.txt", "output=DIR/in.txt"],
-            "input: it is the file that is written, DIR/in.txt; give another output",
+            "input: this is also the output file, DIR/in.txt; give another output",
         ),
         (
             ["input=DIR/in.txt.part", "output=DIR/in.txt"],
-            "input: it is the file that is written, DIR/in.txt.part; give another output",
+            "input: this is also the output file, DIR/in.txt.part; give another output",
         ),
         (
             ["input=DIR/in.txt", "prefixes=DIR/same", "output=DIR/link"],
-            "prefixes: it is the file that is written, DIR/same; give another output",
+            "prefixes: this is also the output file, DIR/same; give another output",
         ),
     ],
 )
@@ -376,7 +375,7 @@ def test_each_line_is_answered_before_the_next_is_written(
         process.say(sentence)
         assert process.hear() == f"{expected[sentence]}\n"
     process.popen.send_signal(signal.SIGINT)
-    assert process.end(130) == ("", ["rpr-cli: interrupted; 3 lines are translated"])
+    assert process.end(130) == ("", ["rpr-cli: interrupted; 3 lines were translated"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
@@ -401,7 +400,7 @@ def test_an_interrupted_file_has_whole_lines(
     done = len(lines) - 1
     assert lines.pop() == "" and lines[0] + "\n" == wanted
     assert lines[1:] == [expected[sentence] for sentence in SENTENCES * 400][: done - 1]
-    assert err == [f"rpr-cli: interrupted; {done} lines are translated in {part}, and {target} is not written"]
+    assert err == [f"rpr-cli: interrupted; {done} lines were translated in {part}; {target} was not written"]
 
 
 def test_a_reader_that_goes_away(started: Callable[..., Process], expected: dict[str, str], tmp_path: Path) -> None:
@@ -425,4 +424,4 @@ def test_a_terminal_gets_a_hint(started: Callable[..., Process], expected: dict[
     assert process.end(0) == ("", [])
     shown = os.read(ours, 4096).decode()
     os.close(ours)
-    assert "rpr-cli: reading from the terminal: each line is translated at Enter, Ctrl-D ends\r\n" in shown
+    assert "rpr-cli: reading from the terminal: Enter translates a line, Ctrl-D ends\r\n" in shown

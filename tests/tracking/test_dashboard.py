@@ -166,8 +166,8 @@ def test_the_command_prints_the_address_alone(server: FakeWandb, capfd: pytest.C
 @pytest.mark.parametrize("overrides, message", [
     (["sweep=tabel2"], r"sweep: no run of tester/rpr belongs to 'tabel2'; did you mean table2\? \(available: table2\)"),
     (["logger.project=rrp"], r"logger.project: tester has no project 'rrp'; did you mean rpr\? \(available: rpr\)"),
-    (["logger=none"], "logger.mode: none leaves nothing in W&B to draw.*logger=wandb"),
-    (["logger=wandb_offline"], "logger.mode: offline leaves nothing in W&B to draw"),
+    (["logger=none"], "logger.mode: invalid value none: a dashboard is saved on W&B's server.*logger=wandb"),
+    (["logger=wandb_offline"], "logger.mode: invalid value offline: a dashboard"),
 ])  # fmt: skip
 def test_what_is_not_there_is_refused(overrides: list[str], message: str, server: FakeWandb) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -180,7 +180,7 @@ def test_what_is_not_there_is_refused(overrides: list[str], message: str, server
 def test_a_project_without_sweeps(server: FakeWandb) -> None:
     for run in server.runs.values():
         run.upserts = [{"displayName": run.name}]
-    with pytest.raises(ConfigError, match="belongs to 'table2'; none of its runs is of a sweep: leave sweep out"):
+    with pytest.raises(ConfigError, match="belongs to 'table2'; none of its runs belongs to a sweep: omit sweep"):
         create("sweep=table2")
     assert create().startswith(server.url)
 
@@ -212,7 +212,7 @@ def test_a_server_that_does_not_answer(how: str, server: FakeWandb, monkeypatch:
     monkeypatch.setattr(dashboard, "TIMEOUT_SECONDS", 1)
     {"refused": server.close, "silent": server.hang, "rejected": server.reject}[how]()
     began = time.monotonic()
-    with pytest.raises(ConfigError, match=r"logger: the report is not saved \(.*127.0.0.1.*WANDB_BASE_URL") as caught:
+    with pytest.raises(ConfigError, match=r"logger: the report was not saved \(.*127.0.0.1.*WANDB_BASE_URL") as caught:
         create("sweep=table2")
     assert time.monotonic() - began < 20 and "\n" not in str(caught.value)
 
@@ -232,14 +232,14 @@ def test_a_process_of_wandb_that_does_not_end_is_ended(server: FakeWandb, monkey
 
 
 def test_the_network_may_go_in_the_middle(runs: None, server: FakeWandb, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = dashboard._found
+    found = dashboard._check_has_runs
 
     def then_lost(*arguments: Any) -> None:
         found(*arguments)
         server.reject()
 
-    monkeypatch.setattr(dashboard, "_found", then_lost)
-    with pytest.raises(ConfigError, match="logger: the report is not saved"):
+    monkeypatch.setattr(dashboard, "_check_has_runs", then_lost)
+    with pytest.raises(ConfigError, match="logger: the report was not saved"):
         create("sweep=table2")
     assert server.reports == []
 
@@ -258,7 +258,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("terminal")
 def test_without_a_key_no_question_is_asked(server: FakeWandb, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_API_KEY")
-    with pytest.raises(ConfigError, match="logger: no key for W&B is found; set WANDB_API_KEY, or run `wandb login`"):
+    with pytest.raises(ConfigError, match="logger: no W&B key found; set WANDB_API_KEY, or run `wandb login`"):
         create()
     assert server.requests == []
 

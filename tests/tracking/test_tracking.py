@@ -59,7 +59,7 @@ def row(step: int) -> dict[str, float]:
 
 
 def train_through(
-    logger: wandb_logger.Mirror, run_dir: Path, steps: list[int], *, resumed_from: int | None = None
+    logger: wandb_logger.WandbMirror, run_dir: Path, steps: list[int], *, resumed_from: int | None = None
 ) -> None:
     """What training does: rows after the checkpoint are forgotten, then each is written, and mirrored."""
     path = run_dir / "metrics.jsonl"
@@ -76,7 +76,7 @@ def expected(steps: list[int], name: str = "train/loss") -> list[tuple[int, floa
     return [(step, row(step)[name]) for step in steps if name in row(step)]
 
 
-def start(config: TrainConfig, run_dir: Path) -> wandb_logger.Mirror:
+def start(config: TrainConfig, run_dir: Path) -> wandb_logger.WandbMirror:
     run_dir.mkdir(parents=True, exist_ok=True)
     logger = wandb_logger.start(config, run_dir, synthetic=True)
     assert logger is not None
@@ -90,7 +90,7 @@ def test_a_run_without_a_key_is_kept_offline_and_complete(
     typed = list(sys.argv)
     run_dir = train.run(config, command="rpr-cli train seed=1 'logger.tags=[a, b]'")
     assert told(capsys) == [
-        "no key found (WANDB_API_KEY, or `wandb login`); the run is kept offline, "
+        "no key found (WANDB_API_KEY, or `wandb login`); the run is logged offline, and "
         f"`wandb sync {run_dir}/wandb/offline-run-*` uploads it later"
     ]
     found, record = read_back(run_dir), read_record(run_dir / "record.json")
@@ -352,7 +352,7 @@ def test_a_server_that_cannot_be_had_means_offline(
     assert wandb_logger.reference(logger).mode == "offline"
     wandb_logger.finish(logger, {}, failed=False)
     (line,) = told(capsys)
-    assert line.endswith(f"the run is kept offline, `wandb sync {run_dir}/wandb/offline-run-*` uploads it later")
+    assert line.endswith(f"the run is logged offline, and `wandb sync {run_dir}/wandb/offline-run-*` uploads it later")
     # One part, whole: what was begun online is gone.
     found = read_back(run_dir, "*run-*")
     assert found["run"].run_id == config.run_id and found["exit"] == 0
@@ -379,7 +379,7 @@ def test_a_network_lost_in_the_middle(
     (part,) = run_dir.glob("wandb/run-*")
     assert told(capsys) == [
         f"not everything was uploaded within 1.5 s; the run is complete in {run_dir}, "
-        f"`wandb sync --include-online {part}` uploads what W&B has on disk"
+        f"and `wandb sync --include-online {part}` uploads what W&B has on disk"
     ]
     with contextlib.ExitStack() as stack:
         if how == "refused":
@@ -417,8 +417,7 @@ def test_the_end_of_its_own_process_is_not_the_end_of_the_run(
     (line,) = told(capsys)
     (part,) = run_dir.glob("wandb/offline-run-*")
     assert line.endswith(
-        f"; nothing more is mirrored; the run is complete in {run_dir}, "
-        f"`wandb sync {part}` uploads what W&B has on disk"
+        f"; mirroring stopped; the run is complete in {run_dir}, and `wandb sync {part}` uploads what W&B has on disk"
     )
     process.wait(5)  # nothing is left that the end of this process would wait for
     # The next run of this process has a W&B of its own.
@@ -441,7 +440,7 @@ def test_nothing_that_wandb_raises_ends_a_run(
     monkeypatch.setattr(wandb, "init", fails)
     run_dir = tmp_path / "run"
     assert wandb_logger.start(tiny_config(*RECIPE, "logger=wandb_offline"), run_dir, synthetic=True) is None
-    assert told(capsys) == [f"no space left; the run goes on without W&B, and is complete in {run_dir}"]
+    assert told(capsys) == [f"no space left; the run continues without W&B, with its results in {run_dir}"]
 
 
 @pytest.mark.parametrize("mode, configured, kept", [
@@ -527,7 +526,7 @@ def test_artifacts_that_fail_do_not_cost_the_summary(
     wandb_logger.finish(logger, {"test/sacrebleu": 12.5}, failed=False)
     found = read_back(tmp_path / "run")
     assert found["summary"]["test/sacrebleu"] == 12.5 and found["exit"] == 0
-    assert told(capsys) == [f"no such type; no artifact is uploaded, the files are in {tmp_path / 'run'}"]
+    assert told(capsys) == [f"no such type; no artifact was uploaded; the files are in {tmp_path / 'run'}"]
 
 
 @pytest.mark.parametrize(

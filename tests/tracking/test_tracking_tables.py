@@ -145,7 +145,7 @@ def test_an_error_costs_the_tables_and_nothing_else(
         monkeypatch.setattr(wandb.plot, "line", fails)
     mirrored(config, run_dir, summary={"test/sacrebleu": 25.5})
     (line,) = told(capsys)
-    assert line.endswith(f"; not all of the results' tables are shown, the results are in {run_dir}")
+    assert line.endswith(f"; W&B lacks some tables of the results; they are in {run_dir}")
     found = read_back(run_dir)
     assert found["summary"]["test/sacrebleu"] == 25.5 and found["exit"] == 0
     assert found["history"][-1]["long/chrf"] == 40.0

@@ -1,6 +1,6 @@
 """Checked here: what a step whose gradient is not finite does (stop: the message, the file of pairs, the checkpoints
 that stay; skip: no weight and no moment of Adam moves, and the count is kept over a resume), the norm against torch's
-own over all gradients, clipping by it, and which losses count as jumps, against a plain mean and deviation.
+own over all gradients, clipping by it, and which losses count as spikes, against a plain mean and deviation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rpr.data.cache import PreparedData
 from rpr.errors import RunError
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training import fit, guards
-from rpr.training.guards import SPIKE_MEMORY, Spread
+from rpr.training.guards import SPIKE_MEMORY, RunningStats
 from rpr.training.module import TranslationModule
 
 RECIPE = (
@@ -53,7 +53,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run(
         fit.fit(tiny_config(*RECIPE), small_data, tmp_path, logger=None, validation_bleu=None)
     message = str(stopped.value)
     assert message.startswith("step 4: the loss or its gradient is not finite (loss ")
-    assert "; the last good checkpoint is step00000003.ckpt; lower optim.learning_rate_scale, look at these" in message
+    assert "; the last good checkpoint is step00000003.ckpt; lower optim.learning_rate_scale, check these" in message
     assert [step for step, _ in checkpoints(tmp_path / "checkpoints")] == [1, 2, 3]
     report = json.loads((tmp_path / "not_finite_step00000004.json").read_text())
     train = small_data.split("train")
@@ -73,13 +73,14 @@ def test_a_skipped_step_changes_nothing_and_is_counted(
     config = tiny_config(*RECIPE, "optim.non_finite=skip")
     outcome = fit.fit(config, small_data, tmp_path, logger=None, validation_bleu=None)
     assert outcome.steps == 6 and outcome.skipped_steps == 1
-    assert "no weight was changed, and the step is counted" in capsys.readouterr().err
+    assert "the step is skipped, with no weight changed" in capsys.readouterr().err
     before, after, later = (load_checkpoint(tmp_path / "checkpoints" / f"step0000000{n}.ckpt") for n in (3, 4, 5))
     assert all(torch.equal(after["state_dict"][name], weight) for name, weight in before["state_dict"].items())
     for index, moments in before["optimizer_states"][0]["state"].items():
         for name, value in moments.items():
             assert torch.equal(after["optimizer_states"][0]["state"][index][name], value), name
     assert any(not torch.equal(later["state_dict"][name], weight) for name, weight in after["state_dict"].items())
+    assert after["callbacks"]["Guard"]["skipped_steps"] == 1  # the key of existing checkpoints
     # Resumed after it, the count is still there.
     for step, path in checkpoints(tmp_path / "checkpoints"):
         if step > 5:
@@ -97,7 +98,7 @@ def test_broken_weights_are_not_skipped_over(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(guards, "MOST_SKIPPED_IN_A_ROW", 2)
+    monkeypatch.setattr(guards, "MAX_CONSECUTIVE_SKIPS", 2)
     config = tiny_config(
         "optim.max_steps=6", f"optim.learning_rate_scale={scale}", "optim.warmup_steps=1", "optim.non_finite=skip"
     )
@@ -133,7 +134,7 @@ def test_the_norm_and_clipping_by_it(limit: float | None, tiny_config: Callable[
 def test_the_spread_is_that_of_the_steps_seen() -> None:
     draw = random.Random(1)
     losses = [5 + draw.gauss(0, 0.2) for _ in range(SPIKE_MEMORY)]
-    spread = Spread()
+    spread = RunningStats()
     for number, loss in enumerate(losses):
         assert spread.deviations(100.0) is None, number
         spread.add(loss)
@@ -161,6 +162,6 @@ def test_a_jump_of_the_loss_is_told_once(
     monkeypatch.setattr(TranslationModule, "_loss_sum", jumping)
     config = tiny_config("optim.max_steps=9", "optim.learning_rate_scale=0.01")
     outcome = fit.fit(config, small_data, tmp_path, logger=None, validation_bleu=None)
-    told = [line for line in capsys.readouterr().err.splitlines() if "jumped" in line]
+    told = [line for line in capsys.readouterr().err.splitlines() if "spike" in line]
     assert outcome.loss_spikes == 1 and len(told) == 1
-    assert told[0].startswith("rpr-cli: step 8: the loss jumped to ") and "pairs of the token cache: " in told[0]
+    assert told[0].startswith("rpr-cli: step 8: loss spike: ") and "pairs of the token cache: " in told[0]

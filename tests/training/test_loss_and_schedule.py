@@ -46,7 +46,7 @@ def test_loss_and_gradients_against_the_explicit_distribution(
     smoothing: float, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In parts of some rows, the last one smaller, or whole; the caller's factor reaches both gradients."""
-    monkeypatch.setattr(loss, "PART_ROWS", rows)
+    monkeypatch.setattr(loss, "CHUNK_ROWS", rows)
     draw = torch.Generator().manual_seed(0)
     hidden, embedding = ((3 * torch.randn(n, 5, generator=draw, dtype=torch.float64)).requires_grad_() for n in (7, 11))
     targets = torch.randint(0, 11, (7,), generator=draw)
@@ -97,7 +97,7 @@ def test_no_rows_have_no_loss_and_a_gradient_of_zero() -> None:
 
 
 def test_the_scores_never_stand_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss, "PART_ROWS", 64)
+    monkeypatch.setattr(loss, "CHUNK_ROWS", 64)
     hidden, embedding = torch.randn(1024, 8).requires_grad_(), torch.randn(4000, 8).requires_grad_()
     targets = torch.randint(0, 4000, (1024,))
 

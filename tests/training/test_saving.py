@@ -19,7 +19,7 @@ from rpr.data.cache import PreparedData
 from rpr.errors import InterruptedRun, RunError
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training import fit, saving
-from rpr.training.saving import WholeFiles
+from rpr.training.saving import AtomicCheckpointIO
 
 ACCUMULATED = ("optim.max_steps=6", "optim.microbatches_per_step=3", "optim.checkpoint_every_n_steps=null")
 ALWAYS = "optim.checkpoint_every_n_minutes=1e-9"
@@ -109,14 +109,14 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) 
             raise OSError(28, "No space left on device")
 
     path = tmp_path / "step00000004.ckpt"
-    WholeFiles().save_checkpoint({"state_dict": {"a": torch.ones(3)}}, path)
+    AtomicCheckpointIO().save_checkpoint({"state_dict": {"a": torch.ones(3)}}, path)
     before = path.read_bytes()
     with pytest.raises(
         RunError, match=r"step00000004\.ckpt: this checkpoint cannot be written \(No space left on devi"
     ):
-        WholeFiles().save_checkpoint({"state_dict": {"a": torch.zeros(3)}, "b": Fails()}, path)
+        AtomicCheckpointIO().save_checkpoint({"state_dict": {"a": torch.zeros(3)}, "b": Fails()}, path)
     assert path.read_bytes() == before and [*tmp_path.iterdir()] == [path]
-    assert torch.equal(WholeFiles().load_checkpoint(path)["state_dict"]["a"], torch.ones(3))
+    assert torch.equal(AtomicCheckpointIO().load_checkpoint(path)["state_dict"]["a"], torch.ones(3))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a folder in which not even root can write")
@@ -151,4 +151,7 @@ def test_a_disk_too_small_for_what_is_kept_is_told_at_once(
     lines = [line for line in capsys.readouterr().err.splitlines() if "lower optim.keep_checkpoints" in line]
     assert len(lines) == told
     if told:
-        assert "/checkpoints: 4 checkpoints of 0.0 GB are kept and 0.0 GB are free; lower optim.keep" in lines[0]
+        assert (
+            "/checkpoints: 4 checkpoints of 0.0 GB are to be kept, but only 0.0 GB are free; lower optim.keep"
+            in lines[0]
+        )
