@@ -200,7 +200,7 @@ def test_a_train_split_that_only_repeats_what_is_held_out_is_refused(config: Any
     with pytest.raises(
         DataError,
         match=r"^data tried: each of the 2700 train pairs equals a held-out pair, which leaves nothing "
-        r"to train on; add other pairs, or files of validation and test$",
+        r"to train on; add other pairs, or files for validation and test$",
     ):
         load_corpus(config())
 

@@ -57,7 +57,7 @@ def test_a_fault_of_the_data_is_told_as_it_is(processes: int) -> None:
 @pytest.mark.parametrize(
     ("function", "number", "message"),
     [
-        (signal.raise_signal, 9, "was killed by signal 9; perhaps memory ran out; the same command goes on"),
+        (signal.raise_signal, 9, "was killed by signal 9; perhaps memory ran out; rerun the same command"),
         (os._exit, 3, "exited with code 3; rerun the same command to resume the build"),
     ],
 )

@@ -237,7 +237,7 @@ def test_positions_end_where_the_table_ends(
         assert theirs[0].pieces == our[0].pieces[:11]
     assert any(len(hypotheses[0].pieces) == 11 for hypotheses in found)
     thirteen = next(source for source in SOURCES if len(source) == 13)
-    refusal = "a sentence of 13 pieces is longer than the 12 positions that were exported; split it, or export"
+    refusal = "a sentence of 13 pieces is longer than the export's 12 positions; split it, or export"
     with pytest.raises(DataError, match=refusal):
         engine.search([thirteen], GREEDY)
     with pytest.raises(DataError, match="a sentence of 13 pieces"):
@@ -255,13 +255,13 @@ def test_without_the_library(written: Callable[..., Path], monkeypatch: pytest.M
 
 def test_folders_that_cannot_be_used(written: Callable[..., Path], tmp_path: Path) -> None:
     folder = written(make_model())
-    with pytest.raises(ConfigError, match="compute_type: int3 is not what CTranslate2 computes on this cpu; choose"):
+    with pytest.raises(ConfigError, match="compute_type: CTranslate2 does not support int3 on this cpu; choose"):
         CTranslate2Engine(folder, compute_type="int3")
-    with pytest.raises(DataError, match="holds no export; give a folder that rpr-cli export wrote"):
+    with pytest.raises(DataError, match="is not an export; give a folder that rpr-cli export wrote"):
         CTranslate2Engine(tmp_path)
-    with pytest.raises(DataError, match="holds a model in safetensors; export the run with format=ctranslate2"):
+    with pytest.raises(DataError, match="is a safetensors export; export the run with format=ctranslate2"):
         CTranslate2Engine(written(make_model(), "safetensors"))
     for content in (b"", (folder / "model.bin").read_bytes()[:1000]):
         (folder / "model.bin").write_bytes(content)
-        with pytest.raises(DataError, match=r"model.bin: CTranslate2 cannot open it \(.*\); export the run again"):
+        with pytest.raises(DataError, match=r"model.bin: CTranslate2 cannot load it \(.*\); export the run again"):
             CTranslate2Engine(folder)

@@ -132,7 +132,7 @@ def test_an_export_for_ctranslate2(
     assert "CTranslate2 ranks by log p / length^alpha" in text
     assert ("The absolute positions are a table of 2048 rows." in text) == bool(changes)
     assert f"{proof['largest_difference']:.1e} (allowed: {proof['tolerance']:.0e})" in text
-    with pytest.raises(DataError, match="holds a model for CTranslate2; export the run with format=safetensors"):
+    with pytest.raises(DataError, match="is a CTranslate2 export; export the run with format=safetensors"):
         load_exported_model(tmp_path / "out")
 
 
@@ -384,7 +384,7 @@ def test_an_export_of_version_1_has_vectors_on_both_sides_and_no_minimum_length(
     [
         (
             {"version": 3, "rpr": "9.9"},
-            "version 3 of the format, written by rpr 9.9; this is rpr .*: install a newer one",
+            "format version 3, written by rpr 9.9; this is rpr .*: install a newer one",
         ),
         ({"version": None}, "version None of the format"),
         ({"beam_size": 0}, "damaged \\(beam_size: input should be greater than 0\\); export the run again"),
@@ -393,11 +393,11 @@ def test_an_export_of_version_1_has_vectors_on_both_sides_and_no_minimum_length(
             {"shape": {**BASIC_SETTINGS, "d_model": "32"}},
             "damaged \\(d_model: input should be a valid integer",
         ),
-        ({"shape": {**BASIC_SETTINGS, "num_heads": 5}}, "damaged \\(shape: 32 is no multiple of 5"),
+        ({"shape": {**BASIC_SETTINGS, "num_heads": 5}}, "damaged \\(shape: 32 is not a multiple of 5"),
         ({"shape": {**BASIC_SETTINGS, "num_layers": 0}}, "damaged \\(shape.num_layers is 0"),
         ({"shape": {**BASIC_SETTINGS, "norm": "mid"}}, "damaged \\(shape: norm 'mid'"),
         ({"shape": {}}, "damaged \\(vocabulary_size: field required"),
-        ({"format": "other"}, "holds no export; give a folder that rpr-cli export wrote"),
+        ({"format": "other"}, "is not an export; give a folder that rpr-cli export wrote"),
     ],
 )
 def test_settings_that_cannot_be_used(changes: dict[str, Any], told: str, exported: Path) -> None:
@@ -421,9 +421,9 @@ def test_damaged_settings_weights_and_vocabulary(exported: Path, vocabulary: Voc
         load_exported_model(exported)
     name = "decoder.0.self_attention.tables.keys"
     for changed, told in (
-        ({**weights, name: weights[name][:-1].clone()}, rf"{name} is \[6, 8\] and should be \[7, 8\]; export"),
+        ({**weights, name: weights[name][:-1].clone()}, rf"{name} has shape \[6, 8\], expected \[7, 8\]; export"),
         ({key: value for key, value in weights.items() if key != name}, f"{name} is missing; export"),
-        ({**weights, "more": torch.zeros(1)}, "more does not belong to it; export"),
+        ({**weights, "more": torch.zeros(1)}, "more is unexpected; export"),
     ):
         save_file(changed, path)
         with pytest.raises(DataError, match=told):
@@ -432,10 +432,8 @@ def test_damaged_settings_weights_and_vocabulary(exported: Path, vocabulary: Voc
     with pytest.raises(DataError, match="vocabulary.model: cannot be read"):
         read_export(exported).vocabulary()
     Vocabulary.train(["ab abc b c"], 8, exported / "vocabulary.model")
-    with pytest.raises(
-        DataError, match="vocabulary.model: has 8 pieces, the model beside it 100; export the run again"
-    ):
+    with pytest.raises(DataError, match="vocabulary.model: has 8 pieces but the model has 100; export the run again"):
         read_export(exported).vocabulary()
     (exported / "config.json").write_text('{"format": "rpr-ex')
-    with pytest.raises(DataError, match="holds no export"):
+    with pytest.raises(DataError, match="is not an export"):
         read_export(exported)

@@ -196,7 +196,7 @@ def test_a_check_that_fails(
 def test_evaluate_by_an_export(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Greedy translations by CTranslate2 have the scores of our own, and every score says who made it."""
     shared = ("beam_size=1", "splits=[test]", "format=json")
-    assert "has no exports/ctranslate2; make it with: rpr-cli export" in refused(
+    assert "has no exports/ctranslate2; create it with: rpr-cli export" in refused(
         capsys, "evaluate", run_dir, "backend=ctranslate2"
     )
     for backend in ("torch", "ctranslate2"):
