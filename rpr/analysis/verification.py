@@ -20,8 +20,8 @@ from rpr.decode.exported import Kind
 from rpr.decode.torch_engine import Engine, Search, TorchEngine, length_batches
 from rpr.errors import ConfigError, RunError
 from rpr.export.ctranslate2_spec import unrepresentable
-from rpr.export.parity import Rows, padded, piece_scores
-from rpr.export.writing import Material, prove, write_files
+from rpr.export.parity import Rows, pad_rows, piece_scores
+from rpr.export.writing import ExportInputs, prove, write_files
 from rpr.model.beam_search import Hypothesis, penalty
 from rpr.model.transformer import Transformer
 
@@ -187,24 +187,22 @@ def scores_of_hypotheses(exact: Transformer, sources: Rows, search: Search) -> C
     return _judged("n best", what, largest, len(sources))
 
 
-def export_check(kind: Kind, material: Material, folder: Path) -> Check:
+def export_check(kind: Kind, inputs: ExportInputs, folder: Path) -> Check:
     """An export into an empty folder, read back and compared."""
     name, what = f"export, {kind}", "log p, the export against the model; greedy translations"
     try:
-        reason = unrepresentable(material.model.shape) if kind == "ctranslate2" else None
+        reason = unrepresentable(inputs.model.shape) if kind == "ctranslate2" else None
         if kind == "ctranslate2" and reason is None:
             library()
     except ConfigError as error:
         reason = str(error)
     if reason is not None:
         return Check(name, what, "not applicable", 0, reason=reason)
-    write_files(
-        kind, folder, material.model, material.vocabulary, material.config, material.record, material.checkpoint
-    )
+    write_files(kind, folder, inputs.model, inputs.vocabulary, inputs.config, inputs.record, inputs.checkpoint)
     try:
-        proven, int8 = prove(kind, folder, material)
+        proven, int8 = prove(kind, folder, inputs)
     except RunError as error:
-        return Check(name, what, "failed", len(material.sources), reason=str(error))
+        return Check(name, what, "failed", len(inputs.sources), reason=str(error))
     words = f"{proven.identical} of {proven.sentences} identical"
     words += f", {len(proven.near_ties)} other at a tie" if proven.near_ties else ""
     words += f", {len(proven.different)} other beyond rounding" if proven.different else ""
@@ -257,7 +255,7 @@ def _padded_pairs(model: Transformer, pairs: Pairs) -> tuple[Tensor, Tensor]:
     """Sources [B, S], and the decoder's inputs [B, T]: BOS, then all of a target but its EOS."""
     device = model.embedding_VM.device
     inputs = [[BOS, *target[:-1]] for _, target in pairs]
-    return padded([source for source, _ in pairs], device), padded(inputs, device)
+    return pad_rows([source for source, _ in pairs], device), pad_rows(inputs, device)
 
 
 def _largest(difference: Tensor) -> float:

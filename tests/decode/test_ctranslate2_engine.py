@@ -22,7 +22,7 @@ from rpr.decode.ctranslate2 import CTranslate2Engine
 from rpr.decode.torch_engine import Search, TorchEngine
 from rpr.errors import ConfigError, DataError
 from rpr.export import ctranslate2_spec
-from rpr.export.parity import padded, piece_scores
+from rpr.export.parity import pad_rows, piece_scores
 from rpr.export.writing import write_files
 from rpr.model.beam_search import Hypothesis, penalty
 from rpr.model.transformer import Transformer
@@ -31,7 +31,7 @@ from tests.small_models import (
     SINUSOIDAL,
     SOURCES,
     TARGETS,
-    make_material,
+    make_export_inputs,
     make_model,
     make_vocabulary,
 )
@@ -55,10 +55,12 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
 @pytest.fixture
 def written(vocabulary: Vocabulary, tiny_config: Callable[..., TrainConfig], tmp_path: Path) -> Callable[..., Path]:
     def write(model: Transformer, kind: Any = "ctranslate2") -> Path:
-        material = make_material(model, vocabulary, tiny_config())
+        export_inputs = make_export_inputs(model, vocabulary, tiny_config())
         folder = tmp_path / kind
         folder.mkdir()
-        write_files(kind, folder, model, vocabulary, material.config, material.record, material.checkpoint)
+        write_files(
+            kind, folder, model, vocabulary, export_inputs.config, export_inputs.record, export_inputs.checkpoint
+        )
         return folder
 
     return write
@@ -77,7 +79,7 @@ def log_p(index: int, hypothesis: Hypothesis, *, renormalised: bool) -> float:
     """Of a hypothesis, by our model: all its pieces at once."""
     model = make_model().double()
     pieces = list(hypothesis.pieces)
-    logits = model.logits(model(padded([SOURCES[index]], torch.device("cpu")), torch.tensor([[BOS, *pieces]])))
+    logits = model.logits(model(pad_rows([SOURCES[index]], torch.device("cpu")), torch.tensor([[BOS, *pieces]])))
     if renormalised:
         logits[..., [PAD, BOS]] = -torch.inf
     targets = torch.tensor([[*pieces, EOS]])
