@@ -19,7 +19,7 @@ from rpr.model.transformer import Transformer
 
 Rows = Sequence[Sequence[int]]
 # Tolerance for the log p of one token: ROUNDINGS times the rounding error of our own float32 against float64 on the
-# same tokens, since rounding grows with depth, width and the weights. Measured on a trained model of 3 layers: 9.6e-6 for
+# same tokens, since rounding grows with depth, width and weights. Measured on a trained model of 3 layers: 9.6e-6 for
 # CTranslate2; 1.8e-4 with a wrong layer norm epsilon (1e-5 for 1e-6), which changes none of 60 translations.
 ROUNDINGS, LEAST_TOLERANCE = 5, 1e-5
 
