@@ -13,8 +13,8 @@ Paired tests of two systems on the same sentences, both as in sacreBLEU (Post 20
 "At least" includes equality here; sacreBLEU counts only strictly larger differences, and so gives p = 1 / (trials + 1)
 to a system compared with itself, and to two that differ in one sentence.
 
-The samples equal sacreBLEU's for the same seed, whatever the environment (SACREBLEU_SEED). All of this covers the choice
-of test sentences only: the variation between training runs of the same model requires several seeds.
+The samples equal sacreBLEU's for the same seed, whatever the environment (SACREBLEU_SEED). All of this covers only the
+choice of test sentences: the variation between training runs of the same model requires several seeds.
 """
 
 from __future__ import annotations

@@ -174,14 +174,14 @@ def test_positions_that_are_wrong() -> None:
     judged(shift_invariance(CountsPositions(), PAIRS), "failed")
     lost = shift_invariance(SaysItHasPositions(**SINUSOIDAL), PAIRS)
     judged(lost, "failed")
-    assert lost.reason == "absolute (sinusoidal), and for some sentence a shift changes nothing"
+    assert lost.reason == "absolute (sinusoidal) should depend on a shift, but for some sentence it changes nothing"
 
 
 def test_sentences_that_depend_on_their_batch() -> None:
     model = MixesSentences()
     check = batch_independence(model, SOURCES[:12], SEARCH)
     judged(check, "failed")
-    assert check.reason is not None and "sentences are translated otherwise in another batch" in check.reason
+    assert check.reason is not None and "sentences have different translations in different batches" in check.reason
     told = batch_rounding(TorchEngine(model, "cpu"), exact(), SOURCES[:12], SEARCH, "float64")
     judged(told, "reported")
     assert told.difference is not None and told.difference > 1e-3 and told.reason is not None
