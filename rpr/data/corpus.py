@@ -101,7 +101,7 @@ class Corpus:
     notes: tuple[str, ...]
     repeated: int
 
-    def refuse_empty(self, split: str, index: int, side: str) -> None:
+    def check_not_empty(self, split: str, index: int, side: str) -> None:
         """Raise DataError for a pair with an empty side, except in train and splits held out of it, which drop such
         pairs.
         """
