@@ -200,6 +200,6 @@ def mean_over_heads(rows: Sequence[Sequence[float | None]]) -> list[float]:
 
 def strongest(distances: Sequence[int], attention: Sequence[float | None]) -> tuple[int, float]:
     """The distance with the highest mean attention (the nearest, if tied), and that mean."""
-    found = [(value, distance) for value, distance in zip(attention, distances, strict=True) if value is not None]
-    value, distance = max(found, key=lambda item: (item[0], -abs(item[1])))
+    present = [(value, distance) for value, distance in zip(attention, distances, strict=True) if value is not None]
+    value, distance = max(present, key=lambda item: (item[0], -abs(item[1])))
     return distance, value

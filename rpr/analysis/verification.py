@@ -115,8 +115,8 @@ def shift_invariance(exact: Transformer, pairs: Pairs) -> Check:
             for shift in SHIFTS:
                 later_1SM, mask = exact.encode(torch.nn.functional.pad(source_1S, (shift, 0), value=PAD))
                 later_1TV = exact.logits(exact.decode(inputs_1T, later_1SM, mask)).log_softmax(dim=-1)
-                found = max(_largest(later_1SM[:, shift:] - memory_1SM), _largest(later_1TV - log_p_1TV))
-                largest, least = max(largest, found), min(least, found)
+                difference = max(_largest(later_1SM[:, shift:] - memory_1SM), _largest(later_1TV - log_p_1TV))
+                largest, least = max(largest, difference), min(least, difference)
     words = ", ".join(map(str, SHIFTS))
     what = f"memory and log p, the source {words} positions later"
     positions = exact.shape.encoder_positions
@@ -131,9 +131,9 @@ def shift_invariance(exact: Transformer, pairs: Pairs) -> Check:
 
 def batch_independence(exact: Transformer, sources: Rows, search: Search) -> Check:
     """Translations of each sentence alone, in batches as configured, and all in one batch."""
-    found = [_translate(exact, sources, each) for each in _budgets(search, sources)]
-    different = sum(len({hypotheses[0].pieces for hypotheses in same}) > 1 for same in zip(*found, strict=True))
-    log_ps = [[hypotheses[0].log_probability for hypotheses in same] for same in zip(*found, strict=True)]
+    searches = [_translate(exact, sources, each) for each in _budgets(search, sources)]
+    different = sum(len({hypotheses[0].pieces for hypotheses in same}) > 1 for same in zip(*searches, strict=True))
+    log_ps = [[hypotheses[0].log_probability for hypotheses in same] for same in zip(*searches, strict=True)]
     largest = max(max(row) - min(row) for row in log_ps)
     what = f"beam {search.beam_size}: translations alone, as configured and all together; their log p"
     if different:
@@ -148,9 +148,9 @@ def batch_rounding(engine: Engine, exact: Transformer, sources: Rows, search: Se
     A score difference beyond a tie is reported but is not a failure: at a tie, another order of summation may drop a
     hypothesis from the beam, and the one found instead may have any score.
     """
-    found = [engine.search(sources, each) for each in _budgets(search, sources)]
+    searches = [engine.search(sources, each) for each in _budgets(search, sources)]
     different, largest = 0, 0.0
-    for index, same in enumerate(zip(*found, strict=True)):
+    for index, same in enumerate(zip(*searches, strict=True)):
         pieces = sorted({hypotheses[0].pieces for hypotheses in same})
         if len(pieces) == 1:
             continue
@@ -167,9 +167,9 @@ def batch_rounding(engine: Engine, exact: Transformer, sources: Rows, search: Se
 
 def scores_of_hypotheses(exact: Transformer, sources: Rows, search: Search) -> Check:
     """All hypotheses of the beam: distinct, sorted by score, and with the score that teacher forcing gives."""
-    found = _translate(exact, sources, replace(search, n_best=search.beam_size))
+    n_best_lists = _translate(exact, sources, replace(search, n_best=search.beam_size))
     largest, wrong = 0.0, 0
-    for source, hypotheses in zip(sources, found, strict=True):
+    for source, hypotheses in zip(sources, n_best_lists, strict=True):
         pieces = [hypothesis.pieces for hypothesis in hypotheses]
         ranks = [hypothesis.score for hypothesis in hypotheses]
         wrong += ranks != sorted(ranks, reverse=True) or len(set(pieces)) < len(pieces)

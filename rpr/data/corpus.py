@@ -41,44 +41,44 @@ class ListPairs(Pairs):
 class PairSlice(Pairs):
     """The pairs start, ..., stop - 1 of another split."""
 
-    def __init__(self, whole: Pairs, start: int, stop: int) -> None:
-        assert 0 <= start <= stop <= len(whole)
-        self._whole, self._start, self._stop = whole, start, stop
+    def __init__(self, base: Pairs, start: int, stop: int) -> None:
+        assert 0 <= start <= stop <= len(base)
+        self._base, self._start, self._stop = base, start, stop
 
     def __len__(self) -> int:
         return self._stop - self._start
 
     def chunks(self, start: int, stop: int, size: int) -> Iterator[Chunk]:
-        return self._whole.chunks(self._start + start, min(self._start + stop, self._stop), size)
+        return self._base.chunks(self._start + start, min(self._start + stop, self._stop), size)
 
     def where(self, index: int) -> str:
-        return self._whole.where(self._start + index)
+        return self._base.where(self._start + index)
 
 
 class FilteredPairs(Pairs):
-    """Another split without its pairs `left_out` (D,), ascending indices."""
+    """Another split without its pairs `dropped` (D,), ascending indices."""
 
-    def __init__(self, whole: Pairs, left_out: NDArray[np.int64]) -> None:
-        self._whole, self._left_out = whole, left_out
-        self._kept_before = left_out - np.arange(len(left_out))  # (D,) number of kept pairs before each
+    def __init__(self, base: Pairs, dropped: NDArray[np.int64]) -> None:
+        self._base, self._dropped = base, dropped
+        self._kept_before = dropped - np.arange(len(dropped))  # (D,) number of kept pairs before each
 
     def __len__(self) -> int:
-        return len(self._whole) - len(self._left_out)
+        return len(self._base) - len(self._dropped)
 
     def chunks(self, start: int, stop: int, size: int) -> Iterator[Chunk]:
         if start >= stop:
             return
         first = self._base_index(start)
-        for chunk in self._whole.chunks(first, self._base_index(stop - 1) + 1, size):
-            begin, end = np.searchsorted(self._left_out, [first, first + len(chunk)])
+        for chunk in self._base.chunks(first, self._base_index(stop - 1) + 1, size):
+            begin, end = np.searchsorted(self._dropped, [first, first + len(chunk)])
             kept = np.ones(len(chunk), np.bool_)
-            kept[self._left_out[begin:end] - first] = False
+            kept[self._dropped[begin:end] - first] = False
             first += len(chunk)
             if kept.any():
                 yield chunk if kept.all() else FilteredChunk(chunk, kept)
 
     def where(self, index: int) -> str:
-        return self._whole.where(self._base_index(index))
+        return self._base.where(self._base_index(index))
 
     def _base_index(self, index: int) -> int:
         """The index in the underlying split of kept pair `index`."""

@@ -83,20 +83,20 @@ def find_line_files(data: DataConfig) -> dict[str, tuple[Path, Path]]:
             (name.removesuffix(f".{languages[0]}"), path / name.removesuffix(f".{languages[0]}"))
             for name in sorted(more)
         ]
-    found: dict[str, tuple[Path, Path]] = {}
+    files: dict[str, tuple[Path, Path]] = {}
     for split, stem in stems:
         sides = [
             next((file for end in ("", ".gz") if (file := Path(f"{stem}.{language}{end}")).is_file()), None)
             for language in languages
         ]
         if sides[0] and sides[1]:
-            found.setdefault(split, (sides[0], sides[1]))
+            files.setdefault(split, (sides[0], sides[1]))
         elif sides[0] or sides[1]:
             missing = languages[0] if sides[1] else languages[1]
             raise DataError(
                 f"data.path: {sides[0] or sides[1]} has no counterpart {stem}.{missing}; a split needs both languages"
             )
-    if not found and not path.is_dir():
+    if not files and not path.is_dir():
         expected = f"a folder, or {path.name}.{languages[0]} and {path.name}.{languages[1]} in {path.parent}"
         if path.is_file():
             raise DataError(
@@ -107,7 +107,7 @@ def find_line_files(data: DataConfig) -> dict[str, tuple[Path, Path]]:
             f"data.path: {path} does not exist (looked for {expected}); "
             "check data.path, source_language and target_language"
         )
-    return found
+    return files
 
 
 @contextmanager

@@ -194,16 +194,16 @@ class Vocabulary:
 
 def _explain(size: int, message: str, with_bytes: bool) -> str:
     """sentencepiece's error as one line about data.vocabulary_size."""
-    if found := _TOO_LARGE.search(message):
-        limit = int(found[1])
+    if match := _TOO_LARGE.search(message):
+        limit = int(match[1])
         if with_bytes and size >= BYTE_FALLBACK_FROM > limit:
             limit -= 256  # at that size there is no byte fallback
         return (
             f"data.vocabulary_size: {size} is more than this corpus supports; "
             f"it yields at most {limit} pieces: set data.vocabulary_size={limit} or less"
         )
-    if found := _TOO_SMALL.search(message):
-        limit = int(found[1])
+    if match := _TOO_SMALL.search(message):
+        limit = int(match[1])
         if limit >= BYTE_FALLBACK_FROM > size:
             limit += 256  # at that size there is byte fallback
         special = "4 special pieces and 256 bytes" if limit >= BYTE_FALLBACK_FROM else "4 special pieces"

@@ -113,7 +113,7 @@ class CTranslate2Engine:
         forced = [[] for _ in sources] if prefixes is None else [list(prefix) for prefix in prefixes]
         self._check_lengths(sources, forced)
         limits = [self._limit(source, prefix, search) for source, prefix in zip(sources, forced, strict=True)]
-        found: list[list[Hypothesis]] = [[] for _ in sources]
+        hypotheses: list[list[Hypothesis]] = [[] for _ in sources]
         again: list[int] = []
         translated = 0
         max_tokens = search.max_tokens_per_batch // search.beam_size
@@ -132,10 +132,10 @@ class CTranslate2Engine:
         for batch in results(range(len(sources)), None):
             for index, result in batch:
                 if _is_empty(sources[index]):
-                    found[index] = [Hypothesis(tuple(forced[index]), 0.0, 0.0, True)]
+                    hypotheses[index] = [Hypothesis(tuple(forced[index]), 0.0, 0.0, True)]
                     continue
-                found[index] = self._finished(result.result(), limits[index], search)
-                if not found[index]:
+                hypotheses[index] = self._finished(result.result(), limits[index], search)
+                if not hypotheses[index]:
                     again.append(index)
             translated += len(batch)
             if progress is not None and len(again) < translated:
@@ -144,11 +144,11 @@ class CTranslate2Engine:
             for batch in results([index for index in again if limits[index] == limit], limit):
                 for index, result in batch:
                     output = result.result()
-                    found[index] = self._finished(output, limit, search) or [self._best_unfinished(output, search)]
+                    hypotheses[index] = self._finished(output, limit, search) or [self._best_unfinished(output, search)]
         if progress is not None and again:
             progress(len(sources), len(sources))
-        self._rescore(sources, forced, found, search)
-        return found
+        self._rescore(sources, forced, hypotheses, search)
+        return hypotheses
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """log p of each token of the targets (given without EOS), and of the final EOS."""
@@ -227,7 +227,7 @@ class CTranslate2Engine:
         self,
         sources: Sequence[Sequence[int]],
         prefixes: Sequence[Sequence[int]],
-        found: list[list[Hypothesis]],
+        hypotheses: list[list[Hypothesis]],
         search: Search,
     ) -> None:
         """Score hypotheses with a forced prefix or a minimum length again, in full: CTranslate2 counts forced tokens as
@@ -238,16 +238,18 @@ class CTranslate2Engine:
             for index, prefix in enumerate(prefixes)
             if (prefix or search.min_length) and not _is_empty(sources[index])
         ]
-        rows = [(index, hypothesis) for index in forced for hypothesis in found[index]]
+        rows = [(index, hypothesis) for index in forced for hypothesis in hypotheses[index]]
         if not rows:
             return
         scores = self.score([sources[index] for index, _ in rows], [hypothesis.pieces for _, hypothesis in rows])
         for index in forced:
-            found[index] = []
+            hypotheses[index] = []
         for (index, old), log_ps in zip(rows, scores, strict=True):
             counted = log_ps if old.finished else log_ps[:-1]
             log_p = sum(counted)
-            found[index].append(Hypothesis(old.pieces, _paper_score(log_p, len(counted), search), log_p, old.finished))
+            hypotheses[index].append(
+                Hypothesis(old.pieces, _paper_score(log_p, len(counted), search), log_p, old.finished)
+            )
 
     def _texts(self, rows: Sequence[Sequence[int]]) -> list[list[str]]:
         return [[self._tokens[piece] for piece in row] for row in rows]

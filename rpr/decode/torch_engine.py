@@ -96,7 +96,7 @@ class TorchEngine:
         progress: Progress | None = None,
     ) -> list[list[Hypothesis]]:
         """As Engine.search; batches sentences of similar length, the longest first."""
-        found: list[list[Hypothesis]] = [[] for _ in sources]
+        results: list[list[Hypothesis]] = [[] for _ in sources]
         translated = 0
         with (
             _evaluating(self.model),
@@ -120,11 +120,11 @@ class TorchEngine:
                     prefixes=None if prefixes is None else [prefixes[index] for index in batch],
                 )
                 for index, best in zip(batch, hypotheses, strict=True):
-                    found[index] = best
+                    results[index] = best
                 translated += len(batch)
                 if progress is not None:
                     progress(translated, len(sources))
-        return found
+        return results
 
 
 def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

@@ -119,7 +119,7 @@ class Translator:
         progress: Progress | None = None,
     ) -> list[str]:
         """The best translation of each sentence, in order; arguments as for translate_n_best."""
-        found = self.translate_n_best(
+        n_best_lists = self.translate_n_best(
             sentences,
             n_best=1,
             beam_size=beam_size,
@@ -127,7 +127,7 @@ class Translator:
             prefixes=prefixes,
             progress=progress,
         )
-        return [translations[0].text for translations in found]
+        return [translations[0].text for translations in n_best_lists]
 
     def translate_n_best(
         self,
@@ -222,8 +222,8 @@ class Translator:
                 for place in range(len(parts))
             ]
         together = [part for parts in sources for part in parts]
-        found = iter(self.engine.search(together, search, prefixes=forced, progress=progress))
-        return [_join_parts([self._translations(next(found)) for _ in parts], search.n_best) for parts in sources]
+        hypotheses = iter(self.engine.search(together, search, prefixes=forced, progress=progress))
+        return [_join_parts([self._translations(next(hypotheses)) for _ in parts], search.n_best) for parts in sources]
 
     def _translations(self, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
         if not hypotheses:

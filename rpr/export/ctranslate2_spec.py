@@ -156,11 +156,11 @@ def _needs_vectors(scheme: Scheme) -> bool:
 
 def _check_version() -> None:
     """Raises ConfigError if CTranslate2 is older than BIAS_OF_LAYERS."""
-    found = library().__version__
-    if tuple(int(part) for part in found.split(".")[:3] if part.isdigit()) < BIAS_OF_LAYERS:
+    version = library().__version__
+    if tuple(int(part) for part in version.split(".")[:3] if part.isdigit()) < BIAS_OF_LAYERS:
         first = ".".join(map(str, BIAS_OF_LAYERS))
         raise ConfigError(
-            f"ctranslate2: version {found} may use one layer's bias in all layers; install {first} or newer, or use "
+            f"ctranslate2: version {version} may use one layer's bias in all layers; install {first} or newer, or use "
             "format=safetensors"
         )
 

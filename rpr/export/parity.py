@@ -141,7 +141,7 @@ def pad_rows(rows: Rows, device: torch.device) -> Tensor:
 
 def piece_scores(model: Transformer, sources: Rows, targets: Rows, max_tokens: int) -> list[Tensor]:
     """log p of each token of the targets (given without EOS) and of the final EOS, with teacher forcing; on the CPU."""
-    found: list[Tensor] = [torch.empty(0)] * len(sources)
+    scores: list[Tensor] = [torch.empty(0)] * len(sources)
     device = model.embedding_VM.device
     lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
     with torch.inference_mode():
@@ -152,8 +152,8 @@ def piece_scores(model: Transformer, sources: Rows, targets: Rows, max_tokens: i
             log_p_BTV = logits_BTV.log_softmax(dim=-1)
             log_p_BT = log_p_BTV.gather(-1, outputs_BT[..., None])[..., 0].cpu()
             for row, index in enumerate(batch):
-                found[index] = log_p_BT[row, : len(targets[index]) + 1]
-    return found
+                scores[index] = log_p_BT[row, : len(targets[index]) + 1]
+    return scores
 
 
 def _largest_difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
@@ -177,8 +177,8 @@ def _first(
     engine: Engine, sources: Rows, search: Search, progress: Progress | None
 ) -> list[tuple[tuple[int, ...], bool]]:
     """Token IDs of each best translation, and whether it is finished."""
-    found = engine.search(sources, search, progress=progress)
-    return [(hypotheses[0].pieces, hypotheses[0].finished) for hypotheses in found]
+    n_best_lists = engine.search(sources, search, progress=progress)
+    return [(hypotheses[0].pieces, hypotheses[0].finished) for hypotheses in n_best_lists]
 
 
 def _flips(

@@ -129,7 +129,7 @@ def pairs_of_sweep(runs: Sequence[Run], sweep: str) -> list[list[tuple[Run, Run]
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(_settings_except_positions(run.config), []).append(run)
-    found = []
+    pairs = []
     for group in groups.values():
         baselines = {run.config.seed: run for run in group if _is_baseline(run)}
         others = [run for run in group if not _is_baseline(run)]
@@ -141,13 +141,13 @@ def pairs_of_sweep(runs: Sequence[Run], sweep: str) -> list[list[tuple[Run, Run]
                     "rpr-cli compare BASELINE RUN ..."
                 )
         if others:
-            found.append([(baselines[run.config.seed], run) for run in others])
-    if not found:
+            pairs.append([(baselines[run.config.seed], run) for run in others])
+    if not pairs:
         raise RunError(
             f"sweep {sweep}: {len(runs)} finished runs, all of them baselines (absolute positions); "
             "name the runs: rpr-cli compare RUN RUN ..."
         )
-    return found
+    return pairs
 
 
 def _is_baseline(run: Run) -> bool:
@@ -184,8 +184,8 @@ def compare_runs(
             for run in runs
         }
         for index in range(len(metrics)):
-            found = {name: of_run[index] for name, of_run in scored.items()}
-            families.append(_family(split, runs, pairs, found, samples, trials, seed))
+            by_run = {name: of_run[index] for name, of_run in scored.items()}
+            families.append(_family(split, runs, pairs, by_run, samples, trials, seed))
     return families
 
 
@@ -193,15 +193,15 @@ def _family(
     split: str,
     runs: Sequence[Run],
     pairs: Sequence[tuple[Run, Run]],
-    found: dict[str, Metric],
+    by_run: dict[str, Metric],
     samples: int,
     trials: int,
     seed: int,
 ) -> Family:
-    metric = found[runs[0].name]
+    metric = by_run[runs[0].name]
     tests = [
         paired_tests(
-            found[base.name].statistics, found[other.name].statistics, samples=samples, trials=trials, seed=seed
+            by_run[base.name].statistics, by_run[other.name].statistics, samples=samples, trials=trials, seed=seed
         )
         for base, other in pairs
     ]
@@ -214,7 +214,7 @@ def _family(
     )
     scores: dict[str, dict[int, float]] = {}  # a rerun with the same seed does not count twice
     for run in runs:
-        scores.setdefault(run.variant, {}).setdefault(run.config.seed, found[run.name].score)
+        scores.setdefault(run.variant, {}).setdefault(run.config.seed, by_run[run.name].score)
     recorded = runs[0].record.score(split)
     return Family(
         split=split,
@@ -223,7 +223,7 @@ def _family(
         signature=metric.signature,
         num_sentences=metric.num_sentences,
         systems=tuple(
-            System(run, found[run.name].score, interval(found[run.name].statistics, samples, seed)) for run in runs
+            System(run, by_run[run.name].score, interval(by_run[run.name].statistics, samples, seed)) for run in runs
         ),
         variants={variant: spread([*by_seed.values()]) for variant, by_seed in scores.items()},
         comparisons=tuple(Comparison(base, other, test, p, q) for (base, other), test, p, q in corrected),

@@ -102,8 +102,8 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(statistics.fmean(values), sd, len(values))
 
 
-def _p(found: Array, difference: float) -> float:
-    return (int((found >= abs(difference) - SAME).sum()) + 1) / (len(found) + 1)
+def _p(differences: Array, difference: float) -> float:
+    return (int((differences >= abs(difference) - SAME).sum()) + 1) / (len(differences) + 1)
 
 
 def _percentile_interval(values: Array, samples: int, seed: int) -> Interval:
@@ -133,9 +133,9 @@ def _bootstrap_scores(systems: Sequence[SufficientStatistics], samples: int, see
         # How often each sample has each sentence; a matrix product then sums the counts.
         places = drawn + count * np.arange(rows)[:, None]
         times = np.bincount(places.ravel(), minlength=rows * count).reshape(rows, count).astype(np.float64)
-        for system, found in zip(systems, scores, strict=True):
-            found.append(system.formula(times @ system.rows))
-    return [np.concatenate(found) for found in scores]
+        for system, system_scores in zip(systems, scores, strict=True):
+            system_scores.append(system.formula(times @ system.rows))
+    return [np.concatenate(system_scores) for system_scores in scores]
 
 
 def _swapped_differences(first: SufficientStatistics, second: SufficientStatistics, trials: int, seed: int) -> Array:

@@ -237,7 +237,7 @@ SCORERS: list[Callable[[list[str], list[str]], object]] = [
         (["a"] * 10, ["a"] * 5, "^BLEU: 10 hypotheses for 5 references; line i of one must be"),
         (["a"], [], "^BLEU: 1 hypotheses for 0 references"),
         ([], [], "^BLEU: 0 hypotheses and 0 references; give at least 1 sentence$"),
-        (["a"] * 4, ["a", " ", "b", ""], "^BLEU: 2 of 4 references are empty, the first in line 2; leave out"),
+        (["a"] * 4, ["a", " ", "b", ""], "^BLEU: 2 of 4 references are empty, the first in line 2; remove"),
         ("abc", ["a", "b", "c"], "^BLEU: hypotheses is one string of 3 characters; give a list"),
         (["a", "b"], "ab", "^BLEU: references is one string of 2 characters; give a list"),
     ],

@@ -78,7 +78,7 @@ def test_counts_of_parts_put_together_are_those_of_the_whole() -> None:
         sufficient_statistics(CHRF(), hypotheses[part], references[part]) for part in (slice(0, 11), slice(11, None))
     ]
     assert len(whole) == 30 and pool(parts).score == whole.score
-    assert whole.of(np.arange(30) < 11).score == pytest.approx(parts[0].score, abs=1e-12)
+    assert whole.select(np.arange(30) < 11).score == pytest.approx(parts[0].score, abs=1e-12)
 
 
 @pytest.mark.parametrize("name, metric, index", [("BLEU", BLEU(), 0), ("chrF2", CHRF(), 3)])
