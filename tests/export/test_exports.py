@@ -306,7 +306,7 @@ def test_a_weight_that_no_sentence_reaches_is_compared_too(
         write(kind, folder, another, *rest)
 
     monkeypatch.setattr(writing, "write_files", write_another)
-    with pytest.raises(RunError, match=r"encoder.0.self_attention.tables.keys read back from safetensors is not what"):
+    with pytest.raises(RunError, match=r"encoder.0.self_attention.tables.keys read back from safetensors differs from"):
         export("safetensors", tmp_path / "out", export_inputs(make_model(clip_distance=60)))
     assert names(tmp_path) == []
 
