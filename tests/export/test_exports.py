@@ -390,7 +390,7 @@ def test_an_export_of_version_1_has_vectors_on_both_sides_and_no_minimum_length(
             {"version": 3, "rpr": "9.9"},
             "format version 3, written by rpr 9.9; this is rpr .*: install a newer one",
         ),
-        ({"version": None}, "version None of the format"),
+        ({"version": None}, "format version None"),
         ({"beam_size": 0}, "damaged \\(beam_size: input should be greater than 0\\); export the run again"),
         ({"more": 1}, "damaged \\(more: extra inputs are not permitted\\)"),
         (
