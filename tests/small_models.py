@@ -13,7 +13,7 @@ from torch import nn
 from rpr.config.train import TrainConfig
 from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from rpr.decode.torch_engine import search_of
-from rpr.export.writing import Material
+from rpr.export.writing import ExportInputs
 from rpr.model.transformer import Transformer
 from rpr.records.record import Git, Record, Score
 from tests.shapes import changed, shape
@@ -84,7 +84,9 @@ def make_vocabulary(folder: Path) -> Vocabulary:
     return Vocabulary.train([" ".join(words)], NUM_PIECES, folder / "learned.model")
 
 
-def make_material(model: Transformer, vocabulary: Vocabulary, config: TrainConfig, num_sentences: int = 12) -> Material:
+def make_export_inputs(
+    model: Transformer, vocabulary: Vocabulary, config: TrainConfig, num_sentences: int = 12
+) -> ExportInputs:
     """A run that has this model; what its record says of the model's size is not true."""
     record = Record(
         name="some-run",
@@ -125,7 +127,7 @@ def make_material(model: Transformer, vocabulary: Vocabulary, config: TrainConfi
         }
     )
     assert search_of(config.evaluation).beam_size == 4
-    return Material(
+    return ExportInputs(
         record=record,
         config=config,
         model=model,

@@ -1,1 +1,1 @@
-"""What a trained model does: its invariants (verification.py) and its attention by distance (positions.py)."""
+"""Analysis of trained models: invariants (verification.py) and attention by distance (positions.py)."""

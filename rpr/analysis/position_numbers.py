@@ -1,5 +1,5 @@
-"""What a trained model's positions look like, in plain numbers: the norms and neighbours of its tables, and how far its
-heads look. Measured by rpr.analysis.positions, drawn by rpr.report.position_page.
+"""Data classes for the analysis of a trained model's positions: norms and neighbour similarities of its tables, and the
+attention of its heads by distance. Measured by rpr.analysis.positions, drawn by rpr.report.position_figure.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ DEFINITIONS = {
 
 @dataclass(frozen=True)
 class TableNumbers:
-    """w^K or w^V of a layer: a row of numbers for each head, one row where the heads share the table.
+    """w^K or w^V of a layer: one row per head, or a single row if the heads share the table.
 
-    `norms` go by offset from -k to k; `cosines` are of neighbours, one fewer, None where a vector is zero.
+    `norms` are ordered by offset from -k to k; `cosines` are between neighbours, one fewer, None for a zero vector.
     """
 
     norms: tuple[tuple[float, ...], ...]
@@ -45,8 +45,8 @@ class TableNumbers:
 
 
 @dataclass(frozen=True)
-class OfLayers:
-    """What one layer has, or what several layers of a stack share."""
+class LayerGroup:
+    """One layer, or several layers of a stack that share their positions."""
 
     stack: Stack
     layers: tuple[int, ...]  # from 1
@@ -59,8 +59,8 @@ class OfLayers:
 
 
 @dataclass(frozen=True)
-class LayerTables(OfLayers):
-    """The relative tables; None where a kind is left out."""
+class LayerTables(LayerGroup):
+    """The relative tables; None for a table that the model does not have."""
 
     keys: TableNumbers | None
     values: TableNumbers | None
@@ -68,7 +68,7 @@ class LayerTables(OfLayers):
 
 @dataclass(frozen=True)
 class LayerAttention:
-    """How far the heads of one layer look: attention[head][distance + max_distance], None where no pair has it."""
+    """Mean attention of one layer's heads: attention[head][distance + max_distance], None if no pair has it."""
 
     stack: Stack
     layer: int  # from 1
@@ -81,7 +81,7 @@ class LayerAttention:
 
 @dataclass(frozen=True)
 class StackPairs:
-    """What all layers of a stack share: by distance, the number of pairs, and even attention over the same pairs."""
+    """Numbers shared by all layers of a stack: by distance, the pairs counted and their mean uniform attention."""
 
     stack: Stack
     pairs: tuple[int, ...]
@@ -89,9 +89,9 @@ class StackPairs:
 
     @property
     def often(self) -> slice:
-        """The distances, as places in the lists of numbers, that at least one query in a hundred has.
+        """A slice of the distances that at least 1% of the queries have; means over fewer pairs are too noisy.
 
-        A mean over fewer says little. The farther, the fewer pairs: so these lie side by side, 0 among them.
+        Pairs decrease with distance, so these are contiguous and include 0.
         """
         queries = self.pairs[len(self.pairs) // 2]
         places = [place for place, count in enumerate(self.pairs) if 100 * count >= queries]
@@ -100,7 +100,7 @@ class StackPairs:
 
 @dataclass(frozen=True)
 class AbsoluteTable:
-    """The learned absolute positions of one side, and how long its longest measured sentence is."""
+    """The norms of the learned absolute positions of one side; `longest` is its longest measured sentence."""
 
     stack: Stack
     norms: tuple[float, ...]
@@ -112,19 +112,15 @@ class AbsoluteTable:
 
 
 @dataclass(frozen=True)
-class LayerBias(OfLayers):
-    """What one layer, or all layers of a stack that share it, adds to scores: bias[head][distance + max_distance], None
-    where no key is seen at that distance.
-    """
+class LayerBias(LayerGroup):
+    """The bias added to scores: bias[head][distance + max_distance], None if no key is visible at that distance."""
 
     bias: tuple[tuple[float | None, ...], ...]
 
 
 @dataclass(frozen=True)
 class PositionNumbers:
-    """Everything the page shows. `tables`, `absolute` and `biases` are empty where the model has none; layers in
-    order.
-    """
+    """All numbers of a report. `tables`, `absolute` and `biases` are empty if the model has none; layers in order."""
 
     num_sentences: int
     max_distance: int
@@ -139,13 +135,13 @@ class PositionNumbers:
 
 
 def as_document(run: Mapping[str, Any], numbers: PositionNumbers) -> dict[str, Any]:
-    """One JSON document: about the run, what each number is, and the numbers to six digits."""
+    """One JSON document: the run, the definition of each number, and the numbers with six digits."""
     document: dict[str, Any] = {"run": dict(run), "definitions": DEFINITIONS, **_rounded(asdict(numbers))}
     return document
 
 
 def as_text(document: Mapping[str, Any]) -> str:
-    """The document as JSON, a line for each key and each member of a list, so that it can be read and compared."""
+    """The document as JSON with one line per key and list member, to be readable and diffable."""
     parts = []
     for key, value in document.items():
         if isinstance(value, list) and value:
@@ -168,8 +164,8 @@ def _rounded(value: Any) -> Any:
 
 
 def summary(numbers: PositionNumbers) -> list[str]:
-    """Lines for a terminal: the tables' norms at -k, 0 and k, and the distance at which each head attends most, of
-    those that at least one query in a hundred has.
+    """Lines for a terminal: the tables' norms at -k, 0 and k, and each head's distance of highest mean attention among
+    those that at least 1% of the queries have.
     """
     lines = []
     for tables in numbers.tables:
@@ -194,7 +190,7 @@ def _signed(distance: int) -> str:
 
 
 def mean_over_heads(rows: Sequence[Sequence[float | None]]) -> list[float]:
-    """The mean of each column over the rows that have it; NaN where none has."""
+    """The mean of each column without None; NaN if there is nothing else."""
     means = []
     for column in zip(*rows, strict=True):
         present = [value for value in column if value is not None]
@@ -203,7 +199,7 @@ def mean_over_heads(rows: Sequence[Sequence[float | None]]) -> list[float]:
 
 
 def strongest(distances: Sequence[int], attention: Sequence[float | None]) -> tuple[int, float]:
-    """The distance of the greatest mean attention, the nearest of equals, and that mean."""
-    found = [(value, distance) for value, distance in zip(attention, distances, strict=True) if value is not None]
-    value, distance = max(found, key=lambda item: (item[0], -abs(item[1])))
+    """The distance with the highest mean attention (the nearest, if tied), and that mean."""
+    present = [(value, distance) for value, distance in zip(attention, distances, strict=True) if value is not None]
+    value, distance = max(present, key=lambda item: (item[0], -abs(item[1])))
     return distance, value

@@ -1,4 +1,4 @@
-"""What a trained Transformer's positions do: norms and neighbours of its tables, and attention by signed distance."""
+"""Measuring a trained Transformer's positions: norms and neighbour cosines of its tables, attention by distance."""
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, M model width, R = 2k+1 table rows,
 # W = 2 max_distance + 1 distances.
@@ -29,7 +29,7 @@ from rpr.model.layer_positions import LayerPositions
 from rpr.model.transformer import DecoderLayer, EncoderLayer, SelfAttention, Transformer
 from rpr.model.vectors import LearnedPositions, glorot_bound, relative_rows
 
-HIDES = -1e8  # a bias below it leaves nothing of a key
+MASKING_BIAS = -1e8  # a bias below this masks the key
 
 
 def measure(
@@ -41,25 +41,24 @@ def measure(
     device: torch.device | str,
     progress: Callable[[int, int], None] | None = None,
 ) -> PositionNumbers:
-    """All the numbers: of the tables as they stand, and of the attention on these sentences.
+    """All the numbers: of the tables, and of the attention on these sentences.
 
-    Mean attention at distance d = j - i: the mean of P_ij over all pairs of a sentence and a query i of it for which
-    the key i + d exists and may be seen, that is 0 <= i + d < n, and d <= 0 besides in the decoder. Every such pair
-    weighs the same. Padding is neither query nor key; n counts EOS in the encoder, and BOS (but no EOS) in the
-    decoder, which reads what it reads in training.
+    Mean attention at distance d = j - i is the mean of P_ij over all (sentence, query i) pairs for which the key i + d
+    exists and is visible: 0 <= i + d < n and, in the decoder, d <= 0. All pairs have equal weight. Padding is neither
+    query nor key; n counts EOS in the encoder, and BOS (but not EOS) in the decoder, whose input is that of training.
 
     Args:
         model: on `device`, in evaluation mode.
-        pairs: at least one; the pieces of source and target, each with its EOS.
-        max_distance: attention is summed for the distances -max_distance .. max_distance.
-        max_tokens_per_batch: bound on rows * longest side n of a batch (a longer pair: alone). One layer's attention,
-            rows * n * n numbers a head, is held at a time.
-        progress: called with (measured, of all) pairs after each batch.
+        pairs: at least one; the token IDs of source and target, each with EOS.
+        max_distance: attention is measured for the distances -max_distance .. max_distance.
+        max_tokens_per_batch: bound on rows * longest side n of a batch (a longer pair: alone). One layer's attention is
+            in memory at a time: rows * n * n numbers per head.
+        progress: called with (measured, total) pairs after each batch.
     """
     assert not model.training, "attention without dropout: call model.eval() first"
-    assert len(pairs) > 0, "no sentence to measure attention on"
-    encoder, decoder = (_Measured(attention, max_distance) for attention in _self_attention(model))
-    hooks = [hook for stack in (encoder, decoder) for hook in stack.watch()]
+    assert len(pairs) > 0, "at least one pair is needed to measure attention"
+    encoder, decoder = (_StackAttention(attention, max_distance) for attention in _self_attention(model))
+    hooks = [hook for stack in (encoder, decoder) for hook in stack.register_hooks()]
     lengths = [max(len(source), len(target)) for source, target in pairs]
     measured = 0
     try:
@@ -67,8 +66,8 @@ def measure(
             for batch in length_batches(lengths, max_tokens_per_batch):
                 source_BS = _padded([[*pairs[index][0]] for index in batch]).to(device)
                 target_BT = _padded([[BOS, *pairs[index][1][:-1]] for index in batch]).to(device)
-                encoder.begin(source_BS != PAD)
-                decoder.begin(target_BT != PAD)
+                encoder.start_batch(source_BS != PAD)
+                decoder.start_batch(target_BT != PAD)
                 model(source_BS, target_BT)
                 measured += len(batch)
                 if progress is not None:
@@ -76,7 +75,7 @@ def measure(
     finally:
         for hook in hooks:
             hook.remove()
-    assert all(sums.any() for stack in (encoder, decoder) for sums in stack.sums_HW), "a layer's hook did not run"
+    assert all(sums.any() for stack in (encoder, decoder) for sums in stack.sums_HW), "the hook of a layer did not run"
     longest = max(len(source) for source, _ in pairs), max(len(target) for _, target in pairs)
     return PositionNumbers(
         num_sentences=len(pairs),
@@ -93,23 +92,23 @@ def measure(
 
 
 def table_numbers(table: Tensor) -> TableNumbers:
-    """Norms and neighbours' cosines of w^K or w^V, [R, D] or [H, R, D]; in float64."""
+    """Norms and neighbour cosines of w^K or w^V, [R, D] or [H, R, D]; computed in float64."""
     table_HRD = (table if table.dim() == 3 else table[None]).detach().double().cpu()
     norms_HR = table_HRD.norm(dim=-1)
     products = (table_HRD[:, :-1] * table_HRD[:, 1:]).sum(dim=-1)
-    cosines = (products / (norms_HR[:, :-1] * norms_HR[:, 1:])).tolist()  # 0 / 0 is NaN: no direction
+    cosines = (products / (norms_HR[:, :-1] * norms_HR[:, 1:])).tolist()  # NaN for a zero vector
     return TableNumbers(
         norms=tuple(map(tuple, norms_HR.tolist())),
         cosines=tuple(tuple(None if math.isnan(cosine) else cosine for cosine in head) for head in cosines),
-        # Each of the D numbers is uniform in (-bound, bound), of variance bound^2 / 3.
+        # Each of the D entries is uniform in (-bound, bound), with variance bound^2 / 3.
         expected_initial_norm=glorot_bound(table.shape) * math.sqrt(table.shape[-1] / 3),
     )
 
 
-class _Measured:
-    """The self-attention of one stack and its sums over all batches so far, float64, by distance.
+class _StackAttention:
+    """The self-attention of one stack, and its float64 sums by distance over all batches so far.
 
-    Sums are over the columns -max_distance - 1 .. max_distance + 1, where the outermost two take all that is farther.
+    The columns are -max_distance - 1 .. max_distance + 1; the outermost two collect all larger distances.
     """
 
     def __init__(self, attention: Sequence[SelfAttention], max_distance: int) -> None:
@@ -120,8 +119,8 @@ class _Measured:
         self.even_W = torch.zeros(num_columns, dtype=torch.float64)
         self.pairs_W = torch.zeros(num_columns, dtype=torch.float64)
 
-    def begin(self, real_BK: Tensor) -> None:
-        """The next batch: which of its positions are no padding."""
+    def start_batch(self, real_BK: Tensor) -> None:
+        """Set the next batch's mask, true where a position is not padding, and count its pairs."""
         self.mask = real_BK[:, None, None, :]
         visible_BQK = real_BK[:, :, None] & real_BK[:, None, :]
         if self.attention[0].causal:
@@ -131,16 +130,16 @@ class _Measured:
         self.pairs_W += self._by_distance(self.visible_BQK.sum(dim=0))
         self.even_W += self._by_distance((self.visible_BQK / seen_BQ).sum(dim=0))
 
-    def watch(self) -> Iterator[Any]:
-        """Hooks on the projections of q, k and v: a layer's attention is summed while it runs, and not kept."""
+    def register_hooks(self) -> Iterator[Any]:
+        """Hook the qkv projections, so that each layer's attention is added to the sums during the forward pass."""
         for attention, sums_HW in zip(self.attention, self.sums_HW, strict=True):
 
-            def see(
+            def add(
                 _: nn.Module, inputs: Any, qkv_BQM: Tensor, attention: SelfAttention = attention, sums: Tensor = sums_HW
             ) -> None:
                 sums += self._by_distance(self._summed_over_sentences(attention, qkv_BQM))
 
-            yield attention.qkv.register_forward_hook(see)
+            yield attention.qkv.register_forward_hook(add)
 
     def layers(self, stack: Stack) -> Iterator[LayerAttention]:
         for number, sums_HW in enumerate(self.sums_HW, start=1):
@@ -150,7 +149,7 @@ class _Measured:
         return StackPairs(stack, tuple(int(count) for count in self.pairs_W[1:-1]), self._means(self.even_W))
 
     def _summed_over_sentences(self, attention: SelfAttention, qkv_BQM: Tensor) -> Tensor:
-        """Sum of P_ij over the sentences of the batch in which i and j are no padding: [H, Q, K]."""
+        """Sum of P_ij over the sentences of the batch in which i and j are not padding: [H, Q, K]."""
         q_BHQD, k_BHKD, _, tables = attention.attended(qkv_BQM)
         p_BHQK = weights(
             q_BHQD,
@@ -167,7 +166,7 @@ class _Measured:
         num_queries, num_keys = values.shape[-2:]
         columns_QK = relative_rows(num_queries, num_keys, self.max_distance + 1)
         sums = torch.zeros(*values.shape[:-2], 2 * self.max_distance + 3, dtype=torch.float64)
-        # On the CPU, where the order of summation is always the same.
+        # On the CPU, where index_add_ is deterministic.
         return sums.index_add_(-1, columns_QK.flatten(), values.flatten(-2).cpu())
 
     def _means(self, sums_W: Tensor) -> tuple[float | None, ...]:
@@ -183,7 +182,7 @@ def _self_attention(model: Transformer) -> tuple[list[SelfAttention], list[SelfA
 
 
 def _owners(layers: Sequence[SelfAttention]) -> Iterator[tuple[LayerPositions, tuple[int, ...]]]:
-    """Each object of positions with the layers, from 1, that share it."""
+    """Each LayerPositions object with the layers, counted from 1, that share it."""
     owners: dict[int, tuple[LayerPositions, list[int]]] = {}
     for number, attention in enumerate(layers, start=1):
         if attention.tables is not None:
@@ -193,7 +192,7 @@ def _owners(layers: Sequence[SelfAttention]) -> Iterator[tuple[LayerPositions, t
 
 
 def _tables(stack: Stack, layers: Sequence[SelfAttention]) -> Iterator[LayerTables]:
-    """The clipped tables of vectors; layers that share theirs stand together."""
+    """The clipped tables of vectors, one entry per group of layers that share them."""
     for positions, numbers in _owners(layers):
         if positions.clip_distance is None:
             continue
@@ -216,7 +215,8 @@ def _biases(stack: Stack, layers: Sequence[SelfAttention], max_distance: int) ->
             stack,
             numbers,
             tuple(
-                tuple(value if at < seen and value > HIDES else None for at, value in enumerate(head)) for head in heads
+                tuple(value if at < seen and value > MASKING_BIAS else None for at, value in enumerate(head))
+                for head in heads
             ),
         )
 

@@ -1,5 +1,5 @@
-"""Does a trained model do what it must, whatever it learned? Each check is measured, in float64 unless it says
-otherwise: there, two ways to the same number differ by rounding of 1e-16 of its size, and a mistake by far more.
+"""Invariants that every trained model must satisfy. Unless stated otherwise each is measured in float64, where two ways
+to compute the same number differ by a relative rounding error of 1e-16, and a bug by far more.
 """
 
 # Shape suffixes: B sentences, S source length, T target length, M model width, V vocabulary.
@@ -20,24 +20,24 @@ from rpr.decode.exported import Kind
 from rpr.decode.torch_engine import Engine, Search, TorchEngine, length_batches
 from rpr.errors import ConfigError, RunError
 from rpr.export.ctranslate2_spec import unrepresentable
-from rpr.export.parity import Rows, padded, piece_scores
-from rpr.export.writing import Material, prove, write_files
+from rpr.export.parity import Rows, pad_rows, piece_scores
+from rpr.export.writing import ExportInputs, prove, write_files
 from rpr.model.beam_search import Hypothesis, penalty
 from rpr.model.transformer import Transformer
 
 Outcome = Literal["passed", "failed", "not applicable", "reported"]
-Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]  # sources and targets as pieces, each with its EOS
-# Of hidden values and of log p, in float64. Sums of a thousand products of size 10 round to 1e-12.
+Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]  # token IDs of sources and targets, each with EOS
+# Tolerance for hidden states and log p in float64. Sums of a thousand products of size 10 are exact to 1e-12.
 EXACT = 1e-8
 SHIFTS = (1, 7)
-# Scores of two translations nearer than this are a tie that float32 may decide either way.
+# Translations whose scores differ by less are a tie, which float32 may break either way.
 TIE = 1e-3
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was measured. "reported" is a figure without a condition; `reason` says why a check does not
-    apply, or what a figure means. `difference` is the largest found, in the unit that `what` names.
+    """The result of one check. The outcome "reported" is a measurement without a pass criterion; `reason` explains why
+    a check does not apply, or its result. `difference` is the largest one found, of the quantity that `what` names.
     """
 
     name: str
@@ -50,11 +50,11 @@ class Check:
 
 
 def check_model(exact: Transformer, pairs: Pairs, search: Search, max_length: int) -> Iterator[Check]:
-    """All checks of the model in float64, one after the other.
+    """All checks of the model in float64.
 
     Args:
         exact: in float64 and evaluation mode.
-        max_length: pieces of the longest sentence in training.
+        max_length: the maximum sentence length in training, in tokens.
     """
     yield cached_decoding(exact, pairs, search.max_tokens_per_batch, "cached decoding")
     joined = beyond(pairs, max_length)
@@ -66,8 +66,8 @@ def check_model(exact: Transformer, pairs: Pairs, search: Search, max_length: in
 
 
 def cached_decoding(exact: Transformer, pairs: Pairs, max_tokens: int, name: str) -> Check:
-    """log p of every piece of the vocabulary at every position of the targets: fed one by one, with what was computed
-    before kept, against all at once.
+    """log p of the whole vocabulary at every target position: token by token with the KV cache, compared with teacher
+    forcing.
     """
     largest = 0.0
     with torch.inference_mode():
@@ -79,11 +79,11 @@ def cached_decoding(exact: Transformer, pairs: Pairs, max_tokens: int, name: str
                 step_BV = exact.next_logits(inputs_BT[:, t : t + 1], state).log_softmax(dim=-1)
                 full_BV = exact.logits(hidden_BTM[:, t]).log_softmax(dim=-1)
                 largest = max(largest, _largest(step_BV[real_B] - full_BV[real_B]))
-    return _judged(name, "log p, piece by piece against all at once", largest, len(pairs))
+    return _check(name, "log p, piece by piece against all at once", largest, len(pairs))
 
 
 def padding_invariance(exact: Transformer, pairs: Pairs, max_tokens: int) -> Check:
-    """What the encoder writes and what the decoder makes of it: each sentence alone, against in a padded batch."""
+    """Encoder output and log p of each sentence alone, compared with the same in a padded batch."""
     order = sorted(range(len(pairs)), key=lambda index: len(pairs[index][0]))
     mixed = [pairs[index] for pair in zip(order, reversed(order), strict=True) for index in pair][: len(pairs)]
     rows = max(2, max_tokens // max(max(len(source), len(target)) for source, target in pairs))
@@ -101,13 +101,11 @@ def padding_invariance(exact: Transformer, pairs: Pairs, max_tokens: int) -> Che
                 log_p_TV = exact.logits(hidden_BTM[row, : inputs_1T.shape[1]]).log_softmax(dim=-1)
                 largest = max(largest, _largest(memory_BSM[row, : source_1S.shape[1]] - memory_1SM[0]))
                 largest = max(largest, _largest(log_p_TV - log_p_1TV[0]))
-    return _judged("padding", "memory and log p, alone against in a padded batch", largest, len(pairs))
+    return _check("padding", "memory and log p, alone against in a padded batch", largest, len(pairs))
 
 
 def shift_invariance(exact: Transformer, pairs: Pairs) -> Check:
-    """Memory and log p where masked PAD stands before the source: the same for positions that are invariant to
-    shifts, something else for others.
-    """
+    """Memory and log p with masked PAD before the source: equal for shift-invariant positions, different for others."""
     largest, least = 0.0, float("inf")
     with torch.inference_mode():
         for source, target in pairs:
@@ -117,41 +115,42 @@ def shift_invariance(exact: Transformer, pairs: Pairs) -> Check:
             for shift in SHIFTS:
                 later_1SM, mask = exact.encode(torch.nn.functional.pad(source_1S, (shift, 0), value=PAD))
                 later_1TV = exact.logits(exact.decode(inputs_1T, later_1SM, mask)).log_softmax(dim=-1)
-                found = max(_largest(later_1SM[:, shift:] - memory_1SM), _largest(later_1TV - log_p_1TV))
-                largest, least = max(largest, found), min(least, found)
+                difference = max(_largest(later_1SM[:, shift:] - memory_1SM), _largest(later_1TV - log_p_1TV))
+                largest, least = max(largest, difference), min(least, difference)
     words = ", ".join(map(str, SHIFTS))
     what = f"memory and log p, the source {words} positions later"
     positions = exact.shape.encoder_positions
     if positions.shift_invariant:
-        return _judged("shift", what, largest, len(pairs))
+        return _check("shift", what, largest, len(pairs))
     if least > EXACT:
         reason = f"{positions.label}: a shift is meant to change it"
         return Check("shift", what, "not applicable", len(pairs), largest, None, reason)
-    reason = f"{positions.label}, and for some sentence a shift changes nothing"
+    reason = f"{positions.label} should depend on a shift, but for some sentence it changes nothing"
     return Check("shift", what, "failed", len(pairs), least, EXACT, reason)
 
 
 def batch_independence(exact: Transformer, sources: Rows, search: Search) -> Check:
-    """Translations with each sentence alone, in batches as the run has them, and all in one batch."""
-    found = [_translated(exact, sources, each) for each in _budgets(search, sources)]
-    different = sum(len({hypotheses[0].pieces for hypotheses in same}) > 1 for same in zip(*found, strict=True))
-    log_ps = [[hypotheses[0].log_probability for hypotheses in same] for same in zip(*found, strict=True)]
+    """Translations of each sentence alone, in batches as configured, and all in one batch."""
+    searches = [_translate(exact, sources, each) for each in _budgets(search, sources)]
+    different = sum(len({hypotheses[0].pieces for hypotheses in same}) > 1 for same in zip(*searches, strict=True))
+    log_ps = [[hypotheses[0].log_probability for hypotheses in same] for same in zip(*searches, strict=True)]
     largest = max(max(row) - min(row) for row in log_ps)
     what = f"beam {search.beam_size}: translations alone, as configured and all together; their log p"
     if different:
-        reason = f"{different} sentences are translated otherwise in another batch"
+        reason = f"{different} sentences have different translations in different batches"
         return Check("batches", what, "failed", len(sources), largest, EXACT, reason)
-    return _judged("batches", what, largest, len(sources))
+    return _check("batches", what, largest, len(sources))
 
 
 def batch_rounding(engine: Engine, exact: Transformer, sources: Rows, search: Search, precision: str) -> Check:
-    """As batch_independence, in the precision that the hardware has. What differs is scored in float64. Where that is
-    more than a tie it is reported, and is no failure: another order of summation may cost a beam a hypothesis at a tie,
-    and what it then finds may have any score.
+    """As batch_independence, in the configured hardware precision; different translations are scored in float64.
+
+    A score difference beyond a tie is reported but is not a failure: at a tie, another order of summation may drop a
+    hypothesis from the beam, and the one found instead may have any score.
     """
-    found = [engine.search(sources, each) for each in _budgets(search, sources)]
+    searches = [engine.search(sources, each) for each in _budgets(search, sources)]
     different, largest = 0, 0.0
-    for index, same in enumerate(zip(*found, strict=True)):
+    for index, same in enumerate(zip(*searches, strict=True)):
         pieces = sorted({hypotheses[0].pieces for hypotheses in same})
         if len(pieces) == 1:
             continue
@@ -167,12 +166,10 @@ def batch_rounding(engine: Engine, exact: Transformer, sources: Rows, search: Se
 
 
 def scores_of_hypotheses(exact: Transformer, sources: Rows, search: Search) -> Check:
-    """All hypotheses of the beam: distinct, best first, and of the score that the model gives them when it is asked for
-    all their pieces at once.
-    """
-    found = _translated(exact, sources, replace(search, n_best=search.beam_size))
+    """All hypotheses of the beam: distinct, sorted by score, and with the score that teacher forcing gives."""
+    n_best_lists = _translate(exact, sources, replace(search, n_best=search.beam_size))
     largest, wrong = 0.0, 0
-    for source, hypotheses in zip(sources, found, strict=True):
+    for source, hypotheses in zip(sources, n_best_lists, strict=True):
         pieces = [hypothesis.pieces for hypothesis in hypotheses]
         ranks = [hypothesis.score for hypothesis in hypotheses]
         wrong += ranks != sorted(ranks, reverse=True) or len(set(pieces)) < len(pieces)
@@ -182,43 +179,41 @@ def scores_of_hypotheses(exact: Transformer, sources: Rows, search: Search) -> C
             largest = max(largest, _largest(torch.tensor(again - hypothesis.score, dtype=torch.float64)))
     what = f"beam {search.beam_size}: best first, none twice; scores against all pieces at once"
     if wrong:
-        reason = f"the hypotheses of {wrong} sentences are not sorted by score, or one is there twice"
+        reason = f"the hypotheses of {wrong} sentences are not sorted by score, or not distinct"
         return Check("n best", what, "failed", len(sources), largest, EXACT, reason)
-    return _judged("n best", what, largest, len(sources))
+    return _check("n best", what, largest, len(sources))
 
 
-def export_check(kind: Kind, material: Material, folder: Path) -> Check:
-    """An export into an empty folder, read back and compared."""
+def export_check(kind: Kind, inputs: ExportInputs, folder: Path) -> Check:
+    """Write an export to an empty folder, read it back and compare it with the model."""
     name, what = f"export, {kind}", "log p, the export against the model; greedy translations"
     try:
-        reason = unrepresentable(material.model.shape) if kind == "ctranslate2" else None
+        reason = unrepresentable(inputs.model.shape) if kind == "ctranslate2" else None
         if kind == "ctranslate2" and reason is None:
             library()
     except ConfigError as error:
         reason = str(error)
     if reason is not None:
         return Check(name, what, "not applicable", 0, reason=reason)
-    write_files(
-        kind, folder, material.model, material.vocabulary, material.config, material.record, material.checkpoint
-    )
+    write_files(kind, folder, inputs.model, inputs.vocabulary, inputs.config, inputs.record, inputs.checkpoint)
     try:
-        proven, int8 = prove(kind, folder, material)
+        proven, int8 = prove(kind, folder, inputs)
     except RunError as error:
-        return Check(name, what, "failed", len(material.sources), reason=str(error))
+        return Check(name, what, "failed", len(inputs.sources), reason=str(error))
     words = f"{proven.identical} of {proven.sentences} identical"
-    words += f", {len(proven.near_ties)} other at a tie" if proven.near_ties else ""
-    words += f", {len(proven.different)} other beyond rounding" if proven.different else ""
+    words += f", {len(proven.near_ties)} differing at a tie" if proven.near_ties else ""
+    words += f", {len(proven.different)} differing beyond rounding" if proven.different else ""
     words += "" if int8 is None else f"; in int8 {int8:.1%} as in float32"
     outcome: Outcome = "passed" if proven.passed else "failed"
     return Check(name, what, outcome, proven.sentences, proven.largest_difference, proven.tolerance, words)
 
 
 def beyond(pairs: Pairs, length: int) -> list[tuple[list[int], list[int]]]:
-    """Pairs joined, in their order, until both sides have more than `length` pieces; the last ones are made full with
-    the first. Pairs with a side of EOS alone, which no token cache holds, are left out.
+    """Concatenate pairs, in order, until both sides have more than `length` tokens; the last one is filled up with the
+    first pairs. Pairs with a side of only EOS, which no token cache has, are skipped.
     """
     pairs = [pair for pair in pairs if min(map(len, pair)) > 1]
-    assert pairs, "no pair with pieces on both sides"
+    assert pairs, "no pair with tokens on both sides"
     joined: list[tuple[list[int], list[int]]] = []
     source: list[int] = []
     target: list[int] = []
@@ -233,17 +228,17 @@ def beyond(pairs: Pairs, length: int) -> list[tuple[list[int], list[int]]]:
 
 
 def _score(log_p_T: Tensor, finished: bool, length_penalty: float) -> float:
-    """The score of a hypothesis whose pieces, and EOS behind them, have these log p."""
+    """The score of a hypothesis from the log p of its tokens and of EOS."""
     counted = log_p_T if finished else log_p_T[:-1]
     return float(counted.sum() / penalty(len(counted), length_penalty))
 
 
-def _translated(model: Transformer, sources: Rows, search: Search) -> list[list[Hypothesis]]:
+def _translate(model: Transformer, sources: Rows, search: Search) -> list[list[Hypothesis]]:
     return TorchEngine(model, model.embedding_VM.device).search(sources, search)
 
 
 def _budgets(search: Search, sources: Rows) -> list[Search]:
-    """Each sentence alone; as configured; all in one batch."""
+    """The search with each sentence alone, with batches as configured, and with all in one batch."""
     everything = search.beam_size * len(sources) * max(map(len, sources))
     return [replace(search, max_tokens_per_batch=tokens) for tokens in (1, search.max_tokens_per_batch, everything)]
 
@@ -254,16 +249,16 @@ def _batches(model: Transformer, pairs: Pairs, max_tokens: int) -> Iterator[tupl
 
 
 def _padded_pairs(model: Transformer, pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """Sources [B, S], and the decoder's inputs [B, T]: BOS, then all of a target but its EOS."""
+    """Sources [B, S] and decoder inputs [B, T]: BOS, then the target without EOS."""
     device = model.embedding_VM.device
     inputs = [[BOS, *target[:-1]] for _, target in pairs]
-    return padded([source for source, _ in pairs], device), padded(inputs, device)
+    return pad_rows([source for source, _ in pairs], device), pad_rows(inputs, device)
 
 
 def _largest(difference: Tensor) -> float:
-    """The largest size of any; NaN is infinite: it is no agreement."""
+    """The largest absolute value; NaN counts as infinite."""
     return float(difference.abs().nan_to_num(nan=torch.inf).max()) if difference.numel() else 0.0
 
 
-def _judged(name: str, what: str, largest: float, sentences: int) -> Check:
+def _check(name: str, what: str, largest: float, sentences: int) -> Check:
     return Check(name, what, "passed" if largest <= EXACT else "failed", sentences, largest, EXACT)

@@ -42,7 +42,7 @@ class LoaderSpeed:
     """Seconds from the start of the process to its first batch, by part; then the speed in one process.
 
     `import_seconds` covers the start of Python and the import of torch; `open_seconds` the check of the corpus digests
-    and of the cache; `plan_seconds` the lengths and the units; `first_batch_seconds` an epoch's order and a batch.
+    and of the cache; `plan_seconds` the lengths and the plan; `first_batch_seconds` an epoch's order and a batch.
     Tokens exclude padding, source and target together.
     """
 
@@ -129,10 +129,12 @@ def _loader(request: Request) -> LoaderSpeed:
     seconds = time.monotonic() - times[-1]
     parts = [after - before for before, after in itertools.pairwise(times)]
     padding_waste, padding_seconds = _timed(batches.padding_waste)
-    _, order_seconds = _timed(lambda: batches.step_units(batches.steps_in_epoch(0)))  # the first of the next epoch
+    _, order_seconds = _timed(
+        lambda: batches.step_microbatches(batches.steps_in_epoch(0))
+    )  # the first of the next epoch
     return LoaderSpeed(
         pairs=len(split),
-        units=batches.units_in_epoch(0),
+        units=batches.microbatches_in_epoch(0),
         import_seconds=parts[0],
         open_seconds=parts[1],
         plan_seconds=parts[2],
@@ -159,8 +161,8 @@ def _plan(request: Request, copies: int) -> PlanSpeed:
     plan, plan_seconds = _timed(lambda: Plan(source, target, request.max_tokens_per_microbatch))
     first = plan.epoch(SEED, 0)
     second, order_seconds = _timed(lambda: plan.epoch(SEED, 1))
-    padding_waste, padding_seconds = _timed(lambda: plan.padding_waste(first.order, source, target))
-    assert len(first.order) == len(second.order)
+    padding_waste, padding_seconds = _timed(lambda: plan.padding_waste(first.pair_order, source, target))
+    assert len(first.pair_order) == len(second.pair_order)
     return PlanSpeed(
         pairs=len(plan.cell),
         units=len(plan.starts),

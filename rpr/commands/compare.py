@@ -19,11 +19,11 @@ from rpr.metrics.comparison import (
     Family,
     Run,
     as_run,
-    compared,
-    named,
+    compare_runs,
     pairs_of_runs,
     pairs_of_sweep,
     read_run,
+    with_short_names,
 )
 from rpr.metrics.significance import LEVEL
 from rpr.records.measurement import single
@@ -44,7 +44,7 @@ def run(config: CompareConfig) -> None:
     found = []
     for pairs in groups:
         found.append(
-            compared(
+            compare_runs(
                 pairs, config.splits, config.metrics, samples=config.samples, trials=config.trials, seed=config.seed
             )
         )
@@ -60,7 +60,7 @@ def run(config: CompareConfig) -> None:
 
 def _named(runs: Sequence[Run]) -> list[Run]:
     """The runs with short unique names; some are folder names, whose control characters are escaped."""
-    return [replace(run, name=escape_control_characters(run.name)) for run in named(runs)]
+    return [replace(run, name=escape_control_characters(run.name)) for run in with_short_names(runs)]
 
 
 def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:

@@ -41,7 +41,7 @@ def run(config: ExportConfig) -> None:
         print(f"in int8: {card['int8_identical']:.1%} identical to float32")
 
 
-def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> writing.Material:
+def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> writing.ExportInputs:
     """A run's model, set up for the configured hardware, and the first sentences of a split.
 
     Raises:
@@ -54,7 +54,7 @@ def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> writing.Material
         raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are not usable: finish the run first")
     data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
     sources, references = pairs_of(data, config.split, config.sentences)
-    return writing.Material(
+    return writing.ExportInputs(
         record=record,
         config=trained,
         model=model,

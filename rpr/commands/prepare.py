@@ -45,8 +45,11 @@ def run(config: PrepareConfig) -> None:
         "loader": None,
         "copies": None,
     }
-    if data.built is not None:
-        document["build"] = {"processes": data.built.processes, "worker_peak_bytes": data.built.peak_bytes}
+    if data.build_result is not None:
+        document["build"] = {
+            "processes": data.build_result.processes,
+            "worker_peak_bytes": data.build_result.peak_bytes,
+        }
     if config.measure_loader:
         document["loader"] = asdict(
             measure_loader(

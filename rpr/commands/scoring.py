@@ -97,7 +97,7 @@ def _score(
         beam_size=evaluation.beam_size,
         length_penalty=evaluation.length_penalty,
         precision=system.precision,
-        interval=interval(metric.counts, samples) if samples else None,
+        interval=interval(metric.statistics, samples) if samples else None,
         empty_hypotheses=empty_hypotheses,
         min_length=evaluation.min_length,
     )

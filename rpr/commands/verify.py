@@ -18,7 +18,7 @@ from rpr.config.commands import VerifyConfig
 from rpr.decode.exported import Kind
 from rpr.decode.torch_engine import search_of
 from rpr.export.parity import in_float64
-from rpr.export.writing import Material
+from rpr.export.writing import ExportInputs
 from rpr.progress import Progress
 from rpr.records.measurement import single
 from rpr.report.grid import DASH, Cell, Column, Grid
@@ -60,7 +60,7 @@ def run(config: VerifyConfig) -> None:
         raise SystemExit(1)
 
 
-def checks(material: Material) -> Iterator[Check]:
+def checks(material: ExportInputs) -> Iterator[Check]:
     """All checks, in order."""
     search = search_of(material.config.evaluation)
     exact = in_float64(material.model)

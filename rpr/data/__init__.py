@@ -1,4 +1,4 @@
-"""Text to pieces to batches: corpus.py gives sentence pairs (from synthetic.py, line_files.py or hub.py), vocabulary.py
-pieces; build.py writes them, encode.py being what its workers.py do, and cache.py finds them again; plan.py and
-batches.py group them.
+"""From text to batches: corpus.py reads sentence pairs (synthetic.py, tasks.py, line_files.py or hub.py); vocabulary.py
+tokenises them; build.py writes the token cache (encode.py runs in its workers.py) and cache.py opens it; plan.py and
+batches.py form batches.
 """

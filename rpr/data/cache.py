@@ -1,15 +1,15 @@
-"""The token cache: a corpus as pieces on disk, memory-mapped, found again by the hash of everything it was made from.
+"""The token cache: an encoded corpus on disk, keyed by the hash of everything it was built from.
 
     <cache_dir>/<name>-<key, 12 hex digits>/
         meta.json                           counts, notes, key, and the size of every other file
         vocabulary.model
-        <split>.<source|target>.pieces      all pieces in a row, EOS behind each sentence, uint16 or uint32
+        <split>.<source|target>.pieces      all pieces, concatenated, EOS after each sentence, uint16 or uint32
         <split>.<source|target>.offsets     int64, N + 1: sentence i is pieces[offsets[i] : offsets[i + 1]]
-        <split>.<source|target>.txt         the sentences themselves, one a line; all splits but train
+        <split>.<source|target>.txt         the sentences, one per line; all splits except train
 
-A cache is built (rpr/data/build.py) beside its place, in .<name>-<key>.partial, and renamed when it is complete. What a
-killed build leaves there is finished by the next one of the same key; with other settings it stays, and may be deleted.
-A damaged cache is built again, with a warning.
+A cache is built (rpr/data/build.py) in .<name>-<key>.partial next to its final folder, and renamed when it is complete.
+A killed build is resumed by the next one with the same key; otherwise its folder stays and may be deleted. A damaged
+cache is rebuilt, with a warning.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from rpr.config.train import DataConfig
-from rpr.data.build import MODEL, STATE, Built, Progress, build
+from rpr.data.build import MODEL_NAME, STATE_NAME, BuildResult, Progress, build
 from rpr.data.corpus import fingerprint
 from rpr.data.encode import SIDES
 from rpr.data.pairs import cache_root
@@ -36,14 +36,14 @@ from rpr.errors import DataError
 from rpr.io.atomic import put_in_place, remove_folder, remove_leftovers, replace_file
 from rpr.io.locks import lock
 
-CACHE_VERSION = 1  # raise it when the same corpus and settings give other files
+CACHE_VERSION = 1  # increase it when the same corpus and settings produce different files
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Meta:
-    """What meta.json says. Counts are pairs; `dropped` counts, for each split that lost any, those with an empty
-    and with a too long side, and of train, if there are any, those that equal a held-out pair.
+    """The contents of meta.json. Counts are pairs; `dropped` counts, for each split that lost any, the pairs with an
+    empty or an overlong side and, in train, those equal to a held-out pair.
     """
 
     key: str
@@ -65,21 +65,21 @@ class PreparedData:
 
     def __init__(self, directory: Path, meta: Meta, vocabulary: Vocabulary) -> None:
         self.directory, self.meta, self.vocabulary = directory, meta, vocabulary
-        self.built: Built | None = None  # how, where this process built it
+        self.build_result: BuildResult | None = None  # set if this process built the cache
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """train, validation, test, and what else the corpus has (long, for the generated one)."""
+        """train, validation, test, and any others the corpus has (long, for a generated one)."""
         return tuple(self.meta.counts)
 
     def split(self, name: str) -> TokenSplit:
-        """Pieces of a split. Raises DataError when the corpus has none of that name."""
+        """The encoded pairs of a split. Raises DataError if the corpus has no split of that name."""
         self._check(name)
         return TokenSplit(self.directory, name, self.meta.counts[name], self.meta.piece_type)
 
     def text(self, name: str) -> tuple[list[str], list[str]]:
-        """Normalised (sources, references) of a split, in the order of its pieces. Raises DataError for train,
-        whose text is not kept.
+        """Normalised (sources, references) of a split, in the order of its pairs. Raises DataError for train, whose
+        text is not kept.
         """
         self._check(name)
         if name == "train":
@@ -98,45 +98,49 @@ class PreparedData:
 
 
 def prepare(data: DataConfig, progress: Progress | None = None, processes: int | None = None) -> PreparedData:
-    """Open the token cache of this corpus and these settings, or build it first; progress(done, total, what) is called
-    now and then, in pairs. A large corpus is built by `processes` beside this one, by default one for each core.
+    """Open the token cache of this corpus and these settings, building it first if necessary.
 
-    Of two processes that need the same cache, one builds and one waits. Raises DataError for whatever is wrong with the
-    corpus, the vocabulary's size or the cache folder; RunError when one of the processes dies.
+    A large corpus is built by `processes` worker processes, by default one per core; progress(done, total, what) is
+    called regularly, in pairs. If two processes need the same cache, one builds it and the other waits. Raises
+    DataError for a bad corpus, vocabulary size or cache folder; RunError when a worker process dies.
     """
     root = cache_root(data)
     key = cache_key(data)
     directory = root / f"{re.sub(r'[^A-Za-z0-9._-]', '_', data.name)}-{key[:12]}"
     partial = root / f".{directory.name}.partial"
-    built: Built | None = None
+    built: BuildResult | None = None
     try:
         if (prepared := _open(directory, key)) is not None:
             return prepared
         root.mkdir(parents=True, exist_ok=True)
-        with _only_one_builds(root / f".{directory.name}.lock"):
+        with _build_lock(root / f".{directory.name}.lock"):
             remove_leftovers(root, glob.escape(directory.name))
             if (prepared := _open(directory, key, warn=True)) is not None:
                 return prepared
-            if _open(partial, key) is None:  # else an earlier build was stopped just before the end
+            if _open(partial, key) is None:  # else an earlier build stopped just before the rename
                 partial.mkdir(exist_ok=True)
-                built = _built(data, key, partial, progress or (lambda done, total, what: None), processes)
-            (partial / STATE).unlink(missing_ok=True)
-            remove_folder(directory)  # before the new one is there: whoever opens that looks for no leftovers
+                built = _build(data, key, partial, progress or (lambda done, total, what: None), processes)
+            (partial / STATE_NAME).unlink(missing_ok=True)
+            remove_folder(directory)  # before the rename: opening the new cache does not remove leftovers
             put_in_place(partial, directory)
     except OSError as error:
-        kept = "; what was built is kept, and the same command goes on there" if (partial / STATE).exists() else ""
+        kept = (
+            "; the partial build is kept: rerun the same command to resume it"
+            if (partial / STATE_NAME).exists()
+            else ""
+        )
         raise DataError(
             f"data.cache_dir: {root} cannot be used ({error.strerror or error}); "
             f"free some space or choose another folder{kept}"
         ) from None
     prepared = _open(directory, key, warn=True)
     assert prepared is not None, "a cache that was just built is complete"
-    prepared.built = built
+    prepared.build_result = built
     return prepared
 
 
-def _built(data: DataConfig, key: str, partial: Path, progress: Progress, processes: int | None) -> Built:
-    """Build in `partial`. What a fault of the corpus leaves there is of no use, as is what was done in no time."""
+def _build(data: DataConfig, key: str, partial: Path, progress: Progress, processes: int | None) -> BuildResult:
+    """Build in `partial`, which is removed after a corpus error, or an interruption before the first save."""
     try:
         built = build(data, partial, progress, processes)
         meta = json.dumps(asdict(_meta(data, key, partial, built)), indent=1, ensure_ascii=False)
@@ -145,14 +149,14 @@ def _built(data: DataConfig, key: str, partial: Path, progress: Progress, proces
         shutil.rmtree(partial, ignore_errors=True)
         raise
     except BaseException:
-        if not (partial / STATE).exists():
+        if not (partial / STATE_NAME).exists():
             shutil.rmtree(partial, ignore_errors=True)
         raise
     return built
 
 
 def cache_key(data: DataConfig) -> str:
-    """sha256 of all that decides the files: content of the corpus, settings, version of this code."""
+    """sha256 of everything that determines the files: corpus content, settings, CACHE_VERSION."""
     languages = [data.source_language, data.target_language]
     names = [data.name, data.validation_name, data.test_name]
     parts = [
@@ -169,45 +173,49 @@ def cache_key(data: DataConfig) -> str:
 
 
 def _open(directory: Path, key: str, warn: bool = False) -> PreparedData | None:
-    """The cache, or None when it is absent or damaged (with a warning if asked)."""
+    """The cache, or None if it is absent or damaged (with `warn`, a warning is logged)."""
     if not directory.is_dir():
         return None
     try:
         content = json.loads((directory / "meta.json").read_text("utf-8"))
         if set(content) != {field.name for field in fields(Meta)} or content["key"] != key:
-            raise DataError("meta.json is of another version or corpus")
+            raise DataError("meta.json belongs to another version or corpus")
         meta = Meta(**content)
         for name, size in meta.file_sizes.items():
             if (actual := (directory / name).stat().st_size) != size:
                 raise DataError(f"{name} has {actual} bytes, not {size}")
-        vocabulary = Vocabulary.load(directory / MODEL)
+        vocabulary = Vocabulary.load(directory / MODEL_NAME)
         if vocabulary.digest != meta.vocabulary_digest:
-            raise DataError("vocabulary.model is not the one the pieces were made with")
+            raise DataError("vocabulary.model is not the one the corpus was encoded with")
     except (OSError, ValueError, TypeError, AttributeError, DataError) as error:
         if warn:
-            log.warning("token cache %s is damaged (%s); building it again", directory, error)
+            log.warning("token cache %s is damaged (%s); rebuilding it", directory, error)
         return None
     return PreparedData(directory, meta, vocabulary)
 
 
 @contextmanager
-def _only_one_builds(path: Path) -> Iterator[None]:
-    """Hold the lock file of a cache. It stays: other corpora are built beside it, and deleting it would let two in."""
+def _build_lock(path: Path) -> Iterator[None]:
+    """Hold the lock file of a cache. The file is never deleted: that would let two processes build at once."""
     with path.open("w") as file:
         if not lock(file.fileno(), f"another process is building {path.name[1:-5]}"):
-            log.warning("no file locks on %s: let only one process prepare a corpus there", path.parent)
+            log.warning(
+                "%s does not support file locks: run only one process that prepares a corpus there", path.parent
+            )
         yield
 
 
-def _dropped(built: Built) -> dict[str, dict[str, int]]:
+def _dropped(built: BuildResult) -> dict[str, dict[str, int]]:
     if not built.corpus.repeated:
         return built.dropped
     train = built.dropped.get("train", {"empty": 0, "too_long": 0}) | {"held_out": built.corpus.repeated}
     return {"train": train} | {split: lost for split, lost in built.dropped.items() if split != "train"}
 
 
-def _meta(data: DataConfig, key: str, directory: Path, built: Built) -> Meta:
-    sizes = {file.name: file.stat().st_size for file in sorted(directory.iterdir()) if not file.name.startswith(STATE)}
+def _meta(data: DataConfig, key: str, directory: Path, built: BuildResult) -> Meta:
+    sizes = {
+        file.name: file.stat().st_size for file in sorted(directory.iterdir()) if not file.name.startswith(STATE_NAME)
+    }
     return Meta(
         key=key,
         name=built.corpus.name,

@@ -1,5 +1,5 @@
-"""Where sentence pairs come from: generated, a local folder or pair of line files, or the Hugging Face hub. Read as
-they are needed, never held whole.
+"""Sources of sentence pairs: generated, a local folder or pair of line files, or the Hugging Face hub. Files are
+streamed, never loaded whole.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from rpr.config.train import DataConfig
 from rpr.data.hub import dataset_files, dataset_splits, hub_revision
 from rpr.data.line_files import LinePairs, file_digests, find_line_files
-from rpr.data.pairs import Block, ChosenBlock, Pair, Pairs, TextBlock, cache_root
+from rpr.data.pairs import Chunk, FilteredChunk, Pair, Pairs, TextChunk, cache_root
 from rpr.errors import DataError
 
-HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 20  # a missing split takes the last min(1000, a twentieth) of train
-COMPARED_AT_ONCE = 10_000  # pairs of train in memory while those equal to held-out ones are looked for
+HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 20  # a missing split takes the last min(1000, 1/20 of train) pairs
+COMPARED_AT_ONCE = 10_000  # train pairs in memory while they are compared with the held-out ones
 
 
 class ListPairs(Pairs):
-    """Pairs in memory: the generated corpus."""
+    """Pairs in memory, for generated corpora."""
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
         self._pairs = pairs
@@ -32,63 +32,63 @@ class ListPairs(Pairs):
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
+    def chunks(self, start: int, stop: int, size: int) -> Iterator[Chunk]:
         for begin in range(start, stop, size):
             sources, targets = zip(*self._pairs[begin : min(begin + size, stop)], strict=True)
-            yield TextBlock(sources, targets)
+            yield TextChunk(sources, targets)
 
 
-class Part(Pairs):
+class PairSlice(Pairs):
     """The pairs start, ..., stop - 1 of another split."""
 
-    def __init__(self, whole: Pairs, start: int, stop: int) -> None:
-        assert 0 <= start <= stop <= len(whole)
-        self._whole, self._start, self._stop = whole, start, stop
+    def __init__(self, base: Pairs, start: int, stop: int) -> None:
+        assert 0 <= start <= stop <= len(base)
+        self._base, self._start, self._stop = base, start, stop
 
     def __len__(self) -> int:
         return self._stop - self._start
 
-    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
-        return self._whole.blocks(self._start + start, min(self._start + stop, self._stop), size)
+    def chunks(self, start: int, stop: int, size: int) -> Iterator[Chunk]:
+        return self._base.chunks(self._start + start, min(self._start + stop, self._stop), size)
 
     def where(self, index: int) -> str:
-        return self._whole.where(self._start + index)
+        return self._base.where(self._start + index)
 
 
-class Without(Pairs):
-    """Another split but for its pairs `left_out` (D,), ascending."""
+class FilteredPairs(Pairs):
+    """Another split without its pairs `dropped` (D,), ascending indices."""
 
-    def __init__(self, whole: Pairs, left_out: NDArray[np.int64]) -> None:
-        self._whole, self._left_out = whole, left_out
-        self._kept_before = left_out - np.arange(len(left_out))  # (D,) how many are kept before each
+    def __init__(self, base: Pairs, dropped: NDArray[np.int64]) -> None:
+        self._base, self._dropped = base, dropped
+        self._kept_before = dropped - np.arange(len(dropped))  # (D,) number of kept pairs before each
 
     def __len__(self) -> int:
-        return len(self._whole) - len(self._left_out)
+        return len(self._base) - len(self._dropped)
 
-    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
+    def chunks(self, start: int, stop: int, size: int) -> Iterator[Chunk]:
         if start >= stop:
             return
-        first = self._place(start)
-        for block in self._whole.blocks(first, self._place(stop - 1) + 1, size):
-            begin, end = np.searchsorted(self._left_out, [first, first + len(block)])
-            kept = np.ones(len(block), np.bool_)
-            kept[self._left_out[begin:end] - first] = False
-            first += len(block)
+        first = self._base_index(start)
+        for chunk in self._base.chunks(first, self._base_index(stop - 1) + 1, size):
+            begin, end = np.searchsorted(self._dropped, [first, first + len(chunk)])
+            kept = np.ones(len(chunk), np.bool_)
+            kept[self._dropped[begin:end] - first] = False
+            first += len(chunk)
             if kept.any():
-                yield block if kept.all() else ChosenBlock(block, kept)
+                yield chunk if kept.all() else FilteredChunk(chunk, kept)
 
     def where(self, index: int) -> str:
-        return self._whole.where(self._place(index))
+        return self._base.where(self._base_index(index))
 
-    def _place(self, index: int) -> int:
-        """Of the kept pair `index`, in the whole."""
+    def _base_index(self, index: int) -> int:
+        """The index in the underlying split of kept pair `index`."""
         return index + int(np.searchsorted(self._kept_before, index, side="right"))
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """All splits of one corpus. `split_names` says what validation and test are (newstest2013); `notes` what a
-    reader of scores must know; `repeated` how many pairs of train are left out as they equal a held-out one.
+    """All splits of one corpus. `split_names` are the test sets' names (newstest2013); `notes` are caveats for readers
+    of scores; `repeated` is the number of train pairs dropped because they equal a held-out one.
     """
 
     name: str
@@ -101,31 +101,30 @@ class Corpus:
     notes: tuple[str, ...]
     repeated: int
 
-    def refuse_empty(self, split: str, index: int, side: str) -> None:
-        """Raise DataError for an empty side of a pair, but in train and in what was held out of it, where such pairs
-        are left out.
+    def check_not_empty(self, split: str, index: int, side: str) -> None:
+        """Raise DataError for a pair with an empty side, except in train and splits held out of it, which drop such
+        pairs.
         """
         if split != "train" and split not in self.held_out:
             raise DataError(
                 f"data {self.name}: the {side} of {self.splits[split].where(index)} of {split} is empty; "
-                "a split that is scored must be whole: mend or remove the pair"
+                "a scored split must be complete: fix or remove the pair"
             )
 
 
 def load_corpus(data: DataConfig) -> Corpus:
-    """Open the corpus: the generated one, else data.path, else data.hub. Missing validation and test are held out of
-    train, as its last pairs; pairs of train that equal one of them are left out, for which train is read once.
+    """Open the corpus: generated, else from data.path, else from data.hub. A missing validation or test split is held
+    out from the end of train; train pairs equal to a held-out one are dropped, which requires reading train once.
 
-    Raises DataError: nothing at data.path, files of unequal length, not UTF-8, a language or hub config that is not
-    there, a column that holds no text, an empty split, a train split that only repeats what is held out of it, a hub
-    out of reach.
+    Raises DataError: nothing at data.path, files of unequal length, invalid UTF-8, a missing language or hub config, a
+    column without text, an empty split, a train split with nothing but repeats of held-out pairs, an unreachable hub.
     """
     held_out: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     repeated = 0
     found: dict[str, Pairs] = {}
     if data.generated:
-        splits = _generated(data)
+        splits = _generate(data)
     else:
         files = find_line_files(data) if data.path is not None else {}
         found = {split: LinePairs(*sides) for split, sides in files.items()} if files else dataset_splits(data)
@@ -139,9 +138,9 @@ def load_corpus(data: DataConfig) -> Corpus:
     first_held_out = len(splits["train"])
     if data.train_limit is not None and data.train_limit < len(splits["train"]):
         notes += (f"train: the first {data.train_limit} of {len(splits['train'])} pairs",)
-        splits["train"] = Part(splits["train"], 0, data.train_limit)
+        splits["train"] = PairSlice(splits["train"], 0, data.train_limit)
     if held_out:
-        # One range, not each split: to read far into line files costs a scan of all before.
+        # One range for both splits: reading the end of line files scans everything before it.
         kept = _without_repeats(data, splits["train"], found["train"].read(first_held_out, len(found["train"])))
         repeated = len(splits["train"]) - len(kept)
         if repeated:
@@ -165,11 +164,11 @@ def load_corpus(data: DataConfig) -> Corpus:
 
 
 def fingerprint(data: DataConfig) -> str:
-    """sha256 that changes with the content of the corpus, found without reading it where possible.
+    """sha256 that changes with the content of the corpus, computed without reading it where possible.
 
-    Generated: the parameters and the generator's source files. Local: the files' content (digests are remembered by
-    path, size and time of change in cache_dir), and that CSV is read as text. Hub: the commit, which is pinned in
-    cache_dir/hub_revisions.json at first use; delete its line there to take a newer one.
+    Generated: the parameters and the generator's source files. Local: the files' content (digests are cached in
+    cache_dir by path, size and modification time), and a marker that CSV is read as text. Hub: the commit, pinned in
+    cache_dir/hub_revisions.json at first use; delete its line there to update.
     """
     parts: list[str]
     if (made_from := data.synthetic or data.task) is not None:
@@ -190,14 +189,14 @@ def fingerprint(data: DataConfig) -> str:
         parts = [f"{label} {digest}" for (label, _), digest in zip(files, digests, strict=True)]
         parts.append("" if lines else str(data.hub_config))
         if any(file.suffix == ".csv" for _, file in files):
-            parts.append("CSV as text")  # no cache of the time when NA was read as nothing is taken for this reading
+            parts.append("CSV as text")  # invalidates older caches, built when NA was read as missing
     else:
         assert data.hub is not None
         parts = [data.hub, str(data.hub_config), hub_revision(data)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _generated(data: DataConfig) -> dict[str, Pairs]:
+def _generate(data: DataConfig) -> dict[str, Pairs]:
     from rpr.data import synthetic, tasks
 
     splits: dict[str, list[Pair]]
@@ -214,7 +213,7 @@ def _generated(data: DataConfig) -> dict[str, Pairs]:
 
 
 def _hold_out(data: DataConfig, found: Mapping[str, Pairs]) -> tuple[dict[str, Pairs], tuple[str, ...]]:
-    """Give a missing test, then a missing validation split, the last pairs of train."""
+    """Fill a missing test, then a missing validation split, with the last pairs of train."""
     if "train" not in found:
         raise DataError(
             f"data {data.name}: {data.path or data.hub} has no train split "
@@ -226,7 +225,7 @@ def _hold_out(data: DataConfig, found: Mapping[str, Pairs]) -> tuple[dict[str, P
     end = len(train)
     for split in ("test", "validation"):
         if split not in found:
-            splits[split] = Part(train, max(0, end - number), end)
+            splits[split] = PairSlice(train, max(0, end - number), end)
             end -= number
             notes.append(f"{split}: pairs {end + 1} to {end + number} of train, held out of it")
     if end <= 0:
@@ -235,22 +234,22 @@ def _hold_out(data: DataConfig, found: Mapping[str, Pairs]) -> tuple[dict[str, P
             f"{' and '.join(sorted(set(splits) - set(found)))}; add pairs or files"
         )
     if end < len(train):
-        splits["train"] = Part(train, 0, end)
+        splits["train"] = PairSlice(train, 0, end)
     return splits, tuple(notes)
 
 
 def _without_repeats(data: DataConfig, train: Pairs, held_out: Iterable[Pair]) -> Pairs:
-    """Train without the pairs that equal a held-out one, both normalised. A pair with an empty side is no repetition:
-    it is left out later, and counted, as empty. In memory are the held-out pairs, and 8 bytes for each repetition.
+    """Train without the pairs equal to a held-out one after normalisation. Pairs with an empty side are kept here; they
+    are dropped and counted as empty later. Memory: the held-out pairs and 8 bytes per repeat.
     """
     held = {pair for pair in held_out if pair[0] and pair[1]}
     repeats, first = array("q"), 0
-    for block in train.blocks(0, len(train), COMPARED_AT_ONCE):
-        repeats.extend(first + index for index, pair in enumerate(block.pairs()) if pair in held)
-        first += len(block)
+    for chunk in train.chunks(0, len(train), COMPARED_AT_ONCE):
+        repeats.extend(first + index for index, pair in enumerate(chunk.pairs()) if pair in held)
+        first += len(chunk)
     if len(repeats) == len(train):
         raise DataError(
-            f"data {data.name}: each of the {len(train)} pairs of train equals one that is held out of it, "
-            "which leaves nothing to train on; add other pairs, or files of validation and test"
+            f"data {data.name}: each of the {len(train)} train pairs equals a held-out pair, which leaves nothing to "
+            "train on; add other pairs, or files for validation and test"
         )
-    return Without(train, np.asarray(repeats, np.int64)) if repeats else train
+    return FilteredPairs(train, np.asarray(repeats, np.int64)) if repeats else train

@@ -1,4 +1,4 @@
-"""What workers do with a block of pairs: count its words, or turn it into pieces."""
+"""The work done per chunk of pairs: count its words, or encode it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rpr.data.pairs import Block
+from rpr.data.pairs import Chunk
 from rpr.data.vocabulary import Vocabulary, count_words
 
 SIDES = ("source", "target")
 
 
-class Words(NamedTuple):
-    """What the vocabulary is learned from, in one block."""
+class WordCounts(NamedTuple):
+    """The word counts of one chunk, for learning the vocabulary."""
 
     num_pairs: int
     counts: dict[str, int]
 
 
 class Side(NamedTuple):
-    """One language of a block: all pieces in a row, those of each sentence counted, and the sentences."""
+    """One language of a chunk: all token IDs, concatenated; the tokens per sentence; and the text."""
 
     pieces: bytes
     lengths: NDArray[np.int64]
@@ -33,8 +33,8 @@ class Side(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A block as it goes into the files of the cache. `first_empty` is the place in the block and the side of the first
-    empty sentence.
+    """A chunk as written to the cache. `first_empty` is the index in the chunk and the side of the first empty
+    sentence.
     """
 
     num_pairs: int
@@ -44,16 +44,16 @@ class Encoded(NamedTuple):
     sides: tuple[Side, Side]
 
 
-def words_of(task: tuple[Block, NDArray[np.bool_] | None]) -> Words:
-    """The words of the chosen pairs of a block, or of all."""
-    block, chosen = task
-    return Words(len(block), count_words(itertools.chain.from_iterable(block.pairs(chosen))))
+def count_chunk_words(task: tuple[Chunk, NDArray[np.bool_] | None]) -> WordCounts:
+    """The word counts of the chosen pairs of a chunk; None: of all pairs."""
+    chunk, chosen = task
+    return WordCounts(len(chunk), count_words(itertools.chain.from_iterable(chunk.pairs(chosen))))
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """Turns blocks of one split into pieces. Pairs with an empty side, and with one longer than `max_length` pieces,
-    are left out. `threads` None is all cores.
+    """Encodes chunks of one split. Pairs with an empty side, or one longer than `max_length` tokens, are dropped.
+    `threads`=None uses all cores.
     """
 
     vocabulary: Path
@@ -62,22 +62,22 @@ class Encoder:
     keep_text: bool
     threads: int | None
 
-    def __call__(self, block: Block) -> Encoded:
+    def __call__(self, chunk: Chunk) -> Encoded:
         vocabulary = _vocabulary(self.vocabulary)
-        pairs = block.pairs()
-        whole = [pair for pair in pairs if pair[0] and pair[1]]
-        sentences = [[pair[side] for pair in whole] for side in (0, 1)]
+        pairs = chunk.pairs()
+        complete = [pair for pair in pairs if pair[0] and pair[1]]
+        sentences = [[pair[side] for pair in complete] for side in (0, 1)]
         encoded = [vocabulary.encode_batch(texts, eos=True, threads=self.threads) for texts in sentences]
         if self.max_length is not None:
             fits = [max(map(len, pair)) <= self.max_length for pair in zip(*encoded, strict=True)]
             encoded = [list(itertools.compress(side, fits)) for side in encoded]
         source, target = (self._side(*side) for side in zip(encoded, sentences, strict=True))
         first_empty = None
-        if len(whole) < len(pairs):
+        if len(complete) < len(pairs):
             index = next(index for index, pair in enumerate(pairs) if not (pair[0] and pair[1]))
             first_empty = index, SIDES[1] if pairs[index][0] else SIDES[0]
         return Encoded(
-            len(pairs), len(pairs) - len(whole), len(whole) - len(source.lengths), first_empty, (source, target)
+            len(pairs), len(pairs) - len(complete), len(complete) - len(source.lengths), first_empty, (source, target)
         )
 
     def _side(self, encoded: list[list[int]], sentences: list[str]) -> Side:

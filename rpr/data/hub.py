@@ -1,4 +1,4 @@
-"""Sentence pairs that the datasets library reads: the Hugging Face hub, and local folders of parquet and the like."""
+"""Sentence pairs read with the datasets library: the Hugging Face hub, or local parquet, JSON and CSV folders."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any
 
 from rpr.config.train import DataConfig
 from rpr.data.line_files import read_json, update_json
-from rpr.data.pairs import SPLIT_NAMES, Block, Pairs, TextBlock, cache_root, local_path
+from rpr.data.pairs import SPLIT_NAMES, Chunk, Pairs, TextChunk, cache_root, local_path
 from rpr.errors import DataError, did_you_mean
 
-BLOCKS_PER_MAP = 20
+CHUNKS_PER_MAP = 20
 DATA_SUFFIXES = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
-TEXT_TYPES = ("string", "large_string", "string_view")  # Arrow's names
-IN_WORDS = {"null": "nothing", "extension<arrow.json>": "values of several types"}
+TEXT_TYPES = ("string", "large_string", "string_view")  # Arrow's type names
+IN_WORDS = {"null": "only nulls", "extension<arrow.json>": "values of several types"}
 
 
 class ArrowPairs(Pairs):
-    """Rows of a memory-mapped datasets.Dataset, with one `translation` column of structs or with one column per
-    language. Raises DataError where a language has no column, or one that holds anything but text.
+    """Rows of a memory-mapped datasets.Dataset, with one `translation` column of structs or one column per language.
+    Raises DataError if a language has no column, or one that is not text.
     """
 
     def __init__(self, dataset: Any, data: DataConfig, split: str) -> None:
@@ -42,17 +42,17 @@ class ArrowPairs(Pairs):
             if (held := str(types[language])) not in TEXT_TYPES:
                 raise DataError(
                     f"data.{key}_language: {language!r} {place} holds {IN_WORDS.get(held, held)[:100]}, not text; "
-                    "write its sentences as strings, or choose another column"
+                    "store its sentences as strings, or choose another column"
                 )
         self._rows = dataset.with_format("arrow")
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
+    def chunks(self, start: int, stop: int, size: int) -> Iterator[Chunk]:
         for begin in range(start, stop, size):
-            if (begin - start) % (size * BLOCKS_PER_MAP) == 0:
-                # Opened anew, which lets go of the pages read so far: they would count as memory of this process.
+            if (begin - start) % (size * CHUNKS_PER_MAP) == 0:
+                # Reopening releases the mapped pages read so far, which count as memory of this process.
                 rows = pickle.loads(pickle.dumps(self._rows))
             table = rows[begin : min(begin + size, stop)]
             if self._translation:
@@ -60,24 +60,24 @@ class ArrowPairs(Pairs):
                 sides = [column.field(language).to_pylist() for language in self._languages]
             else:
                 sides = [table.column(language).to_pylist() for language in self._languages]
-            yield TextBlock(*sides)
+            yield TextChunk(*sides)
 
 
 def _arrow_types(fields: Any) -> dict[str, Any]:
-    """The types of a schema's or a struct's fields by name; a type that has no fields, as that of plain text, none."""
+    """Field types of a schema or struct by name; empty for a type without fields, such as text."""
     return {field.name: field.type for field in fields} if isinstance(fields, Iterable) else {}
 
 
 def _datasets() -> Any:
-    """The library; imported only where it is needed, as it takes a second or two."""
+    """The library, imported lazily because that takes a second or two."""
     import datasets  # type: ignore[import-untyped, unused-ignore]
 
     return datasets
 
 
 def dataset_files(data: DataConfig) -> tuple[Path, list[Path]]:
-    """The folder and what in it makes the dataset, sorted, relative to it: data files (of data.hub_config, where it
-    has its own folder) and README.
+    """The folder, and the sorted relative paths of its README and data files (only those of data.hub_config if that
+    has its own subfolder).
     """
     root = local_path(data)
     within = root / data.hub_config if data.hub_config and (root / data.hub_config).is_dir() else root
@@ -100,8 +100,8 @@ def dataset_splits(data: DataConfig) -> dict[str, Pairs]:
 
 
 def _load(data: DataConfig, config: str | None) -> Any:
-    """Every split. A local CSV is read as text alone, as it stands between the separators: `NA` and `null` are words
-    and `007` has its zeros, where the library's own reading makes gaps and numbers of them.
+    """Load every split. Local CSV is read as plain text: `NA` and `null` stay words and `007` keeps its zeros, where
+    the library's default would produce nulls and numbers.
     """
     datasets = _datasets()
 
@@ -117,7 +117,7 @@ def _load(data: DataConfig, config: str | None) -> Any:
 
 
 def _csv_as_text(builder: Any) -> dict[str, Any]:
-    """What to load with beside, where this is the library's builder for CSV; nothing where it is another."""
+    """Extra loading options that read every column as text, if this is the CSV builder; else none."""
     options = getattr(builder.config, "pd_read_csv_kwargs", None)
     if options is None:
         return {}
@@ -126,14 +126,14 @@ def _csv_as_text(builder: Any) -> dict[str, Any]:
     datasets = _datasets()
     first = next(iter(builder.config.data_files.values()))[0]
     names = pandas.read_csv(first, **(options | {"nrows": 0, "chunksize": None})).columns
-    # All columns, though two are wanted: the reader wants a type for each or for none, and would take one with gaps
-    # for numbers in some parts of the file and for text in others.
+    # All columns, although two are needed: the reader requires types for all or none, and would infer different types
+    # for a column with missing values in different parts of the file.
     text = datasets.Features({str(name): datasets.Value("string") for name in names})
     return {"features": text, "keep_default_na": False}
 
 
 def hub_revision(data: DataConfig) -> str:
-    """The commit of the hub's dataset that this cache_dir is pinned to."""
+    """The commit of the hub dataset that this cache_dir is pinned to."""
     store = cache_root(data) / "hub_revisions.json"
     revision = read_json(store).get(str(data.hub))
     if not isinstance(revision, str):
@@ -150,17 +150,15 @@ def _builder(data: DataConfig, config: str | None) -> Any:
 
 
 def _datasets_call(data: DataConfig, call: Callable[[DataConfig, str | None], Any]) -> Any:
-    """Call with the config to load, all that may go wrong told as DataError in one line."""
+    """Call with the config to load; every error becomes a one-line DataError."""
     datasets = _datasets()
 
     source, config = str(local_path(data) if data.path is not None else data.hub), data.hub_config
     otherwise = "give a local copy (a folder with parquet or line files) as data.path=..."
     bars, verbosity = datasets.are_progress_bars_disabled(), datasets.logging.get_verbosity()
-    datasets.logging.set_verbosity(
-        datasets.logging.CRITICAL
-    )  # what it would say of an error is told below, in one line
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # errors are reported below, in one line
     try:
-        with _offline_where_out_of_reach(local=data.path is not None):
+        with _offline_if_unreachable(local=data.path is not None):
             if data.path is not None:
                 datasets.disable_progress_bars()
                 config = _local_config(data)
@@ -169,11 +167,11 @@ def _datasets_call(data: DataConfig, call: Callable[[DataConfig, str | None], An
         raise
     except ConnectionError:
         raise DataError(
-            f"data.hub: {source} is not in the local cache and the hub is out of reach; {otherwise}"
+            f"data.hub: {source} is not in the local cache and the hub is unreachable; {otherwise}"
         ) from None
     except datasets.exceptions.DatasetNotFoundError:
         raise DataError(
-            f"data.hub: the hub has no dataset {source}, or it asks for a login; check the name, or {otherwise}"
+            f"data.hub: the hub has no dataset {source}, or it requires a login; check the name, or {otherwise}"
         ) from None
     except Exception as error:
         root: BaseException = error
@@ -184,7 +182,7 @@ def _datasets_call(data: DataConfig, call: Callable[[DataConfig, str | None], An
             raise DataError(
                 f"data.hub_config: {config!r} of {source}: {text[:300]}; set data.hub_config=... to one of them"
             ) from None
-        raise DataError(f"data: {source} cannot be read as a dataset ({text[:300]}); mend it, or {otherwise}") from None
+        raise DataError(f"data: {source} cannot be read as a dataset ({text[:300]}); fix it, or {otherwise}") from None
     finally:
         datasets.logging.set_verbosity(verbosity)
         if not bars:
@@ -192,8 +190,8 @@ def _datasets_call(data: DataConfig, call: Callable[[DataConfig, str | None], An
 
 
 def _local_config(data: DataConfig) -> str | None:
-    """data.hub_config where the folder has it; else `default` where that is all it has, as a folder of parquet
-    files without README does.
+    """data.hub_config if the folder has it; else its only config, if that is `default` (parquet files without README)
+    or none was requested.
     """
     datasets = _datasets()
 
@@ -208,26 +206,26 @@ def _local_config(data: DataConfig) -> str | None:
 
 
 @contextmanager
-def _offline_where_out_of_reach(*, local: bool) -> Iterator[None]:
-    """Spare the library's 23 seconds of retries where the hub's host does not answer, or is not needed; what was
-    loaded before still opens.
+def _offline_if_unreachable(*, local: bool) -> Iterator[None]:
+    """Avoid the library's 23 seconds of retries if the hub does not answer or is not needed; cached datasets still
+    open.
     """
     datasets = _datasets()
     from huggingface_hub import constants
 
     saved = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
     try:
-        if local or not _answers(constants.ENDPOINT):
+        if local or not _reachable(constants.ENDPOINT):
             constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
         yield
     finally:
         constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = saved
 
 
-def _answers(address: str) -> bool:
+def _reachable(address: str) -> bool:
     url = urllib.parse.urlsplit(address)
     if url.scheme in urllib.request.getproxies() or "all" in urllib.request.getproxies():
-        return True  # only the proxy can tell
+        return True  # only the proxy knows
     try:
         socket.create_connection(
             (url.hostname or "", url.port or (80 if url.scheme == "http" else 443)), timeout=5

@@ -1,4 +1,4 @@
-"""Sentence pairs in line files, plain or packed by gzip, and digests of files, remembered between runs."""
+"""Sentence pairs in line files, plain or gzipped, and cached digests of files."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from rpr.config.train import DataConfig
-from rpr.data.pairs import SPLIT_NAMES, Block, Pair, Pairs, local_path, normalise
+from rpr.data.pairs import SPLIT_NAMES, Chunk, Pair, Pairs, local_path, normalise
 from rpr.errors import DataError
 from rpr.io.atomic import replace_file
 from rpr.io.locks import exclusive
 
 
 class LinePairs(Pairs):
-    """Line i of one file is the translation of line i of the other. Raises DataError when their numbers of lines
-    differ.
-    """
+    """Line i of one file translates line i of the other. Raises DataError if their line counts differ."""
 
     def __init__(self, source: Path, target: Path) -> None:
         self._files = (source, target)
@@ -33,7 +31,7 @@ class LinePairs(Pairs):
         if num_source != num_target:
             raise DataError(
                 f"data.path: {source} has {num_source} lines and {target} has {num_target}; "
-                "line i of one must translate line i of the other: mend or realign the files"
+                "line i of one must translate line i of the other: fix or realign the files"
             )
         self._len = num_source
 
@@ -43,15 +41,15 @@ class LinePairs(Pairs):
     def where(self, index: int) -> str:
         return f"line {index + 1} of {self._files[0]} and {self._files[1].name}"
 
-    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
+    def chunks(self, start: int, stop: int, size: int) -> Iterator[Chunk]:
         sides = (_read_lines(file, start, stop, size) for file in self._files)
         for first, (source, target) in zip(range(start, stop, size), zip(*sides, strict=True), strict=True):
-            yield LineBlock(self._files, first, source, target)
+            yield LineChunk(self._files, first, source, target)
 
 
 @dataclass(frozen=True)
-class LineBlock(Block):
-    """Lines as bytes. Raises DataError, when they are decoded, for one that is not UTF-8."""
+class LineChunk(Chunk):
+    """Lines as bytes. Decoding one that is not UTF-8 raises DataError."""
 
     files: tuple[Path, Path]
     first: int
@@ -65,16 +63,16 @@ class LineBlock(Block):
         rows = zip(itertools.count(self.first + 1), self.sources, self.targets)
         return [
             (
-                normalise(_decoded(source, self.files[0], number)),
-                normalise(_decoded(target, self.files[1], number)),
+                normalise(_decode(source, self.files[0], number)),
+                normalise(_decode(target, self.files[1], number)),
             )
             for number, source, target in (rows if chosen is None else itertools.compress(rows, chosen))
         ]
 
 
 def find_line_files(data: DataConfig) -> dict[str, tuple[Path, Path]]:
-    """The (source, target) files of each split, or none where data.path is a folder without any; .gz files count.
-    DataError where one side lacks.
+    """The (source, target) files of each split, .gz included; empty if data.path is a folder without any. Raises
+    DataError if one side is missing.
     """
     path, languages = local_path(data), (data.source_language, data.target_language)
     stems: list[tuple[str, Path]] = [("train", path)]
@@ -85,20 +83,20 @@ def find_line_files(data: DataConfig) -> dict[str, tuple[Path, Path]]:
             (name.removesuffix(f".{languages[0]}"), path / name.removesuffix(f".{languages[0]}"))
             for name in sorted(more)
         ]
-    found: dict[str, tuple[Path, Path]] = {}
+    files: dict[str, tuple[Path, Path]] = {}
     for split, stem in stems:
         sides = [
             next((file for end in ("", ".gz") if (file := Path(f"{stem}.{language}{end}")).is_file()), None)
             for language in languages
         ]
         if sides[0] and sides[1]:
-            found.setdefault(split, (sides[0], sides[1]))
+            files.setdefault(split, (sides[0], sides[1]))
         elif sides[0] or sides[1]:
-            lacking = languages[0] if sides[1] else languages[1]
+            missing = languages[0] if sides[1] else languages[1]
             raise DataError(
-                f"data.path: {sides[0] or sides[1]} is there but {stem}.{lacking} is not; a split needs both languages"
+                f"data.path: {sides[0] or sides[1]} has no counterpart {stem}.{missing}; a split needs both languages"
             )
-    if not found and not path.is_dir():
+    if not files and not path.is_dir():
         expected = f"a folder, or {path.name}.{languages[0]} and {path.name}.{languages[1]} in {path.parent}"
         if path.is_file():
             raise DataError(
@@ -109,20 +107,20 @@ def find_line_files(data: DataConfig) -> dict[str, tuple[Path, Path]]:
             f"data.path: {path} does not exist (looked for {expected}); "
             "check data.path, source_language and target_language"
         )
-    return found
+    return files
 
 
 @contextmanager
 def _reading(file: Path, *, packed: bool = False) -> Iterator[IO[bytes]]:
-    """The file open for bytes, unpacked if it ends in .gz unless `packed`; whatever goes wrong while it is read is
-    a DataError.
+    """The file opened for reading bytes, decompressed if it ends in .gz, unless `packed`; read errors become
+    DataError.
     """
     try:
         with gzip.open(file, "rb") if file.suffix == ".gz" and not packed else file.open("rb") as handle:
             yield handle  # type: ignore[misc]
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(
-            f"data.path: {file} cannot be read ({' '.join(str(error).split())}); make it readable or fetch it again"
+            f"data.path: {file} cannot be read ({' '.join(str(error).split())}); make it readable or download it again"
         ) from None
 
 
@@ -138,11 +136,11 @@ def _read_lines(file: Path, start: int, stop: int, size: int) -> Iterator[list[b
     """The lines start, ..., stop - 1, at most `size` at a time."""
     with _reading(file) as handle:
         lines = itertools.islice(handle, start, stop)
-        while block := list(itertools.islice(lines, size)):
-            yield block
+        while chunk := list(itertools.islice(lines, size)):
+            yield chunk
 
 
-def _decoded(line: bytes, file: Path, number: int) -> str:
+def _decode(line: bytes, file: Path, number: int) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
@@ -157,9 +155,7 @@ def _decoded(line: bytes, file: Path, number: int) -> str:
 
 
 def file_digests(files: Sequence[Path], store: Path) -> list[str]:
-    """sha256 of each file's content, from the store where path, size and time of change are those it was computed
-    for.
-    """
+    """sha256 of each file's content, cached in `store` by path, size and modification time."""
     known = read_json(store)
     digests = []
     for file in files:
@@ -168,9 +164,8 @@ def file_digests(files: Sequence[Path], store: Path) -> list[str]:
         if not isinstance(entry, list) or len(entry) != 3 or entry[:2] != [status.st_size, status.st_mtime_ns]:
             with _reading(file, packed=True) as handle:
                 entry = [status.st_size, status.st_mtime_ns, hashlib.file_digest(handle, "sha256").hexdigest()]  # type: ignore[arg-type]
-            if (
-                time.time_ns() - status.st_mtime_ns > 2_000_000_000
-            ):  # a younger file may change again within the clock's grain
+            # A file younger than that may change again without a new modification time.
+            if time.time_ns() - status.st_mtime_ns > 2_000_000_000:
                 update_json(store, str(file), entry)
         digests.append(str(entry[2]))
     return digests
@@ -185,6 +180,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def update_json(path: Path, key: str, value: object) -> None:
-    """Set one key of a small JSON file; a folder that cannot be written costs only the speed of a next start."""
+    """Set one key of a small JSON file. Write errors are ignored: only the next start is slower."""
     with suppress(OSError), exclusive(path.parent, path.name, quiet=True):
         replace_file(path, json.dumps(read_json(path) | {key: value}, indent=1))

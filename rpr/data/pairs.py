@@ -1,4 +1,4 @@
-"""What every source of sentence pairs shares: the form of a sentence, of a split, of its name, and where files lie."""
+"""Shared by all corpus sources: sentence normalisation, splits and their names, and file locations."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 def normalise(text: str) -> str:
-    """One sentence as one line: NFC, no control characters or byte order mark, every run of white space (U+2028 and
-    no-break too) one blank.
+    """A sentence as one line: NFC, no control characters or byte order mark, every run of whitespace (including
+    U+2028 and no-break spaces) one space.
     """
     if not text.isprintable():
         text = _CONTROL.sub(" ", text.replace("\ufeff", ""))
     return unicodedata.normalize("NFC", " ".join(text.split()))
 
 
-class Block(ABC):
-    """Some consecutive pairs of a split, as read and not yet normalised: what is sent to a worker."""
+class Chunk(ABC):
+    """Consecutive pairs of a split, read but not yet normalised; this is what workers receive."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def pairs(self, chosen: Iterable[bool] | None = None) -> list[Pair]:
-        """The pairs, normalised; those chosen, or all."""
+        """The normalised pairs; with `chosen` (N,), only those selected."""
 
 
 @dataclass(frozen=True)
-class TextBlock(Block):
-    """Pairs whose text is at hand. A side may be None, which a column of a table can hold."""
+class TextChunk(Chunk):
+    """Pairs of strings. A side may be None, as in a column with nulls."""
 
     sources: Sequence[str | None]
     targets: Sequence[str | None]
@@ -60,10 +60,10 @@ class TextBlock(Block):
 
 
 @dataclass(frozen=True)
-class ChosenBlock(Block):
-    """Those pairs of another block that `kept` (N,) says."""
+class FilteredChunk(Chunk):
+    """The pairs of another chunk selected by `kept` (N,)."""
 
-    whole: Block
+    base: Chunk
     kept: NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -71,32 +71,30 @@ class ChosenBlock(Block):
 
     def pairs(self, chosen: Iterable[bool] | None = None) -> list[Pair]:
         if chosen is None:
-            return self.whole.pairs(self.kept)
+            return self.base.pairs(self.kept)
         both = self.kept.copy()
         both[self.kept] = np.fromiter(chosen, np.bool_, len(self))
-        return self.whole.pairs(both)
+        return self.base.pairs(both)
 
 
 class Pairs(ABC):
-    """A split: pairs of sentences, read from where they lie. Iteration streams; an index may cost a scan of line
-    files.
-    """
+    """A split: sentence pairs, read on demand. Iteration streams; indexing may scan line files from the start."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
-        """The pairs start, ..., stop - 1, at most `size` at a time."""
+    def chunks(self, start: int, stop: int, size: int) -> Iterator[Chunk]:
+        """The pairs start, ..., stop - 1, at most `size` per chunk."""
 
     def where(self, index: int) -> str:
-        """How an error message names one pair."""
+        """The pair's location, for error messages."""
         return f"pair {index + 1}"
 
     def read(self, start: int, stop: int) -> Iterator[Pair]:
         """The pairs start, ..., stop - 1, normalised."""
-        for block in self.blocks(start, stop, READ_AT_ONCE):
-            yield from block.pairs()
+        for chunk in self.chunks(start, stop, READ_AT_ONCE):
+            yield from chunk.pairs()
 
     def __iter__(self) -> Iterator[Pair]:
         return self.read(0, len(self))
@@ -113,5 +111,5 @@ def local_path(data: DataConfig) -> Path:
 
 
 def cache_root(data: DataConfig) -> Path:
-    """The folder for everything derived from corpora, absolute."""
+    """The absolute path of the folder for everything derived from corpora."""
     return Path(data.cache_dir).expanduser().absolute()

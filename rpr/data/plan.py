@@ -1,11 +1,11 @@
-"""Pairs into units: which pairs may share a batch, and where units start and end.
+"""Grouping pairs into microbatches: which pairs may share a batch, and where microbatches start and end.
 
-Units follow Tensor2Tensor: buckets by max(source, target) with EOS, boundaries growing by 1.1, budget // bucket length
-rows. Two things are tighter: a bucket's length is that of its longest pair, and inside a bucket pairs are kept near
-others of like skew (target against source length), in cells. Padding: 10% without cells, 5% with (30,000 pairs of
-lognormal lengths), 3% on Multi30k.
+Buckets follow Tensor2Tensor: by max(source, target) length with EOS, boundaries growing by 1.1, budget // bucket length
+rows per microbatch. Two refinements reduce padding: a bucket's length is that of its longest pair, and within a bucket
+pairs are grouped into cells of similar skew (target length relative to source length). Padding: 10% without cells, 5%
+with (30,000 pairs of lognormal lengths), 3% on Multi30k.
 
-Everything that has N numbers is kept small, and made a part at a time: N is 36 million for WMT14 EN-FR.
+Arrays of N elements use small types and are computed in chunks: N is 36 million for WMT14 EN-FR.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from numpy.typing import NDArray
 FIRST_BOUNDARY = 8
 GROWTH = 1.1
 PAIRS_AT_ONCE = 1 << 20
-UNITS_AT_ONCE = 10_000
+MICROBATCHES_AT_ONCE = 10_000
 Order = NDArray[np.int32]  # (N,) pairs
 
 
-class Drawn(NamedTuple):
-    """The order of the pairs (N,) by cell, and the order of the units, of one epoch."""
+class EpochOrder(NamedTuple):
+    """One epoch's order of the pairs (N,), sorted by cell, and order of the microbatches."""
 
     epoch: int
-    order: Order
-    unit_order: NDArray[np.int64]
+    pair_order: Order
+    microbatch_order: NDArray[np.int64]
 
 
 def bucket_boundaries(longest: int) -> NDArray[np.int64]:
-    """Integers from 8, each 1.1 times the one before and at least one more, up to `longest` or just above."""
+    """Integers from 8 upwards, each 1.1 times its predecessor (at least 1 more), until one is at least `longest`."""
     boundaries = [FIRST_BOUNDARY]
     while boundaries[-1] < longest:
         boundaries.append(max(boundaries[-1] + 1, int(boundaries[-1] * GROWTH)))
     return np.asarray(boundaries, np.int64)
 
 
-def cut(ends: Sequence[int], longest: Sequence[int], budget: int) -> NDArray[np.int64]:
-    """Where units start, for buckets that end at `ends` (positions, ascending) and hold lengths up to `longest`
-    (ascending).
+def microbatch_starts(ends: Sequence[int], longest: Sequence[int], budget: int) -> NDArray[np.int64]:
+    """Start positions of the microbatches, for buckets that end at positions `ends` and hold lengths up to `longest`
+    (both ascending).
     """
     starts = []
     position = opened = shorter = 0
     for end, length in zip(ends, longest, strict=True):
         rows = max(1, budget // length)
-        # What the bucket before left over opens this one's first unit, unless that would split it, or pad it by half
-        # and more.
+        # The remainder of the previous bucket starts this bucket's first microbatch, unless that would split it or
+        # lengthen it by more than half.
         if position < opened and (opened - position >= rows or 2 * length > 3 * shorter):
             starts.append(np.asarray([position], np.int64))
             position = opened
@@ -61,12 +61,12 @@ def cut(ends: Sequence[int], longest: Sequence[int], budget: int) -> NDArray[np.
     return np.concatenate(starts)
 
 
-def _parts(number: int) -> Iterator[slice]:
+def _chunks(number: int) -> Iterator[slice]:
     return (slice(first, min(first + PAIRS_AT_ONCE, number)) for first in range(0, number, PAIRS_AT_ONCE))
 
 
 class Plan:
-    """What is the same in every epoch: the cell of each pair, and where units start and end in the order by cell."""
+    """The epoch-independent part: each pair's cell, and the microbatch boundaries in the order by cell."""
 
     def __init__(
         self, source_lengths: NDArray[np.int32], target_lengths: NDArray[np.int32], max_tokens_per_microbatch: int
@@ -80,35 +80,35 @@ class Plan:
         # (N,) uint16: numpy's stable sort of 16 bits is a radix sort, linear in N and the same on every machine
         self.cell = np.empty(len(source_lengths), np.uint16)
         pairs_of_length = np.zeros(longest + 1, np.int64)
-        for part in _parts(len(self.cell)):
-            source, target = source_lengths[part], target_lengths[part]
+        for chunk in _chunks(len(self.cell)):
+            source, target = source_lengths[chunk], target_lengths[chunk]
             longer = np.maximum(source, target)
             pairs_of_length += np.bincount(longer, minlength=longest + 1)
             bucket = bucket_of[longer]
-            skew = bucket_of[target] - bucket_of[source]  # 0: both sides alike; the longer side is always in `bucket`
-            # Odd buckets run backwards, so that a unit reaching over a bucket's end meets pairs of like skew.
+            skew = bucket_of[target] - bucket_of[source]  # 0: equal; the longer side is always in `bucket`
+            # Odd buckets are reversed, so that a microbatch across a bucket boundary has pairs of similar skew.
             np.negative(skew, out=skew, where=bucket % 2 == 1)
-            self.cell[part] = bucket * width + len(boundaries) + skew
+            self.cell[chunk] = bucket * width + len(boundaries) + skew
         lengths = np.flatnonzero(pairs_of_length)
         last = np.flatnonzero(np.diff(bucket_of[lengths], append=-1))  # the longest of each bucket
         ends = np.cumsum(pairs_of_length[lengths])[last]
-        self.starts = cut(ends.tolist(), lengths[last].tolist(), max_tokens_per_microbatch)
+        self.starts = microbatch_starts(ends.tolist(), lengths[last].tolist(), max_tokens_per_microbatch)
         self.ends = np.append(self.starts[1:], len(self.cell))
 
-    def epoch(self, seed: int, epoch: int) -> Drawn:
-        """What is drawn for this epoch."""
+    def epoch(self, seed: int, epoch: int) -> EpochOrder:
+        """The epoch's shuffled order."""
         draw = np.random.Generator(np.random.PCG64([seed, epoch]))
         order = np.arange(len(self.cell), dtype=np.int32)
         draw.shuffle(order)
-        return Drawn(epoch, self._by_cell(order), draw.permutation(len(self.starts)))
+        return EpochOrder(epoch, self._by_cell(order), draw.permutation(len(self.starts)))
 
     def _by_cell(self, order: Order) -> Order:
-        """Sorted by cell, the order kept within each: as argsort does, whose result alone would be 8 bytes a pair."""
-        counts = sum(np.bincount(self.cell[part], minlength=1 << 16) for part in _parts(len(order)))
+        """A stable sort by cell. argsort over all pairs would need 8 bytes per pair for its result alone."""
+        counts = sum(np.bincount(self.cell[chunk], minlength=1 << 16) for chunk in _chunks(len(order)))
         place = np.cumsum(counts) - counts  # where the next pair of each cell goes
         result = np.empty_like(order)
-        for part in _parts(len(order)):
-            pairs = order[part]
+        for chunk in _chunks(len(order)):
+            pairs = order[chunk]
             cell = self.cell[pairs]
             by_cell = np.argsort(cell, kind="stable")
             cell = cell[by_cell]
@@ -120,10 +120,10 @@ class Plan:
     def padding_waste(
         self, order: Order, source_lengths: NDArray[np.int32], target_lengths: NDArray[np.int32]
     ) -> float:
-        """The share of padding among the source and target tokens of all units of an epoch, padded."""
+        """The fraction of an epoch's source and target positions that are padding."""
         real = padded = 0
-        for first in range(0, len(self.starts), UNITS_AT_ONCE):
-            starts, ends = (places[first : first + UNITS_AT_ONCE] for places in (self.starts, self.ends))
+        for first in range(0, len(self.starts), MICROBATCHES_AT_ONCE):
+            starts, ends = (places[first : first + MICROBATCHES_AT_ONCE] for places in (self.starts, self.ends))
             pairs = order[starts[0] : ends[-1]]
             for side in (source_lengths, target_lengths):
                 lengths = side[pairs]

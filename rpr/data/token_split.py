@@ -1,4 +1,4 @@
-"""One split of a token cache (rpr/data/cache.py), read from its files as it is asked for."""
+"""One split of a token cache (rpr/data/cache.py), read from its files on demand."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 TWO_OFFSETS = struct.Struct("=qq")
-READ_AT_ONCE = 1 << 20  # ends of sentences, while the lengths are found
+READ_AT_ONCE = 1 << 20  # offsets per read when computing lengths
 
 
 class TokenSplit:
-    """The pieces of one split. Pickling it sends only its address.
+    """The encoded pairs of one split. A pickle holds only the path.
 
-    Read by position and not mapped into memory: batches draw sentences from everywhere, so a map would soon count as
-    this process's memory to its last page (1.2 GB for 4.5 million pairs), in every process that reads.
+    Files are read with pread, not memory-mapped: batches access sentences at random, so a map would soon count fully as
+    memory (1.2 GB for 4.5 million pairs) of every process that reads it.
     """
 
     def __init__(self, directory: Path, name: str, count: int, piece_type: str) -> None:
@@ -34,25 +34,25 @@ class TokenSplit:
         return self._count
 
     def source(self, index: int) -> NDArray[Any]:
-        """Pieces of one source, EOS included; uint16 or uint32."""
+        """Token IDs of one source, EOS included; uint16 or uint32."""
         return self.source_rows([index])[0]
 
     def target(self, index: int) -> NDArray[Any]:
-        """Pieces of one target, EOS included; uint16 or uint32."""
+        """Token IDs of one target, EOS included; uint16 or uint32."""
         return self.target_rows([index])[0]
 
     @cached_property
     def source_lengths(self) -> NDArray[np.int32]:
-        """(N,) pieces of each source, EOS included."""
+        """(N,) tokens per source, EOS included."""
         return self._lengths("source")
 
     @cached_property
     def target_lengths(self) -> NDArray[np.int32]:
-        """(N,) pieces of each target, EOS included."""
+        """(N,) tokens per target, EOS included."""
         return self._lengths("target")
 
     def source_rows(self, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The pieces of the chosen sources in a row, and how many each has."""
+        """The token IDs of the selected sources, concatenated, and the length of each."""
         return self._rows(*self._source, indices)
 
     def target_rows(self, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -61,12 +61,12 @@ class TokenSplit:
 
     def _rows(self, pieces: int, offsets: int, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         size = np.dtype(self._piece_type).itemsize
-        found = []
+        rows = []
         for index in indices:
             start, end = TWO_OFFSETS.unpack(os.pread(offsets, TWO_OFFSETS.size, 8 * index))
-            found.append(os.pread(pieces, size * (end - start), size * start))
-        lengths = np.fromiter(map(len, found), np.int64, len(found)) // size
-        return np.frombuffer(b"".join(found), self._piece_type), lengths
+            rows.append(os.pread(pieces, size * (end - start), size * start))
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows)) // size
+        return np.frombuffer(b"".join(rows), self._piece_type), lengths
 
     def _lengths(self, side: str) -> NDArray[np.int32]:
         lengths = np.empty(self._count, np.int32)
@@ -80,14 +80,14 @@ class TokenSplit:
 
     @cached_property
     def _source(self) -> tuple[int, int]:
-        return self._opened("source")
+        return self._open("source")
 
     @cached_property
     def _target(self) -> tuple[int, int]:
-        return self._opened("target")
+        return self._open("target")
 
-    def _opened(self, side: str) -> tuple[int, int]:
-        """Descriptors of the side's pieces and offsets, closed when this object goes."""
+    def _open(self, side: str) -> tuple[int, int]:
+        """File descriptors of the side's pieces and offsets, closed when this object is garbage-collected."""
         pieces, offsets = (os.open(self._file(side, kind), os.O_RDONLY) for kind in ("pieces", "offsets"))
         for descriptor in (pieces, offsets):
             weakref.finalize(self, os.close, descriptor)

@@ -1,5 +1,5 @@
-"""One vocabulary for both languages, of byte-pair pieces or whole words (both in sentencepiece's format), the same for
-the same sentences on every machine.
+"""One joint vocabulary for both languages, BPE or whole words (both in sentencepiece's format); the same sentences give
+the same vocabulary on every machine.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from rpr.io.atomic import replace_file
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 MAX_TRAINING_PAIRS = 2_000_000
-# Byte pairs are learned within words, so sentencepiece, given each word with its count, finds the pieces and scores
-# that it finds in the sentences (compared: 100,000 and 2,000,000 pairs), but holds the distinct words alone: 32,768
-# pieces of 2,000,000 pairs of 25 words a side took 0.56 GB in place of 2.16. With as many words as this it is 0.9 GB
-# (tried on 6 million distinct ones). WMT14 may have 3 million; the rare ones say little of what is frequent: 32,768
-# pieces from the most frequent 28% of 714,000 words spell 20,000 pairs with 0.3% more of them than those from all.
+# BPE merges never cross words, so word counts give sentencepiece the same pieces and scores as the sentences (compared
+# on 100,000 and 2,000,000 pairs) but it holds only the distinct words: 32,768 pieces from 2,000,000 pairs of 25 words
+# per side took 0.56 GB, not 2.16 GB. With MAX_WORDS words it takes 0.9 GB (measured with 6 million distinct words).
+# WMT14 may have 3 million, but rare words matter little: 32,768 pieces learned from the most frequent 28% of 714,000
+# words encode 20,000 pairs with 0.3% more tokens than pieces learned from all.
 MAX_WORDS = 1_000_000
-MAX_SENTENCE_BYTES, RESERVED = 4192, "\u2585"  # sentencepiece's: it leaves out a longer sentence, and one with this
-# 256 of the pieces stand for the bytes of characters not seen in training. Below this size they would take a quarter or
-# more of a vocabulary whose corpus is tiny or synthetic, with embeddings that are never trained: there an unseen
-# character becomes UNK instead.
+MAX_SENTENCE_BYTES, RESERVED = 4192, "\u2585"  # sentencepiece skips longer sentences and those with this character
+# Byte fallback reserves 256 pieces for characters not seen in training. Below this size they would take at least a
+# quarter of the vocabulary of a tiny or synthetic corpus, with embeddings that are never trained; there an unseen
+# character becomes UNK.
 BYTE_FALLBACK_FROM = 1024
 _TOO_LARGE = re.compile(r"Vocabulary size too high \(\d+\)\. Please set it to a value <= (\d+)")
 _TOO_SMALL = re.compile(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)")
 
 
 def num_threads() -> int:
-    """Threads for sentencepiece: the cores this process may use. BPE pieces and scores do not depend on it
-    (measured: 1, 2, 16).
+    """Threads for sentencepiece: the cores available to this process, at most 16. BPE pieces and scores do not depend
+    on it (tested with 1, 2, 16).
     """
     return min(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def training_sample(num_pairs: int, seed: int = 0) -> Callable[[int], NDArray[np.bool_] | None]:
-    """Which pairs the vocabulary is learned from: all, or about MAX_TRAINING_PAIRS drawn by our own seeded generator.
-    To be asked for the next `count` pairs, block by block; None is all of them.
+    """A function that selects the pairs to learn the vocabulary from: all, or a seeded sample of about
+    MAX_TRAINING_PAIRS. Called with the size of each consecutive chunk, it returns a mask (count,), or None for all.
 
-    sentencepiece's own sampling (input_sentence_size) draws differently in every process, whatever its seed.
+    sentencepiece's own sampling (input_sentence_size) is not reproducible across processes, whatever its seed.
     """
     if num_pairs <= MAX_TRAINING_PAIRS:
         return lambda count: None
@@ -58,8 +58,8 @@ def training_sample(num_pairs: int, seed: int = 0) -> Callable[[int], NDArray[np
 
 
 def count_words(sentences: Iterable[str]) -> dict[str, int]:
-    """How often each word occurs in normalised sentences, without those that sentencepiece leaves out: longer than
-    4,192 bytes, or with its own sign for what is unknown.
+    """Word counts of normalised sentences, without the sentences that sentencepiece skips: longer than 4,192 bytes, or
+    with its reserved character.
     """
     counts: Counter[str] = Counter()
     for sentence in sentences:
@@ -70,14 +70,14 @@ def count_words(sentences: Iterable[str]) -> dict[str, int]:
 
 
 def add_words(counts: dict[str, int], more: Mapping[str, int]) -> dict[str, int]:
-    """Both counts in one, `counts` itself unless that became too large."""
+    """Add `more` to `counts` in place; the result is a pruned copy if it grew above 2 * MAX_WORDS."""
     for word, count in more.items():
         counts[word] = counts.get(word, 0) + count
     return counts if len(counts) <= 2 * MAX_WORDS else most_frequent(counts)
 
 
 def most_frequent(counts: dict[str, int]) -> dict[str, int]:
-    """The MAX_WORDS most frequent words; of equally frequent ones those that came first."""
+    """The MAX_WORDS most frequent words; ties go to the first seen."""
     if len(counts) <= MAX_WORDS:
         return counts
     kept = np.zeros(len(counts), np.bool_)
@@ -86,28 +86,27 @@ def most_frequent(counts: dict[str, int]) -> dict[str, int]:
 
 
 class Vocabulary:
-    """Sentences to pieces and back. Pieces 0 to 3 are PAD, UNK, BOS and EOS; no text encodes to PAD, BOS or EOS."""
+    """Encodes and decodes sentences. IDs 0 to 3 are PAD, UNK, BOS and EOS; no text encodes to PAD, BOS or EOS."""
 
     def __init__(self, model: bytes) -> None:
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
 
     @classmethod
     def train(cls, sentences: Iterable[str], size: int, model_path: Path) -> Vocabulary:
-        """As learn, from the sentences themselves."""
+        """As `learn`, from sentences."""
         return cls.learn(count_words(sentences), size, model_path)
 
     @classmethod
     def learn(
         cls, words: dict[str, int], size: int, model_path: Path, tokenizer: Literal["bpe", "word"] = "bpe"
     ) -> Vocabulary:
-        """Exactly `size` pieces from words and how often each occurs, written to model_path, at once or not at all.
+        """Learn exactly `size` pieces from word counts and write the model atomically to model_path.
 
-        bpe: byte pairs are learned; the four special pieces, and from 1,024 on 256 bytes, are among them. word: nothing
-        is learned, the `size` - 4 most frequent words are a piece each; any others in a row are one UNK.
+        bpe: byte-pair encoding; the size includes four special pieces and, from 1,024 on, 256 bytes. word: one piece
+        for each of the `size` - 4 most frequent words; a run of other words is one UNK.
 
-        Text is taken as it is (no NFKC: a fi ligature or a fraction stays what it was). Raises DataError when the
-        sentences have too few or too many distinct characters and words for `size`, with the limit that sentencepiece
-        names.
+        Text is not normalised (no NFKC: ligatures and fractions are kept). Raises DataError when the corpus has too few
+        or too many distinct characters and words for `size`, with sentencepiece's limit.
         """
         stream, with_bytes = io.BytesIO(), tokenizer == "bpe"
         try:
@@ -134,10 +133,10 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
-        """Open a model written by `train`. Raises DataError when it is absent or no such model."""
+        """Open a model written by `learn`. Raises DataError if it is missing or not a sentencepiece model."""
         try:
             model = path.read_bytes()
-            if not model:  # of which sentencepiece makes an empty model, and says so each time it is asked
+            if not model:  # sentencepiece accepts an empty file, then logs an error on every use
                 raise RuntimeError
             vocabulary = cls(model)
         except OSError as error:
@@ -154,38 +153,36 @@ class Vocabulary:
         return int(self._processor.get_piece_size())
 
     def save(self, path: Path) -> None:
-        """Write the model, at once or not at all; `load` opens it."""
+        """Write the model atomically, for `load`."""
         replace_file(path, self._processor.serialized_model_proto())
 
     @property
     def digest(self) -> str:
-        """sha256 over pieces and scores. The file's bytes would not do: they hold the number of threads it was
-        trained with.
-        """
+        """sha256 of the pieces and scores. The file itself also contains the number of training threads."""
         digest = hashlib.sha256()
         for piece in range(len(self)):
             digest.update(f"{self._processor.id_to_piece(piece)}\t{self._processor.get_score(piece)!r}\n".encode())
         return digest.hexdigest()
 
     def piece(self, index: int) -> str:
-        """The piece as sentencepiece writes it, a word's start as U+2581."""
+        """The text of a piece as in sentencepiece, with U+2581 for a word start."""
         return str(self._processor.id_to_piece(index))
 
     def encode(self, sentence: str, *, eos: bool = False) -> list[int]:
-        """Pieces of one sentence, without BOS, with EOS behind if asked."""
+        """Token IDs of one sentence, without BOS; `eos` appends EOS."""
         return self.encode_batch([sentence], eos=eos)[0]
 
     def encode_batch(
         self, sentences: Sequence[str], *, eos: bool = False, threads: int | None = None
     ) -> list[list[int]]:
-        """Pieces of many sentences, by all cores unless `threads` says how many."""
+        """Token IDs of each sentence, without BOS; `threads`=None uses all cores."""
         pieces: list[list[int]] = self._processor.encode(
             list(sentences), add_eos=eos, num_threads=threads or num_threads()
         )
         return pieces
 
     def decode(self, pieces: Iterable[int]) -> str:
-        """The sentence up to the first EOS, PAD and BOS left out; runs of blanks come back as one."""
+        """The text up to the first EOS, without PAD and BOS; runs of spaces become one."""
         kept = []
         for piece in pieces:
             if piece == EOS:
@@ -196,19 +193,19 @@ class Vocabulary:
 
 
 def _explain(size: int, message: str, with_bytes: bool) -> str:
-    """sentencepiece's refusal as a line about data.vocabulary_size."""
-    if found := _TOO_LARGE.search(message):
-        limit = int(found[1])
+    """sentencepiece's error as one line about data.vocabulary_size."""
+    if match := _TOO_LARGE.search(message):
+        limit = int(match[1])
         if with_bytes and size >= BYTE_FALLBACK_FROM > limit:
-            limit -= 256  # at that size the bytes are left out
+            limit -= 256  # at that size there is no byte fallback
         return (
             f"data.vocabulary_size: {size} is more than this corpus supports; "
             f"it yields at most {limit} pieces: set data.vocabulary_size={limit} or less"
         )
-    if found := _TOO_SMALL.search(message):
-        limit = int(found[1])
+    if match := _TOO_SMALL.search(message):
+        limit = int(match[1])
         if limit >= BYTE_FALLBACK_FROM > size:
-            limit += 256  # at that size the bytes come in
+            limit += 256  # at that size there is byte fallback
         special = "4 special pieces and 256 bytes" if limit >= BYTE_FALLBACK_FROM else "4 special pieces"
         return (
             f"data.vocabulary_size: {size} is too few for the characters of this corpus; "

@@ -1,8 +1,8 @@
-"""Processes that apply a function to one task after the other, results in the order of the tasks.
+"""Worker processes that apply a function to tasks, with results in task order.
 
-A worker is a fresh Python that reads pickled tasks from its standard input and writes results to its standard output.
-It has its own process group, so Ctrl-C reaches only the parent; and however the parent ends, the worker's input ends
-with it, and the worker too, at the latest when its task is done. Each holds one task, so what is in flight is bounded.
+A worker is a fresh Python process that reads pickled tasks from stdin and writes results to stdout. It has its own
+process group, so Ctrl-C reaches only the parent. However the parent ends, the worker's stdin closes and it exits after
+its current task at the latest. Each worker holds one task, which bounds memory.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from rpr.errors import DataError, RunError
 
 T = TypeVar("T")
 R = TypeVar("R")
-MOST = 16  # by default; the parent reads and writes for all of them
+MAX_WORKERS = 16  # by default; the parent does all their I/O
 
 
 def num_cores() -> int:
-    """The cores that this process may use."""
+    """The number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has held."""
+    """Peak resident memory of this process."""
     try:
-        # Not getrusage: a process begins there with what its parent held when it was started.
+        # Not getrusage: its value starts at the parent's memory at the time of the fork.
         lines = Path("/proc/self/status").read_text("utf-8").splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
     except (OSError, StopIteration):
@@ -45,11 +45,11 @@ def peak_bytes() -> int:
 
 
 class Workers:
-    """With `processes` = 1 everything is done in this process, without any other."""
+    """A pool of worker processes; with `processes`=1 the work is done in this process."""
 
     def __init__(self, processes: int) -> None:
         self.processes = processes
-        self.peak_bytes = 0  # of the worker that held most; known at the end
+        self.peak_bytes = 0  # of the largest worker; set on exit
         self._workers: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Workers:
@@ -69,13 +69,13 @@ class Workers:
                 worker.wait()
                 assert worker.stdin is not None and worker.stdout is not None
                 worker.stdout.close()
-                with contextlib.suppress(BrokenPipeError):  # it died with a task half sent
+                with contextlib.suppress(BrokenPipeError):  # the worker died while a task was being sent
                     worker.stdin.close()
 
     def map(self, function: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
-        """function(task) of each. Functions and tasks must be picklable.
+        """Yield function(task) for each task, in order. Functions and tasks must be picklable.
 
-        Raises the DataError that the function raises; RunError when a worker ends early.
+        Raises DataError if the function does; RunError if a worker dies.
         """
         if self.processes == 1:
             for task in tasks:
@@ -97,7 +97,7 @@ class Workers:
 
 
 def own_python(module: str) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of a fresh Python that runs a module of this very package, from any folder."""
+    """Command and environment for running a module of this package in a fresh Python, from any folder."""
     path = os.pathsep.join(filter(None, [str(Path(rpr.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
     return [sys.executable, "-P", "-m", module], os.environ | {"PYTHONPATH": path}
 
@@ -113,7 +113,7 @@ def _send(worker: subprocess.Popen[bytes], task: Any) -> None:
         pickle.dump(task, worker.stdin, pickle.HIGHEST_PROTOCOL)
         worker.stdin.flush()
     except BrokenPipeError:
-        raise _ended(worker) from None
+        raise _death_of(worker) from None
 
 
 def _receive(worker: subprocess.Popen[bytes]) -> Any:
@@ -121,20 +121,20 @@ def _receive(worker: subprocess.Popen[bytes]) -> Any:
     try:
         done, result = pickle.load(worker.stdout)
     except (EOFError, pickle.UnpicklingError):
-        raise _ended(worker) from None
+        raise _death_of(worker) from None
     if not done:
         raise DataError(result)
     return result
 
 
-def _ended(worker: subprocess.Popen[bytes]) -> RunError:
+def _death_of(worker: subprocess.Popen[bytes]) -> RunError:
     try:
         code = worker.wait(10)
-    except subprocess.TimeoutExpired:  # it lives, but what it says is no result
+    except subprocess.TimeoutExpired:  # alive, but its output is not a result
         worker.kill()
         code = worker.wait()
-    reason = f"was killed by signal {-code}; perhaps memory ran out" if code < 0 else f"ended with exit code {code}"
-    return RunError(f"a process that prepares the corpus {reason}; the same command goes on where this one stopped")
+    reason = f"was killed by signal {-code}; perhaps memory ran out" if code < 0 else f"exited with code {code}"
+    return RunError(f"a worker process {reason}; rerun the same command to resume the build")
 
 
 def _peak(task: None) -> int:
@@ -144,11 +144,11 @@ def _peak(task: None) -> int:
 def main() -> None:
     tasks = sys.stdin.buffer
     results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints must not print into the results
+    os.dup2(2, 1)  # keep stray prints out of the results
     while True:
         try:
             function, task = pickle.load(tasks)
-        except (EOFError, pickle.UnpicklingError):  # the parent has ended, perhaps while it sent a task
+        except (EOFError, pickle.UnpicklingError):  # the parent has exited, perhaps while sending a task
             return
         try:
             answer = True, function(task)
@@ -158,7 +158,7 @@ def main() -> None:
             pickle.dump(answer, results, pickle.HIGHEST_PROTOCOL)
             results.flush()
         except BrokenPipeError:
-            os._exit(1)  # the parent has ended; closing `results` would only fail again
+            os._exit(1)  # the parent has exited; closing `results` would only fail again
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""A trained model to hypotheses: engine.py (PyTorch) or ctranslate2.py; corpus.py and translator.py use either."""
+"""Decoding with a trained model: torch_engine.py or ctranslate2.py searches; corpus.py and translator.py use either."""

@@ -1,4 +1,4 @@
-"""Beam search by CTranslate2, on an export of ours."""
+"""Beam search with CTranslate2, on one of our exports."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rpr.decode.torch_engine import Progress, Search, length_batches
 from rpr.errors import ConfigError, DataError
 from rpr.model.beam_search import Hypothesis, penalty
 
-BATCHES_AHEAD = 4  # given to CTranslate2 while the answers of one become hypotheses
-# What its search does otherwise than ours, for cards and pages.
+BATCHES_AHEAD = 4  # batches queued in CTranslate2 while earlier results are converted
+# Differences from our search, for model cards and pages.
 DIFFERENCES = (
     "CTranslate2 ranks by log p / length^alpha; rpr, and the paper, by log p / ((5 + length) / 6)^alpha. Greedy "
     "outputs are the same, those of a beam need not be.",
@@ -37,23 +37,21 @@ def library() -> Any:
     try:
         return importlib.import_module("ctranslate2")
     except ImportError:
-        raise ConfigError(
-            "ctranslate2: CTranslate2 is not installed, and it is asked for; pip install 'rpr[ctranslate2]'"
-        ) from None
+        raise ConfigError("ctranslate2: CTranslate2 is not installed; pip install 'rpr[ctranslate2]'") from None
 
 
 class CTranslate2Engine:
-    """An engine (rpr.decode.torch_engine.Engine) of CTranslate2's speed.
+    """An engine (rpr.decode.torch_engine.Engine) that runs CTranslate2.
 
-    Its rank among hypotheses is CTranslate2's: log p / length^alpha, EOS counted, which is not the paper's. What a
-    Hypothesis says is honest all the same: `log_probability` is recovered from CTranslate2's score (its probabilities
-    add up to 1 without PAD and BOS; where a prefix was forced or EOS refused they do not, and the prefix counts), and
-    `score` is the paper's formula of it. So the hypotheses of one sentence need not be sorted by `score`.
+    CTranslate2 ranks hypotheses by log p / length^alpha (EOS counted), which is not the paper's formula. In a
+    Hypothesis, `log_probability` is recovered from CTranslate2's score, which is normalised without PAD and BOS; with a
+    forced prefix or a minimum length the hypothesis is scored again, prefix included. `score` is the paper's formula of
+    it, so the hypotheses of one sentence need not be sorted by `score`.
 
-    A hypothesis longer than its sentence's own limit (the source's pieces + max_extra_length, EOS counted; CTranslate2
-    knows one limit for a batch) is dropped; if none is left, the sentence is translated again under its own limit, and
-    the best that was alive there is given, not finished. To a source of EOS alone the answer is its prefix, finished,
-    of log p 0.
+    CTranslate2 has one length limit per batch. A hypothesis above its own sentence's limit (source tokens +
+    max_extra_length, EOS counted) is dropped; if none is left, the sentence is translated again with its own limit, and
+    if none finishes there, the best unfinished one is returned. For a source of only EOS the result is its prefix,
+    finished, with log p 0.
     """
 
     def __init__(
@@ -62,22 +60,22 @@ class CTranslate2Engine:
         """Open an export of format=ctranslate2.
 
         Args:
-            compute_type: float32, int8 (and float32 for what is no matrix), bfloat16, float16, ...
-            threads: of the CPU, all on one batch; None: as many as torch uses.
+            compute_type: float32, int8 (matrices only; the rest is float32), bfloat16, float16, ...
+            threads: CPU threads, all used for one batch; None: as many as torch uses.
             device: cpu or cuda.
 
         Raises:
-            ConfigError: CTranslate2 is not installed, or cannot compute so on this device.
-            DataError: no such export, or a damaged one.
+            ConfigError: CTranslate2 is not installed, or does not support `compute_type` on this device.
+            DataError: not such an export, or a damaged one.
         """
         ctranslate2 = library()
         self.exported = read_export(folder)
         if self.exported.kind != "ctranslate2":
-            raise DataError(f"{folder}: holds a model in safetensors; export the run with format=ctranslate2")
+            raise DataError(f"{folder}: is a safetensors export; export the run with format=ctranslate2")
         supported = sorted(ctranslate2.get_supported_compute_types(device))
         if compute_type not in supported:
             raise ConfigError(
-                f"compute_type: {compute_type} is not what CTranslate2 computes on this {device}; "
+                f"compute_type: CTranslate2 does not support {compute_type} on this {device}; "
                 f"choose one of {', '.join(supported)}"
             )
         vocabulary = self.exported.vocabulary()
@@ -96,7 +94,7 @@ class CTranslate2Engine:
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise DataError(
-                f"{folder / WEIGHTS_NAMES['ctranslate2']}: CTranslate2 cannot open it ({reason}); {REMEDY}"
+                f"{folder / WEIGHTS_NAMES['ctranslate2']}: CTranslate2 cannot load it ({reason}); {REMEDY}"
             ) from None
 
     def search(
@@ -110,50 +108,50 @@ class CTranslate2Engine:
         """As Engine.search.
 
         Raises:
-            DataError: a source, or a prefix, is longer than the positions that the export has.
+            DataError: a source or a prefix is longer than the export's position table.
         """
         forced = [[] for _ in sources] if prefixes is None else [list(prefix) for prefix in prefixes]
         self._check_lengths(sources, forced)
         limits = [self._limit(source, prefix, search) for source, prefix in zip(sources, forced, strict=True)]
-        found: list[list[Hypothesis]] = [[] for _ in sources]
+        hypotheses: list[list[Hypothesis]] = [[] for _ in sources]
         again: list[int] = []
         translated = 0
         max_tokens = search.max_tokens_per_batch // search.beam_size
 
-        def give(indices: Sequence[int], limit: int | None) -> Iterator[list[tuple[int, Any]]]:
-            """These sentences' answers, batch by batch: under this limit, or the greatest of each batch."""
+        def results(indices: Sequence[int], limit: int | None) -> Iterator[list[tuple[int, Any]]]:
+            """The results of these sentences by batch, with this length limit; None: the largest of each batch."""
             waiting: deque[list[tuple[int, Any]]] = deque()
             for places in length_batches([len(sources[index]) for index in indices], max_tokens):
                 batch = [indices[place] for place in places]
-                greatest = limit or max(limits[index] for index in batch)
-                waiting.append(self._start(batch, sources, forced, search, greatest))
+                batch_limit = limit or max(limits[index] for index in batch)
+                waiting.append(self._start(batch, sources, forced, search, batch_limit))
                 if len(waiting) > BATCHES_AHEAD:
                     yield waiting.popleft()
             yield from waiting
 
-        for batch in give(range(len(sources)), None):
+        for batch in results(range(len(sources)), None):
             for index, result in batch:
                 if _is_empty(sources[index]):
-                    found[index] = [Hypothesis(tuple(forced[index]), 0.0, 0.0, True)]
+                    hypotheses[index] = [Hypothesis(tuple(forced[index]), 0.0, 0.0, True)]
                     continue
-                found[index] = self._finished(result.result(), limits[index], search)
-                if not found[index]:
+                hypotheses[index] = self._finished(result.result(), limits[index], search)
+                if not hypotheses[index]:
                     again.append(index)
             translated += len(batch)
             if progress is not None and len(again) < translated:
                 progress(translated - len(again), len(sources))
         for limit in sorted({limits[index] for index in again}):
-            for batch in give([index for index in again if limits[index] == limit], limit):
+            for batch in results([index for index in again if limits[index] == limit], limit):
                 for index, result in batch:
-                    answer = result.result()
-                    found[index] = self._finished(answer, limit, search) or self._alive(answer, search)
+                    output = result.result()
+                    hypotheses[index] = self._finished(output, limit, search) or [self._best_unfinished(output, search)]
         if progress is not None and again:
             progress(len(sources), len(sources))
-        self._count_again(sources, forced, found, search)
-        return found
+        self._rescore(sources, forced, hypotheses, search)
+        return hypotheses
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
-        """log p of each piece of the targets (without EOS), and of EOS behind them."""
+        """log p of each token of the targets (given without EOS), and of the final EOS."""
         results = self._translator.score_batch(
             self._texts(sources),
             self._texts(targets),
@@ -167,19 +165,19 @@ class CTranslate2Engine:
         rows = self.exported.position_rows
         if rows is None:
             return
-        lengths = [*map(len, sources), *(len(prefix) + 2 for prefix in prefixes)]  # one piece more, and BOS
+        lengths = [*map(len, sources), *(len(prefix) + 2 for prefix in prefixes)]  # one more token, and BOS
         longest = max(lengths, default=0)
         if longest > rows:
             raise DataError(
-                f"{self.exported.folder}: a sentence of {longest} pieces is longer than the {rows} positions that "
-                "were exported; split it, or export the run with format=safetensors"
+                f"{self.exported.folder}: a sentence of {longest} pieces is longer than the export's {rows} positions; "
+                "split it, or export the run with format=safetensors"
             )
 
     def _limit(self, source: Sequence[int], prefix: Sequence[int], search: Search) -> int:
-        """The greatest length of a translation, EOS counted: as our beam search has it."""
+        """The maximum length of a translation, EOS counted, as in our beam search."""
         limit = max(search.min_length + 1, len(source) + search.max_extra_length, len(prefix) + 1)
         rows = self.exported.position_rows
-        return limit if rows is None else min(limit, rows - 1)  # BOS stands before all of it when it is scored
+        return limit if rows is None else min(limit, rows - 1)  # BOS precedes it when it is scored
 
     def _start(
         self,
@@ -189,7 +187,7 @@ class CTranslate2Engine:
         search: Search,
         limit: int,
     ) -> list[tuple[int, Any]]:
-        """One batch on its way: each sentence's place, and where its result will be."""
+        """Submit one batch; the index and the pending result of each sentence."""
         forced = [prefixes[index] for index in batch]
         results = self._translator.translate_batch(
             self._texts([sources[index] for index in batch]),
@@ -216,8 +214,8 @@ class CTranslate2Engine:
             if tokens[-1] == eos and len(tokens) <= limit
         ]
 
-    def _alive(self, result: Any, search: Search) -> list[Hypothesis]:
-        return [self._hypothesis(result.hypotheses[0], result.scores[0], search)]
+    def _best_unfinished(self, result: Any, search: Search) -> Hypothesis:
+        return self._hypothesis(result.hypotheses[0], result.scores[0], search)
 
     def _hypothesis(self, tokens: Sequence[str], score: float, search: Search) -> Hypothesis:
         finished = tokens[-1] == self._tokens[EOS]
@@ -225,31 +223,33 @@ class CTranslate2Engine:
         log_p = float(score) * len(tokens) ** search.length_penalty
         return Hypothesis(pieces, _paper_score(log_p, len(tokens), search), log_p, finished)
 
-    def _count_again(
+    def _rescore(
         self,
         sources: Sequence[Sequence[int]],
         prefixes: Sequence[Sequence[int]],
-        found: list[list[Hypothesis]],
+        hypotheses: list[list[Hypothesis]],
         search: Search,
     ) -> None:
-        """CTranslate2 gives forced pieces a log p of 0, and renormalises where EOS is refused; these hypotheses are
-        scored again, whole.
+        """Score hypotheses with a forced prefix or a minimum length again, in full: CTranslate2 counts forced tokens as
+        log p 0 and renormalises where EOS is not allowed.
         """
         forced = [
             index
             for index, prefix in enumerate(prefixes)
             if (prefix or search.min_length) and not _is_empty(sources[index])
         ]
-        rows = [(index, hypothesis) for index in forced for hypothesis in found[index]]
+        rows = [(index, hypothesis) for index in forced for hypothesis in hypotheses[index]]
         if not rows:
             return
         scores = self.score([sources[index] for index, _ in rows], [hypothesis.pieces for _, hypothesis in rows])
         for index in forced:
-            found[index] = []
+            hypotheses[index] = []
         for (index, old), log_ps in zip(rows, scores, strict=True):
             counted = log_ps if old.finished else log_ps[:-1]
             log_p = sum(counted)
-            found[index].append(Hypothesis(old.pieces, _paper_score(log_p, len(counted), search), log_p, old.finished))
+            hypotheses[index].append(
+                Hypothesis(old.pieces, _paper_score(log_p, len(counted), search), log_p, old.finished)
+            )
 
     def _texts(self, rows: Sequence[Sequence[int]]) -> list[list[str]]:
         return [[self._tokens[piece] for piece in row] for row in rows]

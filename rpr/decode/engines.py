@@ -1,4 +1,4 @@
-"""From a folder, a run's or an export's, to what translates."""
+"""Loading a decoding engine from the folder of a run or an export."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rpr.errors import ConfigError, DataError
 from rpr.model.transformer import Transformer
 from rpr.runs import loading, runtime
 
-CTRANSLATE2_FOLDER = Path("exports", "ctranslate2")  # in a run's folder, where rpr-cli export puts it
+CTRANSLATE2_FOLDER = Path("exports", "ctranslate2")  # in the run folder, where rpr-cli export writes it
 
 
-def changed(search: Search, beam_size: int | None, length_penalty: float | None, n_best: int | None) -> Search:
-    """The search with what is not None.
+def override_search(search: Search, beam_size: int | None, length_penalty: float | None, n_best: int | None) -> Search:
+    """`search` with the arguments that are not None.
 
     Raises:
-        ConfigError: a number out of its range.
+        ConfigError: a value is out of range.
     """
     if beam_size is not None:
         search = replace(search, beam_size=beam_size)
@@ -32,20 +32,20 @@ def changed(search: Search, beam_size: int | None, length_penalty: float | None,
     if n_best is not None:
         search = replace(search, n_best=n_best)
     if search.beam_size < 1:
-        raise ConfigError(f"beam_size: {search.beam_size} is refused; it is at least 1")
+        raise ConfigError(f"beam_size: invalid value {search.beam_size}: must be at least 1")
     if not search.length_penalty >= 0:
-        raise ConfigError(f"length_penalty: {search.length_penalty} is refused; it is at least 0")
+        raise ConfigError(f"length_penalty: invalid value {search.length_penalty}: must be at least 0")
     if not 1 <= search.n_best <= search.beam_size:
         raise ConfigError(
-            f"n_best: {search.n_best} is refused; a search with beam_size = {search.beam_size} finds 1 to "
-            f"{search.beam_size}: set beam_size to {max(search.n_best, 1)} or more"
+            f"n_best: invalid value {search.n_best}: must be 1 to beam_size = {search.beam_size}; "
+            f"set beam_size to {max(search.n_best, 1)} or more"
         )
     return search
 
 
-def opened(folder: Path, config: TranslateConfig) -> tuple[Engine, Vocabulary, Search, int]:
-    """What translates, with the greatest number of pieces of a source. All settings are checked before weights are
-    read.
+def load_engine(folder: Path, config: TranslateConfig) -> tuple[Engine, Vocabulary, Search, int]:
+    """The engine, vocabulary and search settings, and the maximum source length in tokens. All settings are checked
+    before weights are read.
     """
     if is_export(folder):
         return _of_export(read_export(folder), config)
@@ -55,23 +55,23 @@ def opened(folder: Path, config: TranslateConfig) -> tuple[Engine, Vocabulary, S
 
 
 def exported_folder(run_dir: Path, typed: str) -> Path:
-    """Where a run's export for CTranslate2 lies; `typed` is the run as the command line names it.
+    """The folder of a run's CTranslate2 export; `typed` is the run as given on the command line.
 
     Raises:
-        RecordError: the folder holds no run.
-        DataError: it holds no such export yet.
+        RecordError: the folder is not a run.
+        DataError: the run has no such export yet.
     """
     loading.record_of(run_dir)
     folder = run_dir / CTRANSLATE2_FOLDER
     if not is_export(folder):
         command = shlex.join(["rpr-cli", "export", f"run={typed}", "format=ctranslate2"])
-        raise DataError(f"run: {run_dir} has no {CTRANSLATE2_FOLDER}; make it with: {command}")
+        raise DataError(f"run: {run_dir} has no {CTRANSLATE2_FOLDER}; create it with: {command}")
     return folder
 
 
 def _of_run(folder: Path, config: TranslateConfig) -> tuple[Engine, Vocabulary, Search, int]:
     trained = loading.config_of(folder, config.hardware, config.cache_dir)
-    search = changed(search_of(trained.evaluation), config.beam_size, config.length_penalty, config.n_best)
+    search = override_search(search_of(trained.evaluation), config.beam_size, config.length_penalty, config.n_best)
     _check_compute_type(config)
     runtime.set_up(config.hardware)
     vocabulary = loading.vocabulary_of(folder, trained)
@@ -83,16 +83,15 @@ def _of_export(exported: Exported, config: TranslateConfig) -> tuple[Engine, Voc
     kind = "torch" if exported.kind == "safetensors" else "ctranslate2"
     if config.backend not in (None, kind):
         raise ConfigError(
-            f"backend: {config.backend} cannot read {exported.folder}, which is {exported.kind}; leave backend out, or "
-            "give the run's folder"
+            f"backend: {config.backend} cannot read {exported.folder}, which is a {exported.kind} export; "
+            "omit backend, or give the run's folder"
         )
     if config.average_checkpoints is not None:
         raise ConfigError(
-            f"average_checkpoints: {exported.folder} is an export of one model ({exported.checkpoint}); leave it out "
-            "or "
+            f"average_checkpoints: {exported.folder} is an export of one model ({exported.checkpoint}); omit it, or "
             "export the run again with it"
         )
-    search = changed(exported.search, config.beam_size, config.length_penalty, config.n_best)
+    search = override_search(exported.search, config.beam_size, config.length_penalty, config.n_best)
     hardware = config.hardware
     runtime.set_up(hardware)
     if kind == "torch":
@@ -106,7 +105,7 @@ def _of_export(exported: Exported, config: TranslateConfig) -> tuple[Engine, Voc
             config.max_source_length,
         )
     if hardware.precision == "64":
-        raise ConfigError("hardware.precision: 64 is not what CTranslate2 computes in; set backend=torch and a run")
+        raise ConfigError("hardware.precision: CTranslate2 does not support 64; use a run with backend=torch")
     engine = CTranslate2Engine(
         exported.folder,
         compute_type=config.compute_type,
@@ -121,13 +120,13 @@ def _of_export(exported: Exported, config: TranslateConfig) -> tuple[Engine, Voc
 def _check_compute_type(config: TranslateConfig) -> None:
     if config.compute_type != "float32":
         raise ConfigError(
-            f"compute_type: {config.compute_type} is for ctranslate2, and torch computes as hardware.precision says: "
+            f"compute_type: {config.compute_type} has no effect with backend=torch, which uses hardware.precision: "
             "set hardware.precision=bf16, or backend=ctranslate2"
         )
 
 
 def torch_engine(model: Transformer, hardware: HardwareConfig, matmul_precision: str) -> TorchEngine:
-    """Our own search with this model, in the precision of the hardware."""
+    """Our own beam search with this model, in the precision of `hardware`."""
     return TorchEngine(
         model.double() if hardware.precision == "64" else model,
         runtime.torch_device(hardware),

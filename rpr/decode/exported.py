@@ -1,8 +1,8 @@
-"""A trained model as a folder of plain files that translates without its run.
+"""Reading an export: a trained model as a folder of files that translates without its run.
 
 safetensors     model.safetensors, config.json, vocabulary.model, card.json, README.md
-ctranslate2     CTranslate2's model.bin, config.json and shared_vocabulary.json; rpr.json (what config.json is
-                above), vocabulary.model, card.json, README.md
+ctranslate2     CTranslate2's model.bin, config.json and shared_vocabulary.json; rpr.json (the
+                settings, as config.json above), vocabulary.model, card.json, README.md
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REMEDY = "export the run again (rpr-cli export)"
 
 
 class Settings(StrictModel):
-    """What config.json, or rpr.json, holds beside the format and its version."""
+    """The contents of config.json or rpr.json, without the format and its version."""
 
     kind: Kind
     rpr: str
@@ -62,10 +62,10 @@ class Settings(StrictModel):
 
 @dataclass(frozen=True)
 class Exported:
-    """An export as its settings describe it; nothing of its weights is read yet.
+    """The settings of an export; its weights are not read yet.
 
-    `checkpoint` is the words that say which of the run it is made of; `position_rows` how many positions it has, None:
-    any number; `rpr` the version that wrote it.
+    `checkpoint` describes the run's checkpoint it was made from; `position_rows` is the number of positions, None if
+    unlimited; `rpr` is the version that wrote it.
     """
 
     folder: Path
@@ -85,43 +85,43 @@ class Exported:
         return self.folder / VOCABULARY_NAME
 
     def vocabulary(self) -> Vocabulary:
-        """Raises DataError when it is absent, damaged, or of another size than the model."""
+        """Raises DataError if it is missing, damaged, or does not match the model's vocabulary size."""
         vocabulary = Vocabulary.load(self.vocabulary_path)
         if len(vocabulary) != self.shape.vocabulary_size:
             raise DataError(
-                f"{self.vocabulary_path}: has {len(vocabulary)} pieces, the model beside it "
+                f"{self.vocabulary_path}: has {len(vocabulary)} pieces but the model has "
                 f"{self.shape.vocabulary_size}; {REMEDY}"
             )
         return vocabulary
 
 
 def is_export(folder: Path) -> bool:
-    """Whether the folder is a whole export of ours, of whatever version."""
-    return (folder / CARD_NAME).is_file() and any(_says_so(folder / name) for name in SETTINGS_NAMES.values())
+    """Whether the folder is a complete export of ours, of any version."""
+    return (folder / CARD_NAME).is_file() and any(_is_settings_file(folder / name) for name in SETTINGS_NAMES.values())
 
 
 def read_export(folder: Path) -> Exported:
     """The settings of an export.
 
     Raises:
-        DataError: the folder holds none, or one that is damaged or newer than this rpr.
+        DataError: the folder is not an export, or one that is damaged or newer than this rpr.
     """
-    path = next((folder / name for name in SETTINGS_NAMES.values() if _says_so(folder / name)), None)
+    path = next((folder / name for name in SETTINGS_NAMES.values() if _is_settings_file(folder / name)), None)
     if path is None:
-        raise DataError(f"{folder}: holds no export; give a folder that rpr-cli export wrote")
+        raise DataError(f"{folder}: is not an export; give a folder that rpr-cli export wrote")
     document = json.loads(path.read_text("utf-8"))
     version = document.pop("version", None)
     if type(version) is not int or version > VERSION:
         raise DataError(
-            f"{path}: version {version} of the format, written by rpr {document.get('rpr')}; this is rpr "
-            f"{__version__}, which reads up to version {VERSION}: install a newer one"
+            f"{path}: format version {version}, written by rpr {document.get('rpr')}; this is rpr {__version__}, which "
+            f"reads up to version {VERSION}: install a newer one"
         )
     del document["format"]
-    document.setdefault("min_length", 0)  # what version 1 did
+    document.setdefault("min_length", 0)  # as in version 1
     try:
         settings = Settings.model_validate(document)
-        found = settings.shape if version > 1 else export_shape_2(settings.shape)
-        shape = SHAPES.validate_json(json.dumps(found), strict=True)
+        plain_shape = settings.shape if version > 1 else export_shape_2(settings.shape)
+        shape = SHAPES.validate_json(json.dumps(plain_shape), strict=True)
         _check_sizes(shape)
     except (ValidationError, TypeError, ValueError) as error:
         raise DataError(f"{path}: damaged ({reason_of(error)}); {REMEDY}") from None
@@ -134,12 +134,12 @@ def load_exported_model(folder: Path) -> Transformer:
     """The model of a safetensors export, on the CPU and in evaluation mode.
 
     Raises:
-        DataError: as `read_export`; or weights that are absent, damaged, or do not fit the settings beside them.
+        DataError: as `read_export`; or weights that are missing, damaged, or do not match the settings.
     """
     exported = read_export(folder)
     path = folder / WEIGHTS_NAMES["safetensors"]
     if exported.kind != "safetensors":
-        raise DataError(f"{folder}: holds a model for CTranslate2; export the run with format=safetensors")
+        raise DataError(f"{folder}: is a CTranslate2 export; export the run with format=safetensors")
     model = Transformer(exported.shape)
     parameters = dict(model.named_parameters())
     try:
@@ -147,23 +147,23 @@ def load_exported_model(folder: Path) -> Transformer:
             names = set(file.keys())
             if names != parameters.keys():
                 name = min(names ^ parameters.keys())
-                which = "is missing" if name in parameters else "does not belong to it"
-                raise DataError(f"{path}: does not fit {SETTINGS_NAMES['safetensors']}, {name} {which}; {REMEDY}")
+                which = "is missing" if name in parameters else "is unexpected"
+                raise DataError(f"{path}: does not match {SETTINGS_NAMES['safetensors']}: {name} {which}; {REMEDY}")
             for name, parameter in parameters.items():
                 weight = file.get_tensor(name)
                 if weight.shape != parameter.shape:
                     raise DataError(
-                        f"{path}: does not fit {SETTINGS_NAMES['safetensors']}, {name} is {list(weight.shape)} and "
-                        f"should be {list(parameter.shape)}; {REMEDY}"
+                        f"{path}: does not match {SETTINGS_NAMES['safetensors']}: {name} has shape "
+                        f"{list(weight.shape)}, expected {list(parameter.shape)}; {REMEDY}"
                     )
-                parameter.data = weight.clone()  # as it is in the file, of whatever precision
+                parameter.data = weight.clone()  # keeps the precision of the file
     except (OSError, SafetensorError) as error:
         raise DataError(f"{path}: cannot be read ({reason_of(error)}); {REMEDY}") from None
     return model.eval().requires_grad_(False)
 
 
-def _says_so(path: Path) -> bool:
-    """Whether a file is settings of ours; CTranslate2 has a config.json too."""
+def _is_settings_file(path: Path) -> bool:
+    """Whether a file holds our settings; CTranslate2 has a config.json too."""
     try:
         document = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -172,12 +172,12 @@ def _says_so(path: Path) -> bool:
 
 
 def _check_sizes(shape: Shape) -> None:
-    """What no model can be made of. Raises ValueError."""
+    """Raises ValueError for sizes that make no valid model."""
     for name in ("vocabulary_size", "num_layers", "d_model", "num_heads", "d_ff"):
         if getattr(shape, name) < 1:
             raise ValueError(f"shape.{name} is {getattr(shape, name)}")
     if shape.d_model % shape.num_heads:
-        raise ValueError(f"shape: {shape.d_model} is no multiple of {shape.num_heads}")
+        raise ValueError(f"shape: {shape.d_model} is not a multiple of {shape.num_heads}")
     if shape.norm not in ("pre", "post"):
         raise ValueError(f"shape: norm {shape.norm!r}")
     for causal, scheme in ((False, shape.encoder_positions), (True, shape.decoder_positions)):

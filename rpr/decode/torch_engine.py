@@ -1,5 +1,5 @@
-"""Pieces of source sentences to pieces of translations, by whatever engine: the one interface that test sets, the
-translator and the checks use.
+"""The engine interface (source token IDs in, hypotheses out), shared by test sets, the translator and the checks; and
+the PyTorch engine.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from rpr.data.vocabulary import EOS, PAD
 from rpr.model.beam_search import Hypothesis, beam_search
 from rpr.model.transformer import Transformer
 
-Progress = Callable[[int, int], None]  # called with (translated, of all) sentences after each batch
+Progress = Callable[[int, int], None]  # called with (translated, total) sentences after each batch
 
 
 @dataclass(frozen=True)
 class Search:
-    """How translations are looked for; what the words mean stands in conf/evaluation/default.yaml.
+    """Beam search settings, documented in conf/evaluation/default.yaml.
 
-    `n_best` of the `beam_size` hypotheses are wanted: a search for fewer stops sooner, with the same ones first.
-    EOS is refused before `min_length` pieces.
-    `max_tokens_per_batch` bounds rows * longest source * beam_size of a batch; a source above it goes alone.
+    `n_best` of the `beam_size` hypotheses are returned; a smaller n_best stops earlier with the same best ones.
+    EOS is not allowed before `min_length` tokens.
+    `max_tokens_per_batch` bounds rows * longest source * beam_size of a batch; a longer source is its own batch.
     """
 
     beam_size: int
@@ -38,7 +38,7 @@ class Search:
 
 
 def search_of(evaluation: EvaluationConfig, *, greedy: bool = False) -> Search:
-    """As a run's configuration says; greedily, with a beam of one, if asked."""
+    """The search of a run's configuration; `greedy` sets the beam size to 1."""
     return Search(
         1 if greedy else evaluation.beam_size,
         evaluation.length_penalty,
@@ -59,16 +59,16 @@ class Engine(Protocol):
         prefixes: Sequence[Sequence[int]] | None = None,
         progress: Progress | None = None,
     ) -> list[list[Hypothesis]]:
-        """The up to `n_best` best translations of each source, best first, in the order of the sources.
+        """Up to `n_best` translations of each source, best first, in the order of the sources.
 
         Args:
-            sources: pieces, each with its EOS.
-            prefixes: the pieces that each translation begins with, without BOS; empty ones force nothing.
+            sources: token IDs, each with EOS.
+            prefixes: the token IDs that each translation starts with, without BOS; may be empty.
         """
 
 
 class TorchEngine:
-    """Our own beam search; the model's training mode is left as it was."""
+    """Our own beam search; restores the model's training mode."""
 
     def __init__(
         self,
@@ -78,9 +78,9 @@ class TorchEngine:
         bfloat16: bool = False,
         matmul_precision: str | None = None,
     ) -> None:
-        """`model` is on `device` already; `bfloat16` is autocast; `matmul_precision` is how float32 products are
-        computed (highest | high | medium), None as the process has it. Below `highest` a translation can depend on
-        what else is in its batch.
+        """`model` must be on `device`; `bfloat16` enables autocast; `matmul_precision` is the precision of float32
+        matmuls (highest | high | medium), None for the process's own. Below `highest` a translation can depend on the
+        rest of its batch.
         """
         self.model = model
         self.device = torch.device(device)
@@ -95,12 +95,12 @@ class TorchEngine:
         prefixes: Sequence[Sequence[int]] | None = None,
         progress: Progress | None = None,
     ) -> list[list[Hypothesis]]:
-        """As Engine.search: sentences of like length together, the longest first."""
-        found: list[list[Hypothesis]] = [[] for _ in sources]
+        """As Engine.search; batches sentences of similar length, the longest first."""
+        results: list[list[Hypothesis]] = [[] for _ in sources]
         translated = 0
         with (
             _evaluating(self.model),
-            _products(self.matmul_precision),
+            _matmul_precision(self.matmul_precision),
             torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16),
         ):
             for batch in length_batches(
@@ -120,16 +120,16 @@ class TorchEngine:
                     prefixes=None if prefixes is None else [prefixes[index] for index in batch],
                 )
                 for index, best in zip(batch, hypotheses, strict=True):
-                    found[index] = best
+                    results[index] = best
                 translated += len(batch)
                 if progress is not None:
                     progress(translated, len(sources))
-        return found
+        return results
 
 
 def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Places of sentences in batches of rows * longest <= max_tokens (a longer one: alone), the longest first, so that
-    memory runs out at once or never.
+    """Sentence indices in batches of rows * longest <= max_tokens (a longer sentence: alone), the longest first, so
+    that memory runs out in the first batch or never.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     start = 0
@@ -140,8 +140,8 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int
 
 
 @contextmanager
-def _products(precision: str | None) -> Iterator[None]:
-    """Float32 products computed so inside; after it as before."""
+def _matmul_precision(precision: str | None) -> Iterator[None]:
+    """Temporarily set the precision of float32 matmuls; None: no change."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision or before)
     try:
@@ -152,7 +152,7 @@ def _products(precision: str | None) -> Iterator[None]:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; after it each module in the mode it had."""
+    """Temporarily set evaluation mode, then restore each module's own mode."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""Sentences to sentences with a trained run or an export of it, in three lines of Python:
+"""Translating sentences with a trained run or an export of it, in three lines of Python:
 
 from rpr import Translator
 translator = Translator.from_run("runs/NAME-HASH")
@@ -20,9 +20,9 @@ from rpr.config.commands import TranslateConfig
 from rpr.config.train import HardwareConfig
 from rpr.data.pairs import normalise
 from rpr.data.vocabulary import EOS, Vocabulary
-from rpr.decode.corpus import as_a_line
-from rpr.decode.engines import changed, opened
-from rpr.decode.long_lines import parts_of
+from rpr.decode.corpus import decode_line
+from rpr.decode.engines import load_engine, override_search
+from rpr.decode.split_long import split_long_source
 from rpr.decode.torch_engine import Engine, Progress, Search
 from rpr.errors import ConfigError, DataError, RunError, did_you_mean
 from rpr.model.beam_search import Hypothesis
@@ -35,8 +35,8 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation of a sentence: its text, which holds no line break, and what its Hypothesis says. Of a sentence
-    translated in parts the numbers are sums over the parts, and it is finished if each of them is.
+    """One translation of a sentence: its text, without line breaks, and the values of its Hypothesis. For a sentence
+    translated in parts the scores are sums over the parts, and it is finished if every part is.
     """
 
     text: str
@@ -45,17 +45,17 @@ class Translation:
     finished: bool
 
 
-NOTHING = Translation("", 0.0, 0.0, True)  # the translation of nothing
+EMPTY = Translation("", 0.0, 0.0, True)  # the translation of an empty sentence
 
 
 class Translator:
-    """Translates sentences. What they may hold: any text at all. Control characters, line breaks among them, and runs
-    of white space count as one blank (as in training), what is no character (a lone surrogate) as U+FFFD; a sentence of
-    which nothing is left has the empty translation. One of more than `max_source_length` pieces is translated in parts.
+    """Translates sentences of any text. As in training, control characters (including line breaks) and runs of
+    whitespace become one space; lone surrogates become U+FFFD. A sentence that is then empty has an empty translation.
+    A sentence of more than `max_source_length` tokens is translated in parts.
     """
 
     def __init__(self, engine: Engine, vocabulary: Vocabulary, search: Search, *, max_source_length: int) -> None:
-        """`search` is what holds where a call says nothing else; `max_source_length` is without EOS."""
+        """`search` is the default that each call may override; `max_source_length` excludes EOS."""
         self.engine = engine
         self.vocabulary = vocabulary
         self.search = search
@@ -73,16 +73,16 @@ class Translator:
         cache_dir: str | None = None,
         max_source_length: int | None = None,
     ) -> Translator:
-        """Read a run's folder, or that of an export of it. None is the default of conf/translate.yaml, which says what
-        the words mean; `hardware` is the name of a file of conf/hardware/, or such a configuration. Threads and
-        precision of products are those of the whole process, and are set as it says.
+        """Load the folder of a run or an export. None means the default in conf/translate.yaml, which documents the
+        settings; `hardware` is a file name in conf/hardware/ or a configuration. It sets the number of threads and the
+        matmul precision of the whole process.
 
         Raises:
-            ConfigError: a value that cannot be, or two that contradict each other.
-            DataError, RecordError: the folder holds no run or export, or a damaged one.
+            ConfigError: an invalid value, or contradictory ones.
+            DataError, RecordError: the folder is not a run or an export, or is damaged.
         """
         defaults = _settings("translate")
-        asked = {
+        arguments = {
             "backend": backend,
             "compute_type": compute_type,
             "average_checkpoints": average_checkpoints,
@@ -94,7 +94,7 @@ class Translator:
         settings = {
             **_settings("shared"),
             **defaults,
-            **{key: value for key, value in asked.items() if value is not None},
+            **{key: value for key, value in arguments.items() if value is not None},
             "run": str(path),
             "hardware": hardware,
         }
@@ -103,10 +103,10 @@ class Translator:
 
     @classmethod
     def from_config(cls, config: TranslateConfig) -> Translator:
-        """As from_run; the configuration's own beam_size and length_penalty hold where it has them."""
+        """As from_run; beam_size and length_penalty of the configuration, if set, override the run's."""
         folder = Path(config.run).expanduser().absolute()
         runtime.check_devices(config.hardware)
-        engine, vocabulary, search, max_source_length = opened(folder, config)
+        engine, vocabulary, search, max_source_length = load_engine(folder, config)
         return cls(engine, vocabulary, search, max_source_length=max_source_length)
 
     def translate(
@@ -118,8 +118,8 @@ class Translator:
         prefixes: Sequence[str] | None = None,
         progress: Progress | None = None,
     ) -> list[str]:
-        """The best translation of each sentence, in their order; the arguments are those of translate_n_best."""
-        found = self.translate_n_best(
+        """The best translation of each sentence, in order; arguments as for translate_n_best."""
+        n_best_lists = self.translate_n_best(
             sentences,
             n_best=1,
             beam_size=beam_size,
@@ -127,7 +127,7 @@ class Translator:
             prefixes=prefixes,
             progress=progress,
         )
-        return [translations[0].text for translations in found]
+        return [translations[0].text for translations in n_best_lists]
 
     def translate_n_best(
         self,
@@ -139,31 +139,30 @@ class Translator:
         prefixes: Sequence[str] | None = None,
         progress: Progress | None = None,
     ) -> list[list[Translation]]:
-        """The up to `n_best` best translations of each sentence, best first, in the order of the sentences.
+        """Up to `n_best` translations of each sentence, best first, in the order of the sentences.
 
-        Warns (UserWarning) of a sentence that is translated in parts.
+        Emits a UserWarning for each sentence that is translated in parts.
 
         Args:
             n_best: at most the beam size; None: the beam size.
-            beam_size: None, here as below: as the run's configuration, or the command's, says.
-            prefixes: for each sentence the text its translation begins with, "" for none. It is encoded as a text of
-                its own, so it should end where a word ends: the model seldom goes on within a word. Of a sentence in
-                parts it begins the first one.
-            progress: called with (translated, of all) sentences after each batch; each part counts as one.
+            beam_size, length_penalty: None: as configured for the run or the command.
+            prefixes: the text each translation starts with, "" for none; one per sentence. It is encoded on its own, so
+                it should end at a word end: the model rarely continues within a word. For a sentence in parts it starts
+                the first part.
+            progress: called with (translated, total) sentences after each batch; each part counts as one.
 
         Raises:
-            ConfigError: a number that cannot be; as many prefixes as sentences are needed.
-            DataError: a prefix of more than max_source_length pieces.
-            RunError: the model's probabilities are no numbers.
+            ConfigError: a value is out of range, or the numbers of prefixes and sentences differ.
+            DataError: a prefix of more than max_source_length tokens.
+            RunError: the model's probabilities are not finite.
         """
-        search = changed(self.search, beam_size, length_penalty, n_best)
+        search = override_search(self.search, beam_size, length_penalty, n_best)
         if n_best is None:
             search = replace(search, n_best=search.beam_size)
         sources = self.encode(sentences)
         if prefixes is not None and len(prefixes) != len(sources):
             raise ConfigError(
-                f"prefixes: {len(prefixes)} for {len(sources)} sentences; give one for each, and '' where nothing is "
-                "forced"
+                f"prefixes: {len(prefixes)} for {len(sources)} sentences; give one for each, '' for no prefix"
             )
         forced = None if prefixes is None else self.encode_prefixes(prefixes)
         for index, parts in enumerate(sources):
@@ -176,20 +175,22 @@ class Translator:
         return self.translate_encoded(sources, search, prefixes=forced, progress=progress)
 
     def encode(self, sentences: Sequence[str]) -> list[list[list[int]]]:
-        """The parts of each sentence, as pieces with EOS; no part where nothing is said."""
+        """The parts of each sentence, as token IDs with EOS; none for an empty sentence."""
         if isinstance(sentences, str):
-            raise TypeError("sentences: a sequence of strings, not one string")
+            raise TypeError("sentences: expected a sequence of strings, not one string")
         encoded = self.vocabulary.encode_batch([_text(sentence) for sentence in sentences])
         return [
-            [[*part, EOS] for part in parts_of(pieces, self.max_source_length, self.vocabulary)] if pieces else []
+            [[*part, EOS] for part in split_long_source(pieces, self.max_source_length, self.vocabulary)]
+            if pieces
+            else []
             for pieces in encoded
         ]
 
     def encode_prefixes(self, prefixes: Sequence[str], first: int = 0) -> list[list[int]]:
-        """The pieces of each prefix; `first` of them came before, which the message counts in.
+        """The token IDs of each prefix; `first` is the number of earlier prefixes, for numbering in messages.
 
         Raises:
-            DataError: a prefix of more than max_source_length pieces.
+            DataError: a prefix of more than max_source_length tokens.
         """
         encoded = self.vocabulary.encode_batch([_text(prefix) for prefix in prefixes])
         for index, pieces in enumerate(encoded):
@@ -208,10 +209,10 @@ class Translator:
         prefixes: Sequence[Sequence[int]] | None = None,
         progress: Progress | None = None,
     ) -> list[list[Translation]]:
-        """As translate_n_best, of what `encode` and `encode_prefixes` gave. All parts are searched together.
+        """As translate_n_best, for the output of `encode` and `encode_prefixes`. All parts are searched together.
 
         Raises:
-            RunError: the model's probabilities are no numbers.
+            RunError: the model's probabilities are not finite.
         """
         forced = None
         if prefixes is not None:
@@ -221,15 +222,15 @@ class Translator:
                 for place in range(len(parts))
             ]
         together = [part for parts in sources for part in parts]
-        found = iter(self.engine.search(together, search, prefixes=forced, progress=progress))
-        return [_joined([self._translations(next(found)) for _ in parts], search.n_best) for parts in sources]
+        hypotheses = iter(self.engine.search(together, search, prefixes=forced, progress=progress))
+        return [_join_parts([self._translations(next(hypotheses)) for _ in parts], search.n_best) for parts in sources]
 
     def _translations(self, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
         if not hypotheses:
-            raise RunError("the model's probabilities are not finite, so there is no translation; use a sound run")
+            raise RunError("the model's probabilities are not finite, so there is no translation; use another run")
         return [
             Translation(
-                as_a_line(self.vocabulary, hypothesis.pieces),
+                decode_line(self.vocabulary, hypothesis.pieces),
                 hypothesis.score,
                 hypothesis.log_probability,
                 hypothesis.finished,
@@ -242,20 +243,22 @@ def _text(sentence: str) -> str:
     return normalise(_SURROGATES.sub("\ufffd", sentence))
 
 
-def _joined(parts: Sequence[Sequence[Translation]], n_best: int) -> list[Translation]:
-    """The best ways to choose one translation of each part, joined by blanks: best first, by the sum of scores."""
+def _join_parts(parts: Sequence[Sequence[Translation]], n_best: int) -> list[Translation]:
+    """The best combinations of one translation per part, joined by spaces and sorted by their total score."""
     if not parts:
-        return [NOTHING]
+        return [EMPTY]
     if len(parts) == 1:
         return list(parts[0])
-    best: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]  # with which translation of each part so far
+    best: list[tuple[float, tuple[int, ...]]] = [
+        (0.0, ())
+    ]  # (score, index of the translation chosen for each part so far)
     for translations in parts:
         longer = [
             (score + translation.score, before, place)
             for score, before in best
             for place, translation in enumerate(translations)
         ]
-        longer.sort(key=lambda choice: -choice[0])  # stable: of equals the one of the better beginning
+        longer.sort(key=lambda choice: -choice[0])  # stable: ties go to the better beginning
         best = [(score, (*before, place)) for score, before, place in longer[:n_best]]
     joined = []
     for score, places in best:
@@ -272,25 +275,25 @@ def _joined(parts: Sequence[Sequence[Translation]], n_best: int) -> list[Transla
 
 
 def _hardware(name: str) -> HardwareConfig:
-    """A choice of conf/hardware/ as it stands.
+    """A file of conf/hardware/, without composition.
 
     Raises:
-        ConfigError: there is none of this name, or it is a variant of another one, which Hydra would have to compose.
+        ConfigError: no such file, or it extends another one, which only Hydra can compose.
     """
     files = {path.stem: path for path in (data_dir("conf") / "hardware").glob("*.yaml")}
     choices = {stem: yaml.safe_load(path.read_text(encoding="utf-8")) for stem, path in files.items()}
-    whole = [stem for stem, settings in choices.items() if "defaults" not in settings]
-    if name not in whole:
-        raise ConfigError(f"hardware: no such choice {name!r}" + did_you_mean(name, whole))
+    complete = [stem for stem, settings in choices.items() if "defaults" not in settings]
+    if name not in complete:
+        raise ConfigError(f"hardware: no such choice {name!r}" + did_you_mean(name, complete))
     return validate(HardwareConfig, choices[name])
 
 
 def _default_hardware(defaults: Sequence[Any]) -> str:
-    """The choice of a `defaults` list."""
+    """The hardware choice in a `defaults` list."""
     return next(str(entry["hardware"]) for entry in defaults if isinstance(entry, dict) and "hardware" in entry)
 
 
 def _settings(name: str) -> dict[str, Any]:
-    """A file of conf/ as plain values."""
+    """A file of conf/ as a plain dictionary."""
     settings: dict[str, Any] = yaml.safe_load((data_dir("conf") / f"{name}.yaml").read_text(encoding="utf-8"))
     return settings

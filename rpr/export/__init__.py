@@ -1,1 +1,1 @@
-"""Runs as folders for other programs: write.py proves a folder equal to the run before it appears; read.py opens it."""
+"""Exporting a run for other programs: writing.py checks the export against the run (parity.py) before it appears."""

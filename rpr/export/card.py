@@ -1,5 +1,5 @@
-"""The card of an export: what it was made of, what it scored, how it differs, and what proves it. card.json is for
-machines; README.md is the same for people.
+"""The model card of an export: its run, scores, differences from rpr, and parity check. card.json is machine-readable;
+README.md has the same content as text.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def card(
     proven: Parity,
     int8: float | None,
 ) -> dict[str, Any]:
-    """Everything as plain data. The same run and the same programs give the same card.
+    """The card as plain data; deterministic for the same run and library versions.
 
     Args:
-        split: where the sentences of `proven` come from.
-        int8: the share of them that the export translates alike in int8 and in float32; None: not measured.
+        split: the split that `proven` was measured on.
+        int8: the fraction of its sentences with the same translation in int8 and float32; None: not measured.
     """
     data = record.data
     versions = {"rpr": __version__, "torch": record.versions.get("torch")}
@@ -179,7 +179,7 @@ def _scores(scores: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _escaped_bars(text: str) -> str:
-    """A bar would end a table's cell, even within code."""
+    """A bar would end a Markdown table cell, even within code."""
     return text.replace("|", "\\|")
 
 

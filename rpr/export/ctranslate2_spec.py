@@ -1,7 +1,8 @@
-"""A model as CTranslate2's own files. What is written here is proven equal by rpr.export.parity, never believed.
+"""Converting a model to CTranslate2's files. rpr.export.parity checks the result of every export.
 
-CTranslate2 has the paper's clipped distance, one key and one value table for all heads of a layer, RoPE and T5's bias
-by distance, each with the right distances in a cache. It drops absolute positions as soon as a layer has any of these.
+CTranslate2 supports the paper's clipped distances with one key and one value table shared by the heads of a layer,
+RoPE, and T5's distance bias, each with correct distances in cached decoding. It ignores absolute positions if a layer
+has any of these.
 """
 
 # Shape suffixes: V vocabulary, M model width, L positions, R = 2k+1 table rows, D head width.
@@ -31,21 +32,21 @@ from rpr.model.transformer import (
     Transformer,
 )
 
-# Rows of a table that is written out: for sinusoids, for a bias that changes with every distance, and for a learned
-# table with fewer rows of its own (its last vector stands for all positions behind it, here as in our model).
+# Rows of an exported table: for sinusoids, for a bias that differs at every distance, and for a learned table with
+# fewer rows (as in our model, its last vector is used for all later positions).
 POSITION_ROWS = 2048
-BIAS_OF_LAYERS = (4, 8, 5)  # the version of CTranslate2 with which a bias of each layer was seen to be kept
+BIAS_OF_LAYERS = (4, 8, 5)  # the first CTranslate2 version tested to keep a separate bias per layer
 
 
 def unrepresentable(shape: Shape) -> str | None:
-    """Why CTranslate2 cannot hold a model of this shape, in one line; None where it can."""
+    """One line on why CTranslate2 cannot represent a model of this shape; None if it can."""
     sides = ((shape.encoder_positions, False), (shape.decoder_positions, True))
     reasons = (scheme.not_exported(shape.site(causal=causal)) for scheme, causal in sides)
     return next((reason for reason in reasons if reason is not None), None)
 
 
 def position_rows(shape: Shape) -> int | None:
-    """How many positions the written model has; None: any number."""
+    """The number of positions of the exported model; None: unlimited."""
     limits = []
     for scheme in (shape.encoder_positions, shape.decoder_positions):
         if scheme.absolute != "none":
@@ -56,16 +57,17 @@ def position_rows(shape: Shape) -> int | None:
 
 
 def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Path) -> None:
-    """model.bin, config.json and shared_vocabulary.json in `folder` (made if absent), for ctranslate2.Translator.
+    """Write model.bin, config.json and shared_vocabulary.json to `folder` (created if missing), for
+    ctranslate2.Translator.
 
-    It wants the source with EOS at its end, as our own decoding does; to EOS alone it answers with nothing. Open it
-    without flash_attention, which ignores the decoder's relative tables and adds sinusoids (by CTranslate2's source).
+    As in our own decoding, the source must end with EOS; a source of only EOS gives an empty translation. Do not enable
+    flash_attention: it ignores the decoder's relative tables and adds sinusoids (according to CTranslate2's source).
 
     Args:
         vocabulary_tokens: the text of each piece, in the order of the embedding's rows.
 
     Raises:
-        ConfigError: CTranslate2 cannot hold the model's positions, or is not installed.
+        ConfigError: CTranslate2 cannot represent the model's positions, or is not installed.
     """
     assert len(vocabulary_tokens) == model.shape.vocabulary_size
     specs = library().specs
@@ -79,7 +81,7 @@ def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Pa
 
 
 def encoder_spec(model: Transformer) -> Any:
-    """The weights of the encoder as CTranslate2 names them. Raises ConfigError as `write_model`."""
+    """The encoder weights as a CTranslate2 spec. Raises ConfigError as `write_model`."""
     spec = library().specs.transformer_spec.TransformerEncoderSpec(**_sizes(model.shape, causal=False))
     spec.embeddings[0].weight = _input_embedding(model)
     _set_positions(spec, model.source_positions, model.shape)
@@ -92,7 +94,7 @@ def encoder_spec(model: Transformer) -> Any:
 
 
 def decoder_spec(model: Transformer) -> Any:
-    """The weights of the decoder as CTranslate2 names them. Raises ConfigError as `write_model`."""
+    """The decoder weights as a CTranslate2 spec. Raises ConfigError as `write_model`."""
     spec = library().specs.transformer_spec.TransformerDecoderSpec(**_sizes(model.shape, causal=True))
     spec.embeddings.weight = _input_embedding(model)
     spec.projection.weight = _array(model.embedding_VM)
@@ -107,13 +109,13 @@ def decoder_spec(model: Transformer) -> Any:
 
 
 def save(spec: Any, shape: Shape, vocabulary_tokens: Sequence[str], folder: Path) -> None:
-    """A whole model's spec, checked by CTranslate2 and written."""
+    """Validate a complete spec with CTranslate2 and write it."""
     spec.config.bos_token = vocabulary_tokens[BOS]
     spec.config.eos_token = vocabulary_tokens[EOS]
     spec.config.unk_token = vocabulary_tokens[UNK]
-    spec.config.layer_norm_epsilon = shape.norm_epsilon  # CTranslate2 takes 1e-5 where nothing is said
+    spec.config.layer_norm_epsilon = shape.norm_epsilon  # CTranslate2's default is 1e-5
     spec.validate()
-    spec.optimize()  # stores equal matrices once
+    spec.optimize()  # deduplicates equal matrices
     folder.mkdir(parents=True, exist_ok=True)
     spec.save(str(folder))
 
@@ -146,25 +148,25 @@ def _sizes(shape: Shape, *, causal: bool) -> dict[str, Any]:
 
 
 def _needs_vectors(scheme: Scheme) -> bool:
-    """Whether the layers get vectors by distance; without any positions too: else CTranslate2 adds sinusoids."""
+    """Whether the layers need vectors by distance; also true without any positions, else CTranslate2 adds sinusoids."""
     if scheme.absolute != "none":
         return False
     return not (scheme.has_bias or scheme.changes_queries) or scheme.has_vectors
 
 
 def _check_version() -> None:
-    """Raises ConfigError where CTranslate2 is older than the first version seen to keep a bias of each layer."""
-    found = library().__version__
-    if tuple(int(part) for part in found.split(".")[:3] if part.isdigit()) < BIAS_OF_LAYERS:
+    """Raises ConfigError if CTranslate2 is older than BIAS_OF_LAYERS."""
+    version = library().__version__
+    if tuple(int(part) for part in version.split(".")[:3] if part.isdigit()) < BIAS_OF_LAYERS:
         first = ".".join(map(str, BIAS_OF_LAYERS))
         raise ConfigError(
-            f"ctranslate2: version {found} may use the bias of one layer in all; install {first} or newer, or use "
+            f"ctranslate2: version {version} may use one layer's bias in all layers; install {first} or newer, or use "
             "format=safetensors"
         )
 
 
 def _set_positions(spec: Any, positions: nn.Module | None, shape: Shape) -> None:
-    """Our own rows in place of CTranslate2's sinusoids, which begin at position 1 and may be laid out otherwise."""
+    """Replace CTranslate2's sinusoids, which start at position 1 and may have another layout, by our own rows."""
     spec.scale_embeddings = True  # times sqrt(d_model), before the positions are added
     rows = position_rows(shape)
     if positions is not None and rows is not None:
@@ -199,8 +201,8 @@ def _set_self_attention(spec: Any, attention: SelfAttention, around: Residual, s
 
 
 def _as_buckets(bias_HR: Tensor, exact: int, *, causal: bool) -> Tensor:
-    """A bias by distance as T5's buckets, [rows, H]. With 2L buckets a side the distances below L have one each; the
-    others take what is at distance L, which is right where the bias changes no more and out of reach where it does.
+    """A bias by distance as T5's buckets, [rows, H]. With 2L buckets per side, each distance below L has its own; all
+    others use the bias at distance L, which is exact if the bias is constant from there and out of reach if it is not.
     """
     centre = (bias_HR.shape[1] - 1) // 2
     sizes = torch.arange(2 * exact, device=bias_HR.device).clamp(max=min(exact, centre))
@@ -226,9 +228,9 @@ def _set_norm(spec: Any, norm: nn.Module) -> None:
 
 
 def _both_tables(tables: Tables, d_head: int) -> tuple[Any, Any]:
-    """Key and value table, [R, D] each: zeros, of as many rows as the other has, for what the model does without.
+    """Key and value table, [R, D] each; a missing one is replaced by zeros with as many rows as the other.
 
-    CTranslate2 requires both; it reads k off the key table, and adds sinusoids where there is no such table.
+    CTranslate2 requires both: it infers k from the key table, and adds sinusoids if there is none.
     """
     keys, values = tables.keys, tables.values
     present = values if keys is None else keys
@@ -239,10 +241,10 @@ def _both_tables(tables: Tables, d_head: int) -> tuple[Any, Any]:
 
 
 def _input_embedding(model: Transformer) -> Any:
-    """The embedding with the zero vector for BOS, which the projection to the vocabulary must not have.
+    """The embedding with a zero vector for BOS; the output projection keeps the original.
 
-    (CTranslate2's flag start_from_zero_embedding would save this copy, but with return_alternatives it zeroes all of a
-    target_prefix: seen with 4.8.5.)
+    (CTranslate2's flag start_from_zero_embedding would avoid this copy, but with return_alternatives it zeroes the
+    whole target_prefix: observed with 4.8.5.)
     """
     embedding_VM = model.embedding_VM.detach().clone()
     embedding_VM[model.shape.bos] = 0.0

@@ -1,4 +1,4 @@
-"""Making an export: written beside its place, proven, and only then put there."""
+"""Writing an export: to a temporary folder, checked against the model, and only then renamed."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ README_NAME = "README.md"
 
 
 class TorchScorer(TorchEngine):
-    """Our own engine, which also scores given translations."""
+    """Our own engine with scoring of given translations."""
 
     def __init__(self, model: Transformer, max_tokens: int) -> None:
         super().__init__(model, model.embedding_VM.device)
         self.max_tokens = max_tokens
 
     def score(self, sources: Rows, targets: Rows) -> list[list[float]]:
-        """log p of each piece of the targets (without EOS), and of EOS behind them."""
+        """log p of each token of the targets (given without EOS), and of the final EOS."""
         return [row.tolist() for row in piece_scores(self.model, sources, targets, self.max_tokens)]
 
 
 @dataclass(frozen=True)
-class Material:
-    """What an export is made of: a run, read, and sentences of its data that prove it.
+class ExportInputs:
+    """A loaded run, and sentences of its data to check the export with.
 
-    `model` is in evaluation mode, of the words in `checkpoint`; `sources` and `references` are of `split`, each with
-    its EOS.
+    `model` is in evaluation mode; `checkpoint` describes its checkpoint; `sources` and `references` are token IDs of
+    `split`, each with EOS.
     """
 
     record: Record
@@ -76,14 +76,14 @@ class Material:
 
 
 def check(kind: Kind, out: Path, shape: Shape | None = None) -> None:
-    """What can be refused before anything is computed.
+    """Checks before anything is computed.
 
     Raises:
-        ConfigError: `out` is there and no earlier export; CTranslate2 is not installed or cannot hold the model.
+        ConfigError: `out` exists and is not an export; CTranslate2 is not installed or cannot represent the model.
     """
     if out.exists() and not is_export(out):
         raise ConfigError(
-            f"output_dir: {out} is there and is no export; only an earlier export is replaced: choose another folder"
+            f"output_dir: {out} exists and is not an export; only an earlier export is replaced: choose another folder"
         )
     if kind == "ctranslate2":
         library()
@@ -92,49 +92,49 @@ def check(kind: Kind, out: Path, shape: Shape | None = None) -> None:
             raise ConfigError(reason)
 
 
-def export(kind: Kind, out: Path, material: Material, progress: Progress | None = None) -> dict[str, Any]:
-    """Writes the folder `out` whole or not at all, and returns its card; an earlier export there is replaced.
+def export(kind: Kind, out: Path, inputs: ExportInputs, progress: Progress | None = None) -> dict[str, Any]:
+    """Write the folder `out` atomically, replacing an earlier export there; returns the card.
 
     Raises:
         ConfigError: as `check`.
-        RunError: the export does not do what the model does, or the folder cannot be written.
+        RunError: the export does not match the model, or the folder cannot be written.
     """
-    check(kind, out, material.model.shape)
+    check(kind, out, inputs.model.shape)
     try:
         with exclusive(out.parent, glob.escape(out.name)), replacing(out) as temporary:
-            return _written(kind, temporary, material, progress)
+            return _write_checked(kind, temporary, inputs, progress)
     except OSError as error:
         raise RunError(
-            f"output_dir: {out} cannot be written ({error.strerror or error}); nothing is left of it: "
-            "mend that, or choose another folder"
+            f"output_dir: {out} cannot be written ({error.strerror or error}); the partial export was removed: "
+            "fix this, or choose another folder"
         ) from None
 
 
-def _written(kind: Kind, temporary: Path, material: Material, progress: Progress | None) -> dict[str, Any]:
-    """The export, written to a new folder and proven; returns its card."""
+def _write_checked(kind: Kind, temporary: Path, inputs: ExportInputs, progress: Progress | None) -> dict[str, Any]:
+    """Write the export to a new folder and check it against the model; returns the card."""
     temporary.mkdir()
     write_files(
         kind,
         temporary,
-        material.model,
-        material.vocabulary,
-        material.config,
-        material.record,
-        material.checkpoint,
+        inputs.model,
+        inputs.vocabulary,
+        inputs.config,
+        inputs.record,
+        inputs.checkpoint,
     )
-    proven, int8 = prove(kind, temporary, material, progress)
+    proven, int8 = prove(kind, temporary, inputs, progress)
     if not proven.passed:
         raise RunError(
-            f"export: what was written as {kind} does not do what the model does ({proven}; allowed: "
-            f"{proven.tolerance:.0e}); nothing is left of it: please report this with the run's record"
+            f"export: the {kind} export does not match the model ({proven}; allowed: {proven.tolerance:.0e}); it was "
+            "removed: please report this with the run's record"
         )
     document = card(
         kind,
-        material.model,
-        material.config,
-        material.record,
-        material.checkpoint,
-        material.split,
+        inputs.model,
+        inputs.config,
+        inputs.record,
+        inputs.checkpoint,
+        inputs.split,
         proven,
         int8,
     )
@@ -144,34 +144,34 @@ def _written(kind: Kind, temporary: Path, material: Material, progress: Progress
 
 
 def prove(
-    kind: Kind, folder: Path, material: Material, progress: Progress | None = None
+    kind: Kind, folder: Path, inputs: ExportInputs, progress: Progress | None = None
 ) -> tuple[Parity, float | None]:
-    """The files in `folder`, read back, against the model; and the share of greedy translations that int8 does not
-    change, where CTranslate2 has int8.
+    """Read the files in `folder` back and compare them with the model; also the fraction of greedy translations that
+    int8 does not change, if CTranslate2 supports int8 here.
 
-    Safetensors are the same weights bit for bit, and on the model's device the same translations and log p.
+    A safetensors export must have bit-identical weights, and the same translations and log p on the model's device.
     """
-    search = search_of(material.config.evaluation, greedy=True)
-    sentences = (material.sources, material.references, search)
+    search = search_of(inputs.config.evaluation, greedy=True)
+    sentences = (inputs.sources, inputs.references, search)
     if kind == "safetensors":
-        copied = load_exported_model(folder).to(material.model.embedding_VM.device)
-        _check_weights(material.model, copied)
+        copied = load_exported_model(folder).to(inputs.model.embedding_VM.device)
+        _check_weights(inputs.model, copied)
         engine = TorchScorer(copied.double(), search.max_tokens_per_batch)
-        return parity(material.model, engine, *sentences, tolerance=0.0, progress=progress), None
+        return parity(inputs.model, engine, *sentences, tolerance=0.0, progress=progress), None
     threads = torch.get_num_threads()
     exported = CTranslate2Engine(folder, threads=threads)
-    proven = parity(material.model, exported, *sentences, progress=progress)
+    proven = parity(inputs.model, exported, *sentences, progress=progress)
     if "int8" not in library().get_supported_compute_types("cpu"):
         return proven, None
     int8 = CTranslate2Engine(folder, compute_type="int8", threads=threads)
-    return proven, identical_share(exported, int8, material.sources, search)
+    return proven, identical_share(exported, int8, inputs.sources, search)
 
 
 def _check_weights(model: Transformer, copied: Transformer) -> None:
     for (name, one), (_, other) in zip(model.named_parameters(), copied.named_parameters(), strict=True):
         if one.dtype != other.dtype or not torch.equal(one, other):
             raise RunError(
-                f"export: {name} read back from safetensors is not what the model has; nothing is left of it: "
+                f"export: {name} read back from safetensors differs from the model; the export was removed: "
                 "please report this with the run's record"
             )
 
@@ -185,18 +185,18 @@ def write_files(
     record: Record,
     checkpoint: str,
 ) -> None:
-    """Everything but the card into an empty folder.
+    """Write everything except the card and README to an empty folder.
 
     Raises:
-        ConfigError: CTranslate2 cannot hold the model, or is not installed.
+        ConfigError: CTranslate2 cannot represent the model, or is not installed.
         OSError: the folder cannot be written.
     """
     if kind == "safetensors":
         try:
-            # Tables that layers share are one tensor of the file, under the first layer's name.
+            # A table shared by layers is stored once, under the first layer's name.
             weights = {name: weight.detach().cpu().contiguous() for name, weight in model.named_parameters()}
             save_file(weights, folder / WEIGHTS_NAMES[kind], metadata={"format": "pt"})
-        except SafetensorError as error:  # its writer turns the system's errors into its own
+        except SafetensorError as error:  # the safetensors writer wraps OSError
             raise OSError(reason_of(error)) from None
     else:
         write_model(model, [vocabulary.piece(index) for index in range(len(vocabulary))], folder)

@@ -1,10 +1,10 @@
-"""Corpus scores of translations, each with the signature that says how it was reached.
+"""Corpus scores of translations, each with a signature of how it was computed.
 
-`sacrebleu` is today's standard (13a tokens). `bleu_tok_split` follows the paper's group (tensor2tensor's
-get_ende_bleu.sh): unicode punctuation replaced, Moses tokens, compounds split at hyphens on both sides, BLEU without
-smoothing as multi-bleu.perl has it; their reference file was tokenised beforehand, so small differences remain.
-`bleu_tok` is the same without the split. `chrf` compares characters, `exact_match` whole sentences. No two of them are
-ever in one column: on the same translations the first three differ by a point and more.
+`sacrebleu` is the current standard (13a tokens). `bleu_tok_split` follows the paper's group (tensor2tensor's
+get_ende_bleu.sh): Unicode punctuation replaced, Moses tokens, compounds split at hyphens on both sides, unsmoothed BLEU
+as in multi-bleu.perl; their reference file was already tokenised, so small differences remain. `bleu_tok` is the same
+without the compound split. `chrf` compares characters, `exact_match` whole sentences. Different metrics never share a
+column: on the same translations the first three differ by a point and more.
 """
 
 from __future__ import annotations
@@ -21,52 +21,49 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from sacremoses.corpus import NonbreakingPrefixes
 
 from rpr.errors import DataError
-from rpr.metrics.statistics import SAME, Counts, counts_of, counts_of_matches
+from rpr.metrics.statistics import SAME, SufficientStatistics, match_statistics, sufficient_statistics
 from rpr.records.scores import EXACT_MATCH
 
 _COMPOUND = re.compile(r"(\S)-(\S)")
 METRICS = ("sacrebleu", "bleu_tok_split", "bleu_tok", "chrf", EXACT_MATCH)
-TASK_METRICS = (
-    EXACT_MATCH,
-    "sacrebleu",
-)  # of a generated task, whose output has no characters or compounds to speak of
-_NO_SPACES_BETWEEN_WORDS = ("ja", "ko")  # known to the tokenizer, without a list of abbreviations
+TASK_METRICS = (EXACT_MATCH, "sacrebleu")  # for generated tasks, whose symbols are not natural language
+_NO_SPACES_BETWEEN_WORDS = ("ja", "ko")  # supported by the tokenizer, without an abbreviation list
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A score between 0 and 100 over `num_sentences` pairs, how it was computed, and what each sentence adds to it."""
+    """A score between 0 and 100 over `num_sentences` pairs, with its signature and per-sentence statistics."""
 
     name: str
     score: float
     signature: str
     num_sentences: int
-    counts: Counts = field(repr=False, compare=False)
+    statistics: SufficientStatistics = field(repr=False, compare=False)
 
 
 def all_scores(
     hypotheses: Sequence[str], references: Sequence[str], target_language: str, names: Sequence[str] = METRICS
 ) -> list[Metric]:
-    """The metrics of these names, in the order of the names; each text is Moses-tokenised once, if at all."""
+    """The named metrics, in that order. Each text is Moses-tokenised at most once."""
     _check(hypotheses, references)
     language = moses_language(target_language)
     moses: tuple[list[str], list[str]] = ([], [])
     if any(name.startswith("bleu_tok") for name in names):
-        moses = tokenised(hypotheses, language), tokenised(references, language)
-    ways: dict[str, Callable[[], Metric]] = {
+        moses = moses_tokenise(hypotheses, language), moses_tokenise(references, language)
+    by_name: dict[str, Callable[[], Metric]] = {
         "sacrebleu": lambda: sacrebleu_13a(hypotheses, references),
         "bleu_tok_split": lambda: _split_bleu(*moses, language),
         "bleu_tok": lambda: _bleu_of_tokens("bleu_tok", *moses, language),
         "chrf": lambda: chrf(hypotheses, references),
         EXACT_MATCH: lambda: exact_match(hypotheses, references),
     }
-    return [ways[name]() for name in names]
+    return [by_name[name]() for name in names]
 
 
 def sacrebleu_13a(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
-    """BLEU of detokenised text as sacrebleu's command computes it by default: 13a tokens, exponential smoothing."""
+    """BLEU of detokenised text with the defaults of the sacrebleu command: 13a tokens, exponential smoothing."""
     _check(hypotheses, references)
-    bleu = BLEU(tokenize="13a", force=True)  # force only keeps it quiet about text that looks tokenised
+    bleu = BLEU(tokenize="13a", force=True)  # force only silences the warning about text that looks tokenised
     return _metric("sacrebleu", bleu, hypotheses, references)
 
 
@@ -77,21 +74,22 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
-    """Sentence accuracy: the share of hypotheses that equal their references, character by character, in percent."""
+    """Sentence accuracy: the percentage of hypotheses that equal their reference exactly."""
     _check(hypotheses, references)
-    counts = counts_of_matches(hypotheses, references)
-    return Metric(EXACT_MATCH, counts.score, "nrefs:1|case:mixed|tok:none|unit:sentence", len(references), counts)
+    statistics = match_statistics(hypotheses, references)
+    signature = "nrefs:1|case:mixed|tok:none|unit:sentence"
+    return Metric(EXACT_MATCH, statistics.score, signature, len(references), statistics)
 
 
 def moses_language(language: str) -> str:
-    """The code as the Moses tokenizer knows it (`de_DE` is de), en where it has no rules: what Moses itself does."""
+    """The language code of the Moses tokenizer (`de_DE` is de); en, as in Moses itself, if it has no rules."""
     code = re.split(r"[-_]", language.strip().lower())[0]
     known = NonbreakingPrefixes().available_langs.values()
     return code if code in known or code in _NO_SPACES_BETWEEN_WORDS else "en"
 
 
-def tokenised(sentences: Sequence[str], language: str) -> list[str]:
-    """Unicode punctuation replaced by ASCII, then Moses tokens joined by blanks, nothing escaped."""
+def moses_tokenise(sentences: Sequence[str], language: str) -> list[str]:
+    """Replace Unicode punctuation by ASCII, then join the Moses tokens with spaces; nothing is escaped."""
     tokenizer, normalizer = _moses(language)
     return [
         str(tokenizer.tokenize(normalizer.replace_unicode_punct(sentence), escape=False, return_str=True))
@@ -100,7 +98,7 @@ def tokenised(sentences: Sequence[str], language: str) -> list[str]:
 
 
 def split_compounds(sentences: Sequence[str]) -> list[str]:
-    """`a-b` becomes `a ##AT##-##AT## b`, left to right, as the script's s{(\\S)-(\\S)}{...}g has it."""
+    """`a-b` becomes `a ##AT##-##AT## b`, left to right, as in the script's s{(\\S)-(\\S)}{...}g."""
     return [_COMPOUND.sub(r"\1 ##AT##-##AT## \2", sentence) for sentence in sentences]
 
 
@@ -116,7 +114,7 @@ def _split_bleu(hypotheses: Sequence[str], references: Sequence[str], language: 
 
 
 def _bleu_of_tokens(name: str, hypotheses: Sequence[str], references: Sequence[str], tokens: str) -> Metric:
-    """BLEU of Moses tokens, not smoothed."""
+    """Unsmoothed BLEU of Moses tokens."""
     metric = _metric(name, BLEU(tokenize="none", smooth_method="none", force=True), hypotheses, references)
     signature = metric.signature.replace("tok:none", f"tok:moses-{tokens}")
     return replace(metric, signature=f"{signature}|sacremoses:{version('sacremoses')}")
@@ -124,17 +122,17 @@ def _bleu_of_tokens(name: str, hypotheses: Sequence[str], references: Sequence[s
 
 def _metric(name: str, metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
     score = float(metric.corpus_score(hypotheses, [references]).score)
-    counts = counts_of(metric, hypotheses, references)
-    assert abs(counts.score - score) < SAME, f"{name}: sacreBLEU says {score}, its counts {counts.score}"
-    return Metric(name, score, str(metric.get_signature()), len(references), counts)
+    statistics = sufficient_statistics(metric, hypotheses, references)
+    assert abs(statistics.score - score) < SAME, f"{name}: {score} by sacreBLEU, {statistics.score} from its counts"
+    return Metric(name, score, str(metric.get_signature()), len(references), statistics)
 
 
 def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """sacrebleu scores all of these without a word: a bare string 0, surplus or missing references cut off."""
+    """sacrebleu accepts all of these silently: it scores a bare string 0 and truncates unequal lists."""
     for name, side in (("hypotheses", hypotheses), ("references", references)):
         if isinstance(side, str):
             raise DataError(
-                f"BLEU: {name} are one string of {len(side)} characters; give a list with one string for each sentence"
+                f"BLEU: {name} is one string of {len(side)} characters; give a list with one string per sentence"
             )
     if len(hypotheses) != len(references):
         raise DataError(
@@ -147,5 +145,5 @@ def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     if empty:
         raise DataError(
             f"BLEU: {len(empty)} of {len(references)} references are empty, the first in line {empty[0]}; "
-            f"leave out these lines on both sides"
+            f"remove these lines on both sides"
         )

@@ -1,4 +1,4 @@
-"""Trained runs against each other on the same test sentences: which pairs, whether they are comparable, the tests."""
+"""Comparing trained runs on the same test sentences: choosing pairs, checking comparability, and testing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import DataError, RunError
 from rpr.metrics.bleu import Metric, all_scores
-from rpr.metrics.significance import Paired, Spread, holm, interval, paired, spread
+from rpr.metrics.significance import PairedTests, Spread, holm, interval, paired_tests, spread
 from rpr.records.record import RECORD_NAME, Record, read_record
 from rpr.records.scores import Interval
 
@@ -20,7 +20,7 @@ _KINDS = ("sources", "references", "hypotheses")
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run. `variant`: the same for runs that differ in nothing but their seed."""
+    """A finished run. Runs that differ only in their seed have the same `variant`."""
 
     folder: Path
     record: Record
@@ -40,17 +40,17 @@ class System:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`other` against `baseline`; the Holm figures are over all comparisons of the same metric and split."""
+    """`other` compared with `baseline`; Holm's correction covers all comparisons of the same metric and split."""
 
     baseline: Run
     other: Run
-    tests: Paired
+    tests: PairedTests
     holm_bootstrap: float
     holm_randomisation: float
 
     @property
     def verdict(self) -> str | None:
-        """In words, where both tests find a difference after Holm's correction; else nothing is said."""
+        """One sentence if both tests are significant after Holm's correction, else None."""
         if max(self.holm_bootstrap, self.holm_randomisation) >= ALPHA:
             return None
         word = "better" if self.tests.difference > 0 else "worse"
@@ -59,7 +59,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Family:
-    """All comparisons by one metric on one split."""
+    """All comparisons for one metric on one split."""
 
     split: str
     test_set: str
@@ -72,13 +72,13 @@ class Family:
 
 
 def read_run(folder: Path) -> Run:
-    """Raises RecordError or RunError: no record there, or of a run that is not finished."""
+    """Raises RecordError if the folder has no readable record; RunError if the run is not finished."""
     return as_run(folder, read_record(folder / RECORD_NAME))
 
 
 def as_run(folder: Path, record: Record) -> Run:
     if record.outcome is not None:
-        raise RunError(f"{folder}: {record.outcome}; only finished runs can be compared: finish it or leave it out")
+        raise RunError(f"{folder}: {record.outcome}; only finished runs can be compared: finish it or omit it")
     config = config_from_record(record.config)
     name = config.label.removesuffix(f"-s{config.seed}")
     return Run(folder, record, config, record.name, f"{name}-{_id(config)}")
@@ -88,8 +88,8 @@ def _id(config: TrainConfig) -> str:
     return config.model_copy(update={"seed": 0}).run_id
 
 
-def named(runs: Sequence[Run]) -> list[Run]:
-    """The runs and their variants with names as short as tell them apart."""
+def with_short_names(runs: Sequence[Run]) -> list[Run]:
+    """The runs with the shortest unambiguous run and variant names."""
     names = _unique([[run.record.name, run.folder.name, str(run.folder)] for run in runs])
     ids = {run.variant: _id(run.config) for run in runs}
     short = {variant: variant.removesuffix(f"-{ids[variant]}") for variant in ids}
@@ -106,10 +106,10 @@ def _unique(choices: Sequence[Sequence[str]]) -> list[str]:
 
 
 def pairs_of_runs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """(baseline, other): the first run's variant against each other one, seed by seed.
+    """(baseline, other) pairs of the first run's variant with each other variant, matched by seed.
 
-    A run whose seed the first one's variant does not have is compared with the first. Where all are of one variant, the
-    first is compared with each other seed.
+    A run without a baseline of its seed is paired with the first run. If all runs are of one variant, the first run is
+    paired with each other seed.
     """
     first = runs[0]
     by_seed = {run.config.seed: run for run in reversed(runs) if run.variant == first.variant}
@@ -120,48 +120,48 @@ def pairs_of_runs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
 
 
 def pairs_of_sweep(runs: Sequence[Run], sweep: str) -> list[list[tuple[Run, Run]]]:
-    """For each setting but positions, seed and hardware: every run against the one with absolute positions (sinusoidal)
-    and the same seed.
+    """(baseline, other) pairs, grouped by all settings except positions, seed and hardware: every run is paired with
+    the one with absolute (sinusoidal) positions and the same seed.
 
     Raises:
-        RunError: a run has no such baseline, or there is nothing beside baselines.
+        RunError: a run has no such baseline, or all runs are baselines.
     """
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(_beside_positions(run.config), []).append(run)
-    found = []
+        groups.setdefault(_settings_except_positions(run.config), []).append(run)
+    pairs = []
     for group in groups.values():
         baselines = {run.config.seed: run for run in group if _is_baseline(run)}
         others = [run for run in group if not _is_baseline(run)]
         for run in others:
             if run.config.seed not in baselines:
                 raise RunError(
-                    f"sweep {sweep}: {run.name} has no finished run with position=absolute, seed={run.config.seed} and "
-                    "else the same settings to be compared with; train one, or name the runs: "
+                    f"sweep {sweep}: {run.name} has no finished baseline with position=absolute, "
+                    f"seed={run.config.seed} and otherwise the same settings; train one, or name the runs: "
                     "rpr-cli compare BASELINE RUN ..."
                 )
         if others:
-            found.append([(baselines[run.config.seed], run) for run in others])
-    if not found:
+            pairs.append([(baselines[run.config.seed], run) for run in others])
+    if not pairs:
         raise RunError(
-            f"sweep {sweep}: {len(runs)} finished runs, none beside its baselines (absolute positions); "
+            f"sweep {sweep}: {len(runs)} finished runs, all of them baselines (absolute positions); "
             "name the runs: rpr-cli compare RUN RUN ..."
         )
-    return found
+    return pairs
 
 
 def _is_baseline(run: Run) -> bool:
     return run.config.position.kind == "absolute"
 
 
-def _beside_positions(config: TrainConfig) -> str:
+def _settings_except_positions(config: TrainConfig) -> str:
     left_out = {"name", "stop_after_minutes", "sweep", "runs_dir", "logger", "hardware", "seed", "position"}
     settings = config.model_dump(mode="json", exclude=left_out)
     settings["data"].pop("cache_dir")
     return json.dumps(settings, sort_keys=True)
 
 
-def compared(
+def compare_runs(
     pairs: Sequence[tuple[Run, Run]],
     splits: Sequence[str] | None,
     metrics: Sequence[str],
@@ -170,10 +170,10 @@ def compared(
     trials: int,
     seed: int,
 ) -> list[Family]:
-    """Every pair by every metric on every split (None: all that every run has).
+    """Test every pair for every metric and split (None: all splits that every run has).
 
     Raises:
-        DataError: a run lacks the translations of a split, or the runs were scored on different sentences.
+        DataError: a run has no translations of a split, or the runs were scored on different sentences.
     """
     runs = list({run.name: run for pair in pairs for run in pair}.values())
     families = []
@@ -184,8 +184,8 @@ def compared(
             for run in runs
         }
         for index in range(len(metrics)):
-            found = {name: of_run[index] for name, of_run in scored.items()}
-            families.append(_family(split, runs, pairs, found, samples, trials, seed))
+            by_run = {name: of_run[index] for name, of_run in scored.items()}
+            families.append(_family(split, runs, pairs, by_run, samples, trials, seed))
     return families
 
 
@@ -193,14 +193,16 @@ def _family(
     split: str,
     runs: Sequence[Run],
     pairs: Sequence[tuple[Run, Run]],
-    found: dict[str, Metric],
+    by_run: dict[str, Metric],
     samples: int,
     trials: int,
     seed: int,
 ) -> Family:
-    metric = found[runs[0].name]
+    metric = by_run[runs[0].name]
     tests = [
-        paired(found[base.name].counts, found[other.name].counts, samples=samples, trials=trials, seed=seed)
+        paired_tests(
+            by_run[base.name].statistics, by_run[other.name].statistics, samples=samples, trials=trials, seed=seed
+        )
         for base, other in pairs
     ]
     corrected = zip(
@@ -210,9 +212,9 @@ def _family(
         holm([one.p_randomisation for one in tests]),
         strict=True,
     )
-    scores: dict[str, dict[int, float]] = {}  # a repeat of a run is no other training
+    scores: dict[str, dict[int, float]] = {}  # a rerun with the same seed does not count twice
     for run in runs:
-        scores.setdefault(run.variant, {}).setdefault(run.config.seed, found[run.name].score)
+        scores.setdefault(run.variant, {}).setdefault(run.config.seed, by_run[run.name].score)
     recorded = runs[0].record.score(split)
     return Family(
         split=split,
@@ -221,7 +223,7 @@ def _family(
         signature=metric.signature,
         num_sentences=metric.num_sentences,
         systems=tuple(
-            System(run, found[run.name].score, interval(found[run.name].counts, samples, seed)) for run in runs
+            System(run, by_run[run.name].score, interval(by_run[run.name].statistics, samples, seed)) for run in runs
         ),
         variants={variant: spread([*by_seed.values()]) for variant, by_seed in scores.items()},
         comparisons=tuple(Comparison(base, other, test, p, q) for (base, other), test, p, q in corrected),
@@ -234,8 +236,8 @@ def _common(runs: Sequence[Run]) -> list[str]:
     if not common:
         without = next((run for run in runs if not any(_files(run, split) for split in splits)), runs[0])
         raise DataError(
-            f"{without.folder}: holds no translations of {' or '.join(splits) or 'any split'} that every run has; "
-            "they are written where a run is scored: leave it out, or move its folder away and train it anew"
+            f"{without.folder}: has no translations of a split that every run has ({', '.join(splits) or 'none'}); "
+            "they are written when a run is scored: omit it, or move its folder away and train it again"
         )
     return common
 
@@ -253,21 +255,20 @@ def _texts(runs: Iterable[Run], split: str) -> dict[str, tuple[list[str], list[s
         files = _files(run, split)
         if files is None:
             raise DataError(
-                f"{run.folder}: holds no {split}.hypotheses.txt with its sources and references; "
-                "they are written where a run is scored: leave it out, choose other splits=[...], or move its folder "
-                "away and train it anew"
+                f"{run.folder}: has no {split}.hypotheses.txt with its sources and references; they are written when a "
+                "run is scored: omit it, choose other splits=[...], or move its folder away and train it again"
             )
-        # Split at newlines alone: splitlines() would also cut at the odd separators that real sentences contain.
+        # Split only at newlines: splitlines() also splits at unusual separators that occur in real sentences.
         sources, references, hypotheses = (_text(file).removesuffix("\n").split("\n") for file in files)
         if len(hypotheses) != len(references):
             raise DataError(
                 f"{run.folder}: {len(hypotheses)} hypotheses for {len(references)} references of {split}; "
-                "the files were changed: leave it out, or move its folder away and train it anew"
+                "the files were changed: omit it, or move its folder away and train it again"
             )
         first = first or run
         texts[run.name] = (sources, references, hypotheses)
         for side, kind in enumerate(_KINDS[:2]):
-            _check_alike(split, kind, first, texts[first.name][side], run, texts[run.name][side])
+            _check_same_texts(split, kind, first, texts[first.name][side], run, texts[run.name][side])
     return texts
 
 
@@ -275,10 +276,10 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot be read ({error}); score the run again, or leave it out") from None
+        raise DataError(f"{file}: cannot be read ({error}); score the run again, or omit it") from None
 
 
-def _check_alike(split: str, kind: str, first: Run, ours: Sequence[str], run: Run, theirs: Sequence[str]) -> None:
+def _check_same_texts(split: str, kind: str, first: Run, ours: Sequence[str], run: Run, theirs: Sequence[str]) -> None:
     if ours == theirs:
         return
     common = min(len(ours), len(theirs))

@@ -1,9 +1,8 @@
-"""Scores by length: where a model fails on sentences longer than those it was trained on.
+"""Scores by length: how a model does on sentences longer than those it was trained on.
 
-Length is what data.max_length counts: pieces of the source, EOS included; of a generated task it is the length that the
-task is cut by (its sources may all be equally long). All scored test splits are taken together, since a bucket of one
-of them is often too small. The longest length of training is an edge of its own, so that no bucket has sentences from
-both sides of it.
+Length is that of data.max_length: source tokens, EOS included; for a generated task it is the length that its splits
+are defined by (its sources may all be equally long). All scored test splits are pooled, since a bucket of one split is
+often too small. The longest training length is always a bucket edge, so no bucket mixes seen and unseen lengths.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from rpr.data.cache import PreparedData
 from rpr.metrics.bleu import Metric
 from rpr.metrics.significance import interval
-from rpr.metrics.statistics import pooled
+from rpr.metrics.statistics import pool
 from rpr.records.scores import EXACT_MATCH, LengthBucket, LengthScore
 
 METRICS = ("sacrebleu", "chrf", EXACT_MATCH)
@@ -28,7 +27,7 @@ TASK_UNITS = {
 
 
 def task_lengths(kind: str, data: PreparedData, split: str) -> NDArray[np.int64]:
-    """(N,) lengths of the examples of a split, in the unit of the task."""
+    """(N,) lengths of the examples of a split, in the task's unit (TASK_UNITS)."""
     sources, references = data.text(split)
     if kind == "addition":
         lengths = [max(len(str(int(number.replace(" ", "")))) for number in one.split(" + ")) for one in sources]
@@ -38,7 +37,7 @@ def task_lengths(kind: str, data: PreparedData, split: str) -> NDArray[np.int64]
 
 
 def bounds(edges: Iterable[int], longest_training_source: int) -> list[tuple[int, int | None]]:
-    """First and last length of each bucket, None for the last one's: up to each edge, and all beyond."""
+    """First and last length of each bucket: up to and including each edge, then an open last bucket (None)."""
     ends = sorted({*edges, longest_training_source})
     return [(before + 1, end) for before, end in zip([0, *ends], [*ends, None], strict=False)]
 
@@ -50,30 +49,30 @@ def by_length(
     longest_training_source: int,
     samples: int,
 ) -> tuple[LengthBucket, ...]:
-    """Those of METRICS that were computed, of each bucket that has a sentence.
+    """The scores of each non-empty bucket, by those of METRICS that were computed.
 
     Args:
-        lengths: of each split, the length of each example.
-        scored: of each split, its metrics, the same ones of all splits.
-        samples: of the bootstrap; 0: no intervals.
+        lengths: per split, the length of each example.
+        scored: per split, its metrics, the same for all splits.
+        samples: bootstrap samples; 0: no intervals.
     """
-    pieces = np.concatenate(lengths)
+    all_lengths = np.concatenate(lengths)
     names = [metric.name for metric in scored[0] if metric.name in METRICS]
-    whole = {name: pooled([metric.counts for split in scored for metric in split if metric.name == name])
-             for name in names}  # fmt: skip
-    assert all(len(counts) == len(pieces) for counts in whole.values()), "a length for each scored sentence"
+    pooled = {name: pool([metric.statistics for split in scored for metric in split if metric.name == name])
+              for name in names}  # fmt: skip
+    assert all(len(one) == len(all_lengths) for one in pooled.values()), "a length for each scored sentence"
     buckets = []
     for shortest, longest in bounds(edges, longest_training_source):
-        chosen = (pieces >= shortest) & (pieces <= (pieces.max() if longest is None else longest))
-        if not chosen.any():
+        mask = (all_lengths >= shortest) & (all_lengths <= (all_lengths.max() if longest is None else longest))
+        if not mask.any():
             continue
-        parts = {name: counts.of(chosen) for name, counts in whole.items()}
+        parts = {name: statistics.select(mask) for name, statistics in pooled.items()}
         buckets.append(
             LengthBucket(
                 shortest=shortest,
                 longest=longest,
                 beyond_training=shortest > longest_training_source,
-                num_sentences=int(chosen.sum()),
+                num_sentences=int(mask.sum()),
                 scores=tuple(
                     LengthScore(metric=name, score=part.score, interval=interval(part, samples) if samples else None)
                     for name, part in parts.items()

@@ -1,20 +1,20 @@
-"""How far a score depends on the sentences that happen to be in the test set; and whether two systems differ.
+"""Confidence intervals of scores over test sentences, and significance tests between two systems.
 
-Interval: the percentile bootstrap of Koehn (2004). The N sentences are drawn N times with replacement, the score is
-taken again, and of all such scores the middle 95% is the interval. Of a share of the sentences (exact match) it is
-Wilson's score interval (1927), which is right also where none or all of them match: there every draw is the same.
+Interval: the percentile bootstrap of Koehn (2004). N sentences are drawn with replacement and scored, many times; the
+interval is the middle 95% of these scores. For a proportion (exact match) it is Wilson's score interval (1927), which
+is also valid if no or all sentences match, where every bootstrap sample would be the same.
 
-Paired tests of two systems on the same sentences, both after sacreBLEU (Post 2018; Clark et al. 2011):
-- bootstrap: both systems on the same draws; p is how often |difference| minus its mean is at least the difference seen.
-  Where the difference is large against its spread this counts one tail only, and p is half of a two-sided one: of 300
-  pairs of systems made alike it called 10% different at p < 0.05, randomisation 5%.
-- approximate randomisation (Riezler and Maxwell 2005): each sentence's two translations change places by a coin; p is
-  how often such a pair differs at least as much as the two systems do. Two-sided, exact but for the number of trials.
-Here "at least" holds also where both differ exactly as much; sacreBLEU counts only what is more, and so gives
-1 / (trials + 1) to a system against itself, and to two that differ in one sentence.
+Paired tests of two systems on the same sentences, both as in sacreBLEU (Post 2018; Clark et al. 2011):
+- bootstrap: both systems on the same samples; p is how often |difference| minus its mean is at least the observed
+  difference. If the difference is large relative to its spread this counts only one tail, and p is half a two-sided p:
+  of 300 pairs of equivalent systems it called 10% different at p < 0.05, randomisation 5%.
+- approximate randomisation (Riezler and Maxwell 2005): each sentence's two translations are swapped with probability
+  1/2; p is how often the difference is at least the observed one. Two-sided, exact up to the number of trials.
+"At least" includes equality here; sacreBLEU counts only strictly larger differences, and so gives p = 1 / (trials + 1)
+to a system compared with itself, and to two that differ in one sentence.
 
-The same draws as sacreBLEU's for the same seed; the environment (SACREBLEU_SEED) changes nothing. All of this is about
-the sentences: how much another training of the same model would differ, only several seeds can tell.
+The samples equal sacreBLEU's for the same seed, whatever the environment (SACREBLEU_SEED). All of this covers only the
+choice of test sentences: the variation between training runs of the same model requires several seeds.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rpr.metrics.statistics import SAME, Array, Counts, share_of_sums
+from rpr.metrics.statistics import SAME, Array, SufficientStatistics, share_from_sums
 from rpr.records.scores import Interval
 
 SEED = 12345  # sacreBLEU's own
 LEVEL = 0.95
 METHOD = "percentile bootstrap over sentences"
 WILSON = "Wilson's score interval of a share of the sentences"
-_AT_ONCE = 2_000_000  # drawn sentences held at a time
-_WORD = 32  # random bits come in words of so many: a chunk of whole words leaves the sequence as it is
+_AT_ONCE = 2_000_000  # sampled sentences in memory at once
+_WORD = 32  # random bits per generator word: chunks of whole words do not change the sequence
 
 
 @dataclass(frozen=True)
-class Paired:
-    """`difference`: the score of the second minus that of the first; both p are two systems' on the same sentences."""
+class PairedTests:
+    """`difference` is the score of the second system minus that of the first, on the same sentences."""
 
     difference: float
     interval: Interval
@@ -57,34 +57,36 @@ class Spread:
     n: int
 
 
-def interval(counts: Counts, samples: int, seed: int = SEED) -> Interval:
-    """95% interval of a score over the sentences of its test set; at least 1 sample, where it is a bootstrap."""
-    if counts.formula is share_of_sums:
-        return _wilson(*counts.rows.sum(0))
-    (scores,) = _resampled([counts], samples, seed)
-    return _middle(scores, samples, seed)
+def interval(scored: SufficientStatistics, samples: int, seed: int = SEED) -> Interval:
+    """95% interval of a score over its test sentences; `samples` (at least 1) and `seed` are for a bootstrap."""
+    if scored.formula is share_from_sums:
+        return _wilson(*scored.rows.sum(0))
+    (scores,) = _bootstrap_scores([scored], samples, seed)
+    return _percentile_interval(scores, samples, seed)
 
 
-def paired(first: Counts, second: Counts, *, samples: int, trials: int, seed: int = SEED) -> Paired:
-    """Two systems on the same sentences: `samples` of the bootstrap, `trials` of the randomisation."""
+def paired_tests(
+    first: SufficientStatistics, second: SufficientStatistics, *, samples: int, trials: int, seed: int = SEED
+) -> PairedTests:
+    """Test two systems on the same sentences: `samples` for the bootstrap, `trials` for the randomisation."""
     assert len(first) == len(second), "a paired test needs the same sentences"
     difference = second.score - first.score
-    of_first, of_second = _resampled([first, second], samples, seed)
-    differences = of_second - of_first
+    first_scores, second_scores = _bootstrap_scores([first, second], samples, seed)
+    differences = second_scores - first_scores
     unsigned = np.abs(differences)
-    shuffled = _shuffled(first, second, trials, seed)
-    return Paired(
+    swapped = _swapped_differences(first, second, trials, seed)
+    return PairedTests(
         difference,
-        _middle(differences, samples, seed),
+        _percentile_interval(differences, samples, seed),
         p_bootstrap=_p(unsigned - unsigned.mean(), difference),
-        p_randomisation=_p(np.abs(shuffled), difference),
+        p_randomisation=_p(np.abs(swapped), difference),
     )
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's correction of p for all comparisons of one family, in the order given.
+    """Holm-corrected p-values of one family of comparisons, in the given order.
 
-    The smallest of m counts m-fold, the next (m - 1)-fold and so on; none is less than the one before or above 1.
+    The smallest of m is multiplied by m, the next by m - 1 and so on; each is at least its predecessor and at most 1.
     """
     adjusted = [0.0] * len(p_values)
     least = 0.0
@@ -95,20 +97,20 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Over the seeds of one variant; at least one value."""
+    """Mean and standard deviation over the seeds of one variant; needs at least one value."""
     sd = statistics.stdev(values) if len(values) > 1 else None
     return Spread(statistics.fmean(values), sd, len(values))
 
 
-def _p(found: Array, difference: float) -> float:
-    return (int((found >= abs(difference) - SAME).sum()) + 1) / (len(found) + 1)
+def _p(differences: Array, difference: float) -> float:
+    return (int((differences >= abs(difference) - SAME).sum()) + 1) / (len(differences) + 1)
 
 
-def _middle(values: Array, samples: int, seed: int) -> Interval:
-    # A fortieth off at each end: 25 of 1,000, as sacreBLEU does it.
+def _percentile_interval(values: Array, samples: int, seed: int) -> Interval:
+    # Drop 1/40 at each end, 25 of 1,000, as in sacreBLEU.
     ordered = np.sort(values)
-    cut = len(ordered) // 40
-    low, high = float(ordered[cut]), float(ordered[-cut - 1])
+    dropped = len(ordered) // 40
+    low, high = float(ordered[dropped]), float(ordered[-dropped - 1])
     return Interval(low=low, high=high, level=LEVEL, kind="sentences", samples=samples, seed=seed, method=METHOD)
 
 
@@ -121,23 +123,23 @@ def _wilson(matches: float, count: float) -> Interval:
     return Interval(low=max(0.0, low), high=min(100.0, high), level=LEVEL, kind="sentences", method=WILSON)
 
 
-def _resampled(systems: Sequence[Counts], samples: int, seed: int) -> list[Array]:
-    """(samples,) scores of each system, all on the same draws."""
+def _bootstrap_scores(systems: Sequence[SufficientStatistics], samples: int, seed: int) -> list[Array]:
+    """(samples,) scores of each system, all on the same bootstrap samples."""
     count = len(systems[0])
     random = np.random.default_rng(seed)
     scores: list[list[Array]] = [[] for _ in systems]
     for rows in _chunks(samples, count):
         drawn = random.choice(count, size=(rows, count), replace=True)
-        # How often each draw has each sentence; a product of matrices then adds up the counts.
+        # How often each sample has each sentence; a matrix product then sums the counts.
         places = drawn + count * np.arange(rows)[:, None]
         times = np.bincount(places.ravel(), minlength=rows * count).reshape(rows, count).astype(np.float64)
-        for system, found in zip(systems, scores, strict=True):
-            found.append(system.formula(times @ system.rows))
-    return [np.concatenate(found) for found in scores]
+        for system, system_scores in zip(systems, scores, strict=True):
+            system_scores.append(system.formula(times @ system.rows))
+    return [np.concatenate(system_scores) for system_scores in scores]
 
 
-def _shuffled(first: Counts, second: Counts, trials: int, seed: int) -> Array:
-    """(trials,) differences of two systems made by a coin for each sentence: heads, the translations change places."""
+def _swapped_differences(first: SufficientStatistics, second: SufficientStatistics, trials: int, seed: int) -> Array:
+    """(trials,) score differences after randomly swapping the two systems' translations of each sentence."""
     random = np.random.default_rng(seed)
     both = first.rows.sum(0) + second.rows.sum(0)
     differences = []

@@ -1,8 +1,8 @@
-"""What each sentence adds to a corpus score, and the score as a function of the sums: what resampling needs.
+"""Per-sentence sufficient statistics of corpus scores, and the scores as functions of their sums, for resampling.
 
-BLEU and chrF are no means over sentences: both add up counts over the whole test set and make one figure of the sums.
-The counts are sacreBLEU's own; the two formulas are written out here for many sums at once (sacreBLEU has them for
-one), and each is compared with sacreBLEU's own score every time that counts are made.
+BLEU and chrF are not means over sentences: they sum counts over the whole test set and compute one score from the sums.
+The counts are sacreBLEU's own; the formulas are vectorised here over many sums (sacreBLEU computes one at a time), and
+the result is checked against sacreBLEU's own score every time.
 """
 
 from __future__ import annotations
@@ -17,58 +17,60 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 Array = NDArray[np.float64]
-SAME = 1e-9  # scores that differ by less differ by rounding
+SAME = 1e-9  # smaller score differences are rounding
 
 
 @dataclass(frozen=True)
-class Counts:
-    """`rows`: (N, C), what each of N sentences adds; `formula`: (S, C) sums to (S,) scores between 0 and 100."""
+class SufficientStatistics:
+    """`rows`: (N, C), the C counts of each of N sentences; `formula`: (S, C) sums to (S,) scores between 0 and 100."""
 
     rows: Array
     formula: Callable[[Array], Array]
 
     @property
     def score(self) -> float:
-        """Of all sentences together."""
+        """The corpus score of all sentences."""
         return float(self.formula(self.rows.sum(0, keepdims=True))[0])
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def of(self, chosen: NDArray[np.bool_]) -> Counts:
-        """Of some of the sentences; `chosen`: (N,)."""
-        return Counts(self.rows[chosen], self.formula)
+    def select(self, mask: NDArray[np.bool_]) -> SufficientStatistics:
+        """The sentences where `mask` (N,) is true."""
+        return SufficientStatistics(self.rows[mask], self.formula)
 
 
-def counts_of(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
-    """The counts of each pair, as `metric` takes them."""
-    # sacreBLEU has no public way to them but its own tests (PairedTest), which know no interval of a difference.
+def sufficient_statistics(
+    metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]
+) -> SufficientStatistics:
+    """The counts of each sentence pair under `metric`."""
+    # sacreBLEU exposes these only through its PairedTest, which has no interval of a difference.
     rows = np.array(metric._extract_corpus_statistics(hypotheses, [references]), np.float64)
     if isinstance(metric, CHRF):
-        return Counts(rows, partial(chrf_of_sums, beta=metric.beta))
-    return Counts(rows, partial(bleu_of_sums, exponential=metric.smooth_method == "exp"))
+        return SufficientStatistics(rows, partial(chrf_from_sums, beta=metric.beta))
+    return SufficientStatistics(rows, partial(bleu_from_sums, exponential=metric.smooth_method == "exp"))
 
 
-def counts_of_matches(hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
-    """1 for each sentence that equals its reference, and 1 for each sentence."""
+def match_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> SufficientStatistics:
+    """Per sentence: 1 if it equals its reference, else 0; and a count of 1."""
     rows = [(one == other, 1) for one, other in zip(hypotheses, references, strict=True)]
-    return Counts(np.array(rows, np.float64), share_of_sums)
+    return SufficientStatistics(np.array(rows, np.float64), share_from_sums)
 
 
-def pooled(parts: Sequence[Counts]) -> Counts:
-    """All sentences of several test sets, counted alike, one set after the other."""
-    return Counts(np.concatenate([part.rows for part in parts]), parts[0].formula)
+def pool(parts: Sequence[SufficientStatistics]) -> SufficientStatistics:
+    """The statistics of several test sets, of the same metric, concatenated."""
+    return SufficientStatistics(np.concatenate([part.rows for part in parts]), parts[0].formula)
 
 
-def share_of_sums(sums: Array) -> Array:
-    """Matches among all, in percent."""
+def share_from_sums(sums: Array) -> Array:
+    """The percentage of matches."""
     return 100 * sums[:, 0] / sums[:, 1]
 
 
-def bleu_of_sums(sums: Array, *, exponential: bool) -> Array:
-    """BLEU of each row: length of the hypotheses, of the references, matches of 1- to 4-grams, all of the hypotheses.
+def bleu_from_sums(sums: Array, *, exponential: bool) -> Array:
+    """BLEU of each row of sums: hypothesis length, reference length, 1- to 4-gram matches, 1- to 4-gram totals.
 
-    `exponential`: the k-th order without a match counts as 1 / 2^k matches (NIST's smoothing); else BLEU is 0 there.
+    `exponential`: the k-th order without a match counts as 1 / 2^k matches (NIST smoothing); otherwise BLEU is 0.
     """
     length, reference_length, matches, totals = sums[:, 0], sums[:, 1], sums[:, 2:6].copy(), sums[:, 6:10]
     scored = (matches.sum(1) > 0) & (totals > 0).all(1)
@@ -82,8 +84,8 @@ def bleu_of_sums(sums: Array, *, exponential: bool) -> Array:
     return np.where(scored, 100 * brevity * np.exp(np.log(precision).mean(1)), 0.0)
 
 
-def chrf_of_sums(sums: Array, *, beta: float) -> Array:
-    """chrF of each row: for each order how many n-grams the hypotheses have, the references, and both."""
+def chrf_from_sums(sums: Array, *, beta: float) -> Array:
+    """chrF of each row of sums: per order, the n-grams in the hypotheses, in the references, and the matches."""
     in_hypotheses, in_references, matches = (sums[:, first::3] for first in range(3))
     counted = (in_hypotheses > 0) & (in_references > 0)
     orders = np.maximum(counted.sum(1), 1)

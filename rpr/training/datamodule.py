@@ -10,21 +10,21 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Sampler
 
 from rpr.config.train import TrainConfig
-from rpr.data.batches import NO_PAIRS, Batch, TrainingBatches, TranslationDataset, evaluation_units
+from rpr.data.batches import NO_PAIRS, Batch, TrainingBatches, TranslationDataset, evaluation_batches
 from rpr.data.cache import PreparedData
 
 
 class RankShard(Sampler[Any]):
-    """Every `world`-th unit, starting at `rank`."""
+    """Every `world`-th batch, starting at `rank`."""
 
-    def __init__(self, units: list[NDArray[Any]], rank: int, world: int) -> None:
-        self.units = units[rank::world]
+    def __init__(self, batches: list[NDArray[Any]], rank: int, world: int) -> None:
+        self.batches = batches[rank::world]
 
     def __len__(self) -> int:
-        return len(self.units)
+        return len(self.batches)
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
-        return iter(self.units)
+        return iter(self.batches)
 
 
 class TranslationData(pl.LightningDataModule):
@@ -64,7 +64,7 @@ class TranslationData(pl.LightningDataModule):
 
     def pairs_of_step(self, step: int) -> list[int]:
         """Indices of the training pairs of a step (from 0), over all ranks."""
-        return [int(pair) for unit in self.batches.step_units(step) for pair in unit]
+        return [int(pair) for microbatch in self.batches.step_microbatches(step) for pair in microbatch]
 
     def text_of_pair(self, pair: int) -> tuple[str, str]:
         """Source and target text of a training pair, decoded from its pieces."""
@@ -82,12 +82,10 @@ class TranslationData(pl.LightningDataModule):
     def val_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None
         validation = self.data.split("validation")
-        units = evaluation_units(validation, self.config.optim.max_tokens_per_microbatch)
+        batches = evaluation_batches(validation, self.config.optim.max_tokens_per_microbatch)
         world = self.trainer.world_size
-        units += [NO_PAIRS] * (
-            -len(units) % world
-        )  # Lightning needs the same number of batches on every rank, at least one
-        return self._loader(validation, RankShard(units, self.trainer.global_rank, world), workers=0)
+        batches += [NO_PAIRS] * (-len(batches) % world)  # Lightning needs the same number of batches on every rank
+        return self._loader(validation, RankShard(batches, self.trainer.global_rank, world), workers=0)
 
     def _loader(self, split: Any, sampler: Sampler[Any], workers: int | None = None) -> DataLoader[Batch]:
         num_workers = self.config.hardware.num_workers if workers is None else workers

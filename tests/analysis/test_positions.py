@@ -261,5 +261,5 @@ def test_the_model_is_left_as_it_was(pairs: list[tuple[list[int], list[int]]]) -
 def test_what_only_a_programmer_can_do_wrong(pairs: list[tuple[list[int], list[int]]]) -> None:
     with pytest.raises(AssertionError, match=r"call model.eval\(\) first"):
         measured(make_model().train(), pairs)
-    with pytest.raises(AssertionError, match="no sentence to measure attention on"):
+    with pytest.raises(AssertionError, match="at least one pair is needed"):
         measured(make_model(), [])

@@ -40,7 +40,7 @@ from tests.small_models import (
     SINUSOIDAL,
     SOURCES,
     TARGETS,
-    make_material,
+    make_export_inputs,
     make_model,
     make_vocabulary,
 )
@@ -174,14 +174,14 @@ def test_positions_that_are_wrong() -> None:
     judged(shift_invariance(CountsPositions(), PAIRS), "failed")
     lost = shift_invariance(SaysItHasPositions(**SINUSOIDAL), PAIRS)
     judged(lost, "failed")
-    assert lost.reason == "absolute (sinusoidal), and for some sentence a shift changes nothing"
+    assert lost.reason == "absolute (sinusoidal) should depend on a shift, but for some sentence it changes nothing"
 
 
 def test_sentences_that_depend_on_their_batch() -> None:
     model = MixesSentences()
     check = batch_independence(model, SOURCES[:12], SEARCH)
     judged(check, "failed")
-    assert check.reason is not None and "sentences are translated otherwise in another batch" in check.reason
+    assert check.reason is not None and "sentences have different translations in different batches" in check.reason
     told = batch_rounding(TorchEngine(model, "cpu"), exact(), SOURCES[:12], SEARCH, "float64")
     judged(told, "reported")
     assert told.difference is not None and told.difference > 1e-3 and told.reason is not None
@@ -220,17 +220,19 @@ def test_hypotheses_that_are_wrong(fault: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture
-def material(tmp_path: Path, tiny_config: Callable[..., TrainConfig]) -> Callable[..., Any]:
-    return lambda model: make_material(model, make_vocabulary(tmp_path), tiny_config())
+def export_inputs(tmp_path: Path, tiny_config: Callable[..., TrainConfig]) -> Callable[..., Any]:
+    return lambda model: make_export_inputs(model, make_vocabulary(tmp_path), tiny_config())
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "ctranslate2"])
-def test_an_export(kind: Any, material: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export(
+    kind: Any, export_inputs: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("ctranslate2")
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
         folder.mkdir()
-    check = export_check(kind, material(make_model()), folders[0])
+    check = export_check(kind, export_inputs(make_model()), folders[0])
     judged(check, "passed")
     assert (check.difference == 0) == (kind == "safetensors") and "of 12 identical" in str(check.reason)
 
@@ -242,20 +244,20 @@ def test_an_export(kind: Any, material: Callable[..., Any], tmp_path: Path, monk
         writing.write_files(kind, folder, other, *rest)
 
     monkeypatch.setattr(verification, "write_files", write_another)
-    judged(export_check(kind, material(make_model()), folders[1]), "failed")
+    judged(export_check(kind, export_inputs(make_model()), folders[1]), "failed")
 
 
 def test_an_export_that_cannot_be(
-    material: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    export_inputs: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    check = export_check("ctranslate2", material(make_model(tables="per_head")), folder)
+    check = export_check("ctranslate2", export_inputs(make_model(tables="per_head")), folder)
     judged(check, "not applicable")
     assert "per_head cannot be exported" in str(check.reason)
 
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    check = export_check("ctranslate2", material(make_model()), folder)
+    check = export_check("ctranslate2", export_inputs(make_model()), folder)
     judged(check, "not applicable")
     assert "CTranslate2 is not installed" in str(check.reason) and not [*folder.iterdir()]
 

@@ -23,10 +23,10 @@ from rpr.data.batches import (
     TrainingBatches,
     TranslationDataset,
     accumulation,
-    evaluation_units,
+    evaluation_batches,
     padding_waste,
 )
-from rpr.data.plan import Drawn, Plan
+from rpr.data.plan import EpochOrder, Plan
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.errors import ConfigError
@@ -56,9 +56,13 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> TokenSplit:
     return write_split(tmp_path_factory.mktemp("split"), *sentence_lengths(3000))
 
 
-def epoch_units(batches: TrainingBatches, epoch: int) -> list[np.ndarray]:
+def epoch_microbatches(batches: TrainingBatches, epoch: int) -> list[np.ndarray]:
     steps = batches.steps_in_epoch(epoch)
-    return [unit for step in range(epoch * steps, (epoch + 1) * steps) for unit in batches.step_units(step)]
+    return [
+        microbatch
+        for step in range(epoch * steps, (epoch + 1) * steps)
+        for microbatch in batches.step_microbatches(step)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -70,29 +74,31 @@ def test_every_pair_once_an_epoch_within_the_budget(
     split = write_split(tmp_path, *sentence_lengths(number))
     batches = TrainingBatches(split, budget, microbatches_per_step, seed=1)
     for epoch in (0, 1, 5):
-        units = epoch_units(batches, epoch)
-        assert len(units) == microbatches_per_step * batches.steps_in_epoch(epoch)
-        assert sum(len(unit) > 0 for unit in units) == batches.units_in_epoch(epoch)
-        assert sorted(np.concatenate(units).tolist()) == list(range(number))
-        for unit in units:
-            for lengths in (split.source_lengths[unit], split.target_lengths[unit]):
-                assert len(unit) <= 1 or len(unit) * lengths.max() <= budget
+        microbatches = epoch_microbatches(batches, epoch)
+        assert len(microbatches) == microbatches_per_step * batches.steps_in_epoch(epoch)
+        assert sum(len(microbatch) > 0 for microbatch in microbatches) == batches.microbatches_in_epoch(epoch)
+        assert sorted(np.concatenate(microbatches).tolist()) == list(range(number))
+        for microbatch in microbatches:
+            for lengths in (split.source_lengths[microbatch], split.target_lengths[microbatch]):
+                assert len(microbatch) <= 1 or len(microbatch) * lengths.max() <= budget
 
 
 def test_epochs_differ_in_order_and_in_which_pairs_meet(split: TokenSplit) -> None:
     batches = TrainingBatches(split, 1024, 1, seed=0)
-    first, second = epoch_units(batches, 0), epoch_units(batches, 1)
-    assert [unit.tolist() for unit in first] != [unit.tolist() for unit in second]
-    assert {frozenset(unit.tolist()) for unit in first} != {frozenset(unit.tolist()) for unit in second}
-    order = [split.source_lengths[unit].mean() for unit in first]
-    assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.5, "short and long units come mixed"
+    first, second = epoch_microbatches(batches, 0), epoch_microbatches(batches, 1)
+    assert [microbatch.tolist() for microbatch in first] != [microbatch.tolist() for microbatch in second]
+    assert {frozenset(microbatch.tolist()) for microbatch in first} != {
+        frozenset(microbatch.tolist()) for microbatch in second
+    }
+    order = [split.source_lengths[microbatch].mean() for microbatch in first]
+    assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.5, "short and long microbatches are mixed"
 
 
-def test_a_pair_longer_than_the_budget_is_a_unit_of_its_own(tmp_path: Path) -> None:
+def test_a_pair_longer_than_the_budget_is_a_microbatch_of_its_own(tmp_path: Path) -> None:
     split = write_split(tmp_path, np.asarray([5, 90, 5, 70]), np.asarray([5, 8, 5, 8]))
-    units = [unit.tolist() for unit in epoch_units(TrainingBatches(split, 20, 1, seed=0), 0)]
-    assert sorted(map(sorted, units)) == [[0, 2], [1], [3]]
-    assert sorted(unit.tolist() for unit in evaluation_units(split, 20)) == [[0, 2], [1], [3]]
+    microbatches = [microbatch.tolist() for microbatch in epoch_microbatches(TrainingBatches(split, 20, 1, seed=0), 0)]
+    assert sorted(map(sorted, microbatches)) == [[0, 2], [1], [3]]
+    assert sorted(microbatch.tolist() for microbatch in evaluation_batches(split, 20)) == [[0, 2], [1], [3]]
 
 
 ORDER = """
@@ -101,15 +107,19 @@ from pathlib import Path
 from rpr.data.batches import TrainingBatches
 from rpr.data.token_split import TokenSplit
 batches = TrainingBatches(TokenSplit(Path(sys.argv[1]), "train", 3000, "uint16"), 512, 4, seed=int(sys.argv[2]))
-units = [unit.astype("<i8").tobytes() for step in (0, 3, 700) for unit in batches.step_units(step)]
-print(hashlib.sha256(b"".join(units)).hexdigest())
+pairs = [pairs.astype("<i8").tobytes() for step in (0, 3, 700) for pairs in batches.step_microbatches(step)]
+print(hashlib.sha256(b"".join(pairs)).hexdigest())
 """
 
 
 def test_same_seed_same_batches_in_another_process_and_another_seed_others(split: TokenSplit) -> None:
     def digest(seed: int) -> str:
-        units = [unit for step in (0, 3, 700) for unit in TrainingBatches(split, 512, 4, seed=seed).step_units(step)]
-        return hashlib.sha256(b"".join(unit.astype("<i8").tobytes() for unit in units)).hexdigest()
+        microbatches = [
+            microbatch
+            for step in (0, 3, 700)
+            for microbatch in TrainingBatches(split, 512, 4, seed=seed).step_microbatches(step)
+        ]
+        return hashlib.sha256(b"".join(microbatch.astype("<i8").tobytes() for microbatch in microbatches)).hexdigest()
 
     command = [sys.executable, "-c", ORDER, str(split.directory), "5"]
     there = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -127,7 +137,7 @@ def test_devices_share_a_step_without_changing_it(
         specs = [rank.step_specs(step) for rank in ranks]
         assert {len(own) for own in specs} == {max(1, microbatches_per_step // num_devices)} == {ranks[0].accumulate}
         shared = np.concatenate([spec.indices for own in specs for spec in own])
-        expected = np.concatenate(alone.step_units(step))
+        expected = np.concatenate(alone.step_microbatches(step))
         assert sorted(shared.tolist()) == sorted(expected.tolist())
         for spec in itertools.chain.from_iterable(specs):
             assert spec.step_source_tokens == split.source_lengths[expected].sum()
@@ -168,34 +178,34 @@ def test_starting_at_a_step_equals_skipping_to_it(split: TokenSplit, start: int)
 @pytest.mark.parametrize("number", [30_000])
 def test_little_padding_on_realistic_lengths(tmp_path: Path, number: int) -> None:
     split = write_split(tmp_path, *sentence_lengths(number))
-    assert padding_waste(epoch_units(TrainingBatches(split, 4096, 8, 0), 0), split) < 0.08
-    assert padding_waste(evaluation_units(split, 4096), split) < 0.15
+    assert padding_waste(epoch_microbatches(TrainingBatches(split, 4096, 8, 0), 0), split) < 0.08
+    assert padding_waste(evaluation_batches(split, 4096), split) < 0.15
 
 
 def test_the_next_epoch_is_drawn_ahead_where_it_is_large(split: TokenSplit, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = TrainingBatches(split, 512, 4, seed=3)
     last = plain.steps_in_epoch(0) - 1
     steps = (0, last // 2, last, last + 1, 2 * last + 1, 5 * last + 5, 0)
-    expected = [[unit.tolist() for unit in plain.step_units(step)] for step in steps]
-    monkeypatch.setattr(module, "DRAWN_AHEAD_FROM", len(split))
+    expected = [[microbatch.tolist() for microbatch in plain.step_microbatches(step)] for step in steps]
+    monkeypatch.setattr(module, "PREFETCH_EPOCH_FROM", len(split))
     ahead = TrainingBatches(split, 512, 4, seed=3)
     drawn: list[tuple[int, str]] = []
     draw = Plan.epoch
 
-    def told(plan: Plan, seed: int, epoch: int) -> Drawn:
+    def recorded(plan: Plan, seed: int, epoch: int) -> EpochOrder:
         drawn.append((epoch, threading.current_thread().name))
         return draw(plan, seed, epoch)
 
-    monkeypatch.setattr(Plan, "epoch", told)
+    monkeypatch.setattr(Plan, "epoch", recorded)
     for step, pairs in zip(steps, expected, strict=True):
-        units = ahead.step_units(step)
+        microbatches = ahead.step_microbatches(step)
         if step == last:
             assert ahead._ahead is not None and ahead._ahead[1].result().epoch == 1
-        assert [unit.tolist() for unit in units] == pairs
+        assert [microbatch.tolist() for microbatch in microbatches] == pairs
     main = threading.main_thread().name
     aside = {epoch for epoch, name in drawn if name != main}
     assert aside == {1, 2}, "not before the half of an epoch"
-    assert pickle.loads(pickle.dumps(ahead)).step_units(last)[0].tolist() == expected[2][0]
+    assert pickle.loads(pickle.dumps(ahead)).step_microbatches(last)[0].tolist() == expected[2][0]
 
 
 def test_reading_a_split_needs_no_more_memory_than_its_batches(tmp_path: Path) -> None:
@@ -232,13 +242,13 @@ def test_padding_waste_by_hand(tmp_path: Path) -> None:
     )
 
 
-def test_evaluation_units_hold_every_pair_once_by_length(split: TokenSplit) -> None:
-    units = evaluation_units(split, 1000)
+def test_evaluation_batches_hold_every_pair_once_by_length(split: TokenSplit) -> None:
+    microbatches = evaluation_batches(split, 1000)
     longer = np.maximum(split.source_lengths, split.target_lengths)
-    order = np.concatenate(units)
+    order = np.concatenate(microbatches)
     assert sorted(order.tolist()) == list(range(len(split)))
     assert (np.diff(longer[order]) >= 0).all()
-    assert all(len(unit) * longer[unit].max() <= 1000 for unit in units)
+    assert all(len(microbatch) * longer[microbatch].max() <= 1000 for microbatch in microbatches)
 
 
 def test_a_batch_by_hand(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from rpr.config.train import DataConfig
 from rpr.data import build as module
-from rpr.data.build import STATE, State, _append
+from rpr.data.build import STATE_NAME, BuildState, _append
 from rpr.data.cache import PreparedData, prepare
 from rpr.data.encode import Encoded, Encoder
 from rpr.errors import DataError, RunError
@@ -49,8 +49,8 @@ def data(tmp_path: Path) -> DataConfig:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAIRS_PER_BLOCK", 70)
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_STATES", 0)
+    monkeypatch.setattr(module, "PAIRS_PER_CHUNK", 70)
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_SAVES", 0)
 
 
 def content(prepared: PreparedData) -> dict[str, bytes]:
@@ -62,10 +62,10 @@ def elsewhere(data: DataConfig, name: str) -> DataConfig:
 
 
 def built_once(data: DataConfig) -> dict[str, bytes]:
-    """The files, built in one go by one process in one block."""
-    module.PAIRS_PER_BLOCK = 10_000  # put back by the fixture
+    """The files, built in one go by one process in one chunk."""
+    module.PAIRS_PER_CHUNK = 10_000  # put back by the fixture
     files = content(prepare(elsewhere(data, "plain"), processes=1))
-    module.PAIRS_PER_BLOCK = 70
+    module.PAIRS_PER_CHUNK = 70
     assert len(files) == 2 + 4 + 6 + 6
     return files
 
@@ -81,7 +81,7 @@ def test_the_same_bytes_whatever_the_processes_and_blocks(data: DataConfig) -> N
         prepared = prepare(elsewhere(data, f"by {processes}"), processes=processes)
         assert prepared.meta.counts == {"train": NUM_TRAIN - 3, "validation": 50, "test": 50}
         assert prepared.meta.dropped == {"train": {"empty": 2, "too_long": 1}}
-        assert prepared.built is not None and prepared.built.processes == processes
+        assert prepared.build_result is not None and prepared.build_result.processes == processes
         assert content(prepared) == expected
 
 
@@ -132,7 +132,7 @@ def test_small_corpora_start_no_processes_and_large_ones_do(data: DataConfig, mo
     for number, workers in ((NUM_TRAIN + 1, 1), (NUM_TRAIN, 2)):
         monkeypatch.setattr(module, "WORKERS_FROM", number)
         monkeypatch.setattr(module, "num_cores", lambda: 2)
-        built = prepare(elsewhere(data, f"from {number}")).built
+        built = prepare(elsewhere(data, f"from {number}")).build_result
         assert built is not None and built.processes == workers
         assert (built.peak_bytes > 0) == (workers > 1)
 
@@ -143,11 +143,11 @@ from rpr.config.train import DataConfig
 from rpr.data import build
 from rpr.data.cache import prepare
 what, done, processes, seconds = sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
-build.PAIRS_PER_BLOCK = 70
-build.SECONDS_BETWEEN_STATES = 0
+build.PAIRS_PER_CHUNK = 70
+build.SECONDS_BETWEEN_SAVES = 0
 def progress(now, total, doing):
     if doing == "encoding train" and now >= 210:
-        build.SECONDS_BETWEEN_STATES = seconds  # then the files run ahead of the state
+        build.SECONDS_BETWEEN_SAVES = seconds  # then the files run ahead of the state
     if doing == what and now >= done:
         os.kill(os.getpid(), signal.SIGKILL)
 prepare(DataConfig.model_validate_json(sys.argv[1]), progress, processes)
@@ -215,10 +215,10 @@ def test_a_state_that_cannot_be_used_is_started_over(
     kill(data, "encoding validation", 0)
     folder = partial(data)
     if fault == "no json":
-        (folder / STATE).write_text("{")
+        (folder / STATE_NAME).write_text("{")
     elif fault == "another vocabulary":
-        state = json.loads((folder / STATE).read_text())
-        (folder / STATE).write_text(json.dumps(state | {"vocabulary_digest": "0"}))
+        state = json.loads((folder / STATE_NAME).read_text())
+        (folder / STATE_NAME).write_text(json.dumps(state | {"vocabulary_digest": "0"}))
     elif fault == "a file cut short":
         (folder / "train.target.pieces").write_bytes(b"1234")
     else:
@@ -236,9 +236,9 @@ def test_a_build_killed_before_its_last_step_is_only_moved(data: DataConfig) -> 
     first = prepare(data)
     expected = content(first)
     folder = first.directory.rename(first.directory.with_name(f".{first.directory.name}.partial"))
-    (folder / STATE).write_text("{}")
+    (folder / STATE_NAME).write_text("{}")
     again = prepare(data, lambda *told: pytest.fail("built again"))
-    assert content(again) == expected and again.built is None
+    assert content(again) == expected and again.build_result is None
 
 
 def test_what_other_settings_left_unfinished_stays(data: DataConfig) -> None:
@@ -256,7 +256,7 @@ def test_a_full_disk_is_told_in_one_line_and_what_was_built_stays(data: DataConf
         with pytest.raises(
             DataError,
             match=r"^data.cache_dir: .*/cache cannot be used \(File too large\); free some space or choose another "
-            r"folder; what was built is kept, and the same command goes on there$",
+            r"folder; the partial build is kept: rerun the same command to resume it$",
         ):
             prepare(data)
     finally:
@@ -270,7 +270,7 @@ def test_before_any_state_nothing_is_kept(data: DataConfig, monkeypatch: pytest.
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_STATES", 60)
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_SAVES", 60)
     monkeypatch.setattr(module, "_append", full)
     with pytest.raises(DataError, match=r"\(No space left on device\); free some space or choose another folder$"):
         prepare(data)
@@ -282,7 +282,7 @@ def test_a_worker_that_dies_leaves_what_was_built(data: DataConfig, monkeypatch:
 
     def dies(encoded: Encoded, *arguments: Any) -> None:
         if arguments[1].read >= 280:
-            raise RunError("a process that prepares the corpus was killed")
+            raise RunError("a worker process was killed")
         _append(encoded, *arguments)
 
     with monkeypatch.context() as patched:
@@ -310,7 +310,7 @@ def test_more_than_65536_pieces_are_kept_whole(tmp_path: Path) -> None:
         for name in ("source", "target")
         for kind in ("pieces", "offsets")
     }
-    state = State("", ends=[10, 20])
+    state = BuildState("", ends=[10, 20])
     _append(Encoded(2, 0, 0, None, (side, side)), "train", state, files)
     for file in files.values():
         file.close()

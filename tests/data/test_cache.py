@@ -107,12 +107,12 @@ def test_repetitions_of_held_out_pairs_are_counted_where_nothing_else_is_dropped
 def test_an_empty_side_of_a_pair_that_is_scored_is_refused_by_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "PAIRS_PER_BLOCK", 3)
+    monkeypatch.setattr(build, "PAIRS_PER_CHUNK", 3)
     data = line_config(tmp_path, PAIRS)
     for language, lines in (("en", [f"line {index}" for index in range(9)]), ("de", [*"abcdefg", "\u00a0", "i"])):
         (tmp_path / f"test.{language}").write_text("".join(f"{line}\n" for line in lines))
         (tmp_path / f"pairs.{language}").rename(tmp_path / f"train.{language}")
-    with pytest.raises(DataError, match=r"the target of line 8 of .*test\.en and test\.de of test is empty; .*mend"):
+    with pytest.raises(DataError, match=r"the target of line 8 of .*test\.en and test\.de of test is empty; .*fix"):
         prepare(data.model_copy(update={"path": str(tmp_path)}))
     assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".lock"]
 
@@ -171,7 +171,7 @@ def test_a_damaged_cache_is_rebuilt_with_a_warning(
         path.write_bytes(whole[:-7] if damage == "truncate" else b"\0" * len(whole))
     with caplog.at_level(logging.WARNING):
         again = prepare(config(tmp_path))
-    assert "is damaged" in caplog.text and "building it again" in caplog.text
+    assert "is damaged" in caplog.text and "rebuilding it" in caplog.text
     assert again.meta == first.meta and (again.directory / file).stat().st_size == len(whole)
     assert again.split("train").source(3).tolist() == first.split("train").source(3).tolist()
 

@@ -199,8 +199,8 @@ def test_a_train_split_that_only_repeats_what_is_held_out_is_refused(config: Any
     write_lines(tmp_path, "corpus", PAIRS * 30)
     with pytest.raises(
         DataError,
-        match=r"^data tried: each of the 2700 pairs of train equals one that is held out of it, which leaves nothing "
-        r"to train on; add other pairs, or files of validation and test$",
+        match=r"^data tried: each of the 2700 train pairs equals a held-out pair, which leaves nothing "
+        r"to train on; add other pairs, or files for validation and test$",
     ):
         load_corpus(config())
 
@@ -219,19 +219,19 @@ LEFT_OUT = [[0], [99], [0, 1, 2, 3, 50, 51, 97, 98, 99], list(range(10, 30)), li
 @pytest.mark.parametrize("left_out", LEFT_OUT)
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_split_without_some_of_its_pairs(left_out: list[int], size: int) -> None:
-    """From any pair to any other, in blocks of any size, and with a choice among those that are kept."""
-    split = module.Without(module.ListPairs(PAIRS), np.asarray(left_out, np.int64))
+    """From any pair to any other, in chunks of any size, and with a choice among those that are kept."""
+    split = module.FilteredPairs(module.ListPairs(PAIRS), np.asarray(left_out, np.int64))
     places = [index for index in range(100) if index not in left_out]
     assert len(split) == len(places)
     assert [split.where(index) for index in range(len(split))] == [f"pair {place + 1}" for place in places]
     for start in range(0, len(places), 11):
         for stop in range(start, len(places) + 1):
             expected = [PAIRS[place] for place in places[start:stop]]
-            blocks = list(split.blocks(start, stop, size))
-            assert all(0 < len(block) <= size and len(block) == len(block.pairs()) for block in blocks)
-            assert [pair for block in blocks for pair in block.pairs()] == expected
+            chunks = list(split.chunks(start, stop, size))
+            assert all(0 < len(chunk) <= size and len(chunk) == len(chunk.pairs()) for chunk in chunks)
+            assert [pair for chunk in chunks for pair in chunk.pairs()] == expected
             third = iter([index % 3 == 0 for index in range(stop - start)])
-            drawn = [block.pairs(np.asarray([next(third) for _ in range(len(block))], np.bool_)) for block in blocks]
+            drawn = [chunk.pairs(np.asarray([next(third) for _ in range(len(chunk))], np.bool_)) for chunk in chunks]
             assert [pair for pairs in drawn for pair in pairs] == expected[::3]
 
 
@@ -240,11 +240,11 @@ def test_empty_sides_pass_in_train_and_are_refused_in_test(config: Any, tmp_path
     write_lines(tmp_path / "corpus", "test", [*PAIRS[:4], ("here", "\u00a0"), ("x", "y")])
     corpus = load_corpus(config())
     assert corpus.splits["train"][0] == ("x", "")
-    corpus.refuse_empty("train", 0, "target")
+    corpus.check_not_empty("train", 0, "target")
     with pytest.raises(
-        DataError, match=r"the target of line 5 of .*test\.en and test\.de of test is empty; .*mend or remove"
+        DataError, match=r"the target of line 5 of .*test\.en and test\.de of test is empty; .*fix or remove"
     ):
-        corpus.refuse_empty("test", 4, "target")
+        corpus.check_not_empty("test", 4, "target")
 
 
 # Refusals
@@ -307,7 +307,7 @@ from rpr.data.corpus import load_corpus
 from rpr.data.workers import peak_bytes
 train = load_corpus(DataConfig.model_validate_json(sys.argv[1])).splits["train"]
 before = peak_bytes()
-print(sum(len(block) for block in train.blocks(0, len(train), 100)), peak_bytes() - before)
+print(sum(len(chunk) for chunk in train.chunks(0, len(train), 100)), peak_bytes() - before)
 """
 
 
@@ -329,10 +329,16 @@ COLUMNS: list[tuple[dict[str, Any], str]] = [
     ({"en": ["a"], "de": [3]}, r"target_language: 'de' in the columns of train in .*corpus holds int64, not text"),
     ({"en": [True], "de": ["b"]}, r"source_language: 'en' in the columns of train in .*corpus holds bool, not text"),
     ({"en": [b"a"], "de": ["b"]}, r"'en' in the columns of train in .*corpus holds binary, not text"),
-    ({"en": [None], "de": ["b"]}, r"'en' in the columns of train in .*corpus holds nothing, not text; write its sent"),
+    (
+        {"en": [None], "de": ["b"]},
+        r"'en' in the columns of train in .*corpus holds only nulls, not text; store its sent",
+    ),
     ({"en": ["a"], "de": [["b"]]}, r"'de' in the columns of train in .*corpus holds list<.*string>, not text"),
     ({"translation": [{"en": "a", "de": 3}]}, r"'de' in the translation column of train in .*corpus holds int64, not"),
-    ({"translation": [{"en": None, "de": "b"}]}, r"'en' in the translation column of train in .* holds nothing, not"),
+    (
+        {"translation": [{"en": None, "de": "b"}]},
+        r"'en' in the translation column of train in .* holds only nulls, not",
+    ),
     ({"translation": [{"en": {"x": "a"}, "de": "b"}]}, r"'en' in the translation column .* holds struct<x: string>, n"),
     ({"translation": [[{"en": "a", "de": "b"}]]}, r"no 'en' in the translation column of train in .*; there is none"),
     ({"translation": [3]}, r"no 'en' in the translation column of train in .*; there is none"),
@@ -457,7 +463,7 @@ def test_a_hub_out_of_reach_is_told_without_retries(config: Any, tmp_path: Path)
     }
     command = [sys.executable, "-c", OFFLINE, data.model_dump_json()]
     out = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.strip()
-    expected = "data.hub: wmt/wmt14 is not in the local cache and the hub is out of reach; give a local copy"
+    expected = "data.hub: wmt/wmt14 is not in the local cache and the hub is unreachable; give a local copy"
     assert out.startswith(expected) and "data.path=..." in out and out.endswith("False True")
 
 

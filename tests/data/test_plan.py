@@ -1,5 +1,5 @@
-"""Checked here: the plan of units, made in parts, against a plain one by sorting; the order it draws against numpy's
-own permutation; the padding of a whole epoch against the units counted one by one.
+"""Checked here: the plan of microbatches, computed in chunks, against a plain one by sorting; the order it draws
+against numpy's own permutation; the padding of a whole epoch against the microbatches counted one by one.
 """
 
 from __future__ import annotations
@@ -43,19 +43,21 @@ def test_pairs_stand_by_bucket_then_skew_then_as_they_were_drawn(monkeypatch: py
         return of_both, (of_target - of_source) * (-1 if of_both % 2 else 1)
 
     shuffled = np.random.Generator(np.random.PCG64([3, 5])).permutation(3000).tolist()
-    assert drawn.order.tolist() == sorted(shuffled, key=cell)
-    assert (drawn.epoch, drawn.order.dtype) == (5, np.int32)
+    assert drawn.pair_order.tolist() == sorted(shuffled, key=cell)
+    assert (drawn.epoch, drawn.pair_order.dtype) == (5, np.int32)
 
 
 @pytest.mark.parametrize("number", [1, 50, 3000])
-def test_the_padding_of_an_epoch_is_that_of_its_units(
+def test_the_padding_of_an_epoch_is_that_of_its_microbatches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr(module, "UNITS_AT_ONCE", 13)
+    monkeypatch.setattr(module, "MICROBATCHES_AT_ONCE", 13)
     split = TokenSplit(tmp_path, "train", number, "uint16")
     split.__dict__["source_lengths"], split.__dict__["target_lengths"] = lengths(number)
     batches = TrainingBatches(split, 512, 4, seed=2)
-    units = [unit for step in range(batches.steps_in_epoch(0)) for unit in batches.step_units(step)]
-    batches.step_units(batches.steps_in_epoch(0) * 3)  # another epoch in between
-    assert batches.padding_waste() == pytest.approx(padding_waste(units, split), abs=1e-12)
+    microbatches = [
+        microbatch for step in range(batches.steps_in_epoch(0)) for microbatch in batches.step_microbatches(step)
+    ]
+    batches.step_microbatches(batches.steps_in_epoch(0) * 3)  # another epoch in between
+    assert batches.padding_waste() == pytest.approx(padding_waste(microbatches, split), abs=1e-12)
     assert (number == 1) == (batches.padding_waste() == 0)

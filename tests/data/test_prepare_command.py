@@ -65,12 +65,14 @@ def test_the_document_is_all_that_is_printed(overrides: list[str], capfd: pytest
     assert document["config"]["loader"] is True and document["git"].keys() == {"commit", "dirty"}
     loader = document["loader"]
     batches = TrainingBatches(train, 300, 2, seed=SEED)
-    units = [unit for step in range(batches.steps_in_epoch(0)) for unit in batches.step_units(step)]
+    microbatches = [
+        microbatch for step in range(batches.steps_in_epoch(0)) for microbatch in batches.step_microbatches(step)
+    ]
     assert (loader["pairs"], loader["batches"]) == (600, 5)
-    assert loader["units"] == sum(len(unit) > 0 for unit in units)
-    assert loader["padding_waste"] == pytest.approx(padding_waste(units, train), abs=1e-12)
+    assert loader["units"] == sum(len(microbatch) > 0 for microbatch in microbatches)
+    assert loader["padding_waste"] == pytest.approx(padding_waste(microbatches, train), abs=1e-12)
     dataset = TranslationDataset(train)
-    timed = [dataset[unit] for unit in units[1:6]]  # the first is made before the clock starts
+    timed = [dataset[microbatch] for microbatch in microbatches[1:6]]  # the first is made before the clock starts
     tokens = sum(batch.num_source_tokens + batch.num_target_tokens for batch in timed)
     assert loader["tokens_per_second"] / loader["batches_per_second"] == pytest.approx(tokens / 5)
     assert 0.1 < loader["import_seconds"] < 60 and 0 < loader["open_seconds"] < 5

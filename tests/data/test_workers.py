@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rpr.data.line_files import LineBlock
+from rpr.data.line_files import LineChunk
 from rpr.data.workers import Workers, num_cores, peak_bytes
 from rpr.errors import DataError, RunError
 
@@ -46,23 +46,23 @@ def test_what_a_worker_prints_is_no_result(capfd: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_fault_of_the_data_is_told_as_it_is(processes: int) -> None:
-    block = LineBlock((Path("a.en"), Path("a.de")), 40, [b"gr\xfcn\n"], [b"x\n"])
+    chunk = LineChunk((Path("a.en"), Path("a.de")), 40, [b"gr\xfcn\n"], [b"x\n"])
     with (
         pytest.raises(DataError, match=r"^data.path: line 41 of a.en is not UTF-8 \(byte 0xfc at 2\); convert"),
         Workers(processes) as workers,
     ):
-        list(workers.map(LineBlock.pairs, [block, block, block]))
+        list(workers.map(LineChunk.pairs, [chunk, chunk, chunk]))
 
 
 @pytest.mark.parametrize(
     ("function", "number", "message"),
     [
-        (signal.raise_signal, 9, "was killed by signal 9; perhaps memory ran out; the same command goes on"),
-        (os._exit, 3, "ended with exit code 3; the same command goes on where this one stopped"),
+        (signal.raise_signal, 9, "was killed by signal 9; perhaps memory ran out; rerun the same command"),
+        (os._exit, 3, "exited with code 3; rerun the same command to resume the build"),
     ],
 )
 def test_a_worker_that_dies_is_missed(function: object, number: int, message: str) -> None:
-    with pytest.raises(RunError, match=f"a process that prepares the corpus {message}"), Workers(2) as workers:
+    with pytest.raises(RunError, match=f"a worker process {message}"), Workers(2) as workers:
         list(workers.map(function, [number] * 5))  # type: ignore[arg-type]
 
 

@@ -22,7 +22,7 @@ from rpr.decode.ctranslate2 import CTranslate2Engine
 from rpr.decode.torch_engine import Search, TorchEngine
 from rpr.errors import ConfigError, DataError
 from rpr.export import ctranslate2_spec
-from rpr.export.parity import padded, piece_scores
+from rpr.export.parity import pad_rows, piece_scores
 from rpr.export.writing import write_files
 from rpr.model.beam_search import Hypothesis, penalty
 from rpr.model.transformer import Transformer
@@ -31,7 +31,7 @@ from tests.small_models import (
     SINUSOIDAL,
     SOURCES,
     TARGETS,
-    make_material,
+    make_export_inputs,
     make_model,
     make_vocabulary,
 )
@@ -55,10 +55,12 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
 @pytest.fixture
 def written(vocabulary: Vocabulary, tiny_config: Callable[..., TrainConfig], tmp_path: Path) -> Callable[..., Path]:
     def write(model: Transformer, kind: Any = "ctranslate2") -> Path:
-        material = make_material(model, vocabulary, tiny_config())
+        export_inputs = make_export_inputs(model, vocabulary, tiny_config())
         folder = tmp_path / kind
         folder.mkdir()
-        write_files(kind, folder, model, vocabulary, material.config, material.record, material.checkpoint)
+        write_files(
+            kind, folder, model, vocabulary, export_inputs.config, export_inputs.record, export_inputs.checkpoint
+        )
         return folder
 
     return write
@@ -77,7 +79,7 @@ def log_p(index: int, hypothesis: Hypothesis, *, renormalised: bool) -> float:
     """Of a hypothesis, by our model: all its pieces at once."""
     model = make_model().double()
     pieces = list(hypothesis.pieces)
-    logits = model.logits(model(padded([SOURCES[index]], torch.device("cpu")), torch.tensor([[BOS, *pieces]])))
+    logits = model.logits(model(pad_rows([SOURCES[index]], torch.device("cpu")), torch.tensor([[BOS, *pieces]])))
     if renormalised:
         logits[..., [PAD, BOS]] = -torch.inf
     targets = torch.tensor([[*pieces, EOS]])
@@ -237,7 +239,7 @@ def test_positions_end_where_the_table_ends(
         assert theirs[0].pieces == our[0].pieces[:11]
     assert any(len(hypotheses[0].pieces) == 11 for hypotheses in found)
     thirteen = next(source for source in SOURCES if len(source) == 13)
-    refusal = "a sentence of 13 pieces is longer than the 12 positions that were exported; split it, or export"
+    refusal = "a sentence of 13 pieces is longer than the export's 12 positions; split it, or export"
     with pytest.raises(DataError, match=refusal):
         engine.search([thirteen], GREEDY)
     with pytest.raises(DataError, match="a sentence of 13 pieces"):
@@ -255,13 +257,13 @@ def test_without_the_library(written: Callable[..., Path], monkeypatch: pytest.M
 
 def test_folders_that_cannot_be_used(written: Callable[..., Path], tmp_path: Path) -> None:
     folder = written(make_model())
-    with pytest.raises(ConfigError, match="compute_type: int3 is not what CTranslate2 computes on this cpu; choose"):
+    with pytest.raises(ConfigError, match="compute_type: CTranslate2 does not support int3 on this cpu; choose"):
         CTranslate2Engine(folder, compute_type="int3")
-    with pytest.raises(DataError, match="holds no export; give a folder that rpr-cli export wrote"):
+    with pytest.raises(DataError, match="is not an export; give a folder that rpr-cli export wrote"):
         CTranslate2Engine(tmp_path)
-    with pytest.raises(DataError, match="holds a model in safetensors; export the run with format=ctranslate2"):
+    with pytest.raises(DataError, match="is a safetensors export; export the run with format=ctranslate2"):
         CTranslate2Engine(written(make_model(), "safetensors"))
     for content in (b"", (folder / "model.bin").read_bytes()[:1000]):
         (folder / "model.bin").write_bytes(content)
-        with pytest.raises(DataError, match=r"model.bin: CTranslate2 cannot open it \(.*\); export the run again"):
+        with pytest.raises(DataError, match=r"model.bin: CTranslate2 cannot load it \(.*\); export the run again"):
             CTranslate2Engine(folder)

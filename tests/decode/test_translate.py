@@ -115,5 +115,5 @@ def test_batches_hold_every_sentence_once_within_the_budget() -> None:
 
 
 def test_a_source_without_eos_is_a_programming_error(model: Transformer, vocabulary: Vocabulary) -> None:
-    with pytest.raises(AssertionError, match="source 1 has no EOS"):
+    with pytest.raises(AssertionError, match="source 1 does not end with EOS"):
         translated(model, [[5, EOS], [5, 6]], vocabulary)

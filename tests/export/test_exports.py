@@ -23,7 +23,7 @@ from rpr.decode.torch_engine import Search, TorchEngine
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export import writing
 from rpr.export.parity import Flip, Parity, identical_share, in_float64, parity
-from rpr.export.writing import Material, TorchScorer, export
+from rpr.export.writing import ExportInputs, TorchScorer, export
 from rpr.io import atomic
 from rpr.model.transformer import Shape, Transformer
 from tests.small_models import (
@@ -32,7 +32,7 @@ from tests.small_models import (
     SINUSOIDAL,
     SOURCES,
     TARGETS,
-    make_material,
+    make_export_inputs,
     make_model,
     make_vocabulary,
 )
@@ -67,13 +67,13 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
 
 
 @pytest.fixture
-def material(vocabulary: Vocabulary, tiny_config: Callable[..., TrainConfig]) -> Callable[..., Material]:
-    return lambda model: make_material(model, vocabulary, tiny_config())
+def export_inputs(vocabulary: Vocabulary, tiny_config: Callable[..., TrainConfig]) -> Callable[..., ExportInputs]:
+    return lambda model: make_export_inputs(model, vocabulary, tiny_config())
 
 
 @pytest.fixture
-def exported(material: Callable[..., Material], tmp_path: Path) -> Path:
-    export("safetensors", tmp_path / "out", material(make_model()))
+def exported(export_inputs: Callable[..., ExportInputs], tmp_path: Path) -> Path:
+    export("safetensors", tmp_path / "out", export_inputs(make_model()))
     return tmp_path / "out"
 
 
@@ -98,10 +98,10 @@ def names(folder: Path) -> list[str]:
     ids=["shared", "per_head", "one_for_layers", "values", "sinusoidal", "learned", "both"],
 )
 def test_safetensors_hold_the_model_bit_for_bit(
-    changes: dict[str, Any], material: Callable[..., Material], tmp_path: Path
+    changes: dict[str, Any], export_inputs: Callable[..., ExportInputs], tmp_path: Path
 ) -> None:
     model = make_model(**changes)
-    card = export("safetensors", tmp_path / "out", material(model))
+    card = export("safetensors", tmp_path / "out", export_inputs(model))
     assert names(tmp_path) == ["out"] and names(tmp_path / "out") == SAFETENSORS
     copied = load_exported_model(tmp_path / "out")
     assert copied.shape == model.shape and not copied.training
@@ -115,10 +115,10 @@ def test_safetensors_hold_the_model_bit_for_bit(
 
 @pytest.mark.parametrize("changes", [{}, SINUSOIDAL], ids=["relative", "sinusoidal"])
 def test_an_export_for_ctranslate2(
-    changes: dict[str, Any], material: Callable[..., Material], tmp_path: Path, vocabulary: Vocabulary
+    changes: dict[str, Any], export_inputs: Callable[..., ExportInputs], tmp_path: Path, vocabulary: Vocabulary
 ) -> None:
     pytest.importorskip("ctranslate2")
-    made = material(make_model(**changes))
+    made = export_inputs(make_model(**changes))
     card = export("ctranslate2", tmp_path / "out", made)
     assert names(tmp_path) == ["out"] and names(tmp_path / "out") == CTRANSLATE2
     proof = card["parity"]
@@ -132,7 +132,7 @@ def test_an_export_for_ctranslate2(
     assert "CTranslate2 ranks by log p / length^alpha" in text
     assert ("The absolute positions are a table of 2048 rows." in text) == bool(changes)
     assert f"{proof['largest_difference']:.1e} (allowed: {proof['tolerance']:.0e})" in text
-    with pytest.raises(DataError, match="holds a model for CTranslate2; export the run with format=safetensors"):
+    with pytest.raises(DataError, match="is a CTranslate2 export; export the run with format=safetensors"):
         load_exported_model(tmp_path / "out")
 
 
@@ -177,11 +177,11 @@ def test_what_an_export_says(exported: Path, vocabulary: Vocabulary) -> None:
 
 
 def test_a_repeat_gives_the_same_bytes_in_place_of_the_earlier_export(
-    exported: Path, material: Callable[..., Material]
+    exported: Path, export_inputs: Callable[..., ExportInputs]
 ) -> None:
     before = {path.name: path.read_bytes() for path in exported.iterdir()}
     (exported / "left over").write_text("of an earlier version")
-    export("safetensors", exported, material(make_model()))
+    export("safetensors", exported, export_inputs(make_model()))
     assert {path.name: path.read_bytes() for path in exported.iterdir()} == before
     assert names(exported.parent) == ["out"]
 
@@ -190,7 +190,7 @@ def test_a_repeat_gives_the_same_bytes_in_place_of_the_earlier_export(
 
 
 @pytest.mark.parametrize("there", ["a file", "a folder", "a card alone"])
-def test_something_else_is_not_replaced(there: str, material: Callable[..., Material], tmp_path: Path) -> None:
+def test_something_else_is_not_replaced(there: str, export_inputs: Callable[..., ExportInputs], tmp_path: Path) -> None:
     out = tmp_path / "out"
     if there == "a file":
         out.write_text("mine")
@@ -198,8 +198,8 @@ def test_something_else_is_not_replaced(there: str, material: Callable[..., Mate
         out.mkdir()
         (out / ("card.json" if "card" in there else "mine")).write_text("{}")
     before = names(tmp_path)
-    with pytest.raises(ConfigError, match="is there and is no export; only an earlier export is replaced"):
-        export("safetensors", out, material(make_model()))
+    with pytest.raises(ConfigError, match="exists and is not an export; only an earlier export is replaced"):
+        export("safetensors", out, export_inputs(make_model()))
     assert names(tmp_path) == before and (out.is_file() or len(names(out)) == 1)
 
 
@@ -212,7 +212,11 @@ def test_something_else_is_not_replaced(there: str, material: Callable[..., Mate
     ids=str,
 )
 def test_nothing_is_left_of_one_that_fails(
-    step: str, error: BaseException, exported: Path, material: Callable[..., Material], monkeypatch: pytest.MonkeyPatch
+    step: str,
+    error: BaseException,
+    exported: Path,
+    export_inputs: Callable[..., ExportInputs],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = {path.name: path.read_bytes() for path in exported.iterdir()}
 
@@ -223,7 +227,7 @@ def test_nothing_is_left_of_one_that_fails(
     expected = RunError if isinstance(error, OSError) else KeyboardInterrupt
     for out in (exported, exported.with_name("new")):
         with pytest.raises(expected) as raised:
-            export("safetensors", out, material(make_model()))
+            export("safetensors", out, export_inputs(make_model()))
     if expected is RunError:
         assert "output_dir: " in str(raised.value) and "cannot be written (No space left on device)" in str(
             raised.value
@@ -233,11 +237,11 @@ def test_nothing_is_left_of_one_that_fails(
 
 
 def test_what_ctranslate2_cannot_hold_is_refused_before_anything_is_written(
-    material: Callable[..., Material], tmp_path: Path
+    export_inputs: Callable[..., ExportInputs], tmp_path: Path
 ) -> None:
     pytest.importorskip("ctranslate2")
     with pytest.raises(ConfigError, match="per_head cannot be exported"):
-        export("ctranslate2", tmp_path / "out", material(make_model(tables="per_head")))
+        export("ctranslate2", tmp_path / "out", export_inputs(make_model(tables="per_head")))
     assert names(tmp_path) == []
 
 
@@ -274,7 +278,7 @@ TAMPERED = [change_one_row, flip_one_table, lose_epsilon, lose_some_epsilon]
 @pytest.mark.parametrize("kind", ["safetensors", "ctranslate2"])
 @pytest.mark.parametrize("tamper", TAMPERED, ids=lambda tamper: tamper.__name__)
 def test_an_export_of_something_else_is_refused(
-    kind: Any, tamper: Any, material: Callable[..., Material], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: Any, tamper: Any, export_inputs: Callable[..., ExportInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ctranslate2")
     write = writing.write_files
@@ -285,13 +289,13 @@ def test_an_export_of_something_else_is_refused(
         write(kind, folder, another, *rest)
 
     monkeypatch.setattr(writing, "write_files", write_another)
-    with pytest.raises(RunError, match="nothing is left of it: please report this with the run's record"):
-        export(kind, tmp_path / "out", material(make_model()))
+    with pytest.raises(RunError, match="was removed: please report this with the run's record"):
+        export(kind, tmp_path / "out", export_inputs(make_model()))
     assert names(tmp_path) == []
 
 
 def test_a_weight_that_no_sentence_reaches_is_compared_too(
-    material: Callable[..., Material], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    export_inputs: Callable[..., ExportInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The row of a distance that is longer than every sentence."""
     write = writing.write_files
@@ -302,8 +306,8 @@ def test_a_weight_that_no_sentence_reaches_is_compared_too(
         write(kind, folder, another, *rest)
 
     monkeypatch.setattr(writing, "write_files", write_another)
-    with pytest.raises(RunError, match=r"encoder.0.self_attention.tables.keys read back from safetensors is not what"):
-        export("safetensors", tmp_path / "out", material(make_model(clip_distance=60)))
+    with pytest.raises(RunError, match=r"encoder.0.self_attention.tables.keys read back from safetensors differs from"):
+        export("safetensors", tmp_path / "out", export_inputs(make_model(clip_distance=60)))
     assert names(tmp_path) == []
 
 
@@ -326,11 +330,11 @@ def test_what_parity_counts() -> None:
     wrong = parity(model, TorchScorer(other, 400), SOURCES, TARGETS, SEARCH)
     assert not wrong.passed and wrong.largest_difference > 0.1
     assert len(wrong.different) > 5 and wrong.identical + len(wrong.different) + len(wrong.near_ties) == 40
-    assert "other beyond rounding (sentence " in str(wrong)
+    assert "differing beyond rounding (sentence " in str(wrong)
     # Margins in proportion: with a tolerance above them all, each is a tie, told and no fault.
     lenient = parity(model, TorchScorer(other, 400), SOURCES, TARGETS, SEARCH, tolerance=100.0)
     assert lenient.passed and lenient.near_ties == tuple(sorted(wrong.near_ties + wrong.different, key=by_sentence))
-    assert f"{len(lenient.near_ties)} other at a tie" in str(lenient)
+    assert f"{len(lenient.near_ties)} differing at a tie" in str(lenient)
     shares = [
         identical_share(TorchEngine(one, "cpu"), TorchEngine(model, "cpu"), SOURCES, SEARCH) for one in (model, other)
     ]
@@ -384,20 +388,20 @@ def test_an_export_of_version_1_has_vectors_on_both_sides_and_no_minimum_length(
     [
         (
             {"version": 3, "rpr": "9.9"},
-            "version 3 of the format, written by rpr 9.9; this is rpr .*: install a newer one",
+            "format version 3, written by rpr 9.9; this is rpr .*: install a newer one",
         ),
-        ({"version": None}, "version None of the format"),
+        ({"version": None}, "format version None"),
         ({"beam_size": 0}, "damaged \\(beam_size: input should be greater than 0\\); export the run again"),
         ({"more": 1}, "damaged \\(more: extra inputs are not permitted\\)"),
         (
             {"shape": {**BASIC_SETTINGS, "d_model": "32"}},
             "damaged \\(d_model: input should be a valid integer",
         ),
-        ({"shape": {**BASIC_SETTINGS, "num_heads": 5}}, "damaged \\(shape: 32 is no multiple of 5"),
+        ({"shape": {**BASIC_SETTINGS, "num_heads": 5}}, "damaged \\(shape: 32 is not a multiple of 5"),
         ({"shape": {**BASIC_SETTINGS, "num_layers": 0}}, "damaged \\(shape.num_layers is 0"),
         ({"shape": {**BASIC_SETTINGS, "norm": "mid"}}, "damaged \\(shape: norm 'mid'"),
         ({"shape": {}}, "damaged \\(vocabulary_size: field required"),
-        ({"format": "other"}, "holds no export; give a folder that rpr-cli export wrote"),
+        ({"format": "other"}, "is not an export; give a folder that rpr-cli export wrote"),
     ],
 )
 def test_settings_that_cannot_be_used(changes: dict[str, Any], told: str, exported: Path) -> None:
@@ -421,9 +425,9 @@ def test_damaged_settings_weights_and_vocabulary(exported: Path, vocabulary: Voc
         load_exported_model(exported)
     name = "decoder.0.self_attention.tables.keys"
     for changed, told in (
-        ({**weights, name: weights[name][:-1].clone()}, rf"{name} is \[6, 8\] and should be \[7, 8\]; export"),
+        ({**weights, name: weights[name][:-1].clone()}, rf"{name} has shape \[6, 8\], expected \[7, 8\]; export"),
         ({key: value for key, value in weights.items() if key != name}, f"{name} is missing; export"),
-        ({**weights, "more": torch.zeros(1)}, "more does not belong to it; export"),
+        ({**weights, "more": torch.zeros(1)}, "more is unexpected; export"),
     ):
         save_file(changed, path)
         with pytest.raises(DataError, match=told):
@@ -432,10 +436,8 @@ def test_damaged_settings_weights_and_vocabulary(exported: Path, vocabulary: Voc
     with pytest.raises(DataError, match="vocabulary.model: cannot be read"):
         read_export(exported).vocabulary()
     Vocabulary.train(["ab abc b c"], 8, exported / "vocabulary.model")
-    with pytest.raises(
-        DataError, match="vocabulary.model: has 8 pieces, the model beside it 100; export the run again"
-    ):
+    with pytest.raises(DataError, match="vocabulary.model: has 8 pieces but the model has 100; export the run again"):
         read_export(exported).vocabulary()
     (exported / "config.json").write_text('{"format": "rpr-ex')
-    with pytest.raises(DataError, match="holds no export"):
+    with pytest.raises(DataError, match="is not an export"):
         read_export(exported)

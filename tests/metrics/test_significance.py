@@ -14,8 +14,8 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
 from rpr.metrics.bleu import METRICS, all_scores, exact_match
-from rpr.metrics.significance import SEED, Spread, holm, interval, paired, spread
-from rpr.metrics.statistics import bleu_of_sums, chrf_of_sums, counts_of, pooled
+from rpr.metrics.significance import SEED, Spread, holm, interval, paired_tests, spread
+from rpr.metrics.statistics import bleu_from_sums, chrf_from_sums, pool, sufficient_statistics
 
 TEXT = "der die Hund Katze läuft schläft im auf dem Garten Dach Test-Satz schnell „ja“ nicht , . heute"
 WORDS = TEXT.split()
@@ -61,22 +61,24 @@ def test_bleu_of_sums_is_sacrebleus(method: str) -> None:
         for row in sums
     ]
     assert min(theirs) == 0 and sum(score > 0 for score in theirs) > 20
-    np.testing.assert_allclose(bleu_of_sums(sums, exponential=method == "exp"), theirs, atol=1e-9)
+    np.testing.assert_allclose(bleu_from_sums(sums, exponential=method == "exp"), theirs, atol=1e-9)
 
 
 def test_chrf_of_sums_is_sacrebleus() -> None:
     sums = random_sums(18)
     theirs = [CHRF()._compute_f_score(list(row)) for row in sums]
-    np.testing.assert_allclose(chrf_of_sums(sums, beta=2), theirs, atol=1e-9)
-    assert chrf_of_sums(np.zeros((1, 18)), beta=2) == [0]
+    np.testing.assert_allclose(chrf_from_sums(sums, beta=2), theirs, atol=1e-9)
+    assert chrf_from_sums(np.zeros((1, 18)), beta=2) == [0]
 
 
 def test_counts_of_parts_put_together_are_those_of_the_whole() -> None:
     hypotheses, references = corpus(30, 0.3, seed=1)
-    whole = counts_of(CHRF(), hypotheses, references)
-    parts = [counts_of(CHRF(), hypotheses[part], references[part]) for part in (slice(0, 11), slice(11, None))]
-    assert len(whole) == 30 and pooled(parts).score == whole.score
-    assert whole.of(np.arange(30) < 11).score == pytest.approx(parts[0].score, abs=1e-12)
+    whole = sufficient_statistics(CHRF(), hypotheses, references)
+    parts = [
+        sufficient_statistics(CHRF(), hypotheses[part], references[part]) for part in (slice(0, 11), slice(11, None))
+    ]
+    assert len(whole) == 30 and pool(parts).score == whole.score
+    assert whole.select(np.arange(30) < 11).score == pytest.approx(parts[0].score, abs=1e-12)
 
 
 @pytest.mark.parametrize("name, metric, index", [("BLEU", BLEU(), 0), ("chrF2", CHRF(), 3)])
@@ -86,8 +88,8 @@ def test_agrees_with_sacrebleus_paired_tests(two_systems, monkeypatch, name, met
     """
     first, second, references = two_systems
     monkeypatch.setenv("SACREBLEU_SEED", "99")
-    ours = [all_scores(side, references, "de")[index].counts for side in (first, second)]
-    found = paired(*ours, samples=400, trials=900, seed=99)
+    ours = [all_scores(side, references, "de")[index].statistics for side in (first, second)]
+    found = paired_tests(*ours, samples=400, trials=900, seed=99)
     for kind, samples, p in (("bs", 400, found.p_bootstrap), ("ar", 900, found.p_randomisation)):
         systems = [("first", first), ("second", second)]
         _, theirs = PairedTest(systems, {name: metric}, [references], test_type=kind, n_samples=samples)()
@@ -127,8 +129,8 @@ def test_equals_plain_loops_on_a_tiny_case() -> None:
         mixed = [a if head else b for a, b, head in zip(first, second, heads, strict=True)]
         others = [b if head else a for a, b, head in zip(first, second, heads, strict=True)]
         extreme += abs(score(mixed, references) - score(others, references)) >= abs(real) - 1e-9
-    found = paired(
-        *(all_scores(side, references, "de")[0].counts for side in (first, second)), samples=samples, trials=trials
+    found = paired_tests(
+        *(all_scores(side, references, "de")[0].statistics for side in (first, second)), samples=samples, trials=trials
     )
     assert found.difference == pytest.approx(real)
     assert found.p_bootstrap == pytest.approx(p_bootstrap)
@@ -140,15 +142,15 @@ def test_equals_plain_loops_on_a_tiny_case() -> None:
 
 def test_many_sentences_are_drawn_in_parts_and_give_the_same(two_systems, monkeypatch) -> None:
     first, second, references = two_systems
-    counts = [all_scores(side, references, "de", ["sacrebleu"])[0].counts for side in (first, second)]
-    at_once = paired(*counts, samples=300, trials=300)
+    counts = [all_scores(side, references, "de", ["sacrebleu"])[0].statistics for side in (first, second)]
+    at_once = paired_tests(*counts, samples=300, trials=300)
     monkeypatch.setattr("rpr.metrics.significance._AT_ONCE", 64 * 120)
-    assert paired(*counts, samples=300, trials=300) == at_once
+    assert paired_tests(*counts, samples=300, trials=300) == at_once
 
 
 def test_the_environment_changes_nothing(two_systems, monkeypatch) -> None:
     first, _, references = two_systems
-    counts = all_scores(first, references, "de", ["chrf"])[0].counts
+    counts = all_scores(first, references, "de", ["chrf"])[0].statistics
     before = interval(counts, 200)
     for seed in ("1", "none"):
         monkeypatch.setenv("SACREBLEU_SEED", seed)
@@ -169,7 +171,7 @@ def test_the_environment_changes_nothing(two_systems, monkeypatch) -> None:
 def test_the_interval_of_exact_match_is_wilsons(matches: int, count: int, low: float, high: float) -> None:
     references = [str(number) for number in range(count)]
     hypotheses = [line if number < matches else "?" for number, line in enumerate(references)]
-    counts = exact_match(hypotheses, references).counts
+    counts = exact_match(hypotheses, references).statistics
     found = interval(counts, 100)
     assert (found.low, found.high) == (pytest.approx(low, abs=0.006), pytest.approx(high, abs=0.006))
     assert (found.kind, found.level, found.samples, found.seed) == ("sentences", 0.95, None, None)
@@ -177,13 +179,17 @@ def test_the_interval_of_exact_match_is_wilsons(matches: int, count: int, low: f
 
 def test_a_difference_of_exact_matches_is_tested_by_the_sentence() -> None:
     references = [str(number) for number in range(200)]
-    first = exact_match([line if number % 4 == 0 else "" for number, line in enumerate(references)], references).counts
-    other = exact_match([line if number % 2 == 0 else "" for number, line in enumerate(references)], references).counts
-    found = paired(first, other, samples=500, trials=500)
+    first = exact_match(
+        [line if number % 4 == 0 else "" for number, line in enumerate(references)], references
+    ).statistics
+    other = exact_match(
+        [line if number % 2 == 0 else "" for number, line in enumerate(references)], references
+    ).statistics
+    found = paired_tests(first, other, samples=500, trials=500)
     assert found.difference == 25.0 and found.interval.low > 15 and found.interval.high < 35
     assert max(found.p_bootstrap, found.p_randomisation) == pytest.approx(1 / 501)
     # 50 sentences against none: the difference of shuffles is a sum of 50 coins, of a deviation of 50**0.5 sentences.
-    same = paired(first, first, samples=100, trials=100)
+    same = paired_tests(first, first, samples=100, trials=100)
     assert (same.difference, same.p_randomisation) == (0.0, 1.0)
 
 
@@ -191,7 +197,7 @@ def test_a_system_is_not_different_from_itself(two_systems) -> None:
     """sacreBLEU gives 1 / (n + 1) here: it counts only what is more extreme than no difference at all."""
     first, _, references = two_systems
     for metric in all_scores(first, references, "de"):
-        found = paired(metric.counts, metric.counts, samples=100, trials=100)
+        found = paired_tests(metric.statistics, metric.statistics, samples=100, trials=100)
         assert (found.difference, found.p_bootstrap, found.p_randomisation) == (0, 1, 1), metric.name
         assert (found.interval.low, found.interval.high) == (0, 0)
 
@@ -200,14 +206,14 @@ def test_one_sentence_that_differs_shows_nothing(two_systems) -> None:
     """Whichever way it falls the difference is the same, so each trial is as extreme as what was seen."""
     first, _, references = two_systems
     other = ["ganz anders", *first[1:]]
-    counts = [all_scores(side, references, "de", ["chrf"])[0].counts for side in (first, other)]
-    assert paired(*counts, samples=100, trials=500).p_randomisation == 1
+    counts = [all_scores(side, references, "de", ["chrf"])[0].statistics for side in (first, other)]
+    assert paired_tests(*counts, samples=100, trials=500).p_randomisation == 1
 
 
 def test_the_order_of_the_systems_turns_only_the_sign(two_systems) -> None:
     first, second, references = two_systems
-    counts = [all_scores(side, references, "de", ["sacrebleu"])[0].counts for side in (first, second)]
-    there, back = paired(*counts, samples=200, trials=200), paired(*counts[::-1], samples=200, trials=200)
+    counts = [all_scores(side, references, "de", ["sacrebleu"])[0].statistics for side in (first, second)]
+    there, back = paired_tests(*counts, samples=200, trials=200), paired_tests(*counts[::-1], samples=200, trials=200)
     assert back.difference == -there.difference != 0
     assert (back.interval.low, back.interval.high) == pytest.approx((-there.interval.high, -there.interval.low))
     assert (back.p_bootstrap, back.p_randomisation) == (there.p_bootstrap, there.p_randomisation)
@@ -219,13 +225,13 @@ def test_a_large_difference_is_found_and_none_is_not() -> None:
     bad, _ = corpus(100, 0.4, seed=2)
     metrics = [all_scores(side, references, "de", METRICS) for side in (bad, good)]
     for one, other in zip(*metrics, strict=True):
-        found = paired(one.counts, other.counts, samples=200, trials=200)
+        found = paired_tests(one.statistics, other.statistics, samples=200, trials=200)
         assert found.p_bootstrap == found.p_randomisation == 1 / 201 and found.interval.low > 0
     false_alarms = 0
     for pair in range(60):
         sides = [corpus(100, 0.3, seed=100 + 2 * pair + side)[0] for side in (0, 1)]
-        counts = [counts_of(BLEU(force=True), side, references) for side in sides]
-        false_alarms += paired(*counts, samples=50, trials=200).p_randomisation < 0.05
+        counts = [sufficient_statistics(BLEU(force=True), side, references) for side in sides]
+        false_alarms += paired_tests(*counts, samples=50, trials=200).p_randomisation < 0.05
     assert false_alarms <= 8  # of 60 at 5%: more than 8 once in a hundred times
 
 

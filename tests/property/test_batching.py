@@ -13,13 +13,13 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rpr.data.batches import BatchSpec, TrainingBatches, evaluation_units
+from rpr.data.batches import BatchSpec, TrainingBatches, evaluation_batches
 from rpr.data.token_split import TokenSplit
 from tests.property.sizes import SIZES, Size
 
 
 class Case(NamedTuple):
-    """A split by its (source, target) lengths, and how it is cut."""
+    """A split by its (source, target) lengths, and how it is batched."""
 
     lengths: list[tuple[int, int]]
     budget: int
@@ -40,28 +40,28 @@ class Case(NamedTuple):
 
 
 def sharing(microbatches_per_step: int) -> st.SearchStrategy[int]:
-    """Numbers of devices that share so many units equally."""
+    """Device counts that share `microbatches_per_step` equally."""
     divisors = [number for number in range(1, microbatches_per_step + 1) if microbatches_per_step % number == 0]
     return st.sampled_from([*divisors, 2 * microbatches_per_step, 3 * microbatches_per_step])
 
 
 LENGTHS = st.integers(1, 12) | st.integers(1, 300)
 CASES = st.integers(1, 6).flatmap(
-    lambda units: st.builds(
+    lambda microbatches: st.builds(
         Case,
         st.lists(st.tuples(LENGTHS, LENGTHS), min_size=1, max_size=60),
         st.integers(1, 400),
-        st.just(units),
-        sharing(units),
+        st.just(microbatches),
+        sharing(microbatches),
         st.integers(0, 2**31 - 1),
     )
 )
 ONE_PAIR = Case([(1, 1)], 1, 4, 8, 0)
 
 
-def fits(case: Case, unit: list[int]) -> bool:
-    sides = [[case.lengths[pair][side] for pair in unit] for side in (0, 1)]
-    return len(unit) == 1 or all(len(unit) * max(side) <= case.budget for side in sides)
+def fits(case: Case, microbatch: list[int]) -> bool:
+    sides = [[case.lengths[pair][side] for pair in microbatch] for side in (0, 1)]
+    return len(microbatch) == 1 or all(len(microbatch) * max(side) <= case.budget for side in sides)
 
 
 def tokens(case: Case, pairs: list[int]) -> tuple[int, int]:
@@ -83,13 +83,21 @@ def test_every_pair_in_one_batch_of_an_epoch_within_the_budget(size: Size) -> No
     def property_(case: Case, epoch: int) -> None:
         batches = case.batches()
         steps = batches.steps_in_epoch(epoch)
-        units = [unit.tolist() for step in range(steps) for unit in batches.step_units(epoch * steps + step)]
-        assert sorted(itertools.chain.from_iterable(units)) == list(range(len(case.lengths)))
-        assert len([unit for unit in units if unit]) == batches.units_in_epoch(epoch)
-        assert len(units) == steps * case.microbatches_per_step
-        assert all(fits(case, unit) for unit in units if unit)
-        again = [unit.tolist() for step in range(steps) for unit in case.batches().step_units(epoch * steps + step)]
-        assert again == units
+        microbatches = [
+            microbatch.tolist()
+            for step in range(steps)
+            for microbatch in batches.step_microbatches(epoch * steps + step)
+        ]
+        assert sorted(itertools.chain.from_iterable(microbatches)) == list(range(len(case.lengths)))
+        assert len([microbatch for microbatch in microbatches if microbatch]) == batches.microbatches_in_epoch(epoch)
+        assert len(microbatches) == steps * case.microbatches_per_step
+        assert all(fits(case, microbatch) for microbatch in microbatches if microbatch)
+        again = [
+            microbatch.tolist()
+            for step in range(steps)
+            for microbatch in case.batches().step_microbatches(epoch * steps + step)
+        ]
+        assert again == microbatches
 
     property_()
 
@@ -100,14 +108,14 @@ def test_ranks_share_a_step_without_overlap_or_loss(size: Size) -> None:
     @given(CASES, st.integers(0, 20))
     @example(ONE_PAIR, 3)
     def property_(case: Case, step: int) -> None:
-        whole = [unit.tolist() for unit in case.batches().step_units(step)]
+        whole = [microbatch.tolist() for microbatch in case.batches().step_microbatches(step)]
         pairs = sorted(itertools.chain.from_iterable(whole))
         ranks = [case.batches(num_devices=case.num_devices, rank=rank) for rank in range(case.num_devices)]
         shares = [rank.step_specs(step) for rank in ranks]
         assert {len(specs) for specs in shares} == {max(1, case.microbatches_per_step // case.num_devices)}
         of_ranks = [spec.indices.tolist() for specs in shares for spec in specs]
         assert sorted(itertools.chain.from_iterable(of_ranks)) == pairs
-        assert all(not share or any({*share} <= {*unit} for unit in whole) for share in of_ranks)
+        assert all(not share or any({*share} <= {*microbatch} for microbatch in whole) for share in of_ranks)
         for specs in shares:
             assert [(spec.step, spec.micro) for spec in specs] == [(step, micro) for micro in range(len(specs))]
             assert {(spec.step_source_tokens, spec.step_target_tokens) for spec in specs} == {tokens(case, pairs)}
@@ -130,15 +138,15 @@ def test_starting_at_any_step_gives_the_rest(size: Size) -> None:
 
 
 @SIZES
-def test_every_pair_in_one_unit_of_an_evaluation_within_the_budget(size: Size) -> None:
+def test_every_pair_in_one_batch_of_an_evaluation_within_the_budget(size: Size) -> None:
     @size(40)
     @given(CASES)
     @example(ONE_PAIR)
     def property_(case: Case) -> None:
-        units = [unit.tolist() for unit in evaluation_units(case.split(), case.budget)]
-        assert sorted(itertools.chain.from_iterable(units)) == list(range(len(case.lengths)))
-        assert all(unit and fits(case, unit) for unit in units)
-        longer = [max(case.lengths[pair]) for unit in units for pair in unit]
+        microbatches = [microbatch.tolist() for microbatch in evaluation_batches(case.split(), case.budget)]
+        assert sorted(itertools.chain.from_iterable(microbatches)) == list(range(len(case.lengths)))
+        assert all(microbatch and fits(case, microbatch) for microbatch in microbatches)
+        longer = [max(case.lengths[pair]) for microbatch in microbatches for pair in microbatch]
         assert longer == sorted(longer)
 
     property_()

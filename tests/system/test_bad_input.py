@@ -137,8 +137,8 @@ NO_TEXT = pa.array([], pa.string())
 BAD_UTF8 = "".join(f"{pair[1]}\n" for pair in bad_files.NAMES[:-1]).encode() + b"caf\xe9 .\n"
 CORPORA: list[tuple[str, bad_files.Make, list[str], str]] = [
     ("empty folder", lambda folder: None, [], "no usable files in"),
-    ("one side absent", one_side, [], "train.en is there but"),
-    ("one side a folder", side_is_a_folder, [], "train.en is there but"),
+    ("one side absent", one_side, [], "train.en has no counterpart"),
+    ("one side a folder", side_is_a_folder, [], "train.en has no counterpart"),
     ("both sides empty", lines(b"", b""), [], "split train of"),
     ("one side empty", lines(b""), [], "has 0 lines and"),
     ("unequal", lines(HALF), [], "has 30 lines and"),
@@ -149,7 +149,7 @@ CORPORA: list[tuple[str, bad_files.Make, list[str], str]] = [
         "one pair again and again",
         lines(60 * b"a b .\n", 60 * b"c d .\n"),
         [],
-        "each of the 54 pairs of train equals one that is held out of it, which leaves nothing to train on; add other",
+        "each of the 54 train pairs equals a held-out pair, which leaves nothing to train on; add other",
     ),
     ("not UTF-8", lines(None, BAD_UTF8), [], "train.de is not UTF-8 (byte 0xe9 at 3); convert the file"),
     ("UTF-16", lines("".join(f"{a}\n" for a, _ in bad_files.NAMES).encode("utf-16")), [], " lines and "),
@@ -170,7 +170,7 @@ CORPORA: list[tuple[str, bad_files.Make, list[str], str]] = [
     ),
     ("vocabulary too small", lines(), ["data.vocabulary_size=16"], "16 is too few for the characters of this corpus"),
     ("all too long", lines(), ["data.max_length=2"], "no usable pair in train (0 with an empty side, "),
-    ("another language", lines(), ["data.target_language=cs"], "train.en is there but"),
+    ("another language", lines(), ["data.target_language=cs"], "train.en has no counterpart"),
     ("parquet with other columns", parquet(text=["a"], label=[1]), [], "no 'en' in the columns of train in"),
     (
         "parquet with another language",
@@ -191,7 +191,12 @@ CORPORA: list[tuple[str, bad_files.Make, list[str], str]] = [
         "data.target_language: 'de' in the translation column of train in corpus holds int64, not text; write its",
     ),
     ("parquet of lists", parquet(en=[["a"]], de=["b"]), [], "'en' in the columns of train in corpus holds list<"),
-    ("parquet of gaps", parquet(en=["a"], de=pa.nulls(1)), [], "'de' in the columns of train in corpus holds nothing"),
+    (
+        "parquet of gaps",
+        parquet(en=["a"], de=pa.nulls(1)),
+        [],
+        "'de' in the columns of train in corpus holds only nulls",
+    ),
     ("parquet with plain text as translation", parquet(translation=["a"]), [], "no 'en' in the translation column of"),
     ("parquet without rows", parquet(en=NO_TEXT, de=NO_TEXT), [], "data"),
     ("parquet that is none", text_file("train.parquet", b"PAR1 no"), [], "cannot be read as a dataset ("),
@@ -606,7 +611,7 @@ def test_caches(
     damage(folder)
     caplog.clear()
     assert app.main(corpus) == 0
-    assert f"token cache {folder} is damaged (" in caplog.text and "building it again" in caplog.text
+    assert f"token cache {folder} is damaged (" in caplog.text and "rebuilding it" in caplog.text
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
     assert "Traceback" not in capfd.readouterr().err
 

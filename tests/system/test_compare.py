@@ -17,7 +17,7 @@ from rpr.cli import app
 from rpr.config.train import TrainConfig
 from rpr.metrics.bleu import chrf, sacrebleu_13a
 from rpr.metrics.comparison import Comparison, read_run
-from rpr.metrics.significance import Paired, paired
+from rpr.metrics.significance import PairedTests, paired_tests
 from rpr.records.record import Git, Record, write_record
 from rpr.records.scores import Interval
 from rpr.validation import validate
@@ -108,7 +108,7 @@ def test_two_runs(shelf: Shelf, compare: Any) -> None:
         ]
         assert [score["score"] for score in one["scores"]] == [ours.score for ours in found]
         assert (one["signature"], one["num_sentences"], one["test_set"]) == (found[0].signature, 60, "made up")
-        expected = paired(found[0].counts, found[1].counts, samples=200, trials=300)
+        expected = paired_tests(found[0].statistics, found[1].statistics, samples=200, trials=300)
         [comparison] = one["comparisons"]
         assert comparison["difference"] == expected.difference > 0
         assert comparison["interval"] == asdict(expected.interval)
@@ -143,7 +143,7 @@ def test_a_verdict_needs_both_tests(shelf: Shelf) -> None:
     first, second = (read_run(shelf.put(position, 0.3)) for position in ("absolute", "relative"))
     within = Interval(low=-1, high=3, level=0.95, kind="sentences", samples=9, seed=1, method="x")
     for p, q, said in ((0.01, 0.2, False), (0.2, 0.01, False), (0.04, 0.04, True), (0.05, 0.01, False)):
-        one = Comparison(first, second, Paired(1.0, within, 0.01, 0.01), holm_bootstrap=p, holm_randomisation=q)
+        one = Comparison(first, second, PairedTests(1.0, within, 0.01, 0.01), holm_bootstrap=p, holm_randomisation=q)
         assert (one.verdict is not None) == said, (p, q)
 
 
@@ -203,11 +203,11 @@ def test_a_sweep_without_a_baseline_is_refused(shelf: Shelf, compare: Any) -> No
     shelf.put("absolute", 0.3, seed=2)
     assert "sweep other: no finished run" in compare("sweep=other", code=2)
     said = compare("sweep=mine", code=2)
-    assert "sweep mine: 1 finished runs, none beside its baselines" in said and "rpr-cli compare RUN RUN" in said
+    assert "sweep mine: 1 finished runs, all of them baselines" in said and "rpr-cli compare RUN RUN" in said
     shelf.put("relative", 0.3, seed=1)
     shelf.put("absolute", 0.3, settings=["optim.max_steps=9", "optim.warmup_steps=3"])  # of another recipe: no baseline
     said = compare("sweep=mine", code=2)
-    assert "synthetic-tiny-relative-k16-s1 has no finished run with position=absolute, seed=1" in said
+    assert "synthetic-tiny-relative-k16-s1 has no finished baseline with position=absolute, seed=1" in said
     assert "rpr-cli compare BASELINE RUN" in said
 
 
@@ -226,8 +226,8 @@ def test_refusals_are_one_line(shelf: Shelf, compare: Any) -> None:
     shelf.put("none", 0.3, hypotheses=REFERENCES[:5])
     assert "5 hypotheses for 60 references of test" in compare(first, other, code=2)
     (other / "test.hypotheses.txt").unlink()
-    assert f"{other}: holds no translations of test" in compare(first, other, code=2)
-    assert "holds no long.hypotheses.txt" in compare(first, other, "splits=[long]", code=2)
+    assert f"{other}: has no translations of a split that every run has (test" in compare(first, other, code=2)
+    assert "has no long.hypotheses.txt" in compare(first, other, "splits=[long]", code=2)
 
 
 def test_a_repeat_is_no_other_seed(shelf: Shelf, compare: Any) -> None:

@@ -111,7 +111,7 @@ def test_what_export_refuses(
     told = refused(capsys, "export", run_dir, "split=nope")
     assert told.startswith("data synthetic: no split 'nope' (available: ")
     told = refused(capsys, "export", run_dir, f"output_dir={quoted(run_dir)}")
-    assert told.startswith(f"output_dir: {run_dir} is there and is no export; only an earlier export is replaced")
+    assert told.startswith(f"output_dir: {run_dir} exists and is not an export; only an earlier export is replaced")
     told = refused(capsys, "export", run_dir.parent)
     assert "has no record.json; give the folder of a run" in told
 
@@ -121,8 +121,8 @@ def test_what_export_refuses(
 
     monkeypatch.setattr(writing, "prove", different)
     told = refused(capsys, "export", run_dir)
-    assert told.startswith("export: what was written as safetensors does not do what the model does (9 of 10 greedy ")
-    assert "sentence 4, piece 2: log p differs by 2.5e-01" in told and "nothing is left of it" in told
+    assert told.startswith("export: the safetensors export does not match the model (9 of 10 greedy ")
+    assert "sentence 4, piece 2: log p differs by 2.5e-01" in told and "it was removed" in told
     record = read_record(run_dir / "record.json").model_copy(
         update={"status": "failed", "error": "the loss became nan"}
     )
@@ -198,7 +198,7 @@ def test_a_check_that_fails(
 def test_evaluate_by_an_export(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Greedy translations by CTranslate2 have the scores of our own, and every score says who made it."""
     shared = ("beam_size=1", "splits=[test]", "format=json")
-    assert "has no exports/ctranslate2; make it with: rpr-cli export" in refused(
+    assert "has no exports/ctranslate2; create it with: rpr-cli export" in refused(
         capsys, "evaluate", run_dir, "backend=ctranslate2"
     )
     for backend in ("torch", "ctranslate2"):

@@ -151,7 +151,7 @@ def test_n_best_lines(told: Told, run_dir: Path) -> None:
         b"A\n",
         "n_best=9",
         code=2,
-        err=err_of("n_best: 9 is refused; a search with beam_size = 4 finds 1 to 4: set beam_size to 9 or more"),
+        err=err_of("n_best: invalid value 9: must be 1 to beam_size = 4; set beam_size to 9 or more"),
     )
     told(b"A\n", "n_best=0", code=2, err=err_of("n_best: invalid value 0: input should be greater than 0"))
 

@@ -21,7 +21,7 @@ from rpr.training.callbacks import WARM_UP_STEPS, Stopwatch
 from rpr.training.module import TranslationModule
 
 STEP = 3
-UNITS = 4
+MICROBATCHES = 4
 
 
 def made(config: TrainConfig, data: PreparedData) -> TranslationModule:
@@ -30,7 +30,12 @@ def made(config: TrainConfig, data: PreparedData) -> TranslationModule:
 
 def batches(config: TrainConfig, data: PreparedData, ranks: int, rank: int) -> TrainingBatches:
     return TrainingBatches(
-        data.split("train"), config.optim.max_tokens_per_microbatch, UNITS, config.seed, num_devices=ranks, rank=rank
+        data.split("train"),
+        config.optim.max_tokens_per_microbatch,
+        MICROBATCHES,
+        config.seed,
+        num_devices=ranks,
+        rank=rank,
     )
 
 
@@ -38,7 +43,7 @@ def sentence_by_sentence(config: TrainConfig, data: PreparedData) -> dict[str, t
     """The gradient of the mean smoothed cross entropy over all target pieces of the step."""
     module = made(config, data)
     split = data.split("train")
-    indices = [int(i) for unit in batches(config, data, 1, 0).step_units(STEP) for i in unit]
+    indices = [int(i) for microbatch in batches(config, data, 1, 0).step_microbatches(STEP) for i in microbatch]
     total, pieces = torch.zeros((), dtype=torch.float64), 0
     smoothing, size = config.optim.label_smoothing, len(data.vocabulary)
     for index in indices:
@@ -63,14 +68,14 @@ def expected() -> dict[str, Any]:
 def test_the_gradient_of_a_step_does_not_depend_on_its_cutting(
     ranks: int, tiny_config: Callable[..., TrainConfig], small_data: PreparedData, expected: dict[str, Any]
 ) -> None:
-    """1 rank takes 4 micro-batches, 4 ranks one each, 8 ranks half a unit each; Lightning divides a micro-batch's loss
+    """1 rank takes 4 micro-batches, 4 ranks one each, 8 ranks half of one each; Lightning divides a micro-batch's loss
     by their number, DDP takes the mean over the ranks, both as emulated here.
     """
-    config = tiny_config("model.dropout=0", f"optim.microbatches_per_step={UNITS}", "position.clip_distance=3")
+    config = tiny_config("model.dropout=0", f"optim.microbatches_per_step={MICROBATCHES}", "position.clip_distance=3")
     if not expected:
         expected.update(sentence_by_sentence(config, small_data))
     module = made(config, small_data)
-    accumulate = accumulation(UNITS, ranks)
+    accumulate = accumulation(MICROBATCHES, ranks)
     module._trainer = SimpleNamespace(accumulate_grad_batches=accumulate, world_size=ranks)  # type: ignore[assignment]
     dataset = TranslationDataset(small_data.split("train"))
     for rank in range(ranks):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rpr.data.pairs import normalise
 from rpr.data.vocabulary import Vocabulary
-from rpr.decode.long_lines import parts_of
+from rpr.decode.split_long import split_long_source
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +25,14 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
 
 
 def cut(vocabulary: Vocabulary, text: str, most: int) -> list[str]:
-    return [vocabulary.decode(part) for part in parts_of(vocabulary.encode(text), most, vocabulary)]
+    return [vocabulary.decode(part) for part in split_long_source(vocabulary.encode(text), most, vocabulary)]
 
 
 def test_what_fits_stays_whole(vocabulary: Vocabulary) -> None:
     pieces = vocabulary.encode("abc. abd. abe.")
-    assert parts_of(pieces, len(pieces), vocabulary) == [pieces]
-    assert len(parts_of(pieces, len(pieces) - 1, vocabulary)) == 2
-    assert parts_of([], 8, vocabulary) == [[]]
+    assert split_long_source(pieces, len(pieces), vocabulary) == [pieces]
+    assert len(split_long_source(pieces, len(pieces) - 1, vocabulary)) == 2
+    assert split_long_source([], 8, vocabulary) == [[]]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_without_blanks_at_wide_marks_and_else_anywhere_between_characters(vocab
 def test_nothing_is_lost_and_nothing_too_long(vocabulary: Vocabulary, text: str, most: int) -> None:
     text = normalise(text)
     pieces = vocabulary.encode(text)
-    parts = parts_of(pieces, most, vocabulary)
+    parts = split_long_source(pieces, most, vocabulary)
     assert list(itertools.chain.from_iterable(parts)) == pieces
     assert all(0 < len(part) <= most for part in parts) or not pieces
     for part in parts:
@@ -75,5 +75,5 @@ def test_nothing_is_lost_and_nothing_too_long(vocabulary: Vocabulary, text: str,
 def test_a_million_characters_take_a_second_or_so(vocabulary: Vocabulary) -> None:
     for text in ("abc " * 250_000, "x" * 1_000_000):
         pieces = vocabulary.encode(text)
-        parts = parts_of(pieces, 500, vocabulary)
+        parts = split_long_source(pieces, 500, vocabulary)
         assert len(parts) == -(-len(pieces) // 500)

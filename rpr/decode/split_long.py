@@ -1,4 +1,4 @@
-"""A source that is too long for the model, cut where it hurts least."""
+"""Splitting a source that is too long for the model at the least harmful places."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from rpr.data.vocabulary import Vocabulary
 
 WORD_START = "\u2581"
 _SENTENCE_END = re.compile(r"[.!?\u2026][\"'\u2019\u201c\u201d\u00bb\u203a)\]]*$")
-_WIDE_SENTENCE_END = re.compile(r"[\u3002\uff01\uff1f]$")  # no blank follows it
-_LATER_BYTE = re.compile(r"<0x[89AB][0-9A-F]>")  # of a character that is spelled in bytes
-_LONGEST_CLOSING = 16  # characters of a word's end that are looked at
+_WIDE_SENTENCE_END = re.compile(r"[\u3002\uff01\uff1f]$")  # not followed by a space
+_CONTINUATION_BYTE = re.compile(r"<0x[89AB][0-9A-F]>")  # of a character encoded with byte fallback
+_LONGEST_CLOSING = 16  # characters at the end of a word that are checked
 WITHIN_A_CHARACTER, WITHIN_A_WORD, BETWEEN_WORDS, BETWEEN_SENTENCES = range(4)
 
 
-def parts_of(pieces: Sequence[int], max_pieces: int, vocabulary: Vocabulary) -> list[list[int]]:
-    """The pieces in order, in parts of at most `max_pieces` > 3: each as long as it can be and end with a sentence, or
-    else with a word, or else with a character. Linear in their number.
+def split_long_source(pieces: Sequence[int], max_pieces: int, vocabulary: Vocabulary) -> list[list[int]]:
+    """Consecutive parts of at most `max_pieces` > 3 tokens. Each ends at the last sentence end that fits; if there is
+    none, at the last word end; else at the last character boundary. Linear in the number of tokens.
 
-    A part that begins with a word has the pieces that its text alone would have: pieces never go across a blank.
+    A part that starts with a word has the same tokens as its text encoded alone, since no token crosses a space.
     """
     if len(pieces) <= max_pieces:
         return [list(pieces)]
@@ -39,7 +39,7 @@ def parts_of(pieces: Sequence[int], max_pieces: int, vocabulary: Vocabulary) -> 
 
 
 def _kinds(pieces: Sequence[str]) -> list[int]:
-    """What a cut in front of each piece would cut."""
+    """The kind of boundary before each piece."""
     kinds, word = [], ""
     for piece in pieces:
         starts = piece.startswith(WORD_START)
@@ -48,6 +48,6 @@ def _kinds(pieces: Sequence[str]) -> list[int]:
         elif starts:
             kinds.append(BETWEEN_WORDS)
         else:
-            kinds.append(WITHIN_A_CHARACTER if _LATER_BYTE.fullmatch(piece) else WITHIN_A_WORD)
+            kinds.append(WITHIN_A_CHARACTER if _CONTINUATION_BYTE.fullmatch(piece) else WITHIN_A_WORD)
         word = piece if starts else (word + piece)[-_LONGEST_CLOSING:]
     return kinds
