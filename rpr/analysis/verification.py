@@ -121,7 +121,7 @@ def shift_invariance(exact: Transformer, pairs: Pairs) -> Check:
                 largest, least = max(largest, found), min(least, found)
     words = ", ".join(map(str, SHIFTS))
     what = f"memory and log p, the source {words} positions later"
-    positions = exact.shape.encoder_positions
+    positions = exact.config.encoder_positions
     if positions.shift_invariant:
         return _judged("shift", what, largest, len(pairs))
     if least > EXACT:
@@ -191,7 +191,7 @@ def export_check(kind: Kind, material: Material, folder: Path) -> Check:
     """An export into an empty folder, read back and compared."""
     name, what = f"export, {kind}", "log p, the export against the model; greedy translations"
     try:
-        reason = unrepresentable(material.model.shape) if kind == "ctranslate2" else None
+        reason = unrepresentable(material.model.config) if kind == "ctranslate2" else None
         if kind == "ctranslate2" and reason is None:
             library()
     except ConfigError as error:

@@ -77,7 +77,7 @@ def beam_search(
     if not len(source_BS):
         return []
     with torch.inference_mode():
-        limit_B = ((source_BS != model.shape.pad).sum(dim=1) + max_extra_length).clamp(min=min_length + 1)
+        limit_B = ((source_BS != model.config.pad).sum(dim=1) + max_extra_length).clamp(min=min_length + 1)
         forced_BT = _forced(prefixes, source_BS.device) if prefixes is not None else limit_B.new_empty(len(limit_B), 0)
         limit_B = torch.maximum(limit_B, (forced_BT != FREE).sum(dim=1) + 1)
         state = model.start_decoding(source_BS)
@@ -107,9 +107,9 @@ def _search(
     results: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
     sentence_B = torch.arange(num_sentences, device=device)
     best_possible_B = penalty(limit_B, length_penalty)
-    alive_BNT = torch.full((num_sentences, 1, 1), model.shape.bos, device=device)  # BOS, then the pieces
+    alive_BNT = torch.full((num_sentences, 1, 1), model.config.bos, device=device)  # BOS, then the pieces
     alive_BN = torch.zeros(num_sentences, 1, dtype=torch.float64, device=device)
-    done_BNT = torch.full((num_sentences, beam_size, 1), model.shape.bos, device=device)
+    done_BNT = torch.full((num_sentences, beam_size, 1), model.config.bos, device=device)
     done_scores_BN = torch.full((num_sentences, beam_size), NEVER, dtype=torch.float64, device=device)
     done_BN = done_scores_BN.clone()
     length = 0
@@ -128,7 +128,7 @@ def _search(
         scores_BC = (log_p_BC / penalty(length, length_penalty)).masked_fill(~ends_BC, NEVER)
         done_scores_BN, order_BN = _best(torch.cat([done_scores_BN, scores_BC], dim=1), beam_size)
         done_BN = torch.cat([done_BN, log_p_BC], dim=1).gather(1, order_BN)
-        done_BNT = torch.cat([F.pad(done_BNT, (0, 1), value=model.shape.pad), candidates_BCT], dim=1)
+        done_BNT = torch.cat([F.pad(done_BNT, (0, 1), value=model.config.pad), candidates_BCT], dim=1)
         done_BNT = torch.take_along_dim(done_BNT, order_BN[..., None], dim=1)
 
         # The alive: the first N that do not end (candidates are sorted).
@@ -172,7 +172,7 @@ def _greedy(
     device, num_sentences = limit_B.device, len(limit_B)
     results: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
     sentence_B = torch.arange(num_sentences, device=device)
-    pieces_BT = torch.full((num_sentences, 1), model.shape.bos, device=device)
+    pieces_BT = torch.full((num_sentences, 1), model.config.bos, device=device)
     log_p_B = torch.zeros(num_sentences, dtype=torch.float64, device=device)
     length = 0
     while True:
@@ -210,7 +210,7 @@ def _greedy(
 
 def _never(model: Transformer, eos: int, length: int, min_length: int) -> list[int]:
     """Pieces that cannot be the one that makes the hypotheses `length` pieces long."""
-    return [model.shape.pad, model.shape.bos, *([eos] if length <= min_length else [])]
+    return [model.config.pad, model.config.bos, *([eos] if length <= min_length else [])]
 
 
 def _log_probabilities(model: Transformer, hidden: Tensor, forced: Tensor | None, never: list[int]) -> Tensor:

@@ -14,7 +14,7 @@ from rpr.errors import ConfigError
 from rpr.model.positions import COLOURS, Sides, changed_after_training
 from rpr.records.position import OTHER, positions_of
 from rpr.records.record import Record
-from rpr.runs.model_config import shape_of
+from rpr.runs.model_config import transformer_config
 from rpr.tracking.naming import flat, variant
 from tests.fake_records import fake_document
 from tests.shapes import choices
@@ -31,7 +31,7 @@ def refusal(*overrides: str) -> str:
 @pytest.mark.parametrize("choice", choices())
 def test_a_choice_is_the_scheme_of_both_stacks(choice: str) -> None:
     config = training([f"position={choice}"])
-    shape = shape_of(config, 50)
+    shape = transformer_config(config, 50)
     assert shape.encoder_positions == shape.decoder_positions == config.position
     assert config.position.name == choice
     assert config.position.kind in COLOURS
@@ -46,7 +46,7 @@ def test_each_stack_may_have_its_own() -> None:
         "alibi-rope", "ALiBi in the encoder, RoPE, base 500 in the decoder",
     )  # fmt: skip
     assert config.label == "synthetic-tiny-alibi-rope-s1"
-    shape = shape_of(config, 50)
+    shape = transformer_config(config, 50)
     assert (shape.encoder_positions.name, shape.decoder_positions.name) == ("alibi", "rope")
     assert flat(config)["decoder_base"] == 500.0
     assert variant(config) == config.position.label
