@@ -1,8 +1,8 @@
 """The paper's encoder-decoder Transformer: positions in self-attention, none in encoder-decoder attention.
 
-Where the paper does not print a detail, tensor2tensor's transformer_base_v1 of the time is followed: post-norm, dropout
-on each sublayer's output and on the summed embedding, projections without bias, Glorot-uniform matrices, one embedding
-matrix for source, target and softmax, a zero vector as the decoder's first input.
+Details that the paper does not state follow tensor2tensor's transformer_base_v1 of the time: post-norm, dropout on each
+sublayer's output and on the summed embedding, projections without bias, Glorot-uniform matrices, one embedding matrix
+for source, target and softmax, a zero vector as the decoder's first input.
 """
 
 # Shape suffixes: B batch, S source length, T target length, H heads, Q queries, K keys, D head width, M model width,
@@ -49,7 +49,7 @@ class TransformerConfig:
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention; what it learns of positions may be shared with other layers."""
+    """Multi-head self-attention; its position parameters may be shared with other layers."""
 
     def __init__(self, config: TransformerConfig, positions: LayerPositions | None, *, causal: bool) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class SelfAttention(nn.Module):
         self.implementation: Implementation = "auto"
         self.qkv = _projection(config.d_model, 3)
         self.output = _projection(config.d_model, 1)
-        self.tables = positions  # under this name in every checkpoint so far
+        self.tables = positions  # the name in all existing checkpoints
 
     def forward(self, x_BQM: Tensor, mask: Tensor | None) -> Tensor:
         q_BHQD, k_BHKD, v_BHKD, tables = self.attended(self.qkv(x_BQM))
@@ -77,7 +77,7 @@ class SelfAttention(nn.Module):
         return out_BQM
 
     def attended(self, qkv_BQM: Tensor) -> tuple[Tensor, Tensor, Tensor, Tables]:
-        """q, k, v [B, H, Q, D] as attention takes them, and the tables of these lengths."""
+        """q, k, v [B, H, Q, D] prepared for attention, and the tables for their length."""
         q_BHQD, k_BHKD, v_BHKD = split_heads(qkv_BQM, self.num_heads)
         if self.tables is None:
             return q_BHQD, k_BHKD, v_BHKD, Tables()
@@ -89,7 +89,7 @@ class SelfAttention(nn.Module):
         q_BNHD, k_BNHD, v_BNHD = self.qkv(x_BNM).view(*x_BNM.shape[:2], 3, self.num_heads, -1).unbind(2)
         tables = Tables()
         if self.tables is not None:
-            # All these pieces are at one position, so hypotheses are to the hook what sentences are elsewhere.
+            # All these pieces are at the same position, so the hook gets hypotheses as its batch axis.
             q, k = (x.flatten(0, 1)[:, :, None] for x in (q_BNHD, k_BNHD))
             q, k = self.tables.prepare(q, k, first=state.length - 1)
             q_BNHD, k_BNHD = q.reshape(q_BNHD.shape), k.reshape(k_BNHD.shape)
@@ -99,7 +99,7 @@ class SelfAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Encoder-decoder attention: absolute order only through what the encoder wrote (the paper uses no tables here)."""
+    """Encoder-decoder attention: sees order only through the encoder's output (the paper uses no tables here)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class CrossAttention(nn.Module):
         self.output = _projection(config.d_model, 1)
 
     def project_memory(self, memory_BSM: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of the source, [B, H, S, D] each: computed once for a whole decoding."""
+        """Keys and values of the source, [B, H, S, D] each: computed once per decoding."""
         k_BHSD, v_BHSD = (_split(part, self.num_heads) for part in self.key_value(memory_BSM).chunk(2, dim=-1))
         return k_BHSD, v_BHSD
 
@@ -140,7 +140,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """dropout, add, norm around a sublayer (post-norm), or norm before it (pre-norm)."""
+    """Dropout, add and norm after a sublayer (post-norm), or norm before it and dropout and add after it (pre-norm)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """See the module's docstring. All sizes come from `config`."""
+    """The encoder-decoder model; see the module's docstring."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ class Transformer(nn.Module):
         self.decoder_norm = nn.Identity() if final is None else final(config.d_model, eps=config.norm_epsilon)
 
     def use_attention(self, implementation: Implementation) -> None:
-        """How self-attention is computed from now on; no parameter and, up to rounding, no result depends on it."""
+        """Select the implementation of self-attention; parameters and, up to rounding, results do not depend on it."""
         for module in self.modules():
             if isinstance(module, SelfAttention):
                 module.implementation = implementation
@@ -227,7 +227,7 @@ class Transformer(nn.Module):
         return [cast(DecoderLayer, layer) for layer in self.decoder]
 
     def encode(self, source_BS: Tensor) -> tuple[Tensor, Tensor]:
-        """Pieces (with EOS, padded) to memory [B, S, M] and the mask of its real positions, bool [B, 1, 1, S]."""
+        """Encode pieces (with EOS, padded): memory [B, S, M] and its mask, False on padding, bool [B, 1, 1, S]."""
         mask = (source_BS != self.config.pad)[:, None, None, :]
         x_BSM = self._embed(source_BS, self.source_positions, first=0)
         for layer in self.encoder:
@@ -244,7 +244,7 @@ class Transformer(nn.Module):
         return hidden_BTM
 
     def forward(self, source_BS: Tensor, target_input_BT: Tensor) -> Tensor:
-        """Hidden states [B, T, M] that `logits` turns into scores of the next piece."""
+        """Hidden states [B, T, M], from which `logits` computes scores of the next piece."""
         return self.decode(target_input_BT, *self.encode(source_BS))
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -258,13 +258,13 @@ class Transformer(nn.Module):
         return DecoderState.begin(memories, mask[:, 0, 0])
 
     def next_logits(self, pieces_XT: Tensor, state: DecoderState) -> Tensor:
-        """Feed the next pieces of every hypothesis (usually one; BOS first), get the scores of the piece after the
-        last: [X, V]. The rows X are hypotheses, N consecutive ones for each sentence of the state.
+        """Feed the next pieces of every hypothesis (usually one; BOS first) and return the scores of the piece after
+        them, [X, V]. The rows X are hypotheses, N consecutive ones for each sentence of the state.
         """
         return self.logits(self.next_hidden(pieces_XT, state))
 
     def next_hidden(self, pieces_XT: Tensor, state: DecoderState) -> Tensor:
-        """As next_logits; the hidden states [X, M] that `logits` makes the scores of."""
+        """As `next_logits`, but return the hidden states [X, M]."""
         for t in range(pieces_XT.shape[1]):
             x_X1M = self._embed(pieces_XT[:, t : t + 1], self.target_positions, first=state.length)
             x_BNM = x_X1M.view(len(state.bias_BNK), -1, x_X1M.shape[2])
@@ -284,7 +284,7 @@ class Transformer(nn.Module):
 
 
 def _projection(d_model: int, parts: int) -> nn.Linear:
-    """`parts` square projections in one matrix, without bias, each Glorot-uniform as if it stood alone."""
+    """`parts` square projections in one matrix, without bias, each Glorot-uniform on its own."""
     linear = nn.Linear(d_model, parts * d_model, bias=False)
     for block in linear.weight.data.chunk(parts):
         nn.init.xavier_uniform_(block)

@@ -302,7 +302,7 @@ def test_tables_per_head_are_refused(tmp_path):
 
 @pytest.mark.parametrize("absolute", ["sinusoidal", "learned"])
 def test_absolute_positions_beside_relative_ones_are_refused(absolute, tmp_path):
-    with pytest.raises(ConfigError, match=f"absolute: {absolute} beside relative tables cannot be exported"):
+    with pytest.raises(ConfigError, match=f"absolute: {absolute} together with relative tables cannot be exported"):
         write_model(make_model(absolute=absolute), VOCABULARY, tmp_path)
 
 

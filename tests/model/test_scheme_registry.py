@@ -79,7 +79,7 @@ def test_sides_are_swept_as_choices() -> None:
     [
         (["position=rope", "position.base=0"], "position.base: 0 is refused; input should be greater than 1"),
         (["position=rope", "position.rotated_share=0.3"], "position.rotated_share: 0.3 of a head's 32 numbers is 9.6"),
-        (["position=rope", "position.scaling_factor=2"], "position.scaling_factor: 2 decides nothing with"),
+        (["position=rope", "position.scaling_factor=2"], "position.scaling_factor: 2 has no effect with"),
         (["position=rope", "position.scheme=nope"], "position.scheme: 'nope' is refused; no such scheme"),
         (["position=rope", "+position.turns=1"], "position.turns: no such setting; available: absolute, base, layout"),
         (["position=ropes"], "position: no such choice 'ropes'; did you mean rope?"),
@@ -93,9 +93,9 @@ def test_sides_are_swept_as_choices() -> None:
             "position.decoder.rotated_share: 0.3 of a head's 32 numbers",
         ),
         (["position=t5", "position.buckets=6"], "position.buckets: 6 is refused; input should be a multiple of 4"),
-        (["position=t5", "position.max_distance=8"], "position.max_distance: 8 leaves no distance to the logarithmic"),
+        (["position=t5", "position.max_distance=8"], "position.max_distance: 8 leaves no distances for the"),
         (["position=t5", "hardware=1xgpu", "hardware.attention=triton"], "hardware.attention: triton adds no bias to"),
-        (["position=rope", "position.name=relative"], "position.name: relative is not what these settings make"),
+        (["position=rope", "position.name=relative"], "position.name: relative does not match these settings"),
     ],
 )  # fmt: skip
 def test_what_is_refused_begins_with_the_setting(overrides: list[str], told: str) -> None:
@@ -142,8 +142,8 @@ def test_null_is_what_the_stack_has_anyway_and_what_decides_nothing_is_refused()
         "position.clip_distance: decides nothing, as encoder and decoder have positions of their own"
     )
     found = refusal("position.encoder=rope", "position.encoder.scaling_factor=2")
-    assert found.startswith("position.encoder.scaling_factor: 2 decides nothing with position.encoder.scaling=none")
-    assert refusal("position=rope", "position.scaling=ntk").startswith("position.scaling: ntk decides nothing with")
+    assert found.startswith("position.encoder.scaling_factor: 2 has no effect with position.encoder.scaling=none")
+    assert refusal("position=rope", "position.scaling=ntk").startswith("position.scaling: ntk has no effect with")
 
 
 def test_sides_with_other_sharing_have_other_names() -> None:
