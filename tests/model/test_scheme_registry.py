@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from rpr.compose.composition import expand, one_line, training, trainings
+from rpr.compose.composition import expand, training, trainings
+from rpr.compose.messages import one_line
 from rpr.errors import ConfigError
 from rpr.model.positions import COLOURS, Sides, changed_after_training
 from rpr.records.position import OTHER, positions_of

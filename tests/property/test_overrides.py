@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from rpr.cli import app
 from rpr.cli.positionals import quoted
 from rpr.commands import train
-from rpr.compose.composition import compose, expand, one_line, training
+from rpr.compose.composition import compose, expand, training
+from rpr.compose.messages import one_line
 from rpr.config.train import TrainConfig
 from rpr.validation import Section, sections_at
 from tests.property.sizes import SIZES, Size
