@@ -172,7 +172,7 @@ def _forward(
     v_GKD = _heads_first(torch.add, v_BHKD, values.anchor) if values and with_anchor else _heads_first(None, v_BHKD)
     z_GQD = torch.empty_like(q_GQD)
     keep = layout.queries_per_block is None
-    sums_GQW = None if values is None or keep else values.no_sums(q_GQD)
+    sums_GQW = None if values is None or keep else values.zero_sums(q_GQD)
     weights_of = _Weights(q_GQD, k_GKD, keys, bias, layout, num_heads=q_BHQD.shape[1])
     weights_GQK = None
     for block in layout.blocks(q_GQD.shape[1], k_GKD.shape[1]):
@@ -201,7 +201,7 @@ def _backward(
     dsums_GQW = dbias_table = None
     if kept_weights is None:
         dk_GKD, dv_GKD = torch.zeros_like(k_GKD), torch.zeros_like(v_GKD)
-        dsums_GQW = None if keys is None else keys.no_sums(q_GQD)
+        dsums_GQW = None if keys is None else keys.zero_sums(q_GQD)
     weights_of = None
     if kept_weights is None:
         weights_of = _Weights(q_GQD, k_GKD, keys, bias, layout, num_heads=dz_BHQD.shape[1])

@@ -33,7 +33,7 @@ class Table:
         edges = self.edges.queries(*block)
         edges.add_to_scores(scores_GQK, projected_GQW[:, block[0] : block[1], self._columns(edges)])
 
-    def no_sums(self, like_GQD: Tensor) -> Tensor:
+    def zero_sums(self, like_GQD: Tensor) -> Tensor:
         return like_GQD.new_zeros(*like_GQD.shape[:2], self.rows_TWD.shape[1])
 
     def sums(self, weights_GQK: Tensor, block: Block, all_GQW: Tensor | None) -> Tensor:

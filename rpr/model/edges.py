@@ -132,10 +132,10 @@ class Distances:
 
     def add_to_scores(self, scores_GQK: Tensor, by_row_GQW: Tensor) -> None:
         plan = _plan(self, scores_GQK.dtype, scores_GQK.device)
-        for apart in plan.writes:
+        for view in plan.writes:
             # 0 is added where a query has no key at that distance: those cells belong to a neighbouring row.
-            self._diagonals(scores_GQK, apart).addcmul_(
-                by_row_GQW[apart.products, apart.queries, apart.columns], plan.exists_QW[apart.queries, apart.columns]
+            self._diagonals(scores_GQK, view).addcmul_(
+                by_row_GQW[view.products, view.queries, view.columns], plan.exists_QW[view.queries, view.columns]
             )
         for queries, keys, triangle_QK in plan.farther:
             here_GQK, edge_GQ1 = scores_GQK[:, queries, keys], by_row_GQW[:, queries, :1]
@@ -158,15 +158,15 @@ class Distances:
         return by_row_GQW
 
     @property
-    def _everything(self) -> Apart:
-        return Apart(slice(0, None, 1), slice(0, self.num_queries, 1), slice(0, self.last - self.first + 1))
+    def _everything(self) -> DiagonalView:
+        return DiagonalView(slice(0, None, 1), slice(0, self.num_queries, 1), slice(0, self.last - self.first + 1))
 
-    def _diagonals(self, scores_GQK: Tensor, apart: Apart) -> Tensor:
+    def _diagonals(self, scores_GQK: Tensor, view: DiagonalView) -> Tensor:
         """A view of the scores by distance, [G', Q', C]: column c of query i is its key at distance first + c.
 
         Where that key does not exist, the cell is on a neighbouring row or in the buffer's margin.
         """
-        products, queries, columns = apart
+        products, queries, columns = view
         product, row = self.num_queries * self.num_keys, self.num_keys + 1
         return scores_GQK.as_strided(
             (
@@ -183,7 +183,7 @@ class Distances:
             + columns.start,
         )
 
-    def _writes(self) -> list[Apart]:
+    def _writes(self) -> list[DiagonalView]:
         """The fewest views along the diagonals that together cover every cell, each without repeating one.
 
         Rows wider than K + 1 overlap, and so do the last row of a matrix and the first of the next one.
@@ -196,7 +196,7 @@ class Distances:
             for row_step, product_step in ((1, 1), (2, 1), (1, 2), (2, 2)):
                 if self._disjoint(size, row_step, product_step):
                     return [
-                        Apart(
+                        DiagonalView(
                             slice(p, None, product_step),
                             slice(r, self.num_queries, row_step),
                             slice(c, min(c + size, width)),
@@ -233,7 +233,7 @@ class Distances:
                 yield slice(start, stop), slice(for_all, for_last), True
 
 
-class Apart(NamedTuple):
+class DiagonalView(NamedTuple):
     """Non-overlapping cells of a view along the diagonals: slices of G, of the queries and of the columns."""
 
     products: slice
@@ -245,7 +245,7 @@ class _Plan(NamedTuple):
     """What every call of `Distances` needs and depends only on the lengths."""
 
     exists_QW: Tensor  # 1 where a query has a key at the column's distance, else 0
-    writes: list[Apart]
+    writes: list[DiagonalView]
     farther: list[tuple[slice, slice, Tensor | None]]  # None: the whole rectangle
 
 
@@ -287,21 +287,21 @@ class Labels:
         return None
 
     def add_to_scores(self, scores_GQK: Tensor, by_row_GQW: Tensor) -> None:
-        labels = self._for_products(scores_GQK)
+        labels = self._expanded_labels(scores_GQK)
         by_row = by_row_GQW.reshape(*labels.shape[:-1], -1)
         scores_GQK += by_row.gather(-1, labels).view_as(scores_GQK)
 
     def sum_weights(self, weights_GQK: Tensor) -> Tensor:
-        labels = self._for_products(weights_GQK)
+        labels = self._expanded_labels(weights_GQK)
         num_products, num_queries, _ = weights_GQK.shape
         if weights_GQK.device.type == "cpu":
             by_row = weights_GQK.new_zeros(*labels.shape[:-1], self.num_rows)
             by_row.scatter_add_(-1, labels, weights_GQK.view_as(labels))
             return by_row.view(num_products, num_queries, self.num_rows)
         # Elsewhere a scatter adds in no fixed order; matmuls with 0/1 matrices are deterministic and use matrix units.
-        return self._sum_by_products(weights_GQK)
+        return self._sum_by_matmul(weights_GQK)
 
-    def _sum_by_products(self, weights_GQK: Tensor) -> Tensor:
+    def _sum_by_matmul(self, weights_GQK: Tensor) -> Tensor:
         num_products, num_queries, num_keys = weights_GQK.shape
         labels_BQK = self.labels if self.labels.dim() == 3 else self.labels[None]
         num_matrices = labels_BQK.shape[0]
@@ -310,7 +310,7 @@ class Labels:
         by_row = each @ one_hot  # [B, Q, H, R]
         return by_row.permute(2, 0, 1, 3).reshape(num_products, num_queries, self.num_rows)
 
-    def _for_products(self, scores_GQK: Tensor) -> Tensor:
+    def _expanded_labels(self, scores_GQK: Tensor) -> Tensor:
         """The labels expanded to all heads and sentences, without copying: [H, B, Q, K] or [G, Q, K]."""
         if self.labels.dim() == 3:
             return self.labels.expand(scores_GQK.shape[0] // self.labels.shape[0], *self.labels.shape)

@@ -248,20 +248,20 @@ def _project(x_BHQD: Tensor, table: Tensor | None) -> Tensor | None:
         return None
     batch, heads, queries = x_BHQD.shape[:3]
     x_GND = _by_group(x_BHQD.transpose(0, 1), table)
-    r_GNR = _product(x_GND, _per_group(table).transpose(1, 2), x_BHQD.dtype)
+    r_GNR = _matmul(x_GND, _per_group(table).transpose(1, 2), x_BHQD.dtype)
     return r_GNR.view(heads, batch, queries, table.shape[-2])
 
 
 def _unproject(x_HBQR: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
     """x w, [B, Q, H, D]."""
-    z_GND = _product(_by_group(x_HBQR, table), _per_group(table), dtype)
+    z_GND = _matmul(_by_group(x_HBQR, table), _per_group(table), dtype)
     return z_GND.view(*x_HBQR.shape[:3], table.shape[-1]).permute(1, 2, 0, 3)
 
 
 def _table_gradient(x_HBQR: Tensor, y_BHQD: Tensor, table: Tensor) -> Tensor:
     """x^T y, summed over all queries that share a table, in the table's shape and dtype."""
     x_GNR, y_GND = _by_group(x_HBQR, table), _by_group(y_BHQD.transpose(0, 1), table)
-    return _product(x_GNR.transpose(1, 2), y_GND, y_BHQD.dtype).view(table.shape).to(table.dtype)
+    return _matmul(x_GNR.transpose(1, 2), y_GND, y_BHQD.dtype).view(table.shape).to(table.dtype)
 
 
 def _per_group(table: Tensor) -> Tensor:
@@ -273,7 +273,7 @@ def _by_group(x_HBQX: Tensor, table: Tensor) -> Tensor:
     return x_HBQX.flatten(1, 2) if table.dim() == 3 else x_HBQX.flatten(0, 2)[None]
 
 
-def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+def _matmul(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     """a @ b, rounded to dtype before and summed in float32 (float64 for float64), which is also the result's dtype.
 
     A table's gradient sums over every query of the batch; bfloat16 additions would lose most of it.

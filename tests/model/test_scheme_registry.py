@@ -79,7 +79,7 @@ def test_sides_are_swept_as_choices() -> None:
     "overrides, told",
     [
         (["position=rope", "position.base=0"], "position.base: 0 is refused; input should be greater than 1"),
-        (["position=rope", "position.rotated_share=0.3"], "position.rotated_share: 0.3 of a head's 32 numbers is 9.6"),
+        (["position=rope", "position.rotated_share=0.3"], "position.rotated_share: 0.3 of a head's 32 dimensions"),
         (["position=rope", "position.scaling_factor=2"], "position.scaling_factor: 2 has no effect with"),
         (["position=rope", "position.scheme=nope"], "position.scheme: 'nope' is refused; no such scheme"),
         (["position=rope", "+position.turns=1"], "position.turns: no such setting; available: absolute, base, layout"),
@@ -91,7 +91,7 @@ def test_sides_are_swept_as_choices() -> None:
         (["position=alibi", "model.num_heads=1", "position.encoder_form=one_side_per_head"], "position.encoder_form: "),
         (
             ["position=none", "position.decoder=rope", "position.decoder.rotated_share=0.3"],
-            "position.decoder.rotated_share: 0.3 of a head's 32 numbers",
+            "position.decoder.rotated_share: 0.3 of a head's 32 dimensions",
         ),
         (["position=t5", "position.buckets=6"], "position.buckets: 6 is refused; input should be a multiple of 4"),
         (["position=t5", "position.max_distance=8"], "position.max_distance: 8 leaves no distances for the"),
