@@ -12,7 +12,7 @@ from pydantic_core import to_json
 
 from rpr import paper
 from rpr.errors import RecordError
-from rpr.migrations import EARLIER_DEFAULTS
+from rpr.migrations import EARLIER_DEFAULTS, RENAMED
 from rpr.model.positions.vectors import SHARING
 from rpr.records.measurement import Measurement, mean, missing, single
 from rpr.records.position import Position, positions_of
@@ -317,7 +317,8 @@ def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | 
 
 def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     earlier = {key: value for key, value in EARLIER_DEFAULTS.items() if key.partition(".")[0] in _DECIDING}
-    return {key: value for key, value in (earlier | flat(sections)).items() if key not in _NOT_DECIDING}
+    recorded = {RENAMED.get(key, key): value for key, value in flat(sections).items()}
+    return {key: value for key, value in (earlier | recorded).items() if key not in _NOT_DECIDING}
 
 
 def _joined(records: Iterable[Record]) -> list[Record]:

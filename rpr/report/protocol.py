@@ -15,7 +15,7 @@ from pydantic_core import to_json
 
 from rpr import paper
 from rpr.config.train import TaskConfig
-from rpr.migrations import EARLIER_DEFAULTS
+from rpr.migrations import EARLIER_DEFAULTS, RENAMED
 from rpr.model.positions.vectors import SHARING
 from rpr.records.position import shown_settings
 from rpr.records.record import Record, flat
@@ -138,7 +138,7 @@ def is_the_papers_corpus(runs: Iterable[Record], languages: paper.Pair) -> bool:
 def compared_settings(run: Record) -> dict[str, Any]:
     """Every setting of a run that affects its result, by dotted key; later settings get their earlier defaults."""
     sections = {name: run.config.get(name) for name in SECTIONS}
-    settings = {**EARLIER_DEFAULTS, **flat(sections)}
+    settings = {**EARLIER_DEFAULTS, **{RENAMED.get(key, key): value for key, value in flat(sections).items()}}
     settings = {key: value for key, value in settings.items() if key.partition(".")[0] in SECTIONS}
     tokens, units = settings.get("optim.max_tokens_per_microbatch"), settings.get("optim.microbatches_per_step")
     if tokens and units:
