@@ -142,7 +142,7 @@ def test_what_an_export_says(exported: Path, vocabulary: Vocabulary) -> None:
     assert dataclasses.asdict(read) == {
         "folder": exported,
         "kind": "safetensors",
-        "shape": dataclasses.asdict(BASIC),
+        "config": dataclasses.asdict(BASIC),
         "search": {
             "beam_size": 4,
             "length_penalty": 0.6,
