@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rpr.model.positions import SCHEMES, Scheme
-from rpr.model.transformer import Shape
+from rpr.model.transformer import TransformerConfig
 from rpr.paths import data_dir
 
 NO_VECTORS = {
@@ -43,14 +43,14 @@ def choices() -> list[str]:
     return sorted(path.stem for path in Path(data_dir("conf"), "position").glob("[!_]*.yaml"))
 
 
-def shape(**settings: Any) -> Shape:
+def shape(**settings: Any) -> TransformerConfig:
     """A shape of vectors, the same on both sides."""
     own = {key: settings.pop(key) for key in list(settings) if key in NO_VECTORS}
     vectors = SCHEMES["vectors"].model_validate({**NO_VECTORS, **own})
-    return Shape(**settings, encoder_positions=vectors, decoder_positions=vectors)
+    return TransformerConfig(**settings, encoder_positions=vectors, decoder_positions=vectors)
 
 
-def changed(base: Shape, **settings: Any) -> Shape:
+def changed(base: TransformerConfig, **settings: Any) -> TransformerConfig:
     """`base` with other settings, those of its vectors among them."""
     own = {key: settings.pop(key) for key in list(settings) if key in NO_VECTORS}
     if own:

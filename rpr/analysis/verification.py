@@ -119,7 +119,7 @@ def shift_invariance(exact: Transformer, pairs: Pairs) -> Check:
                 largest, least = max(largest, difference), min(least, difference)
     words = ", ".join(map(str, SHIFTS))
     what = f"memory and log p, the source {words} positions later"
-    positions = exact.shape.encoder_positions
+    positions = exact.config.encoder_positions
     if positions.shift_invariant:
         return _check("shift", what, largest, len(pairs))
     if least > EXACT:
@@ -188,7 +188,7 @@ def export_check(kind: Kind, inputs: ExportInputs, folder: Path) -> Check:
     """Write an export to an empty folder, read it back and compare it with the model."""
     name, what = f"export, {kind}", "log p, the export against the model; greedy translations"
     try:
-        reason = unrepresentable(inputs.model.shape) if kind == "ctranslate2" else None
+        reason = unrepresentable(inputs.model.config) if kind == "ctranslate2" else None
         if kind == "ctranslate2" and reason is None:
             library()
     except ConfigError as error:

@@ -29,7 +29,7 @@ from rpr.model.layer_positions import LayerPositions
 from rpr.model.positions import Positions, Scheme, Site
 from rpr.model.transformer import Transformer
 from rpr.runs import runtime
-from rpr.runs.model_config import transformer_shape
+from rpr.runs.model_config import build_transformer_config
 from rpr.training.loss import label_smoothed_loss
 
 WARM_UP = 3
@@ -195,7 +195,7 @@ def _batch(config: BenchConfig, sentences: int, length: int, device: torch.devic
 def _training_step(
     config: BenchConfig, position: Positions, source: Tensor, target: Tensor, attention: Implementation
 ) -> Callable[[], None]:
-    model = Transformer(transformer_shape(config.model, position, config.data.vocabulary_size)).to(source.device)
+    model = Transformer(build_transformer_config(config.model, position, config.data.vocabulary_size)).to(source.device)
     model.use_attention(attention)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
 

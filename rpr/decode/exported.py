@@ -21,7 +21,7 @@ from rpr.data.vocabulary import Vocabulary
 from rpr.decode.torch_engine import Search
 from rpr.errors import DataError
 from rpr.migrations import export_shape_2
-from rpr.model.transformer import Shape, Transformer
+from rpr.model.transformer import Transformer, TransformerConfig
 from rpr.runs.loading import VOCABULARY_NAME
 from rpr.validation import StrictModel
 
@@ -37,7 +37,7 @@ SEARCH = (
     "max_tokens_per_batch",
     "min_length",
 )  # of the run's evaluation
-SHAPES = TypeAdapter(Shape)
+CONFIG_ADAPTER = TypeAdapter(TransformerConfig)
 REMEDY = "export the run again (rpr-cli export)"
 
 
@@ -70,7 +70,7 @@ class Exported:
 
     folder: Path
     kind: Kind
-    shape: Shape
+    config: TransformerConfig
     search: Search
     run_name: str
     run_id: str
@@ -87,10 +87,10 @@ class Exported:
     def vocabulary(self) -> Vocabulary:
         """Raises DataError if it is missing, damaged, or does not match the model's vocabulary size."""
         vocabulary = Vocabulary.load(self.vocabulary_path)
-        if len(vocabulary) != self.shape.vocabulary_size:
+        if len(vocabulary) != self.config.vocabulary_size:
             raise DataError(
                 f"{self.vocabulary_path}: has {len(vocabulary)} pieces but the model has "
-                f"{self.shape.vocabulary_size}; {REMEDY}"
+                f"{self.config.vocabulary_size}; {REMEDY}"
             )
         return vocabulary
 
@@ -121,13 +121,13 @@ def read_export(folder: Path) -> Exported:
     try:
         settings = Settings.model_validate(document)
         plain_shape = settings.shape if version > 1 else export_shape_2(settings.shape)
-        shape = SHAPES.validate_json(json.dumps(plain_shape), strict=True)
-        _check_sizes(shape)
+        config = CONFIG_ADAPTER.validate_json(json.dumps(plain_shape), strict=True)
+        _check_sizes(config)
     except (ValidationError, TypeError, ValueError) as error:
         raise DataError(f"{path}: damaged ({reason_of(error)}); {REMEDY}") from None
     search = Search(**{name: getattr(settings, name) for name in SEARCH})
     same = settings.model_dump(exclude={"shape", *SEARCH})
-    return Exported(folder=folder, shape=shape, search=search, **same)
+    return Exported(folder=folder, config=config, search=search, **same)
 
 
 def load_exported_model(folder: Path) -> Transformer:
@@ -140,7 +140,7 @@ def load_exported_model(folder: Path) -> Transformer:
     path = folder / WEIGHTS_NAMES["safetensors"]
     if exported.kind != "safetensors":
         raise DataError(f"{folder}: is a CTranslate2 export; export the run with format=safetensors")
-    model = Transformer(exported.shape)
+    model = Transformer(exported.config)
     parameters = dict(model.named_parameters())
     try:
         with safe_open(path, framework="pt") as file, torch.no_grad():
@@ -171,17 +171,17 @@ def _is_settings_file(path: Path) -> bool:
     return isinstance(document, dict) and document.get("format") == FORMAT
 
 
-def _check_sizes(shape: Shape) -> None:
+def _check_sizes(config: TransformerConfig) -> None:
     """Raises ValueError for sizes that make no valid model."""
     for name in ("vocabulary_size", "num_layers", "d_model", "num_heads", "d_ff"):
-        if getattr(shape, name) < 1:
-            raise ValueError(f"shape.{name} is {getattr(shape, name)}")
-    if shape.d_model % shape.num_heads:
-        raise ValueError(f"shape: {shape.d_model} is not a multiple of {shape.num_heads}")
-    if shape.norm not in ("pre", "post"):
-        raise ValueError(f"shape: norm {shape.norm!r}")
-    for causal, scheme in ((False, shape.encoder_positions), (True, shape.decoder_positions)):
-        if problem := scheme.problem(shape.site(causal=causal)):
+        if getattr(config, name) < 1:
+            raise ValueError(f"shape.{name} is {getattr(config, name)}")
+    if config.d_model % config.num_heads:
+        raise ValueError(f"shape: {config.d_model} is not a multiple of {config.num_heads}")
+    if config.norm not in ("pre", "post"):
+        raise ValueError(f"shape: norm {config.norm!r}")
+    for causal, scheme in ((False, config.encoder_positions), (True, config.decoder_positions)):
+        if problem := scheme.problem(config.site(causal=causal)):
             raise ValueError(f"shape: {problem}")
 
 

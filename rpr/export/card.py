@@ -127,7 +127,7 @@ def readme(card: Mapping[str, Any]) -> str:
 def _differences(kind: Kind, model: Transformer) -> Sequence[str]:
     if kind == "safetensors":
         return ()
-    rows = position_rows(model.shape)
+    rows = position_rows(model.config)
     if rows is None:
         return DIFFERENCES
     beyond = (

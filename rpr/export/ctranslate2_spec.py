@@ -28,8 +28,8 @@ from rpr.model.transformer import (
     FeedForward,
     Residual,
     SelfAttention,
-    Shape,
     Transformer,
+    TransformerConfig,
 )
 
 # Rows of an exported table: for sinusoids, for a bias that differs at every distance, and for a learned table with
@@ -38,17 +38,17 @@ POSITION_ROWS = 2048
 BIAS_OF_LAYERS = (4, 8, 5)  # the first CTranslate2 version tested to keep a separate bias per layer
 
 
-def unrepresentable(shape: Shape) -> str | None:
+def unrepresentable(config: TransformerConfig) -> str | None:
     """One line on why CTranslate2 cannot represent a model of this shape; None if it can."""
-    sides = ((shape.encoder_positions, False), (shape.decoder_positions, True))
-    reasons = (scheme.not_exported(shape.site(causal=causal)) for scheme, causal in sides)
+    sides = ((config.encoder_positions, False), (config.decoder_positions, True))
+    reasons = (scheme.not_exported(config.site(causal=causal)) for scheme, causal in sides)
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def position_rows(shape: Shape) -> int | None:
+def position_rows(config: TransformerConfig) -> int | None:
     """The number of positions of the exported model; None: unlimited."""
     limits = []
-    for scheme in (shape.encoder_positions, shape.decoder_positions):
+    for scheme in (config.encoder_positions, config.decoder_positions):
         if scheme.absolute != "none":
             limits.append(max(POSITION_ROWS, scheme.max_positions) if scheme.absolute == "learned" else POSITION_ROWS)
         elif scheme.has_bias and scheme.reach is None:
@@ -69,69 +69,69 @@ def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Pa
     Raises:
         ConfigError: CTranslate2 cannot represent the model's positions, or is not installed.
     """
-    assert len(vocabulary_tokens) == model.shape.vocabulary_size
+    assert len(vocabulary_tokens) == model.config.vocabulary_size
     specs = library().specs
     spec = specs.TransformerSpec(encoder_spec(model), decoder_spec(model))
-    spec.config.decoder_start_token = vocabulary_tokens[model.shape.bos]
+    spec.config.decoder_start_token = vocabulary_tokens[model.config.bos]
     spec.config.add_source_bos = False
     spec.config.add_source_eos = False
     spec.register_source_vocabulary(list(vocabulary_tokens))
     spec.register_target_vocabulary(list(vocabulary_tokens))
-    save(spec, model.shape, vocabulary_tokens, folder)
+    save(spec, model.config, vocabulary_tokens, folder)
 
 
 def encoder_spec(model: Transformer) -> Any:
     """The encoder weights as a CTranslate2 spec. Raises ConfigError as `write_model`."""
-    spec = library().specs.transformer_spec.TransformerEncoderSpec(**_sizes(model.shape, causal=False))
+    spec = library().specs.transformer_spec.TransformerEncoderSpec(**_sizes(model.config, causal=False))
     spec.embeddings[0].weight = _input_embedding(model)
-    _set_positions(spec, model.source_positions, model.shape)
+    _set_positions(spec, model.source_positions, model.config)
     for layer_spec, layer in zip(spec.layer, cast(list[EncoderLayer], model.encoder), strict=True):
-        _set_self_attention(layer_spec.self_attention, layer.self_attention, layer.around_attention, model.shape)
+        _set_self_attention(layer_spec.self_attention, layer.self_attention, layer.around_attention, model.config)
         _set_feed_forward(layer_spec.ffn, layer.feed_forward, layer.around_feed_forward)
-    if model.shape.norm == "pre":
+    if model.config.norm == "pre":
         _set_norm(spec.layer_norm, model.encoder_norm)
     return spec
 
 
 def decoder_spec(model: Transformer) -> Any:
     """The decoder weights as a CTranslate2 spec. Raises ConfigError as `write_model`."""
-    spec = library().specs.transformer_spec.TransformerDecoderSpec(**_sizes(model.shape, causal=True))
+    spec = library().specs.transformer_spec.TransformerDecoderSpec(**_sizes(model.config, causal=True))
     spec.embeddings.weight = _input_embedding(model)
     spec.projection.weight = _array(model.embedding_VM)
-    _set_positions(spec, model.target_positions, model.shape)
+    _set_positions(spec, model.target_positions, model.config)
     for layer_spec, layer in zip(spec.layer, cast(list[DecoderLayer], model.decoder), strict=True):
-        _set_self_attention(layer_spec.self_attention, layer.self_attention, layer.around_attention, model.shape)
+        _set_self_attention(layer_spec.self_attention, layer.self_attention, layer.around_attention, model.config)
         _set_cross_attention(layer_spec.attention, layer.cross_attention, layer.around_cross_attention)
         _set_feed_forward(layer_spec.ffn, layer.feed_forward, layer.around_feed_forward)
-    if model.shape.norm == "pre":
+    if model.config.norm == "pre":
         _set_norm(spec.layer_norm, model.decoder_norm)
     return spec
 
 
-def save(spec: Any, shape: Shape, vocabulary_tokens: Sequence[str], folder: Path) -> None:
+def save(spec: Any, config: TransformerConfig, vocabulary_tokens: Sequence[str], folder: Path) -> None:
     """Validate a complete spec with CTranslate2 and write it."""
     spec.config.bos_token = vocabulary_tokens[BOS]
     spec.config.eos_token = vocabulary_tokens[EOS]
     spec.config.unk_token = vocabulary_tokens[UNK]
-    spec.config.layer_norm_epsilon = shape.norm_epsilon  # CTranslate2's default is 1e-5
+    spec.config.layer_norm_epsilon = config.norm_epsilon  # CTranslate2's default is 1e-5
     spec.validate()
     spec.optimize()  # deduplicates equal matrices
     folder.mkdir(parents=True, exist_ok=True)
     spec.save(str(folder))
 
 
-def _sizes(shape: Shape, *, causal: bool) -> dict[str, Any]:
-    reason = unrepresentable(shape)
+def _sizes(config: TransformerConfig, *, causal: bool) -> dict[str, Any]:
+    reason = unrepresentable(config)
     if reason is not None:
         raise ConfigError(reason)
     sizes = {
-        "num_layers": shape.num_layers,
-        "num_heads": shape.num_heads,
-        "pre_norm": shape.norm == "pre",
+        "num_layers": config.num_layers,
+        "num_heads": config.num_heads,
+        "pre_norm": config.norm == "pre",
         "activation": library().specs.Activation.RELU,
     }
-    scheme = shape.decoder_positions if causal else shape.encoder_positions
-    rotation = scheme.rotation(shape.site(causal=causal))
+    scheme = config.decoder_positions if causal else config.encoder_positions
+    rotation = scheme.rotation(config.site(causal=causal))
     if scheme.has_bias:
         _check_version()
         sizes["relative_attention_bias"] = True
@@ -165,10 +165,10 @@ def _check_version() -> None:
         )
 
 
-def _set_positions(spec: Any, positions: nn.Module | None, shape: Shape) -> None:
+def _set_positions(spec: Any, positions: nn.Module | None, config: TransformerConfig) -> None:
     """Replace CTranslate2's sinusoids, which start at position 1 and may have another layout, by our own rows."""
     spec.scale_embeddings = True  # times sqrt(d_model), before the positions are added
-    rows = position_rows(shape)
+    rows = position_rows(config)
     if positions is not None and rows is not None:
         vectors = positions(0, torch.zeros(1, rows, dtype=torch.int64, device=_device(positions)))
         spec.position_encodings.encodings = _array(vectors)
@@ -181,12 +181,12 @@ def _device(positions: nn.Module) -> torch.device:
     return torch.device("cpu") if parameter is None else parameter.device
 
 
-def _set_self_attention(spec: Any, attention: SelfAttention, around: Residual, shape: Shape) -> None:
+def _set_self_attention(spec: Any, attention: SelfAttention, around: Residual, config: TransformerConfig) -> None:
     _set_norm(spec.layer_norm, around.norm)
     spec.linear[0].weight = _array(attention.qkv.weight)  # queries, keys, values: the same order as ours
     spec.linear[1].weight = _array(attention.output.weight)
-    site = shape.site(causal=attention.causal)
-    scheme = shape.decoder_positions if attention.causal else shape.encoder_positions
+    site = config.site(causal=attention.causal)
+    scheme = config.decoder_positions if attention.causal else config.encoder_positions
     exact = max(POSITION_ROWS, (scheme.reach or 0) + 1)
     tables = Tables()
     if attention.tables is not None:
@@ -247,7 +247,7 @@ def _input_embedding(model: Transformer) -> Any:
     whole target_prefix: observed with 4.8.5.)
     """
     embedding_VM = model.embedding_VM.detach().clone()
-    embedding_VM[model.shape.bos] = 0.0
+    embedding_VM[model.config.bos] = 0.0
     return _array(embedding_VM)
 
 

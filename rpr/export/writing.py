@@ -19,10 +19,10 @@ from rpr.data.vocabulary import Vocabulary
 from rpr.decode.ctranslate2 import CTranslate2Engine, library
 from rpr.decode.exported import (
     CARD_NAME,
+    CONFIG_ADAPTER,
     FORMAT,
     SEARCH,
     SETTINGS_NAMES,
-    SHAPES,
     VERSION,
     WEIGHTS_NAMES,
     Kind,
@@ -38,7 +38,7 @@ from rpr.export.ctranslate2_spec import position_rows, unrepresentable, write_mo
 from rpr.export.parity import Parity, Rows, identical_share, parity, piece_scores
 from rpr.io.atomic import replacing
 from rpr.io.locks import exclusive
-from rpr.model.transformer import Shape, Transformer
+from rpr.model.transformer import Transformer, TransformerConfig
 from rpr.records.record import Record
 from rpr.runs.loading import VOCABULARY_NAME
 
@@ -75,7 +75,7 @@ class ExportInputs:
     references: Sequence[Sequence[int]]
 
 
-def check(kind: Kind, out: Path, shape: Shape | None = None) -> None:
+def check(kind: Kind, out: Path, config: TransformerConfig | None = None) -> None:
     """Checks before anything is computed.
 
     Raises:
@@ -87,7 +87,7 @@ def check(kind: Kind, out: Path, shape: Shape | None = None) -> None:
         )
     if kind == "ctranslate2":
         library()
-        reason = None if shape is None else unrepresentable(shape)
+        reason = None if config is None else unrepresentable(config)
         if reason is not None:
             raise ConfigError(reason)
 
@@ -99,7 +99,7 @@ def export(kind: Kind, out: Path, inputs: ExportInputs, progress: Progress | Non
         ConfigError: as `check`.
         RunError: the export does not match the model, or the folder cannot be written.
     """
-    check(kind, out, inputs.model.shape)
+    check(kind, out, inputs.model.config)
     try:
         with exclusive(out.parent, glob.escape(out.name)), replacing(out) as temporary:
             return _write_checked(kind, temporary, inputs, progress)
@@ -209,8 +209,8 @@ def write_files(
         checkpoint=checkpoint,
         source_language=config.data.source_language,
         target_language=config.data.target_language,
-        shape=SHAPES.dump_python(model.shape, mode="json"),
-        position_rows=position_rows(model.shape) if kind == "ctranslate2" else None,
+        shape=CONFIG_ADAPTER.dump_python(model.config, mode="json"),
+        position_rows=position_rows(model.config) if kind == "ctranslate2" else None,
         **{name: getattr(config.evaluation, name) for name in SEARCH},
     )
     document = {"format": FORMAT, "version": VERSION, **settings.model_dump()}

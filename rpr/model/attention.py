@@ -1,28 +1,28 @@
-"""Attention with relative positions: the paper's equations literally, the paper's algorithm, and what is trained.
+"""Attention with relative positions: the paper's equations, the paper's algorithm, and the implementation in use.
 
-Pure functions, equal to each other forward and backward:
+Pure functions with the same result, forward and backward:
 
-- `reference` follows equations 3 and 4 by writing a_ij out; for tests and for reading.
+- `reference` follows equations 3 and 4 with a_ij written out; for tests and for reading.
 - `per_position` is the algorithm of the paper's section 3.3; the historical baseline of `rpr-cli bench`.
-- `composed` projects on the table first and spreads afterwards, in differentiable torch operations that
-  `torch.compile` fuses and autograd may differentiate twice.
-- `attend` is the one to call: it chooses by device and length among the fused kernels for plain attention, the
-  hand-written passes of `rpr.model.blockwise_attention`, and `composed` under `torch.compile`.
+- `composed` projects onto the table first and spreads the result over the keys, in differentiable torch operations
+  that `torch.compile` can fuse and autograd can differentiate twice.
+- `attend` is the one to call: by device and length it selects the fused kernels for plain attention, the hand-written
+  passes of `rpr.model.blockwise_attention`, or `composed` under `torch.compile`.
 
 They take the same arguments:
 
-    q_BHQD, k_BHKD, v_BHKD  x W^Q, x W^K, x W^V, unscaled; k and v of batch 1 serve every q
-    key_table, value_table  w^K and w^V: 2k+1 rows, [R, D] shared by heads or [H, R, D] per head; None is no term.
-                            The two may have different k.
-    bias_table              a number b for each head and row, [H, R], added to the scaled score; of any k
+    q_BHQD, k_BHKD, v_BHKD  x W^Q, x W^K, x W^V, unscaled; k and v of batch size 1 are broadcast
+    key_table, value_table  w^K and w^V: 2k+1 rows, [R, D] shared by heads or [H, R, D] per head; None: no such
+                            term. The two may have different k.
+    bias_table              a bias b for each head and row, [H, R], added to the scaled score; of any k
     labels                  int64 [Q, K] or [B, Q, K]: the table row of each pair, in place of clip(j - i, k) + k (a
                             dependency tree, a table schema; the tables may then have any number of rows)
     mask                    bool, broadcastable to [B, H, Q, K]; False hides the key from the query
-    causal                  the query at position p sees keys 0..p alone; what is trained does not even read the table
-                            rows right of the diagonal
-    first_query             position of the first query among the keys: the length of a cache
+    causal                  the query at position p sees only keys 0..p; `attend` does not even read the table rows
+                            right of the diagonal
+    first_query             position of the first query among the keys, e.g. the length of a cache
 
-and return z [B, H, Q, D], empty where q is. A query that sees no key gets finite numbers of no meaning, and finite
+and return z [B, H, Q, D], empty if q is. A query that sees no key gets finite but meaningless values and finite
 gradients.
 """
 
@@ -57,8 +57,8 @@ __all__ = [
 
 Implementation = Literal["auto", "dense", "blockwise", "composed", "compiled", "triton"]
 
-LONG = 1024  # keys from which the weights are not kept for the backward pass but computed again, block by block
-BLOCK_SCORES = 2**18  # scores of one product in a block of queries
+LONG = 1024  # from this many keys on, the backward pass recomputes the weights block by block instead of storing them
+BLOCK_SCORES = 2**18  # scores per head and sentence in a block of queries
 
 
 def attend(
@@ -75,15 +75,15 @@ def attend(
     first_query: int = 0,
     implementation: Implementation = "auto",
 ) -> Tensor:
-    """Attention as it is trained and decoded.
+    """Attention as used in training and decoding; the other arguments are described above.
 
     Args:
-        implementation: `auto` chooses; `dense` keeps the weights [B, H, Q, K] for the backward pass, `blockwise`
-            computes them again block of queries by block; `composed` is the function of that name; `triton` is
-            the fused kernel for long sequences on a GPU (distances only).
+        implementation: `auto` selects one; `dense` stores the weights [B, H, Q, K] for the backward pass, `blockwise`
+            recomputes them block by block of queries; `composed` is the function of that name, `compiled` the same
+            under `torch.compile`; `triton` is the fused kernel for long sequences on a GPU (distances only).
 
     Raises:
-        ValueError: tables or labels of a shape that is none of the above.
+        ValueError: tables or labels of an invalid shape.
     """
     check_shapes(q_BHQD, k_BHKD, key_table, value_table, bias_table, labels)
     if mask is not None:
@@ -120,7 +120,7 @@ def attend(
         )
     if implementation == "triton":
         if labels is not None or bias_table is not None:
-            raise ValueError("implementation: triton knows vectors by clipped distance only; choose auto")
+            raise ValueError("implementation: triton supports only vectors by clipped distance; choose auto")
         from rpr.model.triton_attention import fused_attention
 
         return fused_attention(
@@ -168,9 +168,9 @@ def split_heads(qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor
 
 
 def _fused_is_faster(q_BHQD: Tensor, k_BHKD: Tensor) -> bool:
-    """Whether torch's fused kernel for plain attention beats our passes, by what was measured.
+    """Whether torch's fused kernel for plain attention was measured to be faster than our passes.
 
-    On a CPU the kernel gains little from products through bfloat16 (sweeps/results/speed/attention.md).
+    On a CPU the kernel gains little from bfloat16 matmuls (sweeps/results/speed/attention.md).
     """
     if q_BHQD.device.type != "cpu":
         return True
@@ -186,7 +186,7 @@ def _compiled() -> Callable[..., Tensor]:
 
 
 def _composed_is_better(q_BHQD: Tensor) -> bool:
-    """Under torch.compile, which fuses it; and for few queries to a cache, which it does not copy."""
+    """Under torch.compile, which fuses it, and for a few queries to a cache, which it does not copy."""
     return torch.compiler.is_compiling() or (q_BHQD.shape[2] <= 16 and not torch.is_grad_enabled())
 
 
@@ -196,6 +196,6 @@ def _fused(
     if causal and mask is None and first_query == 0 and q_BHQD.shape[2] == k_BHKD.shape[2]:
         return F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKD, is_causal=True)
     layout = Layout(None, None, None, mask, causal, first_query, None)
-    # Added numbers, as a boolean mask gives NaN on rows with nothing to see.
-    bias = layout.hidden((0, q_BHQD.shape[2], k_BHKD.shape[2]), like=q_BHQD)
+    # An additive mask: a boolean one gives NaN for queries that see no key.
+    bias = layout.mask_bias((0, q_BHQD.shape[2], k_BHKD.shape[2]), like=q_BHQD)
     return F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKD, attn_mask=bias)

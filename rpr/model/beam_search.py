@@ -1,11 +1,12 @@
-"""Beam search over a batch of sources, as tensor2tensor's of 2018: the n best translations of each, scored by
+"""Beam search over a batch of sources, as in tensor2tensor of 2018: the n best translations of each, scored by
 log p / ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14 without coverage).
 
-Each step keeps, of a sentence, the best 2N extensions of its N alive hypotheses. At most N of these end, so N go on.
+Each step selects, for each sentence, the best 2N extensions of its N alive hypotheses. At most N of them end, so N
+remain alive.
 """
 
 # Shape suffixes: B sentences still searched, S source length, T pieces so far, N hypotheses of one sentence (the beam),
-# C = 2N candidates, V vocabulary; its pieces as W columns of G, and a rest of U.
+# C = 2N candidates, V vocabulary, split into W columns of G pieces and a remainder.
 
 from __future__ import annotations
 
@@ -21,16 +22,16 @@ from rpr.model.incremental import DecoderState
 from rpr.model.transformer import Transformer
 
 NEVER = -math.inf
-FREE = -1  # where no piece is forced
-HEIGHT = 32  # pieces of a column
-ROWS = 512  # hypotheses whose scores of the vocabulary are held at once
+FREE = -1  # no piece is forced at this position
+HEIGHT = 32  # pieces per column
+ROWS = 512  # hypotheses whose vocabulary scores are held at once
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One translation. `pieces` are without EOS; the length in `score` counts it, if there is one.
+    """One translation. `pieces` exclude EOS; the length in `score` includes it, if there is one.
 
-    `finished` is False where the limit came before any EOS: then this is the best that was alive.
+    `finished` is False if the length limit was reached before any EOS: this is then the best alive hypothesis.
     """
 
     pieces: tuple[int, ...]
@@ -54,22 +55,21 @@ def beam_search(
     """The up to `n_best` best translations of each source, best first.
 
     A sentence is done when the worst of its `n_best` finished hypotheses is at least as good as the best alive one
-    can still become (its log p under the penalty of the greatest length), or at the greatest length: as many pieces,
-    EOS counted, as the source has with its EOS, plus `max_extra_length`. It leaves the batch then; nothing of one
-    sentence depends on the others. Fewer than `beam_size` are the same ones as the first of all, in fewer steps: no
-    hypothesis that could still come before them is given up. Equal scores: the better parent first, then the lower
-    piece (pieces of one parent that tie round its 2N-th place: as torch.topk has them). PAD and BOS are not generated;
-    probabilities are not renormalised for that. With `beam_size` 1 it is greedy: the likeliest piece each time, up to
-    EOS.
+    can still become (its log p under the penalty of the maximum length), or at the maximum length: the length of the
+    source plus `max_extra_length`, EOS included in both. It then leaves the batch; results do not depend on the other
+    sentences. `n_best` below `beam_size` gives the first of all `beam_size` results in fewer steps: no hypothesis that
+    could still rank before them is dropped. Ties: the better parent first, then the lower piece id (ties of one parent
+    around its 2N-th candidate: in the order of torch.topk). PAD and BOS are never generated; probabilities are not
+    renormalised. `beam_size` 1 is greedy search: the most probable piece at each step, up to EOS.
 
     Args:
         model: in evaluation mode.
         source_BS: int64 pieces with EOS, padded.
         length_penalty: alpha >= 0.
-        prefixes: for each source the pieces its translations begin with; their log p counts as any other's. A prefix
-            as long as the greatest length leaves one piece after it.
+        prefixes: for each source, the pieces that its translations begin with; they count in log p. If a prefix
+            reaches the maximum length, one more piece is allowed after it.
         n_best: at most `beam_size`; None: all of them.
-        min_length: pieces before EOS, which is not generated sooner; the greatest length leaves room for them.
+        min_length: the minimum number of pieces before EOS; the maximum length is raised to allow it.
     """
     assert not model.training, "beam search without dropout: call model.eval() first"
     n_best = beam_size if n_best is None else n_best
@@ -77,7 +77,7 @@ def beam_search(
     if not len(source_BS):
         return []
     with torch.inference_mode():
-        limit_B = ((source_BS != model.shape.pad).sum(dim=1) + max_extra_length).clamp(min=min_length + 1)
+        limit_B = ((source_BS != model.config.pad).sum(dim=1) + max_extra_length).clamp(min=min_length + 1)
         forced_BT = _forced(prefixes, source_BS.device) if prefixes is not None else limit_B.new_empty(len(limit_B), 0)
         limit_B = torch.maximum(limit_B, (forced_BT != FREE).sum(dim=1) + 1)
         state = model.start_decoding(source_BS)
@@ -87,7 +87,7 @@ def beam_search(
 
 
 def penalty(length: Tensor | int, length_penalty: float) -> Tensor:
-    """((5 + length) / 6)^alpha in float64; `length` in pieces, EOS counted."""
+    """((5 + length) / 6)^alpha in float64; `length` in pieces, including EOS."""
     return ((5 + torch.as_tensor(length, dtype=torch.float64)) / 6) ** length_penalty
 
 
@@ -102,14 +102,14 @@ def _search(
     forced_BT: Tensor,
     min_length: int,
 ) -> list[list[Hypothesis]]:
-    """N > 1. Scores and sums of log p are float64: the stopping rule compares quotients of them."""
+    """N > 1. Scores and sums of log p are float64, since the stopping rule compares quotients of them."""
     device, num_sentences = limit_B.device, len(limit_B)
     results: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
     sentence_B = torch.arange(num_sentences, device=device)
     best_possible_B = penalty(limit_B, length_penalty)
-    alive_BNT = torch.full((num_sentences, 1, 1), model.shape.bos, device=device)  # BOS, then the pieces
+    alive_BNT = torch.full((num_sentences, 1, 1), model.config.bos, device=device)  # BOS, then the pieces
     alive_BN = torch.zeros(num_sentences, 1, dtype=torch.float64, device=device)
-    done_BNT = torch.full((num_sentences, beam_size, 1), model.shape.bos, device=device)
+    done_BNT = torch.full((num_sentences, beam_size, 1), model.config.bos, device=device)
     done_scores_BN = torch.full((num_sentences, beam_size), NEVER, dtype=torch.float64, device=device)
     done_BN = done_scores_BN.clone()
     length = 0
@@ -124,14 +124,14 @@ def _search(
         )
         ends_BC = pieces_BC == eos
 
-        # The finished: the new ones against those kept so far, an older one first where equal.
+        # Finished hypotheses: the new ones compete with those kept so far; older ones win ties.
         scores_BC = (log_p_BC / penalty(length, length_penalty)).masked_fill(~ends_BC, NEVER)
         done_scores_BN, order_BN = _best(torch.cat([done_scores_BN, scores_BC], dim=1), beam_size)
         done_BN = torch.cat([done_BN, log_p_BC], dim=1).gather(1, order_BN)
-        done_BNT = torch.cat([F.pad(done_BNT, (0, 1), value=model.shape.pad), candidates_BCT], dim=1)
+        done_BNT = torch.cat([F.pad(done_BNT, (0, 1), value=model.config.pad), candidates_BCT], dim=1)
         done_BNT = torch.take_along_dim(done_BNT, order_BN[..., None], dim=1)
 
-        # The alive: the first N that do not end (candidates are sorted).
+        # Alive hypotheses: the first N that do not end (candidates are sorted).
         order_BN = ends_BC.to(torch.int8).argsort(dim=1, stable=True)[:, :beam_size]
         rows_BN = (
             parents_BC.gather(1, order_BN) + alive_BN.shape[1] * torch.arange(len(alive_BN), device=device)[:, None]
@@ -140,7 +140,7 @@ def _search(
         alive_BNT = torch.take_along_dim(candidates_BCT, order_BN[..., None], dim=1)
 
         leaves_B = (done_scores_BN[:, n_best - 1] >= alive_BN[:, 0] / best_possible_B) | (limit_B <= length)
-        leaving = leaves_B.nonzero()[:, 0]  # the one synchronisation of a step
+        leaving = leaves_B.nonzero()[:, 0]  # the only synchronisation per step
         if not len(leaving):
             state.select(rows_BN.flatten())
             continue
@@ -168,11 +168,11 @@ def _greedy(
     forced_BT: Tensor,
     min_length: int,
 ) -> list[list[Hypothesis]]:
-    """N = 1: no candidates, and no reordering but when a sentence leaves."""
+    """N = 1: no candidates, and no reordering except when a sentence leaves."""
     device, num_sentences = limit_B.device, len(limit_B)
     results: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
     sentence_B = torch.arange(num_sentences, device=device)
-    pieces_BT = torch.full((num_sentences, 1), model.shape.bos, device=device)
+    pieces_BT = torch.full((num_sentences, 1), model.config.bos, device=device)
     log_p_B = torch.zeros(num_sentences, dtype=torch.float64, device=device)
     length = 0
     while True:
@@ -185,7 +185,7 @@ def _greedy(
             for part in _parts(len(hidden_BM), 1)
         ]
         log_p_B = log_p_B + torch.cat([values for values, _ in best])
-        piece_B = torch.cat([pieces for _, pieces in best])  # the lowest piece of equals
+        piece_B = torch.cat([pieces for _, pieces in best])  # the lowest piece id on ties
         pieces_BT = torch.cat([pieces_BT, piece_B[:, None]], dim=1)
         ends_B = piece_B == eos
         leaves_B = ends_B | (limit_B <= length)
@@ -209,23 +209,24 @@ def _greedy(
 
 
 def _never(model: Transformer, eos: int, length: int, min_length: int) -> list[int]:
-    """Pieces that cannot be the one that makes the hypotheses `length` pieces long."""
-    return [model.shape.pad, model.shape.bos, *([eos] if length <= min_length else [])]
+    """Pieces that must not be the `length`-th of a hypothesis."""
+    return [model.config.pad, model.config.bos, *([eos] if length <= min_length else [])]
 
 
 def _log_probabilities(model: Transformer, hidden: Tensor, forced: Tensor | None, never: list[int]) -> Tensor:
-    """Of every next piece, [..., V], from hidden states [..., M]: at least float32, whatever the products' precision;
-    those of `never` and, where a piece is forced, all others at minus infinity.
+    """Log probabilities of the next piece, [..., V], from hidden states [..., M], in at least float32.
+
+    Pieces in `never` and, where a piece is forced, all others get minus infinity.
     """
     logits = model.logits(hidden)
     log_p = logits.log_softmax(dim=-1, dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32)
-    for piece in never:  # a list as an index would be copied to the device, and waited for
+    for piece in never:  # indexing with a list would copy it to the device and synchronise
         log_p[..., piece] = NEVER
     return log_p if forced is None else _only(forced, log_p)
 
 
 def _parts(num_sentences: int, hypotheses: int) -> Iterator[slice]:
-    """The sentences in parts of about ROWS hypotheses, which bounds the memory that their scores take."""
+    """Slices of the sentences with about ROWS hypotheses each, which bounds the memory for their scores."""
     step = max(1, ROWS // hypotheses)
     for start in range(0, num_sentences, step):
         yield slice(start, start + step)
@@ -239,7 +240,7 @@ def _extend(
     num_candidates: int,
     never: list[int],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As best_extensions, of the alive hypotheses whose hidden states these are."""
+    """`best_extensions` of the alive hypotheses with these hidden states."""
     hidden_BNM = hidden_XM.view(*alive_BN.shape, -1)
     found = []
     for part in _parts(*alive_BN.shape):
@@ -251,7 +252,7 @@ def _extend(
 
 
 def _filling_gaps(leaves_B: Tensor, leaving: Tensor) -> Tensor:
-    """The places that stay, so ordered that nearly all keep theirs: the last ones go where others left."""
+    """The rows that stay, ordered so that most keep their place: the last ones fill the gaps."""
     staying = len(leaves_B) - len(leaving)
     order = torch.arange(staying, device=leaves_B.device)
     order[leaving[leaving < staying]] = (~leaves_B[staying:]).nonzero()[:, 0] + staying
@@ -259,22 +260,22 @@ def _filling_gaps(leaves_B: Tensor, leaving: Tensor) -> Tensor:
 
 
 def _forced(prefixes: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """The prefixes as rows of equal length, FREE behind each."""
+    """The prefixes as rows of equal length, padded with FREE."""
     rows = [torch.tensor(prefix, dtype=torch.int64) for prefix in prefixes]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=FREE).to(device)
 
 
 def _only(pieces: Tensor, log_p: Tensor) -> Tensor:
-    """`log_p` [..., V] where the piece is FREE; elsewhere every piece but this one at minus infinity."""
+    """`log_p` [..., V] with every piece except the forced one at minus infinity; unchanged where it is FREE."""
     others = torch.arange(log_p.shape[-1], device=log_p.device) != pieces[..., None]
     return log_p.masked_fill(others & (pieces != FREE)[..., None], NEVER)
 
 
 def best_extensions(log_p_BNV: Tensor, alive_BN: Tensor, num_candidates: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best one-piece extensions, sorted: log p with that of `alive` (float64), parent and piece, [B, C] each.
+    """The best one-piece extensions, sorted: total log p (float64), parent and piece, [B, C] each.
 
-    Where fewer than C exist, the rest has log p of minus infinity. The vocabulary is read once: piece v belongs to
-    column v // G, the best C columns of all rows of a sentence hold its best C pieces, and only these are sorted.
+    If fewer than C exist, the others have a log p of minus infinity. The vocabulary is read once: piece v belongs to
+    column v // G, the best C columns over all rows of a sentence contain its best C pieces, and only these are sorted.
     """
     vocabulary = log_p_BNV.shape[2]
     height = max(1, min(HEIGHT, vocabulary // num_candidates))
@@ -282,11 +283,11 @@ def best_extensions(log_p_BNV: Tensor, alive_BN: Tensor, num_candidates: int) ->
     split = height * width
     whole_BNWG = log_p_BNV[..., :split].view(*log_p_BNV.shape[:2], width, height)
     columns_BNW = torch.cat([whole_BNWG.amax(dim=3), log_p_BNV[..., split:]], dim=2)
-    # First of each row and then of all: so of equals an earlier row comes first, which topk would not promise.
+    # First within each row, then over all rows, so that earlier rows win ties, which topk does not guarantee.
     best_BNC, columns_BNC = columns_BNW.topk(min(num_candidates, columns_BNW.shape[2]), dim=2)
     _, chosen_BC = _best((best_BNC + alive_BN[..., None]).flatten(1), num_candidates)
     parents_BC, columns_BC = chosen_BC // columns_BNC.shape[2], columns_BNC.flatten(1).gather(1, chosen_BC)
-    # A column of the rest is one piece, another one G of them.
+    # A column of the remainder is one piece, any other has G.
     steps_G = torch.arange(height, device=log_p_BNV.device)
     is_rest = (columns_BC >= width)[..., None]
     pieces_BCG = torch.where(is_rest, (columns_BC + split - width)[..., None], height * columns_BC[..., None] + steps_G)
@@ -297,7 +298,7 @@ def best_extensions(log_p_BNV: Tensor, alive_BN: Tensor, num_candidates: int) ->
     )
     log_p_BCG[..., 1:].masked_fill_(is_rest, NEVER)
     log_p_BC, order_BC = log_p_BCG.flatten(1).topk(min(num_candidates, log_p_BCG[0].numel()), dim=1)
-    # Equals stand in any order yet; by place is by parent and piece.
+    # Ties are in arbitrary order so far; sorting by position is sorting by parent and piece.
     places_BC, order_BC = places_BCG.flatten(1).gather(1, order_BC).sort(dim=1)
     log_p_BC, order_BC = _best(log_p_BC.gather(1, order_BC), num_candidates)
     places_BC = places_BC.gather(1, order_BC)
@@ -307,7 +308,7 @@ def best_extensions(log_p_BNV: Tensor, alive_BN: Tensor, num_candidates: int) ->
 
 
 def _best(scores: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """The greatest along axis 1 and their places, sorted; of equals the first."""
+    """The greatest values along axis 1 and their indices, sorted; the first wins ties."""
     values, order = scores.sort(dim=1, descending=True, stable=True)
     return values[:, :number], order[:, :number]
 
@@ -315,7 +316,7 @@ def _best(scores: Tensor, number: int) -> tuple[Tensor, Tensor]:
 def _hypotheses(
     pieces_BNT: Tensor, scores_BN: Tensor, log_p_BN: Tensor, eos: int, *, finished: bool
 ) -> list[list[Hypothesis]]:
-    """Rows (BOS first, PAD behind EOS) as hypotheses; those of score minus infinity are none."""
+    """Convert rows (BOS first, PAD after EOS) to hypotheses, dropping those with a score of minus infinity."""
     found = []
     for rows, scores, log_ps in zip(pieces_BNT.tolist(), scores_BN.tolist(), log_p_BN.tolist(), strict=True):
         found.append(

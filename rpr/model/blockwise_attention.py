@@ -1,17 +1,17 @@
-"""Attention with relative positions, part by part, with its own backward.
+"""Attention with relative positions, computed in parts, with a hand-written backward pass.
 
-The same mathematics as `rpr.model.attention.reference`, arranged for few passes over memory: beyond their narrow
-products, reading and writing is what relative positions cost on a CPU. Heads come first, so that a product with a table
-per head is one plain matrix product; the scale enters with the copy of q, the anchor's vector with the copy of v;
-scores, softmax and their gradients share one buffer; results go straight to where the caller wants them. A part is some
-heads of some sentences, so that no buffer is larger than it need be.
+The same mathematics as `rpr.model.attention.reference`, arranged for few passes over memory: apart from their narrow
+matmuls, the cost of relative positions on a CPU is memory traffic. Heads come first, so that a matmul with one table
+per head is a single batched matmul; the scale is applied while copying q, the anchor's vector while copying v; scores,
+softmax and their gradients share one buffer; results are written directly into the caller's layout. A part is a slice
+of the heads and sentences, which bounds the size of the buffers.
 
-Long sequences are cut into blocks of queries besides, and each block's weights are computed again in the backward
-pass: nothing of size [B, H, Q, K] exists.
+Long sequences are also split into blocks of queries, and the backward pass recomputes each block's weights: nothing of
+size [B, H, Q, K] is ever stored.
 """
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R table rows, W table rows that occur,
-# G = H*B products of a part, T tables of a part (its heads, or 1 where heads share it), N positions that share a table.
+# G = H*B matmuls of a part, T tables of a part (its heads, or 1 where heads share it), N positions that share a table.
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from torch.autograd.function import once_differentiable
 from rpr.model.blockwise_tables import Bias, Block, Table
 from rpr.model.edges import Edges, Labels, scores_buffer
 
-MASKED = -1e9  # added to a hidden score: it vanishes beside any other, and a row with nothing else has no NaN
-PART_BYTES = 2**23  # of q, and of P, in one part on a CPU; measured, sweeps/results/speed/attention.md
+MASKED = -1e9  # added to a masked score: negligible next to any other, and fully masked rows give no NaN
+PART_BYTES = 2**23  # of q, and of P, in one part on a CPU; measured in sweeps/results/speed/attention.md
 
 E = TypeVar("E", Edges, Labels)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Everything about an attention that is not a tensor to be differentiated."""
+    """The arguments of an attention that are not differentiated."""
 
     key_edges: Edges | None
     value_edges: Edges | None
@@ -42,10 +42,10 @@ class Layout:
     mask_BHQK: Tensor | None  # bool, broadcastable
     causal: bool
     first_query: int
-    queries_per_block: int | None  # None: all at once, with the weights kept for the backward pass
+    queries_per_block: int | None  # None: all at once, with the weights stored for the backward pass
 
     def part(self, sentences: slice, heads: slice) -> Layout:
-        def cut(edges: E | None) -> E | None:
+        def select(edges: E | None) -> E | None:
             return None if edges is None else edges.sentences(sentences.start, sentences.stop)
 
         mask = self.mask_BHQK
@@ -53,9 +53,9 @@ class Layout:
             mask = mask[sentences if mask.shape[0] > 1 else slice(None), heads if mask.shape[1] > 1 else slice(None)]
         return replace(
             self,
-            key_edges=cut(self.key_edges),
-            value_edges=cut(self.value_edges),
-            bias_edges=cut(self.bias_edges),
+            key_edges=select(self.key_edges),
+            value_edges=select(self.value_edges),
+            bias_edges=select(self.bias_edges),
             mask_BHQK=mask,
         )
 
@@ -66,8 +66,8 @@ class Layout:
             needed = num_keys if not self.causal else min(num_keys, self.first_query + stop)
             yield start, stop, num_keys if self.queries_per_block is None else needed
 
-    def hidden(self, block: Block, like: Tensor) -> Tensor | None:
-        """What hides keys when it is added to the block's scores: 0 or a large negative number."""
+    def mask_bias(self, block: Block, like: Tensor) -> Tensor | None:
+        """The mask as a bias to the block's scores, 0 or a large negative number; None if every key is visible."""
         start, stop, num_keys = block
         visible = None
         if (mask := self.mask_BHQK) is not None:
@@ -86,9 +86,9 @@ class Layout:
 class BlockwiseAttention(torch.autograd.Function):
     """apply(q_BHQD, k_BHKD, v_BHKD, key_table, value_table, bias_table, layout) -> z_BHQD.
 
-    q, k, v may be any views; tables are [R, D] or [H, R, D], the bias [H, R], or None with their edges. In memory z is
-    [B, Q, H, D], and the gradients of self-attention's q, k and v are one [B, Q, 3, H, D]. Deterministic.
-    Differentiable once.
+    q, k, v may be any views; tables are [R, D] or [H, R, D], the bias [H, R]; a table and its edges may be None. In
+    memory z is [B, Q, H, D], and the gradients of self-attention's q, k and v are one [B, Q, 3, H, D]. Deterministic,
+    and differentiable once.
     """
 
     @staticmethod
@@ -147,13 +147,13 @@ Part = tuple[slice, slice]  # sentences, heads
 
 
 class _Kept(NamedTuple):
-    """What the backward pass of a part needs."""
+    """The tensors of a part saved for the backward pass."""
 
     q_GQD: Tensor  # scaled
     k_GKD: Tensor
     v_GKD: Tensor  # with the anchor's vector
     sums_GQW: Tensor | None  # S
-    weights_GQK: Tensor | None  # P, or None where it is to be computed again
+    weights_GQK: Tensor | None  # P, or None if it is recomputed
 
 
 def _forward(
@@ -172,7 +172,7 @@ def _forward(
     v_GKD = _heads_first(torch.add, v_BHKD, values.anchor) if values and with_anchor else _heads_first(None, v_BHKD)
     z_GQD = torch.empty_like(q_GQD)
     keep = layout.queries_per_block is None
-    sums_GQW = None if values is None or keep else values.no_sums(q_GQD)
+    sums_GQW = None if values is None or keep else values.zero_sums(q_GQD)
     weights_of = _Weights(q_GQD, k_GKD, keys, bias, layout, num_heads=q_BHQD.shape[1])
     weights_GQK = None
     for block in layout.blocks(q_GQD.shape[1], k_GKD.shape[1]):
@@ -192,7 +192,7 @@ def _forward(
 def _backward(
     dz_BHQD: Tensor, keys: Table | None, values: Table | None, bias: Bias | None, kept: _Kept, layout: Layout
 ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor | None, Tensor | None, Tensor | None]]:
-    """The gradients of q, k, v, [G, ., D], and of the part's tables."""
+    """The gradients of q, k and v, [G, ., D], and of the part's tables."""
     q_GQD, k_GKD, v_GKD, sums_GQW, kept_weights = kept
     scale = q_GQD.shape[-1] ** -0.5
     dz_GQD = _heads_first(None, dz_BHQD)
@@ -201,7 +201,7 @@ def _backward(
     dsums_GQW = dbias_table = None
     if kept_weights is None:
         dk_GKD, dv_GKD = torch.zeros_like(k_GKD), torch.zeros_like(v_GKD)
-        dsums_GQW = None if keys is None else keys.no_sums(q_GQD)
+        dsums_GQW = None if keys is None else keys.zero_sums(q_GQD)
     weights_of = None
     if kept_weights is None:
         weights_of = _Weights(q_GQD, k_GKD, keys, bias, layout, num_heads=dz_BHQD.shape[1])
@@ -255,14 +255,14 @@ class _Weights:
         if self.keys is not None and self.projected_GQW is not None:
             self.keys.add_to_scores(scores_GQK, self.projected_GQW, block)
         scores_HBQK = scores_GQK.view(self.num_heads, -1, stop - start, num_keys)
-        hidden = self.layout.hidden(block, like=scores_GQK)
+        mask_bias = self.layout.mask_bias(block, like=scores_GQK)
         if self.bias is not None:
             biases_HBQK = self.bias.of_pairs(block)
-            if hidden is not None and hidden.dim() == 2:  # the causal mask, small beside the scores: one pass for both
-                biases_HBQK, hidden = biases_HBQK + hidden, None
+            if mask_bias is not None and mask_bias.dim() == 2:  # causal, small compared with the scores: one pass
+                biases_HBQK, mask_bias = biases_HBQK + mask_bias, None
             scores_HBQK.add_(biases_HBQK)
-        if hidden is not None:
-            scores_HBQK.add_(hidden if hidden.dim() == 2 else hidden.transpose(0, 1))
+        if mask_bias is not None:
+            scores_HBQK.add_(mask_bias if mask_bias.dim() == 2 else mask_bias.transpose(0, 1))
         return torch.softmax(scores_GQK, dim=-1, out=scores_GQK)
 
 
@@ -299,8 +299,8 @@ def _softmax_backward_(dweights_GQK: Tensor, weights_GQK: Tensor) -> None:
 class SplitHeads(torch.autograd.Function):
     """apply(qkv_BQM, num_heads) -> q, k, v, views [B, H, Q, D] of one projection's output.
 
-    Where the three gradients already lie as BlockwiseAttention writes them, they are the projection's gradient; torch's
-    own chunk would copy them once more, which took a tenth of a layer's time.
+    If the three gradients have the memory layout that BlockwiseAttention writes, together they are the projection's
+    gradient; torch's own chunk would copy them again, which took a tenth of a layer's time.
     """
 
     @staticmethod
@@ -326,7 +326,7 @@ class SplitHeads(torch.autograd.Function):
 
 
 def _parts(x_BHQD: Tensor, num_keys: int, layout: Layout) -> Iterator[Part]:
-    """Everything at once, or on a CPU so many heads and sentences at a time that neither q nor P is large."""
+    """Slices of sentences and heads: everything at once, or on a CPU few enough that q and P stay below PART_BYTES."""
     batch, heads, num_queries, width = x_BHQD.shape
     if x_BHQD.device.type != "cpu":
         yield slice(0, batch), slice(0, heads)
@@ -341,7 +341,7 @@ def _parts(x_BHQD: Tensor, num_keys: int, layout: Layout) -> Iterator[Part]:
 
 
 def _heads_first(operation: Callable[..., Tensor] | None, x_BHQD: Tensor, operand: Any = None) -> Tensor:
-    """A contiguous [G, Q, D], with an operation on the way."""
+    """Copy to a contiguous [G, Q, D], applying an operation on the way."""
     x_HBQD = x_BHQD.transpose(0, 1)
     if operation is None:
         return x_HBQD.contiguous().view(-1, *x_HBQD.shape[2:])
@@ -357,7 +357,7 @@ def _put(whole_BHQD: Tensor, at: Part, part_GQD: Tensor) -> None:
 
 def _gradient_buffers(dz_BHQD: Tensor, num_keys: int) -> tuple[Tensor, ...]:
     batch, heads, num_queries, width = dz_BHQD.shape
-    if num_keys == num_queries:  # as rpr.model.transformer's projection wants them: no copy is needed there
+    if num_keys == num_queries:  # the layout of rpr.model.transformer's projection, which then needs no copy
         packed = dz_BHQD.new_empty(batch, num_queries, 3, heads, width)
         return tuple(part.transpose(1, 2) for part in packed.unbind(2))
     return tuple(dz_BHQD.new_empty(batch, n, heads, width).transpose(1, 2) for n in (num_queries, num_keys, num_keys))

@@ -1,4 +1,4 @@
-"""The relative tables and the bias as one part of blockwise attention uses them: its products with them, by block."""
+"""The relative tables and the bias of one part of blockwise attention, and their matmuls by block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Block = tuple[int, int, int]  # first query, last query (exclusive), number of k
 
 
 class Table:
-    """One table as a part uses it: the rows that occur, relative to the anchor, and the four products with them."""
+    """One table of a part: the rows that occur, relative to the anchor, and the four matmuls with them."""
 
     def __init__(self, table: Tensor, edges: Edges, dtype: torch.dtype) -> None:
         self.table, self.edges = table, edges
@@ -33,11 +33,11 @@ class Table:
         edges = self.edges.queries(*block)
         edges.add_to_scores(scores_GQK, projected_GQW[:, block[0] : block[1], self._columns(edges)])
 
-    def no_sums(self, like_GQD: Tensor) -> Tensor:
+    def zero_sums(self, like_GQD: Tensor) -> Tensor:
         return like_GQD.new_zeros(*like_GQD.shape[:2], self.rows_TWD.shape[1])
 
     def sums(self, weights_GQK: Tensor, block: Block, all_GQW: Tensor | None) -> Tensor:
-        """The block's weights summed by row; in their place among all, where there are other blocks."""
+        """The block's weights summed by row; written into `all_GQW` if there are other blocks."""
         edges = self.edges.queries(*block)
         sums = edges.sum_weights(weights_GQK)
         if all_GQW is None:
@@ -52,13 +52,13 @@ class Table:
     def gradient(self, sums_GQW: Tensor, x_GQD: Tensor, *, weights_sum_to_one: bool) -> Tensor:
         """sums^T x over all positions that use the table; rows that do not occur get zero.
 
-        The anchor gets what is left of the sum over all rows: that of x for P, which sums to 1 over the keys, and 0
-        for the scores' gradient, which sums to 0.
+        The anchor gets the remainder of the sum over all rows. That sum is the sum of x for P, whose rows sum to 1, and
+        0 for the scores' gradient, whose rows sum to 0.
         """
         x_TND = self._by_table(x_GQD)
         occurring_TWD = torch.bmm(self._by_table(sums_GQW).transpose(1, 2), x_TND).to(self.table.dtype)
         rows, anchor, num_rows = self.edges.rows, self.edges.anchor, self.table.shape[-2]
-        # The rows that occur and the anchor beside them follow in one piece; the others get zeros.
+        # The rows that occur and the adjacent anchor are contiguous; all others get zeros.
         parts = [occurring_TWD]
         if anchor is not None:
             left_T1D = -occurring_TWD.sum(1, keepdim=True)
@@ -78,12 +78,12 @@ class Table:
         return x_GQY.view(num_tables, num_products * num_queries // num_tables, columns)
 
     def _columns(self, block: Edges) -> slice:
-        """Where a block's rows stand among all that occur."""
+        """The columns of a block's rows among all rows that occur."""
         return slice(block.rows.start - self.edges.rows.start, block.rows.stop - self.edges.rows.start)
 
 
 class Bias:
-    """The bias as a part uses it; of any block of its queries."""
+    """The bias of a part, for any block of its queries."""
 
     def __init__(self, bias_HR: Tensor, edges: Labels | None, first_query: int, *, learned: bool) -> None:
         self.bias_HR, self.edges, self.first_query, self.learned = bias_HR, edges, first_query, learned

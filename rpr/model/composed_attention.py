@@ -1,4 +1,7 @@
-"""Relative attention composed of operations that autograd and torch.compile know; arguments: `rpr.model.attention`."""
+"""Relative attention composed of torch operations, for autograd and torch.compile.
+
+The arguments are described in `rpr.model.attention`.
+"""
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows,
 # C = Q+K-1 distances that occur between Q consecutive queries and K keys.
@@ -33,12 +36,12 @@ def composed(
     causal: bool = False,
     first_query: int = 0,
 ) -> Tensor:
-    """Project, then spread (DESIGN: q w_K^T is [B, H, Q, R], a small product), in operations torch can differentiate.
+    """Project, then spread (q w_K^T is [B, H, Q, R], a small matmul), in operations that torch can differentiate.
 
-    For distances without any gather or scatter: the clipped rows are laid out by distance once, and moving from
-    distances to keys is a change of strides.
+    Distances need no gather or scatter: the clipped rows are laid out by distance once, and going from distances to
+    keys is a change of strides.
     """
-    # Scaling q covers both terms of equation 5, and touches Q*D numbers instead of Q*K.
+    # Scaling q covers both terms of equation 5 and touches Q*D numbers instead of Q*K.
     q_BHQD = q_BHQD * (q_BHQD.shape[-1] ** -0.5)
     weights_BHQK = _scores_to_weights(q_BHQD, k_BHKD, key_table, bias_table, labels, mask, causal, first_query)
     z_BHQD = weights_BHQK @ v_BHKD
@@ -62,7 +65,7 @@ def weights(
     causal: bool = False,
     first_query: int = 0,
 ) -> Tensor:
-    """The attention weights alone, P [B, H, Q, K]: what each query takes of each key."""
+    """The attention weights P, [B, H, Q, K]."""
     check_shapes(q_BHQD, k_BHKD, key_table, None, bias_table, labels)
     q_BHQD = q_BHQD * (q_BHQD.shape[-1] ** -0.5)
     return _scores_to_weights(q_BHQD, k_BHKD, key_table, bias_table, labels, mask, causal, first_query)
@@ -71,7 +74,7 @@ def weights(
 def spread(q_BHQD: Tensor, table: Tensor, num_keys: int, *, first_query: int = 0) -> Tensor:
     """q_i . w_row(i,j) for every key j: the second term of equation 5, [B, H, Q, K].
 
-    Only the rows that can occur between these queries and keys enter the product.
+    Only the rows that can occur between these queries and keys are multiplied.
     """
     num_queries = q_BHQD.shape[2]
     first_row, last_row, left, right = occurring_rows(num_queries, num_keys, table.shape[-2], first_query)
@@ -81,9 +84,9 @@ def spread(q_BHQD: Tensor, table: Tensor, num_keys: int, *, first_query: int = 0
 
 
 def collect(weights_BHQK: Tensor, table: Tensor, *, first_query: int = 0) -> Tensor:
-    """sum_j P_ij w_row(i,j): what equation 3 adds to the values, [B, H, Q, D]; the adjoint of `spread`.
+    """sum_j P_ij w_row(i,j), the relative term of equation 3, [B, H, Q, D]; the adjoint of `spread`.
 
-    First P is summed over the keys that share a row, then one product with the table.
+    P is summed over the keys that share a row, then multiplied by the table.
     """
     num_queries, num_keys = weights_BHQK.shape[2:]
     first_row, last_row, left, right = occurring_rows(num_queries, num_keys, table.shape[-2], first_query)
@@ -93,7 +96,7 @@ def collect(weights_BHQK: Tensor, table: Tensor, *, first_query: int = 0) -> Ten
 
 
 def _times_table(x_BHQX: Tensor, matrix: Tensor) -> Tensor:
-    """[B, H, Q, X] times [X, Y] or [H, X, Y]; heads first, as torch would copy a matrix per head for every sentence."""
+    """[B, H, Q, X] times [X, Y] or [H, X, Y]; heads first, or torch would copy per-head matrices for each sentence."""
     matrix = matrix.to(x_BHQX.dtype)
     if matrix.dim() == 2:
         return x_BHQX @ matrix

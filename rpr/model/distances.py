@@ -1,4 +1,4 @@
-"""Between numbers by distance and numbers by key, by changes of strides alone: no gather, no scatter."""
+"""Conversion between values by distance and values by key, by strides alone: no gather, no scatter."""
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, R = 2k+1 table rows,
 # C = Q+K-1 distances that occur between Q consecutive queries and K keys.
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def bias_of_pairs(bias_HR: Tensor, num_queries: int, num_keys: int, first_query: int) -> Tensor:
-    """The bias of each pair, by its clipped distance: [H, Q, K]."""
+    """The bias of each (query, key) pair, by its clipped distance: [H, Q, K]."""
     return distances_to_keys(_bias_by_distance(bias_HR, num_queries, num_keys, first_query), num_keys)
 
 
@@ -31,9 +31,9 @@ def _bias_by_distance(bias_HR: Tensor, num_queries: int, num_keys: int, first_qu
 
 
 def occurring_rows(num_queries: int, num_keys: int, num_rows: int, first_query: int) -> tuple[int, int, int, int]:
-    """First and last table row that occurs, and how many distances beyond each lie on the clipped edge.
+    """The first and last table row that occurs, and how many distances beyond each are clipped to it.
 
-    The C = Q+K-1 distances are lowest = -(first_query + Q - 1) .. highest = K - 1 - first_query, in this order.
+    The C = Q+K-1 distances run from lowest = -(first_query + Q - 1) to highest = K - 1 - first_query.
     """
     clip_distance = (num_rows - 1) // 2
     lowest = -(first_query + num_queries - 1)
@@ -58,7 +58,7 @@ def repeat_edges(rows_BHQX: Tensor, left: int, right: int) -> Tensor:
 
 
 def sum_edges(by_distance_BHQC: Tensor, left: int, right: int) -> Tensor:
-    """The adjoint of `repeat_edges`: the distances on a clipped edge are summed into its row."""
+    """The adjoint of `repeat_edges`: clipped distances are summed into the outermost row."""
     if not left and not right:
         return by_distance_BHQC
     num_distances = by_distance_BHQC.shape[-1]
@@ -78,20 +78,20 @@ def sum_edges(by_distance_BHQC: Tensor, left: int, right: int) -> Tensor:
 def distances_to_keys(by_distance_BHQC: Tensor, num_keys: int) -> Tensor:
     """Column of distance j - i -> column of key j, by strides alone.
 
-    Row i wants its columns from Q-1-i on. Read flat, element (i, j) lies at i*C + (j - i + Q-1) = i*(C-1) + j + Q-1:
-    so dropping the first Q-1 numbers and cutting into rows of C-1 puts key j of every query in column j.
+    Row i needs its columns from Q-1-i on. In flat order, element (i, j) is at i*C + (j - i + Q-1) = i*(C-1) + j + Q-1:
+    so dropping the first Q-1 numbers and splitting into rows of C-1 puts key j of every query in column j.
     """
     *batch, num_queries, num_distances = by_distance_BHQC.shape
     if num_queries == 1:
         return by_distance_BHQC
     width = num_distances - 1
     flat = by_distance_BHQC.reshape(*batch, num_queries * num_distances)
-    cut = flat[..., num_queries - 1 : num_queries - 1 + num_queries * width]
-    return cut.reshape(*batch, num_queries, width)[..., :num_keys]
+    shifted = flat[..., num_queries - 1 : num_queries - 1 + num_queries * width]
+    return shifted.reshape(*batch, num_queries, width)[..., :num_keys]
 
 
 def keys_to_distances(weights_BHQK: Tensor) -> Tensor:
-    """The adjoint of `distances_to_keys`: zeros where a distance does not occur for a query."""
+    """The adjoint of `distances_to_keys`: zero where a query has no key at a distance."""
     *batch, num_queries, num_keys = weights_BHQK.shape
     if num_queries == 1:
         return weights_BHQK

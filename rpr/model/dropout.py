@@ -1,4 +1,4 @@
-"""Dropout, with a CPU form that draws 16 random bits for each number instead of a whole random float."""
+"""Dropout, with a CPU implementation that draws 16 random bits per element instead of a whole random float."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LEVELS = 2**16
 
 
 class Dropout(nn.Module):
-    """Zero each number with probability p and scale the others by 1 / (1 - p), in training only.
+    """Zero each element with probability p and scale the others by 1 / (1 - p), in training only.
 
-    On a CPU torch draws its mask number by number, which takes up to a sixth of a small model's training step; cutting
-    64 random bits into four 16-bit levels does the same at a quarter of the draws. p is then exact to 1 / 65,536.
+    On a CPU torch draws its mask element by element, which takes up to a sixth of a small model's training step;
+    splitting 64 random bits into four 16-bit levels needs a quarter of the draws. p is then exact to 1 / 65,536.
     """
 
     def __init__(self, p: float) -> None:
@@ -33,12 +33,14 @@ class Dropout(nn.Module):
         return self.add(x.new_zeros(()).expand_as(x), x)
 
     def add(self, residual: Tensor, x: Tensor) -> Tensor:
-        """residual + dropout(x), shapes alike; on a CPU in one pass over the numbers."""
+        """residual + dropout(x), of equal shapes; on a CPU in one pass."""
         if not self.training or self.p == 0:
             return residual + x
         if x.device.type != "cpu":
             return residual + F.dropout(x, self.p)
-        dropped_levels = min(round(self.p * LEVELS), LEVELS - 1)  # a p next to 1 keeps one level: no division by 0
+        dropped_levels = min(
+            round(self.p * LEVELS), LEVELS - 1
+        )  # with p close to 1 one level is kept: no division by 0
         out: Tensor = _DropAndAdd.apply(residual, x, dropped_levels)  # type: ignore[no-untyped-call]
         return out
 
@@ -47,7 +49,7 @@ class Dropout(nn.Module):
 
 
 class _DropAndAdd(torch.autograd.Function):
-    """residual + scale * keep * x, where keep is 0 for the numbers whose level is below `dropped_levels`, else 1."""
+    """residual + scale * keep * x, where keep is 0 for elements whose level is below `dropped_levels`, else 1."""
 
     @staticmethod
     def forward(ctx: Any, residual: Tensor, x: Tensor, dropped_levels: int) -> Tensor:

@@ -1,12 +1,12 @@
-"""Which table row each (query, key) pair uses, and the two moves between pairs and rows that attention needs.
+"""Which table row each (query, key) pair uses, and the two maps between pairs and rows that attention needs.
 
-`add_to_scores` takes products with the table's rows, [G, Q, W], to the pairs [G, Q, K]; `sum_weights` sums pairs into
-rows. The one is the other's adjoint. For clipped distances neither gathers nor scatters: read with rows of K + 1
-numbers, the scores have every distance in a column of its own (`_diagonals`), and the pairs beyond the clip distance
-are rectangles and triangles. So the result never depends on the order of threads, on any device.
+`add_to_scores` maps matmuls with the table's rows, [G, Q, W], to the pairs, [G, Q, K]; `sum_weights` sums pairs into
+rows. Each is the other's adjoint. For clipped distances neither gathers nor scatters: viewed with rows of K + 1
+elements, the scores have every distance in a column of its own (`_diagonals`), and the pairs beyond the clip distance
+form rectangles and triangles. So the result does not depend on the order of threads, on any device.
 """
 
-# Shape suffixes: G products (batch and heads in one), Q queries, K keys, R table rows, W rows that occur,
+# Shape suffixes: G batch and heads in one axis, Q queries, K keys, R table rows, W rows that occur,
 # C consecutive distances (columns of a view along the diagonals).
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ class Edges(Protocol):
 
     @property
     def rows(self) -> slice:
-        """The rows that occur (or more), one column each in `by_row`; the anchor is not among them."""
+        """The rows that occur (or more), one column of `by_row` each, without the anchor."""
         ...
 
     @property
     def anchor(self) -> int | None:
-        """A row that the products leave out: the others are taken relative to it.
+        """A row that is left out of the matmuls: the others are taken relative to it.
 
-        The softmax does not see a number that all keys of a query share, and P sums to 1 over the keys. So
-        q_i . (w_r - w_anchor) serves for the scores, and P (v + w_anchor) + S (w - w_anchor) for the values.
+        The softmax is invariant to a constant added to all keys of a query, and P sums to 1 over the keys. So the
+        scores need only q_i . (w_r - w_anchor), and the values P (v + w_anchor) + S (w - w_anchor).
         """
         ...
 
     def queries(self, start: int, stop: int, num_keys: int) -> Edges:
-        """The same for queries start..stop-1 and the first num_keys keys."""
+        """The edges of queries start..stop-1 and the first num_keys keys."""
         ...
 
     def sentences(self, start: int, stop: int) -> Edges:
-        """The same for sentences start..stop-1 of the batch."""
+        """The edges of sentences start..stop-1 of the batch."""
         ...
 
     def add_to_scores(self, scores_GQK: Tensor, by_row_GQW: Tensor) -> None:
@@ -53,14 +53,14 @@ class Edges(Protocol):
         ...
 
     def sum_weights(self, weights_GQK: Tensor) -> Tensor:
-        """by_row[g, i, r] = sum of weights[g, i, j] over the keys j whose row is r; from `scores_buffer` too."""
+        """by_row[g, i, r] = sum of weights[g, i, j] over keys j whose row is r; `weights` is from `scores_buffer`."""
         ...
 
 
 def scores_buffer(num_products: int, num_queries: int, num_keys: int, like: Tensor) -> Tensor:
     """An uninitialised, contiguous [G, Q, K] inside a storage with a zeroed margin at both ends.
 
-    A view along the diagonals starts up to Q + K numbers before the first score and ends as many after the last.
+    A view along the diagonals starts up to Q + K elements before the first score and ends as many after the last.
     """
     margin = num_queries + num_keys
     size = num_products * num_queries * num_keys
@@ -74,8 +74,8 @@ def scores_buffer(num_products: int, num_queries: int, num_keys: int, like: Tens
 class Distances:
     """row(i, j) = clip(j - i, k) + k, with query i at position first_query + i (Shaw et al. 2018, section 3.2).
 
-    With `causal` only keys up to the query's own position count, so rows right of the diagonal are never read.
-    Where distances are clipped, the row of one clipped edge is the anchor: it needs no column and no triangle.
+    With `causal` only keys up to the query's own position are visible, so rows right of the diagonal are never read.
+    If distances are clipped, one of the outermost rows is the anchor, which needs no column and no triangle.
     """
 
     num_queries: int
@@ -117,7 +117,7 @@ class Distances:
     @property
     def last(self) -> int:
         last = min(self.highest, self.clip_distance - (self.anchor == self.num_rows - 1))
-        # Queries far behind all keys use the clipped row alone, though its own distance does not occur.
+        # Queries far behind all keys use only the clipped row, although its own distance does not occur.
         return max(last, self.first) if self.lowest < -self.clip_distance and self.anchor != 0 else last
 
     @property
@@ -132,10 +132,10 @@ class Distances:
 
     def add_to_scores(self, scores_GQK: Tensor, by_row_GQW: Tensor) -> None:
         plan = _plan(self, scores_GQK.dtype, scores_GQK.device)
-        for apart in plan.writes:
-            # 0 is added where a query has no key at that distance: those cells are a neighbouring row's.
-            self._diagonals(scores_GQK, apart).addcmul_(
-                by_row_GQW[apart.products, apart.queries, apart.columns], plan.exists_QW[apart.queries, apart.columns]
+        for view in plan.writes:
+            # 0 is added where a query has no key at that distance: those cells belong to a neighbouring row.
+            self._diagonals(scores_GQK, view).addcmul_(
+                by_row_GQW[view.products, view.queries, view.columns], plan.exists_QW[view.queries, view.columns]
             )
         for queries, keys, triangle_QK in plan.farther:
             here_GQK, edge_GQ1 = scores_GQK[:, queries, keys], by_row_GQW[:, queries, :1]
@@ -158,15 +158,15 @@ class Distances:
         return by_row_GQW
 
     @property
-    def _everything(self) -> Apart:
-        return Apart(slice(0, None, 1), slice(0, self.num_queries, 1), slice(0, self.last - self.first + 1))
+    def _everything(self) -> DiagonalView:
+        return DiagonalView(slice(0, None, 1), slice(0, self.num_queries, 1), slice(0, self.last - self.first + 1))
 
-    def _diagonals(self, scores_GQK: Tensor, apart: Apart) -> Tensor:
+    def _diagonals(self, scores_GQK: Tensor, view: DiagonalView) -> Tensor:
         """A view of the scores by distance, [G', Q', C]: column c of query i is its key at distance first + c.
 
-        Where that key does not exist, the cell lies on a neighbouring row or in the buffer's margin.
+        Where that key does not exist, the cell is on a neighbouring row or in the buffer's margin.
         """
-        products, queries, columns = apart
+        products, queries, columns = view
         product, row = self.num_queries * self.num_keys, self.num_keys + 1
         return scores_GQK.as_strided(
             (
@@ -183,10 +183,10 @@ class Distances:
             + columns.start,
         )
 
-    def _writes(self) -> list[Apart]:
-        """The fewest views along the diagonals that together have every cell, and none of which has a cell twice.
+    def _writes(self) -> list[DiagonalView]:
+        """The fewest views along the diagonals that together cover every cell, each without repeating one.
 
-        Rows overlap where they are wider than K + 1, and the last of a product the first of the next one.
+        Rows wider than K + 1 overlap, and so do the last row of a matrix and the first of the next one.
         """
         width = min(self.last, self.highest) - self.first + 1
         if width <= 0:  # k = 0, or all queries far behind all keys
@@ -196,7 +196,7 @@ class Distances:
             for row_step, product_step in ((1, 1), (2, 1), (1, 2), (2, 2)):
                 if self._disjoint(size, row_step, product_step):
                     return [
-                        Apart(
+                        DiagonalView(
                             slice(p, None, product_step),
                             slice(r, self.num_queries, row_step),
                             slice(c, min(c + size, width)),
@@ -216,12 +216,12 @@ class Distances:
     def _farther(self) -> Iterator[tuple[slice, slice, bool]]:
         """All pairs farther left than `first` that share its row: rectangles, and triangles along the diagonal.
 
-        Queries go ROWS at a time. For them the keys that are farther left from all are a rectangle; from there on each
-        query has one key more than the one before it, the first of them none.
+        For ROWS queries at a time, the keys farther left of all of them form a rectangle; beyond it each query has one
+        key more than the previous one, the first query none.
         """
         if self.lowest >= self.first or self.anchor == 0:
             return
-        # query i has the keys 0 .. i + shift - 1 farther left, as far as there are any
+        # query i has the keys 0 .. i + shift - 1 farther left, if any
         shift = self.first_query + self.first
         for start in range(max(0, -shift), self.num_queries, ROWS):
             stop = min(start + ROWS, self.num_queries)
@@ -233,8 +233,8 @@ class Distances:
                 yield slice(start, stop), slice(for_all, for_last), True
 
 
-class Apart(NamedTuple):
-    """Cells of a view along the diagonals; slices of the products, queries and columns."""
+class DiagonalView(NamedTuple):
+    """Non-overlapping cells of a view along the diagonals: slices of G, of the queries and of the columns."""
 
     products: slice
     queries: slice
@@ -242,10 +242,10 @@ class Apart(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What `Distances` needs at every call, and depends on nothing but the lengths."""
+    """What every call of `Distances` needs and depends only on the lengths."""
 
     exists_QW: Tensor  # 1 where a query has a key at the column's distance, else 0
-    writes: list[Apart]
+    writes: list[DiagonalView]
     farther: list[tuple[slice, slice, Tensor | None]]  # None: the whole rectangle
 
 
@@ -266,7 +266,7 @@ def _plan(at: Distances, dtype: torch.dtype, device: torch.device) -> _Plan:
 class Labels:
     """row(i, j) from a matrix of labels, [Q, K] or [B, Q, K] (int64): a dependency tree, a table schema.
 
-    Heads come first in G, so that label matrices of a batch repeat for every head.
+    Heads come first in G, so the label matrices of a batch repeat for every head.
     """
 
     labels: Tensor
@@ -287,21 +287,21 @@ class Labels:
         return None
 
     def add_to_scores(self, scores_GQK: Tensor, by_row_GQW: Tensor) -> None:
-        labels = self._for_products(scores_GQK)
+        labels = self._expanded_labels(scores_GQK)
         by_row = by_row_GQW.reshape(*labels.shape[:-1], -1)
         scores_GQK += by_row.gather(-1, labels).view_as(scores_GQK)
 
     def sum_weights(self, weights_GQK: Tensor) -> Tensor:
-        labels = self._for_products(weights_GQK)
+        labels = self._expanded_labels(weights_GQK)
         num_products, num_queries, _ = weights_GQK.shape
         if weights_GQK.device.type == "cpu":
             by_row = weights_GQK.new_zeros(*labels.shape[:-1], self.num_rows)
             by_row.scatter_add_(-1, labels, weights_GQK.view_as(labels))
             return by_row.view(num_products, num_queries, self.num_rows)
-        # Elsewhere a scatter adds in no fixed order; products with 0/1 matrices do, and run on the matrix units.
-        return self._sum_by_products(weights_GQK)
+        # Elsewhere a scatter adds in no fixed order; matmuls with 0/1 matrices are deterministic and use matrix units.
+        return self._sum_by_matmul(weights_GQK)
 
-    def _sum_by_products(self, weights_GQK: Tensor) -> Tensor:
+    def _sum_by_matmul(self, weights_GQK: Tensor) -> Tensor:
         num_products, num_queries, num_keys = weights_GQK.shape
         labels_BQK = self.labels if self.labels.dim() == 3 else self.labels[None]
         num_matrices = labels_BQK.shape[0]
@@ -310,8 +310,8 @@ class Labels:
         by_row = each @ one_hot  # [B, Q, H, R]
         return by_row.permute(2, 0, 1, 3).reshape(num_products, num_queries, self.num_rows)
 
-    def _for_products(self, scores_GQK: Tensor) -> Tensor:
-        """The labels of every product, by expansion alone: [H, B, Q, K] or [G, Q, K]."""
+    def _expanded_labels(self, scores_GQK: Tensor) -> Tensor:
+        """The labels expanded to all heads and sentences, without copying: [H, B, Q, K] or [G, Q, K]."""
         if self.labels.dim() == 3:
             return self.labels.expand(scores_GQK.shape[0] // self.labels.shape[0], *self.labels.shape)
         return self.labels.expand(scores_GQK.shape)

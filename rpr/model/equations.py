@@ -26,7 +26,7 @@ def reference(
     causal: bool = False,
     first_query: int = 0,
 ) -> Tensor:
-    """Equations 3 and 4 with a^K_ij and a^V_ij written out: [B, H, Q, K, D] numbers."""
+    """Equations 3 and 4 with a^K_ij and a^V_ij written out, as tensors [B, H, Q, K, D]."""
     num_queries, num_keys = q_BHQD.shape[2], k_BHKD.shape[2]
     edges_BHQKD = k_BHKD[:, :, None, :, :].expand(-1, -1, num_queries, -1, -1)
     if key_table is not None:
@@ -60,10 +60,10 @@ def per_position(
     causal: bool = False,
     first_query: int = 0,
 ) -> Tensor:
-    """The paper's own algorithm (section 3.3): a_ij gathered once for all sentences, one product for each query.
+    """The paper's own algorithm (section 3.3): a_ij gathered once for all sentences, one matmul per query.
 
-    Equation 5 with n parallel products of [B H, D] by [D, n]. Its space is n^2 D beyond plain attention, and in low
-    precision the gradient of a table row sums all its n^2 pairs in that precision.
+    Equation 5 with n parallel matmuls of [B H, D] by [D, n]. It needs n^2 D more memory than plain attention, and in
+    low precision the gradient of a table row sums all its n^2 pairs in that precision.
     """
     num_queries, num_keys = q_BHQD.shape[2], k_BHKD.shape[2]
     scores_BHQK = q_BHQD @ k_BHKD.transpose(-2, -1)
@@ -97,7 +97,7 @@ def softmax(scores_BHQK: Tensor, visible: Tensor | None) -> Tensor:
     if visible is not None:
         lowest = max(MASKED, torch.finfo(scores_BHQK.dtype).min / 2)
         scores_BHQK = scores_BHQK.masked_fill(~visible, lowest)
-    # float32 whatever the products' precision: a bfloat16 exponent sum over hundreds of keys loses its tail.
+    # float32 whatever the matmul precision: a bfloat16 exponent sum over hundreds of keys loses its tail.
     wide = torch.float64 if scores_BHQK.dtype == torch.float64 else torch.float32
     return scores_BHQK.softmax(dim=-1, dtype=wide).to(scores_BHQK.dtype)
 
@@ -119,14 +119,14 @@ def _edge_biases(bias_HR: Tensor, labels: Tensor | None, num_queries: int, num_k
 
 
 def _products_by_query(x_BHQX: Tensor, edges: Tensor) -> Tensor:
-    """x_i times the matrix of query i, for all i: [B, H, Q, X] with [.., Q, X, Y] to [B, H, Q, Y]."""
-    if edges.dim() == 3:  # one matrix for all sentences and heads: Q products of [B H, X]
+    """x_i times the matrix of query i, for all i: [B, H, Q, X] times [.., Q, X, Y] is [B, H, Q, Y]."""
+    if edges.dim() == 3:  # one matrix for all sentences and heads: Q matmuls of [B H, X]
         by_query = torch.bmm(x_BHQX.flatten(0, 1).transpose(0, 1), edges)
         return by_query.transpose(0, 1).reshape(*x_BHQX.shape[:3], -1)
-    if edges.dim() == 4:  # a table per head: H Q products of [B, X]
+    if edges.dim() == 4:  # a table per head: H Q matmuls of [B, X]
         by_query = x_BHQX.permute(1, 2, 0, 3) @ edges
         return by_query.permute(2, 0, 1, 3)
-    return (x_BHQX[..., None, :] @ edges)[..., 0, :]  # labels of each sentence: nothing is shared
+    return (x_BHQX[..., None, :] @ edges)[..., 0, :]  # labels per sentence: nothing is shared
 
 
 def check_shapes(
@@ -137,7 +137,7 @@ def check_shapes(
     bias_table: Tensor | None,
     labels: Tensor | None,
 ) -> None:
-    """Raises ValueError for tables or labels of a shape that is none of those described."""
+    """Raises ValueError for tables or labels of an invalid shape."""
     batch, heads, num_queries, width = q_BHQD.shape
     for name, table in (("key_table", key_table), ("value_table", value_table)):
         if table is None:

@@ -1,7 +1,7 @@
-"""Torch's FlexAttention where it can hold a scheme, to compare with in `rpr-cli bench`; nothing trains with it.
+"""Torch's FlexAttention for the schemes that it supports, a comparison in `rpr-cli bench`; not used for training.
 
-It can be given what is added to a score, so vectors of keys and biases; it has no place for a value's vectors.
-Gradients are for GPUs, and those of what is added are summed in no fixed order.
+It can modify scores, so it supports key vectors and biases, but not value vectors. It computes gradients only on GPUs,
+and sums those of the score modification in no fixed order.
 """
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows.
@@ -29,10 +29,10 @@ def flex(
     """As `rpr.model.attention.attend`, without labels, mask and cache; compiled on a GPU.
 
     Raises:
-        ValueError: there are vectors of values.
+        ValueError: `value_table` is given.
     """
     if value_table is not None:
-        raise ValueError("flex: FlexAttention has no place for vectors that are added to values")
+        raise ValueError("flex: FlexAttention does not support vectors added to values")
     scale = q_BHQD.shape[-1] ** -0.5
     by_row_BHQR = None
     if key_table is not None:
@@ -42,7 +42,7 @@ def flex(
         clip_distance = (table.shape[-1] - 1) // 2
         return (key - query).clamp(-clip_distance, clip_distance) + clip_distance
 
-    def added(score: Tensor, sentence: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    def modify(score: Tensor, sentence: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         if by_row_BHQR is not None:
             score = score + by_row_BHQR[sentence, head, query, row(query, key, by_row_BHQR)]
         if bias_table is not None:
@@ -54,7 +54,7 @@ def flex(
         blocks = _causal_blocks(q_BHQD.shape[2], k_BHKD.shape[2], q_BHQD.device)
     plain = by_row_BHQR is None and bias_table is None
     z_BHQD: Tensor = _kernel(q_BHQD.device.type)(
-        q_BHQD, k_BHKD, v_BHKD, score_mod=None if plain else added, block_mask=blocks, scale=scale
+        q_BHQD, k_BHKD, v_BHKD, score_mod=None if plain else modify, block_mask=blocks, scale=scale
     )
     return z_BHQD
 

@@ -1,9 +1,10 @@
-"""Decoding piece by piece: what is kept of the pieces so far, and the attention of each hypothesis's newest piece.
+"""Step-by-step decoding: the cached state of the pieces so far, and attention for each hypothesis's newest piece.
 
-Keys and values are never reordered. Every step adds one slot for each hypothesis of a sentence, and `hidden` says which
-slots a hypothesis descends from: choosing other parents changes those few numbers and no cache. A sentence's hypotheses
-are then N queries to the same slots, one product instead of N. The tables' rows follow from each slot's position alone,
-so distances are right at any length, and the rows enter as if they were more keys and values.
+Keys and values are never reordered. Every step adds one cache slot for each hypothesis of a sentence, and a bias of 0
+or minus infinity marks the slots that a hypothesis descends from: choosing other parents changes only this bias, not
+the cache. A sentence's hypotheses are then N queries to the same slots, one product instead of N. The table rows follow
+from each slot's position alone, so distances are correct at any length, and the rows enter like additional keys and
+values.
 """
 
 # Shape suffixes: B sentences, N hypotheses of each, X = B N rows, H heads, D head width, M model width, K slots,
@@ -21,11 +22,11 @@ from torch import Tensor
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.positions import Tables
 
-ROOM = 128  # slots that a cache has room for, and distances that tables are made for, at first; both double
+INITIAL_CAPACITY = 128  # slots of a new cache, and distances that its tables cover; both double when exceeded
 
 
-class Slots:
-    """Keys and values of one layer's self-attention, in buffers with room for more."""
+class KVCache:
+    """Keys and values of one layer's self-attention, in buffers with spare capacity."""
 
     def __init__(self) -> None:
         self.used = 0
@@ -33,9 +34,9 @@ class Slots:
         self._values_BHKD: Tensor | None = None
 
     def add(self, k_BNHD: Tensor, v_BNHD: Tensor) -> tuple[Tensor, Tensor]:
-        """One more slot for each hypothesis; returns the keys and values of all slots, [B H, K, D] each."""
+        """Append one slot for each hypothesis; return the keys and values of all slots, [B H, K, D] each."""
         batch, more = k_BNHD.shape[:2]
-        keys, values = self._with_room(k_BNHD, self.used + more)
+        keys, values = self._with_capacity(k_BNHD, self.used + more)
         new = slice(self.used, self.used + more)
         keys[:batch, :, new] = k_BNHD.transpose(1, 2)
         values[:batch, :, new] = v_BNHD.transpose(1, 2)
@@ -43,23 +44,23 @@ class Slots:
         return keys[:batch].flatten(0, 1)[:, : self.used], values[:batch].flatten(0, 1)[:, : self.used]
 
     def keep(self, places: Tensor, sentences: Tensor) -> None:
-        """Put old sentence sentences[i] in place places[i]; what else there was stays where it is."""
+        """Move sentence sentences[i] to row places[i]; all other rows keep their contents."""
         if self._keys_BHKD is None or self._values_BHKD is None:
             return
         self._keys_BHKD[places, :, : self.used] = self._keys_BHKD[sentences, :, : self.used]
         self._values_BHKD[places, :, : self.used] = self._values_BHKD[sentences, :, : self.used]
 
-    def _with_room(self, k_BNHD: Tensor, slots: int) -> tuple[Tensor, Tensor]:
+    def _with_capacity(self, k_BNHD: Tensor, slots: int) -> tuple[Tensor, Tensor]:
         keys, values = self._keys_BHKD, self._values_BHKD
         if keys is not None and values is not None and slots <= keys.shape[2]:
             return keys, values
         batch, _, heads, width = k_BNHD.shape
-        room = max(ROOM, 2 * slots)
-        wider = k_BNHD.new_empty(2, batch, heads, room, width)
+        capacity = max(INITIAL_CAPACITY, 2 * slots)
+        larger = k_BNHD.new_empty(2, batch, heads, capacity, width)
         if keys is not None and values is not None:
-            wider[0, :, :, : self.used] = keys[:batch, :, : self.used]
-            wider[1, :, :, : self.used] = values[:batch, :, : self.used]
-        self._keys_BHKD, self._values_BHKD = wider.unbind()
+            larger[0, :, :, : self.used] = keys[:batch, :, : self.used]
+            larger[1, :, :, : self.used] = values[:batch, :, : self.used]
+        self._keys_BHKD, self._values_BHKD = larger.unbind()
         return self._keys_BHKD, self._values_BHKD
 
 
@@ -71,109 +72,112 @@ class Memory:
     values_BHSD: Tensor
 
     def keep(self, places: Tensor, sentences: Tensor) -> None:
-        """As Slots.keep."""
+        """As `KVCache.keep`."""
         self.keys_BHDS[places] = self.keys_BHDS[sentences]
         self.values_BHSD[places] = self.values_BHSD[sentences]
 
 
 @dataclass
 class DecoderState:
-    """What decoding keeps, for B sentences with N hypotheses each.
+    """The state of decoding, for B sentences with N hypotheses each.
 
-    `hidden_BNK` is 0 where a hypothesis descends from a slot, else minus infinity; `positions_K` has each slot's.
-    `padding_BS` is the same for the source, None where no sentence is padded.
+    `bias_BNK` is 0 where a hypothesis descends from a slot, else minus infinity; `positions_K` are the slots'
+    positions. `padding_BS` is the same bias for the source, None if no sentence is padded.
     """
 
     memories: list[Memory]
     padding_BS: Tensor | None
-    hidden_BNK: Tensor
-    slots: list[Slots]
+    bias_BNK: Tensor
+    caches: list[KVCache]
     positions_K: Tensor
     length: int = 0
     _tables: dict[int, tuple[int, Tables]] = field(default_factory=dict)
 
     @staticmethod
     def begin(memories: list[Memory], mask_BS: Tensor) -> DecoderState:
-        """One hypothesis a sentence, no piece fed; `mask_BS` is False on padding."""
+        """One hypothesis per sentence, no piece fed yet; `mask_BS` is False on padding."""
         like = memories[0].keys_BHDS
         padding = torch.zeros(mask_BS.shape, dtype=like.dtype, device=like.device).masked_fill(~mask_BS, -torch.inf)
         return DecoderState(
             memories=memories,
             padding_BS=None if bool(mask_BS.all()) else padding,
-            hidden_BNK=like.new_zeros(len(mask_BS), 1, 0),
-            slots=[Slots() for _ in memories],
+            bias_BNK=like.new_zeros(len(mask_BS), 1, 0),
+            caches=[KVCache() for _ in memories],
             positions_K=torch.empty(0, dtype=torch.int64, device=like.device),
         )
 
     def advance(self, hypotheses: int) -> None:
-        """A slot more for each of so many hypotheses of a sentence, which it alone sees."""
-        if not self.length:  # nothing is fed yet: there may be any number of them
-            self.hidden_BNK = self.hidden_BNK.expand(-1, hypotheses, -1)
-        batch, present, _ = self.hidden_BNK.shape
-        assert hypotheses == present, f"{hypotheses} hypotheses of a sentence are fed, the state has {present}"
-        own_NN = self.hidden_BNK.new_full((hypotheses, hypotheses), -torch.inf).fill_diagonal_(0.0)
-        self.hidden_BNK = torch.cat([self.hidden_BNK, own_NN.expand(batch, -1, -1)], dim=2)
+        """Add a slot for each of the N hypotheses of a sentence, visible to that hypothesis alone."""
+        if not self.length:  # nothing fed yet: N is free
+            self.bias_BNK = self.bias_BNK.expand(-1, hypotheses, -1)
+        batch, present, _ = self.bias_BNK.shape
+        assert hypotheses == present, f"{hypotheses} hypotheses per sentence fed, but the state has {present}"
+        own_NN = self.bias_BNK.new_full((hypotheses, hypotheses), -torch.inf).fill_diagonal_(0.0)
+        self.bias_BNK = torch.cat([self.bias_BNK, own_NN.expand(batch, -1, -1)], dim=2)
         self.positions_K = torch.cat([self.positions_K, self.positions_K.new_full((hypotheses,), self.length)])
         self.length += 1
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None = None) -> None:
-        """Keep and reorder: row indices into the hypotheses, as many for each sentence; and which sentences stay, in
-        their new order, when some leave. Cheapest when those that stay mostly keep their places.
+        """Keep and reorder hypotheses, and sentences when some are done.
+
+        Args:
+            hypotheses: row indices into the current hypotheses, the same number for each sentence.
+            sentences: the sentences that stay, in their new order; cheapest if most keep their rows. None: all.
         """
-        batch = len(self.hidden_BNK) if sentences is None else len(sentences)
-        num_slots = self.hidden_BNK.shape[2]
-        self.hidden_BNK = self.hidden_BNK.flatten(0, 1)[hypotheses].view(batch, len(hypotheses) // batch, num_slots)
+        batch = len(self.bias_BNK) if sentences is None else len(sentences)
+        num_slots = self.bias_BNK.shape[2]
+        self.bias_BNK = self.bias_BNK.flatten(0, 1)[hypotheses].view(batch, len(hypotheses) // batch, num_slots)
         if sentences is None:
             return
         places = (sentences != torch.arange(batch, device=sentences.device)).nonzero()[:, 0]
         moved = sentences[places]
         for memory in self.memories:
             memory.keep(places, moved)
-        for slots in self.slots:
-            slots.keep(places, moved)
+        for cache in self.caches:
+            cache.keep(places, moved)
         if self.padding_BS is not None:
             self.padding_BS = self.padding_BS[sentences]
 
     def tables(self, positions: LayerPositions) -> Tables:
-        """The tables of a layer, made for the distances so far and about as many more."""
+        """A layer's tables, computed for up to twice the distances needed so far."""
         max_distance, tables = self._tables.get(id(positions), (-1, Tables()))
         if max_distance < self.length - 1:
-            max_distance = max(ROOM, 2 * self.length)
+            max_distance = max(INITIAL_CAPACITY, 2 * self.length)
             tables = positions.at(max_distance, self.positions_K.device)
             self._tables[id(positions)] = max_distance, tables
         return tables
 
     def rows_K(self, num_rows: int) -> Tensor:
-        """The row of a table of 2k+1 rows that each slot has for the newest piece."""
+        """The row of each slot in a table of 2k+1 rows, relative to the newest piece."""
         clip_distance = (num_rows - 1) // 2
         distances_K = self.positions_K - (self.length - 1)
         return distances_K.clamp(min=-clip_distance) + clip_distance
 
     def table_rows(self, table: Tensor) -> Tensor:
-        """The vectors of a relative table, [R, D] or [H, R, D], that the slots have for the newest piece."""
+        """The vector of each slot in a relative table, [R, D] or [H, R, D], relative to the newest piece."""
         return table.index_select(-2, self.rows_K(table.shape[-2]))
 
 
 def self_attention(
-    q_BNHD: Tensor, k_BNHD: Tensor, v_BNHD: Tensor, tables: Tables, slots: Slots, state: DecoderState
+    q_BNHD: Tensor, k_BNHD: Tensor, v_BNHD: Tensor, tables: Tables, cache: KVCache, state: DecoderState
 ) -> Tensor:
     """`attend` for the newest piece of each hypothesis, [B, N, M]; `state` has advanced to it."""
     batch, hypotheses, heads, width = q_BNHD.shape
-    keys, values = slots.add(k_BNHD, v_BNHD)
+    keys, values = cache.add(k_BNHD, v_BNHD)
     key_rows = None if tables.keys is None else state.table_rows(tables.keys)
     value_rows = None if tables.values is None else state.table_rows(tables.values)
     scale = width**-0.5
     with small_products_exact(q_BNHD):
         q = q_BNHD.transpose(1, 2).reshape(-1, hypotheses, width)
-        hidden_BHNK = state.hidden_BNK[:, None].expand(-1, heads, -1, -1)
+        bias_BHNK = state.bias_BNK[:, None].expand(-1, heads, -1, -1)
         if tables.bias is not None:
             bias_HK = tables.bias.index_select(-1, state.rows_K(tables.bias.shape[-1]))
-            hidden_BHNK = hidden_BHNK + bias_HK[:, None]
+            bias_BHNK = bias_BHNK + bias_HK[:, None]
         if key_rows is not None:
             by_slot = _with_rows(q, key_rows.to(q.dtype).transpose(-2, -1), heads)
-            hidden_BHNK = torch.add(hidden_BHNK, by_slot.view_as(hidden_BHNK), alpha=scale)
-        hidden = hidden_BHNK.reshape(len(q), hypotheses, -1).to(q.dtype)
-        p = _softmax(torch.baddbmm(hidden, q, keys.transpose(1, 2), alpha=scale))
+            bias_BHNK = torch.add(bias_BHNK, by_slot.view_as(bias_BHNK), alpha=scale)
+        bias = bias_BHNK.reshape(len(q), hypotheses, -1).to(q.dtype)
+        p = _softmax(torch.baddbmm(bias, q, keys.transpose(1, 2), alpha=scale))
         z = torch.bmm(p, values)
         if value_rows is not None:
             z += _with_rows(p, value_rows.to(p.dtype), heads)
@@ -194,7 +198,7 @@ def cross_attention(q_BNHD: Tensor, memory: Memory, state: DecoderState) -> Tens
 
 
 def _with_rows(x: Tensor, rows: Tensor, heads: int) -> Tensor:
-    """x [B H, N, A] times the rows that all sentences share, [A, C] or by head [H, A, C]: [B H, N, C]."""
+    """x [B H, N, A] times rows shared by all sentences, [A, C] or per head [H, A, C]: [B H, N, C]."""
     if rows.dim() == 2:
         return (x.flatten(0, 1) @ rows).view(*x.shape[:2], -1)
     by_head = x.view(-1, heads, *x.shape[1:]).transpose(0, 1).reshape(heads, -1, x.shape[2])
@@ -209,10 +213,10 @@ def _softmax(scores: Tensor) -> Tensor:
 
 @contextmanager
 def small_products_exact(like: Tensor) -> Iterator[None]:
-    """Products of a few rows in plain float32 on a CPU, and without autocast.
+    """Matmuls of a few rows in plain float32 on a CPU, and without autocast.
 
-    Through bfloat16 each of the many small matrices of a batched product would be laid out anew for the chip's matrix
-    units: three times slower than float32 at 4 x 64 x 60, and less exact.
+    In bfloat16 each of the many small matrices of a batched matmul would be repacked for the chip's matrix units: three
+    times slower than float32 at 4 x 64 x 60, and less exact.
     """
     before = torch.get_float32_matmul_precision()
     exact = like.device.type == "cpu" and before != "highest"

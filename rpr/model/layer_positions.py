@@ -1,4 +1,4 @@
-"""A position scheme in the layers of one stack: what they learn for it, and its hooks with that."""
+"""A position scheme in the layers of one stack: its parameters, and its hooks applied to them."""
 
 # Shape suffixes: B batch, H heads, P positions, D head width.
 
@@ -13,7 +13,7 @@ from rpr.model.positions import Scheme, Site, Tables
 
 
 class LayerPositions(nn.Module):
-    """The parameters that a scheme has in one self-attention layer, or in all layers that share them."""
+    """A scheme's parameters in one self-attention layer, or in all layers that share them."""
 
     def __init__(self, scheme: Scheme, site: Site) -> None:
         super().__init__()
@@ -23,11 +23,11 @@ class LayerPositions(nn.Module):
             self.register_parameter(name, nn.Parameter(value))
 
     def at(self, max_distance: int, device: torch.device) -> Tables:
-        """The tables of sentences whose positions are at most max_distance apart."""
+        """The tables for sentences whose positions are at most max_distance apart."""
         return self.scheme.distance_tables(self._learned, self.site, max_distance, device)
 
     def prepare(self, q_BHPD: Tensor, k_BHPD: Tensor, *, first: int) -> tuple[Tensor, Tensor]:
-        """Queries and keys of the positions first, first + 1, ... as their product takes them."""
+        """Prepare queries and keys of the positions first, first + 1, ... for their product."""
         if not self.scheme.changes_queries:
             return q_BHPD, k_BHPD
         positions_P = torch.arange(first, first + q_BHPD.shape[2], device=q_BHPD.device)
@@ -35,7 +35,7 @@ class LayerPositions(nn.Module):
 
     @property
     def clip_distance(self) -> int | None:
-        """The distance beyond which the learned tables are clipped, where there are such tables."""
+        """The distance beyond which the learned tables are clipped; None without such tables."""
         return self.scheme.k
 
     @property
@@ -44,7 +44,7 @@ class LayerPositions(nn.Module):
 
 
 def positions_of_layers(scheme: Scheme, site: Site) -> Sequence[LayerPositions | None]:
-    """One for each layer of a stack: the same object in every layer where they share it, None where nothing is done."""
+    """One for each layer of a stack: the same object if layers share it, None if the scheme does nothing in them."""
     if not (scheme.has_tables or scheme.changes_queries):
         return [None] * site.num_layers
     if scheme.shared_by_layers:

@@ -1,7 +1,7 @@
-"""Rotation of queries and keys by their positions (RoPE), with its own backward.
+"""Rotation of queries and keys by their positions (RoPE), with a hand-written backward pass.
 
-Autograd's own would allocate nine tensors of the size of the queries, whose fresh memory takes a tenth of a small
-model's training step on a CPU; here it is one, and none in the backward pass.
+Autograd would allocate nine tensors of the size of the queries, which takes a tenth of a small model's training step on
+a CPU; this allocates one, and none in the backward pass.
 """
 
 # Shape suffixes: B batch, H heads, P positions, D head width, W half of the rotated width.
@@ -16,22 +16,22 @@ from torch.autograd.function import once_differentiable
 
 
 def cosines_and_sines(positions_P: Tensor, width: int, base: float, linear_scale: float) -> tuple[Tensor, Tensor]:
-    """Of the angle of each position and pair, [P, W]; in float64, whatever the model's precision."""
+    """Cosine and sine of the angle of each position and pair, [P, W] each; always computed in float64."""
     exponents_W = torch.arange(0, width, 2, device=positions_P.device, dtype=torch.float64) / width
     angles_PW = (positions_P.double() / linear_scale)[:, None] * base**-exponents_W
     return angles_PW.cos(), angles_PW.sin()
 
 
 def rotate(x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, *, interleaved: bool) -> Tensor:
-    """The first 2W numbers turned in pairs, (i, i + W), or (2i, 2i + 1) where interleaved; the others as they are."""
+    """Rotate the first 2W dimensions in pairs (i, i + W), or (2i, 2i + 1) if interleaved; the others are unchanged."""
     # At least float32: in bfloat16 the angle of position 1,000 would be off by whole radians.
     wide = torch.promote_types(x_BHPD.dtype, torch.float32)
-    turned: Tensor = _Rotate.apply(x_BHPD.to(wide), cos_PW.to(wide), sin_PW.to(wide), interleaved)  # type: ignore[no-untyped-call]
-    return turned.to(x_BHPD.dtype)
+    rotated: Tensor = _Rotate.apply(x_BHPD.to(wide), cos_PW.to(wide), sin_PW.to(wide), interleaved)  # type: ignore[no-untyped-call]
+    return rotated.to(x_BHPD.dtype)
 
 
 class _Rotate(torch.autograd.Function):
-    """apply(x_BHPD, cos_PW, sin_PW, interleaved) -> as `rotate`. The gradient is turned back where it lies."""
+    """apply(x_BHPD, cos_PW, sin_PW, interleaved) -> as `rotate`. The gradient is rotated back in place."""
 
     @staticmethod
     def forward(ctx: Any, x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, interleaved: bool) -> Tensor:
@@ -50,7 +50,7 @@ class _Rotate(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient_BHPD: Tensor) -> tuple[Tensor, None, None, None]:
         cos_PW, sin_PW = ctx.saved_tensors
-        # Attention's backward has made this tensor for no one else; where numbers share memory it was made otherwise.
+        # Attention's backward pass creates this tensor for us alone; an expanded one comes from elsewhere: copy it.
         gradient_BHPD = gradient_BHPD.contiguous() if 0 in gradient_BHPD.stride() else gradient_BHPD
         first, second = _pairs(gradient_BHPD[..., : 2 * cos_PW.shape[1]], ctx.interleaved)
         before = first.clone()

@@ -1,8 +1,8 @@
 """The paper's encoder-decoder Transformer: positions in self-attention, none in encoder-decoder attention.
 
-Where the paper does not print a detail, tensor2tensor's transformer_base_v1 of the time is followed: post-norm, dropout
-on each sublayer's output and on the summed embedding, projections without bias, Glorot-uniform matrices, one embedding
-matrix for source, target and softmax, a zero vector as the decoder's first input.
+Details that the paper does not state follow tensor2tensor's transformer_base_v1 of the time: post-norm, dropout on each
+sublayer's output and on the summed embedding, projections without bias, Glorot-uniform matrices, one embedding matrix
+for source, target and softmax, a zero vector as the decoder's first input.
 """
 
 # Shape suffixes: B batch, S source length, T target length, H heads, Q queries, K keys, D head width, M model width,
@@ -21,14 +21,14 @@ from torch import Tensor, nn
 from rpr.model import incremental
 from rpr.model.attention import Implementation, attend, split_heads
 from rpr.model.dropout import Dropout
-from rpr.model.incremental import DecoderState, Memory, Slots
+from rpr.model.incremental import DecoderState, KVCache, Memory
 from rpr.model.layer_positions import LayerPositions, positions_of_layers
 from rpr.model.positions import AnyScheme, Site, Tables
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Everything that decides a model's parameters and arithmetic; plain numbers, so that checkpoints can carry it."""
+class TransformerConfig:
+    """Everything that determines a model's parameters and arithmetic."""
 
     vocabulary_size: int
     num_layers: int
@@ -49,16 +49,16 @@ class Shape:
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention; what it learns of positions may be shared with other layers."""
+    """Multi-head self-attention; its position parameters may be shared with other layers."""
 
-    def __init__(self, shape: Shape, positions: LayerPositions | None, *, causal: bool) -> None:
+    def __init__(self, config: TransformerConfig, positions: LayerPositions | None, *, causal: bool) -> None:
         super().__init__()
-        self.num_heads = shape.num_heads
+        self.num_heads = config.num_heads
         self.causal = causal
         self.implementation: Implementation = "auto"
-        self.qkv = _projection(shape.d_model, 3)
-        self.output = _projection(shape.d_model, 1)
-        self.tables = positions  # under this name in every checkpoint so far
+        self.qkv = _projection(config.d_model, 3)
+        self.output = _projection(config.d_model, 1)
+        self.tables = positions  # the name in all existing checkpoints
 
     def forward(self, x_BQM: Tensor, mask: Tensor | None) -> Tensor:
         q_BHQD, k_BHKD, v_BHKD, tables = self.attended(self.qkv(x_BQM))
@@ -77,39 +77,39 @@ class SelfAttention(nn.Module):
         return out_BQM
 
     def attended(self, qkv_BQM: Tensor) -> tuple[Tensor, Tensor, Tensor, Tables]:
-        """q, k, v [B, H, Q, D] as attention takes them, and the tables of these lengths."""
+        """q, k, v [B, H, Q, D] prepared for attention, and the tables for their length."""
         q_BHQD, k_BHKD, v_BHKD = split_heads(qkv_BQM, self.num_heads)
         if self.tables is None:
             return q_BHQD, k_BHKD, v_BHKD, Tables()
         q_BHQD, k_BHKD = self.tables.prepare(q_BHQD, k_BHKD, first=0)
         return q_BHQD, k_BHKD, v_BHKD, self.tables.at(q_BHQD.shape[2] - 1, q_BHQD.device)
 
-    def step(self, x_BNM: Tensor, slots: Slots, state: DecoderState) -> Tensor:
+    def step(self, x_BNM: Tensor, cache: KVCache, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
         q_BNHD, k_BNHD, v_BNHD = self.qkv(x_BNM).view(*x_BNM.shape[:2], 3, self.num_heads, -1).unbind(2)
         tables = Tables()
         if self.tables is not None:
-            # All these pieces are at one position, so hypotheses are to the hook what sentences are elsewhere.
+            # All these pieces are at the same position, so the hook gets hypotheses as its batch axis.
             q, k = (x.flatten(0, 1)[:, :, None] for x in (q_BNHD, k_BNHD))
             q, k = self.tables.prepare(q, k, first=state.length - 1)
             q_BNHD, k_BNHD = q.reshape(q_BNHD.shape), k.reshape(k_BNHD.shape)
             tables = state.tables(self.tables)
-        out_BNM: Tensor = self.output(incremental.self_attention(q_BNHD, k_BNHD, v_BNHD, tables, slots, state))
+        out_BNM: Tensor = self.output(incremental.self_attention(q_BNHD, k_BNHD, v_BNHD, tables, cache, state))
         return out_BNM
 
 
 class CrossAttention(nn.Module):
-    """Encoder-decoder attention: absolute order only through what the encoder wrote (the paper uses no tables here)."""
+    """Encoder-decoder attention: sees order only through the encoder's output (the paper uses no tables here)."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.num_heads = shape.num_heads
-        self.query = _projection(shape.d_model, 1)
-        self.key_value = _projection(shape.d_model, 2)
-        self.output = _projection(shape.d_model, 1)
+        self.num_heads = config.num_heads
+        self.query = _projection(config.d_model, 1)
+        self.key_value = _projection(config.d_model, 2)
+        self.output = _projection(config.d_model, 1)
 
     def project_memory(self, memory_BSM: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of the source, [B, H, S, D] each: computed once for a whole decoding."""
+        """Keys and values of the source, [B, H, S, D] each: computed once per decoding."""
         k_BHSD, v_BHSD = (_split(part, self.num_heads) for part in self.key_value(memory_BSM).chunk(2, dim=-1))
         return k_BHSD, v_BHSD
 
@@ -126,10 +126,10 @@ class CrossAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.inner = nn.Linear(shape.d_model, shape.d_ff)
-        self.outer = nn.Linear(shape.d_ff, shape.d_model)
+        self.inner = nn.Linear(config.d_model, config.d_ff)
+        self.outer = nn.Linear(config.d_ff, config.d_model)
         for linear in (self.inner, self.outer):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
@@ -140,13 +140,13 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """dropout, add, norm around a sublayer (post-norm), or norm before it (pre-norm)."""
+    """Dropout, add and norm after a sublayer (post-norm), or norm before it and dropout and add after it (pre-norm)."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(shape.d_model, eps=shape.norm_epsilon)
-        self.dropout = Dropout(shape.dropout)
-        self.pre = shape.norm == "pre"
+        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_epsilon)
+        self.dropout = Dropout(config.dropout)
+        self.pre = config.norm == "pre"
 
     def before(self, x_BTM: Tensor) -> Tensor:
         normed: Tensor = self.norm(x_BTM) if self.pre else x_BTM
@@ -158,12 +158,12 @@ class Residual(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    def __init__(self, shape: Shape, positions: LayerPositions | None) -> None:
+    def __init__(self, config: TransformerConfig, positions: LayerPositions | None) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(shape, positions, causal=False)
-        self.feed_forward = FeedForward(shape)
-        self.around_attention = Residual(shape)
-        self.around_feed_forward = Residual(shape)
+        self.self_attention = SelfAttention(config, positions, causal=False)
+        self.feed_forward = FeedForward(config)
+        self.around_attention = Residual(config)
+        self.around_feed_forward = Residual(config)
 
     def forward(self, x_BSM: Tensor, mask: Tensor) -> Tensor:
         attended_BSM = self.self_attention(self.around_attention.before(x_BSM), mask)
@@ -172,14 +172,14 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    def __init__(self, shape: Shape, positions: LayerPositions | None) -> None:
+    def __init__(self, config: TransformerConfig, positions: LayerPositions | None) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(shape, positions, causal=True)
-        self.cross_attention = CrossAttention(shape)
-        self.feed_forward = FeedForward(shape)
-        self.around_attention = Residual(shape)
-        self.around_cross_attention = Residual(shape)
-        self.around_feed_forward = Residual(shape)
+        self.self_attention = SelfAttention(config, positions, causal=True)
+        self.cross_attention = CrossAttention(config)
+        self.feed_forward = FeedForward(config)
+        self.around_attention = Residual(config)
+        self.around_cross_attention = Residual(config)
+        self.around_feed_forward = Residual(config)
 
     def forward(self, x_BTM: Tensor, memory: tuple[Tensor, Tensor], memory_mask: Tensor) -> Tensor:
         attended_BTM = self.self_attention(self.around_attention.before(x_BTM), None)
@@ -188,9 +188,9 @@ class DecoderLayer(nn.Module):
         x_BTM = self.around_cross_attention.after(x_BTM, crossed_BTM)
         return self.around_feed_forward.after(x_BTM, self.feed_forward(self.around_feed_forward.before(x_BTM)))
 
-    def step(self, x_BNM: Tensor, slots: Slots, memory: Memory, state: DecoderState) -> Tensor:
+    def step(self, x_BNM: Tensor, cache: KVCache, memory: Memory, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
-        attended_BNM = self.self_attention.step(self.around_attention.before(x_BNM), slots, state)
+        attended_BNM = self.self_attention.step(self.around_attention.before(x_BNM), cache, state)
         x_BNM = self.around_attention.after(x_BNM, attended_BNM)
         crossed_BNM = self.cross_attention.step(self.around_cross_attention.before(x_BNM), memory, state)
         x_BNM = self.around_cross_attention.after(x_BNM, crossed_BNM)
@@ -198,26 +198,26 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """See the module's docstring. All sizes come from `shape`."""
+    """The encoder-decoder model; see the module's docstring."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.shape = shape
-        self.embedding_VM = nn.Parameter(torch.empty(shape.vocabulary_size, shape.d_model))
-        nn.init.normal_(self.embedding_VM, std=shape.d_model**-0.5)
-        self.source_positions = shape.encoder_positions.embeddings(shape.d_model)
-        self.target_positions = shape.decoder_positions.embeddings(shape.d_model)
-        self.dropout = Dropout(shape.dropout)
-        of_encoder = positions_of_layers(shape.encoder_positions, shape.site(causal=False))
-        self.encoder = nn.ModuleList([EncoderLayer(shape, positions) for positions in of_encoder])
-        of_decoder = positions_of_layers(shape.decoder_positions, shape.site(causal=True))
-        self.decoder = nn.ModuleList([DecoderLayer(shape, positions) for positions in of_decoder])
-        final = nn.LayerNorm if shape.norm == "pre" else None
-        self.encoder_norm = nn.Identity() if final is None else final(shape.d_model, eps=shape.norm_epsilon)
-        self.decoder_norm = nn.Identity() if final is None else final(shape.d_model, eps=shape.norm_epsilon)
+        self.config = config
+        self.embedding_VM = nn.Parameter(torch.empty(config.vocabulary_size, config.d_model))
+        nn.init.normal_(self.embedding_VM, std=config.d_model**-0.5)
+        self.source_positions = config.encoder_positions.embeddings(config.d_model)
+        self.target_positions = config.decoder_positions.embeddings(config.d_model)
+        self.dropout = Dropout(config.dropout)
+        of_encoder = positions_of_layers(config.encoder_positions, config.site(causal=False))
+        self.encoder = nn.ModuleList([EncoderLayer(config, positions) for positions in of_encoder])
+        of_decoder = positions_of_layers(config.decoder_positions, config.site(causal=True))
+        self.decoder = nn.ModuleList([DecoderLayer(config, positions) for positions in of_decoder])
+        final = nn.LayerNorm if config.norm == "pre" else None
+        self.encoder_norm = nn.Identity() if final is None else final(config.d_model, eps=config.norm_epsilon)
+        self.decoder_norm = nn.Identity() if final is None else final(config.d_model, eps=config.norm_epsilon)
 
     def use_attention(self, implementation: Implementation) -> None:
-        """How self-attention is computed from now on; no parameter and, up to rounding, no result depends on it."""
+        """Select the implementation of self-attention; parameters and, up to rounding, results do not depend on it."""
         for module in self.modules():
             if isinstance(module, SelfAttention):
                 module.implementation = implementation
@@ -227,8 +227,8 @@ class Transformer(nn.Module):
         return [cast(DecoderLayer, layer) for layer in self.decoder]
 
     def encode(self, source_BS: Tensor) -> tuple[Tensor, Tensor]:
-        """Pieces (with EOS, padded) to memory [B, S, M] and the mask of its real positions, bool [B, 1, 1, S]."""
-        mask = (source_BS != self.shape.pad)[:, None, None, :]
+        """Encode pieces (with EOS, padded): memory [B, S, M] and its mask, False on padding, bool [B, 1, 1, S]."""
+        mask = (source_BS != self.config.pad)[:, None, None, :]
         x_BSM = self._embed(source_BS, self.source_positions, first=0)
         for layer in self.encoder:
             x_BSM = layer(x_BSM, mask)
@@ -244,7 +244,7 @@ class Transformer(nn.Module):
         return hidden_BTM
 
     def forward(self, source_BS: Tensor, target_input_BT: Tensor) -> Tensor:
-        """Hidden states [B, T, M] that `logits` turns into scores of the next piece."""
+        """Hidden states [B, T, M], from which `logits` computes scores of the next piece."""
         return self.decode(target_input_BT, *self.encode(source_BS))
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -258,25 +258,25 @@ class Transformer(nn.Module):
         return DecoderState.begin(memories, mask[:, 0, 0])
 
     def next_logits(self, pieces_XT: Tensor, state: DecoderState) -> Tensor:
-        """Feed the next pieces of every hypothesis (usually one; BOS first), get the scores of the piece after the
-        last: [X, V]. The rows X are hypotheses, N consecutive ones for each sentence of the state.
+        """Feed the next pieces of every hypothesis (usually one; BOS first) and return the scores of the piece after
+        them, [X, V]. The rows X are hypotheses, N consecutive ones for each sentence of the state.
         """
         return self.logits(self.next_hidden(pieces_XT, state))
 
     def next_hidden(self, pieces_XT: Tensor, state: DecoderState) -> Tensor:
-        """As next_logits; the hidden states [X, M] that `logits` makes the scores of."""
+        """As `next_logits`, but return the hidden states [X, M]."""
         for t in range(pieces_XT.shape[1]):
             x_X1M = self._embed(pieces_XT[:, t : t + 1], self.target_positions, first=state.length)
-            x_BNM = x_X1M.view(len(state.hidden_BNK), -1, x_X1M.shape[2])
+            x_BNM = x_X1M.view(len(state.bias_BNK), -1, x_X1M.shape[2])
             state.advance(x_BNM.shape[1])
-            for layer, slots, memory in zip(self._decoder_layers, state.slots, state.memories, strict=True):
-                x_BNM = layer.step(x_BNM, slots, memory, state)
+            for layer, cache, memory in zip(self._decoder_layers, state.caches, state.memories, strict=True):
+                x_BNM = layer.step(x_BNM, cache, memory, state)
         hidden_XM: Tensor = self.decoder_norm(x_BNM).flatten(0, 1)
         return hidden_XM
 
     def _embed(self, pieces_BT: Tensor, positions: nn.Module | None, *, first: int) -> Tensor:
-        x_BTM = F.embedding(pieces_BT, self.embedding_VM) * math.sqrt(self.shape.d_model)
-        x_BTM = x_BTM.masked_fill((pieces_BT == self.shape.bos)[..., None], 0.0)
+        x_BTM = F.embedding(pieces_BT, self.embedding_VM) * math.sqrt(self.config.d_model)
+        x_BTM = x_BTM.masked_fill((pieces_BT == self.config.bos)[..., None], 0.0)
         if positions is not None:
             x_BTM = x_BTM + positions(first, pieces_BT).to(x_BTM.dtype)
         dropped: Tensor = self.dropout(x_BTM)
@@ -284,7 +284,7 @@ class Transformer(nn.Module):
 
 
 def _projection(d_model: int, parts: int) -> nn.Linear:
-    """`parts` square projections in one matrix, without bias, each Glorot-uniform as if it stood alone."""
+    """`parts` square projections in one matrix, without bias, each Glorot-uniform on its own."""
     linear = nn.Linear(d_model, parts * d_model, bias=False)
     for block in linear.weight.data.chunk(parts):
         nn.init.xavier_uniform_(block)

@@ -1,17 +1,17 @@
-"""Relative attention in tiles, on a GPU: what `reference` computes, without anything of size Q x K.
+"""Relative attention in tiles on a GPU: the result of `reference`, without storing anything of size Q x K.
 
-The tables enter as two narrow side tables and leave as two (flash attention, Dao et al. 2022, with equations 3 and 4
-of Shaw et al. 2018):
+Matmuls outside the kernels turn the tables into narrow side tables, which the kernels read and write (flash attention,
+Dao et al. 2022, with equations 3 and 4 of Shaw et al. 2018):
 
     in:   R = q w_K^T;                                                            backward also G = dz w_V^T
     out:  S[i, row] = sum of P_ij over the keys j whose row is `row`;             backward also dR, the same of dE
 
 A query's distances with |j - i| < k belong to one key each, so their cells of S and dR are plain stores. All keys
 further left or right share one row: their sums travel with the running sum of the softmax. Nothing is added
-atomically: the same inputs give the same bits. The small products with the tables are torch's.
+atomically, so results are bitwise reproducible. The small matmuls with the tables are torch's.
 
-The kernels' arithmetic is proven in Triton's interpreter, and they compile to machine code for A100 and H100. They
-were NOT yet run on a GPU: their speed is unknown, and the tile sizes are chosen from the compiler's register counts.
+The kernels' arithmetic is tested in Triton's interpreter, and they compile to machine code for A100 and H100. They
+have NOT been run on a GPU yet: their speed is unknown, and the tile sizes follow the compiler's register counts.
 """
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows (k+1 with a causal mask);
@@ -43,9 +43,9 @@ class Tiles(NamedTuple):
     num_stages: int = 1
 
 
-# By kind of product and D: the largest tiles tried whose registers (nearly) all fit, as ptxas counts them for an H100;
-# shared memory is at most 80 KiB, in float64 twice that (an A100 has 163). A table and no timing at start-up: another
-# tile adds in another order, and the results would hang on how busy the GPU was.
+# By matmul precision and D: the largest tiles tried whose registers (nearly) all fit, as ptxas counts them for an H100;
+# shared memory is at most 80 KiB, in float64 twice that (an A100 has 163). A table instead of timing at start-up:
+# another tile size adds in another order, so results would depend on how busy the GPU was.
 TILES = {
     ("half", 64): Tiles((64, 32), (64, 32), (32, 64), num_stages=3),
     ("half", 128): Tiles((64, 32), (64, 32), (16, 64), num_stages=2),
@@ -74,17 +74,17 @@ def fused_attention(
     """The attention of `rpr.model.attention.reference`, forward and backward, in memory linear in Q and K.
 
     A query that sees no key gets zeros and gives no gradient (`reference` gives it the mean of the values). float32
-    products are TF32 only where `torch.set_float32_matmul_precision` allows it.
+    matmuls use TF32 only if `torch.set_float32_matmul_precision` allows it.
 
     Args:
         q_BHQD, k_BHKD, v_BHKD: x W^Q, x W^K, x W^V, unscaled, of one dtype, D at most 256; views are read in place
             where D is contiguous.
-        key_table, value_table: w^K, w^V: [R, D] shared by heads or [H, R, D] per head; None is no term. Their number
-            of rows may differ. Products with them are made in q's dtype, and summed in float32 (or float64).
+        key_table, value_table: w^K, w^V: [R, D] shared by heads or [H, R, D] per head; None: no such term. Their
+            numbers of rows may differ. Matmuls with them use q's dtype and sum in float32 (or float64).
         mask: bool, broadcastable to [B, H, Q, K]; False hides the key from the query. Never expanded in memory.
         causal: the query at position p sees the keys 0 .. p only.
         first_query: position of the first query among the keys.
-        tiles: None takes the table's.
+        tiles: None: from TILES.
 
     Returns:
         z: [B, H, Q, D], laid out so that z.transpose(1, 2).flatten(-2) is a view.
@@ -102,7 +102,7 @@ def fused_attention(
     value_table, value_clip = _occurring_rows(value_table, causal)
     if mask is not None:
         assert mask.dtype == torch.bool, mask.dtype
-        # As bytes in place; but Triton fails to compile a float64 product behind a mask of 8 or 16 bits.
+        # Viewed as bytes; but Triton fails to compile a float64 matmul after a mask of 8 or 16 bits.
         mask = mask.to(torch.int32) if q_BHQD.dtype == torch.float64 else mask.view(torch.uint8)
         mask = mask.expand(batch, num_heads, num_queries, num_keys)  # stride 0 where it is broadcast
     settings = {
@@ -131,18 +131,18 @@ def fused_attention(
 
 
 def _occurring_rows(table: Tensor | None, causal: bool) -> tuple[Tensor | None, int]:
-    """The rows that the kernels read, and their k >= 1: with a causal mask none lies right of the diagonal."""
+    """The rows that the kernels read, and their k >= 1; with a causal mask none right of the diagonal."""
     if table is None:
         return None, 1
     assert table.shape[-2] % 2 == 1, f"a table has 2k+1 rows, this one {table.shape[-2]}"
-    if table.shape[-2] == 1:  # k = 0 is k = 1 with three equal rows: the kernels need no case of its own
+    if table.shape[-2] == 1:  # k = 0 is k = 1 with three equal rows: no special case in the kernels
         table = table.expand(*table.shape[:-2], 3, -1)
     clip_distance = (table.shape[-2] - 1) // 2
     return (table[..., : clip_distance + 1, :] if causal else table), clip_distance
 
 
 class _FusedAttention(torch.autograd.Function):
-    """The kernels, and the products with the tables around them. Side tables lie [H, B, Q, R]: a group is a matrix."""
+    """The kernels and the matmuls with the tables. Side tables are stored [H, B, Q, R], so that a group is a matrix."""
 
     @staticmethod
     def forward(
@@ -159,7 +159,7 @@ class _FusedAttention(torch.autograd.Function):
         q_BHQD, k_BHKD, v_BHKD = (_rows_contiguous(x) for x in (q_BHQD, k_BHKD, v_BHKD))
         batch, heads, queries, width = q_BHQD.shape
         wide = torch.float64 if q_BHQD.dtype == torch.float64 else torch.float32
-        # The value table's term is added after the kernel, to sums that are not rounded before.
+        # The value table's term is added after the kernel, before the sums are rounded.
         z_BQHD = q_BHQD.new_empty(batch, queries, heads, width, dtype=q_BHQD.dtype if value_table is None else wide)
         lse_HBQ = q_BHQD.new_empty(heads, batch, queries, dtype=wide)
         s_HBQR = None
@@ -181,7 +181,7 @@ class _FusedAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dz_BHQD: Tensor) -> tuple[Tensor | None, ...]:
         q_BHQD, k_BHKD, v_BHKD, key_table, value_table, mask, z_BHQD, lse_HBQ, s_HBQR = ctx.saved_tensors
-        z_BQHD = z_BHQD.transpose(1, 2).contiguous()  # a view, unless a hook on saved tensors laid z out anew
+        z_BQHD = z_BHQD.transpose(1, 2).contiguous()  # a view, unless a hook on saved tensors changed z's layout
         dz_BHQD = _rows_contiguous(dz_BHQD)
         batch, heads, queries, width = q_BHQD.shape
         keys = k_BHKD.shape[2]
@@ -193,7 +193,7 @@ class _FusedAttention(torch.autograd.Function):
         d_key_table = d_value_table = None
         with _plain(q_BHQD):
             strided = (q_BHQD, k_BHKD, v_BHKD, dz_BHQD)
-            # R again instead of kept: a small product, and the layers' tables would add up.
+            # R is recomputed, not stored: a small matmul, while the stored tables of all layers would add up.
             sides = (_project(q_BHQD, key_table), _project(dz_BHQD, value_table), lse_HBQ, delta_HBQ)
             by_query = (*sides, z_BQHD, dq_BQHD, dr_HBQR)
             _launch(backward_query_kernel, queries, 0, ctx.tiles.backward_query, strided, by_query, mask, ctx.settings)
@@ -211,7 +211,7 @@ class _FusedAttention(torch.autograd.Function):
 
 @contextmanager
 def _plain(x: Tensor) -> Iterator[None]:
-    """On x's device, and without autocast, which would round the products with the tables."""
+    """On x's device and without autocast, which would round the matmuls with the tables."""
     device = torch.cuda.device_of(x)  # type: ignore[no-untyped-call]
     with device, torch.autocast(x.device.type, enabled=False):
         yield
@@ -227,9 +227,9 @@ def _launch(
     mask: Tensor | None,
     settings: dict[str, Any],
 ) -> None:
-    """One program for each sentence, head and tile of the axis: 0 queries, 1 keys; `length` is that axis's.
+    """Launch one program for each sentence, head and tile of an axis of this `length`: 0 queries, 1 keys.
 
-    A grid of one axis: the others end at 65,535.
+    The grid has one axis, since the others are limited to 65,535.
     """
     programs = settings["num_batch"] * settings["num_heads"] * math.ceil(length / tile[axis])
     if programs:
@@ -248,20 +248,20 @@ def _project(x_BHQD: Tensor, table: Tensor | None) -> Tensor | None:
         return None
     batch, heads, queries = x_BHQD.shape[:3]
     x_GND = _by_group(x_BHQD.transpose(0, 1), table)
-    r_GNR = _product(x_GND, _per_group(table).transpose(1, 2), x_BHQD.dtype)
+    r_GNR = _matmul(x_GND, _per_group(table).transpose(1, 2), x_BHQD.dtype)
     return r_GNR.view(heads, batch, queries, table.shape[-2])
 
 
 def _unproject(x_HBQR: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
     """x w, [B, Q, H, D]."""
-    z_GND = _product(_by_group(x_HBQR, table), _per_group(table), dtype)
+    z_GND = _matmul(_by_group(x_HBQR, table), _per_group(table), dtype)
     return z_GND.view(*x_HBQR.shape[:3], table.shape[-1]).permute(1, 2, 0, 3)
 
 
 def _table_gradient(x_HBQR: Tensor, y_BHQD: Tensor, table: Tensor) -> Tensor:
-    """x^T y summed over all queries that share a table, in the table's shape and dtype."""
+    """x^T y, summed over all queries that share a table, in the table's shape and dtype."""
     x_GNR, y_GND = _by_group(x_HBQR, table), _by_group(y_BHQD.transpose(0, 1), table)
-    return _product(x_GNR.transpose(1, 2), y_GND, y_BHQD.dtype).view(table.shape).to(table.dtype)
+    return _matmul(x_GNR.transpose(1, 2), y_GND, y_BHQD.dtype).view(table.shape).to(table.dtype)
 
 
 def _per_group(table: Tensor) -> Tensor:
@@ -269,18 +269,18 @@ def _per_group(table: Tensor) -> Tensor:
 
 
 def _by_group(x_HBQX: Tensor, table: Tensor) -> Tensor:
-    """[G, N, X]: one matrix of all queries that share a table."""
+    """[G, N, X]: one matrix per group of queries that share a table."""
     return x_HBQX.flatten(1, 2) if table.dim() == 3 else x_HBQX.flatten(0, 2)[None]
 
 
-def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """a @ b of numbers rounded to dtype; sums and result in float32 (float64 for float64).
+def _matmul(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """a @ b, rounded to dtype before and summed in float32 (float64 for float64), which is also the result's dtype.
 
-    A table's gradient sums over every query of the batch: in bfloat16 additions most of it would be lost.
+    A table's gradient sums over every query of the batch; bfloat16 additions would lose most of it.
     """
     a, b = a.to(dtype), b.to(dtype)
     if dtype not in HALF:
         return a @ b
-    if a.is_cuda and hasattr(torch.ops.aten.bmm, "dtype"):  # torch 2.8 and later, and there on GPUs alone
+    if a.is_cuda and hasattr(torch.ops.aten.bmm, "dtype"):  # torch 2.8 and later, on GPUs only
         return torch.bmm(a, b, out_dtype=torch.float32)
     return a.float() @ b.float()

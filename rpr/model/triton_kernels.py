@@ -1,12 +1,11 @@
-"""The kernels of `rpr.model.triton_attention`, which says what they compute and launches them: forward, and backward
-by query and by key, with the functions that they share.
+"""The kernels that `rpr.model.triton_attention` describes and launches: forward, backward by query, backward by key.
 
-A program has one (sentence, head) and one tile of queries or keys, and walks over tiles of the other. The walk is
+A program handles one (sentence, head) and one tile of queries or keys, and loops over tiles of the other. The loop is
 written once and compiled for each SIDE, so that only the tiles near the diagonal gather and compare.
 """
 
-# Shape suffixes: Q queries, K keys and D head width, each of one tile. Logits are in units of log 2, because exp2 is
-# what a GPU has.
+# Shape suffixes: Q queries, K keys and D head width, each of one tile. Logits are in units of log 2, since GPUs compute
+# exp2 natively.
 
 from __future__ import annotations
 
@@ -20,13 +19,13 @@ except ModuleNotFoundError as error:
         "tiled attention needs triton: it comes with torch's CUDA builds, or pip install triton"
     ) from error
 
-# Where a tile lies: all its keys k or more to the left of its queries, near them, or all k or more to the right.
+# A tile's side: all its keys k or more to the left of its queries, near them, or all k or more to the right.
 LEFT = tl.constexpr(0)
 NEAR = tl.constexpr(1)
 RIGHT = tl.constexpr(2)
 LOG2_E = tl.constexpr(math.log2(math.e))
 
-# Lengths change with every batch: no new compilation for one that is 1 or a multiple of 16.
+# Lengths change with every batch: do not recompile for one that is 1 or a multiple of 16.
 LENGTHS = ["num_batch", "num_queries", "num_keys", "first_query", "mask_stride_b", "mask_stride_h", "mask_stride_q"]
 LENGTHS += ["key_rows", "value_rows", "key_clip", "value_clip", "near_clip"]
 
@@ -35,7 +34,7 @@ LENGTHS += ["key_rows", "value_rows", "key_clip", "value_clip", "near_clip"]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _load_rows(ptr, rows, stride, num_rows, D_HEAD: tl.constexpr, D_TILE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A tile [rows, D]: zero beyond the last row and beyond the head's width."""
+    """A tile [rows, D], zero beyond the last row and beyond the head's width."""
     columns = tl.arange(0, D_TILE)
     pointers = ptr + rows.to(tl.int64)[:, None] * stride + columns[None, :]
     return tl.load(pointers, mask=(rows < num_rows)[:, None] & (columns < D_HEAD)[None, :], other=0.0)
@@ -43,7 +42,7 @@ def _load_rows(ptr, rows, stride, num_rows, D_HEAD: tl.constexpr, D_TILE: tl.con
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _store_rows(ptr, x, rows, stride, num_rows, D_HEAD: tl.constexpr, D_TILE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The rounding to the tensor's dtype is the last thing done to x."""
+    """Store a tile, rounded to the tensor's dtype only here."""
     columns = tl.arange(0, D_TILE)
     pointers = ptr + rows.to(tl.int64)[:, None] * stride + columns[None, :]
     tl.store(pointers, x.to(ptr.dtype.element_ty), mask=(rows < num_rows)[:, None] & (columns < D_HEAD)[None, :])
@@ -54,7 +53,7 @@ def _visible(  # type: ignore[no-untyped-def]
     mask_ptr, stride_q, stride_k, queries, keys, num_queries, num_keys, distance,
     BY_QUERY: tl.constexpr, CAUSAL: tl.constexpr,
 ):
-    """Which cells of a tile count; queries and keys are [Q, 1] and [1, K], or the other way round."""
+    """Which cells of a tile are visible; queries and keys are [Q, 1] and [1, K], or vice versa."""
     visible = keys < num_keys
     if mask_ptr is not None:
         pointers = mask_ptr + keys.to(tl.int64) * stride_k
@@ -76,7 +75,7 @@ def _gather(ptr, offsets, distance, readable, clip):  # type: ignore[no-untyped-
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _edge(row_pointers, readable, clip, SIDE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """R[i, row(i, j)] of a tile on a clipped edge: one number for all its keys."""
+    """R[i, row(i, j)] of a tile beyond the clip distance: one value for all its keys."""
     if SIDE == RIGHT:
         row_pointers = row_pointers + 2 * clip
     return tl.load(row_pointers, mask=readable, other=0.0)
@@ -84,7 +83,7 @@ def _edge(row_pointers, readable, clip, SIDE: tl.constexpr):  # type: ignore[no-
 
 @triton.jit
 def _as_logit(sums, highest):  # type: ignore[no-untyped-def]
-    """The one logit whose exponential would be the sum; -inf for none."""
+    """The logit whose exponential is the sum; -inf for an empty one."""
     return tl.where(sums == 0.0, float("-inf"), highest + tl.log2(tl.where(sums == 0.0, 1.0, sums)))
 
 
@@ -300,7 +299,7 @@ def backward_key_kernel(  # type: ignore[no-untyped-def]
     SCALE: tl.constexpr, D_HEAD: tl.constexpr, D_TILE: tl.constexpr, Q_TILE: tl.constexpr, K_TILE: tl.constexpr,
     MASK_BY_QUERY: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):
-    """dk and dv; tiles are [K, Q], so that each product finds its operands as they were made."""
+    """dk and dv; tiles are [K, Q], so that no matmul needs a transposed intermediate."""
     num_tiles = (num_keys + K_TILE - 1) // K_TILE
     first = tl.program_id(0) % num_tiles * K_TILE
     h = (tl.program_id(0) // num_tiles % num_heads).to(tl.int64)
@@ -316,7 +315,7 @@ def backward_key_kernel(  # type: ignore[no-untyped-def]
     dk_KD = tl.full([K_TILE, D_TILE], 0.0, wide)
     dv_KD = tl.full([K_TILE, D_TILE], 0.0, wide)
 
-    # Early queries have these keys on their right, late ones on their left.
+    # These keys are to the right of early queries and to the left of late ones.
     near_start = tl.minimum(tl.maximum(first - first_query - near_clip + 1, 0) // Q_TILE * Q_TILE, num_queries)
     last = tl.maximum(first + K_TILE - 1 + near_clip - first_query, 0)
     near_stop = tl.minimum((last + Q_TILE - 1) // Q_TILE * Q_TILE, num_queries)

@@ -1,4 +1,4 @@
-"""Vectors of positions: sinusoids and learned vectors (absolute), and the tables of the paper (relative)."""
+"""Position vectors: sinusoids and learned vectors (absolute), and the paper's tables (relative)."""
 
 # Shape suffixes: H heads, Q queries, K keys, D head width, M model width, R = 2k+1 table rows, L positions.
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 def relative_rows(num_queries: int, num_keys: int, clip_distance: int, *, first_query: int = 0) -> Tensor:
     """Table row of each (query i, key j): clip(j - i, k) + k (Shaw et al. 2018, section 3.2).
 
-    The row is that of key position minus query position: row 0 is "k or more to the left", row 2k "k or more
+    The distance is key position minus query position: row 0 means "k or more to the left", row 2k "k or more
     to the right". With k = 0 every pair shares row 0.
 
     Args:
@@ -51,17 +51,17 @@ def sinusoids(num_positions: int, d_model: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Adds nothing to learn: position p gets row p of `sinusoids`, computed as far as it is asked for.
+    """Sinusoidal positions without parameters: position p gets row p of `sinusoids`; the table grows on demand.
 
-    With max_offset, positions start in training at an offset drawn for each sentence, 0 to max_offset, and in
-    evaluation at evaluation_offset.
+    With max_offset, training positions start at an offset drawn for each sentence, 0 to max_offset, and evaluation
+    positions at evaluation_offset.
     """
 
     def __init__(self, d_model: int, *, max_offset: int = 0, evaluation_offset: int = 0) -> None:
         super().__init__()
         self.d_model = d_model
         self.max_offset, self.evaluation_offset = max_offset, evaluation_offset
-        # No buffer: DDP would compare buffers between ranks, and this one grows with the longest sentence a rank met.
+        # Not a buffer: DDP compares buffers between ranks, and this one grows with a rank's longest sentence so far.
         self._table_LM = sinusoids(256, d_model)
 
     def forward(self, first: int, pieces_BL: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class SinusoidalPositions(nn.Module):
         batch, length = pieces_BL.shape
         if not (self.training and self.max_offset):
             return self.rows(self.evaluation_offset + first, length, pieces_BL.device)
-        # On the CPU, whose generator a resumed run restores, whatever the device.
+        # Always on the CPU, whose generator a resumed run restores.
         offsets_B1 = torch.randint(self.max_offset + 1, (batch, 1))
         positions_BL = (offsets_B1 + torch.arange(first, first + length)).to(pieces_BL.device, non_blocking=True)
         return self.rows(0, self.max_offset + first + length, pieces_BL.device)[positions_BL]
@@ -87,8 +87,8 @@ class SinusoidalPositions(nn.Module):
 class LearnedPositions(nn.Module):
     """One learned vector for each absolute position.
 
-    Positions from num_positions on share the last vector: a model scored on sentences longer than its table still
-    gives an answer (a bad one, which is what such a comparison wants to see).
+    Positions from num_positions on share the last vector, so a model can be scored on sentences longer than its table
+    (badly, which is what such a comparison should show).
     """
 
     def __init__(self, num_positions: int, d_model: int) -> None:
@@ -103,18 +103,18 @@ class LearnedPositions(nn.Module):
 
 
 def absolute_positions(kind: str, *, d_model: int, max_positions: int) -> nn.Module | None:
-    """The module that gives absolute position vectors, or None where the model has none."""
+    """The module that returns absolute position vectors; None for kind 'none'."""
     if kind == "none":
         return None
     if kind == "sinusoidal":
         return SinusoidalPositions(d_model)
     if kind == "learned":
         return LearnedPositions(max_positions, d_model)
-    raise ValueError(f"absolute: {kind!r} is not one of none, sinusoidal, learned")
+    raise ValueError(f"absolute: invalid value {kind!r}: expected none, sinusoidal or learned")
 
 
 def relative_table(clip_distance: int, d_head: int, num_heads: int | None) -> Tensor:
-    """The initial 2k+1 vectors w^K or w^V: [R, D] for all heads, [H, R, D] where each head has its own.
+    """The initial 2k+1 vectors w^K or w^V: [R, D] for all heads, [H, R, D] if each head has its own.
 
     Glorot-uniform as in tensor2tensor, whose variable has the shape [R, D] or [R, H D].
     """
@@ -125,9 +125,9 @@ def relative_table(clip_distance: int, d_head: int, num_heads: int | None) -> Te
 
 
 def glorot_bound(shape: Sequence[int]) -> float:
-    """The bound b of the uniform distribution U(-b, b) that a table [R, D] or [H, R, D] starts from.
+    """The bound b of U(-b, b), from which a table [R, D] or [H, R, D] is initialised.
 
-    A table per head counts as the one [R, H D] variable that tensor2tensor has for it.
+    A table per head counts as tensor2tensor's single [R, H D] variable.
     """
     *heads, rows, width = shape
     return math.sqrt(6.0 / (rows + math.prod(heads) * width))

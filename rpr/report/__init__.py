@@ -1,1 +1,1 @@
-"""From run records to tables beside the paper's, plots and one page; knows no torch, no Lightning and no W&B."""
+"""From run records to tables with the paper's figures, plots and one page; imports no torch, Lightning or W&B."""

@@ -1,4 +1,4 @@
-"""Whether a change that we measured is the paper's: the one rule by which the reports say so."""
+"""Whether a measured change agrees with the paper's: the single rule used by all reports."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Literal
 from rpr.records.measurement import Measurement
 from rpr.report.grid import number
 
-WIDEST = 1.0  # BLEU to either side of the mean: an interval that reaches farther decides nothing
-_ROUNDING = 1e-9  # of differences in binary floating point: 30.0 - 29.7 is not 0.3
+WIDEST = 1.0  # BLEU to either side of the mean: wider intervals are inconclusive
+_ROUNDING = 1e-9  # tolerance for binary floating point: 30.0 - 29.7 is not 0.3
 Verdict = Literal["agrees", "same direction", "contradicts", "not decided"]
 RULE = (
     "A change agrees with the paper's where the paper's figure is inside our 95% interval over seeds; it has the same "
@@ -27,7 +27,7 @@ HEADINGS: dict[Verdict, str] = {
 
 @dataclass(frozen=True)
 class Agreement:
-    """`why` explains what is not decided; `factor` is ours over the paper's, where the direction is the same."""
+    """A verdict. `why` explains `not decided`; `factor` is our change over the paper's for `same direction`."""
 
     verdict: Verdict
     why: str = ""
@@ -45,7 +45,7 @@ class Agreement:
 
 
 def agreement(mine: Measurement, papers: float, *, still_learning: bool = False) -> Agreement:
-    """Of a change in BLEU with its interval over seeds, by the rule above."""
+    """The verdict on a change in BLEU with its interval over seeds, by the rule above."""
     if still_learning:
         return Agreement("not decided", "still learning")
     interval = mine.interval
@@ -62,7 +62,7 @@ def agreement(mine: Measurement, papers: float, *, still_learning: bool = False)
 
 
 def speed_agreement(ratio: Measurement, papers: float) -> Agreement:
-    """Of relative positions' steps/s over absolute's: decided by what took turns, since whole runs share machines."""
+    """The verdict on relative over absolute steps/s; only alternating rounds decide, since runs share machines."""
     interval = ratio.interval
     if interval is None or interval.kind != "rounds" or ratio.value is None:
         return Agreement("not decided", "whole runs, at different times; rpr-cli bench times the variants in turn")

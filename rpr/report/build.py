@@ -1,4 +1,4 @@
-"""A whole report from run records: tables, plots and one page, each file written whole or not at all."""
+"""A complete report from run records: tables, plots and one HTML page, each file written atomically."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from rpr.report.statements import Statement, statements
 from rpr.report.tables import Tables, build_tables, summary_grid
 
 CURVES = ("validation/bleu", "validation/loss", "train/loss")
-MOST_LINES, MOST_STATEMENTS = 40, 5  # of what a terminal shows
+MOST_LINES, MOST_STATEMENTS = 40, 5  # on a terminal
 FileOf = Callable[[Record, str], Path]
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was written; the summary for a terminal, and all of it as one JSON document."""
+    """The written files, the summary for a terminal, and the whole report as one JSON document."""
 
     summary: str
     document: dict[str, Any]
@@ -43,13 +43,13 @@ class Report:
     problems: tuple[str, ...]
     groups: tuple[Group, ...]
     tables: Tables
-    said: Sequence[Sequence[Statement]]  # of each group
+    statements: Sequence[Sequence[Statement]]  # of each group
 
     @property
     def everything(self) -> str:
-        """All of it as text for a terminal."""
+        """The whole report as text for a terminal."""
         parts = []
-        for group, some in zip(self.groups, self.said, strict=True):
+        for group, some in zip(self.groups, self.statements, strict=True):
             findings = wrapped([("- ", str(one)) for one in some] or [("- ", "no finding yet")])
             parts.append("\n".join([group.heading, *findings]))
         for grid in self.tables.grids:
@@ -70,14 +70,14 @@ def build_report(
 ) -> Report:
     """Write report.md, .csv, .json and .tex, index.html and the plots as SVG into `out_dir`.
 
-    Learning curves and samples come from the files beside each record, where there are any. With several groups the
-    names of the plots carry the group's name.
+    Learning curves and samples are read from the files next to each record, if they exist. With several groups the
+    file names of the plots include the group's name.
 
     Args:
         records: each with the path of its file, as find_records returns them.
-        problems: lines about records that could not be used; shown, never hidden.
+        problems: lines about unusable records, which the report shows.
         show_samples: whether the page shows sample translations.
-        benches: speeds measured in turn, for the table of speeds.
+        benches: speeds measured by alternating rounds, for the table of speeds.
 
     Raises:
         RecordError: if there is no record, or `out_dir` cannot be written.
@@ -86,43 +86,43 @@ def build_report(
     paths = {run_key(record): path for path, record in shown}
 
     def file_of(record: Record, name: str) -> Path:
-        return file_beside(paths[run_key(record)], name)
+        return run_file(paths[run_key(record)], name)
 
-    trouble = list(problems)
+    unusable = list(problems)
     groups = run_groups(
-        (record for _, record in shown), read_learning((record for _, record in shown), file_of, trouble)
+        (record for _, record in shown), read_learning((record for _, record in shown), file_of, unusable)
     )
     tables = build_tables(groups, benches)
-    said = [statements(group) for group in groups]
+    group_statements = [statements(group) for group in groups]
     files: list[Path] = []
     try:
         chapters = []
-        for group, suffix, sentences in zip(groups, _suffixes(groups), said, strict=True):
+        for group, suffix, sentences in zip(groups, _suffixes(groups), group_statements, strict=True):
             drawn = plots.all_plots(group, _curves(group, file_of))
             pictures = tuple(_saved(plot, out_dir / f"{plot.name}{suffix}.svg", files) for plot in drawn)
-            learned, remark = html.learned(group, file_of, trouble)
+            learned, remark = html.learned_pictures(group, file_of, unusable)
             found = samples(group, file_of) if show_samples else Samples()
             chapters.append(html.Chapter(group, tuple(sentences), pictures, found, learned, remark))
-        headlines = _headlines(said)
-        document = _document(title, groups, tables, said, trouble)
+        headlines = _headlines(group_statements)
+        document = _document(title, groups, tables, group_statements, unusable)
         texts = {
-            "report.md": _markdown(title, groups, tables, said, trouble),
+            "report.md": _markdown(title, groups, tables, group_statements, unusable),
             "report.csv": as_csv(tables.grids),
             "report.json": to_json(document, indent=1).decode() + "\n",
             "report.tex": "\n".join(map(latex, (*tables.paper, *((tables.speed,) if tables.speed else ())))),
-            "index.html": html.html_page(title, chapters, tables, headlines, trouble),
+            "index.html": html.html_page(title, chapters, tables, headlines, unusable),
         }
         for name, text in texts.items():
             files.append(out_dir / name)
             replace_file(files[-1], text)
     except OSError as error:
-        raise RecordError(f"{out_dir}: the report cannot be written ({error}); choose another folder") from None
-    summary = _summary(title, groups, headlines, trouble, out_dir)
-    return Report(summary, document, tuple(files), tuple(trouble), groups, tables, said)
+        raise RecordError(f"{out_dir}: cannot write the report ({error}); choose another directory") from None
+    summary = _summary(title, groups, headlines, unusable, out_dir)
+    return Report(summary, document, tuple(files), tuple(unusable), groups, tables, group_statements)
 
 
 def read_learning(records: Iterator[Record], file_of: FileOf, problems: list[str]) -> dict[RunKey, Learning]:
-    """How the validation curve of each finished run ended, where its metrics file is there and tells."""
+    """How the validation curve of each finished run ended, if its metrics file exists and is long enough."""
     found = {}
     for record in records:
         if record.status != "finished":
@@ -138,12 +138,12 @@ def read_learning(records: Iterator[Record], file_of: FileOf, problems: list[str
 
 
 def how_to_read(tables: Tables) -> list[str]:
-    """What the signs and words in the tables mean."""
+    """The legend of the tables: symbols, verdicts and `still learning`."""
     return [*legend(tables.grids), RULE, f"{LEARNING_RULE}."]
 
 
 def differs_line(groups: Sequence[Group]) -> str:
-    """In what kinds the runs differ from the paper's; empty where in none."""
+    """One line with the kinds of differences from the paper's runs; empty without any."""
     found: list[Difference] = []
     for group in groups:
         found += group.differences
@@ -156,9 +156,9 @@ def differs_line(groups: Sequence[Group]) -> str:
 # A terminal
 
 
-def _headlines(said: Sequence[Sequence[Statement]]) -> list[Statement]:
-    """The first statements of each group in turn; of several groups that were still learning, one says so for all."""
-    learning = [one for some in said for one in some if one.learning]
+def _headlines(group_statements: Sequence[Sequence[Statement]]) -> list[Statement]:
+    """The first statements of the groups, round robin; one statement covers all groups that were still learning."""
+    learning = [one for some in group_statements for one in some if one.learning]
     if len(learning) > 1:
         variants = [variant for one in learning if one.group for variant in one.group.variants]
         falling = sum(variant.still_learning is not None for variant in variants)
@@ -166,7 +166,7 @@ def _headlines(said: Sequence[Sequence[Statement]]) -> list[Statement]:
         learning = [
             Statement(f"{words} ended: no comparison with them is decided. Train longer; the page says how long.")
         ]
-    others = [[one for one in some if not one.learning] for some in said]
+    others = [[one for one in some if not one.learning] for some in group_statements]
     longest = max(map(len, others), default=0)
     in_turn = [some[place] for place in range(longest) for some in others if place < len(some)]
     return [*learning, *in_turn][:MOST_STATEMENTS]
@@ -175,7 +175,7 @@ def _headlines(said: Sequence[Sequence[Statement]]) -> list[Statement]:
 def _summary(
     title: str, groups: Sequence[Group], headlines: Sequence[Statement], problems: Sequence[str], out_dir: Path
 ) -> str:
-    """At most MOST_LINES lines: the variants beside the paper's figures, findings, what differs, where the rest is."""
+    """At most MOST_LINES lines: variants next to the paper's figures, findings, differences, where to find the rest."""
     heads = [f"{one.group.corpus}, {one.group.model}: " if len(groups) > 1 and one.group else "" for one in headlines]
     findings = wrapped([("- ", f"{head}{one}") for head, one in zip(heads, headlines, strict=True)])
     differs = differs_line(groups)
@@ -198,7 +198,7 @@ def _summary(
 
 
 def _fitting(group: Group, room: int) -> list[str] | None:
-    """The summary of a group in at most `room` lines: fewer of its variants where it has many; None for too little."""
+    """The summary of a group in at most `room` lines, with fewer variants if necessary; None if it cannot fit."""
     for most in (len(group.variants), 12, 8, 5):
         if most > room:
             continue
@@ -216,10 +216,14 @@ def _fitting(group: Group, room: int) -> list[str] | None:
 
 
 def _markdown(
-    title: str, groups: Sequence[Group], tables: Tables, said: Sequence[Sequence[Statement]], problems: Sequence[str]
+    title: str,
+    groups: Sequence[Group],
+    tables: Tables,
+    group_statements: Sequence[Sequence[Statement]],
+    problems: Sequence[str],
 ) -> str:
     parts = [f"# {escape_markdown(title)}"]
-    for group, some in zip(groups, said, strict=True):
+    for group, some in zip(groups, group_statements, strict=True):
         if some:
             parts += [f"## {escape_markdown(group.heading)}", _items(map(str, some))]
     parts += [markdown(grid, signs=False) for grid in tables.grids]
@@ -234,21 +238,28 @@ def _items(lines: Iterator[str] | Sequence[str]) -> str:
 
 
 def _document(
-    title: str, groups: Sequence[Group], tables: Tables, said: Sequence[Sequence[Statement]], problems: Sequence[str]
+    title: str,
+    groups: Sequence[Group],
+    tables: Tables,
+    group_statements: Sequence[Sequence[Statement]],
+    problems: Sequence[str],
 ) -> dict[str, Any]:
     return {
         "title": title,
         "tables": [as_json(grid) for grid in tables.grids],
-        "groups": [_group_json(group, some) for group, some in zip(groups, said, strict=True)],
+        "groups": [_group_json(group, some) for group, some in zip(groups, group_statements, strict=True)],
         "problems": list(problems),
     }
 
 
-def _group_json(group: Group, said: Sequence[Statement]) -> dict[str, Any]:
+def _group_json(group: Group, group_statements: Sequence[Statement]) -> dict[str, Any]:
     return {
         "heading": group.heading,
         "synthetic": group.synthetic,
-        "findings": [{"text": one.text, "agreement": one.agreement.verdict if one.agreement else None} for one in said],
+        "findings": [
+            {"text": one.text, "agreement": one.agreement.verdict if one.agreement else None}
+            for one in group_statements
+        ],
         "differs": [{"kind": one.kind, "text": one.text} for one in group.differences],
         "variants": [
             {
@@ -268,7 +279,7 @@ def _group_json(group: Group, said: Sequence[Statement]) -> dict[str, Any]:
 
 
 def slug(group: Group) -> str:
-    """What tells the files of a group from those of others."""
+    """The suffix that distinguishes a group's files."""
     return re.sub(r"[^A-Za-z0-9_]+", "-", f"-{group.data}-{group.model}-{group.max_steps}-{group.hardware}")
 
 
@@ -282,7 +293,7 @@ def _suffixes(groups: Sequence[Group]) -> list[str]:
 
 
 def _saved(plot: plots.Plot, path: Path, files: list[Path]) -> html.Picture:
-    """Write a plot, which the page embeds as well, on a phone the narrow one."""
+    """Write a plot and return it for the page, which shows the narrow version on a phone."""
     content = plot_style.rendered(plot.figure)
     files.append(path)
     replace_file(path, content)
@@ -290,13 +301,13 @@ def _saved(plot: plots.Plot, path: Path, files: list[Path]) -> html.Picture:
     return html.Picture(content, narrow, plot.description, plot.caption)
 
 
-def file_beside(record_path: Path, name: str) -> Path:
-    """A file of the run: beside record.json, or, for a record in a flat folder, under the record's own name."""
+def run_file(record_path: Path, name: str) -> Path:
+    """A file of the run: next to record.json or, in a flat directory, with the record's name as prefix."""
     return record_path.with_name(name if record_path.name == RECORD_NAME else f"{record_path.stem}.{name}")
 
 
 def _curves(group: Group, file_of: FileOf) -> list[plots.Curve]:
-    """Those of the variants that have a line of their own; a damaged file has been reported already."""
+    """The curves of the variants that get a line; damaged files have been reported already."""
     curves = []
     for variant in plots.lines_of(group):
         for record in variant.records:

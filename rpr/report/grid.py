@@ -1,6 +1,6 @@
-"""Every table of the product: typed columns over rows. `rpr.report.render` and the page's templates write them out.
+"""The tables of all reports: typed columns over rows, rendered by `rpr.report.render` and the page's templates.
 
-A column says once how its cell is read from a row; all formats show what it says.
+A column defines once how its cell is computed from a row, for all formats.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Literal
 from rpr.records.measurement import Measurement
 from rpr.records.scores import Interval
 
-DASH = "–"  # an en dash: no one reads it as a minus or a zero
+DASH = "–"  # an en dash, which is not mistaken for a minus or a zero
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Words or a figure; each remark becomes a footnote."""
+    """Text or a measurement; each remark becomes a footnote."""
 
     value: str | Measurement
     remarks: tuple[str, ...] = ()
@@ -26,13 +26,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """One column. `key` names it in CSV and JSON, `heading` everywhere else.
+    """One column. `key` is its name in CSV and JSON, `heading` everywhere else.
 
     Args:
-        read: the cell of a row.
-        label: it names the row (words, at the left).
-        words: text, aligned left; figures are aligned right.
-        priority: a narrow terminal leaves out the columns of the highest priority first; those of 3 are folded away.
+        read: computes the cell of a row.
+        label: whether it names the row (text, at the left).
+        words: whether it is text, aligned left; figures are aligned right.
+        priority: narrow terminals drop columns with the highest number first; columns of priority 3 are folded.
     """
 
     key: str
@@ -46,13 +46,13 @@ class Column:
 
     @property
     def kind(self) -> str:
-        """What its cells are: `label`, `words` or `figures`."""
+        """The kind of its cells: `label`, `words` or `figures`."""
         return "label" if self.label else "words" if self.words else "figures"
 
 
 @dataclass(frozen=True)
 class Note:
-    """A line below a table; a warning has to be seen before its figures are used."""
+    """A line below a table; a warning must be seen before the figures are used."""
 
     text: str
     severity: Literal["info", "warning"] = "info"
@@ -60,7 +60,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: `name` is its kind (`table2`, `lengths`, ...), `setting` the runs that it is about."""
+    """A table. `name` is its kind (`table2`, `lengths`, ...), `setting` describes its runs."""
 
     name: str
     title: str
@@ -69,19 +69,19 @@ class Grid:
     setting: str = ""
     notes: tuple[Note, ...] = ()
     synthetic: bool = False
-    # What was read of each column, shared with the grids of the same rows and fewer columns.
+    # The cells of each column, shared with grids of the same rows and fewer columns.
     _read: dict[Column, list[Cell]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def cells(self) -> list[tuple[Cell, ...]]:
-        """A line for each row."""
+        """One tuple of cells per row."""
         for column in self.columns:
             if column not in self._read:
                 self._read[column] = [_cell(column.read(row)) for row in self.rows]
         return list(zip(*(self._read[column] for column in self.columns), strict=True))
 
     def only(self, keep: Callable[[Column], bool]) -> Grid:
-        """The same rows with some of the columns; labels stay."""
+        """The same rows with only some of the columns; labels are always kept."""
         return replace(self, columns=tuple(column for column in self.columns if column.label or keep(column)))
 
     def up_to(self, priority: int) -> Grid:
@@ -90,9 +90,9 @@ class Grid:
 
     @cached_property
     def pages(self) -> tuple[Layout, Layout | None]:
-        """As text: the columns that are read first, and those that are folded away (None without any).
+        """The grid as text: the main columns, and the folded ones (None without any).
 
-        The second goes on with the footnotes of the first.
+        The second layout continues the footnotes of the first.
         """
         if all(column.label or column.priority < 3 for column in self.columns):
             return layout(self), None
@@ -101,7 +101,7 @@ class Grid:
         return main, layout(self.only(lambda column: column.priority >= 3), footnotes)
 
     def without_empty_columns(self) -> Grid:
-        """Without the columns in which no row has anything."""
+        """The grid without columns that are empty in every row."""
         empty = {
             column.key
             for column, cells in zip(self.columns, zip(*self.cells, strict=True), strict=False)
@@ -116,7 +116,7 @@ def _cell(value: str | Measurement | Cell) -> Cell:
 
 @dataclass(frozen=True)
 class Shown:
-    """A cell as text: what it says, its interval behind it, and the numbers of its footnotes."""
+    """A cell as text: its value, the interval after it, and the numbers of its footnotes."""
 
     text: str
     interval: str
@@ -129,7 +129,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Layout:
-    """A grid as text, for any format: the columns, a line of cells for each row, and the footnotes from 1."""
+    """A grid as text, for any format: the columns, the cells of each row, and the footnotes, numbered from 1."""
 
     columns: tuple[Column, ...]
     lines: tuple[tuple[Shown, ...], ...]
@@ -137,7 +137,7 @@ class Layout:
 
 
 def layout(grid: Grid, footnotes: list[str] | None = None) -> Layout:
-    """The grid as text. `footnotes`: those that came before, where several grids share their numbers."""
+    """The grid as text. `footnotes`: earlier ones, if several grids share their numbering; extended in place."""
     texts = [] if footnotes is None else footnotes
 
     def mark(text: str) -> int:
@@ -159,7 +159,7 @@ def layout(grid: Grid, footnotes: list[str] | None = None) -> Layout:
 
 
 def figure_text(one: Measurement, digits: int, *, signed: bool = False) -> tuple[str, str]:
-    """`36.4 ± 0.3` and `(35.9 to 36.9)` over seeds or rounds, `[35.1, 37.6]` over sentences; a dash and nothing."""
+    """`36.4 ± 0.3` and `(35.9 to 36.9)` over seeds or rounds, `[35.1, 37.6]` over sentences; a dash if missing."""
     if one.value is None:
         return DASH, ""
     text = number(one.value, digits, signed=signed)
@@ -172,13 +172,13 @@ def figure_text(one: Measurement, digits: int, *, signed: bool = False) -> tuple
 
 
 def number(value: float, digits: int, *, signed: bool = False) -> str:
-    """`1,234.5`; signed: `+1.5`, and `0.0` without a sign for what rounds to it."""
+    """`1,234.5`; signed: `+1.5`, and `0.0` without a sign for values that round to it."""
     text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
     return text if text.strip("+-0.,") else text.lstrip("+-")
 
 
 def legend(grids: Iterable[Grid]) -> list[str]:
-    """What the signs in the cells of these grids mean, each said once."""
+    """The meaning of the symbols in the cells of these grids, each once."""
     figures = [cell.value for grid in grids for line in grid.cells for cell in line if not isinstance(cell.value, str)]
     found: dict[str, Interval] = {}
     methods: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""From run records to groups of runs that were trained alike, and to their position variants: pure functions."""
+"""From run records to groups of runs with the same training, and to their position variants: pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic_core import to_json
 
 from rpr import paper
 from rpr.errors import RecordError
-from rpr.migrations import EARLIER_DEFAULTS
+from rpr.migrations import EARLIER_DEFAULTS, RENAMED
 from rpr.model.positions.vectors import SHARING
 from rpr.records.measurement import Measurement, mean, missing, single
 from rpr.records.position import Position, positions_of
@@ -21,9 +21,9 @@ from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, SPLITS, ByLength, 
 from rpr.report.learning import Learning, RunKey, advice, run_key
 from rpr.report.protocol import Difference, differences
 
-# Settings that decide what a figure means; runs that differ in one of them never share a group.
+# Sections whose settings determine what a figure means; runs that differ in one of them never share a group.
 _DECIDING = ("model", "data", "optim", "evaluation")
-# Nor do the settings that say only where files are, how much is decoded at a time, or what is scored.
+# Except for these, which concern only file locations, decoding batches and the choice of scores.
 _NOT_DECIDING = {
     "data.cache_dir",
     "evaluation.max_tokens_per_batch",
@@ -52,7 +52,7 @@ class TestColumn(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """Steps/s of one run, where it was measured, and, on a CPU, how many cores worked on it (None: not known)."""
+    """Steps/s of one run, the setting it was measured in, and, on a CPU, the cores it used (None: unknown)."""
 
     value: float
     setting: tuple[str, str | None, str | None]
@@ -67,7 +67,7 @@ class Variant:
     position: Position
     label: str
     records: tuple[Record, ...]
-    learning: tuple[Learning, ...] = ()  # of the finished runs whose validation curve is known
+    learning: tuple[Learning, ...] = ()  # of finished runs with a known validation curve
 
     @cached_property
     def finished(self) -> tuple[Record, ...]:
@@ -76,7 +76,7 @@ class Variant:
 
     @cached_property
     def unfinished(self) -> tuple[str, ...]:
-        """Why a seed has no result, a line each."""
+        """One line per seed without a result, with the reason."""
         done = {record.seed for record in self.finished}
         return tuple(f"seed {run.seed} {run.outcome}" for run in self.records if run.outcome and run.seed not in done)
 
@@ -91,7 +91,7 @@ class Variant:
 
     @cached_property
     def speeds(self) -> tuple[Speed, ...]:
-        """Of the finished runs."""
+        """The speeds of the finished runs."""
         return tuple(
             Speed(
                 run.training.steps_per_second,
@@ -105,17 +105,17 @@ class Variant:
 
     @property
     def still_learning(self) -> Learning | None:
-        """The curve that fell most over its last tenth, if one of them still fell."""
+        """The curve that fell most over its last tenth, if any was still falling."""
         return max((one for one in self.learning if one.falling), key=lambda one: one.fall, default=None)
 
     @cached_property
     def measurements(self) -> dict[TestColumn, Measurement]:
-        """The mean over the seeds in each column; of one seed with its interval over the sentences."""
+        """The mean over seeds per column; for a single seed its score with the interval over sentences."""
         return {column: _over_seeds(column, list(by_seed.values())) for column, by_seed in self.scores.items()}
 
     @cached_property
     def length_scores(self) -> dict[tuple[str, int, int], list[tuple[tuple[Any, ...], LengthScore]]]:
-        """Of the finished runs by metric and bucket: how each was scored, and its score."""
+        """The scores of the finished runs by metric and bucket, each with how it was scored."""
         found: dict[tuple[str, int, int], list[tuple[tuple[Any, ...], LengthScore]]] = {}
         for by_length in (run.by_length for run in self.finished if run.by_length is not None):
             for bucket in by_length.buckets:
@@ -125,7 +125,7 @@ class Variant:
         return found
 
     def score(self, column: TestColumn | None, split: str = "") -> Measurement:
-        """Of `measurements`; where there is none, why. Without a column: there is none for this split."""
+        """The measurement of a column, or the reason why there is none. Without a column: none for this split."""
         found = None if column is None else self.measurements.get(column)
         if found is not None:
             return found
@@ -146,9 +146,9 @@ def _over_seeds(column: TestColumn, scores: Sequence[Score]) -> Measurement:
 
 @dataclass(frozen=True)
 class Group:
-    """Every position variant of one model on one corpus, trained alike on one kind of hardware.
+    """All position variants of one model on one corpus, with the same training on one kind of hardware.
 
-    `variant`: the settings by which it differs from other groups of the same corpus, model, steps and hardware.
+    `variant`: the settings that distinguish it from other groups of the same corpus, model, steps and hardware.
     """
 
     data: str
@@ -172,55 +172,55 @@ class Group:
 
     @cached_property
     def task(self) -> bool:
-        """Whether the corpus is a generated task, whose outputs are right or wrong as a whole."""
+        """Whether the corpus is a generated task, scored by exact match."""
         return self.runs[0].task is not None
 
     @cached_property
     def columns(self) -> tuple[TestColumn, ...]:
-        """Every metric and test set that a finished run has."""
+        """Every metric and test set that a finished run has scores for."""
         found = {column for variant in self.variants for column in variant.scores}
         return tuple(sorted(found, key=lambda column: column.order))
 
     @property
     def heading(self) -> str:
-        """`multi30k_en_de | model tiny | 1,500 steps | cpu`, and what else tells it from others."""
+        """`multi30k_en_de | model tiny | 1,500 steps | cpu`, and any distinguishing settings."""
         return f"{self.corpus} | {self.setting}"
 
     @property
     def corpus(self) -> str:
-        """Its name; of made sentences it says so."""
+        """The name of the corpus, marked if it is synthetic."""
         return f"{self.data} (synthetic)" if self.synthetic and "synthetic" not in self.data else self.data
 
     @property
     def setting(self) -> str:
-        """`model tiny | 1,500 steps | cpu`, and what else tells it from others."""
+        """`model tiny | 1,500 steps | cpu`, and any distinguishing settings."""
         parts = (f"model {self.model}", f"{self.max_steps:,} steps", self.hardware, self.variant)
         return " | ".join(part for part in parts if part)
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
-        """How its finished runs differ from the paper's."""
+        """How the finished runs differ from the paper's."""
         return differences(self.finished, self.size, self.papers_languages)
 
     @cached_property
     def advice(self) -> str | None:
-        """What to do about its runs that were still learning; None where none was."""
+        """What to do about runs that were still learning; None if none was."""
         return advice([one for variant in self.variants for one in variant.learning])
 
     @property
     def size(self) -> paper.Size:
-        """The paper's model beside which this group's is shown."""
+        """The paper's model that this group's model is compared with."""
         return "big" if "big" in self.model else "base"
 
     @property
     def languages(self) -> str:
-        """As `en_de`."""
+        """The language pair, as `en_de`."""
         sides = [self.runs[0].setting(f"data.{side}_language") for side in ("source", "target")]
         return "_".join(map(str, sides)) if all(sides) else "en_de"
 
     @property
     def papers_languages(self) -> paper.Pair | None:
-        """The same, where the paper has them."""
+        """The language pair if the paper has it, else None."""
         pairs: tuple[paper.Pair, ...] = ("en_de", "en_fr")
         return next((pair for pair in pairs if pair == self.languages), None)
 
@@ -235,7 +235,7 @@ class Group:
         return next((one for one in self.columns if (one.split, one.metric) == (split, metric)), None)
 
     def get(self, kind: str, k: int | None = None, tables: str | None = None) -> Variant | None:
-        """The first variant of a kind, with this k and this sharing of tables where they are given."""
+        """The first variant of a kind, with this k and table sharing if given."""
         for one in self.variants:
             position = one.position
             if position.kind == kind and k in (None, position.clip_distance) and tables in (None, position.tables):
@@ -247,10 +247,10 @@ class Group:
         return missing(NEVER_RUN) if variant is None else variant.score(self.column(split, metric), split)
 
     def change(self, variant: Variant | None, reference: Variant | None, split: str, name: str) -> Measurement:
-        """A variant's sacreBLEU less the reference's: seed by seed where both have the same seeds, else of the means.
+        """A variant's sacreBLEU minus the reference's: per seed if both have the same seeds, else of the means.
 
         Args:
-            name: of the reference, for the reason where there is none.
+            name: the reference's name, used in the reason of a missing result.
         """
         mine, its, column = self.score(variant, split), self.score(reference, split), self.column(split)
         if mine.value is None:
@@ -260,7 +260,7 @@ class Group:
         if variant is reference:
             return Measurement(0.0, mine.n)
         ours, theirs = variant.scores[column], reference.scores[column]
-        # All seeds of one side were scored alike, or it had no mean.
+        # All seeds of one side were scored in the same way, or it would have no mean.
         if len({how_scored(next(iter(one.values()))) for one in (ours, theirs)}) > 1:
             return missing(f"{split}: scored in another way than {name}")
         if ours.keys() == theirs.keys():
@@ -269,12 +269,12 @@ class Group:
 
 
 def how_scored(score: Score) -> tuple[Any, ...]:
-    """What two scores must share to be compared."""
+    """The settings that two scores must share to be comparable."""
     return (score.signature, score.num_sentences, score.beam_size, score.length_penalty, score.min_length)
 
 
 def how_scored_by_length(one: ByLength, metric: str) -> tuple[Any, ...]:
-    """The same of scores by length."""
+    """The same for scores by length."""
     decoding = (one.signatures.get(metric), one.beam_size, one.length_penalty, one.min_length, one.precision)
     return (*decoding, one.splits, one.test_sets, one.longest_training_source)
 
@@ -286,16 +286,16 @@ def one_per_seed(records: Iterable[Record]) -> list[Record]:
 
 
 def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | None = None) -> tuple[Group, ...]:
-    """One group for each (corpus, model, steps, hardware) and each other setting that decides a figure.
+    """One group for each (corpus, model, steps, hardware) and each combination of other settings that affect results.
 
     Args:
-        learning: what is known of a run's validation curve, by `run_key`.
+        learning: how each run's validation curve ended, by `run_key`, where known.
 
     Raises:
-        RecordError: there is no record.
+        RecordError: there are no records.
     """
     found: dict[tuple[str, str, int, str], dict[str, list[Record]]] = {}
-    deciding: dict[bytes, str] = {}  # of thousands of records many have the same sections
+    deciding: dict[bytes, str] = {}  # many of thousands of records have the same sections
     for record in sorted(records, key=lambda record: (record.name, record.seed, record.run_id, record.started)):
         key = (record.data_name, record.model_name, record.max_steps, record.hardware)
         sections = {name: record.config.get(name) for name in _DECIDING}
@@ -317,11 +317,12 @@ def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | 
 
 def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     earlier = {key: value for key, value in EARLIER_DEFAULTS.items() if key.partition(".")[0] in _DECIDING}
-    return {key: value for key, value in (earlier | flat(sections)).items() if key not in _NOT_DECIDING}
+    recorded = {RENAMED.get(key, key): value for key, value in flat(sections).items()}
+    return {key: value for key, value in (earlier | recorded).items() if key not in _NOT_DECIDING}
 
 
 def _joined(records: Iterable[Record]) -> list[Record]:
-    """Runs of one configuration and seed that differ only in which splits were scored become one with all scores."""
+    """Merge runs of one configuration and seed that differ only in the scored splits into one with all scores."""
     finished: dict[str, Record] = {}
     others: list[Record] = []
     for run in sorted(records, key=lambda run: (run.rerun_of is None, run.started)):
@@ -356,12 +357,12 @@ def _variants(records: list[Record], learning: Mapping[RunKey, Learning]) -> tup
 
 
 def sample_evenly(items: Sequence[Any], most: int) -> list[Any]:
-    """At most `most` items: of each kind of positions evenly spaced ones, its first and last among them.
+    """At most `most` items: for each kind of positions evenly spaced ones, including its first and last.
 
-    Never chosen by how good they are. Kinds share the room in turn, so that one with many items leaves room for others.
+    The choice never depends on results. Kinds get places in turn, so a kind with many items leaves room for others.
 
     Args:
-        items: variants, or tuples that begin with one.
+        items: variants, or tuples whose first element is one.
     """
     if len(items) <= most:
         return list(items)
@@ -385,5 +386,5 @@ def _spaced(places: Sequence[int], count: int) -> list[int]:
 
 
 def left_out(shown: int, of: int, what: str) -> str:
-    """One line that says so; empty where nothing is left out."""
+    """One line saying that items are left out; empty if none are."""
     return "" if shown == of else f"{shown} of {of:,} {what}: of each kind, evenly spaced, not chosen by their quality"

@@ -19,23 +19,23 @@ from rpr.report.agreement import HEADINGS, RULE, Verdict
 from rpr.report.grid import Grid, figure_text, legend
 from rpr.report.groups import Group, left_out, sample_evenly
 from rpr.report.lines import Line
-from rpr.report.samples import FileOf, Samples, compared, own_file
+from rpr.report.samples import FileOf, Samples, own_file, word_diff
 from rpr.report.statements import Statement
 from rpr.report.tables import PAPER_TABLES, Tables
 
-MOST_ITEMS = 60  # of a list; thousands of runs can have a note each, and report.json has all of them
-MOST_TABLES = 8  # in sight; the others are folded
-MOST_IN_ONE_LIST = 24  # runs; of more, those of a variant are folded together
+MOST_ITEMS = 60  # per list: thousands of runs can have a note each, and report.json has all of them
+MOST_TABLES = 8  # unfolded
+MOST_IN_ONE_LIST = 24  # runs; with more, the runs of each variant are folded
 PICTURE_NAME = "positions.svg"
-MOST_PICTURES, LARGEST_PICTURE = 6, 3_000_000  # of what positions learned, in a chapter; bytes
-_JSON = json.JSONEncoder(ensure_ascii=False)  # json.dumps makes one for each value
-# Nothing is fetched and nothing runs, whatever a record holds.
+MOST_PICTURES, LARGEST_PICTURE = 6, 3_000_000  # pictures of what positions learned, per chapter; bytes
+_JSON = json.JSONEncoder(ensure_ascii=False)  # json.dumps would create one per value
+# Nothing is fetched and no script runs, whatever a record contains.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG image. `narrow`: the same for a phone; `description`: in place of the image."""
+    """An SVG image. `narrow`: the version for a phone; `description`: the alternative text."""
 
     svg: str | bytes
     narrow: bytes | None
@@ -55,13 +55,13 @@ class Chapter:
     learned_remark: str = ""
 
 
-def learned(group: Group, file_of: FileOf, problems: list[str]) -> tuple[tuple[Picture, ...], str]:
-    """The pictures that `rpr-cli report run=...` has drawn, one a variant, and a line about those that are left out.
+def learned_pictures(group: Group, file_of: FileOf, problems: list[str]) -> tuple[tuple[Picture, ...], str]:
+    """The figures written by `rpr-cli report run=...`, one per variant, and a line about those left out.
 
-    As an image an SVG runs no script and fetches nothing, so a file of another person is shown as it is.
+    An SVG in an <img> runs no script and fetches nothing, so untrusted files are shown unchanged.
 
     Args:
-        problems: a line is added for each file that the page cannot take.
+        problems: a line is appended for each file that is too large.
     """
     having = []
     for variant in group.variants:
@@ -72,9 +72,11 @@ def learned(group: Group, file_of: FileOf, problems: list[str]) -> tuple[tuple[P
     for variant, run, path in shown:
         size = path.stat().st_size
         if size > LARGEST_PICTURE:
-            remedy = "write it again with `rpr-cli report run=...`"
+            remedy = "recreate it with `rpr-cli report run=...`"
             problems.append(
-                escape_control_characters(f"{path}: {size:,} bytes, more than {LARGEST_PICTURE:,}; {remedy}")
+                escape_control_characters(
+                    f"{path}: {size:,} bytes, more than the limit of {LARGEST_PICTURE:,}; {remedy}"
+                )
             )
             continue
         label = f"{variant.label}: {run.name}"
@@ -89,19 +91,19 @@ def html_page(
     headlines: Sequence[Statement],
     problems: Sequence[str] = (),
 ) -> str:
-    """The whole page; the same input gives the same bytes, so it names no time but that of the runs.
+    """The whole page. The same input gives the same bytes, so it contains no times except those of the runs.
 
     Args:
-        tables: of all groups; the lengths are shown in the chapters.
-        headlines: the main findings, of all chapters.
-        problems: lines about what could not be used.
+        tables: of all groups; tables by length are shown in the chapters.
+        headlines: the main findings of all chapters.
+        problems: lines about unusable files.
     """
     return _TEMPLATES.get_template("page.html.j2").render(
         title=title,
         policy=POLICY,
         extent=_extent(chapters),
         chapters=[
-            # Of a single chapter the first findings are at the top of the page already.
+            # With a single chapter its first findings are already at the top of the page.
             _Section(number, chapter, headlines if len(chapters) == 1 else ())
             for number, chapter in enumerate(chapters, start=1)
         ],
@@ -118,21 +120,21 @@ def html_page(
 def _by_group(
     found: Sequence[Statement], chapters: Sequence[Chapter]
 ) -> list[tuple[Group | None, int | None, list[Statement]]]:
-    """Statements under their group and the number of its chapter, those of no group first."""
+    """Statements by group, with the number of its chapter; those without a group first."""
     numbers = {id(chapter.group): number for number, chapter in enumerate(chapters, start=1)}
     groups = {id(one.group): one.group for one in sorted(found, key=lambda one: one.group is not None)}
     return [(group, numbers.get(key), [one for one in found if one.group is group]) for key, group in groups.items()]
 
 
 def _first_plot(chapters: Sequence[Chapter]) -> Picture | None:
-    """The first plot of the group with the most variants among those that have one; of a curve over k, if any has."""
+    """The first plot of the group with the most variants, preferring curves over k."""
     having = [chapter for chapter in chapters if chapter.plots]
     best = max(having, key=lambda one: (one.plots[0].narrow is not None, len(one.group.variants)), default=None)
     return None if best is None else best.plots[0]
 
 
 def _extent(chapters: Sequence[Chapter]) -> str:
-    """How much there is: `8 runs of 5 position variants: 6 finished, 2 without a result.`"""
+    """The extent of the report: `8 runs of 5 position variants: 6 finished, 2 without a result.`"""
     runs = [run for chapter in chapters for run in chapter.group.runs]
     finished = sum(run.status == "finished" for run in runs)
     words = (
@@ -149,7 +151,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _verdicts(tables: Tables) -> list[tuple[str, list[str]]]:
-    """What of the paper ours agrees with, a line for each comparison; verdicts without any are left out."""
+    """One line per comparison with the paper, by verdict; verdicts without any are omitted."""
     found: dict[Verdict, list[str]] = {verdict: [] for verdict in HEADINGS}
     for grid in tables.paper:
         for line in grid.rows:
@@ -168,7 +170,7 @@ def _comparison(line: Line) -> str:
 
 
 class _Section:
-    """What the template shows of a chapter."""
+    """A chapter as the template shows it."""
 
     def __init__(self, number: int, chapter: Chapter, above: Sequence[Statement]) -> None:
         self.name, self.chapter, self.group = f"t{number}", chapter, chapter.group
@@ -180,12 +182,12 @@ class _Section:
 
 @dataclass(frozen=True)
 class _Details:
-    """Where the figures of a group come from: what all runs share, then for each variant its runs' own."""
+    """The provenance of a group's figures: what all runs share, then each run's own, by variant."""
 
     facts: str
     settings: str
     shared: int
-    variants: list[tuple[str, int, list[tuple[Record, str]]]]  # label, how many have no result, (run, what is its own)
+    variants: list[tuple[str, int, list[tuple[Record, str]]]]  # label, runs without a result, (run, its own facts)
 
 
 def _details(group: Group) -> _Details:
@@ -206,7 +208,7 @@ def _details(group: Group) -> _Details:
 
 
 def _facts(run: Record) -> dict[str, str]:
-    """What is known of a run beside its configuration and scores."""
+    """The facts about a run other than its configuration and scores."""
     dirty = {True: ", with uncommitted changes", False: "", None: ", state of the checkout unknown"}[run.git.dirty]
     steps = run.steps if run.steps is not None else "an unknown number of"
     facts = {
@@ -227,7 +229,7 @@ def _facts(run: Record) -> dict[str, str]:
 
 
 def _shared(all_values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What every one of them has, with the same value; 1 and 1.0 are two values."""
+    """The items common to all mappings; 1 and 1.0 are different values."""
     counts = Counter((key, type(value), repr(value)) for values in all_values for key, value in values.items())
     everywhere = {key for (key, _, _), count in counts.items() if count == len(all_values)}
     return {key: value for key, value in all_values[0].items() if key in everywhere}
@@ -246,7 +248,7 @@ def _settings(settings: Mapping[str, Any], between: str = "\n") -> str:
 
 
 def _parts(grid: Grid) -> dict[str, Any]:
-    """What the template shows of a grid."""
+    """A grid as the template shows it."""
     main, more = grid.pages
     return {
         "main": main,
@@ -263,12 +265,12 @@ def _image(svg: str | bytes) -> str:
 
 
 def _spaced(heading: str) -> str:
-    """A heading of the reports, its parts set apart as on the page."""
+    """A heading with the page's separator."""
     return heading.replace(" | ", " · ")
 
 
-def _together(text: str) -> str:
-    """`k = 16` never breaks in two lines."""
+def _no_break(text: str) -> str:
+    """Prevent line breaks inside `k = 16`."""
     return text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
 
 
@@ -279,9 +281,9 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.filters |= {"image": _image, "spaced": _spaced, "together": _together}
+_TEMPLATES.filters |= {"image": _image, "spaced": _spaced, "no_break": _no_break}
 _TEMPLATES.globals |= {
-    "compared": compared,
+    "word_diff": word_diff,
     "count": _count,
     "details_of": _details,
     "parts_of": _parts,

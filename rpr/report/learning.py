@@ -1,8 +1,8 @@
-"""Whether a run was still learning when it ended: read off its validation losses.
+"""Whether a run was still learning when it ended, judged by its validation losses.
 
-The rule: the validation loss fell by more than 1% over the last tenth of the steps. Between two validations the loss is
-interpolated by the step, so the rule holds for any interval of validation. On the committed curves of Multi30k it marks
-every run of 1,500 steps (falls of 2.1 to 4.6%).
+The rule: the validation loss fell by more than 1% over the last tenth of the steps. The loss is interpolated linearly
+between validations, so the rule works with any validation interval. On the committed curves of Multi30k it flags every
+run of 1,500 steps (falls of 2.1 to 4.6%).
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from dataclasses import dataclass
 
 from rpr.records.record import Record
 
-MOST_FALL = 0.01  # of the loss, over
-LAST_PART = 0.1  # of the steps
+MOST_FALL = 0.01  # as a share of the loss
+LAST_PART = 0.1  # as a share of the steps
 RULE = f"still learning: the validation loss fell by more than {MOST_FALL:.0%} over the last tenth of the steps"
 
 RunKey = tuple[str, int, str, str]
 
 
 def run_key(record: Record) -> RunKey:
-    """What tells the runs of a report apart."""
+    """A key that is unique to a run within a report."""
     return (record.run_id, record.seed, record.hardware, record.started)
 
 
 @dataclass(frozen=True)
 class Learning:
-    """How the validation loss of one run ended. `fall`: by what share it fell over the last tenth of `steps`."""
+    """How the validation loss of one run ended. `fall`: its relative fall over the last tenth of `steps`."""
 
     fall: float
     steps: int
@@ -38,12 +38,12 @@ class Learning:
 
     @property
     def minutes_for_twice(self) -> float | None:
-        """How long a training of twice the steps would take."""
+        """The duration of training for twice the steps."""
         return 2 * self.steps / self.steps_per_second / 60 if self.steps_per_second else None
 
 
 def advice(found: Sequence[Learning]) -> str | None:
-    """What to do about runs that were still learning: the steps, and the time they would take; None without any."""
+    """Advice on runs that were still learning: a number of steps and the time they take; None without any."""
     falling = [one for one in found if one.falling]
     if not falling:
         return None
@@ -54,7 +54,7 @@ def advice(found: Sequence[Learning]) -> str | None:
 
 
 def learning_of(record: Record, losses: Sequence[tuple[int, float]]) -> Learning | None:
-    """How a run's validation losses, as (step, loss) by ascending step, ended; None where they do not tell."""
+    """How a run's validation losses ended, given as (step, loss) in ascending order; None if that is undetermined."""
     if len(losses) < 2:
         return None
     last, final = losses[-1]

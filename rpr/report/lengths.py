@@ -1,4 +1,4 @@
-"""Scores by length: a grid for each metric of a group, a column for each bucket."""
+"""Scores by length: a grid for each metric of a group, with a column for each bucket."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rpr.records.scores import (
 from rpr.report.grid import Cell, Column, Grid, Note
 from rpr.report.groups import Group, Variant, how_scored_by_length
 
-FEW = 10  # a bucket of fewer sentences is shown, and flagged
+FEW = 10  # buckets with fewer sentences are flagged
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """A range of lengths; `num_sentences` is None where the runs differ in it."""
+    """A range of lengths; `num_sentences` is None if it differs between runs."""
 
     first: LengthBucket
     num_sentences: int | None
@@ -40,7 +40,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class LengthRow:
-    """A variant, or (None) the row that says how many sentences each bucket has."""
+    """The row of a variant or, for None, of the number of sentences per bucket."""
 
     variant: Variant | None
     metric: str
@@ -66,8 +66,9 @@ def buckets(group: Group) -> tuple[Bucket, ...]:
 
 
 def length_grids(group: Group) -> Iterator[Grid]:
-    """sacreBLEU by length, and any other metric that has it; nothing where no finished run has them. Exact match is
-    shown of generated tasks alone: hardly any translation is its reference.
+    """One grid per metric with scores by length; none if no finished run has them.
+
+    Exact match is shown only for generated tasks: hardly any translation equals its reference.
     """
     found = _scored(group)
     if not found:

@@ -1,4 +1,4 @@
-"""What a row of a score table is about, and the columns that show it, each in one place for all formats."""
+"""The rows and columns of score tables, for all formats."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rpr.report.groups import Group, TestColumn, Variant
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.protocol import Difference, differences, is_the_papers_corpus
 
-# The kind of BLEU that the paper's group is known to have used; `paper.BLEU_KIND` says that the paper does not say.
+# The kind of BLEU that the paper's group is known to have used; the paper itself does not state it (`paper.BLEU_KIND`).
 GROUPS_METRIC = "bleu_tok_split"
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row: a variant of a group (None: never run) beside the paper's figure for it.
+    """A row: a variant of a group (None: never run) next to the paper's figure.
 
     Args:
-        labels: the row's words, one for each label column.
-        reference: the variant that changes are counted from, and its name.
-        printed, printed_change: the paper's, on `printed_set`.
-        splits: those whose changes are shown; the first that was scored is what agreement is decided on.
+        labels: the row's text, one for each label column.
+        reference, reference_name: the variant that changes are relative to, and its name.
+        printed, printed_change: the paper's figures, on `printed_set`.
+        splits: the splits whose changes are shown; the first one with a score decides agreement.
     """
 
     labels: tuple[str, ...]
@@ -48,12 +48,12 @@ class Line:
 
     @cached_property
     def decided_on(self) -> str:
-        """The split on which ours is held against the paper's."""
+        """The split on which our change is compared with the paper's."""
         return next((split for split in self.splits if self.ours(split).value is not None), self.splits[0])
 
     @cached_property
     def agreement(self) -> Agreement | None:
-        """None where there is nothing to compare: a missing figure, or the row that changes are counted from."""
+        """The agreement with the paper; None if a figure is missing or this is the reference row."""
         mine, papers = self.change(self.decided_on), self.printed_change.value
         if mine.value is None or papers is None or self.variant is self.reference:
             return None
@@ -62,7 +62,7 @@ class Line:
 
     @cached_property
     def differs(self) -> tuple[Difference, ...]:
-        """How the runs differ from the paper's, its test set included."""
+        """How the runs differ from the paper's, including the test set."""
         runs = self.variant.finished if self.variant is not None else ()
         found = differences(runs, self.group.size, self.group.papers_languages)
         column = self.group.column(self.decided_on)
@@ -72,7 +72,7 @@ class Line:
         return found
 
     def difference(self) -> Measurement:
-        """Ours less the paper's, where corpus, test set and kind of BLEU are the same; else why it means nothing."""
+        """Our score minus the paper's if corpus, test set and kind of BLEU are the same; else why it is meaningless."""
         mine = self.ours(self.decided_on)
         if mine.value is None or self.printed.value is None or self.variant is None:
             return mine if mine.value is None else self.printed
@@ -92,7 +92,7 @@ class Line:
 
 
 def labels(*headings: str) -> tuple[Column, ...]:
-    """A column of words for each of a line's labels; remarks on the runs stand with the last."""
+    """A text column for each of a line's labels; remarks on the runs are in the last one."""
 
     def read(line: Line, index: int) -> Cell:
         last = index == len(headings) - 1
@@ -115,7 +115,7 @@ def _agreement(line: Line) -> Cell:
 
 
 def _differs(line: Line) -> Cell:
-    """`smaller: data, model, steps`, with all of it in a footnote."""
+    """`smaller: data, model, steps`, with details in a footnote."""
     found = line.differs
     if not found:
         return Cell("")
@@ -125,7 +125,7 @@ def _differs(line: Line) -> Cell:
 
 
 def _note(line: Line) -> Cell:
-    """Whether it was still learning, and seeds without a result."""
+    """Whether the variant was still learning, and its seeds without a result."""
     variant = line.variant
     words, remarks = [], []
     if variant is not None and variant.still_learning is not None:
@@ -143,16 +143,16 @@ AGREEMENT = Column("agreement", "agreement", _agreement, words=True, priority=1)
 NOTE = Column("note", "note", _note, words=True, priority=1)
 DIFFERS = Column("differs", "differs", _differs, words=True, priority=2)
 DIFFERENCE = Column("difference", "ours - paper", Line.difference, signed=True, priority=2)
-# Columns after the scores; one more here is one more in every table and every format.
+# Columns after the scores, in every table and format.
 AFTER_THE_SCORES = (AGREEMENT, NOTE, DIFFERENCE, DIFFERS)
 
 
 def score_columns(lines: Sequence[Line]) -> tuple[Column, ...]:
-    """The paper's figure, ours on each split with its change, what the change says, then all other scores."""
+    """The paper's figure, ours on each split with its change, the verdict, then all other scores."""
     headline = [column for column in _columns(lines) if column.metric == HEADLINE_METRIC]
     changed = lines[0].splits
     splits = list(dict.fromkeys([*(s for s in changed), *(column.split for column in headline)]))
-    task = all(line.group.task for line in lines)  # what it is about comes first there, else it is folded away
+    task = all(line.group.task for line in lines)  # exact match comes first for tasks, and is folded otherwise
     matches = [one for one in _columns(lines) if task and one.metric == EXACT_MATCH]
     columns = [SEEDS, *(_column(one, priority=0) for one in matches), PAPER, PAPER_CHANGE]
     for split in splits:
@@ -174,7 +174,7 @@ def score_columns(lines: Sequence[Line]) -> tuple[Column, ...]:
 
 
 def _column(one: TestColumn, *, priority: int) -> Column:
-    """A score beside the headline metric."""
+    """The column of a score other than the headline metric."""
     read = partial(Line.ours, split=one.split, metric=one.metric)
     name = METRIC_NAMES.get(one.metric, one.metric)
     return Column(f"{one.metric}_{one.split}", f"{name} {one.split}", read, priority=priority)

@@ -1,6 +1,6 @@
-"""The look of every plot, and how a figure becomes a file: the same figure gives the same bytes every time.
+"""The style of all plots, and their reproducible rendering: the same figure always gives the same bytes.
 
-matplotlib is imported inside the functions, since the command line imports this package for every sub-command.
+matplotlib is imported inside functions, since the command line imports this package for every subcommand.
 """
 
 from __future__ import annotations
@@ -22,15 +22,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, MUTED, GRID, PAPER, WHITE = "#1b1f24", "#5d6670", "#e4e7eb", "#8b939d", "#ffffff"  # the paper is always grey
+INK, MUTED, GRID, PAPER, WHITE = (
+    "#1b1f24",
+    "#5d6670",
+    "#e4e7eb",
+    "#8b939d",
+    "#ffffff",
+)  # PAPER: the paper's figures are always grey
 COLOURS = {**COLOURS_OF_KINDS, OTHER: "#444c56"}
-LINE = 0.165  # inches: the height of a line of text
-_WORDS_AT = 1.042  # where words beside the axes begin, in widths of the axes
-# Curves over k: light to dark blue, so that the order of k is the order of the shades.
+LINE = 0.165  # height of a line of text in inches
+_WORDS_AT = 1.042  # start of the text to the right of the axes, in widths of the axes
+# Curves over k: light to dark blue in the order of k.
 K_SHADES = ("#4b9ad3", "#3f90cc", "#3385c3", "#2879b7", "#1d6ca9", "#135e99", "#0c4f86", "#093f70", "#072e58")
 _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "rpr",
-    # Text stays text; a browser without the first font takes the next of nearly the same width.
+    # Text stays text; a browser without the first font uses the next, of nearly the same width.
     "svg.fonttype": "none",
     "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
@@ -56,7 +62,7 @@ _STYLE: dict[Any, Any] = {
 
 
 def styled() -> AbstractContextManager[None]:
-    """The context in which a figure is made and saved, whatever the user's own matplotlib settings are."""
+    """A context for creating and saving figures, independent of the user's matplotlib settings."""
     import matplotlib
 
     # The user's matplotlibrc must not change a figure: start from matplotlib's own defaults.
@@ -65,9 +71,9 @@ def styled() -> AbstractContextManager[None]:
 
 
 def new_figure(size: tuple[float, float], title: str, subtitle: str, panels: int = 1) -> tuple[Figure, list[Axes]]:
-    """A titled figure of a size in inches, with its panels one above the other; `set_margins` gives them their places.
+    """A titled figure of a size in inches, with panels stacked vertically; `set_margins` places them.
 
-    Call it inside `styled()`, which decides every colour and font.
+    Call it inside `styled()`, which sets all colours and fonts.
     """
     from matplotlib.figure import Figure
 
@@ -82,14 +88,14 @@ def new_figure(size: tuple[float, float], title: str, subtitle: str, panels: int
 def set_margins(
     figure: Figure, *, above: float = 0.57, below: float = 0.0, right: float = 0.12, beside: float = 1.0
 ) -> None:
-    """Gives everything its room: the tick labels and words of the axes are in the figure already.
+    """Set the margins; tick labels and axis labels must already be in the figure.
 
-    It is figured out from lines and widths of text; a layout by matplotlib draws everything twice to measure it.
+    They are computed from the numbers of lines and text widths; matplotlib's layouts draw everything twice to measure.
 
     Args:
-        above: room in inches for the titles.
-        below: room in inches for what stands under the words of the horizontal axis.
-        right: room in inches for words beside the axes, which begin at `beside` widths of the axes.
+        above: space in inches for the titles.
+        below: space in inches below the horizontal axis label.
+        right: space in inches for text to the right of the axes, which starts at `beside` widths of the axes.
     """
     width, height = figure.get_size_inches()
     axis = figure.axes[-1].xaxis
@@ -97,14 +103,14 @@ def set_margins(
     words = axis.get_label_text()
     lines = ticks + (words.count("\n") + 1 if words else 0)
     figure.subplots_adjust(bottom=(0.16 + LINE * lines + below) / height, top=1 - above / height, hspace=0.08)
-    # Only now, as the height decides how many ticks there are.
+    # Only now, since the height determines the number of ticks.
     levels = max(text_width(label.get_text(), 10) for axes in figure.axes for label in axes.get_yticklabels())
     left = levels + (0.36 if figure.axes[0].get_ylabel() else 0.15)
     figure.subplots_adjust(left=left / width, right=(left + (width - left - right) / beside) / width)
 
 
 def text_width(text: str, size: float) -> float:
-    """In inches, of the widest line in a font size in points."""
+    """The width in inches of the widest line, for a font size in points."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -113,18 +119,18 @@ def text_width(text: str, size: float) -> float:
 
 
 def plain(text: str) -> str:
-    """Text that matplotlib shows as it is: a dollar would start its mathematics."""
+    """Escape text so that matplotlib shows it literally: a dollar would start math mode."""
     return text.replace("$", r"\$")
 
 
 def label_ends(panels: Sequence[tuple[Axes, Sequence[tuple[float, str, str]]]]) -> None:
-    """Names each line at its right end, moved apart where ends are close, a leader running to the level it names.
+    """Label each line at its right end, moving close labels apart, with a leader to the line's end.
 
-    The words are in the colour of the text, which is legible where a line's colour is not; the leader has the line's.
-    It sets the margins, so everything else is in the figure already.
+    Labels have the text colour, which is always legible; leaders have the line's colour. Sets the margins, so call it
+    last.
 
     Args:
-        panels: all axes of a figure with (level, name, colour) of their lines.
+        panels: all axes of a figure with (level, label, colour) of their lines.
     """
     figure: Any = panels[0][0].figure
     named = [(axes, [(level, _folded(text), colour) for level, text, colour in sorted(ends)]) for axes, ends in panels]
@@ -140,7 +146,7 @@ def _folded(text: str) -> str:
 
 
 def _label(axes: Axes, ends: Sequence[tuple[float, str, str]], height: float) -> None:
-    """The labels of axes of a height in inches, their levels ascending."""
+    """Label axes of a height in inches, given their line ends in ascending order."""
     low, high = axes.get_ylim()
     line_height = LINE * (high - low) / height
     placed: list[tuple[float, float, str, str]] = []
@@ -148,7 +154,7 @@ def _label(axes: Axes, ends: Sequence[tuple[float, str, str]], height: float) ->
         half = line_height * (words.count("\n") + 1) / 2
         at = max(level, placed[-1][0] + half) if placed else max(level, low + half)
         placed.append((at + half, level, words, colour))
-    # Pushed beyond the top: come back down from there.
+    # Labels pushed beyond the top move back down.
     ceiling = high + line_height
     for index in range(len(placed) - 1, -1, -1):
         top, level, words, colour = placed[index]
@@ -164,9 +170,9 @@ def _label(axes: Axes, ends: Sequence[tuple[float, str, str]], height: float) ->
 
 
 def reach(one: Measurement) -> tuple[float, float] | None:
-    """How far the error bar reaches below and above a measured point; None where nothing is known of its error.
+    """The extent of the error bar below and above a point; None if its error is unknown.
 
-    Over several seeds: the standard deviation. For one: the record's interval over the sentences.
+    For several seeds the standard deviation, for one the record's interval over sentences.
     """
     if one.value is None:
         return None
@@ -174,7 +180,7 @@ def reach(one: Measurement) -> tuple[float, float] | None:
         return (one.deviation, one.deviation)
     if one.interval is None:
         return None
-    # Of a skewed bootstrap the score itself can lie outside the interval.
+    # With a skewed bootstrap the score itself can be outside the interval.
     return (max(0.0, one.value - one.interval.low), max(0.0, one.interval.high - one.value))
 
 
@@ -187,7 +193,7 @@ def error_bars(axes: Axes, points: Iterable[tuple[float, Measurement]], colour: 
 
 
 def bar_words(figures: Iterable[Measurement]) -> str:
-    """What the error bars of these figures are; empty where there are none."""
+    """The meaning of the error bars of these measurements; empty without any."""
     known = list(figures)
     level = next((f"{one.interval.level:.0%}" for one in known if one.interval and one.deviation is None), None)
     kinds = ["± standard deviation over the seeds"] if any(one.deviation is not None for one in known) else []
@@ -197,7 +203,7 @@ def bar_words(figures: Iterable[Measurement]) -> str:
 
 
 def variant_colours(variants: Iterable[tuple[str, str, int | None]]) -> dict[str, str]:
-    """A colour for each (label, kind, k): of its kind, and for relative positions a shade in the order of k."""
+    """A colour for each (label, kind, k): that of the kind, for relative positions shaded in the order of k."""
     known = list(variants)
     ks = sorted({k for _, kind, k in known if kind == "relative" and k is not None})
     last = len(K_SHADES) - 1
@@ -206,7 +212,7 @@ def variant_colours(variants: Iterable[tuple[str, str, int | None]]) -> dict[str
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG; the same figure gives the same bytes every time."""
+    """Write a figure as SVG, reproducibly."""
     replace_file(path, rendered(figure))
 
 
@@ -215,11 +221,11 @@ def rendered(figure: Figure) -> bytes:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     out = io.BytesIO()
-    # Not figure.savefig, which draws everything twice: for the layout, and again for the file.
+    # Not figure.savefig, which draws everything twice: once for the layout, once for the file.
     with styled():
         canvas: Any = FigureCanvasSVG(figure)
         canvas.print_svg(out, metadata={"Date": None})
-    # The names of clip paths are hashes of unrounded coordinates, and the solver behind a layout does not always end
-    # with the same last bits; what is drawn has six digits. So they are numbered instead.
+    # The names of clip paths are hashes of unrounded coordinates, whose last bits vary with the layout solver; the
+    # drawn coordinates have six digits. So clip paths are numbered instead.
     names = {name: b"clip%d" % at for at, name in enumerate(re.findall(rb'<clipPath id="(\w+)"', out.getvalue()))}
     return re.sub(rb'(?<=["#])p[0-9a-f]{10}(?=[")])', lambda found: names.get(found[0], found[0]), out.getvalue())

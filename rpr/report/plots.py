@@ -1,4 +1,4 @@
-"""The plots of a group: BLEU against k, by length, speed, learning curves; None where there is nothing to draw."""
+"""The plots of a group: BLEU against k, by length, speed, learning curves; None if there is nothing to plot."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _DASHED: Any = (0, (4, 2))
 _BASELINES = ("absolute", "learned", "none")
 MOST_LINES, MOST_BARS, MOST_TICKS = 12, 24, 24
 _WIDE, _NARROW = (7.4, 4.5), (3.9, 4.1)  # inches
-_ROOM = 0.5  # of the width of a bucket of lengths, for the points of all variants beside each other
+_ROOM = 0.5  # share of a length bucket's width over which the points of all variants are spread
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One run's measurements while it trained, under its variant's name: (step, value) for each quantity."""
+    """One run's training metrics under its variant's label: (step, value) pairs for each metric."""
 
     label: str
     kind: str
@@ -55,9 +55,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot with the name of its file and what is said of it: in place of it, and below it on the page.
+    """A plot with its file name, its alternative text and its caption.
 
-    `narrow`: the same for a phone, where it would be illegible otherwise.
+    `narrow`: the version for a phone, if the plot would be illegible there.
     """
 
     name: str
@@ -68,12 +68,12 @@ class Plot:
 
 
 def lines_of(group: Group) -> list[Variant]:
-    """The variants that have a line of their own where each variant has one."""
+    """The variants that get a line in plots with one line per variant."""
     return sample_evenly(group.variants, MOST_LINES)
 
 
 def all_plots(group: Group, curves: Sequence[Curve]) -> list[Plot]:
-    """Every plot that the group has figures for; `curves` are of the runs of `lines_of`."""
+    """Every plot for which the group has data; `curves` are those of the runs of `lines_of`."""
     total = len(group.variants)
     lines = left_out(len(lines_of(group)), total, "variants have a line")
     bars = left_out(min(MOST_BARS, total), total, "variants have a bar")
@@ -118,7 +118,7 @@ def _learning(group: Group) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Series:
-    """The scores of one split: over k, or (without k) of a baseline, which is a level."""
+    """The scores of one split: over k, or, with k None, a baseline's horizontal line."""
 
     name: str
     split: str
@@ -135,10 +135,10 @@ class _Series:
 
 
 def bleu_by_k(group: Group, *, narrow: bool = False) -> Figure | None:
-    """Our sacreBLEU against k on test and, dashed, on long; variants without k as levels, the paper's curve in grey.
+    """Our sacreBLEU against k on test and, dashed, on long; variants without k as horizontal lines, the paper in grey.
 
-    Error bars: the standard deviation over several seeds, or one run's interval over the sentences. None where no
-    relative run has a score. The k axis is categorical: 0 has no logarithm, and each k deserves its room.
+    Error bars: the standard deviation over several seeds, or one run's interval over sentences. None if no relative run
+    has a score. The k axis is categorical: 0 has no logarithm, and every k gets the same space.
     """
     found = list(_series(group))
     if all(k is None for one in found for k, _ in one.points):
@@ -153,7 +153,7 @@ def bleu_by_k(group: Group, *, narrow: bool = False) -> Figure | None:
         )
         ends = [(paper.TABLE2[256], papers, PAPER)]
         for one in found:
-            # Levels have their error bars beside each other at the right, where no k is.
+            # The error bars of horizontal lines are next to each other at the right, beyond all k.
             baseline = one.points[0][0] is None
             at = len(ks) - 0.62 + 0.12 * (_BASELINES.index(one.name) if baseline else 0)
             points = [(at if k is None else place[k], figure_) for k, figure_ in one.points]
@@ -191,7 +191,7 @@ def bleu_by_k(group: Group, *, narrow: bool = False) -> Figure | None:
 
 
 def _series(group: Group) -> Iterable[_Series]:
-    """The curve of each sharing of tables, then the baselines, each on every split that it has a score on."""
+    """The curve of each kind of table sharing, then the baselines, each on every split with a score."""
     names = {
         sharing: "relative" if len(group.sharings) == 1 else f"relative, {str(sharing).replace('_', ' ')}"
         for sharing in group.sharings
@@ -219,7 +219,7 @@ def _xy(points: Sequence[tuple[float, Measurement]]) -> tuple[list[float], list[
 
 
 def _legend_below(figure: Figure, ends: Sequence[tuple[float, str, str]]) -> None:
-    """What each line is, below the axes, where a narrow figure has room."""
+    """A legend below the axes, for narrow figures."""
     from matplotlib.lines import Line2D
 
     handles = [
@@ -237,11 +237,9 @@ def _length_title(group: Group) -> str:
 
 
 def bleu_by_length(group: Group, remark: str = "") -> Figure | None:
-    """sacreBLEU by source length, of a generated task exact match by the task's length, a line for each variant; None
-    without any.
+    """sacreBLEU by source length (for tasks exact match by task length), one line per variant; None without any.
 
-    What is longer than all of training is shaded, its boundary drawn. The axis is categorical: each bucket has the same
-    room.
+    Lengths beyond all training examples are shaded. The axis is categorical: every bucket gets the same space.
     """
     columns = buckets(group)
     metric = EXACT_MATCH if group.task else HEADLINE_METRIC
@@ -282,7 +280,7 @@ def bleu_by_length(group: Group, remark: str = "") -> Figure | None:
 
 
 def speed(group: Group, remark: str = "") -> Figure | None:
-    """Steps/s relative to the absolute baseline, a bar for each variant, and the paper's 0.93; None without any."""
+    """Steps/s relative to the absolute baseline, one bar per variant, and the paper's 0.93; None without any."""
     having = [(one, ratio) for one in group.variants if (ratio := ratio_to_absolute(group, one)).value is not None]
     shown = sample_evenly(having, MOST_BARS)
     if all(variant.position.kind == "absolute" for variant, _ in shown):
@@ -322,7 +320,7 @@ def speed(group: Group, remark: str = "") -> Figure | None:
 
 
 def learning_curves(group: Group, curves: Sequence[Curve], remark: str = "") -> Figure | None:
-    """Validation BLEU and loss against the step, a line for each variant (the mean of its seeds); None without any."""
+    """Validation BLEU and loss against the step, one line per variant (the mean over seeds); None without any."""
     panels = [("validation/bleu", "validation BLEU"), ("validation/loss", "loss (thin: training)")]
     panels = [(name, title) for name, title in panels if any(curve.series.get(name) for curve in curves)]
     if not panels:
@@ -357,7 +355,7 @@ _ByName = dict[str, tuple[tuple[int, float], ...]]
 
 
 def _means(curves: Sequence[Curve]) -> dict[str, _ByName]:
-    """The curves of each variant: the mean at the steps that all of its seeds have."""
+    """The mean curves of each variant, at the steps that all its seeds share."""
     members: dict[str, list[Curve]] = {}
     for curve in curves:
         members.setdefault(curve.label, []).append(curve)
@@ -376,7 +374,7 @@ def _steps(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]
 
 
 def _crop_losses(axes: Axes, means: Iterable[_ByName]) -> None:
-    # The first training losses are far above all that follows; the axis goes as high as the validation losses do.
+    # The first training losses are far above all others; the axis ends at the highest validation loss.
     found = list(means)
     seen = [value for series in found for _, value in series.get("validation/loss", ())]
     trained = [value for series in found for _, value in series.get("train/loss", ())]

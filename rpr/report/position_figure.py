@@ -1,4 +1,4 @@
-"""One picture of what a run's position representations learned, a panel for each layer."""
+"""A figure of what a run's position representations learned, with one panel per layer."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ PANELS_PER_LINE = 6
 NO_TABLES = "This run has no relative tables: nothing to draw."
 KINDS = (("K", COLOURS["relative"]), ("V", COLOURS["absolute"]))
 _DASHED: Any = (0, (4, 2))
-_LINE, _CURVES, _HEAD = 1.75, 0.8, 0.135  # inches: a line of panels, the curves above the heads, each head
+_LINE, _CURVES, _HEAD = 1.75, 0.8, 0.135  # heights in inches: a line of panels, the curves above the heads, each head
 
-# A part of the picture: its heading, what explains it, how high its panels are, and what draws them.
+# A part of the figure: its heading, its explanation, the height of its panels, and the function that draws them.
 _Part = tuple[str, str, float, "Callable[[SubFigure], None] | None"]
 
 
 def position_figure(numbers: PositionNumbers, title: str, subtitle: str) -> Figure:
-    """The whole picture; the same numbers give the same figure."""
+    """The whole figure; the same numbers give the same figure."""
     from matplotlib.figure import Figure
 
     widest = max(sum(layer.stack == stack.stack for layer in numbers.attention) for stack in numbers.stacks)
@@ -71,7 +71,7 @@ def position_figure(numbers: PositionNumbers, title: str, subtitle: str) -> Figu
 
 
 def _in_lines(entries: Sequence[T]) -> list[list[T]]:
-    """At most PANELS_PER_LINE beside each other, each stack from a line of its own; one of each stack: side by side."""
+    """Lines of at most PANELS_PER_LINE panels; each stack starts a new line, unless every stack has only one panel."""
     lines = []
     for stack in dict.fromkeys(entry.stack for entry in entries):
         mine = [entry for entry in entries if entry.stack == stack]
@@ -82,9 +82,9 @@ def _in_lines(entries: Sequence[T]) -> list[list[T]]:
 def _panels(
     figure: SubFigure, lines: Sequence[Sequence[T]], labels: tuple[str, str], ratios: Sequence[float] = (1.0,)
 ) -> Iterator[tuple[T, list[Axes]]]:
-    """The axes of each entry, one for each of `ratios` below each other, named at the first and last of their line."""
+    """The axes of each entry, one below the other for each of `ratios`, labelled at the edges of their line."""
     columns = max(map(len, lines))
-    # Each line has a grid of its own, so that the last line of a stack can be shorter.
+    # The last line of a stack can be shorter than the others.
     grid = figure.subplots(len(lines) * len(ratios), columns, height_ratios=[*ratios] * len(lines), squeeze=False)
     for number, line in enumerate(lines):
         rows = grid[number * len(ratios) : (number + 1) * len(ratios)]
@@ -111,7 +111,7 @@ def _one_scale(all_axes: Sequence[Axes], bottom: float | None = None) -> None:
 
 
 def _kinds(tables: LayerTables) -> list[tuple[str, str, TableNumbers]]:
-    """(K or V, colour, numbers) of the tables that the layer has."""
+    """(K or V, colour, numbers) of the layer's tables."""
     both = zip(KINDS, (tables.keys, tables.values), strict=True)
     return [(kind, colour, table) for (kind, colour), table in both if table is not None]
 
@@ -126,7 +126,7 @@ def _legend(figure: SubFigure, tables: Sequence[LayerTables], initial: str | Non
 
 
 def _heads(axes: Axes, xs: Sequence[float], rows: Sequence[Sequence[float | None]], colour: str) -> None:
-    """A light line for each head and the mean over them; a single head, or one shared by all, is the mean itself."""
+    """A light line for each head and a full one for their mean; with a single head or a shared table only the mean."""
     marker = "o" if len(xs) <= 3 else ""
     if len(rows) > 1:
         for row in rows:
@@ -135,7 +135,7 @@ def _heads(axes: Axes, xs: Sequence[float], rows: Sequence[Sequence[float | None
 
 
 def _numbers(values: Sequence[float | None]) -> list[float]:
-    """What matplotlib leaves a gap for is NaN."""
+    """None becomes NaN, for which matplotlib leaves a gap."""
     return [math.nan if value is None else value for value in values]
 
 
@@ -215,7 +215,7 @@ def _attention(numbers: PositionNumbers) -> _Part:
     def draw(figure: SubFigure) -> None:
         from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
-        # By the square root, so that a tenth is told from nothing where another head gives one place nearly all.
+        # On a square-root scale, so that a tenth is distinguishable from zero next to a head that attends to one place.
         look = {
             "cmap": LinearSegmentedColormap.from_list("attention", [WHITE, K_SHADES[0], K_SHADES[4], K_SHADES[-1]]),
             "norm": PowerNorm(0.5, vmin=0.0, vmax=max(highest.values())),
@@ -244,14 +244,14 @@ def _attention(numbers: PositionNumbers) -> _Part:
 def _layer_attention(
     curves: Axes, cells: Axes, layer: LayerAttention, numbers: PositionNumbers, shown: slice, look: dict[str, Any]
 ) -> AxesImage:
-    """Curves above, and below a row of coloured cells for each head."""
+    """Draw the curves and, below them, a row of coloured cells per head."""
     distances = range(-numbers.max_distance, numbers.max_distance + 1)[shown]
     rows = [_numbers(head[shown]) for head in layer.attention]
     _heads(curves, distances, rows, KINDS[0][1])
     even = _numbers(numbers.stack(layer.stack).even_attention[shown])
     curves.plot(distances, even, color=INK, lw=1.0, ls=_DASHED, zorder=5)
     curves.tick_params(labelbottom=False)
-    # Not interpolated: the file keeps the cells themselves, sharp at every size.
+    # Not interpolated: the file stores the cells themselves, sharp at every size.
     extent = (distances[0] - 0.5, distances[-1] + 0.5, len(rows) + 0.5, 0.5)
     image = cells.imshow(rows, aspect="auto", interpolation="none", extent=extent, **look)
     cells.grid(visible=False)

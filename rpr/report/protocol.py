@@ -1,7 +1,7 @@
-"""How runs differ from the paper's: computed from their whole configuration, not from a list of what may differ.
+"""How runs differ from the paper's, computed from their complete configuration.
 
-Every setting that a record has in a section that decides results is compared with the paper's. A setting that is not
-listed here, of a later version for one, is reported as a difference; what does not decide a result is named below.
+Every recorded setting in a section that affects results is compared with the paper's. A setting that is not listed
+here, such as one added later, is reported as a difference; settings that do not affect results are excluded below.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from pydantic_core import to_json
 
 from rpr import paper
 from rpr.config.train import TaskConfig
-from rpr.migrations import EARLIER_DEFAULTS
+from rpr.migrations import EARLIER_DEFAULTS, RENAMED
 from rpr.model.positions.vectors import SHARING
 from rpr.records.position import shown_settings
 from rpr.records.record import Record, flat
 
-# How many pairs of sentences the corpora of the paper have; `paper.TRAIN_PAIRS` is how the paper words it.
+# Numbers of sentence pairs of the paper's corpora; `paper.TRAIN_PAIRS` has the paper's wording.
 _PAIRS: dict[paper.Pair, int] = {"en_de": 4_500_000, "en_fr": 36_000_000}
 SECTIONS = ("model", "position", "data", "optim", "evaluation", "hardware")
 _BIG: dict[str, Any] = {"model.d_model": 1024, "model.num_heads": 16, "model.d_ff": 4096, "optim.max_steps": 300_000}
 _BIG |= {"position.tables": "shared_by_heads", "optim.average_checkpoints": 20, "optim.checkpoint_every_n_minutes": 10}
-# What the paper prints or, where it does not, what tensor2tensor of its time did.
+# The paper's settings or, where it states none, those of tensor2tensor at that time.
 _BASE: dict[str, Any] = {
     "model.num_layers": 6,
     "model.d_model": 512,
@@ -57,8 +57,8 @@ _BASE: dict[str, Any] = {
     "evaluation.min_length": 0,
     "hardware.precision": "32",
 }
-# Names, what says only where something is or how much is said of a result, and what a table's rows are about (the
-# positions, but for the sharing of relative tables). The corpus is compared by its name and its number of pairs.
+# Excluded: names, file locations, the amount of reporting, and what the rows of a table vary (positions, except for the
+# sharing of relative tables). The corpus is compared by its name and number of pairs.
 NOT_COMPARED = frozenset(
     {
         *("model.name", "model.relative_defaults.clip_distance", "model.relative_defaults.tables"),
@@ -67,25 +67,25 @@ NOT_COMPARED = frozenset(
         *("data.synthetic.num_test", "data.synthetic.num_long", "data.cache_dir", "data.validation_name"),
         *("data.test_name", "data.task", *(f"data.task.{name}" for name in TaskConfig.model_fields)),
         *("optim.name", "optim.keep_checkpoints", "optim.validate_every_n_steps"),
-        *("optim.max_tokens_per_microbatch", "optim.microbatches_per_step"),  # their product is
+        *("optim.max_tokens_per_microbatch", "optim.microbatches_per_step"),  # their product is compared
         *("evaluation.max_tokens_per_batch", "evaluation.validation_sentences", "evaluation.test_splits"),
         *("evaluation.bootstrap_samples", "evaluation.length_buckets"),
         *("hardware.name", "hardware.accelerator", "hardware.devices", "hardware.num_nodes", "hardware.attention"),
         *("hardware.num_workers", "hardware.threads"),
     }
 )
-# Which checkpoints are averaged counts only where several are.
+# Checkpoint intervals matter only if several checkpoints are averaged.
 _OF_AVERAGES = ("optim.checkpoint_every_n_steps", "optim.checkpoint_every_n_minutes")
-# Products of less than float32's precision; the default of a record that does not say is the exact one.
+# Matmul precisions; records that have no value used exact float32.
 _EXACT = MappingProxyType({"hardware.matmul_precision": "highest", "evaluation.matmul_precision": "highest"})
 _SHAPE = ("model.num_layers", "model.d_model", "model.num_heads", "model.d_ff")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One way in which runs differ from the paper's. `kind`: in a word, for a table's cell; `text`: all of it.
+    """One way in which runs differ from the paper's. `kind`: one word for a table's cell; `text`: the details.
 
-    `smaller`: less of it than in the paper (data, model, steps).
+    `smaller`: whether it is smaller than in the paper (data, model, steps).
     """
 
     kind: str
@@ -94,19 +94,19 @@ class Difference:
 
 
 def papers_settings(size: paper.Size, languages: paper.Pair) -> dict[str, Any]:
-    """What is compared with, by dotted key."""
+    """The paper's settings by dotted key."""
     if size == "base":
         return _BASE
     return _BASE | _BIG | {"model.dropout": 0.3 if languages == "en_de" else 0.1}
 
 
 def differences(runs: Sequence[Record], size: paper.Size, languages: paper.Pair | None) -> tuple[Difference, ...]:
-    """How the training and decoding of these runs differs from the paper's model of this size, each way once."""
+    """How training and decoding of these runs differ from the paper's model of this size, each difference once."""
     if not runs:
         return ()
     found: dict[str, Difference] = {}
     pair = languages or "en_de"
-    # Of thousands of runs most share their settings and their data: one run of each kind is looked at.
+    # Most of thousands of runs share their settings and data: only one run of each kind is checked.
     kinds = {(to_json([run.config.get(name) for name in SECTIONS]), _corpus(run)): run for run in runs}
     some = list(kinds.values())
     for one in _of_data(some, languages):
@@ -125,7 +125,7 @@ def _corpus(run: Record) -> tuple[bool, int] | None:
 
 
 def is_the_papers_corpus(runs: Iterable[Record], languages: paper.Pair) -> bool:
-    """Whether the runs were trained on all of WMT 2014 of this pair, as far as name and number of pairs tell."""
+    """Whether the runs were trained on all of WMT 2014 for this pair, judged by name and number of pairs."""
     return all(
         run.data_name == f"wmt14_{languages}"
         and not run.synthetic
@@ -136,9 +136,9 @@ def is_the_papers_corpus(runs: Iterable[Record], languages: paper.Pair) -> bool:
 
 
 def compared_settings(run: Record) -> dict[str, Any]:
-    """Every setting of a run that decides its result, by dotted key; what came later has what was done before."""
+    """Every setting of a run that affects its result, by dotted key; later settings get their earlier defaults."""
     sections = {name: run.config.get(name) for name in SECTIONS}
-    settings = {**EARLIER_DEFAULTS, **flat(sections)}
+    settings = {**EARLIER_DEFAULTS, **{RENAMED.get(key, key): value for key, value in flat(sections).items()}}
     settings = {key: value for key, value in settings.items() if key.partition(".")[0] in SECTIONS}
     tokens, units = settings.get("optim.max_tokens_per_microbatch"), settings.get("optim.microbatches_per_step")
     if tokens and units:

@@ -1,4 +1,4 @@
-"""Grids as text for a terminal, Markdown, LaTeX, CSV and JSON. A missing figure is a dash with its reason."""
+"""Grids as text for a terminal, Markdown, LaTeX, CSV and JSON. A missing figure is a dash with a reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CSV_COLUMNS = (
 
 
 def terminal(grid: Grid, width: int = WIDTH) -> str:
-    """Aligned text with its footnotes; leaves out intervals, then the least important columns, to fit the width."""
+    """Aligned text with footnotes; omits intervals, then the least important columns, to fit the width."""
     for priority, intervals in ((3, True), (2, True), (2, False), (1, False), (0, False)):
         page = layout(grid.up_to(priority))
         lines = aligned(page, intervals=intervals)
@@ -34,7 +34,7 @@ def terminal(grid: Grid, width: int = WIDTH) -> str:
 
 
 def aligned(page: Layout, *, intervals: bool = True) -> list[str]:
-    """Columns side by side: words at the left of theirs, figures at the right."""
+    """Aligned columns: text left-aligned, figures right-aligned."""
     headings = [column.heading for column in page.columns]
     cells = [[shown.line(intervals=intervals) for shown in line] for line in page.lines]
     widths = [max(map(len, texts)) for texts in zip(headings, *cells, strict=True)]
@@ -49,7 +49,7 @@ def aligned(page: Layout, *, intervals: bool = True) -> list[str]:
 
 
 def wrapped(items: Iterable[tuple[str, str]], width: int = WIDTH) -> list[str]:
-    """Lines of at most `width`, each item behind its mark."""
+    """Wrap items to lines of at most `width`, each after its mark."""
     return [
         line
         for mark, text in items
@@ -60,10 +60,10 @@ def wrapped(items: Iterable[tuple[str, str]], width: int = WIDTH) -> list[str]:
 
 
 def markdown(grid: Grid, level: str = "##", *, signs: bool = True) -> str:
-    """A section of Markdown, its secondary columns folded; text from records is escaped.
+    """A section of Markdown with secondary columns folded; text from records is escaped.
 
     Args:
-        signs: whether it says what the signs in its cells mean.
+        signs: whether to include a legend of the symbols in the cells.
     """
     main, more = grid.pages
     parts = [f"{level} {escape_markdown(grid.title)}", ""]
@@ -105,7 +105,7 @@ def latex(grid: Grid) -> str:
 
 
 def as_csv(grids: Iterable[Grid]) -> str:
-    """One line for each table, row and column; a missing figure is an empty field with its reason, never a number."""
+    """One line per table, row and column; a missing figure is an empty field with a reason, never a number."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
@@ -131,7 +131,7 @@ def _csv(value: str | Measurement) -> list[Any]:
 
 
 def as_json(grid: Grid) -> dict[str, Any]:
-    """Every figure, reason and remark of a grid by the keys of its columns; None where there is no figure."""
+    """Every figure, reason and remark of a grid by column key; None for a missing figure."""
     rows = [{column.key: _json(cell) for column, cell in zip(grid.columns, line, strict=True)} for line in grid.cells]
     return {
         "name": grid.name,
@@ -165,7 +165,7 @@ _MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", **{character: f"\\{charact
 
 
 def escape_markdown(text: str) -> str:
-    """Text that Markdown shows as it is."""
+    """Escape text so that Markdown shows it literally."""
     return escape_control_characters(" ".join(text.translate(_MARKDOWN).split()))
 
 
@@ -176,5 +176,5 @@ _LATEX = {ord(character): escape for character, escape in _ESCAPES.items()}
 
 
 def escape_latex(text: str) -> str:
-    """Text that LaTeX shows as it is; the minus of a number is one, and not a hyphen."""
+    """Escape text so that LaTeX shows it literally; the minus of a number is typeset as one, not as a hyphen."""
     return re.sub(r"(?<![\w-])-(?=\d)", "$-$", text.translate(_LATEX))

@@ -1,4 +1,4 @@
-"""sweeps/RESULTS.md: every committed record in one Markdown page, rendered and never typed."""
+"""sweeps/RESULTS.md: all committed records on one rendered Markdown page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rpr import paper
 from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, find_records
 from rpr.report.agreement import HEADINGS, RULE
-from rpr.report.build import file_beside, read_learning, slug
+from rpr.report.build import read_learning, run_file, slug
 from rpr.report.grid import Column, Grid, legend
 from rpr.report.groups import Group, run_groups
 from rpr.report.learning import RULE as LEARNING_RULE
@@ -31,22 +31,22 @@ _INTRODUCTION = (
 
 
 def results_markdown(root: Path, folder: Path | None = None) -> str:
-    """The page of all records below `root`: picture, what agrees, what cannot be known, tables, what was run, links.
+    """The page of all records below `root`: picture, limits, agreement with the paper, tables, runs, links.
 
     Args:
-        folder: where the page will be, for its links; beside `root` by default.
+        folder: the page's directory, for its links; the parent of `root` by default.
 
     Raises:
-        RecordError: if there is no record below `root`.
+        RecordError: there are no records below `root`.
     """
     found = find_records(root)
     benches, problems = read_benches(found.others)
     paths = {run_key(record): path for path, record in found.records}
-    trouble = [*found.problems, *problems]
+    unusable = [*found.problems, *problems]
     learning = read_learning(
         (record for _, record in found.records),
-        lambda record, name: file_beside(paths[run_key(record)], name),
-        trouble,
+        lambda record, name: run_file(paths[run_key(record)], name),
+        unusable,
     )
     groups = run_groups((record for _, record in found.records), learning)
     tables = build_tables(groups, benches)
@@ -60,8 +60,8 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
         markdown(grid, "###", signs=False) for grid in (*tables.paper, *((tables.speed,) if tables.speed else ()))
     ]
     parts += [markdown(_runs(groups)), "## The folders", *_folders(root, home)]
-    if trouble:
-        parts += ["## Not on this page", _items(trouble)]
+    if unusable:
+        parts += ["## Not on this page", _items(unusable)]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
@@ -74,7 +74,7 @@ def _link(path: Path, home: Path) -> str:
 
 
 def _picture(groups: Sequence[Group], paths: Mapping[RunKey, Path], home: Path) -> list[str]:
-    """BLEU by k of the group with the most variants, where its folder has that picture."""
+    """BLEU by k of the group with the most variants, if its directory has that picture."""
     group = max(groups, key=lambda group: len(group.variants))
     folder = paths[run_key(group.runs[0])].parent
     for name in (f"bleu_by_k{slug(group)}.svg", "bleu_by_k.svg"):
@@ -83,11 +83,11 @@ def _picture(groups: Sequence[Group], paths: Mapping[RunKey, Path], home: Path) 
     return []
 
 
-def _agreement(said: Sequence[Statement]) -> list[str]:
+def _agreement(found_statements: Sequence[Statement]) -> list[str]:
     parts = []
     verdicts = [*HEADINGS.items(), (None, "Without a figure of the paper's")]
     for verdict, heading in verdicts:
-        found = [one for one in said if (one.agreement.verdict if one.agreement else None) == verdict]
+        found = [one for one in found_statements if (one.agreement.verdict if one.agreement else None) == verdict]
         lines = _items([f"{one.group.heading if one.group else ''}: {one}" for one in found])
         if len(found) > 6:
             lines = f"<details><summary>{len(found)} statements</summary>\n\n{lines}\n\n</details>"
@@ -96,7 +96,7 @@ def _agreement(said: Sequence[Statement]) -> list[str]:
 
 
 def _runs(groups: Sequence[Group]) -> Grid:
-    """A row for each group of runs that were trained alike."""
+    """A row for each group."""
 
     def pairs(group: Group) -> str:
         counts = sorted({run.data.train_pairs for run in group.runs if run.data is not None})
@@ -125,7 +125,7 @@ def _commit(run: Record) -> str:
 
 
 def _limits(groups: Sequence[Group]) -> list[str]:
-    """What no figure on the page can answer, from the records alone."""
+    """The limits of the figures on the page, derived from the records."""
     runs = [run for group in groups for run in group.finished]
     if not runs:
         return ["No run is finished."]
@@ -184,7 +184,7 @@ def _seeds(groups: Sequence[Group]) -> list[str]:
 
 
 def _distances(groups: Sequence[Group]) -> list[str]:
-    """Which values of k never clip: the records know the longest training source where scores by length were made."""
+    """Values of k that never clip; the longest training source is known from records with scores by length."""
     lines = []
     for group in groups:
         longest = {run.by_length.longest_training_source for run in group.finished if run.by_length}
@@ -200,7 +200,7 @@ def _distances(groups: Sequence[Group]) -> list[str]:
 
 
 def _folders(root: Path, home: Path) -> list[str]:
-    """The pages of each folder below `root`, then its pictures."""
+    """Links to the pages and pictures of each directory below `root`."""
     parts = []
     for folder in sorted({path.parent for path in root.rglob("*") if path.is_file()}):
         pages, pictures = sorted(folder.glob("*.md")), sorted(folder.glob("*.svg"))
@@ -212,6 +212,6 @@ def _folders(root: Path, home: Path) -> list[str]:
 
 
 def _title(page: Path) -> str:
-    """The page's own heading; its name where it has none."""
+    """The page's heading, or its file name without one."""
     with page.open(encoding="utf-8") as lines:
         return next((line[2:].strip() for line in lines if line.startswith("# ")), page.name)

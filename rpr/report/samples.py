@@ -1,4 +1,4 @@
-"""Sentences of a test set with what each variant made of them, and where its words differ from the reference's."""
+"""Sentences of a test set with each variant's translation, and its differences from the reference."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rpr.records.record import Record
 from rpr.report.groups import Group, Variant, left_out, sample_evenly
 
 SAMPLES_PER_SPLIT = {"test": 3, "long": 2}
-MOST_VARIANTS = 12  # beside each other; of more, a line says how many are left out
-MOST_WORDS = 400  # of a sentence longer than this the words are not compared: it would take long, and none is read
+MOST_VARIANTS = 12  # shown; a line says how many are left out
+MOST_WORDS = 400  # longer sentences are not compared word by word, which would be slow
 
 Kind = Literal["same", "added", "missing"]
 FileOf = Callable[[Record, str], Path]
@@ -22,7 +22,7 @@ FileOf = Callable[[Record, str], Path]
 
 @dataclass(frozen=True)
 class Sample:
-    """One sentence of a test set with what each variant made of it."""
+    """One sentence of a test set with each variant's translation as (label, text)."""
 
     split: str
     number: int
@@ -33,17 +33,17 @@ class Sample:
 
 @dataclass(frozen=True)
 class Samples:
-    """The sentences of a group, and lines about the variants that are not beside them."""
+    """Sample sentences of a group, and remarks about variants that are not shown."""
 
     sentences: tuple[Sample, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
 def samples(group: Group, file_of: FileOf) -> Samples:
-    """Evenly spaced lines of each test split, of at most MOST_VARIANTS variants that have translations.
+    """Evenly spaced lines of each test split, for at most MOST_VARIANTS variants that have translations.
 
     Args:
-        file_of: the path of a run's file by the file's name.
+        file_of: returns the path of a run's file, given the file's name.
     """
     sentences: list[Sample] = []
     remarks: dict[str, None] = {}
@@ -54,7 +54,7 @@ def samples(group: Group, file_of: FileOf) -> Samples:
         if not read:
             continue
         sources, references, _ = read[0][1]
-        # Another source text (a corpus that changed between runs) cannot be shown beside this one.
+        # Translations of another source text (the corpus changed between runs) cannot be shown next to these.
         alike = {variant.label: made for variant, (other, _, made) in read if other == sources}
         for line in sorted({(2 * index + 1) * len(sources) // (2 * count) for index in range(count)}):
             hypotheses = tuple((label, made[line]) for label, made in alike.items())
@@ -66,7 +66,7 @@ def samples(group: Group, file_of: FileOf) -> Samples:
 
 
 def own_file(path: Path) -> bool:
-    """A file, and no link: in a run's folder of another person it could lead to any file, which the page would show."""
+    """Whether it is a regular file: a link in an untrusted run directory could expose any file on the page."""
     return path.is_file() and not path.is_symlink()
 
 
@@ -75,13 +75,13 @@ def _files(run: Record, split: str, file_of: FileOf) -> list[Path]:
 
 
 def _translated(variant: Variant, split: str, file_of: FileOf) -> Record | None:
-    """The variant's first finished run that has all three files."""
+    """The variant's first finished run with all three files."""
     return next((run for run in variant.finished if all(map(own_file, _files(run, split, file_of)))), None)
 
 
 def _texts(run: Record, split: str, file_of: FileOf) -> tuple[list[str], ...] | None:
-    """Sources, references and hypotheses; None where their numbers of lines differ."""
-    # Split at newlines alone: splitlines() would also cut at the odd separators that real sentences contain.
+    """Sources, references and hypotheses; None if their numbers of lines differ."""
+    # Split at newlines only: splitlines() would also split at unusual separators inside real sentences.
     texts = tuple(
         path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
         for path in _files(run, split, file_of)
@@ -89,11 +89,11 @@ def _texts(run: Record, split: str, file_of: FileOf) -> tuple[list[str], ...] | 
     return texts if len(set(map(len, texts))) == 1 else None
 
 
-def compared(reference: str, hypothesis: str) -> Iterator[tuple[Kind, str]]:
-    """The hypothesis in pieces, and between them what it lacks of the reference.
+def word_diff(reference: str, hypothesis: str) -> Iterator[tuple[Kind, str]]:
+    """A word diff of the hypothesis against the reference.
 
-    "same": in both, in this order; "added": not in the reference; "missing": in the reference only. Without the missing
-    pieces the text is the hypothesis.
+    "same": in both, in this order; "added": not in the reference; "missing": in the reference only. The spans that are
+    not "missing" concatenate to the hypothesis.
     """
     # Words and punctuation marks, each with the space that follows it; the first item is the space before all of them.
     (lead, *made), (_, *wanted) = (re.findall(r"^\s*|(?:\w+|[^\w\s])\s*", text) for text in (hypothesis, reference))

@@ -1,4 +1,4 @@
-"""How the scores of a group were made, a note for each way; what forbids comparing its rows is a warning."""
+"""Notes on how the scores of a group were computed; whatever makes its rows incomparable is a warning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rpr.report.groups import Group, TestColumn, Variant, how_scored
 
 
 def scoring_notes(group: Group, variants: Sequence[Variant] | None = None) -> tuple[Note, ...]:
-    """Of the group's variants, or of these among them."""
+    """The notes for all of the group's variants, or for some of them."""
     shown = group.variants if variants is None else variants
     notes: list[Note] = []
     mixed: dict[str, list[str]] = {}

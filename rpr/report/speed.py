@@ -1,4 +1,4 @@
-"""Steps per second beside absolute positions', the paper's "7% slower": of whole runs, and of `rpr-cli bench`."""
+"""Steps per second relative to absolute positions (the paper's "7% slower"), of whole runs and of `rpr-cli bench`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rpr.report.agreement import Agreement, speed_agreement
 from rpr.report.grid import Cell, Column, Grid, Note
 from rpr.report.groups import NEVER_RUN, Group, Speed, Variant
 
-CORES_MAY_DIFFER = 0.1  # of a run and its baseline, before their speeds are no longer compared
+CORES_MAY_DIFFER = 0.1  # tolerated relative difference in cores used between a run and its baseline
 
 
 # Whole runs
 
 
 def steps_per_second(variant: Variant | None) -> Measurement:
-    """The mean over the seeds, which must have run on one kind of device."""
+    """The mean over seeds, if all ran on the same kind of device."""
     if variant is None:
         return missing(NEVER_RUN)
     speeds = variant.speeds
@@ -38,7 +38,7 @@ def steps_per_second(variant: Variant | None) -> Measurement:
 
 
 def ratio_to_absolute(group: Group, variant: Variant | None) -> Measurement:
-    """Steps/s over those of the group's sinusoidal baseline on the same device: only like is compared with like."""
+    """Steps/s divided by those of the group's sinusoidal baseline on the same device and precision."""
     mine = steps_per_second(variant)
     speeds = variant.speeds if variant is not None else ()
     if not speeds:
@@ -60,7 +60,7 @@ def ratio_to_absolute(group: Group, variant: Variant | None) -> Measurement:
 
 
 def _not_comparable(speed: Speed, baselines: Sequence[Speed]) -> str | None:
-    """Other work on the machine makes a speed worthless; how many cores worked on a run shows it."""
+    """Why two speeds are not comparable: other work on the machine, which the number of cores used reveals."""
     if not speed.on_cpu:
         return None
     cores = [one.cores for one in baselines]
@@ -78,7 +78,7 @@ def _not_comparable(speed: Speed, baselines: Sequence[Speed]) -> str | None:
 
 @dataclass(frozen=True)
 class Bench:
-    """Whole training steps of absolute and another variant, timed in turn; a ratio is within a round."""
+    """Whole training steps of absolute and another variant, timed alternately; ratios are within a round."""
 
     name: str
     model: str
@@ -121,7 +121,7 @@ class _Step(BaseModel):
 
 
 class _Document(BaseModel):
-    """What is read of a document of `rpr-cli bench`."""
+    """The part of an `rpr-cli bench` document that is read."""
 
     device: str
     config: _Config
@@ -129,7 +129,7 @@ class _Document(BaseModel):
 
 
 def read_benches(paths: Iterable[Path]) -> tuple[list[Bench], list[str]]:
-    """The speeds of every bench document among JSON files, and a line for each damaged one."""
+    """The speeds of all bench documents among JSON files, and a line for each damaged one."""
     benches: list[Bench] = []
     problems: list[str] = []
     for path in paths:
@@ -144,7 +144,7 @@ def read_benches(paths: Iterable[Path]) -> tuple[list[Bench], list[str]]:
             where = ".".join(map(str, first["loc"]))
             problems.append(
                 escape_control_characters(
-                    f"{path}: not as rpr-cli bench writes it ({where}: {first['msg']}); measure again"
+                    f"{path}: not a valid rpr-cli bench document ({where}: {first['msg']}); rerun the benchmark"
                 )
             )
         except (OSError, ValueError, RecursionError):
@@ -153,7 +153,7 @@ def read_benches(paths: Iterable[Path]) -> tuple[list[Bench], list[str]]:
 
 
 def _of_a_document(name: str, document: _Document) -> Iterator[Bench]:
-    """Nothing of a document that did not time absolute as its baseline."""
+    """The benches of a document; none if its baseline is not absolute."""
     config = document.config
     if config.variants[0] != "absolute":
         return
@@ -179,7 +179,7 @@ def _device(name: str, precision: str | None, matmul_precision: str | None) -> s
 
 @dataclass(frozen=True)
 class SpeedRow:
-    """A variant's speed; `how`: `whole runs`, or `in turn` for rpr-cli bench."""
+    """A variant's speed. `how`: `whole runs`, or `in turn` for rpr-cli bench."""
 
     labels: tuple[str, str, str]
     how: str
@@ -220,7 +220,7 @@ _COLUMNS = (
 
 
 def speed_grid(groups: Sequence[Group], benches: Sequence[Bench] = ()) -> Grid | None:
-    """Every variant whose speed was measured; None without any."""
+    """All variants with a measured speed; None without any."""
     rows = [row for group in groups for row in _run_rows(group)] + [_bench_row(bench) for bench in benches]
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""What the figures of a group say, in plain sentences, and whether the paper's say it too; none without its figures."""
+"""The findings of a group in plain sentences, each with its agreement with the paper."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rpr.report.grid import number
 from rpr.report.groups import Group, Variant
 from rpr.report.speed import ratio_to_absolute
 
-# Below this BLEU at the best-known k a model has learned too little for its failures to mean anything.
+# Below this BLEU at the reference k a model has learned too little to interpret its failures.
 LEARNED = 2.0
 
 
 @dataclass(frozen=True)
 class Statement:
-    """One sentence, and how it compares with the paper's figure where the paper has one.
+    """One sentence, and its agreement with the paper if the paper has a figure.
 
-    `learning`: it is about runs that were still learning, which decides what all others are worth.
+    `learning`: it reports runs that were still learning, which qualifies all other statements.
     """
 
     text: str
@@ -35,7 +35,7 @@ class Statement:
 
 
 def statements(group: Group) -> list[Statement]:
-    """The sentences of a group, the most important first."""
+    """The statements of a group, the most important first."""
     k = paper.MODELS[group.size].clip_distance
     known = [one for one in _relative(group) if one.position.clip_distance]
     best = next((one for one in known if one.position.clip_distance == k), known[-1] if known else None)
@@ -58,7 +58,7 @@ def _first_upper(text: str) -> str:
 
 
 def _relative(group: Group) -> list[Variant]:
-    """The scored variants of one curve over k: of the first sharing of tables that has one."""
+    """The scored relative variants of one curve over k: those with the first kind of table sharing."""
     scored = [
         one
         for one in group.variants
@@ -101,7 +101,7 @@ def _incomplete(group: Group) -> Iterator[Statement]:
 
 
 def _ranking(group: Group) -> Iterator[Statement]:
-    """All schemes by their score, where there are some that the paper does not have."""
+    """A ranking of all schemes by score, if some are not in the paper."""
     split = _split(group)
     scored = [(one, score) for one in group.variants if (score := group.score(one, split)).value is not None]
     if sum(one.position.kind not in SCHEMES["vectors"].colours() for one, _ in scored) < 2:

@@ -1,6 +1,6 @@
-"""The tables of a report, each a grid: the paper's Tables 1 to 3 with ours beside its figures, speeds, and lengths.
+"""The tables of a report as grids: the paper's Tables 1 to 3 with our figures added, speeds, and scores by length.
 
-Their rows and columns are those of `rpr.report.lines`.
+Rows and columns are defined in `rpr.report.lines`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _score_grid(
 
 @dataclass(frozen=True)
 class Tables:
-    """Everything that a report shows as a table, in the order of the page."""
+    """All tables of a report, in page order."""
 
     paper: tuple[Grid, ...]  # Tables 1 to 3
     speed: Grid | None
@@ -65,7 +65,7 @@ class Tables:
 
 
 def build_tables(groups: Sequence[Group], benches: Sequence[Bench] = ()) -> Tables:
-    """Every table that the groups have rows for; each variant is in one of the paper's three, the paper's k in all."""
+    """Every table for which the groups have rows; each variant is in one of the paper's three, the paper's k in all."""
     found = list(_tables1(groups))
     for group in groups:
         for sharing in group.sharings:
@@ -80,7 +80,7 @@ def build_tables(groups: Sequence[Group], benches: Sequence[Bench] = ()) -> Tabl
 
 
 def summary_grid(group: Group, variants: Sequence[Variant]) -> Grid:
-    """Variants of a group in one table, for a terminal: scores, the paper's figures, speed."""
+    """Variants of a group in one table for a terminal: scores, the paper's figures, speed."""
     k = paper.MODELS["base"].clip_distance
     reference = group.get("relative", k, group.sharings[0])
     name = f"relative, k = {k}"
@@ -105,13 +105,13 @@ def summary_grid(group: Group, variants: Sequence[Variant]) -> Grid:
 _SUMMARY = (
     Column("speed", "speed", lambda line: ratio_to_absolute(line.group, line.variant), digits=2, priority=1),
     Column("steps_per_second", "steps/s", lambda line: steps_per_second(line.variant), digits=2, priority=2),
-    # Without its footnote: the findings below say what to do about it.
+    # Without a footnote: the findings below the table give the advice.
     Column("note", "note", lambda line: "still learning" if line.variant.still_learning else "", words=True),
 )
 
 
 def _printed(variant: Variant, group: Group, k: int) -> tuple[Measurement, Measurement]:
-    """The paper's figure on newstest2013 for a variant, and its change from relative positions with k = 16."""
+    """The paper's newstest2013 figure for a variant, and its change from relative positions with k = 16."""
     position, sixteen = variant.position, paper.TABLE2[k]
     if position.kind == "absolute":
         pair = group.papers_languages or "en_de"
@@ -132,7 +132,7 @@ def _printed(variant: Variant, group: Group, k: int) -> tuple[Measurement, Measu
 
 
 def _tables1(groups: Sequence[Group]) -> Iterator[Grid]:
-    """One for each corpus, whatever its languages."""
+    """One table for each corpus, with all its languages."""
     families: dict[str, list[Group]] = {}
     for group in groups:
         families.setdefault(group.data.removesuffix(f"_{group.languages}"), []).append(group)
@@ -147,14 +147,14 @@ def _tables1(groups: Sequence[Group]) -> Iterator[Grid]:
 
 
 def _order1(group: Group) -> tuple[bool, bool, int, int, str, str]:
-    """The paper's base, then ours from the smallest to the largest, then the paper's big."""
+    """Sort key: the paper's base model, then ours from smallest to largest, then the paper's big model."""
     width = int(group.runs[0].setting("model.d_model") or 0)
     own = group.model not in paper.MODELS
     return (group.size == "big", own, width, group.max_steps, group.model, group.languages)
 
 
 def _lines1(group: Group) -> Iterator[Line]:
-    """Absolute, relative with the paper's k, and whatever has no place in Tables 2 and 3."""
+    """Absolute, relative with the paper's k, and all variants that are not in Tables 2 and 3."""
     k = paper.MODELS[group.size].clip_distance
     absolute = group.get("absolute")
     own = group.model not in paper.MODELS or group.max_steps != paper.MODELS[group.size].steps
@@ -168,7 +168,7 @@ def _lines1(group: Group) -> Iterator[Line]:
     elsewhere = all(variant.position.kind == "relative" for variant in rows) and len(group.variants) > len(rows)
     languages = group.languages.upper().replace("_", "-")
     for variant in () if elsewhere else rows:
-        label = variant.label.replace(f", k = {k}", "", 1)  # the paper's; another one is said
+        label = variant.label.replace(f", k = {k}", "", 1)  # only a k other than the paper's is shown
         yield Line(
             (model, languages, label),
             group,
@@ -230,7 +230,7 @@ def _table2(group: Group, sharing: str | None) -> Iterator[Grid]:
 
 
 def _table3(group: Group, sharing: str | None) -> Iterator[Grid]:
-    """One for each k that keys or values were tried alone with; for the paper's k where only neither was."""
+    """One table for each k with a keys-only or values-only variant; for the paper's k if only `none` was run."""
     alone = {
         one.position.clip_distance
         for one in group.variants

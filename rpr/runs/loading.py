@@ -12,7 +12,7 @@ from rpr.model.transformer import Transformer
 from rpr.records.record import RECORD_NAME, Record, read_record
 from rpr.runs import runtime
 from rpr.runs.checkpoints import averaged_weights, checkpoints
-from rpr.runs.model_config import shape_of
+from rpr.runs.model_config import transformer_config
 
 VOCABULARY_NAME = "vocabulary.model"  # a run's own copy, so that it translates without its corpus
 
@@ -80,7 +80,7 @@ def model_of(config: TrainConfig, run_dir: Path, average: int | None, vocabulary
         raise DataError(f"average_checkpoints: {average} requested, but {run_dir} has {there}; give {there} or fewer")
     ema_decay = config.optim.ema_decay if average is None else None
     weights, checkpoint = averaged_weights(run_dir, average or config.optim.average_checkpoints, ema_decay)
-    model = Transformer(shape_of(config, vocabulary_size))
+    model = Transformer(transformer_config(config, vocabulary_size))
     model.use_attention(config.hardware.attention)
     try:
         model.load_state_dict(weights)

@@ -1,20 +1,20 @@
-"""The Transformer's shape from a configuration."""
+"""From the configuration of a run to that of its model."""
 
 from __future__ import annotations
 
 from rpr.config.train import ModelConfig, TrainConfig
 from rpr.model.positions import Positions
-from rpr.model.transformer import Shape
+from rpr.model.transformer import TransformerConfig
 
 
-def shape_of(config: TrainConfig, vocabulary_size: int) -> Shape:
-    """The shape of a run's model, with a vocabulary of this size."""
-    return transformer_shape(config.model, config.position, vocabulary_size)
+def transformer_config(config: TrainConfig, vocabulary_size: int) -> TransformerConfig:
+    """The model configuration of a run, with this vocabulary size."""
+    return build_transformer_config(config.model, config.position, vocabulary_size)
 
 
-def transformer_shape(model: ModelConfig, position: Positions, vocabulary_size: int) -> Shape:
-    """The shape of a model from its model and position settings, with a vocabulary of this size."""
-    return Shape(
+def build_transformer_config(model: ModelConfig, position: Positions, vocabulary_size: int) -> TransformerConfig:
+    """The model configuration from its two parts, with this vocabulary size."""
+    return TransformerConfig(
         vocabulary_size=vocabulary_size,
         num_layers=model.num_layers,
         d_model=model.d_model,

@@ -11,9 +11,9 @@ import torch
 
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import ConfigError
-from rpr.model.transformer import Shape, Transformer
+from rpr.model.transformer import Transformer, TransformerConfig
 from rpr.records.record import Record
-from rpr.runs.model_config import shape_of
+from rpr.runs.model_config import transformer_config
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def _cost(config: TrainConfig, speeds: Sequence[tuple[TrainConfig, float]]) -> C
         runs = f"{len(chosen)} run{'s' if len(chosen) > 1 else ''}"
         basis = f"{statistics.median(chosen):.3g} steps/s, the median of {runs} with {whose}"
     return Cost(
-        parameters=_parameters(shape_of(config, config.data.vocabulary_size)),
+        parameters=_parameters(transformer_config(config, config.data.vocabulary_size)),
         steps=optim.max_steps,
         tokens=optim.max_steps * optim.microbatches_per_step * optim.max_tokens_per_microbatch,
         seconds=optim.max_steps / statistics.median(chosen) if chosen else None,
@@ -74,10 +74,10 @@ def _kind(config: TrainConfig) -> tuple[object, ...]:
     return (config.model, batch, config.data.name, tuple(sorted(hardware.items())))
 
 
-@cache  # seeds share a shape, and building its model takes 10 ms
-def _parameters(shape: Shape) -> int:
+@cache  # seeds share a config, and building a model from it takes 10 ms
+def _parameters(config: TransformerConfig) -> int:
     with torch.device("meta"):
-        model = Transformer(shape)
+        model = Transformer(config)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -13,7 +13,7 @@ from rpr.config.train import TrainConfig
 from rpr.data.batches import Batch
 from rpr.errors import RunError
 from rpr.model.transformer import Transformer
-from rpr.runs.model_config import shape_of
+from rpr.runs.model_config import transformer_config
 from rpr.training.loss import label_smoothed_loss
 from rpr.training.schedule import learning_rate
 
@@ -39,7 +39,7 @@ class TranslationModule(pl.LightningModule):
         self.gradient_norm: Tensor | None = None  # of the last step, before clipping
         self.last_validation_loss: float | None = None
         torch.manual_seed(config.seed)
-        self.model = Transformer(shape_of(config, vocabulary_size))
+        self.model = Transformer(transformer_config(config, vocabulary_size))
         self.model.use_attention(config.hardware.attention)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
@@ -90,7 +90,7 @@ class TranslationModule(pl.LightningModule):
         # Scores at real positions only: each padding position would cost a row of V. Their number is known, so finding
         # them does not synchronise a GPU.
         targets_P = batch.target_output_BT.flatten()
-        real_N = torch.nonzero_static(targets_P != self.model.shape.pad, size=batch.num_target_tokens)[:, 0]
+        real_N = torch.nonzero_static(targets_P != self.model.config.pad, size=batch.num_target_tokens)[:, 0]
         hidden_NM = hidden_BTM.flatten(0, 1).index_select(0, real_N)
         return label_smoothed_loss(hidden_NM, self.model.embedding_VM, targets_P[real_N], smoothing)
 

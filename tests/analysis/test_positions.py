@@ -66,8 +66,8 @@ def by_loops(
     layers = [*model.encoder, *model.decoder]
     for number, layer in enumerate(layers):
         layer.register_forward_pre_hook(lambda _, given, number=number: inputs.append((number, given[0][0])))
-    heads, clip = model.shape.num_heads, model.shape.encoder_positions.k
-    width = model.shape.d_model // heads
+    heads, clip = model.config.num_heads, model.config.encoder_positions.k
+    width = model.config.d_model // heads
     sums = [[[0.0] * (2 * max_distance + 1) for _ in range(heads)] for _ in layers]
     counts = [[0] * (2 * max_distance + 1) for _ in layers]
     for source, target in pairs:

@@ -89,7 +89,7 @@ def test_a_model_that_is_right(changes: dict[str, Any]) -> None:
         if name == "shift" and absolute != "none":
             judged(check, "not applicable")
             assert check.difference is not None and check.difference > 0.01
-            assert check.reason == f"{exact(**changes).shape.encoder_positions.label}: a shift is meant to change it"
+            assert check.reason == f"{exact(**changes).config.encoder_positions.label}: a shift is meant to change it"
             continue
         judged(check, "passed")
         assert check.difference is not None and check.difference <= EXACT == check.tolerance

@@ -186,7 +186,7 @@ def test_flex_attention_is_the_reference(keys, bias, causal):
     with torch.no_grad():
         z = flex(q, k, v, causal=causal, **tables)
     torch.testing.assert_close(z, reference(q, k, v, causal=causal, **tables), rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="flex: FlexAttention has no place for vectors that are added to values"):
+    with pytest.raises(ValueError, match="flex: FlexAttention does not support vectors added to values"):
         flex(q, k, v, value_table=torch.randn(7, 16))
 
 

@@ -32,7 +32,7 @@ from rpr.model.beam_search import Hypothesis, beam_search
 from rpr.model.transformer import Transformer
 from rpr.records.record import Git, Record, write_record
 from rpr.runs.loading import VOCABULARY_NAME
-from rpr.runs.model_config import shape_of
+from rpr.runs.model_config import transformer_config
 from rpr.validation import validate
 
 SENTENCES = [
@@ -90,7 +90,7 @@ def run_dir(
     write_record(folder / "record.json", record)
     small_data.vocabulary.save(folder / VOCABULARY_NAME)
     for step in (1, 2):
-        model = Transformer(shape_of(config, len(small_data.vocabulary)))
+        model = Transformer(transformer_config(config, len(small_data.vocabulary)))
         draw = torch.Generator().manual_seed(SEED + step)
         for weight in model.state_dict().values():
             if weight.ndim > 1:

@@ -41,7 +41,7 @@ def write_encoder(model: Transformer, folder: Path) -> None:
     """The encoder alone as a folder that ctranslate2.Encoder opens: no Translator shows its encoder's output."""
     spec = ctranslate2.specs.TransformerEncoderModelSpec(encoder_spec(model), pooling_layer=False)
     spec.register_vocabulary(VOCABULARY)
-    save(spec, model.shape, VOCABULARY, folder)
+    save(spec, model.config, VOCABULARY, folder)
 
 
 # The models and sentences compared
@@ -245,7 +245,7 @@ def leave_out_values(model: Transformer) -> None:
 
 
 def lose_the_norms_epsilon(model: Transformer) -> None:
-    model.shape = dataclasses.replace(model.shape, norm_epsilon=1e-5)
+    model.config = dataclasses.replace(model.config, norm_epsilon=1e-5)
 
 
 MUTATIONS = [flip_tables, exchange_tables, clip_sooner, leave_out_keys, leave_out_values, lose_the_norms_epsilon]
@@ -293,7 +293,7 @@ def test_positions_one_place_off_differ_too(changes, tmp_path, monkeypatch):
 
 def test_tables_per_head_are_refused(tmp_path):
     model = make_model(tables="per_head")
-    reason = unrepresentable(model.shape)
+    reason = unrepresentable(model.config)
     assert "tables: per_head cannot be exported" in reason and "3 of each layer's 4 tables would be lost" in reason
     with pytest.raises(ConfigError, match="position.tables: per_head cannot be exported"):
         write_model(model, VOCABULARY, tmp_path)
@@ -302,7 +302,7 @@ def test_tables_per_head_are_refused(tmp_path):
 
 @pytest.mark.parametrize("absolute", ["sinusoidal", "learned"])
 def test_absolute_positions_beside_relative_ones_are_refused(absolute, tmp_path):
-    with pytest.raises(ConfigError, match=f"absolute: {absolute} beside relative tables cannot be exported"):
+    with pytest.raises(ConfigError, match=f"absolute: {absolute} together with relative tables cannot be exported"):
         write_model(make_model(absolute=absolute), VOCABULARY, tmp_path)
 
 

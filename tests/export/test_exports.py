@@ -25,7 +25,7 @@ from rpr.export import writing
 from rpr.export.parity import Flip, Parity, identical_share, in_float64, parity
 from rpr.export.writing import ExportInputs, TorchScorer, export
 from rpr.io import atomic
-from rpr.model.transformer import Shape, Transformer
+from rpr.model.transformer import Transformer, TransformerConfig
 from tests.small_models import (
     BASIC,
     LEARNED,
@@ -49,7 +49,7 @@ CTRANSLATE2 = [
     "vocabulary.model",
 ]
 
-BASIC_SETTINGS = TypeAdapter(Shape).dump_python(BASIC, mode="json")
+BASIC_SETTINGS = TypeAdapter(TransformerConfig).dump_python(BASIC, mode="json")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -104,7 +104,7 @@ def test_safetensors_hold_the_model_bit_for_bit(
     card = export("safetensors", tmp_path / "out", export_inputs(model))
     assert names(tmp_path) == ["out"] and names(tmp_path / "out") == SAFETENSORS
     copied = load_exported_model(tmp_path / "out")
-    assert copied.shape == model.shape and not copied.training
+    assert copied.config == model.config and not copied.training
     ours, theirs = model.state_dict(), copied.state_dict()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -126,7 +126,7 @@ def test_an_export_for_ctranslate2(
     assert 0 < proof["largest_difference"] < proof["tolerance"] < 5e-4  # another engine: not bit for bit
     assert card["int8_identical"] is None or 0 <= card["int8_identical"] <= 1
     read = read_export(tmp_path / "out")
-    assert (read.kind, read.shape) == ("ctranslate2", made.model.shape)
+    assert (read.kind, read.config) == ("ctranslate2", made.model.config)
     assert read.position_rows == (2048 if changes else None)
     text = (tmp_path / "out" / "README.md").read_text()
     assert "CTranslate2 ranks by log p / length^alpha" in text
@@ -142,7 +142,7 @@ def test_what_an_export_says(exported: Path, vocabulary: Vocabulary) -> None:
     assert dataclasses.asdict(read) == {
         "folder": exported,
         "kind": "safetensors",
-        "shape": dataclasses.asdict(BASIC),
+        "config": dataclasses.asdict(BASIC),
         "search": {
             "beam_size": 4,
             "length_penalty": 0.6,
@@ -262,11 +262,11 @@ def lose_some_epsilon(model: Transformer) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.LayerNorm):
             module.eps = 0.9e-2
-    model.shape = dataclasses.replace(model.shape, norm_epsilon=0.9e-2)
+    model.config = dataclasses.replace(model.config, norm_epsilon=0.9e-2)
 
 
 def lose_epsilon(model: Transformer) -> None:
-    model.shape = dataclasses.replace(model.shape, norm_epsilon=1e-5)
+    model.config = dataclasses.replace(model.config, norm_epsilon=1e-5)
     for module in model.modules():
         if isinstance(module, torch.nn.LayerNorm):
             module.eps = 1e-5
@@ -379,8 +379,8 @@ def test_an_export_of_version_1_has_vectors_on_both_sides_and_no_minimum_length(
     (exported / "config.json").write_text(json.dumps(settings | {"version": 1, "shape": {**shape, **flat}}))
     read = read_export(exported)
     assert read.search.min_length == 0
-    assert read.shape.encoder_positions == read.shape.decoder_positions
-    assert read.shape.encoder_positions.identity() == BASIC.encoder_positions.identity()
+    assert read.config.encoder_positions == read.config.decoder_positions
+    assert read.config.encoder_positions.identity() == BASIC.encoder_positions.identity()
 
 
 @pytest.mark.parametrize(

@@ -693,7 +693,9 @@ def test_what_has_the_wrong_shape_is_refused_with_the_rule(wrong, message):
 def test_triton_refuses_labels():
     q, k, v, tables = make_inputs(4, 4, 1)
     labels = relative_rows(4, 4, 1)
-    with pytest.raises(ValueError, match="implementation: triton knows vectors by clipped distance only; choose auto"):
+    with pytest.raises(
+        ValueError, match="implementation: triton supports only vectors by clipped distance; choose auto"
+    ):
         attend(q, k, v, labels=labels, implementation="triton", **tables)
 
 

@@ -12,7 +12,7 @@ import torch
 from rpr.model import beam_search as module
 from rpr.model import incremental
 from rpr.model.beam_search import Hypothesis, beam_search, best_extensions, penalty
-from rpr.model.transformer import Shape, Transformer
+from rpr.model.transformer import Transformer, TransformerConfig
 from tests.shapes import changed, shape
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -47,7 +47,7 @@ VARIANTS = {
 }
 
 
-def build(shape: Shape, seed: int = 0) -> Transformer:
+def build(shape: TransformerConfig, seed: int = 0) -> Transformer:
     """Random, float64, with an output spread wide enough that hypotheses differ."""
     torch.manual_seed(seed)
     model = Transformer(shape).double().eval()
@@ -73,7 +73,7 @@ def full_log_probabilities(model: Transformer, source_S: torch.Tensor, pieces: t
 
 def enumerate_all(model: Transformer, source_S: torch.Tensor, limit: int, alpha: float) -> list[tuple[float, tuple]]:
     """(score, pieces) of every output that ends within `limit` pieces, EOS counted, best first."""
-    usable = [piece for piece in range(model.shape.vocabulary_size) if piece not in (PAD, BOS, EOS)]
+    usable = [piece for piece in range(model.config.vocabulary_size) if piece not in (PAD, BOS, EOS)]
     found = []
     for length in range(limit):
         for pieces in itertools.product(usable, repeat=length):
@@ -350,14 +350,14 @@ def test_the_best_extensions_are_those_of_all_rows_vocabularies_at_once(
     assert torch.equal(places[real[:, :exist]], expected.indices[:, :exist][real[:, :exist]])
 
 
-def test_decoding_far_beyond_the_caches_first_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """40 pieces with room for 3 at first, so that the caches grow while sentences leave and hypotheses change."""
+def test_decoding_far_beyond_the_initial_cache_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 pieces with an initial capacity of 3, so that the caches grow while sentences leave and hypotheses change."""
     model = build(changed(VARIANTS["shared_by_heads"], vocabulary_size=30), seed=6)
     source_BS = sources([9, 3, 30, 12, 5], 30)
     settings = {"beam_size": 3, "length_penalty": 0.6, "max_extra_length": 10}
     expected = beam_search(model, source_BS, **settings)
     assert max(len(found[0].pieces) for found in expected) > 20
-    monkeypatch.setattr(incremental, "ROOM", 3)
+    monkeypatch.setattr(incremental, "INITIAL_CAPACITY", 3)
     assert beam_search(model, source_BS, **settings) == expected
 
 

@@ -329,7 +329,7 @@ def test_labels_add_and_sum_as_the_loops_say(sizes):
                 expected_sums[g, i, label] += scores[g, i, j]
                 expected_scores[g, i, j] += by_row[g, i, label]
     assert torch.equal(edges.sum_weights(scores), expected_sums)
-    assert torch.equal(edges._sum_by_products(scores), expected_sums)  # what a GPU does
+    assert torch.equal(edges._sum_by_matmul(scores), expected_sums)  # what a GPU does
     edges.add_to_scores(scores, by_row)
     assert torch.equal(scores, expected_scores)
     assert (margins(scores) == 0).all()

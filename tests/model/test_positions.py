@@ -141,7 +141,7 @@ def test_absolute_positions_by_name():
 
 
 def test_an_unknown_absolute_kind_is_refused_with_the_choices():
-    with pytest.raises(ValueError, match="absolute: 'rotary' is not one of none, sinusoidal, learned"):
+    with pytest.raises(ValueError, match="absolute: invalid value 'rotary': expected none, sinusoidal or learned"):
         absolute_positions("rotary", d_model=8, max_positions=5)
 
 

@@ -15,7 +15,7 @@ from rpr.errors import ConfigError
 from rpr.model.positions import COLOURS, Sides, changed_after_training
 from rpr.records.position import OTHER, positions_of
 from rpr.records.record import Record
-from rpr.runs.model_config import shape_of
+from rpr.runs.model_config import transformer_config
 from rpr.tracking.naming import flat, variant
 from tests.fake_records import fake_document
 from tests.shapes import choices
@@ -32,7 +32,7 @@ def refusal(*overrides: str) -> str:
 @pytest.mark.parametrize("choice", choices())
 def test_a_choice_is_the_scheme_of_both_stacks(choice: str) -> None:
     config = compose_train([f"position={choice}"])
-    shape = shape_of(config, 50)
+    shape = transformer_config(config, 50)
     assert shape.encoder_positions == shape.decoder_positions == config.position
     assert config.position.name == choice
     assert config.position.kind in COLOURS
@@ -47,7 +47,7 @@ def test_each_stack_may_have_its_own() -> None:
         "alibi-rope", "ALiBi in the encoder, RoPE, base 500 in the decoder",
     )  # fmt: skip
     assert config.label == "synthetic-tiny-alibi-rope-s1"
-    shape = shape_of(config, 50)
+    shape = transformer_config(config, 50)
     assert (shape.encoder_positions.name, shape.decoder_positions.name) == ("alibi", "rope")
     assert flat(config)["decoder_base"] == 500.0
     assert variant(config) == config.position.label
@@ -79,8 +79,8 @@ def test_sides_are_swept_as_choices() -> None:
     "overrides, told",
     [
         (["position=rope", "position.base=0"], "position.base: invalid value 0: input should be greater than 1"),
-        (["position=rope", "position.rotated_share=0.3"], "position.rotated_share: 0.3 of a head's 32 numbers is 9.6"),
-        (["position=rope", "position.scaling_factor=2"], "position.scaling_factor: 2 decides nothing with"),
+        (["position=rope", "position.rotated_share=0.3"], "position.rotated_share: 0.3 of a head's 32 dimensions"),
+        (["position=rope", "position.scaling_factor=2"], "position.scaling_factor: 2 has no effect with"),
         (["position=rope", "position.scheme=nope"], "position.scheme: invalid value 'nope': no such scheme"),
         (["position=rope", "+position.turns=1"], "position.turns: no such setting; available: absolute, base, layout"),
         (["position=ropes"], "position: no such choice 'ropes'; did you mean rope?"),
@@ -91,12 +91,12 @@ def test_sides_are_swept_as_choices() -> None:
         (["position=alibi", "model.num_heads=1", "position.encoder_form=one_side_per_head"], "position.encoder_form: "),
         (
             ["position=none", "position.decoder=rope", "position.decoder.rotated_share=0.3"],
-            "position.decoder.rotated_share: 0.3 of a head's 32 numbers",
+            "position.decoder.rotated_share: 0.3 of a head's 32 dimensions",
         ),
         (["position=t5", "position.buckets=6"], "position.buckets: invalid value 6: input should be a multiple of 4"),
-        (["position=t5", "position.max_distance=8"], "position.max_distance: 8 leaves no distance to the logarithmic"),
-        (["position=t5", "hardware=1xgpu", "hardware.attention=triton"], "hardware.attention: triton does not"),
-        (["position=rope", "position.name=relative"], "position.name: relative is not what these settings make"),
+        (["position=t5", "position.max_distance=8"], "position.max_distance: 8 leaves no distances for the"),
+        (["position=t5", "hardware=1xgpu", "hardware.attention=triton"], "hardware.attention: triton adds no bias to"),
+        (["position=rope", "position.name=relative"], "position.name: relative does not match these settings"),
     ],
 )  # fmt: skip
 def test_what_is_refused_begins_with_the_setting(overrides: list[str], told: str) -> None:
@@ -143,8 +143,8 @@ def test_null_is_what_the_stack_has_anyway_and_what_decides_nothing_is_refused()
         "position.clip_distance: has no effect, since encoder and decoder have positions of their own"
     )
     found = refusal("position.encoder=rope", "position.encoder.scaling_factor=2")
-    assert found.startswith("position.encoder.scaling_factor: 2 decides nothing with position.encoder.scaling=none")
-    assert refusal("position=rope", "position.scaling=ntk").startswith("position.scaling: ntk decides nothing with")
+    assert found.startswith("position.encoder.scaling_factor: 2 has no effect with position.encoder.scaling=none")
+    assert refusal("position=rope", "position.scaling=ntk").startswith("position.scaling: ntk has no effect with")
 
 
 def test_sides_with_other_sharing_have_other_names() -> None:

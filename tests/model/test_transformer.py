@@ -147,7 +147,7 @@ def attention_by_hand(shape, x, y, w_q, w_k, w_v, w_o, mask, tables=None):
 
 def forward_by_hand(model, source, target_input, positions):
     """Hidden states of every target position: post-norm norm(x + f(x)), pre-norm x + f(norm(x)) and a last norm."""
-    shape = model.shape
+    shape = model.config
 
     def residual(x, part, function):
         if shape.norm == "post":

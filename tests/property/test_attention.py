@@ -21,7 +21,7 @@ from rpr.model import blockwise_attention
 from rpr.model.attention import attend, composed, per_position, reference
 from rpr.model.blockwise_attention import BlockwiseAttention, Layout
 from rpr.model.edges import Distances, Edges, Labels
-from rpr.model.transformer import Shape, Transformer
+from rpr.model.transformer import Transformer, TransformerConfig
 from tests.property.sizes import SIZES, Size
 from tests.shapes import shape
 
@@ -224,7 +224,7 @@ def test_decoding_step_by_step_is_decoding_at_once(size: Size) -> None:
         st.integers(0, 99),
     )  # fmt: skip
     def property_(
-        small: Shape, lengths: list[int], hypotheses: int, steps: int, data: st.DataObject, seed: int
+        small: TransformerConfig, lengths: list[int], hypotheses: int, steps: int, data: st.DataObject, seed: int
     ) -> None:
         torch.manual_seed(seed)
         model = Transformer(small).double().eval()

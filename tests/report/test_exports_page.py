@@ -16,7 +16,7 @@ from rpr.export.ctranslate2_spec import unrepresentable
 from rpr.model.positions import SCHEMES
 from rpr.records.position import position_of
 from rpr.records.record import read_record
-from rpr.runs.model_config import shape_of
+from rpr.runs.model_config import transformer_config
 
 FOLDER = Path(__file__).resolve().parents[2] / "sweeps" / "results" / "exports"
 BEGIN, END = "<!-- table -->\n", "<!-- end -->\n"
@@ -35,7 +35,7 @@ def document(runs: list[Path]) -> list[dict[str, Any]]:
             "model": record.model_name,
             "steps": record.steps,
             "commit": record.git.commit,
-            "refused": unrepresentable(shape_of(config, 1000)),
+            "refused": unrepresentable(transformer_config(config, 1000)),
         }
         card = run / "exports" / "ctranslate2" / "card.json"
         if row["refused"] is None:

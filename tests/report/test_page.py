@@ -205,7 +205,7 @@ def test_a_picture_that_is_too_large_is_a_problem_and_a_link_is_none(tmp_path, m
     path.write_bytes(b" " * (LARGEST_PICTURE + 1))
     built, html = page_of(tmp_path / "runs", tmp_path / "0")
     assert built.problems == (
-        f"{path}: 3,000,001 bytes, more than 3,000,000; write it again with `rpr-cli report run=...`",
+        f"{path}: 3,000,001 bytes, more than the limit of 3,000,000; recreate it with `rpr-cli report run=...`",
     )
     assert "What positions learned" not in html and "3,000,001 bytes" in html[html.index("Not in this report") :]
     path.unlink()

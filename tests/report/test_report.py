@@ -153,7 +153,7 @@ def test_no_records_and_no_place_are_refused(runs, tmp_path):
     with pytest.raises(RecordError, match="no run record to report; run `rpr-cli sweep"):
         build_report([], tmp_path / "out", "x")
     (tmp_path / "file").write_text("")
-    with pytest.raises(RecordError, match="file: the report cannot be written .* choose another folder"):
+    with pytest.raises(RecordError, match="file: cannot write the report .* choose another directory"):
         report(runs, tmp_path / "file")
 
 

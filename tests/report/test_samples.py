@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpr.report.groups import run_groups
-from rpr.report.samples import MOST_VARIANTS, MOST_WORDS, compared, samples
+from rpr.report.samples import MOST_VARIANTS, MOST_WORDS, samples, word_diff
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from rpr.report.samples import MOST_VARIANTS, MOST_WORDS, compared, samples
     ],
 )
 def test_words_are_compared_by_hand(reference, hypothesis, pieces):
-    assert list(compared(reference, hypothesis)) == pieces
+    assert list(word_diff(reference, hypothesis)) == pieces
 
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c,", "(d)", "É.", "<x>", "走る"]), max_size=12).map(" ".join)
@@ -38,7 +38,7 @@ WORDS = st.lists(st.sampled_from(["a", "b", "c,", "(d)", "É.", "<x>", "走る"]
 
 @given(WORDS, WORDS)
 def test_without_what_is_missing_it_is_the_hypothesis(reference, hypothesis):
-    pieces = list(compared(reference, hypothesis))
+    pieces = list(word_diff(reference, hypothesis))
     assert "".join(text for kind, text in pieces if kind != "missing") == hypothesis
     kept = "".join(text for kind, text in pieces if kind != "added")
     assert kept.split() == reference.split() or "".join(kept.split()) == "".join(reference.split())
@@ -48,12 +48,12 @@ def test_without_what_is_missing_it_is_the_hypothesis(reference, hypothesis):
 
 def test_words_that_are_frequent_count_in_long_sentences_too():
     many = "der " * 250
-    assert list(compared(f"{many}Hund", f"ein {many}Hund")) == [("added", "ein "), ("same", f"{many}Hund")]
+    assert list(word_diff(f"{many}Hund", f"ein {many}Hund")) == [("added", "ein "), ("same", f"{many}Hund")]
 
 
 def test_a_very_long_sentence_is_shown_and_not_compared():
     long = "a " * MOST_WORDS + "b"
-    assert list(compared("a", long)) == [("same", long)]
+    assert list(word_diff("a", long)) == [("same", long)]
 
 
 @pytest.fixture

@@ -201,7 +201,7 @@ def test_bench_documents_decide_the_papers_seven_percent(make, tmp_path):
     benches, problems = read_benches(find_records(tmp_path).others)
     assert [one.variant for one in benches] == ["absolute", "relative"]
     (problem,) = problems
-    assert "bad.json: not as rpr-cli bench writes it (step.0.steps_per_second" in problem
+    assert "bad.json: not a valid rpr-cli bench document (step.0.steps_per_second" in problem
     speed = {grid.name: grid for grid in build_tables(run_groups([make()]), benches).grids}["speed"]
     found = row(speed, "base", "128 sentences of 30, 32,768 tokens", "relative")
     assert (found["agreement"].value, found["measured"].value, value(found["n"])) == ("agrees", "in turn", "7")

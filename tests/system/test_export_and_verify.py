@@ -84,7 +84,7 @@ def test_export(kind: str, run_dir: Path, capsys: pytest.CaptureFixture[str]) ->
     assert is_export(folder) and (run_dir / "record.json").read_bytes() == record
     exported = read_export(folder)
     assert (exported.kind, exported.run_name) == (kind, read_record(run_dir / "record.json").name)
-    assert len(exported.vocabulary()) == exported.shape.vocabulary_size == 300
+    assert len(exported.vocabulary()) == exported.config.vocabulary_size == 300
     # Again, elsewhere, from the last checkpoint alone, and then in place of that.
     elsewhere = run_dir.parent / "elsewhere"
     for _ in range(2):

@@ -1,7 +1,7 @@
-"""Position schemes. Each is one file of this package, found by being there, and one file of conf/position/.
+"""Position schemes. Each is one module of this package, discovered automatically, and one file of conf/position/.
 
-Configuration, model, record, report, benchmark and exports ask the scheme (`rpr.model.positions.scheme.Scheme`); no
-other module names one. Importing this package does not import torch.
+Configuration, model, record, report, benchmark and exports use the interface `rpr.model.positions.scheme.Scheme`; no
+other module names a scheme. Importing this package does not import torch.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ COLOURS: Mapping[str, str] = MappingProxyType(
 _TAG = Discriminator(
     lambda settings: settings.get("scheme") if isinstance(settings, Mapping) else getattr(settings, "scheme", None),
     custom_error_type="scheme",
-    custom_error_message=f"no such scheme; give position=... one of conf/position/ ({', '.join(SCHEMES)})",
+    custom_error_message=f"no such scheme; choose position=... from conf/position/ ({', '.join(SCHEMES)})",
 )
 
 if TYPE_CHECKING:
     AnyScheme = Scheme
 else:
     _SCHEMES = tuple(Annotated[scheme, Tag(name)] for name, scheme in SCHEMES.items())
-    AnyScheme = Annotated[Union[_SCHEMES], _TAG]  # noqa: UP007 (they are not known to the parser)
+    AnyScheme = Annotated[Union[_SCHEMES], _TAG]  # noqa: UP007 (only known at run time)
 
 
 class Sides(StrictModel):
-    """A scheme for the encoder and another one for the decoder. What it offers means the same as in `Scheme`."""
+    """A scheme for the encoder and another one for the decoder, with the same interface as `Scheme`."""
 
     name: str
     scheme: Literal["sides"]
@@ -80,8 +80,8 @@ class Sides(StrictModel):
 
 
 def _by_side(settings: Any) -> Any:
-    """Settings of `position` in one form: where `encoder` or `decoder` is given beside a scheme for both, the settings
-    of `Sides`; of two equal sides, the settings of their scheme.
+    """Normalise the settings of `position`: with its own `encoder` or `decoder` a scheme becomes `Sides`, and two equal
+    sides become a single scheme.
     """
     if not isinstance(settings, Mapping) or not {"encoder", "decoder"} & settings.keys():
         return settings
@@ -101,11 +101,10 @@ Positions = Scheme | Sides
 
 
 def changed_after_training(positions: Positions, changes: Mapping[str, Any]) -> Positions:
-    """The positions of a trained model with other values of settings that decide no parameter, on each side that has
-    them.
+    """The positions of a trained model with changed settings that affect no parameter, on each side that has them.
 
     Raises:
-        ConfigError: neither side has such a setting, or a value is refused.
+        ConfigError: neither side has such a setting, or a value is invalid.
     """
     known = positions.encoder.AFTER_TRAINING | positions.decoder.AFTER_TRAINING
     for name in changes:

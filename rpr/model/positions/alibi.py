@@ -1,7 +1,7 @@
-"""ALiBi: every head takes a fixed slope times the distance off the score.
+"""ALiBi: every head subtracts a fixed slope times the distance from the score.
 
 Press et al. 2022 (arXiv 2108.12409): -m_h (i - j) after the scale, m_h = 2^(-8 h / H). Its authors define it for causal
-attention; for an encoder three forms are in use, and `encoder_form` chooses.
+attention; for encoders three forms are in use, selected by `encoder_form`.
 """
 
 # Shape suffixes: H heads, R = 2 max_distance + 1 rows.
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-HIDDEN = -1e9  # what attention adds to a score that is not to count
+MASKED = -1e9  # the bias of masked scores
 
 
 @register
 class Alibi(Scheme):
-    """ALiBi: causal in the decoder, and by `encoder_form` in the encoder.
+    """ALiBi: causal in the decoder, according to `encoder_form` in the encoder.
 
     symmetric: -m |j - i|. one_side_per_head: the first half of the heads sees the keys to the left, the other half
     those to the right, with the slopes of H/2 heads each (the author's proposal). asymmetric: symmetric, plus m/2 for
@@ -59,15 +59,15 @@ class Alibi(Scheme):
         bias_HR = -slopes_H1 * distances_R.abs()
         if halves:
             left, right = bias_HR.chunk(2)
-            bias_HR = torch.cat([left.masked_fill(distances_R > 0, HIDDEN), right.masked_fill(distances_R < 0, HIDDEN)])
+            bias_HR = torch.cat([left.masked_fill(distances_R > 0, MASKED), right.masked_fill(distances_R < 0, MASKED)])
         elif not site.causal and self.encoder_form == "asymmetric":
             bias_HR = bias_HR + 0.5 * slopes_H1 * (distances_R < 0)
         return Tables(bias=bias_HR)
 
 
 def slopes_of(num_heads: int) -> list[float]:
-    """2^(-8 h / H) for h = 1..H. Where H is no power of two: those of the next lower one, then every second slope of
-    the next higher one.
+    """2^(-8 h / H) for h = 1..H. If H is not a power of two: the slopes of the next lower power, then every second
+    slope of the next higher one.
     """
     power = 2 ** math.floor(math.log2(num_heads))
     slopes = [2.0 ** (-8 * head / power) for head in range(1, power + 1)]

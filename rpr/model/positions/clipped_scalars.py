@@ -1,6 +1,6 @@
-"""A learned number for each clipped distance, added to the score before the scale: the cheapest learned positions.
+"""A learned bias for each clipped distance, added to the score before the scale: the cheapest learned positions.
 
-Ontanon et al. 2022 (arXiv 2108.04378): rel-b, one number for all heads of a layer; with vectors added to the keys as in
+Ontanon et al. 2022 (arXiv 2108.04378): rel-b, one bias for all heads of a layer; with vectors added to the keys as in
 Shaw et al. 2018, rel-eb.
 """
 

@@ -1,7 +1,7 @@
 """KERPLE: a learned kernel of the distance is added to the score.
 
 Chi et al. 2022 (arXiv 2205.09921): -p log(1 + a |i - j|) (logarithmic) or -a |i - j|^p (power), p and a positive and
-learned by each head of each layer.
+learned per head and layer.
 """
 
 # Shape suffixes: H heads, R = 2 max_distance + 1 rows.
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-LEAST = 0.01  # of p and a, as in the authors' code
-LARGEST_POWER = 2.0
+MINIMUM = 0.01  # of p and a, as in the authors' code
+MAXIMUM_POWER = 2.0
 
 
 @register
 class Kerple(Scheme):
-    """KERPLE; the same for keys to the left and to the right."""
+    """KERPLE, symmetric in the sign of the distance."""
 
     TITLE = "KERPLE"
     COLOUR = "#762a83"
@@ -47,15 +47,15 @@ class Kerple(Scheme):
     ) -> Tables:
         import torch
 
-        p_H1, a_H1 = _kept(parameters["p"], LARGEST_POWER if self.form == "power" else None), _kept(parameters["a"])
+        p_H1, a_H1 = _clamp(parameters["p"], MAXIMUM_POWER if self.form == "power" else None), _clamp(parameters["a"])
         distance_R = torch.arange(-max_distance, max_distance + 1, device=device, dtype=p_H1.dtype).abs()
         if self.form == "log":
             return Tables(bias=-p_H1 * torch.log1p(a_H1 * distance_R))
-        # Distance 0 apart: its power is 0, but the gradient of its logarithm is not finite.
+        # Distance 0 is handled separately: its power is 0, but the gradient of its logarithm is not finite.
         powers_HR = distance_R.clamp(min=1) ** p_H1 * (distance_R > 0)
         return Tables(bias=-a_H1 * powers_HR)
 
 
-def _kept(x: Tensor, largest: float | None = None) -> Tensor:
-    """In the authors' range, with the gradient of x itself: they project the parameters, so that none is stuck."""
-    return x + (x.clamp(LEAST, largest) - x).detach()
+def _clamp(x: Tensor, maximum: float | None = None) -> Tensor:
+    """x clamped to the authors' range, with the gradient of x so that none gets stuck (the authors project)."""
+    return x + (x.clamp(MINIMUM, maximum) - x).detach()

@@ -1,7 +1,7 @@
-"""Rotary positions (RoPE): pairs of numbers of each query and key are turned by an angle that grows with the position.
+"""Rotary positions (RoPE): pairs of dimensions of queries and keys are rotated in proportion to the position.
 
-Su et al. 2021 (arXiv 2104.09864), equation 34: pair i of position m is turned by m base^(-2i / width).
-The product of a query and a key then depends on their distance alone. Nothing is done in encoder-decoder attention.
+Su et al. 2021 (arXiv 2104.09864), equation 34: pair i at position m is rotated by m base^(-2i / width).
+The dot product of a query and a key then depends only on their distance. Not used in encoder-decoder attention.
 """
 
 # Shape suffixes: B batch, H heads, P positions, D head width, W half of the rotated width.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @register
 class Rope(Scheme):
-    """RoPE, of the whole width of a head or a share of it, with static scaling of positions or of the base."""
+    """RoPE on all dimensions of a head or a share of them, with static scaling of positions or of the base."""
 
     TITLE = "RoPE"
     COLOUR = "#8c2d04"
@@ -52,22 +52,22 @@ class Rope(Scheme):
         width = self.rotated_share * site.d_head
         if width != round(width) or round(width) % 2:
             return (
-                f"rotated_share: {self.rotated_share:g} of a head's {site.d_head} numbers is {width:g}, which "
-                "is no even number; numbers are rotated in pairs: choose another share"
+                f"rotated_share: {self.rotated_share:g} of a head's {site.d_head} dimensions is {width:g}, "
+                "not an even number; dimensions are rotated in pairs: choose another share"
             )
         if self.scaling == "ntk" and width == 2:
-            return "scaling: ntk has no base for a rotated width of 2; choose linear, or wider heads"
+            return "scaling: ntk is undefined for a rotated width of 2; choose linear, or wider heads"
         return None
 
     def unused_setting(self, usual: Mapping[str, Any]) -> str | None:
         if self.scaling == "none" and self.scaling_factor != 1:
             return (
-                f"scaling_factor: {self.scaling_factor:g} decides nothing with position.scaling=none; "
+                f"scaling_factor: {self.scaling_factor:g} has no effect with position.scaling=none; "
                 "choose position.scaling=linear or ntk, or leave it out"
             )
         if self.scaling != "none" and self.scaling_factor == 1:
             return (
-                f"scaling: {self.scaling} decides nothing with position.scaling_factor=1; give a factor above 1, or "
+                f"scaling: {self.scaling} has no effect with position.scaling_factor=1; give a factor above 1, or "
                 "leave it out"
             )
         return None

@@ -1,7 +1,7 @@
-"""What a position scheme is: its settings, what it is called, and the hooks through which it enters the Transformer.
+"""The interface of a position scheme: its settings, its names, and the hooks through which it enters the Transformer.
 
-Modules of schemes are read by the command line, the records and the reports, none of which waits for torch: a hook
-imports it where it is used.
+The command line, the records and the reports import the scheme modules and must not wait for torch: hooks import it
+locally.
 """
 
 # Shape suffixes: B batch, H heads, P positions, D head width, M model width, L positions, R = 2 max_distance + 1 rows.
@@ -38,9 +38,10 @@ class Site:
 
 
 class Tables(NamedTuple):
-    """What attention adds by distance; row r is distance r - max_distance, key minus query position. None: nothing.
+    """The tables that attention adds by distance; row r is for distance r - max_distance, key minus query position.
 
-    Arguments of `rpr.model.attention.attend`. In causal attention the rows of positive distances are never read.
+    They are arguments of `rpr.model.attention.attend`; None adds nothing. In causal attention the rows of positive
+    distances are never read.
     """
 
     keys: Tensor | None = None  # [R, D] or [H, R, D]
@@ -49,9 +50,9 @@ class Tables(NamedTuple):
 
 
 class Rotation(NamedTuple):
-    """RoPE as other programs name it, for exports."""
+    """The parameters of RoPE, for exports."""
 
-    width: int  # numbers of each head that are rotated
+    width: int  # rotated dimensions per head
     interleaved: bool
     base: float
     linear_scale: float
@@ -61,25 +62,25 @@ REGISTERED: dict[str, type[Scheme]] = {}
 
 
 def register(scheme: type[Scheme]) -> type[Scheme]:
-    """Make a scheme known, under the value of its `scheme` field."""
+    """Register a scheme under the value of its `scheme` field."""
     REGISTERED[scheme.scheme_name()] = scheme
     return scheme
 
 
 class Scheme(StrictModel):
-    """A position scheme of one stack: a subclass in a module of this package, with `register` above it, and a file
-    in conf/position/.
+    """A position scheme of one stack: a subclass in a module of this package, decorated with `@register`, and a file in
+    conf/position/.
 
-    A subclass sets `scheme` (a Literal of its own), `TITLE` and `COLOUR`, its settings as fields, and overrides the
-    hooks that it needs. Every hook is a pure function of the settings and of its arguments.
+    A subclass defines `scheme` (a Literal of its own), `TITLE` and `COLOUR`, its settings as fields, and overrides the
+    hooks that it needs. Every hook is a pure function of the settings and its arguments.
     """
 
     TITLE: ClassVar[str]
     COLOUR: ClassVar[str]
-    ORDER: ClassVar[int] = 100  # of the rows in tables
-    # Settings with which a trained model may be evaluated otherwise: they decide no parameter.
+    ORDER: ClassVar[int] = 100  # sort key of rows in tables
+    # Settings that may be changed when evaluating a trained model, since they affect no parameter.
     AFTER_TRAINING: ClassVar[frozenset[str]] = frozenset()
-    # Whether moving a whole sentence to other positions leaves the model's output as it is.
+    # Whether the model's output is unchanged when all positions of a sentence are shifted.
     SHIFT_INVARIANT: ClassVar[bool] = True
 
     name: str
@@ -99,14 +100,14 @@ class Scheme(StrictModel):
         known = {kind for scheme in REGISTERED.values() for kind in scheme.colours()}
         if self.name in known and self.name != self.kind:
             raise ValueError(
-                f"name: {self.name} is not what these settings make, which is {self.kind}; "
-                f"use position={self.kind}, or give them a name of their own (position.name=...)"
+                f"name: {self.name} does not match these settings, which are {self.kind}; "
+                f"use position={self.kind}, or choose another name (position.name=...)"
             )
         return self
 
     @classmethod
     def colours(cls) -> Mapping[str, str]:
-        """The colour in plots, `#rrggbb`, of every `kind` that the settings can make, in the order of tables."""
+        """The colour in plots, `#rrggbb`, of every possible `kind`, in the order of tables."""
         return {cls.scheme_name(): cls.COLOUR}
 
     @property
@@ -119,81 +120,82 @@ class Scheme(StrictModel):
 
     @property
     def kind(self) -> str:
-        """What decides the place in tables, and the colour: `relative`, `rope`, ..."""
+        """The kind of positions, which determines order in tables and colour: `relative`, `rope`, ..."""
         return self.scheme_name()
 
     @property
     def label(self) -> str:
-        """The name in tables and plots, with every setting that differs from the literature's."""
+        """The name in tables and plots, with every setting that differs from the published one."""
         absolute = [] if self.absolute == "none" else [f"{self.absolute} positions too"]
         return ", ".join([self.TITLE, *self.details(), *absolute])
 
     @property
     def full_label(self) -> str:
-        """The label where no table beside it says which heads and layers share relative tables."""
+        """The label including which heads and layers share relative tables."""
         return self.label
 
     def details(self) -> list[str]:
-        """The settings that differ from the literature's, in words."""
+        """The settings that differ from the published ones, in words."""
         return []
 
     @property
     def k(self) -> int | None:
-        """The distance beyond which the learned tables are clipped, where there are such tables."""
+        """The distance beyond which the learned tables are clipped; None without such tables."""
         return None
 
     @property
     def sharing(self) -> str | None:
-        """Which heads and layers share relative tables, where that is a choice."""
+        """Which heads and layers share relative tables; None if that is no setting."""
         return None
 
     def identity(self) -> dict[str, Any]:
-        """The settings that decide results: runs that agree in them have the same positions."""
+        """The settings that affect results: runs that agree in them have the same positions."""
         unused = {"name"} if self.absolute == "learned" else {"name", "max_positions"}
         return self.model_dump(mode="json", exclude=unused)
 
     @property
     def tracked(self) -> Mapping[str, Any]:
-        """The settings by which runs are filtered and grouped in W&B, beside the name."""
+        """The settings by which runs are filtered and grouped in W&B, in addition to the name."""
         return self.identity()
 
     @property
     def shift_invariant(self) -> bool:
-        """Whether shifting all positions by the same number changes nothing in a stack that has this scheme."""
+        """Whether a stack with this scheme is invariant to shifting all positions."""
         return self.SHIFT_INVARIANT and self.absolute == "none"
 
     # --- hooks
 
     @property
     def ordered(self) -> bool:
-        """Whether an encoder with this scheme can tell the order of its tokens."""
+        """Whether an encoder with this scheme can distinguish the order of its tokens."""
         return True
 
     def problem(self, site: Site) -> str | None:
-        """Why the scheme cannot be used there: `setting: reason; remedy`. None where it can."""
+        """Why the scheme cannot be used at this site, as `setting: reason; remedy`; None if it can."""
         return None
 
     def unused_setting(self, usual: Mapping[str, Any]) -> str | None:
-        """A setting that was chosen (it is not as in `usual`, the model's own) and decides nothing: one line as above.
-        It would make another run of the same one.
+        """A setting that differs from `usual`, the model's default, but has no effect, in one line as in `problem`.
+
+        It would give an identical run another id.
         """
         return None
 
     def embeddings(self, d_model: int) -> nn.Module | None:
-        """What is added to the embeddings: a module called with (first, pieces [B, L]) that returns [L, M] or
-        [B, L, M]; None where nothing is.
+        """A module whose output is added to the embeddings: called with (first, pieces [B, L]), it returns [L, M] or
+        [B, L, M]. None: nothing is added.
         """
         from rpr.model.vectors import absolute_positions
 
         return absolute_positions(self.absolute, d_model=d_model, max_positions=self.max_positions)
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
-        """The initial values of what one self-attention layer learns for the scheme, by name."""
+        """The initial values of the scheme's parameters in one self-attention layer, by name."""
         return {}
 
     @property
     def shared_by_layers(self) -> bool:
-        """Whether all layers of a stack have the same parameters."""
+        """Whether all layers of a stack share the parameters."""
         return False
 
     @property
@@ -213,7 +215,7 @@ class Scheme(StrictModel):
 
     @property
     def reach(self) -> int | None:
-        """The distance from which on the tables do not change; None where there is none."""
+        """The distance from which on the tables are constant; None if there is none."""
         return self.k
 
     def distance_tables(
@@ -221,7 +223,7 @@ class Scheme(StrictModel):
     ) -> Tables:
         """The tables for sentences whose positions are at most max_distance apart.
 
-        A table may have fewer rows, 2k+1, where all distances beyond k share the outermost ones.
+        A table may have fewer rows, 2k+1, if all distances beyond k share the outermost ones.
         """
         return Tables()
 
@@ -233,23 +235,24 @@ class Scheme(StrictModel):
     def prepare(
         self, q: Tensor, k: Tensor, positions: Tensor, parameters: Mapping[str, Tensor], site: Site
     ) -> tuple[Tensor, Tensor]:
-        """Queries and keys [B, H, P, D] at these positions (int64 [P]), before their product. Cached keys are the
-        prepared ones, so what is done to a key may depend on its own position alone.
+        """Transform queries and keys [B, H, P, D] at these positions (int64 [P]) before their product.
+
+        Prepared keys are cached, so a key's transformation may depend only on its own position.
         """
         return q, k
 
     # --- exports
 
     def rotation(self, site: Site) -> Rotation | None:
-        """What `prepare` does, where it is RoPE."""
+        """The parameters of `prepare` if it is RoPE; else None."""
         return None
 
     def query_scale(self, site: Site) -> float | None:
-        """What `prepare` does, where it multiplies the queries by a number."""
+        """The factor of `prepare` if it only scales the queries; else None."""
         return None
 
     def not_exported(self, site: Site) -> str | None:
-        """Why CTranslate2 cannot hold the scheme, as `setting: reason; remedy`; None where it can."""
+        """Why CTranslate2 cannot represent the scheme, as `setting: reason; remedy`; None if it can."""
         if self.changes_queries and self.rotation(site) is None and self.query_scale(site) is None:
             return (
                 f"position: {self.name} changes queries and keys in a way that CTranslate2 has no place for; "
@@ -257,7 +260,7 @@ class Scheme(StrictModel):
             )
         if self.absolute != "none" and (self.has_tables or self.changes_queries):
             return (
-                f"position.absolute: {self.absolute} beside {self.TITLE} cannot be exported, CTranslate2 leaves "
-                "absolute positions out there: use format=safetensors, or train with one of both"
+                f"position.absolute: {self.absolute} together with {self.TITLE} cannot be exported: CTranslate2 "
+                "omits absolute positions then; use format=safetensors, or train with only one of the two"
             )
         return None

@@ -1,7 +1,7 @@
-"""SHAPE: sinusoids whose first position is drawn anew for each sentence in training, so that shifts are learned away.
+"""SHAPE: sinusoids with a random offset per sentence in training, so that the model learns shift invariance.
 
-Kiyono et al. 2021 (arXiv 2109.05644): an offset from 0 to max_offset, drawn apart for source and target. In evaluation
-the offset is fixed; the authors' code fixes it at 500.
+Kiyono et al. 2021 (arXiv 2109.05644): an offset from 0 to max_offset, drawn separately for source and target. In
+evaluation the offset is fixed, at 500 in the authors' code.
 """
 
 from __future__ import annotations

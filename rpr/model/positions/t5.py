@@ -1,8 +1,8 @@
-"""T5's relative bias: a learned number for each head and bucket of distances, added to the score.
+"""T5's relative bias: a learned bias for each head and bucket of distances, added to the score.
 
-Raffel et al. 2020 (arXiv 1910.10683), section 2.1, and the authors' code for what the paper leaves open: half of the
-buckets are for one distance each, the others grow logarithmically up to max_distance and the last takes all beyond. In
-the encoder half of the buckets are for keys to the right; in the decoder all are for the past.
+Raffel et al. 2020 (arXiv 1910.10683), section 2.1, and the authors' code where the paper leaves details open: half of
+the buckets hold one distance each, the others grow logarithmically up to max_distance, and the last holds all larger
+distances. In the encoder half of the buckets are for keys to the right; in the decoder all are for the past.
 """
 
 # Shape suffixes: H heads, R = 2 max_distance + 1 rows.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @register
 class T5(Scheme):
-    """T5's buckets, one table for all layers of a stack or one for each."""
+    """T5's buckets, with one table for all layers of a stack or one per layer."""
 
     TITLE = "T5"
     COLOUR = "#d81b72"
@@ -49,7 +49,7 @@ class T5(Scheme):
         exact = self._buckets_of_a_side(site) // 2
         if self.max_distance <= exact:
             return (
-                f"max_distance: {self.max_distance} leaves no distance to the logarithmic half of "
+                f"max_distance: {self.max_distance} leaves no distances for the logarithmic half of "
                 f"{self.buckets} buckets; choose more than {exact}"
             )
         return None
@@ -106,7 +106,7 @@ class T5(Scheme):
 
 @lru_cache
 def _edges(buckets: int, max_distance: int) -> tuple[int, ...]:
-    """The least distance of every logarithmic bucket but the first, in whole numbers: rounding moves no edge."""
+    """The smallest distance of each logarithmic bucket except the first, in integer arithmetic to avoid rounding."""
     exact = buckets // 2
     more = buckets - exact
     edges: list[int] = []

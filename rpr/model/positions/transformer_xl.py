@@ -1,4 +1,4 @@
-"""Transformer-XL's relative positions: a key of the distance, made of sinusoids, and two learned query biases.
+"""Transformer-XL's relative positions: a key for the distance, from sinusoids, and two learned query biases.
 
 Dai et al. 2019 (arXiv 1901.02860), section 3.3: q.k + q.t + u.k + v.t with t = W_R R, R the sinusoid of i - j.
 Per head that is (q + u).(k + t) + (v - u).t: a query bias, a key table and a bias by distance.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @register
 class TransformerXL(Scheme):
-    """Transformer-XL's positions; W_R, u and v belong to a layer (the authors' code may share u and v)."""
+    """Transformer-XL's positions; W_R, u and v are per layer (the authors' code may share u and v)."""
 
     TITLE = "Transformer-XL"
     COLOUR = "#23756c"
@@ -34,7 +34,7 @@ class TransformerXL(Scheme):
     def parameters(self, site: Site) -> dict[str, Tensor]:
         import torch
 
-        bound = (6.0 / (2 * site.d_model)) ** 0.5  # Glorot, of the one matrix [M, M] that W_R is
+        bound = (6.0 / (2 * site.d_model)) ** 0.5  # Glorot, for W_R as a single matrix [M, M]
         shape = (site.num_heads, site.d_model, site.d_head)
         heads = (site.num_heads, site.d_head)
         return {
@@ -48,7 +48,7 @@ class TransformerXL(Scheme):
     ) -> Tables:
         import torch
 
-        # In causal attention no key is to the right: their rows are not read, and not computed.
+        # In causal attention no key is to the right: those rows are neither read nor computed.
         last = 0 if site.causal else max_distance
         before_R = -torch.arange(-max_distance, last + 1, device=device, dtype=torch.float64)  # i - j
         frequencies = 10_000.0 ** (-torch.arange(0, site.d_model, 2, device=device, dtype=torch.float64) / site.d_model)

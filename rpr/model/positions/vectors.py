@@ -1,4 +1,4 @@
-"""Vectors added: to the embeddings (Vaswani et al. 2017), and to keys and values (Shaw et al. 2018)."""
+"""Vectors added to the embeddings (Vaswani et al. 2017), and to keys and values (Shaw et al. 2018)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARING = {
     "shared_by_heads": "shared by heads",
     "shared_by_heads_and_layers": "shared by heads and layers",
 }
-# Okabe and Ito's palette, told apart in every common kind of colour blindness.
+# Okabe and Ito's palette, distinguishable with every common kind of colour blindness.
 _COLOURS = {
     "absolute": "#d55e00",
     "learned": "#009e73",
@@ -63,7 +63,7 @@ class Vectors(Scheme):
 
     @property
     def label(self) -> str:
-        """As in the paper's tables; the sharing of the tables is left to the table, where it differs."""
+        """As in the paper's tables; how relative tables are shared is added by reports where it varies."""
         which = {(True, True): "relative", (True, False): "keys only", (False, True): "values only", (False, False): ""}
         relative = which[self.relative_keys, self.relative_values]
         if self.absolute == "none":
@@ -126,7 +126,7 @@ class Vectors(Scheme):
         for name, value in () if self.relative else (("clip_distance", self.clip_distance), ("tables", self.tables)):
             if value != usual[name]:
                 return (
-                    f"{name}: {value} decides nothing with position={self.name}, which has no relative tables; leave "
+                    f"{name}: {value} has no effect with position={self.name}, which has no relative tables; leave "
                     "it out, or choose position=relative (for several jobs of both kinds: "
                     f"model.relative_defaults.{name}={value})"
                 )
