@@ -71,7 +71,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = arguments[0].removeprefix("--config-name=") if arguments else "--help"
     code = 0
     try:
-        code = _dispatch(name, arguments[1:])
+        if name in COMMANDS and name != "sweep":
+            code = _run(name, to_overrides(name, arguments[1:]))
+        else:
+            code = _answer(name, arguments[1:])
         stdio.flush_stdout()
         return code if arguments else 2
     except KeyboardInterrupt:
@@ -95,8 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         stdio.detach_stdout()
 
 
-def _dispatch(name: str, arguments: list[str]) -> int:
-    """Run a command, --help, --version or -sc; returns the exit code."""
+def _answer(name: str, arguments: list[str]) -> int:
+    """A sweep, or --help, --version or -sc; returns the exit code."""
     if name in ("-h", "--help", "--version", "-sc"):
         stdio.require_stdout(name, needed=True)
     if name in ("-h", "--help"):
@@ -113,8 +116,6 @@ def _dispatch(name: str, arguments: list[str]) -> int:
         stdio.require_stdout("sweep", needed=command.prints(arguments))
         with exit_on_sigterm():
             return command.run(arguments)
-    elif name in COMMANDS:
-        return _run(name, to_overrides(name, arguments))
     else:
         raise ConfigError(f"no such command {name!r}" + did_you_mean(name, COMMANDS))
     return 0

@@ -115,7 +115,7 @@ def test_whatever_happens_a_query_is_silent(
     def fail(name: str, words: list[str]) -> list[str]:
         raise error
 
-    monkeypatch.setattr(completion, "_of_hydra", fail)
+    monkeypatch.setattr(completion, "_hydra_completions", fail)
     assert suggested("rpr-cli train mod", capsys, monkeypatch) == "\n"
     assert suggested("rpr-cli sweep quick gp", capsys, monkeypatch) == "gpus=\n"
 

@@ -103,7 +103,7 @@ def test_the_exit_code_of_what_was_done_stays(monkeypatch: pytest.MonkeyPatch) -
         print("told to nobody")
         return 1
 
-    monkeypatch.setattr(app, "_answer", some_failed)
+    monkeypatch.setattr(app, "_run", some_failed)
     assert asked("train", pipe_without_reader(), monkeypatch) == 1
 
 
@@ -146,7 +146,7 @@ def test_translate_sees_to_a_closed_stdout_itself(
     assert capsys.readouterr().err == "rpr-cli: input: stdin is closed; give a file as input=FILE\n"
     monkeypatch.setattr(translate, "run", lambda config: stdio.require_stdout("translate", needed=True))
     assert asked("translate run=x", None, monkeypatch) == 2
-    assert "translate prints there" in capsys.readouterr().err
+    assert "translate prints its result there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("question", ["--version", "train --cfg job"])

@@ -38,7 +38,8 @@ def test_a_private_name_of_hydra(name: str) -> None:
 
 
 def test_no_other_module_looks_inside_hydra() -> None:
-    private = re.compile(r"hydra\._|hydra\.core\.(plugins|global_hydra|override_parser|config_search_path)|\b_query\(")
+    modules = "plugins|global_hydra|override_parser|config_search_path"
+    private = re.compile(rf"hydra\._|hydra\.core\.({modules})|plugin\._query\(")
     root = Path(rpr.__file__).parent
     found = {path.relative_to(root).as_posix() for path in root.rglob("*.py") if private.search(path.read_text())}
     assert found == {"compose/hydra_bridge.py", "sweep/launcher.py"}  # the launcher refuses plugins by their names

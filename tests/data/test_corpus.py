@@ -340,8 +340,8 @@ COLUMNS: list[tuple[dict[str, Any], str]] = [
         r"'en' in the translation column of train in .* holds only nulls, not",
     ),
     ({"translation": [{"en": {"x": "a"}, "de": "b"}]}, r"'en' in the translation column .* holds struct<x: string>, n"),
-    ({"translation": [[{"en": "a", "de": "b"}]]}, r"no 'en' in the translation column of train in .*; there is none"),
-    ({"translation": [3]}, r"no 'en' in the translation column of train in .*; there is none"),
+    ({"translation": [[{"en": "a", "de": "b"}]]}, r"no 'en' in the translation column of train in .*; none available"),
+    ({"translation": [3]}, r"no 'en' in the translation column of train in .*; none available"),
 ]
 
 

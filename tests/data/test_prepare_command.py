@@ -62,7 +62,7 @@ def test_the_document_is_all_that_is_printed(overrides: list[str], capfd: pytest
     files = [file.stat().st_size for file in data.directory.iterdir() if file.name != "meta.json"]
     assert document["data"]["bytes"] == sum(files)
     assert document["build"] == {"processes": 1, "worker_peak_bytes": 0}
-    assert document["config"]["loader"] is True and document["git"].keys() == {"commit", "dirty"}
+    assert document["config"]["measure_loader"] is True and document["git"].keys() == {"commit", "dirty"}
     loader = document["loader"]
     batches = TrainingBatches(train, 300, 2, seed=SEED)
     microbatches = [

@@ -251,7 +251,7 @@ def test_without_the_library(written: Callable[..., Path], monkeypatch: pytest.M
     folder = written(make_model())
 
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    with pytest.raises(ConfigError, match=r"CTranslate2 is not installed, .*pip install 'rpr\[ctranslate2\]'"):
+    with pytest.raises(ConfigError, match=r"CTranslate2 is not installed; pip install 'rpr\[ctranslate2\]'"):
         CTranslate2Engine(folder)
 
 

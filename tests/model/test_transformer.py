@@ -452,7 +452,7 @@ def test_another_number_of_hypotheses_than_the_state_has_is_a_programming_error(
     model = make_model("relative")
     state = model.start_decoding(sentences(7, 4))
     model.next_logits(torch.full((4, 1), BOS), state)
-    with pytest.raises(AssertionError, match="3 hypotheses of a sentence are fed, the state has 2"):
+    with pytest.raises(AssertionError, match="3 hypotheses per sentence fed, but the state has 2"):
         model.next_logits(torch.full((6, 1), BOS), state)
 
 

@@ -75,14 +75,14 @@ def test_jobs_that_share_gpus_spread_over_them_and_leave_those_alone_that_one_ha
     with ExitStack() as jobs:
         had = [jobs.enter_context(share(both, 1, tmp_path, jobs_per_gpu=2)).gpus for _ in range(3)]
         assert had == [("0",), ("1",), ("0",)]
-        assert gpus._free(both, 1, tmp_path, 1) == {}  # for itself: none
-        taken = gpus._free(both, 2, tmp_path, 2)
+        assert gpus._lock_free(both, 1, tmp_path, 1) == {}  # for itself: none
+        taken = gpus._lock_free(both, 2, tmp_path, 2)
         gpus._close(taken)
         assert [*taken] == ["1"]  # one more place, and no second
     with share(both, 1, tmp_path) as alone:
         assert alone.gpus == ("0",)
         with share(both, 1, tmp_path, jobs_per_gpu=2) as first, share(both, 1, tmp_path, jobs_per_gpu=2) as second:
             assert (first.gpus, second.gpus) == (("1",), ("1",)) and len(first.descriptors) == 2
-            assert gpus._free(both, 1, tmp_path, 2) == {}
+            assert gpus._lock_free(both, 1, tmp_path, 2) == {}
     with share(both, 2, tmp_path) as all_of_them:
         assert all_of_them.gpus == both

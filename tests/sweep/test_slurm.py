@@ -98,5 +98,5 @@ def test_the_request_for_eight_gpus_on_each_of_four_nodes(
         "--partition=gpu", "--signal=USR2@120", "--open-mode=append",
     }  # fmt: skip
     assert "srun" in script
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith("rpr-cli: failed: rpr-cli train -m ") and told.endswith(": sbatch: error: only looked at")
+    (told,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rpr-cli: SlurmLauncher: ")]
+    assert told.endswith("sbatch: error: only looked at")
