@@ -122,7 +122,7 @@ REFUSED = [row.split("\t") for row in ROWS if not row.startswith("# ")]
 def test_words(trained: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch, typed: str, telling: str) -> None:
     monkeypatch.chdir(trained)
     monkeypatch.setattr(train, "work", None)  # nothing may come so far
-    monkeypatch.setattr(train, "_worker", None)
+    monkeypatch.setattr(train, "_run_worker", None)
     which = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "srun" else which(name))  # as without SLURM
     said = refused(*shlex.split(typed.replace("LONG", 300 * "a")), may="rpr-cli: not as recorded")
@@ -158,7 +158,7 @@ CORPORA: list[tuple[str, bad_files.Make, list[str], str]] = [
         "an empty line in test",
         lines(b"\n" + HALF + HALF[HALF.index(b"\n") + 1 :], split="test"),
         [],
-        "is empty; a split",
+        "is empty; a scored split",
     ),
     ("no train", no_train, [], "has no train split (available: test); it needs one"),
     ("not packed", packed_badly, [], "cannot be read (Not a gzipped file"),
@@ -188,7 +188,7 @@ CORPORA: list[tuple[str, bad_files.Make, list[str], str]] = [
         "parquet with numbers in one language",
         parquet(translation=60 * [{"en": "a", "de": 1}]),
         [],
-        "data.target_language: 'de' in the translation column of train in corpus holds int64, not text; write its",
+        "data.target_language: 'de' in the translation column of train in corpus holds int64, not text; store its",
     ),
     ("parquet of lists", parquet(en=[["a"]], de=["b"]), [], "'en' in the columns of train in corpus holds list<"),
     (
@@ -312,7 +312,7 @@ OF_A_RUN: list[tuple[str, bad_files.Make, list[str], str]] = [
         "verify: a setting of another type",
         setting("data.max_length", [1]),
         ["verify", "run=RUN"],
-        "data.max_length: [1] is",
+        "data.max_length: invalid value [1]",
     ),
     (
         "export: of a failed run",
@@ -410,7 +410,7 @@ OF_A_RUN: list[tuple[str, bad_files.Make, list[str], str]] = [
         READERS["export"],
         "contains no state_dict; give a checkpoint that rpr-cli train wrote",
     ),
-    ("report of a run: a list", checkpoints(lambda loaded: [1]), READERS["report of a run"], "holds no state_dict"),
+    ("report of a run: a list", checkpoints(lambda loaded: [1]), READERS["report of a run"], "contains no state_dict"),
     (
         "evaluate: one of another model",
         lambda run: one_of_another_model(run),
@@ -421,7 +421,7 @@ OF_A_RUN: list[tuple[str, bad_files.Make, list[str], str]] = [
         "translate: no checkpoint",
         lambda run: shutil.rmtree(run / "checkpoints"),
         READERS["translate"],
-        "no checkpoints; tr",
+        "no checkpoints; resume the run",
     ),
     (
         "translate: checkpoints in a file",
@@ -492,7 +492,7 @@ RESUMED: list[tuple[str, bad_files.Make, str]] = [
     (
         "metrics damaged",
         content("metrics.jsonl", lambda old: b"{oops\n" + old),
-        "metrics.jsonl:1: a line of metrics is an",
+        "metrics.jsonl:1: a line of metrics ",
     ),
     ("metrics not UTF-8", content("metrics.jsonl", lambda old: b"\xff\n" + old), "metrics.jsonl:1: a line of metrics"),
     ("metrics a list", content("metrics.jsonl", lambda old: b"[1]\n" + old), "metrics.jsonl:1: a line of metrics"),
@@ -533,7 +533,7 @@ def test_checkpoints_in_a_file(run_dir: Path, refused: Refused) -> None:
     """None is left to go on from, so the run would start anew: its metrics begin anew too."""
     as_cut(run_dir)
     file_instead(run_dir / "checkpoints")
-    said = refused("train", f"run={run_dir}", nothing_written=False)
+    said = refused("train", f"run={run_dir}", nothing_written=False, may="training: ")
     assert "checkpoints: checkpoints cannot be written there (" in said
     assert (run_dir / "checkpoints").read_text() == "x"
 

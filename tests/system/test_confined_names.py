@@ -74,7 +74,7 @@ def refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Refused:
 @pytest.fixture
 def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "work", None)
-    monkeypatch.setattr(train, "_worker", None)
+    monkeypatch.setattr(train, "_run_worker", None)
 
 
 @pytest.mark.usefixtures("no_training")

@@ -160,7 +160,7 @@ def test_a_setting_cannot_hold_a_secret_of_the_environment(
 ) -> None:
     """Neither typed nor in a sweep's file; and the value is not told."""
     monkeypatch.setattr(train, "work", None)  # nothing may come so far
-    monkeypatch.setattr(train, "_worker", None)
+    monkeypatch.setattr(train, "_run_worker", None)
     told = f"{holding}; settings are stored in records and sent to W&B, so they must not contain secrets"
     Path("mine.yaml").write_text(json.dumps({"jobs": [f'"{key}={value}"']}))
     for words in (["train", f"{key}={value}"], ["train", "-m", "seed=1,2", f"{key}={value}"], ["sweep", "mine.yaml"]):
