@@ -122,7 +122,7 @@ def test_nothing_of_a_users_reaches_the_terminal_raw(clock: Clock) -> None:
 
 def test_a_process_that_leaves_the_terminal_to_others(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     with on_terminal() as terminal:
-        monkeypatch.setattr(progress, "_left_to_others", False)
+        monkeypatch.setattr(progress, "_terminal_disabled", False)
         progress.disable_terminal()
         with Progress(2, "steps", "one", lines="last") as bar:
             clock.now = 100.0
@@ -182,10 +182,10 @@ def test_the_lines_of_a_sweep(
     with sweep:
         clock.now = 60.0
         write(0, 50, "running")
-        sweep._look()
+        sweep._poll()
         assert capsys.readouterr() == ("", "")
         write(0, 100, "finished")
-        sweep._look()
+        sweep._poll()
         assert capsys.readouterr() == (
             f"job1: sacreBLEU test 30.00: {jobs[0].run_dir} (1 of 3 jobs, 0:01:36 left)\n", ""
         )  # fmt: skip
@@ -206,14 +206,14 @@ def test_the_bars_of_a_sweep(clock: Clock, jobs: list[Job], write: Callable[...,
             clock.now = now
             write(0, step, "running")
             write(1, 25, "running")
-            sweep._look()
+            sweep._poll()
         whole, first, second = screen(terminal.read())
         assert whole.startswith("sweep mine:  25%|")
         assert first.startswith("job1:  50%|") and second.startswith("job2:  25%|")
         assert whole.endswith("| 75/300 steps, 0:01:33 left, 2.419 steps/s, jobs 0 of 3")
         assert first.endswith("| 50/100 steps, 0:00:02 left, 25 steps/s, loss 5.5, BLEU 12.5, 900 target tokens/s")
         write(0, 100, "finished")
-        sweep._look()
+        sweep._poll()
         done, whole, second = screen(terminal.read())
         assert done.startswith("job1: sacreBLEU test 30.00: ") and done.endswith("(1 of 3 jobs, 0:00:43 left)")
         assert whole.startswith("sweep mine:  42%|") and second.startswith("job2:  25%|")

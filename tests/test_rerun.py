@@ -329,7 +329,7 @@ def test_a_corpus_that_is_elsewhere(
         (
             {"config.optim.max_steps": 0},
             [],
-            "{given}: this version of rpr cannot run its configuration (optim.max_steps: 0 is ref",
+            "{given}: this version of rpr cannot run its configuration (optim.max_steps: invalid value 0",
         ),
         (
             {"config.hardware.nodes": 1},
@@ -340,7 +340,7 @@ def test_a_corpus_that_is_elsewhere(
         (
             {"config.hardware.accelerator": "gpu", "config.hardware.devices": 64},
             [],
-            "hardware=cpu: 64 GPUs are asked for",
+            "hardware=cpu: 64 GPUs requested",
         ),
     ],
 )

@@ -203,7 +203,7 @@ def test_evaluate_by_an_export(run_dir: Path, capsys: pytest.CaptureFixture[str]
     )
     for backend in ("torch", "ctranslate2"):
         for setting, reason in (
-            ("compute_type=int8", "is for backend=ctranslate2"),
+            ("compute_type=int8", "requires backend=ctranslate2"),
             ("average_checkpoints=2", "is of one model"),
         ):
             if (backend == "torch") == ("int8" in setting):
