@@ -213,9 +213,10 @@ def test_the_bars_of_a_sweep(clock: Clock, jobs: list[Job], write: Callable[...,
         assert whole.endswith("| 75/300 steps, 0:01:33 left, 2.419 steps/s, jobs 0 of 3")
         assert first.endswith("| 50/100 steps, 0:00:02 left, 25 steps/s, loss 5.5, BLEU 12.5, 900 target tokens/s")
         write(0, 100, "finished")
+        clock.now = 32.0
         sweep._poll()
         done, whole, second = screen(terminal.read())
-        assert done.startswith("job1: sacreBLEU test 30.00: ") and done.endswith("(1 of 3 jobs, 0:00:43 left)")
+        assert done.startswith("job1: sacreBLEU test 30.00: ") and done.endswith("(1 of 3 jobs, 0:00:45 left)")
         assert whole.startswith("sweep mine:  42%|") and second.startswith("job2:  25%|")
         sweep.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
         assert [line[:12] for line in screen(terminal.read())] == [done[:12], "sweep mine: "]

@@ -243,9 +243,9 @@ def test_conf_is_read_once_for_500_jobs(monkeypatch: pytest.MonkeyPatch) -> None
     read: list[Sequence[str]] = []
     compose_with_hydra = composition._composed
 
-    def composed(name: str, choices: Sequence[str]) -> Any:
+    def composed(name: str, choices: Sequence[str], config_dir: Path | None) -> Any:
         read.append(choices)
-        return compose_with_hydra(name, choices)
+        return compose_with_hydra(name, choices, config_dir)
 
     monkeypatch.setattr(composition, "_composed", composed)
     made = compose_train_jobs(expand_multirun(["seed=range(1,501)", "sweep=mine"]))
