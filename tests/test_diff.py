@@ -169,14 +169,14 @@ def test_only_what_differs_is_shown(put: Put, diff: Callable[..., str]) -> None:
     assert found["versions"][2:] == ["torch 2.13.0 2.14.0"]
     assert found["scores"][2] == "test/sacrebleu 30.00 [28.00, 32.00] 33.00 [31.00, 35.00] +3.00 overlap"
     assert found["scores"][3] == "long/sacrebleu 9.00 9.00 same –"
-    assert found["Whether"] == [
+    assert found["To"] == [
         "To test whether a difference is significant: rpr-cli compare with the folders of the two runs."
     ]
     assert found["figures"][2:] == [
         "validation_loss 2.750000 2.500000 -0.250000 × 0.909",
         "steps_per_second 2.000 2.500 +0.500 × 1.250",
     ]
-    assert found["The"][0].startswith("The same: 19 settings, 1 version, commit, device, data (key, train_pairs, vocab")
+    assert found["The"][0].startswith("The same: 20 settings, 1 version, commit, device, data (key, train_pairs, vocab")
     assert "train_loss" in " ".join(found["The"]) and "validation_loss" not in " ".join(found["The"])
 
 
@@ -284,7 +284,7 @@ def test_json_is_one_document(put: Put, diff: Callable[..., str]) -> None:
     assert document["relation"] == "two configurations"
     assert document["a"]["record"] == str(first / "record.json") and document["b"]["run_id"] == "0b0b0b0b"
     assert document["settings"] == {
-        "same": 19,
+        "same": 20,
         "differ": [{"key": "model.dropout", "a": 0.1, "b": 0.3}, {"key": "optim.extra", "b": None}],
     }
     assert document["versions"] == {"same": 2, "differ": []}

@@ -95,7 +95,7 @@ def test_sides_are_swept_as_choices() -> None:
         ),
         (["position=t5", "position.buckets=6"], "position.buckets: invalid value 6: input should be a multiple of 4"),
         (["position=t5", "position.max_distance=8"], "position.max_distance: 8 leaves no distances for the"),
-        (["position=t5", "hardware=1xgpu", "hardware.attention=triton"], "hardware.attention: triton does not support the score bias"),
+        (["position=t5", "hardware=1xgpu", "hardware.attention=triton"], "hardware.attention: triton does not"),
         (["position=rope", "position.name=relative"], "position.name: relative does not match these settings"),
     ],
 )  # fmt: skip
