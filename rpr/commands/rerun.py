@@ -96,7 +96,9 @@ def _folder(config: RerunConfig, path: Path, record: Record, typed: TrainConfig)
     """The folder of an unfinished rerun of the same record, to resume it; else the first without a record."""
     stem = f"{record.name}-{record.run_id}-rerun"
     if not NAME.fullmatch(stem):
-        raise RecordError(f"{path}: its name and run_id make {stem!r}, which cannot name a folder; correct the record")
+        raise RecordError(
+            f"{path}: its name and run_id make {stem!r}, which is not a valid folder name; correct the record"
+        )
     for number in count(1):
         folder = Path(config.runs_dir).absolute() / f"{stem}{number}"
         if not (folder / RECORD_NAME).exists():

@@ -223,7 +223,9 @@ def test_rerun(put: Put, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = put("relative", name="one", status="interrupted", error="SIGTERM" + EVIL)
     assert r"interrupted: SIGTERM\x1b]0;mine" in said("rerun", cut, "runs_dir=again")
     assert r"strict=true, and not as recorded: " in said("rerun", one, "runs_dir=again", "strict=true", code=2)
-    assert "cannot name a folder" in said("rerun", put("learned", "two", name="one\x07"), "runs_dir=again", code=2)
+    assert "is not a valid folder name" in said(
+        "rerun", put("learned", "two", name="one\x07"), "runs_dir=again", code=2
+    )
     monkeypatch.setattr(rerun, "_report_deviations", lambda *given: None)
     unlike = put("relative_keys", name="one")
     assert f"are not those of runs/{SHOWN}{FAKE}/" in said("rerun", unlike, "runs_dir=again", "strict=true", code=1)
