@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rpr.compose.composition import training
+from rpr.compose.composition import compose_train
 from rpr.runs import runtime
 
 
@@ -21,5 +21,5 @@ def test_the_default_fits_the_chip(
     monkeypatch: pytest.MonkeyPatch, choice: str, flags: set[str], expected: str
 ) -> None:
     monkeypatch.setattr(runtime, "_cpu_flags", lambda: flags)
-    assert runtime.matmul_precision(training([choice]).hardware) == expected
-    assert runtime.matmul_precision(training([choice, "hardware.matmul_precision=medium"]).hardware) == "medium"
+    assert runtime.matmul_precision(compose_train([choice]).hardware) == expected
+    assert runtime.matmul_precision(compose_train([choice, "hardware.matmul_precision=medium"]).hardware) == "medium"

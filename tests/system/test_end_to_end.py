@@ -94,8 +94,8 @@ def test_a_multirun_leaves_a_finished_record_of_each_job(swept: Swept) -> None:
         assert record.training is not None and record.training.measured_steps == 30  # the first 10 are warm-up
         assert {score.split for score in record.scores} == {"test", "long"}
         assert all(score.checkpoint.startswith("average of 3 (steps 20 to 40)") for score in record.scores)
-        assert f"\n{record.name} (synthetic data): sacreBLEU test " in "\n" + swept.first.stderr
-        assert f": {run_dir} (" in swept.first.stderr
+        assert f"\n{record.name} (synthetic data): sacreBLEU test " in "\n" + swept.first.stdout
+        assert f": {run_dir} (" in swept.first.stdout
         for name in ("config.yaml", "metrics.jsonl", "test.hypotheses.txt", "long.references.txt"):
             assert (run_dir / name).stat().st_size > 0
     assert "Traceback" not in swept.first.stderr

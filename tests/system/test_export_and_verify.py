@@ -204,7 +204,7 @@ def test_evaluate_by_an_export(run_dir: Path, capsys: pytest.CaptureFixture[str]
     for backend in ("torch", "ctranslate2"):
         for setting, reason in (
             ("compute_type=int8", "requires backend=ctranslate2"),
-            ("average_checkpoints=2", "is of one model"),
+            ("average_checkpoints=2", "an export is a single model"),
         ):
             if (backend == "torch") == ("int8" in setting):
                 assert reason in refused(capsys, "evaluate", run_dir, f"backend={backend}", setting)
