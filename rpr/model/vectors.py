@@ -54,15 +54,15 @@ class SinusoidalPositions(nn.Module):
     """Sinusoidal positions without parameters: position p gets row p of `sinusoids`; the table grows on demand.
 
     With max_offset, training positions start at an offset drawn for each sentence, 0 to max_offset, and evaluation
-    positions at evaluation_offset.
+    positions at evaluation_offset. With mean_over, the mean of that many first rows is subtracted from every row.
     """
 
-    def __init__(self, d_model: int, *, max_offset: int = 0, evaluation_offset: int = 0) -> None:
+    def __init__(self, d_model: int, *, max_offset: int = 0, evaluation_offset: int = 0, mean_over: int = 0) -> None:
         super().__init__()
         self.d_model = d_model
-        self.max_offset, self.evaluation_offset = max_offset, evaluation_offset
+        self.max_offset, self.evaluation_offset, self.mean_over = max_offset, evaluation_offset, mean_over
         # Not a buffer: DDP compares buffers between ranks, and this one grows with a rank's longest sentence so far.
-        self._table_LM = sinusoids(256, d_model)
+        self._table_LM = self._table(256)
 
     def forward(self, first: int, pieces_BL: Tensor) -> Tensor:
         """Vectors of positions first .. first + L - 1: [L, M]; with offsets drawn for each sentence [B, L, M]."""
@@ -78,10 +78,14 @@ class SinusoidalPositions(nn.Module):
         """Vectors of positions first .. first + length - 1: [L, M]."""
         with torch.inference_mode(False):  # a table grown while decoding must serve training afterwards
             if first + length > self._table_LM.shape[0]:
-                self._table_LM = sinusoids(2 * (first + length), self.d_model)
+                self._table_LM = self._table(2 * (first + length))
             if self._table_LM.device != device:
                 self._table_LM = self._table_LM.to(device)
         return self._table_LM[first : first + length]
+
+    def _table(self, length: int) -> Tensor:
+        table_LM = sinusoids(length, self.d_model)
+        return table_LM - sinusoids(self.mean_over, self.d_model).mean(dim=0) if self.mean_over else table_LM
 
 
 class LearnedPositions(nn.Module):

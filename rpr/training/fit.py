@@ -215,5 +215,6 @@ def _silence_lightning() -> None:
         ".*Checkpoint directory.*",
         ".*mid-epoch.*",
         ".*LeafSpec.*",
+        ".*`srun` command is available.*",  # devices=N starts torchrun; on SLURM the launcher is submitit
     ):
         warnings.filterwarnings("ignore", message)

@@ -15,6 +15,7 @@ from rpr.model.attention import attend, composed, per_position, reference
 from rpr.model.layer_positions import LayerPositions, positions_of_layers
 from rpr.model.positions import COLOURS, SCHEMES, Site
 from rpr.model.positions.alibi import slopes_of
+from rpr.model.vectors import SinusoidalPositions, sinusoids
 from tests.shapes import choices, scheme
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -386,8 +387,6 @@ def test_shape_draws_an_offset_for_each_sentence_in_training_and_fixes_it_in_eva
     """The authors' code evaluates at offset 500, not 0."""
     positions = scheme("shape", max_offset=9, evaluation_offset=5).embeddings(8)
     pieces = torch.zeros(200, 3, dtype=torch.int64)
-    from rpr.model.vectors import sinusoids
-
     table = sinusoids(12, 8)
     torch.manual_seed(0)
     drawn = positions.train()(0, pieces)
@@ -397,6 +396,13 @@ def test_shape_draws_an_offset_for_each_sentence_in_training_and_fixes_it_in_eva
     assert torch.equal(positions(0, pieces), drawn)
     torch.testing.assert_close(positions.eval()(0, pieces), table[5:8])
     torch.testing.assert_close(positions.eval()(2, pieces), sinusoids(20, 8)[7:10])
+
+
+def test_centred_sinusoids_have_no_mean_over_the_first_positions():
+    positions = scheme("centred", mean_over=40).embeddings(8)
+    found, plain = (module(0, torch.zeros(1, 300, dtype=torch.int64)) for module in (positions, SinusoidalPositions(8)))
+    torch.testing.assert_close(found[:40].mean(dim=0), torch.zeros(8))
+    torch.testing.assert_close(found - found[0], plain - plain[0])
 
 
 # --- what a scheme is called
@@ -429,6 +435,7 @@ OTHER_VALUES = {
     "keys": [True],
     "max_offset": [100],
     "evaluation_offset": [0],
+    "mean_over": [64],
 }
 
 
@@ -437,6 +444,6 @@ def test_every_setting_that_changes_a_scheme_shows_in_its_label(choice):
     usual = scheme(choice)
     for name in set(type(usual).model_fields) - {"name", "scheme", "max_positions"}:
         for value in OTHER_VALUES[name]:
-            if name == "absolute" and choice == "shape":
+            if name == "absolute" and choice in ("shape", "centred"):
                 continue
             assert scheme(choice, **{name: value}).label != usual.label, name

@@ -1,0 +1,38 @@
+"""Sinusoids without their mean over the first positions, which shows why post-norm trains absolute positions badly.
+
+Ours, for sweeps/norm.yaml. In sentences of a few dozen tokens the low frequencies hardly move (sine near 0, cosine near
+1), so most of the sum of sinusoids is one constant vector, added to every token. Their mean is that vector.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import PositiveInt
+
+from rpr.model.positions.scheme import Scheme, register
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@register
+class CentredSinusoids(Scheme):
+    """Sinusoids minus their mean over positions 0 .. mean_over - 1."""
+
+    TITLE = "centred sinusoids"
+    COLOUR = "#7a6a4f"
+    SHIFT_INVARIANT = False
+
+    scheme: Literal["centred"]
+    absolute: Literal["sinusoidal"]
+    mean_over: PositiveInt
+
+    @property
+    def label(self) -> str:
+        return self.TITLE if self.mean_over == 40 else f"{self.TITLE}, mean over {self.mean_over} positions"
+
+    def embeddings(self, d_model: int) -> nn.Module:
+        from rpr.model.vectors import SinusoidalPositions
+
+        return SinusoidalPositions(d_model, mean_over=self.mean_over)
