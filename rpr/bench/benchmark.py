@@ -23,12 +23,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from rpr.config.commands import BenchConfig
 from rpr.config.train import HardwareConfig, ModelConfig
+from rpr.io.resources import resident_peak
 from rpr.model.attention import Implementation, attend, per_position, reference, split_heads
 from rpr.model.flex_attention import flex
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.positions import Positions, Scheme, Site
 from rpr.model.transformer import Transformer
-from rpr.runs import runtime
 from rpr.runs.model_config import build_transformer_config
 from rpr.training.loss import label_smoothed_loss
 
@@ -88,15 +88,6 @@ def _reset_resident_peak() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
-
-
-def resident_peak() -> int:
-    """The peak resident memory of this process, in bytes."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not on Linux
-        return runtime.resident_peak()
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def matmul_rate(hardware: HardwareConfig, device: torch.device, size: int) -> float:

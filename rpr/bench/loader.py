@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from rpr.config.train import DataConfig
-from rpr.data.workers import peak_bytes, process_pool
+from rpr.data.workers import process_pool
 from rpr.errors import RunError
+from rpr.io.resources import resident_peak
 
 T = TypeVar("T")
 SEED = 1  # of the batches; their speed does not depend on it
@@ -94,7 +95,7 @@ def _measure(
         tokens_per_second=tokens / seconds,
         padding_waste=padding_waste,
         padding_seconds=padding_seconds,
-        peak_bytes=peak_bytes(),
+        peak_bytes=resident_peak(),
     )
 
 

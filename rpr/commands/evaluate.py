@@ -63,7 +63,9 @@ def run(config: EvaluateConfig) -> None:
         if config.position:
             checkpoint += f", positions: {position.label}"
         system = torch_scored(trained, model, checkpoint)
-        name = f"average{config.average_checkpoints or trained.optim.average_checkpoints}-{search}"
+        ema = config.average_checkpoints is None and trained.optim.ema_decay is not None
+        weights = "ema" if ema else f"average{config.average_checkpoints or trained.optim.average_checkpoints}"
+        name = f"{weights}-{search}"
         if system.precision != "32":  # next to the results of exact float32, not over them
             name += "-" + re.sub(r"\W+", "-", system.precision)
     name += "".join(f"-{key}-{value}" for key, value in sorted((config.position or {}).items()))

@@ -14,7 +14,7 @@ from typing import Any
 from rpr.bench.loader import measure_loader
 from rpr.config.commands import PrepareConfig
 from rpr.data.cache import PreparedData, cache_key, prepare
-from rpr.data.workers import num_cores, peak_bytes
+from rpr.io.resources import num_cores, resident_peak
 from rpr.progress import Progress
 from rpr.records.measurement import single
 from rpr.records.provenance import git_state, versions
@@ -40,7 +40,7 @@ def run(config: PrepareConfig) -> None:
         "seconds": time.monotonic() - start,
         "cpu_seconds": sum(os.times()[:4]),  # of this process and its finished workers
         "digest_seconds": digest_seconds,
-        "peak_bytes": peak_bytes(),
+        "peak_bytes": resident_peak(),
         "build": None,
         "loader": None,
     }
@@ -99,7 +99,7 @@ def as_text(document: dict[str, Any]) -> str:
         costs = [f"already prepared: opened in {time}"]
     else:
         workers = f"; largest of {build['processes']} workers {_bytes(build['worker_peak_bytes'])}"
-        peak = _bytes(document["peak_bytes"]) + (workers if build["processes"] > 1 else "")
+        peak = _bytes(document["peak_bytes"]) + (workers if build["worker_peak_bytes"] else "")
         costs = [f"prepared in {time}; peak memory {peak}"]
     if loader is not None:
         costs += [
@@ -108,9 +108,13 @@ def as_text(document: dict[str, Any]) -> str:
             f"loader: {loader['batches_per_second']:,.0f} batches/s, {loader['tokens_per_second']:,.0f} source and "
             f"target tokens/s; padding {loader['padding_waste']:.1%}; peak memory {_bytes(loader['peak_bytes'])}",
         ]
+    dropped = "; ".join(
+        f"{split}: " + ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in lost.items() if number)
+        for split, lost in data["dropped"].items()
+    )
     head = (
-        f"{data['name']}{synthetic}: vocabulary of {data['vocabulary_size']} pieces, "
-        f"{data['dropped'] or 'no'} pairs dropped, {_bytes(data['bytes'])} on disk"
+        f"{data['name']}{synthetic}: vocabulary of {data['vocabulary_size']:,} pieces, "
+        f"{f'pairs dropped ({dropped})' if dropped else 'no pairs dropped'}, {_bytes(data['bytes'])} on disk"
     )
     return "\n".join([*wrapped([("", head)]), *table, *wrapped([("", cost) for cost in costs])])
 

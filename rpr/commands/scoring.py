@@ -25,6 +25,7 @@ from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import METRIC_NAMES, SOURCE_UNIT, ByLength, LengthBucket, Score, pooled
 from rpr.report.grid import Cell, Column, Grid
 from rpr.report.render import terminal
+from rpr.runs import runtime
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Scored:
 
 def torch_scored(config: TrainConfig, model: Transformer, checkpoint: str) -> Scored:
     """The torch engine with this model, as configured."""
-    hardware, matmuls = config.hardware, config.evaluation.matmul_precision or config.hardware.matmul_precision
+    hardware = config.hardware
+    matmuls = config.evaluation.matmul_precision or runtime.matmul_precision(hardware)
     engine = torch_engine(model, hardware, matmuls)
     exact = hardware.precision != "32" or matmuls == "highest"
     return Scored(engine, checkpoint, hardware.precision if exact else f"{hardware.precision}, {matmuls} products")

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.errors import InterruptedRun, ProcessEnded, RprError, RunError
 from rpr.io.escape import escape_control_characters
-from rpr.io.locks import exclusive
 from rpr.records import provenance
 from rpr.records.record import (
     LOG_NAME,
@@ -128,8 +127,7 @@ def _report_already_finished(config: TrainConfig, run_dir: Path, record: Record)
     """Print the result of a finished run and add the run to the requested sweep; nothing is trained."""
     lifecycle.check_same_corpus(config, run_dir, record)
     if config.sweep is not None and config.sweep not in record.sweeps:
-        with exclusive(run_dir, RECORD_NAME):
-            write_record(run_dir / RECORD_NAME, record.model_copy(update={"sweeps": (*record.sweeps, config.sweep)}))
+        lifecycle.add_to_sweep(run_dir, config.sweep)
     print(f"{escape_control_characters(run_dir.name)}: already finished on {record.finished}", file=sys.stderr)
     _print_result(run_dir)
 
@@ -252,7 +250,12 @@ def work(config: TrainConfig, run_dir: Path) -> None:
 
         def validation_bleu(model: Any) -> float:
             device = runtime.torch_device(config.hardware)
-            engine = TorchEngine(model, device, matmul_precision=config.evaluation.matmul_precision)
+            engine = TorchEngine(
+                model,
+                device,
+                bfloat16=config.hardware.precision == "bf16",
+                matmul_precision=config.evaluation.matmul_precision or runtime.matmul_precision(config.hardware),
+            )
             search = search_of(config.evaluation, greedy=True)
             split = data.split("validation")
             with Progress(min(sentences, len(split)), "sentences", "translating validation", keep=False) as bar:

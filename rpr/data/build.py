@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rpr.config.train import DataConfig
-from rpr.data.corpus import Corpus, load_corpus
+from rpr.data.corpus import Corpus
 from rpr.data.encode import SIDES, Encoder, count_chunk_words
 from rpr.data.pairs import Chunk
 from rpr.data.vocabulary import Vocabulary, add_words, most_frequent, training_sample
-from rpr.data.workers import MAX_WORKERS, Workers, num_cores
+from rpr.data.workers import MAX_WORKERS, Workers
 from rpr.errors import DataError
 from rpr.io.atomic import remove_leftovers, replace_file
+from rpr.io.resources import num_cores
 
 PAIRS_PER_CHUNK = 10_000  # pairs a process holds in memory at once
 WORKERS_FROM = 50_000  # train pairs; with 2 cores workers break even here (4.0 s) and win at 100,000 (6.1 s, not 7.2 s)
@@ -58,12 +59,13 @@ class BuildState:
     sizes: dict[str, int] = field(default_factory=dict)
 
 
-def build(data: DataConfig, directory: Path, progress: Progress, processes: int | None = None) -> BuildResult:
+def build(
+    corpus: Corpus, data: DataConfig, directory: Path, progress: Progress, processes: int | None = None
+) -> BuildResult:
     """Write every file of the cache except meta.json into `directory`, resuming an earlier build there. Raises
     DataError for a bad corpus; RunError when a worker process dies; OSError when the folder cannot be written.
     """
     state, vocabulary = _resume(directory)
-    corpus = load_corpus(data)
     number = len(corpus.splits["train"])
     if processes is None:
         processes = min(MAX_WORKERS, num_cores()) if number >= WORKERS_FROM else 1
@@ -83,17 +85,17 @@ def build(data: DataConfig, directory: Path, progress: Progress, processes: int 
                 keep_text=split != "train",
                 threads=None if workers.processes == 1 else 1,
             )
-            kept, lost, sizes = _encode(corpus, split, encoder, workers, progress)
+            kept, dropped, sizes = _encode(corpus, split, encoder, workers, progress)
             if not kept:
                 raise DataError(
-                    f"data {data.name}: no usable pair in {split} ({lost['empty']} with an empty side, "
-                    f"{lost['too_long']} above data.max_length = {data.max_length} pieces); "
+                    f"data {data.name}: no usable pair in {split} ({dropped['empty']} with an empty side, "
+                    f"{dropped['too_long']} above data.max_length = {data.max_length} pieces); "
                     "check the corpus or raise data.max_length"
                 )
             state = BuildState(
                 state.vocabulary_digest,
                 state.counts | {split: kept},
-                state.dropped | ({split: lost} if any(lost.values()) else {}),
+                state.dropped | ({split: dropped} if any(dropped.values()) else {}),
                 state.sizes | sizes,
             )
             _save(state, directory)
@@ -122,7 +124,7 @@ def _resume(directory: Path) -> tuple[BuildState | None, Vocabulary | None]:
             if (actual := (directory / name).stat().st_size) != size:
                 raise DataError(f"{name} has {actual} bytes, not {size}")
         finished = {STATE_NAME, MODEL_NAME, *state.sizes}
-    except FileNotFoundError:  # stopped before the vocabulary was learned
+    except FileNotFoundError:  # no saved state, or one of its files is missing
         state = None
     except (ValueError, TypeError, AttributeError, DataError) as error:
         log.warning("the unfinished build in %s cannot be resumed (%s); starting again", directory, error)
@@ -157,30 +159,30 @@ def _encode(
 ) -> tuple[int, dict[str, int], dict[str, int]]:
     """Write the files of one split; returns the pairs kept, those dropped by reason, and the files' sizes."""
     pairs, what = corpus.splits[split], f"encoding {split}"
-    read, lost, ends = 0, {"empty": 0, "too_long": 0}, [0, 0]
+    read, dropped, tokens = 0, {"empty": 0, "too_long": 0}, dict.fromkeys(SIDES, 0)
     with ExitStack() as stack:
         kinds = ("pieces", "offsets", "txt") if encoder.keep_text else ("pieces", "offsets")
-        names = [f"{split}.{language}.{kind}" for language in SIDES for kind in kinds]
+        names = [f"{split}.{side}.{kind}" for side in SIDES for kind in kinds]
         files = {name: stack.enter_context((encoder.vocabulary.parent / name).open("wb")) for name in names}
-        for language in SIDES:
-            files[f"{split}.{language}.offsets"].write(np.zeros(1, np.int64).tobytes())
+        for side in SIDES:
+            files[f"{split}.{side}.offsets"].write(np.zeros(1, np.int64).tobytes())
         progress(read, len(pairs), what)
         for encoded in workers.map(encoder, pairs.chunks(0, len(pairs), PAIRS_PER_CHUNK)):
             if encoded.first_empty is not None:
                 corpus.check_not_empty(split, read + encoded.first_empty[0], encoded.first_empty[1])
-            for number, (language, side) in enumerate(zip(SIDES, encoded.sides, strict=True)):
-                offsets = ends[number] + np.cumsum(side.lengths)
-                files[f"{split}.{language}.pieces"].write(side.pieces)
-                files[f"{split}.{language}.offsets"].write(offsets.tobytes())
-                if side.text:
-                    files[f"{split}.{language}.txt"].write(side.text)
-                ends[number] += int(side.lengths.sum())
+            for side, content in zip(SIDES, encoded.sides, strict=True):
+                offsets = tokens[side] + np.cumsum(content.lengths)
+                files[f"{split}.{side}.pieces"].write(content.pieces)
+                files[f"{split}.{side}.offsets"].write(offsets.tobytes())
+                if content.text:
+                    files[f"{split}.{side}.txt"].write(content.text)
+                tokens[side] += int(content.lengths.sum())
             read += encoded.num_pairs
-            lost["empty"] += encoded.empty
-            lost["too_long"] += encoded.too_long
+            dropped["empty"] += encoded.empty
+            dropped["too_long"] += encoded.too_long
             progress(read, len(pairs), what)
         for file in files.values():
             file.flush()
             os.fsync(file.fileno())
         sizes = {name: file.tell() for name, file in files.items()}
-    return read - sum(lost.values()), lost, sizes
+    return read - sum(dropped.values()), dropped, sizes

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from rpr.config.train import DataConfig
 from rpr.data.build import MODEL_NAME, STATE_NAME, BuildResult, Progress, build
-from rpr.data.corpus import fingerprint
+from rpr.data.corpus import Corpus, fingerprint, load_corpus
 from rpr.data.encode import SIDES
 from rpr.data.pairs import cache_root
 from rpr.data.token_split import TokenSplit
@@ -118,8 +118,9 @@ def prepare(data: DataConfig, progress: Progress | None = None, processes: int |
             if (prepared := _open(directory, key, warn=True)) is not None:
                 return prepared
             if _open(partial, key) is None:  # else an earlier build stopped just before the rename
+                corpus = load_corpus(data)  # first: an unreachable hub does not cost what an earlier build finished
                 partial.mkdir(exist_ok=True)
-                built = _build(data, key, partial, progress or (lambda done, total, what: None), processes)
+                built = _build(corpus, data, key, partial, progress or (lambda done, total, what: None), processes)
             (partial / STATE_NAME).unlink(missing_ok=True)
             remove_folder(directory)  # before the rename: opening the new cache does not remove leftovers
             put_in_place(partial, directory)
@@ -139,10 +140,12 @@ def prepare(data: DataConfig, progress: Progress | None = None, processes: int |
     return prepared
 
 
-def _build(data: DataConfig, key: str, partial: Path, progress: Progress, processes: int | None) -> BuildResult:
+def _build(
+    corpus: Corpus, data: DataConfig, key: str, partial: Path, progress: Progress, processes: int | None
+) -> BuildResult:
     """Build in `partial`, which is removed after a corpus error, or an interruption before the first save."""
     try:
-        built = build(data, partial, progress, processes)
+        built = build(corpus, data, partial, progress, processes)
         meta = json.dumps(asdict(_meta(data, key, partial, built)), indent=1, ensure_ascii=False)
         replace_file(partial / "meta.json", meta)
     except DataError:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from rpr.errors import DataError
 from rpr.io.atomic import replace_file
+from rpr.io.resources import num_cores
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 MAX_TRAINING_PAIRS = 2_000_000
@@ -42,7 +42,7 @@ def num_threads() -> int:
     """Threads for sentencepiece: the cores available to this process, at most 16. BPE pieces and scores do not depend
     on it (tested with 1, 2, 16).
     """
-    return min(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return min(16, num_cores())
 
 
 def training_sample(num_pairs: int, seed: int = 0) -> Callable[[int], NDArray[np.bool_] | None]:

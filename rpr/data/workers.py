@@ -1,5 +1,5 @@
-"""Worker processes that apply a function to tasks, with results in task order: the standard library's pool, whose
-workers leave Ctrl-C to their parent and end when it does, however it ends.
+"""Worker processes that apply a function to tasks, with results in task order: the standard library's pool. Workers
+ignore Ctrl-C, and exit when their parent exits, even if it is killed.
 """
 
 from __future__ import annotations
@@ -7,39 +7,20 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
 from rpr.errors import RunError
+from rpr.io.resources import resident_peak
 
 T = TypeVar("T")
 R = TypeVar("R")
 MAX_WORKERS = 16  # by default; the parent does all their I/O
-
-
-def num_cores() -> int:
-    """The number of cores available to this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def peak_bytes() -> int:
-    """Peak resident memory of this process."""
-    try:
-        # Not getrusage: its value starts at the parent's memory at the time of the fork.
-        lines = Path("/proc/self/status").read_text("utf-8").splitlines()
-        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
-    except (OSError, StopIteration):
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def process_pool(processes: int) -> ProcessPoolExecutor:
@@ -65,20 +46,18 @@ class Workers:
             self._pool.shutdown(cancel_futures=True)
 
     def map(self, function: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
-        """Yield function(task) for each task, in order. Functions and tasks must be picklable. At most one task per
-        worker and one result are in memory.
+        """Yield function(task) for each task, in order. Functions and tasks must be picklable. At most `processes` + 1
+        tasks and results are in memory.
 
-        Raises what the function raises; RunError if a worker dies.
+        Raises what the function raises; RunError if workers cannot be started or one dies.
         """
         if self.processes == 1:
             yield from map(function, tasks)
             return
-        if self._pool is None:
-            self._pool = process_pool(self.processes)
         pending: deque[Future[tuple[R, int]]] = deque()
         try:
             for task in tasks:
-                pending.append(self._pool.submit(_measured, function, task))
+                pending.append(self._submit(function, task))
                 if len(pending) > self.processes:
                     yield self._result(pending)
             while pending:
@@ -88,6 +67,22 @@ class Workers:
                 "a worker process died, perhaps because memory ran out; rerun the same command to resume the build"
             ) from None
 
+    def _submit(self, function: Callable[[T], R], task: T) -> Future[tuple[R, int]]:
+        """Workers start here, on demand, with SIGINT blocked: Ctrl-C would interrupt their imports with a traceback."""
+        try:
+            if self._pool is None:
+                self._pool = process_pool(self.processes)
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                return self._pool.submit(_measured, function, task)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        except OSError as error:
+            raise RunError(
+                f"cannot start {self.processes} worker processes ({error.strerror or error}); start fewer: "
+                "rpr-cli prepare ... processes=1"
+            ) from None
+
     def _result(self, pending: deque[Future[tuple[R, int]]]) -> R:
         result, peak = pending.popleft().result()
         self.peak_bytes = max(self.peak_bytes, peak)
@@ -95,11 +90,11 @@ class Workers:
 
 
 def _measured(function: Callable[[T], R], task: T) -> tuple[R, int]:
-    return function(task), peak_bytes()
+    return function(task), resident_peak()
 
 
 def _follow_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # blocked so far, or not if another thread started this process
     threading.Thread(target=_exit_after_parent, daemon=True).start()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rpr.errors import DataError
+from rpr.errors import DataError, RunError
 
 STEP = re.compile(r"step=?(\d+)\.ckpt")
 _RESUME_KEYS = ("global_step", "loops", "callbacks", "optimizer_states", "lr_schedulers", "pytorch-lightning_version")
@@ -27,14 +27,15 @@ def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
 
     Raises:
         DataError: the file does not exist, is damaged, or contains more than plain data.
+        RunError: it cannot be read now (an unavailable disk, no memory); it may be intact.
     """
     try:
         loaded: dict[str, Any] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
     except FileNotFoundError:
         raise DataError(f"{path}: no such checkpoint") from None
-    except (
-        Exception
-    ) as error:  # damaged bytes are executed as pickle opcodes and can raise anything (KeyError, IndexError, ...)
+    except (OSError, MemoryError) as error:
+        raise RunError(f"{path}: cannot be read now ({error}); fix this and rerun the same command") from None
+    except Exception as error:  # damaged bytes are executed as pickle opcodes and can raise anything
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(
             f"{path}: cannot be read as a checkpoint ({reason[:120]}); delete it and use an earlier one"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rpr.config.train import TrainConfig
 from rpr.errors import ConfigError, DataError, InterruptedRun, RprError, RunError
 from rpr.io.atomic import remove_leftovers, replace_file
+from rpr.io.locks import exclusive
 from rpr.records import provenance
 from rpr.records.record import (
     METRICS_NAME,
@@ -54,6 +55,15 @@ def rollback_on_error(run_dir: Path, created: Sequence[Path]) -> Iterator[None]:
                 for path in dict.fromkeys((run_dir, *created)):
                     path.rmdir()
         raise
+
+
+def add_to_sweep(run_dir: Path, sweep: str) -> None:
+    """Add a finished run to a sweep, in its record."""
+    path = run_dir / RECORD_NAME
+    with exclusive(run_dir, RECORD_NAME):
+        record = read_record(path)
+        if sweep not in record.sweeps:
+            write_record(path, record.model_copy(update={"sweeps": (*record.sweeps, sweep)}))
 
 
 def _unwritable(run_dir: Path, error: OSError) -> ConfigError:

@@ -62,11 +62,16 @@ class RunLock:
         wait = _FIRST_HEARTBEAT_SECONDS
         while not self._end.wait(wait):
             wait = HEARTBEAT_SECONDS
-            found = _read(self.path)
+            try:
+                found = _read_holder(self.path)
+            except FileNotFoundError:
+                found = None
+            except OSError:  # an unavailable file system, or no descriptor left; the next heartbeat tries again
+                continue
             if found is None or found.token != self.holder.token:
                 self._lost()
                 return
-            with contextlib.suppress(OSError):  # a full or unavailable file system; the next heartbeat tries again
+            with contextlib.suppress(OSError):  # as above
                 os.utime(self.path)
 
     def release(self) -> None:
@@ -187,10 +192,18 @@ def _age(path: Path) -> float:
 
 
 def _read(path: Path) -> Holder | None:
-    """The holder that the file names; None if it is empty, or truncated by a crash."""
+    """The holder that the file names; None if it is empty, truncated by a crash, or cannot be read."""
     try:
-        return Holder(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return _read_holder(path)
+    except OSError:
+        return None
+
+
+def _read_holder(path: Path) -> Holder | None:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        return Holder(**json.loads(text))
+    except (ValueError, TypeError):
         return None
 
 

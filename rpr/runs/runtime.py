@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import resource
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch
 
 from rpr.config.train import HardwareConfig
 from rpr.errors import ConfigError
+from rpr.io.resources import resident_peak
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # of glibc's mallopt(3)
 
@@ -56,7 +56,7 @@ def matmul_precision(hardware: HardwareConfig) -> str:
 
 
 def _cpu_flags() -> set[str]:
-    """What the processor can do, in Linux's words; empty elsewhere."""
+    """The processor's flags as Linux lists them; empty elsewhere."""
     return {*_of_cpuinfo("flags").split()}
 
 
@@ -90,7 +90,7 @@ def _processor() -> str:
 
 
 def _of_cpuinfo(key: str) -> str:
-    """A line of the first core's; empty where Linux's /proc is not there."""
+    """A field of the first processor in /proc/cpuinfo; empty if there is none."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -103,12 +103,6 @@ def peak_memory(hardware: HardwareConfig) -> tuple[int, str]:
     if hardware.accelerator == "gpu":
         return torch.cuda.max_memory_allocated(), "allocated on one GPU"
     return resident_peak(), "resident memory of one process"
-
-
-def resident_peak() -> int:
-    """The peak resident memory of this process, in bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def check_world(hardware: HardwareConfig) -> None:

@@ -50,7 +50,8 @@ def run_multirun(overrides: Sequence[str], config_dir: Path | None) -> int:
     name = next((word.partition("=")[2] for word in overrides if override_key(word) == "sweep"), None)
     row = tuple(word for word in overrides if override_key(word) != "sweep")
     if name is None:
-        name = "multirun-" + hashlib.sha256("\0".join(sorted(row)).encode()).hexdigest()[:8]
+        settings = sorted(word for word in _split_settings(row)[0] if not launcher.is_hydra_override(word))
+        name = "multirun-" + hashlib.sha256("\0".join(settings).encode()).hexdigest()[:8]
     return _run(spec.SweepSpec(name, "", (), ((),)), list(row), set(), config_dir)
 
 
@@ -88,7 +89,7 @@ def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_di
     engine = launcher.Launcher(jobs, launcher_overrides, config_dir)
     if engine.local:
         status.check_devices(before)
-    todo = status.prepare_launch(before, retry_failed=retry_failed, num_jobs=options.jobs or 1)
+    todo = status.prepare_launch(before, retry_failed=retry_failed)
     problems: Mapping[tuple[str, ...], RunError] = {}
     if todo:
         with SweepProgress(sweep.name, todo):

@@ -25,6 +25,7 @@ from rpr.sweep import slurm
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
     from rpr.config.train import HardwareConfig
 
+_OF_JOBS = ("hydra/launcher", "hydra.launcher.n_jobs", "hydra.launcher.batch_size")  # set by jobs=
 _PLUGINS = {"joblib": ("hydra_joblib_launcher", "parallel"), "submitit": ("hydra_submitit_launcher", "slurm")}
 
 # What the launcher, the sweeper and logging may instantiate: the only settings whose values Hydra imports as code.
@@ -84,9 +85,10 @@ def launcher_overrides(words: Sequence[str], options: Options) -> list[str]:
                 f"jobs: hydra/launcher={chosen} sets the number of jobs at a time itself; remove one of them"
             )
         given = [
-            *(word for word in given if override_key(word) not in ("hydra/launcher", "hydra.launcher.n_jobs")),
+            *(word for word in given if override_key(word) not in _OF_JOBS),
             "hydra/launcher=joblib",
             f"hydra.launcher.n_jobs={options.jobs}",
+            "hydra.launcher.batch_size=1",  # "auto" would queue several long jobs on one worker after a short one
         ]
         chosen = "joblib"
     for name, (module, extra) in _PLUGINS.items():

@@ -26,7 +26,6 @@ from rpr.records.record import (
     find_records,
     flat,
     read_record,
-    write_record,
 )
 from rpr.runs.locks import Holder, current_holder
 
@@ -135,13 +134,6 @@ def job_status(run_dir: Path) -> JobStatus:
         return JobStatus("finished", record, None)
     # A record that says "running", while no process holds the run, is that of a killed run.
     return JobStatus("failed" if record.status == "failed" else "interrupted", record, None)
-
-
-def add_to_sweep(job: Job, record: Record, sweep: str) -> None:
-    """Add a finished run to the sweep."""
-    if sweep not in record.sweeps:
-        with exclusive(job.run_dir, RECORD_NAME):
-            write_record(job.run_dir / RECORD_NAME, record.model_copy(update={"sweeps": (*record.sweeps, sweep)}))
 
 
 def last_lines(run_dir: Path) -> list[str]:

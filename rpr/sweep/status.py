@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections import Counter
@@ -108,7 +107,7 @@ def check_devices(status: SweepStatus) -> None:
         runtime.check_devices(hardware)
 
 
-def prepare_launch(status: SweepStatus, *, retry_failed: bool, num_jobs: int) -> list[Job]:
+def prepare_launch(status: SweepStatus, *, retry_failed: bool) -> list[Job]:
     """Print the status of the sweep, store its list of jobs and add finished runs to it; returns the jobs to launch."""
     changes = []
     for root in sorted({job.config.runs_dir for job in status.jobs}):
@@ -116,22 +115,13 @@ def prepare_launch(status: SweepStatus, *, retry_failed: bool, num_jobs: int) ->
         changes += ledger.diff_manifest(Path(root), status.sweep, here)
         ledger.save_manifest(Path(root), status.sweep, here)
     print(f"sweep {status.sweep}: {status.counts(_BEFORE)}", file=sys.stderr)
-    if num_jobs > 1 and any(_takes_all_cores(job.config) for job in status.jobs):
-        print(
-            f"  jobs={num_jobs}: each job uses all cores of this machine; limit it with hardware.threads=N",
-            file=sys.stderr,
-        )
     for line in changes:
         print(f"  since it was last started: {line}", file=sys.stderr)
     for job, job_status in status.of("finished"):
         assert job_status.record is not None
-        ledger.add_to_sweep(job, job_status.record, status.sweep)
+        if status.sweep not in job_status.record.sweeps:
+            lifecycle.add_to_sweep(job.run_dir, status.sweep)
     return [job for job, _ in status.of("new", "interrupted", *(("failed",) if retry_failed else ()))]
-
-
-def _takes_all_cores(config: TrainConfig) -> bool:
-    hardware = config.hardware
-    return hardware.accelerator == "cpu" and hardware.threads is None and "OMP_NUM_THREADS" not in os.environ
 
 
 def commands(status: SweepStatus) -> list[str]:

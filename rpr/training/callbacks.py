@@ -68,7 +68,7 @@ class Stopwatch(pl.Callback):
 
     @property
     def cores_used(self) -> float | None:
-        """How many cores worked for this process on average: fewer than its threads where others took some."""
+        """Mean number of cores used (CPU time over wall time): less than the threads on a shared machine."""
         seconds, used = self.reading()[0], self._processor_reading()
         return None if used is None or seconds <= 0 else used / seconds
 
@@ -151,7 +151,7 @@ class Metrics(pl.Callback):
             "train/loss": sum(one.loss for one in done) / len(done),  # the mean over the steps since the last line
             "train/gradient_norm": sum(one.gradient_norm for one in done) / len(done),
             "train/gradient_norm_max": max(one.gradient_norm for one in done),
-            "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
+            "learning_rate": as_translation_module(pl_module).learning_rate(step),
         }
         if steps and seconds > 0:
             row["steps_per_second"] = steps / seconds
@@ -164,7 +164,9 @@ class Metrics(pl.Callback):
             return
         row: dict[str, Any] = {"validation/loss": as_translation_module(pl_module).last_validation_loss}
         if self.translate is not None:
+            self.stopwatch.pause()
             row["validation/bleu"] = self.translate(pl_module)
+            self.stopwatch.resume()
         self._write(trainer, trainer.global_step, row)
 
     def _write(self, trainer: pl.Trainer, step: int, row: dict[str, Any]) -> None:

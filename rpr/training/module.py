@@ -94,6 +94,13 @@ class TranslationModule(pl.LightningModule):
         hidden_NM = hidden_BTM.flatten(0, 1).index_select(0, real_N)
         return label_smoothed_loss(hidden_NM, self.model.embedding_VM, targets_P[real_N], smoothing)
 
+    def learning_rate(self, step: int) -> float:
+        """That of a step, counted from 1."""
+        optim = self.config.optim
+        return learning_rate(
+            step, d_model=self.config.model.d_model, warmup_steps=optim.warmup_steps, scale=optim.learning_rate_scale
+        )
+
     def configure_optimizers(self) -> Any:
         optim = self.config.optim
         optimizer = torch.optim.Adam(
@@ -105,12 +112,7 @@ class TranslationModule(pl.LightningModule):
         )
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer,
-            lambda done: learning_rate(
-                done + 1,
-                d_model=self.config.model.d_model,
-                warmup_steps=optim.warmup_steps,
-                scale=optim.learning_rate_scale,
-            ),
+            lambda done: self.learning_rate(done + 1),
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

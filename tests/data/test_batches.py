@@ -224,7 +224,7 @@ import threading
 from pathlib import Path
 import numpy as np
 from rpr.data.token_split import TokenSplit
-from rpr.data.workers import peak_bytes
+from rpr.io.resources import resident_peak as peak_bytes
 split = TokenSplit(Path(sys.argv[1]), "train", 100_000, "uint16")
 assert split.source_lengths.sum() == split.target_lengths.sum() == 40_000_000
 before = peak_bytes()

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from rpr.data.pairs import Chunk
-from rpr.data.workers import Workers, num_cores, peak_bytes
+from rpr.data.workers import Workers
 from rpr.errors import DataError, RunError
+from rpr.io.resources import num_cores, resident_peak
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
@@ -108,9 +109,9 @@ def test_workers_end_with_their_parent(number: int, seconds: int, code: int) -> 
 def test_the_peak_is_this_process_own() -> None:
     assert 1 <= num_cores() <= (os.cpu_count() or 1)
     held = b"x" * 300_000_000
-    assert peak_bytes() > len(held)
+    assert resident_peak() > len(held)
     del held
-    assert peak_bytes() > 300_000_000
+    assert resident_peak() > 300_000_000
     with Workers(2) as workers:
         list(workers.map(len, ["a"] * 3))
     assert workers.peak_bytes < 200_000_000, "a worker is not charged with what its parent held"
