@@ -25,7 +25,6 @@ class EvaluateConfig(StrictModel):
     position: dict[str, Any] | None
     cache_dir: str | None = Field(min_length=1)
     hardware: HardwareConfig
-    runs_dir: str = Field(min_length=1)
     format: Literal["table", "json"]
 
     @model_validator(mode="after")
@@ -61,7 +60,6 @@ class TranslateConfig(StrictModel):
     max_source_length: int = Field(ge=8)
     cache_dir: str | None = Field(min_length=1)
     hardware: HardwareConfig
-    runs_dir: str = Field(min_length=1)
 
     @model_validator(mode="after")
     def n_best_are_in_the_beam(self) -> TranslateConfig:
@@ -84,7 +82,6 @@ class ExportConfig(StrictModel):
     split: str
     cache_dir: str | None = Field(min_length=1)
     hardware: HardwareConfig
-    runs_dir: str = Field(min_length=1)
 
 
 class CompareConfig(StrictModel):
@@ -124,7 +121,6 @@ class DiffConfig(StrictModel):
 
     runs: tuple[str, ...]
     format: Literal["table", "json"]
-    runs_dir: str = Field(min_length=1)
 
     @model_validator(mode="after")
     def two_runs(self) -> DiffConfig:
@@ -139,7 +135,6 @@ class DashboardConfig(StrictModel):
     sweep: str | None
     title: str | None
     logger: LoggerConfig
-    runs_dir: str = Field(min_length=1)
 
 
 class VerifyConfig(StrictModel):
@@ -152,7 +147,6 @@ class VerifyConfig(StrictModel):
     cache_dir: str | None = Field(min_length=1)
     hardware: HardwareConfig
     format: Literal["table", "json"]
-    runs_dir: str = Field(min_length=1)
 
 
 class PrepareConfig(StrictModel):
@@ -164,7 +158,6 @@ class PrepareConfig(StrictModel):
     measure_loader: bool
     batches: PositiveInt
     format: Literal["table", "json"]
-    runs_dir: str = Field(min_length=1)
 
 
 class ReportConfig(StrictModel):
@@ -253,7 +246,6 @@ class BenchConfig(StrictModel):
     layer: LayerBenchConfig
     gradients: GradientBenchConfig
     seed: int = Field(ge=0, lt=2**31)
-    runs_dir: str = Field(min_length=1)
     format: Literal["table", "json"]
 
     @model_validator(mode="after")

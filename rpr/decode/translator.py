@@ -92,7 +92,6 @@ class Translator:
         if not isinstance(hardware, HardwareConfig):
             hardware = _hardware(hardware or _default_hardware(defaults.pop("defaults")))
         settings = {
-            **_settings("shared"),
             **defaults,
             **{key: value for key, value in arguments.items() if value is not None},
             "run": str(path),

@@ -124,7 +124,6 @@ def test_evaluate_gives_the_score_of_the_record(swept: Swept, here: Here) -> Non
         "hardware.threads=1",
         "hardware.matmul_precision=highest",
         "format=json",
-        f"runs_dir={swept.runs}",
     )
     document: dict[str, Any] = json.loads(told)  # JSON and nothing else on stdout
     assert {(s["split"], s["metric"]): s["score"] for s in document["scores"]} == {
