@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import io
 import os
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -126,7 +125,7 @@ def _usage() -> str:
     lines += [f"  {name:<10} {command.purpose}" for name, command in COMMANDS.items()]
     lines += [
         "",
-        "`rpr-cli COMMAND --help` lists the groups and settings; `--cfg job` shows the composed configuration.",
+        "`rpr-cli COMMAND --help` lists the settings; `--cfg job` prints the composed configuration.",
     ]
     return "\n".join(lines)
 
@@ -147,9 +146,14 @@ def _run(name: str, arguments: list[str]) -> int:
         with exit_on_sigterm():
             return command.run_multirun(flags.overrides, config_dir)
     config_name = flags.config_name or name
+    if flags.help:
+        from rpr.cli.help import command_help
+
+        print(command_help(config_name, flags.overrides, config_dir))
+        return 0
     if flags.package:
         _check_package(flags.package, compose(config_name, flags.overrides, config_dir))
-    if not (flags.help or flags.hydra_help):
+    if not flags.hydra_help:
         launcher.check(config_name, flags.overrides, multirun=False, config_dir=config_dir)
     if question:
         _print_hydra_output(name, arguments)
@@ -259,16 +263,15 @@ def _compose_position(variant: str, overrides: Sequence[str]) -> Any:
 
 
 def _print_hydra_output(name: str, arguments: list[str]) -> None:
-    """Print Hydra's output for --cfg, --info or --help, after which it may end the process. The output is written in
-    one piece: Hydra logs --info line by line, and would report a closed pipe at every line.
+    """Print Hydra's output for --cfg, --info or --hydra-help, after which it may end the process. The output is written
+    in one piece: Hydra logs --info line by line, and would report a closed pipe at every line.
     """
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
             hydra_bridge.answer(name, arguments)
     finally:
-        # Names with a leading underscore are base files, not choices.
-        stdio.flush_stdout(re.sub(r"(?<=: )(_\w+, )+", "", printed.getvalue()))
+        stdio.flush_stdout(printed.getvalue())
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def run(config: ReportConfig) -> None:
     found = find_records(root, config.sweep)
     if config.sweep is not None and not found.records and (runs := find_records(root).records):
         sweeps = {name for _, run in runs for name in run.sweeps}
-        hint = did_you_mean(config.sweep, sweeps) if sweeps else "; none of its runs belongs to a sweep: omit sweep"
+        hint = did_you_mean(config.sweep, sweeps) if sweeps else "; none of its runs belongs to a sweep: leave it out"
         raise RecordError(f"sweep: no run below {root} belongs to {config.sweep!r}{hint}")
     name = config.sweep or "all"
     title = config.title or (f"Sweep {config.sweep}" if config.sweep else "All runs")

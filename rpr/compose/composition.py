@@ -142,7 +142,8 @@ def to_plain(settings: Any) -> dict[str, Any]:
 
     missing = sorted(OmegaConf.missing_keys(settings))
     if missing:
-        raise ConfigError(f"{missing[0]}: has no default and was not given; add {missing[0]}=...")
+        example = "run=runs/NAME-HASH" if missing[0] == "run" else f"{missing[0]}=..."
+        raise ConfigError(f"{missing[0]}: required; add {example}")
     values: dict[str, Any] = OmegaConf.to_container(settings, resolve=True)  # type: ignore[assignment]
     secrets = {
         value: name

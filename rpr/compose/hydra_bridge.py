@@ -147,7 +147,7 @@ def job_number() -> int:
 
 
 def answer(name: str, arguments: Sequence[str]) -> None:
-    """Let Hydra answer --cfg, --info, --help or --hydra-help on stdout; it may end the process."""
+    """Let Hydra answer --cfg, --info or --hydra-help on stdout; it may end the process."""
     import hydra
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raises errors instead of printing them; they are then reported in one line

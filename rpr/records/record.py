@@ -261,9 +261,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except FileNotFoundError:
-        raise refusal(
-            f"{path}: no such record; every run writes a {RECORD_NAME} when it starts: look below runs/"
-        ) from None
+        raise refusal(f"{path}: no such record; give the folder of a run, e.g. runs/NAME-HASH") from None
     except (OSError, UnicodeDecodeError) as error:
         raise refusal(f"{path}: cannot be read ({error}); restore it or repeat the run") from None
 

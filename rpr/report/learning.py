@@ -26,7 +26,7 @@ def run_key(record: Record) -> RunKey:
 
 @dataclass(frozen=True)
 class Learning:
-    """How the validation loss of one run ended. `fall`: its relative fall over the last tenth of `steps`."""
+    """How the validation loss of one run ended. `fall`: its relative fall over the last tenth of training."""
 
     fall: float
     steps: int
@@ -66,4 +66,4 @@ def learning_of(record: Record, losses: Sequence[tuple[int, float]]) -> Learning
     if before <= 0:
         return None
     speed = record.training.steps_per_second if record.training is not None else None
-    return Learning((before - final) / before, last, speed)
+    return Learning((before - final) / before, record.steps or last, speed)

@@ -77,7 +77,7 @@ def model_of(config: TrainConfig, run_dir: Path, average: int | None, vocabulary
     """
     there = len(checkpoints(run_dir / "checkpoints"))
     if average is not None and 0 < there < average:
-        raise DataError(f"average_checkpoints: {average} requested, but {run_dir} has {there}; give {there} or fewer")
+        raise DataError(f"average_checkpoints: {average} requested, but {run_dir} has {there}; give at most {there}")
     ema_decay = config.optim.ema_decay if average is None else None
     weights, checkpoint = averaged_weights(run_dir, average or config.optim.average_checkpoints, ema_decay)
     model = Transformer(transformer_config(config, vocabulary_size))

@@ -71,8 +71,9 @@ def check_devices(hardware: HardwareConfig) -> None:
     present = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if present < hardware.devices:
         raise ConfigError(
-            f"hardware={hardware.name}: {hardware.devices} GPUs requested, but {present} available; "
-            "choose hardware=cpu, hardware=1xgpu or hardware.devices=N, or run it on a machine with GPUs"
+            f"hardware={hardware.name}: {hardware.devices} GPUs requested, but {present} available; choose "
+            + (f"hardware.devices={present}" if present else "hardware=cpu")
+            + ", or a machine with more GPUs"
         )
 
 

@@ -63,6 +63,8 @@ def read(name: str) -> SweepSpec:
         raise ConfigError(f"sweep: no such sweep {name!r}" + did_you_mean(name, files))
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; give the name of a sweep or an existing YAML file") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(
             f"{path}: cannot be read as a sweep ({' '.join(str(error).split())}); give a file like those in sweeps/"

@@ -93,7 +93,7 @@ def _check_has_runs(api: Any, entity: str, project: str, sweep: str | None) -> N
         raise ConfigError(f"logger.project: {path} has no runs yet; train with logger=wandb first")
     newest = itertools.islice(api.runs(path, order="-created_at", per_page=MAX_RUNS_SEARCHED), MAX_RUNS_SEARCHED)
     known = {run.group for run in newest if run.group}
-    hint = did_you_mean(sweep, known) if known else "; none of its runs belongs to a sweep: omit sweep for all runs"
+    hint = did_you_mean(sweep, known) if known else "; none of its runs belongs to a sweep: leave it out for all runs"
     raise ConfigError(f"sweep: no run of {path} belongs to {sweep!r}{hint}")
 
 

@@ -164,7 +164,7 @@ def _trainer(
         enable_model_summary=False,
         default_root_dir=run_dir,
     )
-    # With several ranks Lightning shares a SIGTERM flag before every micro-batch, which synchronises the GPU. Ours may
+    # With several ranks Lightning shares a SIGTERM flag before every microbatch, which synchronises the GPU. Ours may
     # die at once: a run can always resume from its files.
     loop = trainer.fit_loop.epoch_loop
     if hasattr(loop, "_broadcast_sigterm_tensor"):

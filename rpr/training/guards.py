@@ -82,7 +82,7 @@ class NonFiniteGuard(pl.Callback):
         self.skipped_steps = 0
         self.loss_spikes = 0
         self._consecutive_skips = 0
-        self._unread: list[tuple[int, Tensor, Tensor]] = []  # step, losses of its micro-batches, gradient norm
+        self._unread: list[tuple[int, Tensor, Tensor]] = []  # step, losses of its microbatches, gradient norm
         self._read: list[Step] = []
         self._loss_stats = RunningStats()
 

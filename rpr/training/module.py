@@ -19,7 +19,7 @@ from rpr.training.schedule import learning_rate
 
 
 def ends_step(trainer: pl.Trainer, batch_idx: int) -> bool:
-    """Whether this micro-batch is the last of a step."""
+    """Whether this microbatch is the last of a step."""
     accumulate: int = trainer.accumulate_grad_batches
     return (batch_idx + 1) % accumulate == 0
 
@@ -27,7 +27,7 @@ def ends_step(trainer: pl.Trainer, batch_idx: int) -> bool:
 class TranslationModule(pl.LightningModule):
     """Trains a Transformer with label smoothing, and Adam with the warm-up schedule.
 
-    The loss of a step is the mean over the target tokens of the whole effective batch: each micro-batch divides its
+    The loss of a step is the mean over the target tokens of the whole effective batch: each microbatch divides its
     sum by the step's token count, which the sampler knows. So the same step on 1, 2 or 8 devices, accumulated or not,
     has the same gradient up to rounding.
     """
@@ -35,7 +35,7 @@ class TranslationModule(pl.LightningModule):
     def __init__(self, config: TrainConfig, vocabulary_size: int) -> None:
         super().__init__()
         self.config = config
-        self.micro_losses: list[Tensor] = []  # of this rank's micro-batches since the guard last took them
+        self.micro_losses: list[Tensor] = []  # of this rank's microbatches since the guard last took them
         self.gradient_norm: Tensor | None = None  # of the last step, before clipping
         self.last_validation_loss: float | None = None
         torch.manual_seed(config.seed)
@@ -43,14 +43,14 @@ class TranslationModule(pl.LightningModule):
         self.model.use_attention(config.hardware.attention)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        # Dropout as a function of (seed, step, micro-batch, rank): a resumed run draws as an uninterrupted one does.
+        # Dropout as a function of (seed, step, microbatch, rank): a resumed run draws as an uninterrupted one does.
         accumulate = self.trainer.accumulate_grad_batches
         draw = (self.global_step * accumulate + batch_idx % accumulate) * self.trainer.world_size + self.global_rank
         torch.manual_seed((self.config.seed * 1_000_003 + draw) % 2**63)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss_sum = self._loss_sum(batch, self.config.optim.label_smoothing)
-        # Lightning divides by the number of micro-batches, DDP by the number of ranks: undo both.
+        # Lightning divides by the number of microbatches, DDP by the number of ranks: undo both.
         copies = self.trainer.accumulate_grad_batches * self.trainer.world_size
         loss = loss_sum * (copies / batch.step_target_tokens)
         self.micro_losses.append(loss.detach())

@@ -62,7 +62,7 @@ def _os_error(error: BaseException) -> str:
 class PeriodicCheckpoint(pl.callbacks.Checkpoint):
     """Writes checkpoints every N steps or minutes and at the last step, and keeps the last `keep`.
 
-    They are written between steps: within a step, gradients of some micro-batches would be lost. At a step with a
+    They are written between steps: within a step, gradients of some microbatches would be lost. At a step with a
     validation the checkpoint is written after it: a run resumed from it does not validate there again, and would lack
     the validation's results. `before_saving` is called first on every rank, and may raise; the stopwatch is paused
     while a checkpoint is written.

@@ -1,5 +1,5 @@
 """Checked here: what becomes of the processes of a run with two ranks and their loader workers when one of them is
-ended in every way; that the ranks of two nodes find each other; and that one device with eight micro-batches, two with
+ended in every way; that the ranks of two nodes find each other; and that one device with eight microbatches, two with
 four and eight with one learn the same weights, in float64.
 """
 

@@ -24,7 +24,7 @@ RECIPE = (
     "position.clip_distance=2",
     "optim.max_steps=12",
     "optim.warmup_steps=4",
-    "optim.microbatches_per_step=2",  # two micro-batches a step: their draws of dropout are part of what is resumed
+    "optim.microbatches_per_step=2",  # two microbatches a step: their draws of dropout are part of what is resumed
     "optim.checkpoint_every_n_steps=4",
     "optim.validate_every_n_steps=6",
 )

@@ -35,7 +35,7 @@ BAD_STEP = 4
 
 @pytest.fixture
 def one_bad_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second micro-batch of step 4 has an infinite loss."""
+    """The second microbatch of step 4 has an infinite loss."""
     training_step = TranslationModule.training_step
 
     def spoiled(self: TranslationModule, batch: Any, batch_idx: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Checked here: the gradient of a step, however it is cut into micro-batches and shared among ranks, against the mean
+"""Checked here: the gradient of a step, however it is cut into microbatches and shared among ranks, against the mean
 over the step's target pieces computed sentence by sentence without padding, in float64; the stopwatch against a clock
 that is moved by hand.
 """
@@ -68,7 +68,7 @@ def expected() -> dict[str, Any]:
 def test_the_gradient_of_a_step_does_not_depend_on_its_cutting(
     ranks: int, tiny_config: Callable[..., TrainConfig], small_data: PreparedData, expected: dict[str, Any]
 ) -> None:
-    """1 rank takes 4 micro-batches, 4 ranks one each, 8 ranks half of one each; Lightning divides a micro-batch's loss
+    """1 rank takes 4 microbatches, 4 ranks one each, 8 ranks half of one each; Lightning divides a microbatch's loss
     by their number, DDP takes the mean over the ranks, both as emulated here.
     """
     config = tiny_config("model.dropout=0", f"optim.microbatches_per_step={MICROBATCHES}", "position.clip_distance=3")
@@ -108,7 +108,7 @@ def test_an_empty_share_of_a_step_has_a_zero_gradient_for_every_parameter(
 def test_dropout_is_a_function_of_seed_and_step(
     tiny_config: Callable[..., TrainConfig], small_data: PreparedData
 ) -> None:
-    """Each of the micro-batches of two steps on two ranks has its own draw, and the same one again."""
+    """Each of the microbatches of two steps on two ranks has its own draw, and the same one again."""
     module = TranslationModule(tiny_config(), len(small_data.vocabulary))
     draws = []
     for _ in range(2):

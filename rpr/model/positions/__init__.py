@@ -109,7 +109,8 @@ def changed_after_training(positions: Positions, changes: Mapping[str, Any]) -> 
     known = positions.encoder.AFTER_TRAINING | positions.decoder.AFTER_TRAINING
     for name in changes:
         if name not in known:
-            raise ConfigError(f"position.{name}: cannot be changed after training" + did_you_mean(name, known))
+            available = did_you_mean(name, known) if known else "; these positions have no setting that can"
+            raise ConfigError(f"position.{name}: cannot be changed after training" + available)
 
     def changed(scheme: Scheme) -> Scheme:
         own = {name: value for name, value in changes.items() if name in scheme.AFTER_TRAINING}

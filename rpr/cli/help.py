@@ -1,0 +1,94 @@
+"""`rpr-cli COMMAND --help`: what conf/ says about the command's settings, with its comments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rpr.compose.composition import choices_of, override_key
+from rpr.errors import ConfigError, did_you_mean
+from rpr.paths import data_dir
+
+_NOT_SETTINGS = ("defaults", "hydra")
+_NAMES = ("name", "scheme")  # of a choice
+
+
+def command_help(name: str, overrides: Sequence[str], config_dir: Path | None) -> str:
+    """The command's purpose, groups with their choices, and settings: of the choices among the overrides, else of the
+    default ones.
+
+    Raises:
+        ConfigError: no such choice.
+    """
+    purpose, blocks = _read(Path(name), config_dir)
+    given = {override_key(word): word.partition("=")[2] for word in overrides}
+    groups: dict[str, str] = {}
+    of_one_stack = []
+    for default in _defaults(name, config_dir):
+        if isinstance(default, dict) and not next(iter(default)).startswith(("optional", "override")):
+            ((group, choice),) = default.items()
+            if "@" in group:
+                of_one_stack.append(group.partition("@")[2])
+            else:
+                groups[group] = given.get(group, choice)
+    groups = {group: re.sub(r"\$\{(\w+)\}", lambda found: groups[found[1]], choice) for group, choice in groups.items()}
+    lines = [*purpose, "", f"usage: rpr-cli {name} {'[GROUP=CHOICE ...] ' if groups else ''}[SETTING=VALUE ...]"]
+    if groups:
+        width = max(map(len, groups))
+        lines += ["", "Groups and their choices ([selected]); --help after a choice shows its settings:"]
+        for group, choice in groups.items():
+            names = [f"[{one}]" if one == choice else one for one in dict.fromkeys([*choices_of(group), choice])]
+            lines.append(f"  {group:<{width}}  {', '.join(names)}")
+        lines += [f"  {group}: another choice of {group.partition('.')[0]}" for group in of_one_stack]
+    lines += ["", "Settings:", *_indented(blocks)]
+    for group, choice in groups.items():
+        about, blocks = _read(Path(group) / choice, config_dir)
+        settings = {key: block for key, block in blocks.items() if key not in _NAMES}
+        lines += ["", f"{group}.* of {group}={choice}:", *(f"  # {line}" for line in about), *_indented(settings)]
+    lines += ["", f"rpr-cli {name} --cfg job prints the composed configuration; --hydra-help lists Hydra's flags."]
+    return "\n".join(lines)
+
+
+def _read(file: Path, config_dir: Path | None) -> tuple[list[str], dict[str, str]]:
+    """The opening comment of a file of conf/, and its settings by name, as written, after those it inherits."""
+    lines = _text(file, config_dir).splitlines()
+    about = [
+        line.removeprefix("#").strip() for line in lines[: next(i for i, line in enumerate(lines) if line[:1] != "#")]
+    ]
+    blocks: dict[str, str] = {}
+    for base in _defaults(str(file), config_dir):
+        if isinstance(base, str) and base.startswith("_") and base != "_self_":
+            blocks |= _read(file.with_name(base), config_dir)[1]
+    comment: list[str] = []
+    key = ""
+    for line in lines[len(about) :]:
+        if line.startswith("#"):
+            comment.append(line)
+        elif found := re.match(r"(\w+):", line):
+            key = found[1]
+            blocks[key] = "\n".join([*comment, line])
+            comment = []
+        elif line.strip() and key:
+            blocks[key] += f"\n{line}"
+    return about, {key: block for key, block in blocks.items() if key not in _NOT_SETTINGS}
+
+
+def _defaults(name: str, config_dir: Path | None) -> list[Any]:
+    import yaml
+
+    return list(yaml.safe_load(_text(Path(name), config_dir)).get("defaults", []))
+
+
+def _text(file: Path, config_dir: Path | None) -> str:
+    for folder in ([config_dir] if config_dir else []) + [data_dir("conf")]:
+        path = (folder / file).with_suffix(".yaml")
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    group = str(file.parent)
+    raise ConfigError(f"{group}: no such choice {file.name!r}" + did_you_mean(file.name, choices_of(group)))
+
+
+def _indented(blocks: dict[str, str]) -> list[str]:
+    return [f"  {line}" for block in blocks.values() for line in block.split("\n")]

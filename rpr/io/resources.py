@@ -1,0 +1,25 @@
+"""The cores that this process may use, and the memory that it has used."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+def num_cores() -> int:
+    """The number of cores available to this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def resident_peak() -> int:
+    """The peak resident memory of this process, in bytes."""
+    try:
+        # Not getrusage: its value starts at the parent's memory at the time of the fork.
+        lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else 1024 * peak
