@@ -32,7 +32,7 @@ def command_help(name: str, overrides: Sequence[str], config_dir: Path | None) -
             if "@" in group:
                 of_one_stack.append(group.partition("@")[2])
             else:
-                groups[group] = given.get(group, choice)
+                groups[group] = str(given.get(group, choice))
     groups = {group: re.sub(r"\$\{(\w+)\}", lambda found: groups[found[1]], choice) for group, choice in groups.items()}
     lines = [*purpose, "", f"usage: rpr-cli {name} {'[GROUP=CHOICE ...] ' if groups else ''}[SETTING=VALUE ...]"]
     if groups:

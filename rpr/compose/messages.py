@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rpr.compose.composition import choices_of
@@ -74,6 +75,8 @@ def _no_choice(text: str) -> str | None:
     if found := re.match(r"Error resolving interpolation '([^']+)', possible interpolation keys: (.*)", text):
         group = next(name for name in re.findall(r"\w+(?=\})", found[1]) if name not in found[2].split(", "))
         return f"{group}: has no choice, but other settings depend on it; give one of conf/{group}/ as {group}=..."
+    if found := re.match(r"Ambiguous value for argument '([^']+)'", text):
+        return f"{found[1]}: several values; add -m to train one run for each, or write a list as KEY=[A,B]"
     if text.startswith("Config group override must be"):
         return f"{text}; write GROUP=CHOICE, e.g. model=tiny"
     if found := re.match(r"Config group override deletion value must be .*input_line='(.+?)', config_loader", text):
@@ -100,7 +103,17 @@ def _unknown_key(text: str, kind: type[StrictModel] | None) -> str | None:
         sections_there = validation.sections_at(kind or config.TrainConfig, path[:depth])
         names = {name for section in sections_there for name in section.model_fields}
         if sections_there and part not in names:
+            if elsewhere := [f"{name}.{part}" for name in sorted(names) if _has(sections_there, name, part)]:
+                return f"{found[1]}: no such setting; did you mean {' or '.join(elsewhere)}?"
             return f"{'.'.join(path[: depth + 1])}: no such setting" + did_you_mean(part, names)
     if len(path) > 1:
         return f"{found[1]}: no such setting in the selected {path[0]}, though others have it; see --cfg job"
     return None
+
+
+def _has(sections: Sequence[type[StrictModel]], name: str, part: str) -> bool:
+    """Whether the section `name` of one of the sections has a setting `part`."""
+    from rpr import validation
+
+    inner = [one for section in sections for one in validation.sections_at(section, [name])]
+    return any(part in one.model_fields for one in inner)
