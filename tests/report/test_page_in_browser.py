@@ -298,6 +298,7 @@ def test_markup_in_records_and_sentences_stays_text(opened: Open) -> None:
     assert looks == ["underline solid", "line-through solid"], "differences show without colour"
 
 
+@pytest.mark.slow
 def test_thousands_of_runs_load_at_once(opened: Open, tmp_path: Path) -> None:
     settings = [{"optim.max_steps": steps, "position.tables": tables} for steps in (1000, 2000, 3000, 4000)
                 for tables in ("per_head", "shared_by_heads")]  # fmt: skip
