@@ -6,11 +6,13 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rpr.records.record import Record
+from rpr.records.record import Record, write_record
+from rpr.report.build import run_file
 
 CONFIG: dict[str, Any] = {
     "model": {
@@ -148,6 +150,20 @@ def fake_document(
     return document | changes
 
 
+def fake_record(*args: Any, **kwargs: Any) -> Record:
+    return Record.model_validate_json(json.dumps(fake_document(*args, **kwargs)), strict=True)
+
+
+def write_run(path: Path, record: Record, source: str, reference: str, hypothesis: str) -> None:
+    """A run's record, curves of two points and seven times the same translation, as files next to its record."""
+    write_record(path, record)
+    rows = [{"step": step, "train/loss": 9 - step / 100, "validation/loss": 8 - step / 100} for step in (100, 200)]
+    rows.append({"step": 200, "validation/bleu": 20.0})
+    run_file(path, "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for kind, text in (("sources", source), ("references", reference), ("hypotheses", hypothesis)):
+        run_file(path, f"test.{kind}.txt").write_text(f"{text}\n" * 7)
+
+
 def fake_interval(low: float, high: float) -> dict[str, Any]:
     return {
         "low": low,
@@ -211,7 +227,7 @@ def document() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def make() -> Maker:
-    return lambda *args, **kwargs: Record.model_validate_json(json.dumps(fake_document(*args, **kwargs)), strict=True)
+    return fake_record
 
 
 @pytest.fixture

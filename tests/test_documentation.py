@@ -10,6 +10,7 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from rpr.cli import app
 from rpr.cli.positionals import to_overrides
 from rpr.compose import composition
 from rpr.config import commands as commands_config
+from rpr.sweep import spec
 from rpr.validation import validate
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -150,9 +152,20 @@ def ask(words: list[str]) -> None:
     assert not code
 
 
+def first_job(sweep: spec.SweepSpec) -> spec.SweepSpec:
+    """tests/sweep composes every job of every sweep."""
+    overrides, row = (
+        tuple(word if "[" in word else word.partition(",")[0] for word in words)
+        for words in (sweep.overrides, sweep.rows[0])
+    )
+    return replace(sweep, overrides=overrides, rows=(row,))
+
+
 def check(command: str, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a command, or compose it; `>` is left out."""
+    """Run a command, or compose it, of a sweep the first job; `>` is left out."""
     monkeypatch.chdir(home.folder)
+    read = spec.read
+    monkeypatch.setattr(spec, "read", lambda name: first_job(read(name)))
     words = words_of(home.filled_in(command))
     if ">" in words:
         del words[words.index(">") :]
@@ -196,30 +209,23 @@ def test_there_are_commands() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
-def test_every_command_runs_or_composes(
-    command: Command, home: Home, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_runs_or_composes(command, home, monkeypatch, capfd):
     check(command.line, home, monkeypatch)
     out, _ = capfd.readouterr()
     if COMMITTED in command.line:  # so what is shown is known
         assert {*command.shown} - {"..."} <= {*out.splitlines()}
 
 
-@pytest.mark.parametrize(
-    "command, complaint",
-    [
-        ("rpr-cli train model.num_hads=3", "num_hads"),
-        ("rpr-cli bench varaints=[absolute]", "varaints"),
-        ("rpr-cli sweep table9", None),
-        ("rpr-cli compare runs/nowhere runs/A", None),
-        ("pip install 'rpr[nothing]'", None),
-        ("make nothing", None),
-        ("rm -r runs", None),
-    ],
-)
-def test_a_command_that_does_not_work_is_noticed(
-    command: str, complaint: str | None, home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("command, complaint", [
+    ("rpr-cli train model.num_hads=3", "num_hads"),
+    ("rpr-cli bench varaints=[absolute]", "varaints"),
+    ("rpr-cli sweep table9", None),
+    ("rpr-cli compare runs/nowhere runs/A", None),
+    ("pip install 'rpr[nothing]'", None),
+    ("make nothing", None),
+    ("rm -r runs", None),
+])  # fmt: skip
+def test_a_command_that_does_not_work_is_noticed(command, complaint, home, monkeypatch):
     with pytest.raises(Exception, match=complaint):
         check(command, home, monkeypatch)
 
@@ -254,20 +260,8 @@ def dead_links(page: Path, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_and_anchors_lead_somewhere(page: Path) -> None:
+def test_links_anchors_paths_and_modules_that_are_named_exist(page: Path) -> None:
     assert dead_links(page, prose(page)) == []
-
-
-def test_dead_links_are_noticed() -> None:
-    text = "[a](docs/nothing.md) ![b](none.png) [c](#no-heading) [d](docs/manual.md#none) [e](../x) [f](https://x.org)"
-    assert dead_links(README, text) == [
-        "docs/nothing.md", "none.png", "#no-heading", "docs/manual.md#none", "../x"
-    ]  # fmt: skip
-    assert dead_links(README, "[a](docs/manual.md#sweeps) [![b](LICENSE)](LICENSE) [c](#results)") == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_paths_and_modules_that_are_named_exist(page: Path) -> None:
     named = re.findall(r"`([^`\n]+)`", prose(page)) + re.findall(r"^(\w+/\S*)  ", page.read_text("utf-8"), re.MULTILINE)
     paths = [one for one in named if re.fullmatch(r"(rpr|conf|sweeps|tests|docs)/[\w./*-]*", one)]
     paths += [one.replace(".", "/") + "*" for one in named if re.fullmatch(r"rpr\.[a-z_0-9.]+", one)]
@@ -275,6 +269,12 @@ def test_paths_and_modules_that_are_named_exist(page: Path) -> None:
     absent = [one for one in paths if one not in examples and not list(ROOT.glob(one.rstrip("/")))]
     found = [one for one in absent if not list(ROOT.glob(one.rpartition("/")[0] + ".py"))]  # a name in a module
     assert not found
+
+
+def test_dead_links_are_noticed() -> None:
+    text = "[a](docs/nothing.md) ![b](none.png) [c](#no-heading) [d](docs/manual.md#none) [e](../x) [f](https://x.org)"
+    assert dead_links(README, text) == ["docs/nothing.md", "none.png", "#no-heading", "docs/manual.md#none", "../x"]
+    assert dead_links(README, "[a](docs/manual.md#sweeps) [![b](LICENSE)](LICENSE) [c](#results)") == []
 
 
 def test_the_layers_are_those_of_the_import_contract() -> None:
@@ -297,15 +297,9 @@ def test_figures_of_the_results_are_on_the_page_of_all_results() -> None:
     assert shown <= figures((ROOT / "sweeps" / "RESULTS.md").read_text(encoding="utf-8"))
 
 
-def test_the_readme_is_short() -> None:
+def test_the_readme_is_short_and_links_to_every_page_and_the_glossary_is_short() -> None:
     """Code blocks, output and tables count."""
     assert len(README.read_text(encoding="utf-8").split()) <= MOST_WORDS
-
-
-def test_the_glossary_is_short() -> None:
+    assert all(f"](docs/{page.name})" in prose(README) for page in PAGES[1:])
     rows = [line for line in (ROOT / "docs" / "glossary.md").read_text("utf-8").splitlines() if line.startswith("| ")]
     assert 0 < len(rows) - 1 <= MOST_TERMS
-
-
-def test_the_readme_links_to_every_page() -> None:
-    assert all(f"](docs/{page.name})" in prose(README) for page in PAGES[1:])

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,8 +26,7 @@ from rpr.analysis.verification import (
     scores_of_hypotheses,
     shift_invariance,
 )
-from rpr.config.train import TrainConfig
-from rpr.data.vocabulary import EOS, PAD
+from rpr.data.vocabulary import EOS
 from rpr.decode.torch_engine import Search, TorchEngine
 from rpr.export import writing
 from rpr.export.parity import in_float64
@@ -45,7 +42,7 @@ from tests.small_models import (
     make_vocabulary,
 )
 
-PAIRS = list(zip(SOURCES, TARGETS, strict=True))[:12]
+PAIRS = list(zip(SOURCES, TARGETS, strict=True))[:8]
 SEARCH = Search(4, 0.6, 5, 200)
 
 
@@ -63,27 +60,17 @@ def judged(check: Check, outcome: str) -> None:
 
 
 KINDS = {
-    "shared": {},
-    "per_head-k_0": {"tables": "per_head", "clip_distance": 0},
     "one_for_layers-pre_norm": {"tables": "shared_by_heads_and_layers", "norm": "pre"},
     "no positions": NO_TABLES,
-    "sinusoidal": SINUSOIDAL,
     "learned-too few": {**LEARNED, "max_positions": 8},
-    "learned and relative": {"absolute": "learned", "max_positions": 64},
 }
 
 
 @pytest.mark.parametrize("changes", KINDS.values(), ids=KINDS.keys())
-def test_a_model_that_is_right(changes: dict[str, Any]) -> None:
+def test_a_model_that_is_right(changes):
     found = {check.name: check for check in check_model(exact(**changes), PAIRS, SEARCH, 40)}
-    assert [*found] == [
-        "cached decoding",
-        "cached decoding beyond 40 pieces",
-        "padding",
-        "shift",
-        "batches",
-        "n best",
-    ]
+    names = ["cached decoding", "cached decoding beyond 40 pieces", "padding", "shift", "batches", "n best"]
+    assert [*found] == names
     absolute = changes.get("absolute", "none")
     for name, check in found.items():
         if name == "shift" and absolute != "none":
@@ -94,15 +81,15 @@ def test_a_model_that_is_right(changes: dict[str, Any]) -> None:
         judged(check, "passed")
         assert check.difference is not None and check.difference <= EXACT == check.tolerance
     assert found["cached decoding"].difference != 0  # another order of summation: something was compared
-    assert {check.sentences for name, check in found.items() if "beyond" not in name} == {12}
+    assert {check.sentences for name, check in found.items() if "beyond" not in name} == {8}
     assert found["cached decoding beyond 40 pieces"].sentences == len(beyond(PAIRS, 40))
 
 
-def test_pairs_joined_to_be_longer_than_any_in_training() -> None:
-    joined = beyond(PAIRS, 60)
+def test_pairs_joined_to_be_longer_than_any_in_training():
+    joined = beyond(PAIRS, 40)
     assert len(joined) > 2
     for source, target in joined:
-        assert min(len(source), len(target)) > 60 and source[-1] == target[-1] == EOS
+        assert min(len(source), len(target)) > 40 and source[-1] == target[-1] == EOS
         assert EOS not in source[:-1] and EOS not in target[:-1]
     pieces = [piece for source, _ in joined for piece in source[:-1]]
     there = [piece for source, target in PAIRS if len(target) > 1 for piece in source[:-1]]
@@ -160,74 +147,64 @@ class MixesSentences(Wrong):
         return memory_BSM + 0.3 * memory_BSM.mean(dim=(0, 1)), mask
 
 
-def test_a_cache_that_is_wrong() -> None:
+def test_a_cache_and_a_mask_that_are_wrong():
     judged(cached_decoding(ForgetsWhatWasFed(), PAIRS, 200, "cached decoding"), "failed")
-
-
-def test_a_mask_that_is_wrong() -> None:
     model = SeesPadding()
     judged(padding_invariance(model, PAIRS, 200), "failed")
     judged(shift_invariance(model, PAIRS), "failed")
 
 
-def test_positions_that_are_wrong() -> None:
+def test_positions_that_are_wrong():
     judged(shift_invariance(CountsPositions(), PAIRS), "failed")
     lost = shift_invariance(SaysItHasPositions(**SINUSOIDAL), PAIRS)
     judged(lost, "failed")
     assert lost.reason == "absolute (sinusoidal) should depend on a shift, but for some sentence it changes nothing"
 
 
-def test_sentences_that_depend_on_their_batch() -> None:
+def test_sentences_that_depend_on_their_batch():
     model = MixesSentences()
-    check = batch_independence(model, SOURCES[:12], SEARCH)
+    check = batch_independence(model, SOURCES[:8], SEARCH)
     judged(check, "failed")
     assert check.reason is not None and "sentences have different translations in different batches" in check.reason
-    told = batch_rounding(TorchEngine(model, "cpu"), exact(), SOURCES[:12], SEARCH, "float64")
+    told = batch_rounding(TorchEngine(model, "cpu"), exact(), SOURCES[:8], SEARCH, "float64")
     judged(told, "reported")
     assert told.difference is not None and told.difference > 1e-3 and told.reason is not None
-    assert told.reason.endswith("of 12 translations differ") and told.reason[0] != "0"
+    assert told.reason.endswith("of 8 translations differ") and told.reason[0] != "0"
 
 
-def test_rounding_is_no_failure() -> None:
-    check = batch_rounding(TorchEngine(make_model(), "cpu"), exact(), SOURCES[:12], SEARCH, "float32")
-    assert check.outcome in ("passed", "reported") and "of 12 translations differ" in str(check.reason)
+def test_rounding_is_no_failure():
+    check = batch_rounding(TorchEngine(make_model(), "cpu"), exact(), SOURCES[:8], SEARCH, "float32")
+    assert check.outcome in ("passed", "reported") and "of 8 translations differ" in str(check.reason)
 
 
-@pytest.mark.parametrize("fault", ["score", "order", "twice", "nan"])
-def test_hypotheses_that_are_wrong(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    search = TorchEngine.search
-
-    def wrong(self: Any, *arguments: Any, **more: Any) -> Any:
-        found = search(self, *arguments, **more)
-        at = next(index for index, hypotheses in enumerate(found) if len(hypotheses) > 1)
-        first, second = found[at][:2]
-        if fault == "score":
-            found[at][0] = dataclasses.replace(first, score=first.score + 0.01)
-        elif fault == "order":
-            found[at][:2] = [second, first]
-        elif fault == "twice":
-            found[at].append(found[at][-1])
-        else:
-            found[at][-1] = dataclasses.replace(found[at][-1], score=float("nan"))
-        return found
-
-    judged(scores_of_hypotheses(exact(), SOURCES[:12], SEARCH), "passed")
-    monkeypatch.setattr(TorchEngine, "search", wrong)
-    judged(scores_of_hypotheses(exact(), SOURCES[:12], SEARCH), "failed")
+def test_hypotheses_that_are_wrong(monkeypatch):
+    model, search = exact(), TorchEngine.search
+    judged(scores_of_hypotheses(model, SOURCES[:8], SEARCH), "passed")
+    right = search(TorchEngine(model, "cpu"), SOURCES[:8], dataclasses.replace(SEARCH, n_best=4))
+    at = next(index for index, hypotheses in enumerate(right) if len(hypotheses) > 1)
+    first, second, *others = right[at]
+    last = right[at][-1]
+    for wrong in (
+        [dataclasses.replace(first, score=first.score + 0.01), second, *others],
+        [second, first, *others],
+        [*right[at], last],
+        [*right[at][:-1], dataclasses.replace(last, score=float("nan"))],
+    ):
+        found = [*right[:at], wrong, *right[at + 1 :]]
+        monkeypatch.setattr(TorchEngine, "search", lambda *arguments, found=found, **more: found)
+        judged(scores_of_hypotheses(model, SOURCES[:8], SEARCH), "failed")
 
 
 # Exports
 
 
 @pytest.fixture
-def export_inputs(tmp_path: Path, tiny_config: Callable[..., TrainConfig]) -> Callable[..., Any]:
+def export_inputs(tmp_path, tiny_config):
     return lambda model: make_export_inputs(model, make_vocabulary(tmp_path), tiny_config())
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "ctranslate2"])
-def test_an_export(
-    kind: Any, export_inputs: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export(kind, export_inputs, tmp_path, monkeypatch):
     pytest.importorskip("ctranslate2")
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
@@ -238,7 +215,7 @@ def test_an_export(
 
     from rpr.analysis import verification
 
-    def write_another(kind: Any, folder: Path, model: Transformer, *rest: Any) -> None:
+    def write_another(kind: Any, folder: Any, model: Transformer, *rest: Any) -> None:
         other = make_model()
         other.encoder[0].self_attention.tables.keys[0] *= -1
         writing.write_files(kind, folder, other, *rest)
@@ -247,9 +224,7 @@ def test_an_export(
     judged(export_check(kind, export_inputs(make_model()), folders[1]), "failed")
 
 
-def test_an_export_that_cannot_be(
-    export_inputs: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_that_cannot_be(export_inputs, tmp_path, monkeypatch):
     folder = tmp_path / "folder"
     folder.mkdir()
     check = export_check("ctranslate2", export_inputs(make_model(tables="per_head")), folder)
@@ -260,7 +235,3 @@ def test_an_export_that_cannot_be(
     check = export_check("ctranslate2", export_inputs(make_model()), folder)
     judged(check, "not applicable")
     assert "CTranslate2 is not installed" in str(check.reason) and not [*folder.iterdir()]
-
-
-def test_padding_is_not_a_piece_of_the_sentences() -> None:
-    assert all(PAD not in row for row in (*SOURCES, *TARGETS))

@@ -100,28 +100,21 @@ def test_peak_bytes_are_those_of_the_tensors_that_live_at_one_time():
         torch.empty(1500)  # 6,000
 
     assert peak_bytes(step, CPU) == 8000
-
-
-def test_peak_bytes_do_not_count_what_stood_before():
     before = [torch.ones(10_000)]
 
-    def step():
-        before[0] += 1  # in place
+    def in_place():
+        before[0] += 1
         before.append(torch.empty(100))  # 400 bytes, and they stay
         torch.empty(25)  # 500
 
-    assert peak_bytes(step, CPU) == 500
-    assert peak_bytes(lambda: None, CPU) == 0
-
-
-def test_peak_bytes_of_a_forward_and_a_backward_pass():
+    assert peak_bytes(in_place, CPU) == 500, "what was there before does not count"
     x = torch.ones(1000, requires_grad=True)
 
-    def step():
+    def backward():
         y = x.exp()  # kept for the backward pass
         torch.autograd.grad(y, x, torch.ones(1000))
 
-    assert peak_bytes(step, CPU) == 3 * 4000  # y, the ones, the gradient
+    assert peak_bytes(backward, CPU) == 3 * 4000  # y, the ones, the gradient
 
 
 def test_resident_memory_is_that_of_the_steps_and_not_of_what_came_before():
@@ -149,18 +142,14 @@ def test_the_product_rate_is_the_median_of_ten_after_three(monkeypatch):
     assert benchmark.matmul_rate(hardware, CPU, 8) == 2 * 8**3 / 2.0
 
 
-@pytest.mark.parametrize("sentences, length", [(3, 5), (2, 11)])
-def test_the_operations_of_a_step_are_those_of_its_products(sentences, length):
-    config = bench(f"sentences={sentences}", f"length={length}", "model.num_layers=2", "model.d_ff=24")
+def test_the_operations_of_a_step_and_of_a_layer_are_those_of_their_products():
+    config = bench("sentences=2", "length=11", "model.num_layers=2", "model.d_ff=24")
     [step] = training_steps(config, positions("absolute"), CPU).values()
     with FlopCounterMode(display=False) as counted:
         step()
-    expected = benchmark.step_flops(config.model, config.data.vocabulary_size, sentences, length)
-    # What the loss adds up beside its products, and the sums over the whole embedding.
+    expected = benchmark.step_flops(config.model, config.data.vocabulary_size, 2, 11)
+    # What the loss adds up next to its products, and the sums over the whole embedding.
     assert counted.get_total_flops() == pytest.approx(expected, rel=0.02)
-
-
-def test_the_operations_of_a_layer_are_those_of_its_products():
     inputs, weights = 2 * 12 * 16 * 48 + 2 * 12 * 16 * 16, 2 * (2 * 2 * 6 * 6 * 16)  # 12 positions of 16 numbers
     assert benchmark.layer_flops(16, 2, 6) == 3 * (inputs + weights)
 
@@ -177,8 +166,9 @@ def test_steps_at_a_length_are_named_by_variant_and_implementation_and_run():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "both_sides"])
-@pytest.mark.parametrize("keys, bias", [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize(
+    "keys, bias, causal", [(True, True, True), (True, False, False), (False, True, False), (False, False, True)]
+)
 def test_flex_attention_is_the_reference(keys, bias, causal):
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 2, 2, 20, 16)
@@ -221,17 +211,10 @@ def test_layer_cases_hold_the_number_of_positions_and_at_least_one_sentence():
 
 def test_layer_steps_are_named_by_variant_and_algorithm_and_run():
     config = bench("layer.algorithms=[attend,per_position,blockwise]")
-    variants = positions("absolute", "relative", "relative_keys")
-    steps = layer_steps(config, variants, LayerCase(2, 6, 3, True), CPU)
-    assert list(steps) == [
-        "absolute",
-        "relative",
-        "relative (per_position)",
-        "relative (blockwise)",
-        "relative_keys",
-        "relative_keys (per_position)",
-        "relative_keys (blockwise)",
-    ]
+    steps = layer_steps(config, positions("absolute", "relative", "relative_keys"), LayerCase(2, 6, 3, True), CPU)
+    of_tables = [f"{name}{algorithm}" for name in ("relative", "relative_keys")
+                 for algorithm in ("", " (per_position)", " (blockwise)")]  # fmt: skip
+    assert list(steps) == ["absolute", *of_tables]
     for step in steps.values():
         step()
 
@@ -272,12 +255,12 @@ def with_errors(of_keys, of_values):
 
 
 def test_gradient_errors_are_relative_to_the_exact_gradient_of_each_table(monkeypatch):
+    expected = {"none": (0.0, 0.0), "some": (0.25, 0.5), "all": (1.0, 3.0)}
     algorithms = {"none": with_errors(0, 0), "some": with_errors(0.25, -0.5), "all": with_errors(-1, 3)}
     monkeypatch.setattr(benchmark, "algorithm_named", lambda name, implementation: algorithms[name])
     # A cotangent in bfloat16 for a z in float64: the gradient is rounded once, to 0.4 % at most.
     errors = table_gradient_errors(list(algorithms), "auto", length=9, clip_distance=2, d_head=4, seed=1, device=CPU)
-    assert list(errors) == ["none", "some", "all"]
-    expected = {"none": (0.0, 0.0), "some": (0.25, 0.5), "all": (1.0, 3.0)}
+    assert list(errors) == list(expected)
     for name, error in errors.items():
         assert isinstance(error, GradientError)
         assert astuple(error) == pytest.approx(expected[name], abs=0.015)

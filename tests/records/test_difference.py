@@ -66,9 +66,9 @@ def test_a_setting_that_came_later_has_the_value_of_before_it_and_another_is_abs
     assert changes(found, "settings") == {"optim.non_finite": ("stop", "skip"), "hardware.threads": (ABSENT, 1)}
     assert {"optim.ema_decay", "hardware.attention"} <= set(same(found, "settings"))
     assert changes(difference(newer, record()), "settings")["hardware.threads"] == (1, ABSENT)
-
-
-def test_a_section_against_null_is_one_change(record):
+    without = record(settings={"optim.clip": None})
+    assert changes(difference(without, record()), "settings") == {"optim.clip": (None, ABSENT)}
+    # A section against null is one change.
     found = difference(record(), record(settings={"data.synthetic": {"seed": 1, "num_train": 5}}))
     assert changes(found, "settings") == {"data.synthetic": (None, {"seed": 1, "num_train": 5})}
 
@@ -128,27 +128,16 @@ def test_scores_and_whether_their_intervals_overlap(record, score, interval, sec
     assert (test.second.interval.low, test.second.interval.high) == second
     assert (*sides(chrf), chrf.difference, chrf.overlap) == (50.0, None, None, None)
     assert sides(long) == (None, 9.0)
+    of_another_level = [score("test", 31.0, interval=interval(30, 32) | {"level": 0.9})]
+    assert difference(record(scores=first), record(scores=of_another_level)).scores[0].overlap is None
 
 
-def test_intervals_of_two_levels_are_not_compared(record, score, interval):
-    first = [score("test", 31.0, interval=interval(30, 32))]
-    second = [score("test", 31.0, interval=interval(30, 32) | {"level": 0.9})]
-    assert difference(record(scores=first), record(scores=second)).scores[0].overlap is None
-    assert difference(record(scores=first), record()).scores[0].overlap is None
-
-
-@pytest.mark.parametrize(
-    "field, value, said",
-    [
-        (
-            "signature",
-            "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.5.0",
-            "signature case:mixed|version:2.6.0 and",
-        ),
-        ("num_sentences", 999, "num_sentences 1000 and 999"),
-        ("test_set", "other", "test_set test_2016_flickr and other"),
-    ],
-)
+@pytest.mark.parametrize("field, value, said", [
+    ("signature", "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.5.0",
+     "signature case:mixed|version:2.6.0 and"),
+    ("num_sentences", 999, "num_sentences 1000 and 999"),
+    ("test_set", "other", "test_set test_2016_flickr and other"),
+])  # fmt: skip
 def test_scores_of_another_kind_are_not_subtracted(record, score, interval, field, value, said):
     first = score("test", 31.0, interval=interval(30, 32))
     [one] = difference(record(scores=[first]), record(scores=[{**first, field: value}])).scores
@@ -165,12 +154,8 @@ def test_how_the_scores_were_decoded(record, score):
 
 
 def test_figures_with_difference_and_ratio(record):
-    edits = {
-        "training.steps_per_second": 2.5,
-        "training.peak_memory_bytes": 3_000_000_000,
-        "parameters": 7_600_100,
-        "training.validation_loss": 2.0,
-    }
+    edits = {"training.steps_per_second": 2.5, "training.peak_memory_bytes": 3_000_000_000, "parameters": 7_600_100}
+    edits["training.validation_loss"] = 2.0
     found = {one.name: one for one in difference(record(), record(edits)).figures}
     assert (found["steps_per_second"].difference, found["steps_per_second"].ratio) == (0.5, 1.25)
     assert (found["peak_memory_bytes"].difference, found["peak_memory_bytes"].ratio) == (1e9, 1.5)
@@ -202,13 +187,9 @@ def test_scores_by_length(record, by_length):
     found = difference(first, record(by_length=signed)).by_length
     assert found[0].unlike.startswith("signature ") and found[-1].unlike is None
     elsewhere = by_length(50.0, splits=["test"])
-    assert all("splits" in one.unlike for one in difference(first, record(by_length=elsewhere)).by_length[:1])
-
-
-def test_scores_by_length_that_one_record_lacks(record, by_length):
-    found = difference(record(), record(by_length=by_length(50.0)))
-    assert found.by_length == ()
-    assert changes(found, "run") == {"scores by length": (ABSENT, "recorded")}
+    assert "splits" in difference(first, record(by_length=elsewhere)).by_length[0].unlike
+    lacking = difference(record(), first)
+    assert lacking.by_length == () and changes(lacking, "run") == {"scores by length": (ABSENT, "recorded")}
 
 
 def rows(*losses: float, every: int = 25, name: str = "train/loss") -> list[dict[str, Any]]:
@@ -239,15 +220,13 @@ def test_training_and_validation_losses_are_followed_apart(record):
     assert difference(record(), record(), one, []).curves == ()
 
 
-def test_what_two_records_are_to_each_other(record):
+def test_what_two_records_are_to_each_other(record, tiny_config):
     first = record()
     assert difference(first, record()).relation == "the same record"
     assert difference(first, record({"sweeps": ["other"]})).relation == "one run, recorded twice"
     assert difference(first, record({"started": "2026-02-02"})).relation == "one configuration, run twice"
     assert difference(first, record(k=2)).relation == "two configurations"
-
-
-def test_an_id_of_an_older_rule_is_not_taken_for_another_configuration(record, tiny_config):
+    # An id of an older rule is not taken for another configuration.
     settings = [tiny_config(*words).model_dump(mode="json") for words in ((), ("sweep=x",), ("model.dropout=0.5",))]
     first, swept, other = (record({"config": one, "run_id": f"id{number}"}) for number, one in enumerate(settings))
     assert difference(first, swept).relation == "one run, recorded twice"
@@ -273,9 +252,3 @@ def test_reproduced_asks_for_every_score_and_loss(record, by_length):
     assert not difference(first, again(), rows(5.0), rows(5.5)).reproduced
     unmeasured = {"training.validation_loss": None}
     assert not difference(record(unmeasured, scores={}), record(unmeasured, scores={})).reproduced
-
-
-def test_a_change_keeps_null_apart_from_absent(record):
-    found = difference(record(settings={"optim.clip": None}), record())
-    [part] = [one for one in found.parts if one.name == "settings"]
-    assert part.changes == {"optim.clip": (None, ABSENT)}

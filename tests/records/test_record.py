@@ -12,32 +12,21 @@ import pytest
 from rpr.errors import RecordError
 from rpr.records.metrics import read_metrics
 from rpr.records.position import position_of
-from rpr.records.record import find_records, read_record, write_record
+from rpr.records.record import Record, find_records, read_record, write_record
 from rpr.report.groups import one_per_seed
+from tests.fake_records import fake_score
 
 
-def test_a_record_is_read_back_equal(tmp_path, make):
-    record = make("relative", 4, scores={"test": 31.5, "long": 20.0})
+def test_a_record_is_read_back_equal(tmp_path, make, score, interval, by_length):
+    scores = [score("test", 31.5, interval=interval(30, 33), empty_hypotheses=2), score("long", 20.0)]
+    record = make("relative", 4, scores=scores, by_length=by_length(1, 2))
     write_record(tmp_path / "run" / "record.json", record)
-    assert read_record(tmp_path / "run" / "record.json") == record
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["record.json"]
-
-
-def test_intervals_and_lengths_are_read_back_equal_and_older_records_have_none(
-    tmp_path, make, score, interval, by_length
-):
-    record = make(
-        scores=[score("test", 31.5, interval=interval(30, 33), empty_hypotheses=2)], by_length=by_length(1, 2)
-    )
-    write_record(tmp_path / "record.json", record)
-    again = read_record(tmp_path / "record.json")
+    again = read_record(tmp_path / "run" / "record.json")
     assert again == record
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["record.json"]
     assert (again.score("test").interval.high, again.by_length.buckets[1].label) == (33, "11–22")
-    assert (make().score("test").interval, make().score("test").empty_hypotheses, make().by_length) == (
-        None,
-        None,
-        None,
-    )
+    older = make()
+    assert older.score("test").interval is older.score("test").empty_hypotheses is older.by_length is None
 
 
 def test_a_running_record_has_no_figures_and_says_so(make):
@@ -47,16 +36,13 @@ def test_a_running_record_has_no_figures_and_says_so(make):
     assert make(status="failed").outcome == "failed: RuntimeError: rank 1 died"
     assert make(status="interrupted").outcome == "interrupted: SIGTERM"
     assert make().outcome is None
+    assert make(status="failed", error="Traceback:\n  line 3\n\nKeyError").error == "Traceback: line 3 KeyError"
 
 
 def test_properties_read_the_configuration(make):
     record = make("relative_keys", 8)
-    assert (record.model_name, record.data_name, position_of(record).clip_distance, record.max_steps) == (
-        "small",
-        "multi30k_en_de",
-        8,
-        1800,
-    )
+    names = (record.model_name, record.data_name, position_of(record).clip_distance, record.max_steps)
+    assert names == ("small", "multi30k_en_de", 8, 1800)
     # k is a setting of every run, but means nothing without a relative table.
     assert position_of(make("absolute", 8)).clip_distance is None
     assert record.score("test").score == 30.0
@@ -66,8 +52,6 @@ def test_properties_read_the_configuration(make):
 
 @pytest.mark.parametrize("where", ["configuration", "corpus"])
 def test_one_mark_of_synthetic_data_is_enough(document, where):
-    from rpr.records.record import Record
-
     fields = document(synthetic=where == "configuration")
     fields["data"]["synthetic"] = where == "corpus"
     assert Record.model_validate(fields).synthetic
@@ -88,37 +72,26 @@ def test_a_failed_write_leaves_the_old_record(tmp_path, make, monkeypatch):
                 write_record(path, make(seed=2))
         assert path.read_bytes() == old
         assert os.listdir(tmp_path) == ["record.json"]
-
-
-def test_infinity_is_not_written(tmp_path, make):
-    path = tmp_path / "record.json"
     record = make()
     record.config["optim"]["clip"] = float("inf")
     with pytest.raises(ValueError, match="Out of range float"):
         write_record(path, record)
-    assert not path.exists()
-
-
-def test_an_error_of_many_lines_becomes_one(make):
-    assert make(status="failed", error="Traceback:\n  line 3\n\nKeyError").error == "Traceback: line 3 KeyError"
+    assert path.read_bytes() == old
 
 
 def test_refusals_say_what_is_wrong_and_what_to_do(tmp_path, document):
     path = tmp_path / "record.json"
-    with pytest.raises(
-        RecordError, match="no such record; every run writes a record.json when it starts: look below runs/"
-    ):
-        read_record(path)
     text = json.dumps(document())
-    path.write_text(text[: len(text) // 2])
-    with pytest.raises(RecordError, match=r"truncated or not JSON \(line 1, column \d+: .*\); restore it or repeat"):
-        read_record(path)
-    path.write_text("[1]")
-    with pytest.raises(RecordError, match="a run record is a JSON object, this is a list"):
-        read_record(path)
-    path.write_bytes(b"\xff\xfe")
-    with pytest.raises(RecordError, match="cannot be read"):
-        read_record(path)
+    for content, message in (
+        (None, "no such record; every run writes a record.json when it starts: look below runs/"),
+        (text[: len(text) // 2], r"truncated or not JSON \(line 1, column \d+: .*\); restore it or repeat"),
+        ("[1]", "a run record is a JSON object, this is a list"),
+        (b"\xff\xfe", "cannot be read"),
+    ):
+        if content is not None:
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        with pytest.raises(RecordError, match=message):
+            read_record(path)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +109,7 @@ def test_refusals_say_what_is_wrong_and_what_to_do(tmp_path, document):
             {"device": None, "seed": None},
             r"device: Input should be a valid string \(and 1 more\); restore it or repeat",
         ),
+        ({"scores": [fake_score("test", float("nan"))]}, r"scores\.0\.score: Input should be a finite number"),
     ],
 )
 def test_a_wrong_field_is_named(tmp_path, document, change, message):
@@ -144,13 +118,6 @@ def test_a_wrong_field_is_named(tmp_path, document, change, message):
     with pytest.raises(RecordError, match=message) as caught:
         read_record(path)
     assert "\n" not in str(caught.value)
-
-
-def test_nan_is_no_score(tmp_path, document, score):
-    path = tmp_path / "record.json"
-    path.write_text(json.dumps(document(scores=[score("test", float("nan"))])))
-    with pytest.raises(RecordError, match=r"scores\.0\.score: Input should be a finite number"):
-        read_record(path)
 
 
 def test_records_are_found_in_run_folders_and_in_flat_folders(tmp_path, make, document):
@@ -167,19 +134,12 @@ def test_records_are_found_in_run_folders_and_in_flat_folders(tmp_path, make, do
         "sweeps/table2/k4.json",
     ]
     assert found.problems == []
+    (tmp_path / "sweeps" / "table2" / "record.json").write_text("")
+    (tmp_path / "sweeps" / "half.json").write_text((tmp_path / "sweeps" / "table2" / "k4.json").read_text()[:400])
+    damaged = find_records(tmp_path)
+    assert len(damaged.records) == 3 and len(damaged.problems) == 2
+    assert all("truncated or not JSON" in problem for problem in damaged.problems)
     assert [position_of(record).clip_distance for _, record in find_records(tmp_path, "table2").records] == [2, 4]
-
-
-def test_a_damaged_record_is_reported_and_the_others_are_read(tmp_path, make):
-    write_record(tmp_path / "good" / "record.json", make())
-    write_record(tmp_path / "flat.json", make(k=2))
-    text = (tmp_path / "flat.json").read_text()
-    (tmp_path / "flat.json").write_text(text[:400])
-    (tmp_path / "record.json").write_text("")
-    found = find_records(tmp_path)
-    assert len(found.records) == 1
-    assert len(found.problems) == 2
-    assert all("truncated or not JSON" in problem for problem in found.problems)
 
 
 def test_a_run_that_was_repeated_counts_once_and_the_finished_one_counts(tmp_path, make):

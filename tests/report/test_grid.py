@@ -44,24 +44,14 @@ def test_mean_over_seeds_by_hand():
     assert one.interval.kind == "seeds"
     assert (one.interval.low, one.interval.high) == pytest.approx((11 - 12.706, 11 + 12.706))
     assert mean([3.0]) == Measurement(3.0, 1)
+    for wrong in ({"value": None}, {"value": 1.0, "reason": "why"}):
+        with pytest.raises(AssertionError, match="a missing figure has a reason"):
+            Measurement(**wrong)
 
 
-def test_a_figure_is_missing_with_a_reason_or_there_without():
-    with pytest.raises(AssertionError, match="a missing figure has a reason"):
-        Measurement(None)
-    with pytest.raises(AssertionError, match="a missing figure has a reason"):
-        Measurement(1.0, reason="why")
-
-
-@pytest.mark.parametrize(
-    "value, digits, signed, text",
-    [(1.26, 1, True, "+1.3"), (-0.04, 1, True, "0.0"), (-1.26, 1, True, "-1.3"), (1234.5, 0, False, "1,234")],
-)
-def test_numbers(value, digits, signed, text):
-    assert number(value, digits, signed=signed) == text
-
-
-def test_the_interval_of_seeds_and_of_sentences_look_different():
+def test_numbers_and_their_intervals_over_seeds_and_over_sentences():
+    assert [number(value, 1, signed=True) for value in (1.26, -0.04, -1.26)] == ["+1.3", "0.0", "-1.3"]
+    assert number(1234.5, 0, signed=False) == "1,234"
     assert figure_text(single(30.04, SENTENCES), 1) == ("30.0", "[29.0, 31.0]")
     assert figure_text(mean([10.0, 12.0]), 1) == ("11.0 ± 1.4", "(-1.7 to 23.7)")
     assert figure_text(missing("why"), 1) == ("–", "")

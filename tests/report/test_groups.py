@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from rpr.errors import RecordError
 from rpr.records.position import position_of, positions_of
 from rpr.records.record import Record, find_records
 from rpr.report.grid import legend
@@ -30,66 +29,52 @@ def test_of_a_generated_task_exact_match_stands_first_and_is_shown_by_length(mak
     lengths["signatures"]["exact_match"] = "unit:sentence"
     for bucket in lengths["buckets"]:
         bucket["scores"].append({"metric": "exact_match", "score": 7.0, "interval": interval})
-    for task in (None, {"kind": "scan", "max_train_length": 22}):
-        settings = {"data.task": task}
-        runs = [make(one, scores=scores, by_length=lengths, settings=settings) for one in ("absolute", "relative")]
+
+    def grouped(task):
+        runs = [make(kind, scores=scores, by_length=lengths, settings={"data.task": task})
+                for kind in ("absolute", "relative")]  # fmt: skip
         [group] = run_groups(runs)
-        tables = build_tables([group])
-        headings = {column.key: (place, column.priority) for place, column in enumerate(tables.paper[0].columns)}
-        names = [grid.name for grid in tables.lengths]
         assert (runs[0].task, runs[0].synthetic, group.task) == (("scan", True, True) if task else (None, False, False))
-        if task is None:
-            assert headings["exact_match_test"][1] == 3 and "lengths_exact_match" not in names
-            continue
-        assert headings["exact_match_test"] == (headings["n"][0] + 1, 0)
-        assert "exact match by length, test and long together" in [grid.title for grid in tables.lengths]
-        told = " ".join(note.text for grid in tables.lengths for note in grid.notes)
-        assert "longer than any example of the training data, whose longest has 22 actions of the output" in told
-        assert "trainings (Wilson's)" in " ".join(legend([tables.paper[0].only(lambda column: "exact" in column.key)]))
-        figure = bleu_by_length(group)
-        assert figure is not None and figure.axes[0].get_ylabel() == "exact match, percent"
-        vertical = [line for line in figure.axes[0].get_lines() if list(line.get_xdata()) == [1.5, 1.5]]
-        assert len(vertical) == 1  # between the buckets of training, 1 to 10 and 11 to 22, and the others
+        tables = build_tables([group])
+        places = {column.key: (place, column.priority) for place, column in enumerate(tables.paper[0].columns)}
+        return group, tables, places
+
+    _, tables, places = grouped(None)
+    assert places["exact_match_test"][1] == 3
+    assert "lengths_exact_match" not in [grid.name for grid in tables.lengths]
+    group, tables, places = grouped({"kind": "scan", "max_train_length": 22})
+    assert places["exact_match_test"] == (places["n"][0] + 1, 0)
+    assert "exact match by length, test and long together" in [grid.title for grid in tables.lengths]
+    notes = " ".join(note.text for grid in tables.lengths for note in grid.notes)
+    assert "longer than any example of the training data, whose longest has 22 actions of the output" in notes
+    assert "trainings (Wilson's)" in " ".join(legend([tables.paper[0].only(lambda column: "exact" in column.key)]))
+    [axes] = bleu_by_length(group).axes
+    assert axes.get_ylabel() == "exact match, percent"
+    vertical = [line for line in axes.get_lines() if list(line.get_xdata()) == [1.5, 1.5]]
+    assert len(vertical) == 1  # between the buckets of training, 1 to 10 and 11 to 22, and the others
 
 
-def test_no_record_is_refused():
-    with pytest.raises(
-        RecordError, match=r"^no run record to report; run `rpr-cli sweep \.\.\.` first, or name its folder$"
-    ):
-        run_groups([])
-
-
-def test_a_variant_is_the_mean_over_its_seeds(make):
+def test_a_variant_is_the_mean_over_its_seeds_and_one_has_the_interval_over_its_sentences(make, score, interval):
     (group,) = run_groups(make("relative", 16, seed=seed, scores={"test": 30.0 + seed}) for seed in (1, 2, 3))
     (variant,) = group.variants
     assert (variant.label, [run.seed for run in variant.finished]) == ("relative, k = 16", [1, 2, 3])
-    score = group.score(variant, "test")
-    assert (score.value, score.n, score.deviation, score.interval.kind) == (32.0, 3, 1.0, "seeds")
+    found = group.score(variant, "test")
+    assert (found.value, found.n, found.deviation, found.interval.kind) == (32.0, 3, 1.0, "seeds")
     assert group.score(variant, "long").reason == "not evaluated on long"
     assert group.heading == "multi30k_en_de | model small | 1,800 steps | cpu"
-
-
-def test_one_seed_has_the_interval_over_its_sentences(make, score, interval):
     (group,) = run_groups([make(scores=[score("test", 30.0, interval=interval(29.0, 31.0))])])
     found = group.score(group.variants[0], "test")
     assert (found.n, found.deviation, found.interval.kind) == (1, None, "sentences")
 
 
-@pytest.mark.parametrize(
-    "setting, value, groups",
-    [
-        ("optim.warmup_steps", 500, 2),
-        ("model.dropout", 0.3, 2),
-        ("evaluation.beam_size", 1, 2),
-        ("data.cache_dir", "/elsewhere", 1),
-        ("evaluation.bootstrap_samples", 5, 1),
-    ],
-)
-def test_what_decides_a_figure_parts_groups(make, setting, value, groups):
-    found = run_groups([make("absolute"), make("relative", settings={setting: value})])
-    assert len(found) == groups
-    if groups == 2:
-        assert sorted(group.variant for group in found)[-1].startswith(f"{setting} = ")
+def test_what_decides_a_figure_parts_groups(make):
+    def groups(setting, value):
+        return run_groups([make("absolute"), make("relative", settings={setting: value})])
+
+    for setting, value in (("optim.warmup_steps", 500), ("model.dropout", 0.3), ("evaluation.beam_size", 1)):
+        _, other = sorted(group.variant for group in groups(setting, value))
+        assert other.startswith(f"{setting} = ")
+    assert len(groups("data.cache_dir", "/elsewhere")) == len(groups("evaluation.bootstrap_samples", 5)) == 1
 
 
 def test_runs_scored_on_other_splits_are_one(make):
@@ -121,9 +106,7 @@ def test_changes_are_seed_by_seed(make):
     assert change.deviation == pytest.approx(0.5 / 2**0.5)
     assert group.change(absolute, absolute, "test", "absolute").value == 0.0
     assert group.change(relative, None, "test", "absolute").reason == "nothing to compare with: absolute: never run"
-
-
-def test_the_change_of_other_seeds_has_no_interval(make):
+    # Of other seeds it has no interval.
     (group,) = run_groups([make("absolute", seed=1), make("relative", seed=2), make("relative", seed=3)])
     change = group.change(group.get("relative"), group.get("absolute"), "test", "absolute")
     assert (change.value, change.deviation, change.interval) == (0.0, None, None)
@@ -167,8 +150,7 @@ def test_still_learning_comes_with_the_run(make):
 # Settings of later versions
 
 
-@pytest.mark.parametrize("value", [False, None, "none", 10_000, True])
-@pytest.mark.parametrize("folder", ["quick", "multi30k"])
+@pytest.mark.parametrize("folder, value", [("quick", 10_000), ("quick", "none"), ("multi30k", True)])
 def test_a_setting_that_is_not_known_changes_no_committed_row(folder, value):
     """The same value in every record: kinds, labels, colours and tables are as without it."""
     if not (RESULTS / folder).is_dir():
@@ -186,11 +168,7 @@ def test_a_setting_that_is_not_known_marks_its_own_row_alone(make):
     assert after["tables"][-2:] == before["tables"][-2:]  # Tables 2 and 3; Table 1 has a row more
     one, other = positions_of([make("relative"), _with(make("relative"), "rotary_base", 500)])
     assert (one.kind, other.kind, other.label) == ("relative", "other", "relative, k = 16, rotary_base = 500")
-
-
-def test_a_scheme_that_is_not_known_is_never_a_known_one(make):
-    record = _with(_with(make("none"), "name", "rotary"), "rotary", True)
-    assert (position_of(record).kind, position_of(record).label) == ("other", "rotary = True")
+    assert (position_of(scheme).kind, position_of(scheme).label) == ("other", "rotary = True")
     assert position_of(_with(make("none"), "name", "mine")).kind == "none"
 
 
@@ -202,18 +180,11 @@ def _with(record: Record, key: str, value: object) -> Record:
 
 def _shown(records: list[Record]) -> dict[str, list[object]]:
     groups = run_groups(records)
-    colours = [
-        variant_colours([(one.label, one.position.kind, one.position.clip_distance) for one in group.variants])
-        for group in groups
-    ]
-    return {
-        "variants": [
-            (one.position.kind, one.label, colour[one.label])
-            for group, colour in zip(groups, colours, strict=True)
-            for one in group.variants
-        ],
-        "tables": [(grid.name, len(grid.rows)) for grid in build_tables(groups).paper],
-    }
+    variants: list[object] = []
+    for group in groups:
+        colours = variant_colours((one.label, one.position.kind, one.position.clip_distance) for one in group.variants)
+        variants += [(one.position.kind, one.label, colours[one.label]) for one in group.variants]
+    return {"variants": variants, "tables": [(grid.name, len(grid.rows)) for grid in build_tables(groups).paper]}
 
 
 # Which of many

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -20,35 +21,27 @@ SCRIPT = Path(sys.executable).with_name("rpr-cli")
 SECONDS, BYTES = 20, 10**9
 GROUPS, DISTANCES, SEEDS = 4, 31, 10
 RELATIVE = ("relative", "relative_keys", "relative_values", "absolute_and_relative")
-METRICS = ("sacrebleu", "chrf", "bleu_tok", "bleu_tok_split")
-
-
-def variants() -> Iterator[tuple[str, int, str]]:
-    for kind in RELATIVE:
-        for tables in ("per_head", "shared_by_heads"):
-            for k in range(DISTANCES):
-                yield kind, k, tables
-    for kind in ("absolute", "learned", "none"):
-        yield kind, 16, "per_head"
 
 
 def documents() -> Iterator[dict[str, Any]]:
     draw = random.Random(1)
-    for steps in range(1000, 1000 * GROUPS + 1, 1000):
-        for kind, k, tables in variants():
-            for seed in range(1, SEEDS + 1):
-                bleu = 20 + 2 * draw.random()
-                scores = [
-                    fake_score(split, bleu, metric, interval=fake_interval(bleu - 1, bleu + 1))
-                    for metric in METRICS
-                    for split in ("test", "long", "validation")
-                ]
-                document = fake_document(
-                    kind, k, scores=scores, seed=seed, by_length=fake_by_length(40, 30, 20, 10),
-                    settings={"position.tables": tables, "optim.max_steps": steps},
-                )  # fmt: skip
-                document["name"] += f"-{tables}-{steps}"
-                yield document
+    tables = ("per_head", "shared_by_heads")
+    variants = [(kind, k, sharing) for kind in RELATIVE for sharing in tables for k in range(DISTANCES)]
+    variants += [(kind, 16, "per_head") for kind in ("absolute", "learned", "none")]
+    for steps, (kind, k, sharing), seed in itertools.product(
+        range(1000, 1000 * GROUPS + 1, 1000), variants, range(1, SEEDS + 1)
+    ):
+        bleu = 20 + 2 * draw.random()
+        scores = [
+            fake_score(split, bleu, metric, interval=fake_interval(bleu - 1, bleu + 1))
+            for metric in ("sacrebleu", "chrf", "bleu_tok", "bleu_tok_split")
+            for split in ("test", "long", "validation")
+        ]
+        settings = {"position.tables": sharing, "optim.max_steps": steps}
+        lengths = fake_by_length(40, 30, 20, 10)
+        document = fake_document(kind, k, scores=scores, seed=seed, by_length=lengths, settings=settings)
+        document["name"] += f"-{sharing}-{steps}"
+        yield document
 
 
 @pytest.mark.slow

@@ -7,17 +7,21 @@ from __future__ import annotations
 import base64
 import re
 
-import pytest
-
 from rpr.records.record import find_records, write_record
-from rpr.report import plot_style
 from rpr.report.build import build_report
 from rpr.report.groups import run_groups
-from rpr.report.html import LARGEST_PICTURE, MOST_IN_ONE_LIST, MOST_ITEMS, MOST_TABLES, Chapter, Picture, html_page
-from rpr.report.position_figure import position_figure
+from rpr.report.html import (
+    LARGEST_PICTURE,
+    MOST_IN_ONE_LIST,
+    MOST_ITEMS,
+    MOST_TABLES,
+    Chapter,
+    Picture,
+    html_page,
+    learned_pictures,
+)
 from rpr.report.statements import statements
 from rpr.report.tables import Tables, build_tables
-from tests.report.test_position_figure import made_up
 
 
 def text_of(html: str) -> str:
@@ -41,11 +45,18 @@ def runs_of(html: str) -> str:
     return html[html.index('id="t1-runs"') :]
 
 
-def test_findings_of_one_group_are_at_the_top_and_once(make):
-    html = page([make("relative", scores={"test": 30.0}), make("absolute", scores={"test": 20.0})])
+def test_the_findings_of_one_group_are_at_the_top_once_then_the_papers_tables(make):
+    runs = [make("relative", scores={"test": 30.0}), make("absolute", scores={"test": 20.0})]
+    html = page(runs)
     assert html.count("10.0 BLEU more than") == 1
-    assert html.index('id="findings"') < html.index("10.0 BLEU more than") < html.index('id="contents"')
+    places = [html.index(f'id="{name}"') for name in ("findings", "contents", "paper", "t1")]
+    assert places == sorted(places) and places[0] < html.index("10.0 BLEU more than") < places[1]
     assert '<span class="verdict not-decided">not decided</span>' in html
+    assert "26.8" in html and "30.0" in html, "the paper's base model and ours"
+    [table] = build_tables(run_groups(runs)).paper
+    many = page(runs, tables=Tables((table,) * (MOST_TABLES + 2), None, ()))
+    sections = many[many.index('<section id="paper"') : many.index('<section id="t1"')]
+    assert sections.count("<h3 ") == MOST_TABLES and sections.count(f"<summary>{table.title}") == 2
 
 
 def test_findings_of_several_groups_lead_to_their_chapters(make):
@@ -159,71 +170,45 @@ def test_many_runs_are_folded_by_variant(make):
     assert "<summary>relative, k = 2" not in runs_of(page(runs))
 
 
-def test_the_papers_tables_are_after_the_findings_and_many_are_folded(make):
-    runs = [make("relative", scores={"test": 30.0}), make("absolute", scores={"test": 20.0})]
-    [table] = build_tables(run_groups(runs)).paper
-    html = page(runs)
-    assert html.index('id="findings"') < html.index('id="paper"') < html.index('id="t1"')
-    assert "26.8" in html and "30.0" in html, "the paper's base model and ours"
-    many = page(runs, tables=Tables((table,) * (MOST_TABLES + 2), None, ()))
-    sections = many[many.index('<section id="paper"') : many.index('<section id="t1"')]
-    assert sections.count("<h3 ") == MOST_TABLES and sections.count(f"<summary>{table.title}") == 2
-
-
-@pytest.fixture
-def picture(tmp_path):
-    path = tmp_path / "picture.svg"
-    plot_style.save(position_figure(made_up(layers=1), "Norms of a run", "k = 3"), path)
-    return path.read_bytes()
-
-
 def page_of(folder, out):
     built = build_report(find_records(folder).records, out, "x")
     return built, (out / "index.html").read_text()
 
 
-def test_the_picture_of_a_runs_folder_is_in_the_page(tmp_path, make, picture):
-    write_record(tmp_path / "runs" / "a" / "record.json", make())
-    built, html = page_of(tmp_path / "runs", tmp_path / "0")
-    assert "What positions learned" not in html
-    (tmp_path / "runs" / "a" / "positions.svg").write_bytes(picture)
-    built, html = page_of(tmp_path / "runs", tmp_path / "1")
-    assert built.problems == ()
-    assert "<summary>relative, k = 16: multi30k_en_de-small-relative-k16-s1</summary>" in html
-    assert f'<img src="data:image/svg+xml;base64,{base64.b64encode(picture).decode()}"' in html
-
-
-def test_in_a_flat_folder_the_picture_carries_the_records_name(tmp_path, make):
-    write_record(tmp_path / "table2" / "k16.json", make())
-    (tmp_path / "table2" / "k16.positions.svg").write_text("<svg/>")
-    assert "What positions learned" in page_of(tmp_path / "table2", tmp_path / "out")[1]
-
-
-def test_a_picture_that_is_too_large_is_a_problem_and_a_link_is_none(tmp_path, make):
-    write_record(tmp_path / "runs" / "a" / "record.json", make())
-    path = tmp_path / "runs" / "a" / "positions.svg"
+def test_the_pictures_of_what_positions_learned(tmp_path, make):
+    """Next to record.json, or in a flat folder with the record's name; not one that is too large, nor a link."""
+    run, flat = tmp_path / "runs" / "a", tmp_path / "flat"
+    write_record(run / "record.json", make())
+    write_record(flat / "k16.json", make())
+    for path in (run / "positions.svg", flat / "k16.positions.svg"):
+        assert "What positions learned" not in page_of(path.parent, tmp_path / "out")[1]
+        path.write_text("<svg/>")
+        built, html = page_of(path.parent, tmp_path / "out")
+        assert built.problems == ()
+        assert "<summary>relative, k = 16: multi30k_en_de-small-relative-k16-s1</summary>" in html
+        assert f'<img src="data:image/svg+xml;base64,{base64.b64encode(b"<svg/>").decode()}"' in html
+    path = run / "positions.svg"
     path.write_bytes(b" " * (LARGEST_PICTURE + 1))
-    built, html = page_of(tmp_path / "runs", tmp_path / "0")
+    built, html = page_of(run, tmp_path / "out")
     assert built.problems == (
         f"{path}: 3,000,001 bytes, more than the limit of 3,000,000; recreate it with `rpr-cli report run=...`",
     )
     assert "What positions learned" not in html and "3,000,001 bytes" in html[html.index("Not in this report") :]
     path.unlink()
-    (tmp_path / "secret").write_text("a secret")
-    path.symlink_to(tmp_path / "secret")
-    assert "What positions learned" not in page_of(tmp_path / "runs", tmp_path / "1")[1]
+    path.symlink_to(flat / "k16.positions.svg")
+    assert "What positions learned" not in page_of(run, tmp_path / "out")[1]
 
 
 def test_one_picture_a_variant_and_not_too_many(tmp_path, make):
     runs = [make("relative", k, seed=seed) for k in range(8) for seed in (1, 2)]
     for run in runs:
-        write_record(tmp_path / "runs" / run.name / "record.json", run)
-        (tmp_path / "runs" / run.name / "positions.svg").write_text("<svg/>")
-    html = page_of(tmp_path / "runs", tmp_path / "out")[1]
-    shown = re.findall(r"<summary>relative, k = (\d): [^<]*-s(\d)</summary>", html)
+        (tmp_path / f"{run.name}.svg").write_text("<svg/>")
+    [group] = run_groups(runs)
+    pictures, remark = learned_pictures(group, lambda run, name: tmp_path / f"{run.name}.svg", [])
+    shown = [re.fullmatch(r"relative, k = (\d): .*-s(\d)", one.caption).groups() for one in pictures]
     assert len(shown) == 6 and {seed for _, seed in shown} == {"1"}
     assert (shown[0][0], shown[-1][0]) == ("0", "7")
-    assert "6 of 8 variants with a picture are shown" in html
+    assert remark.startswith("6 of 8 variants with a picture are shown")
 
 
 def test_the_page_forbids_scripts_and_fetching_by_its_own_policy(make):
@@ -232,8 +217,3 @@ def test_the_page_forbids_scripts_and_fetching_by_its_own_policy(make):
     assert policy is not None
     assert policy[1].replace("&#39;", "'").startswith("default-src 'none'; style-src 'unsafe-inline'; img-src data:;")
     assert html.index("Content-Security-Policy") < html.index("<style>")
-
-
-def test_the_same_input_gives_the_same_bytes(make, by_length):
-    runs = [make("relative", k, by_length=by_length(30.0, 20.0)) for k in (0, 2)]
-    assert page(runs) == page(runs)

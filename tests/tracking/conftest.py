@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,3 +39,28 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWandb]:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
         yield server
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A terminal at which nobody sits."""
+    asked, answers = pty.openpty()
+    with os.fdopen(answers, "r+b", buffering=0) as end, os.fdopen(end.fileno(), closefd=False) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert sys.stdin.isatty()
+        yield
+    os.close(asked)
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, object]:
+    """As under `wandb agent`, which gives a run its id, its project and some settings: here the choice of a section, a
+    setting in it, and a flat key.
+    """
+    given: dict[str, object] = {"position": "absolute", "optim.max_steps": 25, "seed": 1}
+    lines = "".join(f"{name}:\n  value: {value}\n" for name, value in given.items())
+    (tmp_path / "parameters.yaml").write_text("wandb_version: 1\n" + lines)
+    names = {"SWEEP_ID": "s1", "RUN_ID": "given", "PROJECT": "theirs"}
+    for name, value in {**names, "SWEEP_PARAM_PATH": str(tmp_path / "parameters.yaml")}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    return given

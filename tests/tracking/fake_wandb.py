@@ -13,7 +13,6 @@ import itertools
 import json
 import sys
 import threading
-import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -110,17 +109,6 @@ class FakeWandb:
         """What makes a client talk to this server."""
         return {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": KEY}
 
-    def wait_for(self, condition: Any, seconds: float = 20) -> None:
-        """Until a condition on this server holds.
-
-        Raises:
-            AssertionError: it did not in this time.
-        """
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, f"not seen; requests were {[name for name, _ in self.requests]}"
-            time.sleep(0.02)
-
     # What the requests do.
 
     def graphql(self, operation: str, variables: dict[str, Any]) -> dict[str, Any] | None:
@@ -163,18 +151,7 @@ class FakeWandb:
                 name = operation[0].lower() + operation[1:]
                 return {name: {"artifactManifest": {"id": "m", "file": file}}}
             case "CreateArtifactFiles":
-                edges = [
-                    {
-                        "node": {
-                            "storagePath": f"s/{spec['name']}",
-                            "uploadUrl": f"{self.url}/store/artifact/{spec['name']}",
-                            "uploadHeaders": [],
-                            "uploadMultipartUrls": None,
-                            "artifact": {"id": spec["artifactID"]},
-                        }
-                    }
-                    for spec in variables["input"]["artifactFiles"]
-                ]
+                edges = [{"node": self._stored(spec)} for spec in variables["input"]["artifactFiles"]]
                 return {"createArtifactFiles": {"files": {"edges": edges}}}
             case "CommitArtifact":
                 return {"commitArtifact": {"artifact": {"id": variables["artifactID"], "digest": "d"}}}
@@ -186,6 +163,12 @@ class FakeWandb:
             case "SweepWithRuns":
                 return {"project": {"sweep": _sweep(variables["sweep"], self.sweep_command)}}
         return {}
+
+    def _stored(self, spec: dict[str, Any]) -> dict[str, Any]:
+        """Where a file of an artifact goes."""
+        address = f"{self.url}/store/artifact/{spec['name']}"
+        upload = {"uploadUrl": address, "uploadHeaders": [], "uploadMultipartUrls": None}
+        return {"storagePath": f"s/{spec['name']}", **upload, "artifact": {"id": spec["artifactID"]}}
 
     def projects(self) -> set[str]:
         return {run.project for run in self.runs.values()}
@@ -232,20 +215,12 @@ class FakeWandb:
         if run is not None:
             tail = [json.dumps(run.history[-1])] if run.history else []
             bucket = {
-                "id": f"id-{run.name}",
-                "name": run.name,
-                "summaryMetrics": json.dumps(run.summary),
-                "displayName": run.last("displayName"),
-                "logLineCount": 0,
-                "historyLineCount": len(run.history),
-                "eventsLineCount": 0,
-                "historyTail": json.dumps(tail),
-                "eventsTail": "[]",
-                "config": run.last("config") or "{}",
-                "tags": run.last("tags") or [],
-                "notes": None,
+                "id": f"id-{run.name}", "name": run.name, "displayName": run.last("displayName"), "notes": None,
+                "summaryMetrics": json.dumps(run.summary), "config": run.last("config") or "{}",
+                "logLineCount": 0, "historyLineCount": len(run.history), "eventsLineCount": 0,
+                "historyTail": json.dumps(tail), "eventsTail": "[]", "tags": run.last("tags") or [],
                 "wandbConfig": '{"t": 1}',  # a run without it has not been started (a sweep's, made beforehand)
-            }
+            }  # fmt: skip
         return {"id": "p", "name": variables["project"], "entity": {"id": "e", "name": ENTITY}, "bucket": bucket}
 
     def _upsert(self, variables: dict[str, Any]) -> dict[str, Any]:
@@ -254,15 +229,10 @@ class FakeWandb:
         run.upserts.append(variables)
         project = {"id": "p", "name": run.project, "entity": {"id": "e", "name": ENTITY}}
         bucket = {
-            "id": f"id-{run.name}",
-            "name": run.name,
-            "displayName": run.last("displayName") or run.name,
-            "description": None,
-            "config": run.last("config") or "{}",
-            "sweepName": run.last("sweep"),
-            "project": project,
-            "historyLineCount": len(run.history),
-        }
+            "id": f"id-{run.name}", "name": run.name, "displayName": run.last("displayName") or run.name,
+            "description": None, "config": run.last("config") or "{}", "sweepName": run.last("sweep"),
+            "project": project, "historyLineCount": len(run.history),
+        }  # fmt: skip
         return {"bucket": bucket, "inserted": new}
 
     def _artifact(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -294,41 +264,20 @@ def _project(name: str) -> dict[str, Any]:
 
 def _node(run: Run) -> dict[str, Any]:
     """A run in a list."""
-    return {
-        "projectId": "1",
-        "id": f"id-{run.name}",
-        "name": run.name,
-        "displayName": run.last("displayName"),
-        "group": run.last("groupName"),
-        "jobType": run.last("jobType"),
-        "tags": run.last("tags") or [],
-        "state": "finished",
-        "createdAt": "2024-01-01T00:00:00",
-        "user": {"name": ENTITY, "username": ENTITY},
-    }
+    named = {"displayName": run.last("displayName"), "group": run.last("groupName"), "jobType": run.last("jobType")}
+    user = {"name": ENTITY, "username": ENTITY}
+    made = {"state": "finished", "createdAt": "2024-01-01T00:00:00", "user": user}
+    return {"projectId": "1", "id": f"id-{run.name}", "name": run.name, **named, "tags": run.last("tags") or [], **made}
 
 
 def _sweep(name: str, command: list[str]) -> dict[str, Any]:
     config = f"method: grid\ncommand: {json.dumps(command)}\nparameters:\n  seed:\n    values: [2]\n"
+    empty = ("description", "bestLoss", "controller", "scheduler", "heartbeatAt", "updatedAt")
     return {
-        "id": "w",
-        "name": name,
-        "displayName": name,
-        "method": "grid",
-        "state": "RUNNING",
-        "description": None,
-        "bestLoss": None,
-        "config": config,
-        "controller": None,
-        "scheduler": None,
-        "createdAt": "2024-01-01T00:00:00",
-        "heartbeatAt": None,
-        "updatedAt": None,
-        "earlyStopJobRunning": False,
-        "runCount": 0,
-        "priorRuns": {"edges": []},
-        "runs": {"edges": []},
-    }
+        "id": "w", "name": name, "displayName": name, "method": "grid", "state": "RUNNING", "config": config,
+        "createdAt": "2024-01-01T00:00:00", "earlyStopJobRunning": False, "runCount": 0,
+        "priorRuns": {"edges": []}, "runs": {"edges": []}, **dict.fromkeys(empty),
+    }  # fmt: skip
 
 
 class _QuietServer(ThreadingHTTPServer):

@@ -1,29 +1,23 @@
 """Checked here: what a W&B run holds, by reading the .wandb file on disk record by record, and by a small W&B server on
 the loopback, against the run's configuration, metrics.jsonl and record; what happens without a key, without a network,
-when either is lost in the middle, when the process or W&B's own is killed, and when the run goes on afterwards.
+when either is lost in the middle, when the process or W&B's own is killed, and when the run is resumed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlparse
 
 import pytest
 import wandb
 
 from rpr.commands import train
-from rpr.config.train import TrainConfig
-from rpr.data.cache import PreparedData
 from rpr.errors import RunError
 from rpr.records.record import read_record
 from rpr.tracking import naming, wandb_client, wandb_logger
@@ -44,48 +38,53 @@ RECIPE = (
     "logger.tags=[tried]",
     "sweep=table2",
 )
-
-
+OFFLINE = (*RECIPE, "logger=wandb_offline")
+TAGS = {"synthetic", "tiny", "relative", "synthetic data", "tried"}
 FLAT = {
     "k": 3, "keys": True, "values": True, "absolute": "none", "tables": "per_head", "position_name": "relative",
     "variant": "relative, k = 3", "model_name": "tiny", "data_name": "synthetic", "seed": 1, "sweep": "table2",
-    "run_id": None,
 }  # fmt: skip
 
 
-def row(step: int) -> dict[str, float]:
+def row(step):
     """What training logs at a step; every fourth time as validation does."""
     return {"validation/loss": step / 100} if step % 100 == 99 else {"train/loss": step / 10}
 
 
-def train_through(
-    logger: wandb_logger.WandbMirror, run_dir: Path, steps: list[int], *, resumed_from: int | None = None
-) -> None:
+def write(run_dir, steps):
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with (run_dir / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps({"step": step, "time": 0.5, **row(step)}) + "\n" for step in steps)
+
+
+def train_through(logger, run_dir, steps, *, resumed_from=None):
     """What training does: rows after the checkpoint are forgotten, then each is written, and mirrored."""
     path = run_dir / "metrics.jsonl"
     if resumed_from is not None:
         kept = [line for line in path.read_text().splitlines(True) if json.loads(line)["step"] <= resumed_from]
         path.write_text("".join(kept))
     for step in steps:
-        with path.open("a") as file:
-            file.write(json.dumps({"step": step, "time": 0.5, **row(step)}) + "\n")
+        write(run_dir, [step])
         logger.log_metrics(row(step), step=step)
 
 
-def expected(steps: list[int], name: str = "train/loss") -> list[tuple[int, float]]:
+def expected(steps, name="train/loss"):
     return [(step, row(step)[name]) for step in steps if name in row(step)]
 
 
-def start(config: TrainConfig, run_dir: Path) -> wandb_logger.WandbMirror:
+def start(config, run_dir):
     run_dir.mkdir(parents=True, exist_ok=True)
     logger = wandb_logger.start(config, run_dir, synthetic=True)
     assert logger is not None
     return logger
 
 
-def test_a_run_without_a_key_is_kept_offline_and_complete(
-    tiny_config: Callable[..., TrainConfig], small_data: PreparedData, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def run_dir(tmp_path) -> Path:
+    return tmp_path / "run"
+
+
+def test_a_run_without_a_key_is_kept_offline_and_complete(tiny_config, small_data, capsys):
     config = tiny_config(*RECIPE)
     typed = list(sys.argv)
     run_dir = train.run(config, command="rpr-cli train seed=1 'logger.tags=[a, b]'")
@@ -99,8 +98,8 @@ def test_a_run_without_a_key_is_kept_offline_and_complete(
     assert (run.run_id, run.project, run.run_group, run.display_name) == (
         config.run_id, "rpr", "table2", "synthetic-tiny-relative-k3-s1",
     )  # fmt: skip
-    assert set(run.tags) == {"synthetic", "tiny", "relative", "synthetic data", "tried"}
-    assert {name: found["config"].get(name) for name in FLAT} == {**FLAT, "run_id": config.run_id}
+    assert set(run.tags) == TAGS
+    assert found["config"].items() >= {**FLAT, "run_id": config.run_id}.items()
     assert found["config"]["optim"]["max_steps"] == 25
     # The summary's BLEU is the record's.
     assert record.scores
@@ -118,42 +117,40 @@ def test_a_run_without_a_key_is_kept_offline_and_complete(
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     written = {(line["step"], name, line[name]) for line in rows for name in line.keys() - {"step", "time"}}
     metrics = {name for _, name, _ in written}
-    mirrored = {
-        (line["trainer/global_step"], name, line[name])
-        for line in found["history"]
-        for name in line
-        if not name.startswith("_") and name != "trainer/global_step" and name in metrics
-    }
+    mirrored = {(line[step], name, line[name]) for line in found["history"] for name in line.keys() & metrics}
     assert mirrored == written and {"train/loss", *naming.BEST, naming.STEPS_PER_SECOND} <= metrics
     assert naming.STEPS_PER_SECOND in found["summary"]
-    assert [line["_step"] for line in found["history"]] == [line["trainer/global_step"] for line in found["history"]]
+    assert [line["_step"] for line in found["history"]] == [line[step] for line in found["history"]]
 
 
-def test_system_metrics_are_left_out(tiny_config: Callable[..., TrainConfig], tmp_path: Path) -> None:
-    logger = start(tiny_config(*RECIPE, "logger=wandb_offline", "logger.system_metrics=false"), tmp_path / "run")
-    wandb_logger.finish(logger, {}, failed=False)
-    found = read_back(tmp_path / "run")
-    assert found["stats"] == set() and found["program"] == "rpr-cli"
+def fill(run_dir):
+    """Results, and two checkpoints."""
+    files = {"record.json": "{}", "config.yaml": "k: 3", "test.hypotheses.txt": "ein Hund", "job.json": "{}"}
+    for name, text in files.items():
+        (run_dir / name).write_text(text)
+    (run_dir / "checkpoints").mkdir()
+    for step in (9, 10):
+        (run_dir / "checkpoints" / f"step{step:08d}.ckpt").write_bytes(b"weights" * step)
 
 
-def test_an_online_run_arrives_whole(
-    tiny_config: Callable[..., TrainConfig], tmp_path: Path, server: FakeWandb, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = tiny_config(*RECIPE)
-    logger = start(config, tmp_path / "run")
+def test_an_online_run_arrives_whole_with_its_artifacts(tiny_config, run_dir, server, capsys):
+    config = tiny_config(*RECIPE, "logger.artifacts=checkpoint")
+    logger = start(config, run_dir)
     reference = wandb_logger.reference(logger)
     assert (reference.id, reference.mode) == (config.run_id, "online")
     assert reference.url is not None and reference.url.endswith(f"/rpr/runs/{config.run_id}")
     steps = [25, 50, 75, 99, 100]
-    train_through(logger, tmp_path / "run", steps)
+    train_through(logger, run_dir, steps)
     logger.log_metrics({"validation/bleu": 20.0}, step=100)
+    fill(run_dir)
+    wandb_logger.log_artifacts(logger, run_dir)
     wandb_logger.finish(logger, {"test/sacrebleu": 31.25, "steps_per_second": None}, failed=False)
     (run,) = server.runs.values()
     assert (run.name, run.project, run.last("groupName"), run.last("jobType"), run.last("displayName")) == (
         config.run_id, "rpr", "table2", "train", config.label,
     )  # fmt: skip
-    assert set(run.last("tags")) == {"synthetic", "tiny", "relative", "synthetic data", "tried"}
-    assert {name: run.config.get(name) for name in FLAT} == {**FLAT, "run_id": config.run_id}
+    assert set(run.last("tags")) == TAGS
+    assert run.config.items() >= {**FLAT, "run_id": config.run_id}.items()
     assert run.config["model"]["d_model"] == 32 and run.config["evaluation"]["beam_size"] == 2
     assert run.series("train/loss") == expected(steps)
     assert run.series("validation/loss") == expected(steps, "validation/loss")
@@ -163,12 +160,45 @@ def test_an_online_run_arrives_whole(
     assert run.exit_code == 0
     assert KEY not in json.dumps(server.requests)
     assert told(capsys) == [reference.url]
+    assert run.artifacts.keys() == {f"results-{config.run_id}", f"model-{config.run_id}"}
+    assert server.uploads["artifact/step00000010.ckpt"] == b"weights" * 10
+    assert server.uploads["artifact/test.hypotheses.txt"] == b"ein Hund"
 
 
-def test_a_resumed_run_goes_on_in_the_same_run_and_loses_no_row(
-    tiny_config: Callable[..., TrainConfig], tmp_path: Path, server: FakeWandb
-) -> None:
-    config, run_dir = tiny_config(*RECIPE), tmp_path / "run"
+@pytest.mark.parametrize("artifacts", ["none", "results", "checkpoint"])
+def test_artifacts_of_an_offline_run(artifacts, tiny_config, run_dir):
+    config = tiny_config(*OFFLINE, f"logger.artifacts={artifacts}", "logger.system_metrics=false")
+    logger = start(config, run_dir)
+    train_through(logger, run_dir, [25])
+    fill(run_dir)
+    wandb_logger.log_artifacts(logger, run_dir)
+    wandb_logger.finish(logger, {}, failed=False)
+    whole, results, model = read_back(run_dir), f"results-{config.run_id}", f"model-{config.run_id}"
+    found = whole["artifacts"]
+    assert found.keys() == {"none": set(), "results": {results}, "checkpoint": {results, model}}[artifacts]
+    if artifacts != "none":
+        assert found[results].keys() == {"record.json", "config.yaml", "metrics.jsonl", "test.hypotheses.txt"}
+        assert Path(found[results]["test.hypotheses.txt"]).read_text() == "ein Hund"
+    if artifacts == "checkpoint":
+        assert found[model] == {"step00000010.ckpt": str(run_dir / "checkpoints" / "step00000010.ckpt")}
+    assert whole["stats"] == set() and whole["program"] == "rpr-cli"  # system metrics were not requested
+
+
+def test_artifacts_that_fail_do_not_cost_the_summary(tiny_config, run_dir, monkeypatch, capsys):
+    def fails(*arguments: object, **settings: object) -> None:
+        raise ValueError("no such type")
+
+    logger = start(tiny_config(*OFFLINE, "logger.artifacts=results"), run_dir)
+    monkeypatch.setattr(wandb, "Artifact", fails)
+    wandb_logger.log_artifacts(logger, run_dir)
+    wandb_logger.finish(logger, {"test/sacrebleu": 12.5}, failed=False)
+    found = read_back(run_dir)
+    assert found["summary"]["test/sacrebleu"] == 12.5 and found["exit"] == 0
+    assert told(capsys) == [f"no such type; no artifact was uploaded; the files are in {run_dir}"]
+
+
+def test_a_resumed_run_continues_in_the_same_run_and_loses_no_row(tiny_config, run_dir, server):
+    config = tiny_config(*RECIPE)
     logger = start(config, run_dir)
     train_through(logger, run_dir, [25, 50, 75, 99, 100])
     wandb_logger.finish(logger, {}, failed=True)
@@ -191,21 +221,7 @@ def test_a_resumed_run_goes_on_in_the_same_run_and_loses_no_row(
     wandb_logger.finish(logger, {}, failed=False)
     assert [line["_step"] for line in run.history] == [25, 50, 75, 76, 99, 100, 125, 150]
     assert run.series("train/loss") == expected([25, 50, 75, 75, 100, 125, 150])
-
-
-def test_a_run_that_began_without_wandb_is_mirrored_from_its_beginning(
-    tiny_config: Callable[..., TrainConfig], tmp_path: Path, server: FakeWandb
-) -> None:
-    config, run_dir = tiny_config(*RECIPE), tmp_path / "run"
-    run_dir.mkdir()
-    (run_dir / "metrics.jsonl").write_text(
-        "".join(json.dumps({"step": s, "time": 1.0, **row(s)}) + "\n" for s in (25, 50))
-    )
-    logger = start(config, run_dir)
-    train_through(logger, run_dir, [75, 100], resumed_from=60)
-    wandb_logger.finish(logger, {}, failed=False)
-    assert server.runs[config.run_id].series("train/loss") == expected([25, 50, 75, 100])
-    assert "time" not in server.runs[config.run_id].history[0]
+    assert "time" not in run.history[-2]
 
 
 KILLED = """
@@ -219,19 +235,16 @@ logger = wandb_logger.start(validate(TrainConfig, json.loads(sys.argv[2])), run_
 for line in (run_dir / "metrics.jsonl").read_text().splitlines():
     row = json.loads(line)
     logger.log_metrics({"train/loss": row["train/loss"]}, step=row["step"])
-time.sleep(float(sys.argv[3]))
+time.sleep(2.5)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 @pytest.mark.slow
-def test_a_killed_offline_run_goes_on_and_both_parts_become_one_run(
-    tiny_config: Callable[..., TrainConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config, run_dir = tiny_config(*RECIPE, "logger=wandb_offline"), tmp_path / "run"
-    run_dir.mkdir()
-    (run_dir / "metrics.jsonl").write_text("".join(json.dumps({"step": s, **row(s)}) + "\n" for s in (25, 50, 75, 100)))
-    arguments = [str(run_dir), config.model_dump_json(), "2.5"]  # seconds until it is killed
+def test_a_killed_offline_run_is_resumed_and_both_parts_become_one_run(tiny_config, run_dir, tmp_path):
+    config = tiny_config(*OFFLINE)
+    write(run_dir, (25, 50, 75, 100))
+    arguments = [str(run_dir), config.model_dump_json()]
     killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], cwd=tmp_path / "here")
     assert killed.returncode == -signal.SIGKILL
     found = read_back(run_dir)
@@ -250,78 +263,65 @@ def test_a_killed_offline_run_goes_on_and_both_parts_become_one_run(
         assert run.summary["test/sacrebleu"] == 12.5 and run.config["k"] == 3 and run.last("groupName") == "table2"
 
 
-def sync(server: FakeWandb, arguments: list[Any]) -> None:
+def sync(server, arguments):
     """What a person does when there is a network again: `wandb sync <run>/wandb/offline-run-*`."""
     command = [sys.executable, "-m", "wandb", "sync", *map(str, arguments)]
     elsewhere = Path(arguments[-1]).parent  # it writes into the folder where it is called
     subprocess.run(command, env={**os.environ, **server.environment()}, check=True, cwd=elsewhere)
 
 
-def test_a_failing_run_is_closed_too(
-    tiny_config: Callable[..., TrainConfig], small_data: PreparedData, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_run_is_closed_too(tiny_config, small_data, monkeypatch):
     def fails(*arguments: object, **settings: object) -> None:
         raise RunError("the loss became non-finite")
 
     monkeypatch.setattr(fit, "fit", fails)
-    recipe = [word for word in RECIPE if not word.startswith("position.")]
-    config = tiny_config(*recipe, "logger=wandb_offline", "position=none", "seed=2")
+    recipe = [word for word in OFFLINE if not word.startswith("position.")]
+    config = tiny_config(*recipe, "position=none", "seed=2")
     with pytest.raises(RunError, match="the loss became non-finite"):
         train.run(config, command="rpr-cli train seed=2")
     run_dir = Path(config.runs_dir) / config.run_dir_name
     found, record = read_back(run_dir), read_record(run_dir / "record.json")
     assert found["exit"] == 1 and found["config"]["k"] is None and found["config"]["keys"] is False
     assert (record.status, record.error) == ("failed", "the loss became non-finite")
-    # The process is free for the next run.
-    assert wandb.run is None
+    assert wandb.run is None, "the process is free for the next run"
 
 
-def test_no_logger_leaves_nothing(tiny_config: Callable[..., TrainConfig], tmp_path: Path) -> None:
-    assert wandb_logger.start(tiny_config("logger=none"), tmp_path / "run", synthetic=True) is None
-    assert not (tmp_path / "run").exists()
+def test_no_logger_leaves_nothing(tiny_config, run_dir):
+    assert wandb_logger.start(tiny_config("logger=none"), run_dir, synthetic=True) is None
+    assert not run_dir.exists()
+    wandb_logger.log_results(None, run_dir)
     wandb_logger.finish(None, {}, failed=False)
 
 
-@pytest.mark.parametrize(
-    "how", ["variable", "netrc", "default_host", "other_host", "settings_host", "token", "damaged"]
-)
-def test_where_a_key_is_looked_for(how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert not wandb_client.has_key(wandb.setup().settings)
-    wandb.teardown()
-    host = "api.wandb.ai"
-    if how == "variable":
-        monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
-    if how == "default_host":  # as `wandb login` writes it
-        host = urlparse(wandb.Settings().base_url).netloc
-    if how == "token":
-        monkeypatch.setenv("WANDB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
-    if how == "other_host":
-        monkeypatch.setenv("WANDB_BASE_URL", "http://wandb.example:8080")
-        host = "wandb.example:8080"
-    if how == "settings_host":  # written by `wandb login --host`
-        (tmp_path / "home" / "CONFIG").mkdir()
-        (tmp_path / "home" / "CONFIG" / "settings").write_text("[default]\nbase_url = http://other.example\n")
-        host = "other.example"
-    if how not in ("variable", "token"):
-        text = "machine" if how == "damaged" else f"machine {host} login user password {'x' * 40}\n"
-        (tmp_path / "home" / ".netrc").write_text(text)
-        (tmp_path / "home" / ".netrc").chmod(0o600)
-    assert wandb_client.has_key(wandb.setup().settings) == (how != "damaged")
+def test_where_a_key_is_looked_for(monkeypatch, tmp_path):
+    home = tmp_path / "home"
+
+    def found(host: str = "", line: str = "") -> bool:
+        """With a line for this host in ~/.netrc, as `wandb login` writes it, or without the file."""
+        wandb.teardown()
+        (home / ".netrc").unlink(missing_ok=True)
+        if host or line:
+            (home / ".netrc").write_text(line or f"machine {host} login user password {'x' * 40}\n")
+            (home / ".netrc").chmod(0o600)
+        return wandb_client.has_key(wandb.setup().settings)
+
+    assert not found() and not found(line="machine")
+    assert found("api.wandb.ai") and found(urlparse(wandb.Settings().base_url).netloc)
+    for name, value in {"API_KEY": "x" * 40, "IDENTITY_TOKEN_FILE": str(tmp_path / "token")}.items():
+        with monkeypatch.context() as patch:
+            patch.setenv(f"WANDB_{name}", value)
+            assert found()
+    with monkeypatch.context() as patch:
+        patch.setenv("WANDB_BASE_URL", "http://wandb.example:8080")
+        assert found("wandb.example:8080") and not found("api.wandb.ai")
+    (home / "CONFIG").mkdir()  # written by `wandb login --host`
+    (home / "CONFIG" / "settings").write_text("[default]\nbase_url = http://other.example\n")
+    assert found("other.example") and not found("api.wandb.ai")
 
 
-def test_without_a_key_no_question_is_asked_on_a_terminal(
-    tiny_config: Callable[..., TrainConfig],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    asked, answers = pty.openpty()
-    with os.fdopen(answers, "r+b", buffering=0) as terminal, os.fdopen(terminal.fileno(), closefd=False) as stdin:
-        monkeypatch.setattr(sys, "stdin", stdin)
-        assert sys.stdin.isatty()
-        logger = start(tiny_config(*RECIPE), tmp_path / "run")
-        wandb_logger.finish(logger, {}, failed=False)
-    os.close(asked)
+@pytest.mark.usefixtures("terminal")
+def test_without_a_key_no_question_is_asked_on_a_terminal(tiny_config, run_dir, capsys):
+    wandb_logger.finish(start(tiny_config(*RECIPE), run_dir), {}, failed=False)
     assert [line.split(";")[0] for line in told(capsys)] == ["no key found (WANDB_API_KEY, or `wandb login`)"]
 
 
@@ -329,14 +329,7 @@ SLOW = {"marks": pytest.mark.slow}
 
 
 @pytest.mark.parametrize("how", ["refused", pytest.param("silent", **SLOW), pytest.param("malformed key", **SLOW)])
-def test_a_server_that_cannot_be_had_means_offline(
-    how: str,
-    tiny_config: Callable[..., TrainConfig],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    server: FakeWandb,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_server_that_cannot_be_had_means_offline(how, tiny_config, run_dir, monkeypatch, server, capsys):
     monkeypatch.setattr(wandb_logger, "INIT_TIMEOUT_SECONDS", 1.5)
     if how == "refused":
         server.close()
@@ -344,7 +337,7 @@ def test_a_server_that_cannot_be_had_means_offline(
         server.hang()
     else:
         monkeypatch.setenv("WANDB_API_KEY", "short")
-    config, run_dir = tiny_config(*RECIPE), tmp_path / "run"
+    config = tiny_config(*RECIPE)
     began = time.monotonic()
     logger = start(config, run_dir)
     assert time.monotonic() - began < 10
@@ -360,14 +353,8 @@ def test_a_server_that_cannot_be_had_means_offline(
 
 
 @pytest.mark.parametrize("how", ["refused", pytest.param("silent", **SLOW)])
-def test_a_network_lost_in_the_middle(
-    how: str,
-    tiny_config: Callable[..., TrainConfig],
-    tmp_path: Path,
-    server: FakeWandb,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    config, run_dir = tiny_config(*RECIPE, "logger.finish_timeout_seconds=1.5"), tmp_path / "run"
+def test_a_network_lost_in_the_middle(how, tiny_config, run_dir, server, capsys):
+    config = tiny_config(*RECIPE, "logger.finish_timeout_seconds=1.5")
     logger = start(config, run_dir)
     train_through(logger, run_dir, [25, 50])
     server.close() if how == "refused" else server.hang()
@@ -381,11 +368,10 @@ def test_a_network_lost_in_the_middle(
         f"not everything was uploaded within 1.5 s; the run is complete in {run_dir}, "
         f"and `wandb sync --include-online {part}` uploads what W&B has on disk"
     ]
-    with contextlib.ExitStack() as stack:
-        if how == "refused":
-            server = stack.enter_context(FakeWandb())
-        else:  # the one that has the beginning of the run
-            server.answer_again()
+    found = read_back(run_dir, "run-*")
+    assert [line["_step"] for line in found["history"]] == [25, 50, 75, 100]
+    if how == "silent":
+        server.answer_again()
         sync(server, ["--include-online", part])
         assert list(server.runs) == [config.run_id]
         assert server.runs[config.run_id].series("train/loss") == expected([25, 50, 75, 100])
@@ -393,20 +379,12 @@ def test_a_network_lost_in_the_middle(
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, **SLOW)])
-def test_the_end_of_its_own_process_is_not_the_end_of_the_run(
-    how: signal.Signals,
-    tiny_config: Callable[..., TrainConfig],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_end_of_its_own_process_is_not_the_end_of_the_run(how, tiny_config, run_dir, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(wandb_logger, "GRACE_SECONDS", 1)
-    settings = ("logger=wandb_offline", "logger.finish_timeout_seconds=1")
-    config, run_dir = tiny_config(*RECIPE, *settings), tmp_path / "run"
-    logger = start(config, run_dir)
+    settings = (*OFFLINE, "logger.finish_timeout_seconds=1")
+    logger = start(tiny_config(*settings), run_dir)
     train_through(logger, run_dir, [25, 50])
     process = logger._service
-    assert process is not None
     process.send_signal(how)
     began = time.monotonic()
     train_through(logger, run_dir, list(range(75, 20_000, 25)))  # more than the pipe holds
@@ -421,83 +399,59 @@ def test_the_end_of_its_own_process_is_not_the_end_of_the_run(
     )
     process.wait(5)  # nothing is left that the end of this process would wait for
     # The next run of this process has a W&B of its own.
-    logger = start(tiny_config(*RECIPE, *settings, "seed=2"), tmp_path / "other")
+    logger = start(tiny_config(*settings, "seed=2"), tmp_path / "other")
     train_through(logger, tmp_path / "other", [25])
     wandb_logger.finish(logger, {}, failed=False)
     assert read_back(tmp_path / "other")["exit"] == 0
     assert told(capsys) == []
 
 
-def test_nothing_that_wandb_raises_ends_a_run(
-    tiny_config: Callable[..., TrainConfig],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_nothing_that_wandb_raises_ends_a_run(tiny_config, run_dir, monkeypatch, capsys):
     def fails(**settings: object) -> None:
         raise OSError("no space left\nmore")
 
     monkeypatch.setattr(wandb, "init", fails)
-    run_dir = tmp_path / "run"
-    assert wandb_logger.start(tiny_config(*RECIPE, "logger=wandb_offline"), run_dir, synthetic=True) is None
+    assert wandb_logger.start(tiny_config(*OFFLINE), run_dir, synthetic=True) is None
     assert told(capsys) == [f"no space left; the run continues without W&B, with its results in {run_dir}"]
 
 
-@pytest.mark.parametrize("mode, configured, kept", [
-    ("dryrun", "wandb", True), ("disabled", "wandb", False), ("online", "wandb_offline", True),
+@pytest.mark.parametrize("mode, configured, lines", [
+    ("dryrun", "wandb", ["offline by WANDB_MODE or `wandb offline`"]),
+    ("disabled", "wandb", ["disabled by WANDB_MODE"]),
+    ("online", "wandb_offline", []),
 ])  # fmt: skip
-def test_wandb_mode_holds(
-    mode: str,
-    configured: str,
-    kept: bool,
-    tiny_config: Callable[..., TrainConfig],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    server: FakeWandb,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_wandb_mode_holds(mode, configured, lines, tiny_config, run_dir, monkeypatch, server, capsys):
     monkeypatch.setenv("WANDB_MODE", mode)
-    logger = wandb_logger.start(tiny_config(*RECIPE, f"logger={configured}"), tmp_path / "run", synthetic=True)
-    assert (logger is not None) == kept
+    logger = wandb_logger.start(tiny_config(*RECIPE, f"logger={configured}"), run_dir, synthetic=True)
     wandb_logger.finish(logger, {}, failed=False)
+    assert (logger is not None) == run_dir.exists() == (mode != "disabled")
     assert server.requests == []
-    assert (tmp_path / "run").exists() == kept
     assert os.environ["WANDB_MODE"] == mode  # or the next run of this process would follow ours
-    expected_lines = {"offline": "offline by WANDB_MODE or `wandb offline`", "disabled": "disabled by WANDB_MODE"}
-    first = expected_lines["offline" if mode == "dryrun" else mode] if mode != "online" else None
-    assert [line.split(";")[0] for line in told(capsys)] == ([] if first is None else [first])
+    assert [line.split(";")[0] for line in told(capsys)] == lines
 
 
-def test_under_an_agent_the_run_is_the_agents(
-    tiny_config: Callable[..., TrainConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: FakeWandb
-) -> None:
-    (tmp_path / "parameters.yaml").write_text("wandb_version: 1\nseed:\n  value: 1\n")
-    agent = {
-        "SWEEP_ID": "s1",
-        "RUN_ID": "given",
-        "PROJECT": "theirs",
-        "SWEEP_PARAM_PATH": str(tmp_path / "parameters.yaml"),
-    }
-    for name, value in agent.items():
-        monkeypatch.setenv(f"WANDB_{name}", value)
-    config = tiny_config(*RECIPE)
-    logger = start(config, tmp_path / "run")
-    train_through(logger, tmp_path / "run", [25])
+def test_under_an_agent_the_run_is_the_agents_and_what_it_gives_hides_no_setting(tiny_config, run_dir, server, agent):
+    config = tiny_config("position=absolute", "optim.max_steps=25", "logger=wandb", "sweep=table2")
+    logger = start(config, run_dir)
+    train_through(logger, run_dir, [25])
     assert wandb_logger.reference(logger).id == "given"
     wandb_logger.finish(logger, {}, failed=False)
     (run,) = server.runs.values()
     assert (run.name, run.project, run.last("sweep"), run.last("groupName")) == ("given", "theirs", "s1", "table2")
     assert run.series("train/loss") == expected([25]) and run.config["run_id"] == config.run_id
+    assert {name: run.config[name] for name in agent} == agent
+    assert run.config["position.absolute"] == "sinusoidal" and run.config["variant"] == "absolute (sinusoidal)"
+    assert {f"position.{name}" for name in config.position.model_dump()} <= run.config.keys()
+    assert run.config["optim"]["max_steps"] == 25 and run.config["model"]["d_model"] == 32
 
 
 @pytest.mark.slow
-def test_wandb_agent_runs_rpr_cli(tiny: list[str], small_data: PreparedData, tmp_path: Path, server: FakeWandb) -> None:
+def test_wandb_agent_runs_rpr_cli(tiny, small_data, tmp_path, server):
     """The real agent, with the command that a sweep's configuration gives it."""
     overrides = [*tiny, "optim.max_steps=3", "logger=wandb", "evaluation.test_splits=[]"]
-    server.sweep_command = [sys.executable, "-m", "rpr.cli.app", "train", "${args_no_hyphens}", *overrides]
-    server.agent_jobs = [
-        {"type": "run", "run_id": "given", "program": None, "args": {"seed": {"value": 2}}, "logs": []}
-    ]
+    server.sweep_command = [sys.executable, "-m", "rpr", "train", "${args_no_hyphens}", *overrides]
+    job = {"type": "run", "run_id": "given", "program": None, "args": {"seed": {"value": 2}}, "logs": []}
+    server.agent_jobs = [job]
     command = [sys.executable, "-m", "wandb", "agent", "--count", "1", "tester/rpr/s1"]
     (tmp_path / "agent").mkdir()
     environment = {**os.environ, **server.environment(), "PYTHONPATH": str(Path(train.__file__).parents[2])}
@@ -508,56 +462,3 @@ def test_wandb_agent_runs_rpr_cli(tiny: list[str], small_data: PreparedData, tmp
     record = read_record(path)
     assert record.status == "finished" and record.wandb is not None and record.wandb.id == "given"
     assert [line["trainer/global_step"] for line in run.history] == [3]
-
-
-def test_artifacts_that_fail_do_not_cost_the_summary(
-    tiny_config: Callable[..., TrainConfig],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def fails(*arguments: object, **settings: object) -> None:
-        raise ValueError("no such type")
-
-    config = tiny_config(*RECIPE, "logger=wandb_offline", "logger.artifacts=results")
-    logger = start(config, tmp_path / "run")
-    monkeypatch.setattr(wandb, "Artifact", fails)
-    wandb_logger.log_artifacts(logger, tmp_path / "run")
-    wandb_logger.finish(logger, {"test/sacrebleu": 12.5}, failed=False)
-    found = read_back(tmp_path / "run")
-    assert found["summary"]["test/sacrebleu"] == 12.5 and found["exit"] == 0
-    assert told(capsys) == [f"no such type; no artifact was uploaded; the files are in {tmp_path / 'run'}"]
-
-
-@pytest.mark.parametrize(
-    "artifacts, mode",
-    [("none", "wandb"), ("checkpoint", "wandb"), pytest.param("results", "wandb_offline", **SLOW)],
-)
-def test_artifacts(
-    artifacts: str, mode: str, tiny_config: Callable[..., TrainConfig], tmp_path: Path, server: FakeWandb
-) -> None:
-    config, run_dir = tiny_config(*RECIPE, f"logger={mode}", f"logger.artifacts={artifacts}"), tmp_path / "run"
-    logger = start(config, run_dir)
-    train_through(logger, run_dir, [25])
-    files = {"record.json": "{}", "config.yaml": "k: 3", "test.hypotheses.txt": "ein Hund", "job.json": "{}"}
-    for name, text in files.items():
-        (run_dir / name).write_text(text)
-    (run_dir / "checkpoints").mkdir()
-    for step in (9, 10):
-        (run_dir / "checkpoints" / f"step{step:08d}.ckpt").write_bytes(b"weights" * step)
-    wandb_logger.log_artifacts(logger, run_dir)
-    wandb_logger.finish(logger, {}, failed=False)
-    results, model = f"results-{config.run_id}", f"model-{config.run_id}"
-    names = {"none": set(), "results": {results}, "checkpoint": {results, model}}[artifacts]
-    if mode == "wandb_offline":
-        found = read_back(run_dir)["artifacts"]
-        assert found.keys() == names
-        if results in names:
-            assert found[results].keys() == {"record.json", "config.yaml", "metrics.jsonl", "test.hypotheses.txt"}
-            assert Path(found[results]["test.hypotheses.txt"]).read_text() == "ein Hund"
-        if model in names:
-            assert found[model] == {"step00000010.ckpt": str(run_dir / "checkpoints" / "step00000010.ckpt")}
-        sync(server, [*run_dir.glob("wandb/offline-run-*")])
-    assert server.runs[config.run_id].artifacts.keys() == names
-    assert server.uploads.get("artifact/step00000010.ckpt") == (b"weights" * 10 if model in names else None)
-    assert server.uploads.get("artifact/test.hypotheses.txt") == (b"ein Hund" if names else None)

@@ -8,15 +8,11 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import wandb
 
-from rpr.config.train import TrainConfig
-from rpr.tracking import wandb_logger, wandb_tables
-from tests.tracking.fake_wandb import FakeWandb
+from rpr.tracking import wandb_tables
 from tests.tracking.finished_runs import SCORES, STEPS, finished, mirrored
 from tests.tracking.wandb_files import read_back, tables_of, told
 
@@ -26,9 +22,7 @@ TABLES = {"results/scores", "results/translations", "results/bleu_by_length"}
 CHARTS = {"charts/bleu_by_k": "scatter", "charts/bleu_by_length": "line"}
 
 
-def test_the_scores_are_metrics_of_the_last_step_and_plain_numbers_of_the_summary(
-    tiny_config: Callable[..., TrainConfig], tmp_path: Path, server: FakeWandb, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_scores_are_metrics_of_the_last_step_and_numbers_of_the_summary(tiny_config, tmp_path, server, capsys):
     config, run_dir = tiny_config("logger=wandb", "position.clip_distance=3"), tmp_path / "run"
     finished(config, run_dir)
     mirrored(config, run_dir, summary={"steps_per_second": 4.5, "test/sacrebleu": 25.5})
@@ -47,7 +41,8 @@ def test_the_scores_are_metrics_of_the_last_step_and_plain_numbers_of_the_summar
     assert len(told(capsys)) == 1  # the address
 
 
-def test_tables_and_charts_say_what_the_record_says(tiny_config: Callable[..., TrainConfig], tmp_path: Path) -> None:
+def test_tables_and_charts_say_what_the_record_says(tiny_config, tmp_path):
+    """Translations are evenly spaced lines as they are in the file."""
     config, run_dir = tiny_config("logger=wandb_offline", "position.clip_distance=3"), tmp_path / "run"
     record = finished(config, run_dir)
     mirrored(config, run_dir)
@@ -84,15 +79,7 @@ def test_tables_and_charts_say_what_the_record_says(tiny_config: Callable[..., T
         assert f"{asked['args'][0]['value']}.path" in found["summary"]
     assert found["best"]["validation/loss"]["min"] and found["best"]["validation/bleu"]["max"]
     assert found["best"]["k"]["hidden"]  # no chart of its own
-
-
-def test_translations_are_evenly_spaced_lines_as_they_stand(
-    tiny_config: Callable[..., TrainConfig], tmp_path: Path
-) -> None:
-    config, run_dir = tiny_config("logger=wandb_offline", "position=absolute"), tmp_path / "run"
-    finished(config, run_dir)
-    mirrored(config, run_dir)
-    table = tables_of(run_dir)["results/translations"]
+    table = tables["results/translations"]
     assert table["columns"] == ["split", "line", "source", "reference", "hypothesis"]
     texts = [(run_dir / f"test.{kind}.txt").read_bytes().decode().split("\n") for kind in
              ("sources", "references", "hypotheses")]  # fmt: skip
@@ -103,13 +90,13 @@ def test_translations_are_evenly_spaced_lines_as_they_stand(
 
 
 @pytest.mark.parametrize("count, expected", [(0, []), (1, [0]), (3, [0, 1, 2]), (4, [0, 2, 3]), (9, [0, 4, 8])])
-def test_evenly_spaced(count: int, expected: list[int]) -> None:
+def test_evenly_spaced(count, expected):
     assert wandb_tables.evenly_spaced(count, 3) == expected
     found = wandb_tables.evenly_spaced(21 + count, 20)
     assert found == sorted(set(found)) and len(found) == 20 and found[-1] == 20 + count
 
 
-def test_what_a_record_lacks_is_left_out(tiny_config: Callable[..., TrainConfig], tmp_path: Path) -> None:
+def test_what_a_record_lacks_is_left_out(tiny_config, tmp_path):
     """Without relative tables there is no k; without scored splits, nothing to show."""
     config = tiny_config("logger=wandb_offline", "position=absolute")
     finished(config, tmp_path / "absolute", by_length=None)
@@ -122,26 +109,16 @@ def test_what_a_record_lacks_is_left_out(tiny_config: Callable[..., TrainConfig]
     assert [row["_step"] for row in read_back(tmp_path / "unscored")["history"]] == [25, 50]
 
 
-@pytest.mark.parametrize("how", ["lines are missing", "no file", "no chart"])
-def test_an_error_costs_the_tables_and_nothing_else(
-    how: str,
-    tiny_config: Callable[..., TrainConfig],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.mark.parametrize("how", ["lines are missing", "no chart"])
+def test_an_error_costs_the_tables_and_nothing_else(how, tiny_config, tmp_path, monkeypatch, capsys):
+    def fails(*arguments: object, **settings: object) -> None:
+        raise RuntimeError("no such chart\nmore")
+
     config, run_dir = tiny_config("logger=wandb_offline"), tmp_path / "run"
     finished(config, run_dir)
-    path = run_dir / "test.hypotheses.txt"
     if how == "lines are missing":
-        path.write_text("one line\n")
-    elif how == "no file":
-        path.unlink()
+        (run_dir / "test.hypotheses.txt").write_text("one line\n")
     else:
-
-        def fails(*arguments: object, **settings: object) -> None:
-            raise RuntimeError("no such chart\nmore")
-
         monkeypatch.setattr(wandb.plot, "line", fails)
     mirrored(config, run_dir, summary={"test/sacrebleu": 25.5})
     (line,) = told(capsys)
@@ -151,9 +128,7 @@ def test_an_error_costs_the_tables_and_nothing_else(
     assert found["history"][-1]["long/chrf"] == 40.0
 
 
-def test_a_run_that_was_killed_after_its_training_loses_no_row(
-    tiny_config: Callable[..., TrainConfig], tmp_path: Path, server: FakeWandb
-) -> None:
+def test_a_run_that_was_killed_after_its_training_loses_no_row(tiny_config, tmp_path, server):
     """Resumed, it trains nothing and only translates: its rows are mirrored all the same, the last one too."""
     config, run_dir = tiny_config("logger=wandb"), tmp_path / "run"
     finished(config, run_dir)
@@ -164,9 +139,7 @@ def test_a_run_that_was_killed_after_its_training_loses_no_row(
 
 
 @pytest.mark.slow
-def test_what_was_kept_offline_arrives_with_its_tables(
-    tiny_config: Callable[..., TrainConfig], tmp_path: Path, server: FakeWandb
-) -> None:
+def test_what_was_kept_offline_arrives_with_its_tables(tiny_config, tmp_path, server):
     config, run_dir = tiny_config("logger=wandb_offline", "position.clip_distance=3"), tmp_path / "run"
     finished(config, run_dir)
     mirrored(config, run_dir)
@@ -178,7 +151,3 @@ def test_what_was_kept_offline_arrives_with_its_tables(
     for name, table in tables_of(run_dir).items():
         arrived = json.loads(server.uploads[f"artifact/{name}.table.json"])
         assert {part: arrived[part] for part in ("columns", "data")} == table
-
-
-def test_without_a_mirror_nothing_is_shown(tmp_path: Path) -> None:
-    wandb_logger.log_results(None, tmp_path / "nowhere")

@@ -45,8 +45,7 @@ def read_back(run_dir: Path, pattern: str = "offline-run-*") -> dict[str, Any]:
     """The one run below the folder: identity, configuration, history rows, summary, exit code (None: never ended)."""
     (path,) = (path for path in run_dir.glob(f"wandb/{pattern}/run-*.wandb") if not path.parent.is_symlink())
     found: dict[str, Any] = {"config": {}, "history": [], "summary": {}, "exit": None, "axes": {}, "artifacts": {}}
-    found |= {"args": [], "program": "", "commit": "", "stats": set()}
-    found["best"] = {}
+    found |= {"args": [], "program": "", "commit": "", "stats": set(), "best": {}}
     for record in records(path):
         match record.WhichOneof("record_type"):
             case "run":
