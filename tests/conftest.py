@@ -29,6 +29,7 @@ SMALL_CORPUS = (
 TINY = (
     *SMALL_CORPUS,
     "logger=none",
+    "model.norm=post",  # as in the paper's models
     "model.num_layers=1",
     "model.d_model=32",
     "model.num_heads=2",

@@ -49,7 +49,6 @@ FROM_URLLIB = {"urllib.request.getproxies"}  # it reads the environment
 
 # (file, rule): why it is right there.
 EXCEPTIONS = {
-    ("rpr/data/workers.py", "pickle"): "between a process and the children that it started, through their own pipes",
     ("rpr/data/hub.py", "pickle"): "a copy of an object of this process, made in its memory",
     ("rpr/data/hub.py", "network"): "whether the hub's host answers at all, before the library tries for long",
     ("rpr/__init__.py", "code"): "one of the two modules that the same file lists",

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from operator import itemgetter
 from typing import Any
 
-from rpr.bench.loader import measure_loader, measure_plan
+from rpr.bench.loader import measure_loader
 from rpr.config.commands import PrepareConfig
 from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.data.workers import num_cores, peak_bytes
@@ -43,7 +43,6 @@ def run(config: PrepareConfig) -> None:
         "peak_bytes": peak_bytes(),
         "build": None,
         "loader": None,
-        "copies": None,
     }
     if data.build_result is not None:
         document["build"] = {
@@ -56,8 +55,6 @@ def run(config: PrepareConfig) -> None:
                 config.data, config.optim.max_tokens_per_microbatch, config.optim.microbatches_per_step, config.batches
             )
         )
-    if config.copies:
-        document["copies"] = asdict(measure_plan(config.data, config.optim.max_tokens_per_microbatch, config.copies))
     if config.format == "json":
         print(json.dumps(document, indent=2))
     else:
@@ -87,7 +84,7 @@ def _data(data: PreparedData) -> dict[str, Any]:
 
 def as_text(document: dict[str, Any]) -> str:
     """The splits as a table, followed by their costs."""
-    data, build, loader, copies = (document[part] for part in ("data", "build", "loader", "copies"))
+    data, build, loader = (document[part] for part in ("data", "build", "loader"))
     synthetic = " (synthetic)" if data["synthetic"] else ""
     columns = [
         Column("split", "split", itemgetter(0), label=True),
@@ -111,12 +108,6 @@ def as_text(document: dict[str, Any]) -> str:
             f"loader: {loader['batches_per_second']:,.0f} batches/s, {loader['tokens_per_second']:,.0f} source and "
             f"target tokens/s; padding {loader['padding_waste']:.1%}; peak memory {_bytes(loader['peak_bytes'])}",
         ]
-    if copies is not None:
-        costs.append(
-            f"{copies['pairs']:,} pairs by repetition: plan {copies['plan_seconds']:.2f} s, an epoch's order "
-            f"{copies['order_seconds']:.2f} s; padding {copies['padding_waste']:.1%}; "
-            f"peak memory {_bytes(copies['peak_bytes'])}"
-        )
     head = (
         f"{data['name']}{synthetic}: vocabulary of {data['vocabulary_size']} pieces, "
         f"{data['dropped'] or 'no'} pairs dropped, {_bytes(data['bytes'])} on disk"

@@ -163,7 +163,6 @@ class PrepareConfig(StrictModel):
     processes: PositiveInt | None
     measure_loader: bool
     batches: PositiveInt
-    copies: PositiveInt | None
     format: Literal["table", "json"]
     runs_dir: str = Field(min_length=1)
 

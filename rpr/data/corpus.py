@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rpr.config.train import DataConfig
 from rpr.data.hub import dataset_files, dataset_splits, hub_revision
 from rpr.data.line_files import LinePairs, file_digests, find_line_files
-from rpr.data.pairs import Chunk, FilteredChunk, Pair, Pairs, TextChunk, cache_root
+from rpr.data.pairs import Chunk, Pair, Pairs, cache_root
 from rpr.errors import DataError
 
 HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 20  # a missing split takes the last min(1000, 1/20 of train) pairs
@@ -35,7 +35,7 @@ class ListPairs(Pairs):
     def chunks(self, start: int, stop: int, size: int) -> Iterator[Chunk]:
         for begin in range(start, stop, size):
             sources, targets = zip(*self._pairs[begin : min(begin + size, stop)], strict=True)
-            yield TextChunk(sources, targets)
+            yield Chunk(sources, targets)
 
 
 class PairSlice(Pairs):
@@ -75,7 +75,7 @@ class FilteredPairs(Pairs):
             kept[self._dropped[begin:end] - first] = False
             first += len(chunk)
             if kept.any():
-                yield chunk if kept.all() else FilteredChunk(chunk, kept)
+                yield chunk if kept.all() else replace(chunk, kept=kept)
 
     def where(self, index: int) -> str:
         return self._base.where(self._base_index(index))

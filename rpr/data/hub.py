@@ -14,7 +14,7 @@ from typing import Any
 
 from rpr.config.train import DataConfig
 from rpr.data.line_files import read_json, update_json
-from rpr.data.pairs import SPLIT_NAMES, Chunk, Pairs, TextChunk, cache_root, local_path
+from rpr.data.pairs import SPLIT_NAMES, Chunk, Pairs, cache_root, local_path
 from rpr.errors import DataError, did_you_mean
 
 CHUNKS_PER_MAP = 20
@@ -60,7 +60,7 @@ class ArrowPairs(Pairs):
                 sides = [column.field(language).to_pylist() for language in self._languages]
             else:
                 sides = [table.column(language).to_pylist() for language in self._languages]
-            yield TextChunk(*sides)
+            yield Chunk(*sides)
 
 
 def _arrow_types(fields: Any) -> dict[str, Any]:

@@ -9,14 +9,13 @@ import json
 import re
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from rpr.config.train import DataConfig
-from rpr.data.pairs import SPLIT_NAMES, Chunk, Pair, Pairs, local_path, normalise
+from rpr.data.pairs import SPLIT_NAMES, Chunk, Pairs, local_path
 from rpr.errors import DataError
 from rpr.io.atomic import replace_file
 from rpr.io.locks import exclusive
@@ -44,30 +43,7 @@ class LinePairs(Pairs):
     def chunks(self, start: int, stop: int, size: int) -> Iterator[Chunk]:
         sides = (_read_lines(file, start, stop, size) for file in self._files)
         for first, (source, target) in zip(range(start, stop, size), zip(*sides, strict=True), strict=True):
-            yield LineChunk(self._files, first, source, target)
-
-
-@dataclass(frozen=True)
-class LineChunk(Chunk):
-    """Lines as bytes. Decoding one that is not UTF-8 raises DataError."""
-
-    files: tuple[Path, Path]
-    first: int
-    sources: Sequence[bytes]
-    targets: Sequence[bytes]
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    def pairs(self, chosen: Iterable[bool] | None = None) -> list[Pair]:
-        rows = zip(itertools.count(self.first + 1), self.sources, self.targets)
-        return [
-            (
-                normalise(_decode(source, self.files[0], number)),
-                normalise(_decode(target, self.files[1], number)),
-            )
-            for number, source, target in (rows if chosen is None else itertools.compress(rows, chosen))
-        ]
+            yield Chunk(source, target, self._files, first)
 
 
 def find_line_files(data: DataConfig) -> dict[str, tuple[Path, Path]]:
@@ -138,17 +114,6 @@ def _read_lines(file: Path, start: int, stop: int, size: int) -> Iterator[list[b
         lines = itertools.islice(handle, start, stop)
         while chunk := list(itertools.islice(lines, size)):
             yield chunk
-
-
-def _decode(line: bytes, file: Path, number: int) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"data.path: line {number} of {file} is not UTF-8 "
-            f"(byte 0x{line[error.start]:02x} at {error.start}); "
-            "convert the file, for example with iconv"
-        ) from None
 
 
 # Digests

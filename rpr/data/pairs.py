@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rpr.config.train import DataConfig
+from rpr.errors import DataError
 
 Pair = tuple[str, str]
 SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
@@ -30,51 +31,48 @@ def normalise(text: str) -> str:
     return unicodedata.normalize("NFC", " ".join(text.split()))
 
 
-class Chunk(ABC):
-    """Consecutive pairs of a split, read but not yet normalised; this is what workers receive."""
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def pairs(self, chosen: Iterable[bool] | None = None) -> list[Pair]:
-        """The normalised pairs; with `chosen` (N,), only those selected."""
-
-
 @dataclass(frozen=True)
-class TextChunk(Chunk):
-    """Pairs of strings. A side may be None, as in a column with nulls."""
+class Chunk:
+    """Consecutive rows of a split as read, neither decoded nor normalised; this is what workers receive. A sentence may
+    be None, as in a column with nulls. Rows where `kept` (N,) is False are not part of the split. For rows of line
+    files, `files` and `first`, the index of the first row, are their location.
+    """
 
-    sources: Sequence[str | None]
-    targets: Sequence[str | None]
+    sources: Sequence[str | bytes | None]
+    targets: Sequence[str | bytes | None]
+    files: tuple[Path, Path] | None = None
+    first: int = 0
+    kept: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
-        return len(self.sources)
+        return len(self.sources) if self.kept is None else int(self.kept.sum())
 
-    def pairs(self, chosen: Iterable[bool] | None = None) -> list[Pair]:
-        rows = zip(self.sources, self.targets, strict=True)
-        return [
-            (normalise(source or ""), normalise(target or ""))
-            for source, target in (rows if chosen is None else itertools.compress(rows, chosen))
-        ]
+    def pairs(self, chosen: NDArray[np.bool_] | None = None) -> list[Pair]:
+        """The normalised pairs; with `chosen` (len(self),), only those selected. Raises DataError for a line that is
+        not UTF-8.
+        """
+        selected = self.kept
+        if chosen is not None:
+            selected = np.zeros(len(self.sources), np.bool_)
+            selected[slice(None) if self.kept is None else self.kept] = chosen
+        rows: Iterable[tuple[int, str | bytes | None, str | bytes | None]]
+        rows = zip(itertools.count(self.first), self.sources, self.targets)
+        if selected is not None:
+            rows = itertools.compress(rows, selected)
+        return [(self._sentence(source, 0, row), self._sentence(target, 1, row)) for row, source, target in rows]
 
-
-@dataclass(frozen=True)
-class FilteredChunk(Chunk):
-    """The pairs of another chunk selected by `kept` (N,)."""
-
-    base: Chunk
-    kept: NDArray[np.bool_]
-
-    def __len__(self) -> int:
-        return int(self.kept.sum())
-
-    def pairs(self, chosen: Iterable[bool] | None = None) -> list[Pair]:
-        if chosen is None:
-            return self.base.pairs(self.kept)
-        both = self.kept.copy()
-        both[self.kept] = np.fromiter(chosen, np.bool_, len(self))
-        return self.base.pairs(both)
+    def _sentence(self, raw: str | bytes | None, side: int, row: int) -> str:
+        if isinstance(raw, bytes):
+            try:
+                raw = raw.decode()
+            except UnicodeDecodeError as error:
+                assert self.files is not None
+                raise DataError(
+                    f"data.path: line {row + 1} of {self.files[side]} is not UTF-8 "
+                    f"(byte 0x{raw[error.start]:02x} at {error.start}); "
+                    "convert the file, for example with iconv"
+                ) from None
+        return normalise(raw or "")
 
 
 class Pairs(ABC):

@@ -1,25 +1,23 @@
-"""Worker processes that apply a function to tasks, with results in task order.
-
-A worker is a fresh Python process that reads pickled tasks from stdin and writes results to stdout. It has its own
-process group, so Ctrl-C reaches only the parent. However the parent ends, the worker's stdin closes and it exits after
-its current task at the latest. Each worker holds one task, which bounds memory.
+"""Worker processes that apply a function to tasks, with results in task order: the standard library's pool, whose
+workers leave Ctrl-C to their parent and end when it does, however it ends.
 """
 
 from __future__ import annotations
 
-import contextlib
+import multiprocessing
 import os
-import pickle
-import subprocess
+import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import rpr
-from rpr.errors import DataError, RunError
+from rpr.errors import RunError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -44,13 +42,18 @@ def peak_bytes() -> int:
         return peak if sys.platform == "darwin" else 1024 * peak
 
 
+def process_pool(processes: int) -> ProcessPoolExecutor:
+    """A pool of fresh Python processes. Use it in a `with` statement."""
+    return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _follow_parent)
+
+
 class Workers:
     """A pool of worker processes; with `processes`=1 the work is done in this process."""
 
     def __init__(self, processes: int) -> None:
         self.processes = processes
-        self.peak_bytes = 0  # of the largest worker; set on exit
-        self._workers: list[subprocess.Popen[bytes]] = []
+        self.peak_bytes = 0  # of the largest worker
+        self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Workers:
         return self
@@ -58,108 +61,50 @@ class Workers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if kind is None:
-                for worker in self._workers:
-                    _send(worker, (_peak, None))
-                    self.peak_bytes = max(self.peak_bytes, _receive(worker))
-        finally:
-            for worker in self._workers:
-                worker.kill()
-                worker.wait()
-                assert worker.stdin is not None and worker.stdout is not None
-                worker.stdout.close()
-                with contextlib.suppress(BrokenPipeError):  # the worker died while a task was being sent
-                    worker.stdin.close()
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
     def map(self, function: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
-        """Yield function(task) for each task, in order. Functions and tasks must be picklable.
+        """Yield function(task) for each task, in order. Functions and tasks must be picklable. At most one task per
+        worker and one result are in memory.
 
-        Raises DataError if the function does; RunError if a worker dies.
+        Raises what the function raises; RunError if a worker dies.
         """
         if self.processes == 1:
+            yield from map(function, tasks)
+            return
+        if self._pool is None:
+            self._pool = process_pool(self.processes)
+        pending: deque[Future[tuple[R, int]]] = deque()
+        try:
             for task in tasks:
-                yield function(task)
-            return
-        if not self._workers:
-            self._workers = [_start() for _ in range(self.processes)]
-        idle, busy = deque(self._workers), deque[subprocess.Popen[bytes]]()
-        for task in tasks:
-            done = []
-            if not idle:
-                idle.append(busy.popleft())
-                done.append(_receive(idle[0]))
-            busy.append(idle.popleft())
-            _send(busy[-1], (function, task))
-            yield from done
-        while busy:
-            yield _receive(busy.popleft())
+                pending.append(self._pool.submit(_measured, function, task))
+                if len(pending) > self.processes:
+                    yield self._result(pending)
+            while pending:
+                yield self._result(pending)
+        except BrokenProcessPool:
+            raise RunError(
+                "a worker process died, perhaps because memory ran out; rerun the same command to resume the build"
+            ) from None
+
+    def _result(self, pending: deque[Future[tuple[R, int]]]) -> R:
+        result, peak = pending.popleft().result()
+        self.peak_bytes = max(self.peak_bytes, peak)
+        return result
 
 
-def own_python(module: str) -> tuple[list[str], dict[str, str]]:
-    """Command and environment for running a module of this package in a fresh Python, from any folder."""
-    path = os.pathsep.join(filter(None, [str(Path(rpr.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-    return [sys.executable, "-P", "-m", module], os.environ | {"PYTHONPATH": path}
+def _measured(function: Callable[[T], R], task: T) -> tuple[R, int]:
+    return function(task), peak_bytes()
 
 
-def _start() -> subprocess.Popen[bytes]:
-    command, environment = own_python("rpr.data.workers")
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, process_group=0)
+def _follow_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_exit_after_parent, daemon=True).start()
 
 
-def _send(worker: subprocess.Popen[bytes], task: Any) -> None:
-    assert worker.stdin is not None
-    try:
-        pickle.dump(task, worker.stdin, pickle.HIGHEST_PROTOCOL)
-        worker.stdin.flush()
-    except BrokenPipeError:
-        raise _death_of(worker) from None
-
-
-def _receive(worker: subprocess.Popen[bytes]) -> Any:
-    assert worker.stdout is not None
-    try:
-        done, result = pickle.load(worker.stdout)
-    except (EOFError, pickle.UnpicklingError):
-        raise _death_of(worker) from None
-    if not done:
-        raise DataError(result)
-    return result
-
-
-def _death_of(worker: subprocess.Popen[bytes]) -> RunError:
-    try:
-        code = worker.wait(10)
-    except subprocess.TimeoutExpired:  # alive, but its output is not a result
-        worker.kill()
-        code = worker.wait()
-    reason = f"was killed by signal {-code}; perhaps memory ran out" if code < 0 else f"exited with code {code}"
-    return RunError(f"a worker process {reason}; rerun the same command to resume the build")
-
-
-def _peak(task: None) -> int:
-    return peak_bytes()
-
-
-def main() -> None:
-    tasks = sys.stdin.buffer
-    results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # keep stray prints out of the results
-    while True:
-        try:
-            function, task = pickle.load(tasks)
-        except (EOFError, pickle.UnpicklingError):  # the parent has exited, perhaps while sending a task
-            return
-        try:
-            answer = True, function(task)
-        except DataError as error:
-            answer = False, str(error)
-        try:
-            pickle.dump(answer, results, pickle.HIGHEST_PROTOCOL)
-            results.flush()
-        except BrokenPipeError:
-            os._exit(1)  # the parent has exited; closing `results` would only fail again
-
-
-if __name__ == "__main__":
-    main()
+def _exit_after_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -5,7 +5,8 @@ of the loader against batches counted here.
 from __future__ import annotations
 
 import json
-import sys
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,9 @@ from rpr.bench import loader
 from rpr.cli import app
 from rpr.commands import prepare as command
 from rpr.config.commands import PrepareConfig
-from rpr.config.train import DataConfig
 from rpr.data.batches import TrainingBatches, TranslationDataset, padding_waste
 from rpr.data.cache import prepare
-from rpr.errors import RunError
+from rpr.errors import DataError, RunError
 from rpr.validation import validate
 
 SIZES = ("num_train=600", "num_validation=20", "num_test=30", "num_long=10")
@@ -48,15 +48,9 @@ def test_the_words(overrides, capsys):
     assert capsys.readouterr().out.splitlines()[8].startswith("already prepared: opened in 0.")
 
 
-def measured_plan(data: DataConfig, max_tokens: int, copies: int) -> loader.PlanSpeed:
-    return loader._plan(loader.Request(data.model_dump(mode="json"), max_tokens, 1, 0, copies, 0.0), copies)
-
-
-def test_the_document_is_all_that_is_printed(overrides, capfd, monkeypatch):
-    """The loader is measured in a process of its own; here, to save one, the plan of copies in this."""
-    monkeypatch.setattr(command, "measure_plan", measured_plan)
+def test_the_document_is_all_that_is_printed(overrides, capfd):
     asked = ["optim=tiny", "optim.max_tokens_per_microbatch=300", "optim.microbatches_per_step=2", "batches=5"]
-    assert app.main(["prepare", *overrides, *asked, "measure_loader=true", "copies=3", "format=json"]) == 0
+    assert app.main(["prepare", *overrides, *asked, "measure_loader=true", "format=json"]) == 0
     document = json.loads(capfd.readouterr().out)
     data = prepare(config(overrides).data)
     assert document["data"]["key"] == data.meta.key and document["data"]["vocabulary_size"] == 200
@@ -80,17 +74,23 @@ def test_the_document_is_all_that_is_printed(overrides, capfd, monkeypatch):
     timed = [dataset[microbatch] for microbatch in microbatches[1:6]]  # the first is made before the clock starts
     tokens = sum(batch.num_source_tokens + batch.num_target_tokens for batch in timed)
     assert measured["tokens_per_second"] / measured["batches_per_second"] == pytest.approx(tokens / 5)
-    assert document["copies"]["pairs"] == 3 * 600 and 2 < document["copies"]["units"] / measured["units"] < 3.1
     assert 0.1 < measured["import_seconds"] < 60 and 0 < measured["open_seconds"] < 5
-    assert 0 < document["copies"]["padding_waste"] < 0.2
     assert 5e7 < measured["peak_bytes"] < 1e9 and document["peak_bytes"] > 1e7
 
 
-def test_a_measurement_that_fails_is_told(overrides, capfd, monkeypatch):
-    monkeypatch.setattr(loader, "own_python", lambda module: ([sys.executable, "-c", "raise SystemExit('why')"], {}))
-    with pytest.raises(RunError, match="the measuring process ended with exit code 1; see its message above"):
-        loader.measure_loader(config(overrides).data, 300, 2, 5)
-    assert capfd.readouterr().err == "why\n"
+def test_a_measurement_that_fails_is_told(overrides, monkeypatch):
+    """In this process, to save one."""
+    monkeypatch.setattr(loader, "process_pool", lambda processes: ThreadPoolExecutor(processes))
+    data = config(overrides).data
+    with pytest.raises(DataError, match="is more than this corpus supports"):
+        loader.measure_loader(data.model_copy(update={"vocabulary_size": 100_000}), 300, 2, 5)
+
+    def died(*arguments):
+        raise BrokenProcessPool
+
+    monkeypatch.setattr(loader, "_measure", died)
+    with pytest.raises(RunError, match="the process that measures the loader died; perhaps memory ran out"):
+        loader.measure_loader(data, 300, 2, 5)
 
 
 class Clock:
@@ -136,7 +136,7 @@ def test_durations():
 def test_a_large_build_tells_the_memory_of_its_workers():
     document = {
         "data": {"name": "n", "synthetic": False, "vocabulary_size": 9, "dropped": {}, "bytes": 1e6, "splits": {}},
-        "seconds": 61, "peak_bytes": 9e8, "loader": None, "copies": None,
+        "seconds": 61, "peak_bytes": 9e8, "loader": None,
         "build": {"processes": 2, "worker_peak_bytes": 1.2e8},
     }  # fmt: skip
     assert command.as_text(document).splitlines() == [

@@ -46,7 +46,7 @@ def processor() -> str:
 
 def trained(overrides: Sequence[str], folder: Path) -> dict[str, Any]:
     """The losses of the steps as hexadecimal numbers, and the translations of the validation split."""
-    words = [*TINY, "model.norm=post", *overrides, f"runs_dir={folder}/runs", f"data.cache_dir={folder}/cache", f"optim.max_steps={STEPS}"]
+    words = [*TINY, *overrides, f"runs_dir={folder}/runs", f"data.cache_dir={folder}/cache", f"optim.max_steps={STEPS}"]
     words += ["optim.warmup_steps=10", "optim.checkpoint_every_n_steps=20", "optim.average_checkpoints=1"]
     words += ["hardware.precision=64", "hardware.threads=1", "evaluation.test_splits=[]"]
     config = validate(TrainConfig, app.compose("train", words))

@@ -209,19 +209,19 @@ def test_a_system_against_itself_against_one_sentence_of_another_and_in_the_othe
 
 
 def test_a_large_difference_is_found_and_none_is_not():
-    """Of 60 pairs of systems with the same noise, randomisation calls about 1 in 20 different at p < 0.05."""
-    good, references = corpus(100, 0.1, seed=1)
-    bad, _ = corpus(100, 0.4, seed=2)
+    """Of 40 pairs of systems with the same noise, randomisation calls about 1 in 20 different at p < 0.05."""
+    good, references = corpus(60, 0.1, seed=1)
+    bad, _ = corpus(60, 0.4, seed=2)
     metrics = [all_scores(side, references, "de", METRICS) for side in (bad, good)]
     for one, other in zip(*metrics, strict=True):
         found = paired_tests(one.statistics, other.statistics, samples=200, trials=200)
         assert found.p_bootstrap == found.p_randomisation == 1 / 201 and found.interval.low > 0
     false_alarms = 0
-    for pair in range(60):
-        sides = [corpus(100, 0.3, seed=100 + 2 * pair + side)[0] for side in (0, 1)]
+    for pair in range(40):
+        sides = [corpus(60, 0.3, seed=100 + 2 * pair + side)[0] for side in (0, 1)]
         counts = [sufficient_statistics(BLEU(force=True), side, references) for side in sides]
-        false_alarms += paired_tests(*counts, samples=50, trials=200).p_randomisation < 0.05
-    assert false_alarms <= 8  # of 60 at 5%: more than 8 once in a hundred times
+        false_alarms += paired_tests(*counts, samples=1, trials=200).p_randomisation < 0.05
+    assert false_alarms <= 6  # of 40 at 5%: more than 6 three times in a hundred, for other seeds
 
 
 def test_holm_and_the_spread_of_seeds_by_hand():
