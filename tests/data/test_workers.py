@@ -50,14 +50,14 @@ def test_a_fault_of_the_data_is_told_as_it_is_and_a_worker_that_dies_is_reported
 
 
 PARENT = """
-import time
+import operator, os, time
 from rpr.data.workers import Workers
 try:
     with Workers(2) as workers:
-        results = workers.map(time.sleep, [0, 0, {seconds}, {seconds}, 0])
-        next(results)
-        print(*workers._pool._processes, flush=True)
-        list(results)
+        while len(pids := {{*workers.map(operator.call, [os.getpid] * 4)}}) < 2:
+            pass  # until both are up
+        print(*pids, flush=True)
+        list(workers.map(time.sleep, [{seconds}, {seconds}, 0]))
 except KeyboardInterrupt:
     raise SystemExit(130)
 """
