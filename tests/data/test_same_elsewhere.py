@@ -16,7 +16,6 @@ import numpy as np
 from rpr.config.train import TaskConfig
 from rpr.data import synthetic, tasks, vocabulary
 from rpr.data.plan import Plan
-from rpr.data.workers import own_python
 
 SIZES = {"num_train": 200, "num_validation": 50, "num_test": 50, "num_long": 20}
 LENGTHS = {"max_train_length": 8, "max_long_length": 12, "padded_digits": None}
@@ -40,7 +39,7 @@ def digests(seed: int, model: Path) -> dict[str, str]:
 def test_the_same_in_another_process(tmp_path, monkeypatch):
     monkeypatch.setattr(vocabulary, "num_threads", lambda: 3)
     here, other = (digests(seed, tmp_path / f"{seed}.model") for seed in (5, 6))
-    environment = own_python("")[1] | {"PYTHONHASHSEED": "1"}
+    environment = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, __file__, "5", str(tmp_path / "there.model")]
     there = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     assert json.loads(there) == here
