@@ -187,7 +187,10 @@ def test_dry_run_of_the_quick_sweep(capsys: pytest.CaptureFixture[str], started:
         "# 1 of 7, new: 0.79 M parameters, 700 steps, at most 1.43 M tokens a side, time unk"
     )
     assert out.splitlines()[-1].startswith("# 7 jobs: 7 new; remaining: time unknown")
-    assert lines[0] == "rpr-cli train model=tiny data=synthetic optim.max_steps=400 optim.validate_every_n_steps=100 optim.average_checkpoints=1 position=absolute seed=3 sweep=quick"
+    assert lines[0] == (
+        "rpr-cli train model=tiny data=synthetic optim.max_steps=400 optim.validate_every_n_steps=100 "
+        "optim.average_checkpoints=1 position=absolute seed=3 sweep=quick"
+    )
     assert all(line.endswith("seed=3 sweep=quick") for line in lines)
     # Each line is a command that may be typed as it stands.
     for line in lines:

@@ -5,26 +5,27 @@ of the loader against batches counted here.
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rpr import progress
-from rpr.bench.loader import SEED, measure_loader
+from rpr.bench import loader
 from rpr.cli import app
 from rpr.commands import prepare as command
 from rpr.config.commands import PrepareConfig
 from rpr.data.batches import TrainingBatches, TranslationDataset, padding_waste
 from rpr.data.cache import prepare
-from rpr.errors import DataError
+from rpr.errors import DataError, RunError
 from rpr.validation import validate
 
 SIZES = ("num_train=600", "num_validation=20", "num_test=30", "num_long=10")
 
 
 @pytest.fixture
-def overrides(tmp_path: Path) -> list[str]:
+def overrides(tmp_path):
     synthetic = [f"data.synthetic.{size}" for size in SIZES]
     return [*synthetic, "data.vocabulary_size=200", f"data.cache_dir={tmp_path / 'cache'}"]
 
@@ -33,7 +34,7 @@ def config(overrides: list[str]) -> PrepareConfig:
     return validate(PrepareConfig, app.compose("prepare", overrides))
 
 
-def test_the_words(overrides: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_words(overrides, capsys):
     assert app.main(["prepare", *overrides]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("/") and Path(lines[0]).is_dir()
@@ -47,7 +48,7 @@ def test_the_words(overrides: list[str], capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.splitlines()[8].startswith("already prepared: opened in 0.")
 
 
-def test_the_document_is_all_that_is_printed(overrides: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_document_is_all_that_is_printed(overrides, capfd):
     asked = ["optim=tiny", "optim.max_tokens_per_microbatch=300", "optim.microbatches_per_step=2", "batches=5"]
     assert app.main(["prepare", *overrides, *asked, "measure_loader=true", "format=json"]) == 0
     document = json.loads(capfd.readouterr().out)
@@ -63,26 +64,33 @@ def test_the_document_is_all_that_is_printed(overrides: list[str], capfd: pytest
     assert document["data"]["bytes"] == sum(files)
     assert document["build"] == {"processes": 1, "worker_peak_bytes": 0}
     assert document["config"]["measure_loader"] is True and document["git"].keys() == {"commit", "dirty"}
-    loader = document["loader"]
-    batches = TrainingBatches(train, 300, 2, seed=SEED)
-    microbatches = [
-        microbatch for step in range(batches.steps_in_epoch(0)) for microbatch in batches.step_microbatches(step)
-    ]
-    assert (loader["pairs"], loader["batches"]) == (600, 5)
-    assert loader["units"] == sum(len(microbatch) > 0 for microbatch in microbatches)
-    assert loader["padding_waste"] == pytest.approx(padding_waste(microbatches, train), abs=1e-12)
+    measured = document["loader"]
+    batches = TrainingBatches(train, 300, 2, seed=loader.SEED)
+    microbatches = [pairs for step in range(batches.steps_in_epoch(0)) for pairs in batches.step_microbatches(step)]
+    assert (measured["pairs"], measured["batches"]) == (600, 5)
+    assert measured["units"] == sum(len(microbatch) > 0 for microbatch in microbatches)
+    assert measured["padding_waste"] == pytest.approx(padding_waste(microbatches, train), abs=1e-12)
     dataset = TranslationDataset(train)
     timed = [dataset[microbatch] for microbatch in microbatches[1:6]]  # the first is made before the clock starts
     tokens = sum(batch.num_source_tokens + batch.num_target_tokens for batch in timed)
-    assert loader["tokens_per_second"] / loader["batches_per_second"] == pytest.approx(tokens / 5)
-    assert 0.1 < loader["import_seconds"] < 60 and 0 < loader["open_seconds"] < 5
-    assert 5e7 < loader["peak_bytes"] < 1e9 and document["peak_bytes"] > 1e7
+    assert measured["tokens_per_second"] / measured["batches_per_second"] == pytest.approx(tokens / 5)
+    assert 0.1 < measured["import_seconds"] < 60 and 0 < measured["open_seconds"] < 5
+    assert 5e7 < measured["peak_bytes"] < 1e9 and document["peak_bytes"] > 1e7
 
 
-def test_a_measurement_that_fails_is_told(overrides: list[str]) -> None:
-    data = config(overrides).data.model_copy(update={"vocabulary_size": 100_000})
+def test_a_measurement_that_fails_is_told(overrides, monkeypatch):
+    """In this process, to save one."""
+    monkeypatch.setattr(loader, "process_pool", lambda processes: ThreadPoolExecutor(processes))
+    data = config(overrides).data
     with pytest.raises(DataError, match="is more than this corpus supports"):
-        measure_loader(data, 300, 2, 5)
+        loader.measure_loader(data.model_copy(update={"vocabulary_size": 100_000}), 300, 2, 5)
+
+    def died(*arguments):
+        raise BrokenProcessPool
+
+    monkeypatch.setattr(loader, "_measure", died)
+    with pytest.raises(RunError, match="the process that measures the loader died; perhaps memory ran out"):
+        loader.measure_loader(data, 300, 2, 5)
 
 
 class Clock:
@@ -93,13 +101,13 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     made = Clock()
     monkeypatch.setattr(progress, "time", made)
     return made
 
 
-def test_each_part_of_a_preparation_has_its_own_progress(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_part_of_a_preparation_has_its_own_progress(clock, capsys):
     with command.progress_bars("corpus") as tell:
         for now, done, total, what in [
             (100.0, 0, 9000, "reading"),
@@ -120,16 +128,13 @@ def test_each_part_of_a_preparation_has_its_own_progress(clock: Clock, capsys: p
     ]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.04, "0.0 s"), (9.4, "9.4 s"), (59.7, "1 min 00 s"), (65, "1 min 05 s"), (4000, "1 h 06 min")],
-)
-def test_durations(seconds: float, words: str) -> None:
-    assert command._duration(seconds) == words
+def test_durations():
+    words = {0.04: "0.0 s", 9.4: "9.4 s", 59.7: "1 min 00 s", 65: "1 min 05 s", 4000: "1 h 06 min"}
+    assert {seconds: command._duration(seconds) for seconds in words} == words
 
 
-def test_a_large_build_tells_the_memory_of_its_workers() -> None:
-    document: dict[str, Any] = {
+def test_a_large_build_tells_the_memory_of_its_workers():
+    document = {
         "data": {"name": "n", "synthetic": False, "vocabulary_size": 9, "dropped": {}, "bytes": 1e6, "splits": {}},
         "seconds": 61, "peak_bytes": 9e8, "loader": None,
         "build": {"processes": 2, "worker_peak_bytes": 1.2e8},

@@ -1,5 +1,5 @@
-"""Checked here: text comes back from its pieces, also text never seen; the vocabulary is the same in another
-process; refusals name the way out.
+"""Checked here: text comes back from its pieces, also text never seen; words and their counts give the vocabulary of
+the sentences; refusals name the way out; and a vocabulary of whole words.
 """
 
 from __future__ import annotations
@@ -7,9 +7,6 @@ from __future__ import annotations
 import io
 import pickle
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,7 +25,7 @@ def sentences(number: int = 600) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+def large(tmp_path_factory):
     return Vocabulary.train(sentences(), 1100, tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
 
 
@@ -42,83 +39,61 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("text", [*ODD, *sentences(3)])
-def test_text_comes_back_from_its_pieces(large: Vocabulary, text: str) -> None:
-    text = normalise(text)
-    pieces = large.encode(text)
-    assert not {PAD, UNK, BOS, EOS} & set(pieces)
-    assert large.decode(pieces) == text
-    assert large.encode(text, eos=True) == [*pieces, EOS]
-    assert large.encode_batch([text, "ab"], eos=True) == [[*pieces, EOS], large.encode("ab", eos=True)]
+def test_text_comes_back_from_its_pieces(large):
+    for text in map(normalise, [*ODD, *sentences(3)]):
+        pieces = large.encode(text)
+        assert not {PAD, UNK, BOS, EOS} & set(pieces)
+        assert large.decode(pieces) == text
+        assert large.encode(text, eos=True) == [*pieces, EOS]
+        assert large.encode_batch([text, "ab"], eos=True) == [[*pieces, EOS], large.encode("ab", eos=True)]
 
 
-def test_decoding_stops_at_eos_and_ignores_padding(large: Vocabulary) -> None:
+def test_decoding_stops_at_eos_and_ignores_padding(large):
     pieces = large.encode("abc def")
     assert large.decode([BOS, PAD, *pieces, EOS, *pieces]) == "abc def"
     assert large.decode([]) == large.decode([EOS]) == large.decode([PAD, BOS]) == ""
 
 
-def test_special_pieces_stand_at_the_front_and_the_size_is_exact(large: Vocabulary) -> None:
+def test_special_pieces_the_exact_size_and_bytes_in_large_vocabularies_alone(large, tmp_path):
     assert [large.piece(index) for index in (PAD, UNK, BOS, EOS)] == ["<pad>", "<unk>", "<s>", "</s>"]
     assert len(large) == 1100
-
-
-def test_small_vocabularies_do_without_bytes(tmp_path: Path) -> None:
     small = Vocabulary.train(sentences(), 200, tmp_path / "small.model")
     assert len(small) == 200 and UNK in small.encode("中") and UNK not in small.encode(sentences(1)[0])
 
 
-TRAIN = """
-import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])
-import test_vocabulary as t; from rpr.data import vocabulary as v
-v.num_threads = lambda: 1
-print(v.Vocabulary.train(t.sentences(), 1100, Path(sys.argv[2])).digest)
-"""
+def test_a_vocabulary_can_be_sent_and_loaded(large, tmp_path):
+    large.save(tmp_path / "saved.model")
+    assert pickle.loads(pickle.dumps(large)).digest == large.digest == Vocabulary.load(tmp_path / "saved.model").digest
+    assert [file.name for file in tmp_path.iterdir()] == ["saved.model"]
 
 
-def test_the_same_in_another_process_with_another_number_of_threads(large: Vocabulary, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", TRAIN, str(Path(__file__).parent), str(tmp_path / "other.model")]
-    there = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    assert there == large.digest == Vocabulary.load(tmp_path / "other.model").digest
-    assert Vocabulary.train(sentences(599), 1100, tmp_path / "less.model").digest != large.digest
-    assert [file.name for file in sorted(tmp_path.iterdir())] == ["less.model", "other.model"]
+CHINESE = ["".join(chr(0x4E00 + index) * 2 + " " for index in range(ten, ten + 10)) for ten in range(0, 2000, 10)]
 
 
-def test_a_vocabulary_can_be_sent_to_another_process(large: Vocabulary) -> None:
-    assert pickle.loads(pickle.dumps(large)).digest == large.digest
-
-
-@pytest.mark.parametrize("size", [900, 30_000])
-def test_too_large_names_a_limit_that_works(tmp_path: Path, size: int) -> None:
-    with pytest.raises(
-        DataError, match=rf"^data.vocabulary_size: {size} is more than .*set data.vocabulary_size=\d+ or less$"
-    ) as error:
-        Vocabulary.train(["a b c d", "d e f"], size, tmp_path / "v.model")
-    limit = int(str(error.value).rsplit("=", 1)[1].split()[0])
-    assert not list(tmp_path.iterdir())
-    assert len(Vocabulary.train(["a b c d", "d e f"], limit, tmp_path / "v.model")) == limit
-
-
-@pytest.mark.parametrize(("num_characters", "size"), [(40, 16), (2000, 1100), (1100, 500)])
-def test_too_small_names_a_limit_that_works(tmp_path: Path, num_characters: int, size: int) -> None:
-    text = [
-        " ".join(chr(0x4E00 + index) * 2 for index in range(first, first + 10))
-        for first in range(0, num_characters, 10)
-    ]
-    with pytest.raises(
-        DataError, match=rf"^data.vocabulary_size: {size} is too few .*set data.vocabulary_size=\d+ or more$"
-    ) as error:
+@pytest.mark.parametrize(
+    ("text", "size", "message"),
+    [
+        (["a b c d", "d e f"], 900, r"more than .*=\d+ or less$"),
+        (["a b c d", "d e f"], 30_000, r"more than .*=\d+ or less$"),
+        (CHINESE[:4], 16, r"too few .*=\d+ or more$"),
+        (CHINESE, 1100, r"too few .*=\d+ or more$"),
+        (CHINESE[:110], 500, r"too few .*=\d+ or more$"),
+    ],
+)
+def test_a_size_that_cannot_be_names_a_limit_that_works(tmp_path, text, size, message):
+    with pytest.raises(DataError, match=rf"^data.vocabulary_size: {size} is {message}") as error:
         Vocabulary.train(text, size, tmp_path / "v.model")
+    assert not list(tmp_path.iterdir())
     limit = int(str(error.value).rsplit("=", 1)[1].split()[0])
     assert len(Vocabulary.train(text, limit, tmp_path / "v.model")) == limit
 
 
-def test_nothing_to_learn_from(tmp_path: Path) -> None:
+def test_nothing_to_learn_from(tmp_path):
     with pytest.raises(DataError, match="no sentence to learn a vocabulary from.*check the train split"):
         Vocabulary.train([], 100, tmp_path / "v.model")
 
 
-def test_loading_what_is_no_vocabulary(tmp_path: Path) -> None:
+def test_loading_what_is_no_vocabulary(tmp_path):
     with pytest.raises(
         DataError, match=r"none\.model: cannot be read \(No such file or directory\); run rpr-cli prepare"
     ):
@@ -128,13 +103,13 @@ def test_loading_what_is_no_vocabulary(tmp_path: Path) -> None:
         Vocabulary.load(tmp_path / "bad.model")
 
 
-def test_training_pairs_are_sampled_the_same_way_whatever_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_pairs_are_sampled_the_same_way_whatever_the_blocks(monkeypatch):
     assert training_sample(1000)(300) is None, "all pairs"
     monkeypatch.setattr(module, "MAX_TRAINING_PAIRS", 100)
     whole = training_sample(1000)(1000)
     assert whole is not None and 60 < whole.sum() < 140
     draw = training_sample(1000)
-    assert np.array_equal(whole, np.concatenate([draw(count) for count in (1, 499, 500)]))  # type: ignore[list-item]
+    assert np.array_equal(whole, np.concatenate([draw(count) for count in (1, 499, 500)]))
     assert not np.array_equal(whole, training_sample(1000, seed=1)(1000))
 
 
@@ -154,7 +129,7 @@ def pieces(processor: sentencepiece.SentencePieceProcessor) -> list[tuple[str, f
 
 
 @pytest.mark.parametrize("size", [200, 1100])
-def test_words_and_their_counts_give_the_vocabulary_of_the_sentences(tmp_path: Path, size: int) -> None:
+def test_words_and_their_counts_give_the_vocabulary_of_the_sentences(tmp_path, size):
     left_out = ["\u2585 qqq", "\u2585", "zzz " * 1100, "é" * 2100, "\u00fc" * 4192]
     kept = ["a\u2581b \u2581", "<unk> <s>x</s> <0x41>", "x" * 4192, "yyy " * 1000]
     text = [normalise(sentence) for sentence in [*sentences(), *kept, *left_out]]
@@ -163,7 +138,7 @@ def test_words_and_their_counts_give_the_vocabulary_of_the_sentences(tmp_path: P
     assert not {"q", "z", "é"} & set(count_words(text))
 
 
-def test_only_the_most_frequent_words_are_kept_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_most_frequent_words_are_kept_where_there_are_too_many(monkeypatch):
     counts = {"a": 1, "b": 5, "c": 2, "d": 2, "e": 1}
     assert add_words({}, counts) == counts == add_words(dict(counts), {})
     monkeypatch.setattr(module, "MAX_WORDS", 3)
@@ -171,3 +146,18 @@ def test_only_the_most_frequent_words_are_kept_where_there_are_too_many(monkeypa
     assert add_words(dict(counts), {"f": 2, "g": 9}) == {"b": 5, "c": 2, "g": 9}, "d and f come after c"
     assert most_frequent(counts) == {"b": 5, "c": 2, "d": 2}
     assert most_frequent(dict.fromkeys("xyzw", 1)) == dict.fromkeys("xyz", 1)
+
+
+def test_of_whole_words_others_are_unknown_whatever_the_size(tmp_path):
+    words = {"b": 5, "long": 4, "aa": 3, "aab": 1}
+    vocabulary = Vocabulary.learn(words, 7, tmp_path / "words.model", "word")
+    assert [vocabulary.piece(index) for index in range(4, 7)] == ["▁b", "▁long", "▁aa"]
+    assert vocabulary.encode("aa long aab b aab bb") == [6, 5, UNK, 4, UNK]
+    assert vocabulary.decode([6, 5, 4]) == "aa long b"
+    with pytest.raises(DataError, match=r"^data\.vocabulary_size: 9 is more than this corpus supports.*size=8 or less"):
+        Vocabulary.learn(words, 9, tmp_path / "words.model", "word")
+    many = {f"w{number}": 1 for number in range(1200)}
+    vocabulary = Vocabulary.learn(many, 1204, tmp_path / "many.model", "word")
+    assert vocabulary.encode("other") == [UNK] and len(vocabulary.encode("w1 w1199")) == 2
+    with pytest.raises(DataError, match="at most 1204 pieces"):
+        Vocabulary.learn(many, 1300, tmp_path / "many.model", "word")

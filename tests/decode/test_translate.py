@@ -4,7 +4,6 @@ token budget, and that the model comes back as it was.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,13 @@ SETTINGS = Search(**SEARCH, max_tokens_per_batch=60)
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+def vocabulary(tmp_path_factory):
     sentences = ["the cat sat on the mat", "a dog ran to the hill", "cats and dogs ran on"] * 3
     return Vocabulary.train(sentences, 40, tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
 
 
 @pytest.fixture(scope="module")
-def model(vocabulary: Vocabulary) -> Transformer:
+def model(vocabulary):
     torch.manual_seed(0)
     small = shape(
         vocabulary_size=len(vocabulary), num_layers=1, d_model=8, num_heads=2, d_ff=16, dropout=0.5, norm="post",
@@ -46,14 +45,12 @@ def translated(model: Transformer, split: Any, vocabulary: Vocabulary, **more: A
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[list[int]]:
+def rows():
     draw = np.random.default_rng(0)
     return [[*draw.integers(4, 40, length).tolist(), EOS] for length in (5, 1, 12, 3, 30, 3, 8, 5)]
 
 
-def test_equals_each_sentence_alone_in_the_order_given(
-    model: Transformer, vocabulary: Vocabulary, rows: list[list[int]]
-) -> None:
+def test_equals_each_sentence_alone_in_the_order_given(model, vocabulary, rows):
     together = translated(model, rows, vocabulary)
     model.eval()
     alone = [beam_search(model, torch.tensor([row]), **SEARCH)[0][0].pieces for row in rows]
@@ -61,25 +58,21 @@ def test_equals_each_sentence_alone_in_the_order_given(
     assert len(set(together)) > 4
 
 
-def test_a_translation_is_one_line(
-    model: Transformer, vocabulary: Vocabulary, rows: list[list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_translation_is_one_line(model, vocabulary, rows, monkeypatch):
     """A model that spells in bytes can spell the end of a line, and a file of hypotheses would have one more."""
     monkeypatch.setattr(Vocabulary, "decode", lambda self, pieces: "the\ncat\r\x85sat\u2028on")
     assert set(translated(model, rows, vocabulary)) == {"the cat sat on"}
 
 
-def test_a_token_split_and_its_pieces_give_the_same(
-    model: Transformer, vocabulary: Vocabulary, rows: list[list[int]], tmp_path: Path
-) -> None:
+def test_a_token_split_and_its_pieces_give_the_same(model, vocabulary, rows, tmp_path):
     np.asarray([piece for row in rows for piece in row], np.uint16).tofile(tmp_path / "test.source.pieces")
     np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64).tofile(tmp_path / "test.source.offsets")
     split = TokenSplit(tmp_path, "test", len(rows), "uint16")
     assert translated(model, split, vocabulary) == translated(model, rows, vocabulary)
 
 
-def test_limit_and_progress(model: Transformer, vocabulary: Vocabulary, rows: list[list[int]]) -> None:
-    calls: list[tuple[int, int]] = []
+def test_limit_and_progress(model, vocabulary, rows):
+    calls = []
     first = translated(model, rows, vocabulary, limit=4, progress=lambda done, of: calls.append((done, of)))
     assert first == translated(model, rows, vocabulary)[:4]
     assert calls == [(1, 4), (4, 4)]  # 13 pieces: 20 // 13 = 1 row; then 6 pieces: 3 rows
@@ -88,15 +81,13 @@ def test_limit_and_progress(model: Transformer, vocabulary: Vocabulary, rows: li
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_training_mode_is_restored(
-    model: Transformer, vocabulary: Vocabulary, rows: list[list[int]], training: bool
-) -> None:
+def test_training_mode_is_restored(model, vocabulary, rows, training):
     model.train(training)
     model.encoder[0].train(not training)  # a frozen part keeps its own mode
     translated(model, rows[:2], vocabulary)
     assert (model.training, model.encoder[0].training) == (training, not training)
 
-    def fail(done: int, total: int) -> None:
+    def fail(done, total):
         raise RuntimeError("stopped")
 
     with pytest.raises(RuntimeError, match="stopped"):
@@ -104,7 +95,7 @@ def test_training_mode_is_restored(
     assert (model.training, model.encoder[0].training) == (training, not training)
 
 
-def test_batches_hold_every_sentence_once_within_the_budget() -> None:
+def test_batches_hold_every_sentence_once_within_the_budget():
     lengths = np.random.default_rng(1).integers(1, 60, 500).tolist()
     batches = list(length_batches(lengths, 50))
     assert sorted(index for batch in batches for index in batch) == list(range(500))
@@ -114,6 +105,6 @@ def test_batches_hold_every_sentence_once_within_the_budget() -> None:
     assert longest == sorted(longest, reverse=True)
 
 
-def test_a_source_without_eos_is_a_programming_error(model: Transformer, vocabulary: Vocabulary) -> None:
+def test_a_source_without_eos_is_a_programming_error(model, vocabulary):
     with pytest.raises(AssertionError, match="source 1 does not end with EOS"):
         translated(model, [[5, EOS], [5, 6]], vocabulary)

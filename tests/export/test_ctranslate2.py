@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.errors import ConfigError
 from rpr.export import ctranslate2_spec
-from rpr.export.ctranslate2_spec import encoder_spec, position_rows, save, unrepresentable, write_model
+from rpr.export.ctranslate2_spec import encoder_spec, position_rows, save, write_model
 from rpr.model.beam_search import Hypothesis, beam_search
-from rpr.model.layer_positions import LayerPositions
 from rpr.model.transformer import Transformer
 from tests.shapes import changed
 from tests.small_models import BASIC, LEARNED, NO_TABLES, SINUSOIDAL, SOURCES, TARGETS, make_model
@@ -47,29 +46,21 @@ def write_encoder(model: Transformer, folder: Path) -> None:
 # The models and sentences compared
 
 VOCABULARY = ["<pad>", "<unk>", "<s>", "</s>", *(f"piece{index}" for index in range(4, 100))]
-TABLES = {
-    "keys_and_values": {},
-    "keys": {"relative_values": False},
-    "values": {"relative_keys": False},
-}
 GRID = {
-    f"{tables}-k_{clip_distance}-{norm}_norm": {**changes, "clip_distance": clip_distance, "norm": norm}
-    for tables, changes in TABLES.items()
-    for clip_distance, norm in ((0, "pre"), (3, "post"), (16, "pre"))
+    "keys_and_values-k_3-post_norm": {"clip_distance": 3, "norm": "post"},
+    "keys-k_0-pre_norm": {"relative_values": False, "clip_distance": 0, "norm": "pre"},
+    "values-k_16-pre_norm": {"relative_keys": False, "clip_distance": 16, "norm": "pre"},
+    "one_table_for_all_layers": {"tables": "shared_by_heads_and_layers"},
+    "no_positions": NO_TABLES,
+    "sinusoidal": SINUSOIDAL,
+    "learned-pre_norm-fewer_than_there_are_pieces": {**LEARNED, "norm": "pre", "max_positions": 8},
 }
-GRID["one_table_for_all_layers"] = {"tables": "shared_by_heads_and_layers"}
-GRID["no_positions"] = NO_TABLES
-GRID["sinusoidal"] = SINUSOIDAL
-GRID["learned-pre_norm"] = {**LEARNED, "norm": "pre"}
-GRID["learned-fewer_than_there_are_pieces"] = {**LEARNED, "max_positions": 8}
 
 # The largest difference allowed between our float32 and theirs. Both round to 6e-8 of a number's size (hidden values
 # reach 10, logits 13), in different orders of summation, and two layers with sharp softmaxes amplify that. Measured
 # over the grid: at most 2.3e-5 between the two, and from our model in float64 3.1e-5 of ours and 3.2e-5 of theirs.
 ROUNDING = 2e-4
 MISTAKE = 100 * ROUNDING
-
-
 MAX_EXTRA_LENGTH = 10
 
 
@@ -163,11 +154,8 @@ def their_greedy(engine: Engine) -> Any:
 # The comparison
 
 
-def test_the_encoder_gives_what_ctranslate2_gives(pair):
+def test_the_encoder_and_the_probabilities_of_given_targets_are_ctranslate2s(pair):
     assert encoder_difference(*pair) < ROUNDING
-
-
-def test_every_piece_of_given_targets_has_the_probability_ctranslate2_gives_it(pair):
     assert score_difference(*pair) < ROUNDING
 
 
@@ -202,56 +190,37 @@ def test_greedy_decoding_writes_what_ctranslate2_writes(pair):
     # The cache was longer than every k, and this was not one sentence 40 times.
     assert sum(len(output) > 17 for output in outputs) >= 10
     assert len({tuple(output[:16]) for output in outputs}) >= 10
-
-
-def test_greedy_outputs_compared_are_some_that_end_and_some_that_do_not():
-    ended = [hypothesis.finished for hypothesis in greedy(make_model())]
-    assert ended.count(True) >= 10
-    assert ended.count(False) >= 10
+    if model.config == BASIC:
+        assert 10 <= sum(hypothesis.finished for hypothesis in found) <= 30
 
 
 # The comparison can fail
 
 
-def all_tables(model: Transformer) -> list[LayerPositions]:
-    return [layer.self_attention.tables for layer in (*model.encoder, *model.decoder)]
+def change_tables(change: Callable[[Any], tuple[Any, Any]]) -> Callable[[Transformer], None]:
+    def mutate(model: Transformer) -> None:
+        for layer in (*model.encoder, *model.decoder):
+            tables = layer.self_attention.tables
+            tables.keys, tables.values = (None if new is None else nn.Parameter(new) for new in change(tables))
 
-
-def flip_tables(model: Transformer) -> None:
-    """i - j for j - i."""
-    for tables in all_tables(model):
-        tables.keys, tables.values = nn.Parameter(tables.keys.flip(0)), nn.Parameter(tables.values.flip(0))
-
-
-def exchange_tables(model: Transformer) -> None:
-    for tables in all_tables(model):
-        tables.keys, tables.values = tables.values, tables.keys
-
-
-def clip_sooner(model: Transformer) -> None:
-    """At 2 instead of 3."""
-    for tables in all_tables(model):
-        tables.keys, tables.values = nn.Parameter(tables.keys[1:-1]), nn.Parameter(tables.values[1:-1])
-
-
-def leave_out_keys(model: Transformer) -> None:
-    for tables in all_tables(model):
-        tables.keys = None
-
-
-def leave_out_values(model: Transformer) -> None:
-    for tables in all_tables(model):
-        tables.values = None
+    return mutate
 
 
 def lose_the_norms_epsilon(model: Transformer) -> None:
     model.config = dataclasses.replace(model.config, norm_epsilon=1e-5)
 
 
-MUTATIONS = [flip_tables, exchange_tables, clip_sooner, leave_out_keys, leave_out_values, lose_the_norms_epsilon]
+MUTATIONS = {
+    "i - j for j - i": change_tables(lambda tables: (tables.keys.flip(0), tables.values.flip(0))),
+    "tables exchanged": change_tables(lambda tables: (tables.values, tables.keys)),
+    "clipped at 2, not 3": change_tables(lambda tables: (tables.keys[1:-1], tables.values[1:-1])),
+    "no keys": change_tables(lambda tables: (None, tables.values)),
+    "no values": change_tables(lambda tables: (tables.keys, None)),
+    "another epsilon": lose_the_norms_epsilon,
+}
 
 
-@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
+@pytest.mark.parametrize("mutate", MUTATIONS.values(), ids=MUTATIONS)
 def test_an_export_that_is_wrong_differs_by_far_more_than_rounding(mutate, tmp_path):
     model = make_model()
     mutant = copy.deepcopy(model)
@@ -278,7 +247,7 @@ def test_positions_one_place_off_differ_too(changes, tmp_path, monkeypatch):
     model = make_model(**changes)
     rows = ctranslate2_spec._array(model.source_positions(1, torch.zeros(1, 2048)))
 
-    def later(spec: Any, positions: nn.Module, shape: Any) -> None:
+    def later(spec, positions, shape):
         spec.scale_embeddings = True
         spec.position_encodings.encodings = rows
 
@@ -291,19 +260,20 @@ def test_positions_one_place_off_differ_too(changes, tmp_path, monkeypatch):
 # What cannot be exported
 
 
-def test_tables_per_head_are_refused(tmp_path):
-    model = make_model(tables="per_head")
-    reason = unrepresentable(model.config)
-    assert "tables: per_head cannot be exported" in reason and "3 of each layer's 4 tables would be lost" in reason
-    with pytest.raises(ConfigError, match="position.tables: per_head cannot be exported"):
-        write_model(model, VOCABULARY, tmp_path)
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"tables": "per_head"}, "position.tables: per_head cannot .* 3 of each layer's 4 tables would be lost"),
+        *(
+            ({"absolute": absolute}, f"absolute: {absolute} together with relative tables cannot be exported")
+            for absolute in ("sinusoidal", "learned")
+        ),
+    ],
+)
+def test_positions_that_ctranslate2_has_not_are_refused(changes, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        write_model(make_model(**changes), VOCABULARY, tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("absolute", ["sinusoidal", "learned"])
-def test_absolute_positions_beside_relative_ones_are_refused(absolute, tmp_path):
-    with pytest.raises(ConfigError, match=f"absolute: {absolute} together with relative tables cannot be exported"):
-        write_model(make_model(absolute=absolute), VOCABULARY, tmp_path)
 
 
 def test_how_many_positions_are_written():

@@ -10,8 +10,6 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import sacrebleu
@@ -64,16 +62,13 @@ ODD_HYPOTHESES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "hypotheses, references", [(HYPOTHESES, REFERENCES), (ODD_HYPOTHESES, ODD_REFERENCES)], ids=["plain", "odd"]
-)
-def test_equals_sacrebleus_own_command(tmp_path: Path, hypotheses: list[str], references: list[str]) -> None:
+def test_equals_sacrebleus_own_command(tmp_path):
+    hypotheses, references = HYPOTHESES + ODD_HYPOTHESES, REFERENCES + ODD_REFERENCES
     for name, lines in (("hypotheses", hypotheses), ("references", references)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
     command = [sys.executable, "-m", "sacrebleu", "references", "-i", "hypotheses", "-m", "bleu", "chrf", "-w", "6"]
     answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
-    theirs = json.loads(answer.stdout)
-    for ours, other in zip((sacrebleu_13a, chrf), theirs, strict=True):
+    for ours, other in zip((sacrebleu_13a, chrf), json.loads(answer.stdout), strict=True):
         metric = ours(hypotheses, references)
         assert 0 < metric.score < 100
         assert metric.score == pytest.approx(other["score"], abs=1e-6)
@@ -81,14 +76,14 @@ def test_equals_sacrebleus_own_command(tmp_path: Path, hypotheses: list[str], re
         assert metric.num_sentences == len(references)
 
 
-def test_a_compound_worked_by_hand() -> None:
+def test_a_compound_worked_by_hand():
     """ "Test-Satz" is one Moses token, three after the split; "ab-cd-ef" has two hyphens that both split."""
     assert moses_tokenise(["Ein Test-Satz."], "de") == ["Ein Test-Satz ."]
     assert split_compounds(["Test-Satz"]) == ["Test ##AT##-##AT## Satz"]
     assert split_compounds(["ab-cd-ef - x -y"]) == ["ab ##AT##-##AT## cd ##AT##-##AT## ef - x -y"]
 
 
-def test_the_split_counts_parts_of_compounds_by_hand() -> None:
+def test_the_split_counts_parts_of_compounds_by_hand():
     """Moses: a b c d Test-Satz against a b c d Test-Wort: precisions 4/5 3/4 2/3 1/2, product 1/5, BLEU 66.87.
     Split into 7 tokens, the last one wrong: 6/7 5/6 4/5 3/4, product 3/7, BLEU 80.91. No brevity penalty.
     """
@@ -97,7 +92,7 @@ def test_the_split_counts_parts_of_compounds_by_hand() -> None:
     assert bleu_tok_split(*pair, "de").score == pytest.approx(100 * (3 / 7) ** 0.25)
 
 
-def test_the_brevity_penalty_of_the_split_by_hand() -> None:
+def test_the_brevity_penalty_of_the_split_by_hand():
     """Hypotheses `a b c-d e` and `f g h`, references `a b c-d e x` and `f g h i-j`. Split:
 
     a b c ##AT##-##AT## d e         6 tokens, against  a b c ##AT##-##AT## d e x     7
@@ -112,19 +107,19 @@ def test_the_brevity_penalty_of_the_split_by_hand() -> None:
 
 
 def ngrams(tokens: list[str], order: int) -> dict[tuple[str, ...], int]:
-    found: dict[tuple[str, ...], int] = {}
+    found = {}
     for start in range(len(tokens) - order + 1):
         found[tuple(tokens[start : start + order])] = found.get(tuple(tokens[start : start + order]), 0) + 1
     return found
 
 
-def test_the_split_is_the_published_recipe_counted_plainly() -> None:
+def test_the_split_is_the_published_recipe_counted_plainly():
     """get_ende_bleu.sh step by step, and multi-bleu.perl's formula: exp(min(0, 1 - r / h)) times the geometric mean of
     the four clipped precisions.
     """
     tokenizer, normalizer = MosesTokenizer("de"), MosesPunctNormalizer()
 
-    def steps(line: str) -> list[str]:
+    def steps(line):
         words = tokenizer.tokenize(normalizer.replace_unicode_punct(line), escape=False, return_str=True)
         return re.sub(r"(\S)-(\S)", lambda found: f"{found[1]} ##AT##-##AT## {found[2]}", words).split()
 
@@ -146,32 +141,29 @@ def test_the_split_is_the_published_recipe_counted_plainly() -> None:
     assert bleu_tok(hypotheses, references, "de").score != pytest.approx(expected, abs=0.1)
 
 
-def test_without_a_match_of_some_order_the_moses_ones_are_0() -> None:
+def test_without_a_match_of_some_order_the_moses_ones_are_0():
     """multi-bleu smooths nothing; sacreBLEU's default does."""
     pair = ["a b x"], ["a b c"]
     assert bleu_tok(*pair, "de").score == bleu_tok_split(*pair, "de").score == 0
 
 
-def test_unicode_punctuation_is_replaced_and_nothing_is_escaped() -> None:
+def test_unicode_punctuation_is_replaced_and_nothing_is_escaped():
     """As replace-unicode-punctuation.perl has it: the closing German quote becomes ", the opening one is not in it."""
     assert moses_tokenise(["„Gut“, 'so' & <b>！"], "de") == ["„ Gut \" , ' so ' & < b > !"]
 
 
-def test_abbreviations_belong_to_the_language() -> None:
+def test_abbreviations_belong_to_the_language():
     assert moses_tokenise(["Das ist bzw. war es."], "de") == ["Das ist bzw. war es ."]
     assert moses_tokenise(["Das ist Bzw. War es."], "en") == ["Das ist Bzw . War es ."]
 
 
-@pytest.mark.parametrize(
-    ("given", "used"),
-    [("de", "de"), ("DE", "de"), ("pt_BR", "pt"), ("zh-CN", "zh"), ("ja", "ja"), ("xx", "en"), ("", "en")],
-)
-def test_language_codes(given: str, used: str) -> None:
-    assert moses_language(given) == used
-    assert f"tok:moses-{used}|" in bleu_tok(["a b"], ["a b"], given).signature
+def test_language_codes():
+    used = {"de": "de", "DE": "de", "pt_BR": "pt", "zh-CN": "zh", "ja": "ja", "xx": "en", "": "en"}
+    assert {given: moses_language(given) for given in used} == used
+    assert "tok:moses-pt|" in bleu_tok(["a b"], ["a b"], "pt_BR").signature
 
 
-def test_all_scores_are_the_single_ones_with_signatures() -> None:
+def test_all_scores_are_the_single_ones_with_signatures():
     scores = all_scores(HYPOTHESES, REFERENCES, "de")
     assert scores == [
         sacrebleu_13a(HYPOTHESES, REFERENCES),
@@ -184,16 +176,10 @@ def test_all_scores_are_the_single_ones_with_signatures() -> None:
     assert scores[0].signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
     assert scores[1].signature.startswith("nrefs:1|case:mixed|eff:no|tok:moses-de-compound_split|smooth:none|version:")
     assert "|sacremoses:" in scores[1].signature and "tok:moses-de|" in scores[2].signature
+    assert all_scores(HYPOTHESES, REFERENCES, "de", ["chrf", "bleu_tok"]) == [scores[3], scores[2]]
 
 
-def test_only_the_metrics_that_are_asked_for() -> None:
-    assert all_scores(HYPOTHESES, REFERENCES, "de", ["chrf", "bleu_tok"]) == [
-        chrf(HYPOTHESES, REFERENCES),
-        bleu_tok(HYPOTHESES, REFERENCES, "de"),
-    ]
-
-
-def test_exact_match_by_hand() -> None:
+def test_exact_match_by_hand():
     references = ["1 2 3", "1 2", "a B", "x"]
     found = exact_match(["1 2 3", "1 2 ", "a b", "x"], references)
     assert (found.name, found.score, found.num_sentences) == ("exact_match", 50.0, 4)
@@ -203,34 +189,22 @@ def test_exact_match_by_hand() -> None:
     assert all_scores(references, references, "output", ["exact_match"])[0].score == 100.0
 
 
-def test_an_empty_hypothesis_counts_with_the_length_of_its_reference() -> None:
+def test_an_empty_hypothesis_counts_with_the_length_of_its_reference():
     """4 tokens found of 4, none for the other reference of 4: exp(1 - 8 / 4)."""
     assert sacrebleu_13a(["a b c d", ""], ["a b c d", "e f g h"]).score == pytest.approx(100 * math.exp(-1))
 
 
-def test_identical_text_scores_100_and_empty_hypotheses_0() -> None:
+def test_identical_text_scores_100_and_empty_hypotheses_0():
     assert [score.score for score in all_scores(REFERENCES, REFERENCES, "de")] == pytest.approx([100] * 5)
     assert [score.score for score in all_scores(["", "", ""], REFERENCES, "de")] == [0, 0, 0, 0, 0]
 
 
-def test_quiet_about_text_that_looks_tokenised(
-    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_quiet_about_text_that_looks_tokenised(caplog, capfd):
     with caplog.at_level(logging.DEBUG):
         all_scores(["Das ist so ."] * 200, ["Das ist so ."] * 200, "de")
     assert caplog.text == "" and capfd.readouterr() == ("", "")
 
 
-SCORERS: list[Callable[[list[str], list[str]], object]] = [
-    sacrebleu_13a,
-    chrf,
-    lambda hypotheses, references: bleu_tok(hypotheses, references, "de"),
-    lambda hypotheses, references: bleu_tok_split(hypotheses, references, "de"),
-    lambda hypotheses, references: all_scores(hypotheses, references, "de"),
-]
-
-
-@pytest.mark.parametrize("scorer", SCORERS)
 @pytest.mark.parametrize(
     ("hypotheses", "references", "message"),
     [
@@ -242,14 +216,8 @@ SCORERS: list[Callable[[list[str], list[str]], object]] = [
         (["a", "b"], "ab", "^BLEU: references is one string of 2 characters; give a list"),
     ],
 )
-def test_guards(
-    scorer: Callable[[list[str], list[str]], object], hypotheses: list[str], references: list[str], message: str
-) -> None:
-    with pytest.raises(DataError, match=message) as caught:
-        scorer(hypotheses, references)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_metric_is_frozen() -> None:
-    with pytest.raises(AttributeError, match="score"):
-        chrf(["a"], ["a"]).score = 2.0  # type: ignore[misc]
+def test_guards(hypotheses, references, message):
+    for scorer in (sacrebleu_13a, chrf, exact_match, lambda *pair: all_scores(*pair, "de", ["bleu_tok"])):
+        with pytest.raises(DataError, match=message) as caught:
+            scorer(hypotheses, references)
+        assert "\n" not in str(caught.value)

@@ -1,22 +1,25 @@
 """Scores by source length: bucket edges by hand, each bucket against the metrics on its own sentences, the training
-length as an exact edge, and what of it reaches the record.
+length as an exact edge, what of it reaches the record; and the lengths and scores of a task.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rpr.cli import app
-from rpr.commands.scoring import length_grid
-from rpr.config.train import TrainConfig, config_from_record
+from rpr.commands.scoring import Scored, length_grid, score_run
+from rpr.config.train import TaskConfig, TrainConfig, config_from_record
+from rpr.data.cache import prepare
 from rpr.errors import ConfigError
 from rpr.metrics.bleu import all_scores, chrf, sacrebleu_13a
-from rpr.metrics.lengths import bounds, by_length
+from rpr.metrics.lengths import TASK_UNITS, bounds, by_length, task_lengths
 from rpr.migrations import EARLIER_DEFAULTS, RENAMED
+from rpr.model.beam_search import Hypothesis
 from rpr.records.scores import SOURCE_UNIT, ByLength
 from rpr.validation import validate
 
@@ -29,54 +32,42 @@ def scored(chosen: slice) -> list:
     return all_scores(HYPOTHESES[chosen], REFERENCES[chosen], "de")
 
 
-def test_edges_by_hand() -> None:
+def test_edges_by_hand():
     assert bounds([10, 20], 15) == [(1, 10), (11, 15), (16, 20), (21, None)]
     assert bounds([10, 20], 20) == [(1, 10), (11, 20), (21, None)]
     assert bounds([10, 20], 33) == [(1, 10), (11, 20), (21, 33), (34, None)]
 
 
-def test_each_bucket_is_scored_on_its_own_sentences() -> None:
+def test_each_bucket_is_scored_on_its_own_sentences():
     """Two splits, cut in the middle of a bucket: together they are the 40 sentences in their order."""
     parts = [slice(0, 17), slice(17, None)]
     buckets = by_length(
         [LENGTHS[part] for part in parts], [scored(part) for part in parts], [10, 20, 30, 60], 25, samples=100
     )
     # 5 to 44 in pieces: 6 up to 10, then 10, 5, 5, and 14 up to 44; none over 60.
-    assert [(one.shortest, one.longest, one.num_sentences) for one in buckets] == [
-        (1, 10, 6),
-        (11, 20, 10),
-        (21, 25, 5),
-        (26, 30, 5),
-        (31, 60, 14),
-    ]
-    assert [one.beyond_training for one in buckets] == [False, False, False, True, True]
+    found = [(one.shortest, one.longest, one.num_sentences, one.beyond_training) for one in buckets]
+    assert found == [
+        (1, 10, 6, False), (11, 20, 10, False), (21, 25, 5, False), (26, 30, 5, True), (31, 60, 14, True)
+    ]  # fmt: skip
     for bucket in buckets:
         chosen = [at for at, length in enumerate(LENGTHS) if bucket.shortest <= length <= bucket.longest]
         pair = [HYPOTHESES[at] for at in chosen], [REFERENCES[at] for at in chosen]
-        found = {score.metric: score for score in bucket.scores}
-        assert set(found) == {"sacrebleu", "chrf", "exact_match"}
-        assert found["sacrebleu"].score == pytest.approx(sacrebleu_13a(*pair).score)
-        assert found["chrf"].score == pytest.approx(chrf(*pair).score)
-        assert found["chrf"].interval.low <= found["chrf"].score <= found["chrf"].interval.high
+        scores = {score.metric: score for score in bucket.scores}
+        assert set(scores) == {"sacrebleu", "chrf", "exact_match"}
+        assert scores["sacrebleu"].score == pytest.approx(sacrebleu_13a(*pair).score)
+        assert scores["chrf"].score == pytest.approx(chrf(*pair).score)
+        assert scores["chrf"].interval.low <= scores["chrf"].score <= scores["chrf"].interval.high
 
 
-def test_a_bucket_of_the_longest_training_length_alone_is_not_beyond_it() -> None:
+def test_the_longest_training_length_is_an_edge_and_the_last_bucket_has_all_beyond():
     buckets = by_length([LENGTHS], [scored(slice(None))], [24], 25, samples=0)
-    assert [(one.label, one.beyond_training) for one in buckets] == [
-        ("1–24", False),
-        ("25", False),
-        ("over 25", True),
-    ]
+    labels = [(one.label, one.beyond_training) for one in buckets]
+    assert labels == [("1–24", False), ("25", False), ("over 25", True)]
+    last = buckets[-1]
+    assert (last.shortest, last.longest, last.num_sentences, last.scores[0].interval) == (26, None, 19, None)
 
 
-def test_what_is_longer_than_all_edges_is_in_the_last_bucket() -> None:
-    [first, last] = by_length([LENGTHS], [scored(slice(None))], [10], 10, samples=0)
-    assert (first.num_sentences, last.num_sentences) == (6, 34)
-    assert (last.shortest, last.longest, last.label, first.label) == (11, None, "over 10", "1–10")
-    assert first.scores[0].interval is None
-
-
-def test_lines_for_the_terminal() -> None:
+def test_lines_for_the_terminal():
     found = ByLength(
         unit=SOURCE_UNIT,
         splits=("test", "long"),
@@ -100,7 +91,7 @@ def test_lines_for_the_terminal() -> None:
     assert remarks == [(), (), ("longer than any source of the training data, whose longest has 25",)]
 
 
-def test_the_settings_change_no_run_and_older_records_are_read_with_the_defaults() -> None:
+def test_the_settings_change_no_run_and_older_records_are_read_with_the_defaults():
     settings = app.compose("train", ["logger=none"])
     now = validate(TrainConfig, settings)
     added = {key.partition(".")[2] for key in EARLIER_DEFAULTS if key.startswith("evaluation.")}
@@ -121,7 +112,67 @@ def test_the_settings_change_no_run_and_older_records_are_read_with_the_defaults
     assert then.run_id == hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]
 
 
-@pytest.mark.parametrize("edges", ["[20,10]", "[10,10]"])
-def test_edges_must_ascend(edges: str) -> None:
+def test_edges_must_ascend():
     with pytest.raises(ConfigError, match=r"evaluation.length_buckets.* is not ascending; give lengths like"):
-        validate(TrainConfig, app.compose("train", [f"evaluation.length_buckets={edges}"]))
+        validate(TrainConfig, app.compose("train", ["evaluation.length_buckets=[10,10]"]))
+
+
+# Tasks
+
+
+class Texts:
+    """A prepared corpus of one example."""
+
+    def __init__(self, source: str, target: str) -> None:
+        self.pair = [source], [target]
+
+    def text(self, split: str) -> tuple[list[str], list[str]]:
+        return self.pair
+
+
+@pytest.mark.parametrize(
+    "kind, source, target, length",
+    [
+        ("copy", "1 2 3", "1 2 3", 3),
+        ("duplicate", "1 2", "1 2 1 2", 2),
+        ("addition", "0 0 1 2 + 0 1 0 7", "0 1 1 9", 3),
+        ("addition", "0 + 0", "0", 1),
+        ("scan", "jump twice", "I_JUMP I_JUMP", 2),
+    ],
+)
+def test_lengths_by_hand(kind, source, target, length):
+    data = Texts(source, target)
+    assert task_lengths(kind, data, "test").tolist() == [length]
+
+
+def test_every_kind_has_a_unit():
+    assert {*TASK_UNITS} == {*TaskConfig.model_fields["kind"].annotation.__args__}
+
+
+class Echo:
+    """An engine that answers with the first 20 pieces of the source."""
+
+    def search(self, sources: Any, search: Any, **more: Any) -> list[list[Hypothesis]]:
+        return [[Hypothesis(tuple(source[:-1])[:20], 0.0, 0.0, True)] for source in sources]
+
+
+def test_the_scores_of_a_task(cache_dir, tmp_path):
+    sizes = [f"data.task.num_{split}=40" for split in ("train", "validation", "test", "long")]
+    words = ["data=copy", *sizes, f"data.cache_dir={cache_dir}", "evaluation.length_buckets=[10,30]"]
+    config = validate(TrainConfig, app.compose("train", [*words, "evaluation.min_length=1"]))
+    data = prepare(config.data)
+    engine = Echo()
+    found = score_run(config, data, Scored(engine, "step 1", "32"), tmp_path)
+    scores = {(one.split, one.metric): one for one in found.scores}
+    assert {*scores} == {(split, metric) for split in ("test", "long") for metric in ("sacrebleu", "exact_match")}
+    short, long = scores["test", "exact_match"], scores["long", "exact_match"]
+    assert (short.score, long.score, short.num_sentences, short.min_length) == (100.0, 0.0, 40, 1)
+    assert short.interval is not None and short.interval.low == pytest.approx(91.24, abs=0.01)  # Wilson, 40 of 40
+    lengths = found.by_length
+    assert lengths is not None and lengths.min_length == 1
+    assert (lengths.unit, lengths.longest_training_source) == ("symbols of the input", 20)
+    assert [(one.label, one.beyond_training) for one in lengths.buckets] == [
+        ("1–10", False), ("11–20", False), ("21–30", True), ("over 30", True)
+    ]  # fmt: skip
+    shares = [{one.metric: one.score for one in bucket.scores}["exact_match"] for bucket in lengths.buckets]
+    assert shares == [100.0, 100.0, 0.0, 0.0] and sum(one.num_sentences for one in lengths.buckets) == 80
