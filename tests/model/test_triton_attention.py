@@ -76,14 +76,6 @@ def make_inputs(num_queries, num_keys, key_clip, value_clip, *, batch=1, per_hea
     return q, k, v, tables
 
 
-def with_causal(mask, causal, num_queries, first_query, num_keys):
-    """What `reference` needs instead of causal=True."""
-    if not causal:
-        return mask
-    earlier = torch.arange(num_keys)[None, :] <= first_query + torch.arange(num_queries)[:, None]
-    return earlier if mask is None else earlier & mask
-
-
 def present(*tensors):
     return [x for x in tensors if x is not None]
 
@@ -91,10 +83,12 @@ def present(*tensors):
 def assert_equals_reference(q, k, v, tables, *, mask=None, causal=False, first_query=0, tiles=SMALL, tolerance=1e-11):
     """Forward and every gradient. Queries that see nothing: zeros, and no gradient, whatever `reference` says."""
     inputs = present(q, k, v, *tables.values())
-    whole_mask = with_causal(mask, causal, q.shape[2], first_query, k.shape[2])
-    seeing = torch.ones(1, dtype=torch.bool) if whole_mask is None else whole_mask.any(-1, keepdim=True)
-    expected = reference(q, k, v, mask=whole_mask, first_query=first_query, **tables) * seeing
-    actual = fused_attention(q, k, v, mask=mask, causal=causal, first_query=first_query, tiles=tiles, **tables)
+    options = {"mask": mask, "causal": causal, "first_query": first_query}
+    visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool) if mask is None else mask
+    if causal:
+        visible = visible & (torch.arange(k.shape[2]) <= first_query + torch.arange(q.shape[2])[:, None])
+    expected = reference(q, k, v, **options, **tables) * visible.any(-1, keepdim=True)
+    actual = fused_attention(q, k, v, tiles=tiles, **options, **tables)
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
     dz = torch.randn_like(expected)
     gradients = torch.autograd.grad(actual, inputs, dz)
@@ -112,27 +106,24 @@ class TestInterpreted:
     @pytest.mark.parametrize(
         "num_queries, first_query, num_keys, key_clip, value_clip, causal, mask",
         [
-            # Every combination of tables. 37 positions in tiles of 16: with k = 3 there are tiles near the diagonal and
-            # on both edges.
+            # 37 positions in tiles of 16: with k = 3 there are tiles near the diagonal and on both edges.
             (37, 0, 37, 3, 3, False, None),
-            (37, 0, 37, 3, None, True, (37,)),
-            (37, 0, 37, None, 3, True, None),
-            (37, 0, 37, None, None, False, None),
-            # clip distances that differ
+            (20, 0, 20, 3, None, True, (20,)),
+            (20, 0, 20, None, 3, True, None),
+            (20, 0, 20, None, None, False, (2, 1, 1, 20)),
+            (20, 0, 20, 1, 0, False, None),
             (35, 0, 35, 0, 2, True, None),
-            (35, 0, 35, 1, 0, False, (2, 1, 1, 35)),
-            (35, 0, 35, 5, 1, False, (1, HEADS, 35, 1)),
-            (35, 0, 35, 40, 16, True, (2, 1, 35, 35)),
+            (18, 0, 20, 40, 16, True, (2, 1, 18, 20)),
             # queries that start later
             (1, 6, 7, 2, 4, True, None),
             (20, 17, 37, 2, 4, True, None),
-            (33, 6, 20, 2, 4, False, None),
+            (33, 6, 20, 5, 1, False, (1, HEADS, 33, 1)),
             (2, 9, 1, 2, 4, False, None),
         ],
         ids=str,
     )
     def test_equals_the_reference(self, num_queries, first_query, num_keys, key_clip, value_clip, causal, mask):
-        batch = 1 if mask is None else 2
+        batch = 2 if mask is not None and mask[0] == 2 else 1
         inputs = make_inputs(num_queries, num_keys, key_clip, value_clip, batch=batch, per_head=not causal)
         if mask is not None:
             mask = torch.rand(mask, generator=torch.Generator().manual_seed(len(mask))) < 0.5
@@ -153,8 +144,6 @@ class TestInterpreted:
         mask[0, 0, 3] = False
         mask[0, :, :, :16] = False  # and a first tile with nothing to see
         assert_equals_reference(q, k, v, tables, mask=mask, causal=True)
-        out = fused_attention(q, k, v, mask=mask, causal=True, tiles=SMALL, **tables)
-        assert not out[1].any() and not out[0, :, 3].any()
 
     def test_a_causal_query_reads_no_row_right_of_the_diagonal(self):
         q, k, v, tables = make_inputs(20, 20, 3, 2)
@@ -177,7 +166,7 @@ class TestInterpreted:
         ],
     )
     def test_tiles_of_any_shape_and_heads_of_any_width(self, tiles, causal):
-        inputs = make_inputs(65, 70, 2, 5, width=20)
+        inputs = make_inputs(33, 70, 2, 5, width=20)
         assert_equals_reference(*inputs, tiles=tiles, causal=causal, first_query=5)
 
     @pytest.mark.slow
@@ -208,9 +197,8 @@ class TestInterpreted:
 
     def test_views_of_one_projection_are_read_in_place_and_the_heads_join_as_a_view(self):
         _, _, _, tables = make_inputs(20, 20, 2, 3)
-        qkv = torch.randn(2, 20, 3, HEADS, 8, dtype=torch.float64, requires_grad=True)
+        qkv = torch.randn(1, 20, 3, HEADS, 8, dtype=torch.float64, requires_grad=True)
         q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
-        assert_equals_reference(q, k, v, tables)
         out = fused_attention(q, k, v, tiles=SMALL, **tables)
         assert out.transpose(1, 2).flatten(-2).data_ptr() == out.data_ptr()
         # A gradient with strides of 0, as sum() gives it, and inputs whose last axis is not contiguous.
@@ -221,8 +209,8 @@ class TestInterpreted:
 
     def test_the_same_inputs_give_the_same_bits_even_if_hooks_lay_saved_tensors_out_again(self):
         # As torch.autograd.graph.save_on_cpu(pin_memory=True) does: z is not contiguous, the mask has strides of 0.
-        q, k, v, tables = make_inputs(20, 20, 2, 1, batch=2)
-        mask = torch.arange(20) < torch.tensor([20, 14])[:, None, None, None]
+        q, k, v, tables = make_inputs(6, 6, 2, 1, batch=2)
+        mask = torch.arange(6) < torch.tensor([6, 4])[:, None, None, None]
         runs = []
         for pack in (lambda x: x, lambda x: x.clone(memory_format=torch.contiguous_format)):
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
@@ -231,7 +219,7 @@ class TestInterpreted:
         assert all(torch.equal(one, two) for one, two in zip(*runs, strict=True))
 
     def test_nothing_of_size_queries_times_keys_is_held(self):
-        length = 100
+        length = 40
         q, k, v, tables = make_inputs(length, length, 4, 4)
 
         class Largest(TorchDispatchMode):
@@ -249,7 +237,7 @@ class TestInterpreted:
         assert largest.num_bytes == HEADS * length * 9 * 8  # a side table in float64: wider than the head's 8
 
     def test_autocast_and_frozen_tables_change_nothing(self):
-        q, k, v, tables = make_inputs(20, 20, 2, 3)
+        q, k, v, tables = make_inputs(9, 9, 2, 3)
         tables = {name: table.detach().float() for name, table in tables.items()}
         q, k, v = (x.detach().float().requires_grad_() for x in (q, k, v))
         plain = fused_attention(q, k, v, tiles=SMALL, **tables)
