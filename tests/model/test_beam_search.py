@@ -244,34 +244,6 @@ def test_an_empty_batch_and_a_model_in_training() -> None:
         beam_search(model.train(), torch.tensor([[4, EOS]]), beam_size=2, **SEARCH)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "settings, beam",
-    [(RELATIVE, 4), ({"absolute": "sinusoidal"}, 4), ({**RELATIVE, "tables": "shared_by_heads"}, 1)],
-)
-def test_200_sentences_do_not_depend_on_their_batches(
-    settings: dict[str, object], beam: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Alone, in batches of 7 and 64 and all together, in the order of length and not; in float64, where the order of a
-    sum moves scores by 1e-12 and no two hypotheses of these models are as close as that.
-    """
-    model = build(60, seed=8, num_layers=2, **settings)
-    torch.manual_seed(3)
-    lengths = torch.randint(2, 14, (200,)).tolist()
-    source_BS = sources(lengths, 60)
-    search = {"beam_size": beam, "length_penalty": 0.6, "max_extra_length": 8}
-    alone = [beam_search(model, source_BS[row : row + 1, :n], **search)[0] for row, n in enumerate(lengths)]
-    assert len({h[0].pieces for h in alone}) > 50
-    monkeypatch.setattr(module, "ROWS", 32)  # so that the vocabulary comes in several parts
-    by_length = sorted(range(200), key=lambda row: lengths[row])
-    for order, size in ((range(200), 7), (by_length, 64), (by_length, 200)):
-        for start in range(0, 200, size):
-            batch = list(order[start : start + size])
-            longest = max(lengths[row] for row in batch)
-            for row, found in zip(batch, beam_search(model, source_BS[batch, :longest], **search), strict=True):
-                assert_equal(found, alone[row])
-
-
 @pytest.mark.parametrize("beam, rows", [(1, 3), (3, 4), (3, 512)])
 def test_caches_that_grow_and_vocabularies_in_parts_change_nothing(
     beam: int, rows: int, monkeypatch: pytest.MonkeyPatch

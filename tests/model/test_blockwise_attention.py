@@ -58,18 +58,6 @@ def test_parts_give_what_the_reference_gives(monkeypatch, parts, affordable, num
         assert_same([actual[0] * sees, *actual[1:]], [expected[0] * sees, *expected[1:]], str(case))
 
 
-@pytest.mark.parametrize("part_bytes", [1, 300, 1000, 5000, 10**9])
-@pytest.mark.parametrize("batch, heads", [(1, 1), (1, 8), (7, 1), (9, 4)])
-def test_every_head_of_every_sentence_is_in_one_part_that_is_small(monkeypatch, parts, part_bytes, batch, heads):
-    monkeypatch.setattr(blockwise_attention, "PART_BYTES", part_bytes)
-    q = torch.arange(float(batch * heads)).view(batch, heads, 1, 1).expand(batch, heads, 5, WIDTH)
-    blockwise(q, q, q)
-    ordered = torch.cat([part[:, :, 0, 0].flatten() for part in parts]).sort().values
-    assert ordered.tolist() == list(range(batch * heads))
-    for part in parts:
-        assert part[..., 0, 0].numel() * 5 * 5 * 4 <= part_bytes or part.shape[:2] == (1, 1)
-
-
 def test_attend_cuts_long_sentences_into_blocks(monkeypatch):
     monkeypatch.setattr(attention, "BLOCK_SCORES", 1)  # then 64 queries a block, the fewest
     for causal in (False, True):

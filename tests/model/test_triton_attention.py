@@ -1,6 +1,6 @@
 """Checked here: `fused_attention` and the kernels of triton_kernels.py, forward and backward, against `reference` in
-float64 to 1e-11, in Triton's interpreter on a CPU; bfloat16 gradients against float64; and that the kernels compile for
-GPUs (which needs none). The compiled kernels on a GPU: tests/gpu/test_triton.py.
+float64 to 1e-11, in Triton's interpreter on a CPU; float16 gradients against float64; and that the kernels compile for
+GPUs (which needs none). The compiled kernels on a GPU, also in bfloat16: tests/gpu/test_triton.py.
 
 The interpreter must be chosen before triton is first imported, and Lightning imports it too: these checks run in a
 process of their own. To see them one by one: TRITON_INTERPRET=1 python -m pytest tests/model/test_triton_attention.py
@@ -170,14 +170,6 @@ class TestInterpreted:
         assert_equals_reference(*inputs, tiles=tiles, causal=causal, first_query=5)
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both_sides"])
-    @pytest.mark.parametrize("length, key_clip, value_clip", [(130, 16, 16), (200, 8, 33), (100, 256, 2), (96, 1, 1)])
-    def test_many_tiles(self, length, key_clip, value_clip, causal):
-        inputs = make_inputs(length, length, key_clip, value_clip, batch=2)
-        mask = (torch.arange(length) < length - 20)[None, None, None] | torch.tensor([True, False])[:, None, None, None]
-        assert_equals_reference(*inputs, mask=mask, causal=causal)
-
-    @pytest.mark.slow
     @pytest.mark.parametrize("seed", range(40))
     def test_random_shapes(self, seed):
         random = torch.Generator().manual_seed(seed)
@@ -185,7 +177,7 @@ class TestInterpreted:
         def choose(*choices):
             return choices[int(torch.randint(len(choices), (), generator=random))]
 
-        num_queries, num_keys = choose(1, 7, 16, 31, 50), choose(1, 5, 32, 33, 60)
+        num_queries, num_keys = choose(1, 7, 16, 31, 50, 130), choose(1, 5, 32, 33, 60, 200)
         clips = choose(None, 0, 1, 7, 70), choose(None, 0, 2, 15, 16)
         inputs = make_inputs(num_queries, num_keys, *clips, batch=choose(1, 2), per_head=choose(True, False))
         shape = choose(None, (num_keys,), (num_queries, num_keys), (HEADS, 1, num_keys))
@@ -261,12 +253,10 @@ class TestInterpreted:
         [
             pytest.param(torch.float32, 100, 2e-6, marks=pytest.mark.slow),
             (torch.float16, 100, 2e-3),
-            pytest.param(torch.bfloat16, 512, 0.01, marks=pytest.mark.slow),
         ],
     )
-    def test_rounding_forward_and_in_every_gradient(self, dtype, length, largest_error, bfloat16_in_the_interpreter):
-        # Products of numbers rounded to 8 bits (bfloat16) are wrong by at most 0.4 % each, partly averaged out; the
-        # sums over all queries in the tables' gradients are float32's.
+    def test_rounding_forward_and_in_every_gradient(self, dtype, length, largest_error):
+        # The sums over all queries in the tables' gradients are float32's.
         exact = make_inputs(length, length, 16, 16, width=32)
         tensors = [x.detach().to(dtype) for x in (*exact[:3], *exact[3].values())]
         outs, gradients = [], []
@@ -281,32 +271,6 @@ class TestInterpreted:
         errors = [relative_error(outs[1], outs[0])]
         errors += [relative_error(got, wanted) for wanted, got in zip(*gradients, strict=True)]
         assert max(errors) < largest_error
-
-    @pytest.fixture
-    def bfloat16_in_the_interpreter(self, monkeypatch):
-        """The interpreter keeps bfloat16 as its 16 bits, multiplies those as integers, and cuts instead of rounding."""
-        import numpy as np
-        import triton.language as tl
-        from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
-
-        plain_dot, plain_cast = InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl
-
-        def widened(x):
-            if x.dtype.scalar != tl.bfloat16:
-                return x
-            return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
-
-        def dot(self, a, b, *rest):
-            return plain_dot(self, widened(a), widened(b), *rest)
-
-        def cast(self, x, to):
-            if (x.dtype.scalar, to.scalar) != (tl.float32, tl.bfloat16):
-                return plain_cast(self, x, to)
-            rounded = torch.from_numpy(np.array(x.data)).bfloat16().view(torch.int16).numpy().view(np.uint16)
-            return TensorHandle(rounded, tl.bfloat16)
-
-        monkeypatch.setattr(InterpreterBuilder, "create_dot", dot)
-        monkeypatch.setattr(InterpreterBuilder, "cast_impl", cast)
 
 
 # Compiling for a GPU, without one
