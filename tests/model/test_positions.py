@@ -36,69 +36,47 @@ def test_rows_of_ten_positions_with_k_3_are_the_matrix_of_the_paper():
 
 
 @pytest.mark.parametrize("num_queries, first_query, num_keys", [(1, 0, 1), (4, 0, 4), (3, 5, 8), (1, 9, 10), (2, 0, 7)])
-@pytest.mark.parametrize("clip_distance", [0, 1, 2, 4, 64])
-def test_rows_are_the_clipped_distance_key_minus_query_by_loops(num_queries, first_query, num_keys, clip_distance):
-    rows = relative_rows(num_queries, num_keys, clip_distance, first_query=first_query)
-    assert rows.dtype == torch.int64
-    assert rows.tolist() == [
-        [max(-clip_distance, min(clip_distance, j - i)) + clip_distance for j in range(num_keys)]
-        for i in range(first_query, first_query + num_queries)
-    ]
-
-
-def test_k_0_gives_every_pair_the_same_row():
-    assert relative_rows(3, 4, 0).tolist() == [[0, 0, 0, 0]] * 3
-
-
-@pytest.mark.parametrize("clip_distance", [-1, -16])
-def test_a_negative_clip_distance_is_refused(clip_distance):
-    message = f"clip_distance: {clip_distance} is negative; a distance is clipped at k >= 0"
-    with pytest.raises(ValueError, match=message):
-        relative_rows(2, 2, clip_distance)
+def test_rows_are_the_clipped_distance_key_minus_query_by_loops(num_queries, first_query, num_keys):
+    for k in (0, 1, 2, 4, 64):
+        rows = relative_rows(num_queries, num_keys, k, first_query=first_query)
+        assert rows.dtype == torch.int64
+        assert rows.tolist() == [
+            [max(-k, min(k, j - i)) + k for j in range(num_keys)] for i in range(first_query, first_query + num_queries)
+        ]
 
 
 def test_sinusoids_of_width_6_are_those_worked_by_hand():
     # Three frequencies, geometric from 1 to 1 / 10,000: 1, 0.01, 0.0001. Sines first, then cosines.
     table = sinusoids(6, 6)
-    assert table.dtype == torch.float32
-    assert table.shape == (6, 6)
+    assert (table.dtype, table.shape) == (torch.float32, (6, 6))
     assert table[0].tolist() == [0, 0, 0, 1, 1, 1]
     by_hand = [-0.95892427, 0.04997917, 0.00049999998, 0.28366219, 0.99875026, 0.99999988]  # of 5, 0.05, 0.0005
     assert table[5].tolist() == pytest.approx(by_hand, rel=1e-6)
+    assert sinusoids(4, 2)[3].tolist() == pytest.approx([math.sin(3), math.cos(3)], rel=1e-6)  # one frequency, 1
 
 
 def test_sinusoid_wavelengths_run_from_2_pi_to_10000_times_2_pi():
     # A sixteenth of a turn of the slowest wave is about 3,927 positions; the fastest has turned 625 times by then.
     position = round(10_000 * 2 * math.pi / 16)
     row = sinusoids(position + 1, 512)[position]
-    assert row[255] == pytest.approx(math.sin(math.pi / 8), abs=1e-4)
-    assert row[511] == pytest.approx(math.cos(math.pi / 8), abs=1e-4)
-    assert row[0] == pytest.approx(math.sin(position), abs=1e-6)
-    assert row[256] == pytest.approx(math.cos(position), abs=1e-6)
+    assert row[[255, 511]].tolist() == pytest.approx([math.sin(math.pi / 8), math.cos(math.pi / 8)], abs=1e-4)
+    assert row[[0, 256]].tolist() == pytest.approx([math.sin(position), math.cos(position)], abs=1e-6)
 
 
-def test_sinusoids_of_width_2_have_the_one_frequency_1():
-    assert sinusoids(4, 2)[3].tolist() == pytest.approx([math.sin(3), math.cos(3)], rel=1e-6)
-
-
-def test_an_odd_width_has_no_sinusoids():
+def test_invalid_settings_are_refused():
+    with pytest.raises(ValueError, match="clip_distance: -1 is negative; a distance is clipped at k >= 0"):
+        relative_rows(2, 2, -1)
     with pytest.raises(ValueError, match="d_model: 7 is odd; sinusoids come in pairs: choose an even width"):
         sinusoids(4, 7)
+    with pytest.raises(ValueError, match="absolute: invalid value 'rotary': expected none, sinusoidal or learned"):
+        absolute_positions("rotary", d_model=8, max_positions=5)
 
 
-@pytest.mark.parametrize("first, length", [(0, 5), (3, 4), (255, 1), (255, 2), (250, 700), (5000, 3)])
-def test_sinusoidal_positions_are_rows_of_the_table_as_far_as_asked(first, length):
+def test_sinusoidal_positions_are_rows_of_the_table_as_far_as_asked_and_no_state():
     positions = SinusoidalPositions(8)
-    torch.testing.assert_close(
-        positions(first, torch.zeros(1, length)), sinusoids(first + length, 8)[first:], rtol=0, atol=0
-    )
-
-
-def test_sinusoidal_positions_stay_out_of_parameters_buffers_and_checkpoints():
-    positions = SinusoidalPositions(8)
-    positions(1000, torch.zeros(1, 2))
-    assert [*positions.parameters(), *positions.buffers()] == []
-    assert positions.state_dict() == {}
+    for first, length in [(0, 5), (3, 4), (255, 1), (255, 2), (250, 700), (5000, 3)]:
+        assert torch.equal(positions(first, torch.zeros(1, length)), sinusoids(first + length, 8)[first:])
+    assert [*positions.parameters(), *positions.buffers(), *positions.state_dict()] == []
 
 
 def test_a_table_grown_while_decoding_serves_training_afterwards():
@@ -113,48 +91,28 @@ def test_a_table_grown_while_decoding_serves_training_afterwards():
 def test_learned_positions_are_rows_of_their_weight_and_the_last_one_beyond():
     positions = LearnedPositions(5, 3)
     weight = positions.weight_LM
-    torch.testing.assert_close(positions(0, torch.zeros(1, 5)), weight, rtol=0, atol=0)
-    torch.testing.assert_close(positions(1, torch.zeros(1, 2)), weight[1:3], rtol=0, atol=0)
-    torch.testing.assert_close(positions(3, torch.zeros(1, 4)), weight[[3, 4, 4, 4]], rtol=0, atol=0)
-    torch.testing.assert_close(positions(100, torch.zeros(1, 2)), weight[[4, 4]], rtol=0, atol=0)
-
-
-def test_learned_positions_learn_where_they_were_asked():
-    positions = LearnedPositions(5, 3)
+    for first, rows in [(0, [0, 1, 2, 3, 4]), (1, [1, 2]), (3, [3, 4, 4, 4]), (100, [4, 4])]:
+        assert torch.equal(positions(first, torch.zeros(1, len(rows))), weight[rows])
     positions(2, torch.zeros(1, 4)).sum().backward()  # positions 2, 3, 4, 5: the last two share row 4
-    assert positions.weight_LM.grad[:, 0].tolist() == [0, 0, 1, 1, 2]
-
-
-def test_learned_positions_start_with_the_spread_of_the_embedding():
-    torch.manual_seed(0)
-    weight = LearnedPositions(400, 64).weight_LM
-    # 25,600 draws of N(0, 64^-0.5): the sample deviation has a standard error of 0.125 / sqrt(2 * 25,600).
-    assert abs(weight.std() - 0.125) < 4 * 0.125 / math.sqrt(2 * weight.numel())
+    assert weight.grad[:, 0].tolist() == [0, 0, 1, 1, 2]
 
 
 def test_absolute_positions_by_name():
     assert absolute_positions("none", d_model=8, max_positions=5) is None
     assert isinstance(absolute_positions("sinusoidal", d_model=8, max_positions=5), SinusoidalPositions)
-    learned = absolute_positions("learned", d_model=8, max_positions=5)
-    assert isinstance(learned, LearnedPositions)
-    assert learned.weight_LM.shape == (5, 8)
-
-
-def test_an_unknown_absolute_kind_is_refused_with_the_choices():
-    with pytest.raises(ValueError, match="absolute: invalid value 'rotary': expected none, sinusoidal or learned"):
-        absolute_positions("rotary", d_model=8, max_positions=5)
-
-
-@pytest.mark.parametrize("heads, expected", [(4, (4, 7, 16)), (None, (7, 16))])
-def test_a_relative_table_has_2k_plus_1_rows_for_each_head_or_for_all(heads, expected):
-    assert relative_table(3, 16, heads).shape == expected
+    torch.manual_seed(0)
+    weight = absolute_positions("learned", d_model=64, max_positions=400).weight_LM
+    assert weight.shape == (400, 64)
+    # 25,600 draws of N(0, 64^-0.5): the sample deviation has a standard error of 0.125 / sqrt(2 * 25,600).
+    assert abs(weight.std() - 0.125) < 4 * 0.125 / math.sqrt(2 * weight.numel())
 
 
 @pytest.mark.parametrize("heads", [8, None])
 def test_relative_tables_start_glorot_uniform_as_tensor2tensors_variables_did(heads):
-    """[33, 64] shared by heads, one variable [33, 512] for eight heads with tables of their own."""
+    """2k+1 rows: [33, 64] shared by heads, one variable [33, 512] for eight heads with tables of their own."""
     torch.manual_seed(0)
     table = relative_table(16, 64, heads)
+    assert table.shape == ((8, 33, 64) if heads else (33, 64))
     bound = math.sqrt(6 / (33 + 512)) if heads else math.sqrt(6 / (33 + 64))
     assert table.abs().max() <= bound
     assert table.max() > 0.99 * bound  # at least 2,112 draws: all below 99 % has probability 0.995^2112 < 3e-5

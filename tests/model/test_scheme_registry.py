@@ -18,24 +18,22 @@ from rpr.records.record import Record
 from rpr.runs.model_config import transformer_config
 from rpr.tracking.naming import flat, variant
 from tests.fake_records import fake_document
-from tests.shapes import choices
+from tests.shapes import choices, scheme
 
 
 def refusal(*overrides: str) -> str:
     with pytest.raises(Exception) as refused:
         compose_train(overrides)
-    told = format_user_error(refused.value)
-    assert told is not None
-    return told
+    return format_user_error(refused.value) or ""
 
 
-@pytest.mark.parametrize("choice", choices())
-def test_a_choice_is_the_scheme_of_both_stacks(choice: str) -> None:
-    config = compose_train([f"position={choice}"])
-    shape = transformer_config(config, 50)
-    assert shape.encoder_positions == shape.decoder_positions == config.position
-    assert config.position.name == choice
-    assert config.position.kind in COLOURS
+def test_a_choice_is_the_scheme_of_both_stacks() -> None:
+    names = [choice for choice in choices() if scheme(choice).scheme != "vectors"] + ["relative"]
+    for choice, config in zip(names, compose_train_jobs([[f"position={name}"] for name in names]), strict=True):
+        shape = transformer_config(config, 50)
+        assert shape.encoder_positions == shape.decoder_positions == config.position
+        assert config.position.name == choice
+        assert config.position.kind in COLOURS
 
 
 def test_each_stack_may_have_its_own() -> None:
@@ -43,51 +41,42 @@ def test_each_stack_may_have_its_own() -> None:
         ["position=relative", "position.encoder=alibi", "position.decoder=rope", "position.decoder.base=500"]
     )
     assert isinstance(config.position, Sides)
-    assert (config.position.name, config.position.label) == (
-        "alibi-rope", "ALiBi in the encoder, RoPE, base 500 in the decoder",
-    )  # fmt: skip
+    label = "ALiBi in the encoder, RoPE, base 500 in the decoder"
+    assert (config.position.name, config.position.label, variant(config)) == ("alibi-rope", label, label)
     assert config.label == "synthetic-tiny-alibi-rope-s1"
     shape = transformer_config(config, 50)
     assert (shape.encoder_positions.name, shape.decoder_positions.name) == ("alibi", "rope")
     assert flat(config)["decoder_base"] == 500.0
-    assert variant(config) == config.position.label
-
-
-def test_the_stack_that_is_not_named_has_the_choice_of_both() -> None:
+    # the stack that is not named has the choice of both
     one = compose_train(["position=relative", "position.decoder=none", "position.clip_distance=3"]).position
     assert (one.encoder.k, one.decoder.kind) == (3, "none")
 
 
-def test_two_equal_sides_are_one_choice() -> None:
-    sides = compose_train(["position=none", "position.encoder=rope", "position.decoder=rope"])
-    assert sides.position == compose_train(["position=rope"]).position
-    assert sides.run_id == compose_train(["position=rope"]).run_id
+def test_two_equal_sides_are_one_choice_and_null_is_what_the_stack_has_anyway() -> None:
+    rope = compose_train(["position=rope"])
+    both = compose_train(["position=none", "position.encoder=rope", "position.decoder=rope"])
+    assert (both.position, both.run_id) == (rope.position, rope.run_id)
+    assert compose_train(["position=rope", "position.encoder=null"]) == rope
 
 
 def test_sides_are_swept_as_choices() -> None:
-    jobs = expand_multirun(["position=none", "position.encoder=rope,alibi", "seed=1,2"])
-    assert [config.position.name for config in compose_train_jobs(jobs)] == [
-        "rope-none",
-        "rope-none",
-        "alibi-none",
-        "alibi-none",
-    ]
-    assert compose_train_jobs(jobs) == [compose_train(job) for job in jobs]
+    jobs = expand_multirun(["position=none", "position.encoder=rope,alibi"])
+    configs = compose_train_jobs(jobs)
+    assert [config.position.name for config in configs] == ["rope-none", "alibi-none"]
+    assert configs == [compose_train(job) for job in jobs]
 
 
 @pytest.mark.parametrize(
-    "overrides, told",
+    "overrides, beginning",
     [
         (["position=rope", "position.base=0"], "position.base: invalid value 0: input should be greater than 1"),
         (["position=rope", "position.rotated_share=0.3"], "position.rotated_share: 0.3 of a head's 32 dimensions"),
         (["position=rope", "position.scaling_factor=2"], "position.scaling_factor: 2 has no effect with"),
         (["position=rope", "position.scheme=nope"], "position.scheme: invalid value 'nope': no such scheme"),
         (["position=rope", "+position.turns=1"], "position.turns: no such setting; available: absolute, base, layout"),
-        (["position=ropes"], "position: no such choice 'ropes'; did you mean rope?"),
         (["position=_base"], "position.scheme: invalid value None"),
-        (["position.encoder=ropes"], "position: no such choice 'ropes'"),
+        (["position.encoder=ropes"], "position: no such choice 'ropes'; did you mean rope?"),
         (["position.encoder=../model/tiny"], "position: ../model/tiny is outside conf/position/"),
-        (["position=none", "position.decoder=rope", "position.decoder.base=0"], "position.decoder.base: invalid value"),
         (["position=alibi", "model.num_heads=1", "position.encoder_form=one_side_per_head"], "position.encoder_form: "),
         (
             ["position=none", "position.decoder=rope", "position.decoder.rotated_share=0.3"],
@@ -96,20 +85,28 @@ def test_sides_are_swept_as_choices() -> None:
         (["position=t5", "position.buckets=6"], "position.buckets: invalid value 6: input should be a multiple of 4"),
         (["position=t5", "position.max_distance=8"], "position.max_distance: 8 leaves no distances for the"),
         (["position=t5", "hardware=1xgpu", "hardware.attention=triton"], "hardware.attention: triton does not"),
-        (["position=rope", "position.name=relative"], "position.name: relative does not match these settings"),
+        (
+            ["position.encoder=rope", "position.decoder=none", "position.clip_distance=4"],
+            "position.clip_distance: has no effect, since encoder and decoder have positions of their own",
+        ),
+        (
+            ["position.encoder=rope", "position.encoder.scaling_factor=2"],
+            "position.encoder.scaling_factor: 2 has no effect with position.encoder.scaling=none",
+        ),
+        (["position=rope", "position.scaling=ntk"], "position.scaling: ntk has no effect with"),
     ],
 )  # fmt: skip
-def test_what_is_refused_begins_with_the_setting(overrides: list[str], told: str) -> None:
+def test_what_is_refused_begins_with_the_setting(overrides: list[str], beginning: str) -> None:
     found = refusal(*overrides)
-    assert found.startswith(told)
+    assert found.startswith(beginning)
     assert "\n" not in found
 
 
 def test_a_run_is_evaluated_with_other_settings_only_where_no_parameter_depends_on_them() -> None:
-    rope = compose_train(["position=rope"]).position
+    rope = scheme("rope")
     scaled = changed_after_training(rope, {"scaling": "ntk", "scaling_factor": 2})
     assert scaled.label == "RoPE, ntk scaling by 2"
-    sides = compose_train(["position=relative", "position.decoder=rope"]).position
+    sides = Sides(name="two", scheme="sides", encoder=scheme("relative"), decoder=rope)
     assert changed_after_training(sides, {"scaling": "linear", "scaling_factor": 4}).decoder.label.endswith("by 4")
     assert changed_after_training(rope, {}) is rope
     with pytest.raises(ConfigError, match=r"^position\.base: cannot be changed after training; available: scaling"):
@@ -124,11 +121,9 @@ def test_records_of_schemes_are_rows_of_their_own() -> None:
         document["config"]["position"] = position
         return Record.model_validate_json(json.dumps(document), strict=True)
 
-    asked = [
-        ["position=rope"], ["position=rope", "position.base=50"], ["position=none"],
-        ["position=alibi", "position.decoder=none"], ["position=rope"],
-    ]  # fmt: skip
-    records = [record(compose_train(overrides).position.model_dump(mode="json")) for overrides in asked]
+    rope, alibi, none = scheme("rope"), scheme("alibi"), scheme("none")
+    sides = Sides(name="two", scheme="sides", encoder=alibi, decoder=none)
+    records = [record(one.model_dump(mode="json")) for one in (rope, scheme("rope", base=50), none, sides, rope)]
     found = positions_of([*records, record({"name": "spiral", "scheme": "spiral", "arms": 3})])
     assert [one.kind for one in found] == ["rope", "rope", "none", "mixed", "rope", OTHER]
     assert found[0] == found[4] != found[1]
@@ -136,22 +131,9 @@ def test_records_of_schemes_are_rows_of_their_own() -> None:
     assert found[5].label == "spiral, arms = 3, scheme = spiral"
 
 
-def test_null_is_what_the_stack_has_anyway_and_what_decides_nothing_is_refused() -> None:
-    assert compose_train(["position=rope", "position.encoder=null"]) == compose_train(["position=rope"])
-    found = refusal("position.encoder=rope", "position.decoder=none", "position.clip_distance=4")
-    assert found.startswith(
-        "position.clip_distance: has no effect, since encoder and decoder have positions of their own"
-    )
-    found = refusal("position.encoder=rope", "position.encoder.scaling_factor=2")
-    assert found.startswith("position.encoder.scaling_factor: 2 has no effect with position.encoder.scaling=none")
-    assert refusal("position=rope", "position.scaling=ntk").startswith("position.scaling: ntk has no effect with")
-
-
 def test_sides_with_other_sharing_have_other_names() -> None:
     labels = {
-        compose_train(
-            ["position.encoder=relative", f"position.encoder.tables={tables}", "position.decoder=rope"]
-        ).position.label
+        Sides(name="two", scheme="sides", encoder=scheme("relative", tables=tables), decoder=scheme("rope")).label
         for tables in ("per_head", "shared_by_heads")
     }
     assert len(labels) == 2

@@ -27,5 +27,5 @@ class Size:
 
 
 SIZES = pytest.mark.parametrize(
-    "size", [pytest.param(Size(1), id="quick"), pytest.param(Size(25), id="large", marks=pytest.mark.slow)]
+    "size", [pytest.param(Size(1), id="quick"), pytest.param(Size(50), id="large", marks=pytest.mark.slow)]
 )

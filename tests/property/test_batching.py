@@ -64,20 +64,21 @@ def fits(case: Case, microbatch: list[int]) -> bool:
     return len(microbatch) == 1 or all(len(microbatch) * max(side) <= case.budget for side in sides)
 
 
+def all_pairs(microbatches: list[list[int]]) -> list[int]:
+    return sorted(itertools.chain.from_iterable(microbatches))
+
+
 def tokens(case: Case, pairs: list[int]) -> tuple[int, int]:
     return sum(case.lengths[pair][0] for pair in pairs), sum(case.lengths[pair][1] for pair in pairs)
 
 
 def plain(specs: list[BatchSpec]) -> list[tuple[object, ...]]:
-    return [
-        (spec.indices.tolist(), *(getattr(spec, name) for name in BatchSpec.__annotations__ if name != "indices"))
-        for spec in specs
-    ]
+    return [tuple(x.tolist() if isinstance(x, np.ndarray) else x for x in vars(spec).values()) for spec in specs]
 
 
 @SIZES
 def test_every_pair_in_one_batch_of_an_epoch_within_the_budget(size: Size) -> None:
-    @size(60)
+    @size(30)
     @given(CASES, st.integers(0, 3))
     @example(ONE_PAIR, 1)
     def property_(case: Case, epoch: int) -> None:
@@ -88,33 +89,27 @@ def test_every_pair_in_one_batch_of_an_epoch_within_the_budget(size: Size) -> No
             for step in range(steps)
             for microbatch in batches.step_microbatches(epoch * steps + step)
         ]
-        assert sorted(itertools.chain.from_iterable(microbatches)) == list(range(len(case.lengths)))
+        assert all_pairs(microbatches) == list(range(len(case.lengths)))
         assert len([microbatch for microbatch in microbatches if microbatch]) == batches.microbatches_in_epoch(epoch)
         assert len(microbatches) == steps * case.microbatches_per_step
         assert all(fits(case, microbatch) for microbatch in microbatches if microbatch)
-        again = [
-            microbatch.tolist()
-            for step in range(steps)
-            for microbatch in case.batches().step_microbatches(epoch * steps + step)
-        ]
-        assert again == microbatches
 
     property_()
 
 
 @SIZES
 def test_ranks_share_a_step_without_overlap_or_loss(size: Size) -> None:
-    @size(60)
+    @size(30)
     @given(CASES, st.integers(0, 20))
     @example(ONE_PAIR, 3)
     def property_(case: Case, step: int) -> None:
         whole = [microbatch.tolist() for microbatch in case.batches().step_microbatches(step)]
-        pairs = sorted(itertools.chain.from_iterable(whole))
+        pairs = all_pairs(whole)
         ranks = [case.batches(num_devices=case.num_devices, rank=rank) for rank in range(case.num_devices)]
         shares = [rank.step_specs(step) for rank in ranks]
         assert {len(specs) for specs in shares} == {max(1, case.microbatches_per_step // case.num_devices)}
         of_ranks = [spec.indices.tolist() for specs in shares for spec in specs]
-        assert sorted(itertools.chain.from_iterable(of_ranks)) == pairs
+        assert all_pairs(of_ranks) == pairs
         assert all(not share or any({*share} <= {*microbatch} for microbatch in whole) for share in of_ranks)
         for specs in shares:
             assert [(spec.step, spec.micro) for spec in specs] == [(step, micro) for micro in range(len(specs))]
@@ -125,7 +120,7 @@ def test_ranks_share_a_step_without_overlap_or_loss(size: Size) -> None:
 
 @SIZES
 def test_starting_at_any_step_gives_the_rest(size: Size) -> None:
-    @size(40)
+    @size(20)
     @given(CASES, st.integers(0, 12), st.integers(0, 50))
     def property_(case: Case, start: int, rank: int) -> None:
         here = {"num_devices": case.num_devices, "rank": rank % case.num_devices}
@@ -139,12 +134,12 @@ def test_starting_at_any_step_gives_the_rest(size: Size) -> None:
 
 @SIZES
 def test_every_pair_in_one_batch_of_an_evaluation_within_the_budget(size: Size) -> None:
-    @size(40)
+    @size(20)
     @given(CASES)
     @example(ONE_PAIR)
     def property_(case: Case) -> None:
         microbatches = [microbatch.tolist() for microbatch in evaluation_batches(case.split(), case.budget)]
-        assert sorted(itertools.chain.from_iterable(microbatches)) == list(range(len(case.lengths)))
+        assert all_pairs(microbatches) == list(range(len(case.lengths)))
         assert all(microbatch and fits(case, microbatch) for microbatch in microbatches)
         longer = [max(case.lengths[pair]) for microbatch in microbatches for pair in microbatch]
         assert longer == sorted(longer)

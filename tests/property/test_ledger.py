@@ -14,7 +14,6 @@ import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -26,30 +25,18 @@ from rpr.runs import locks
 from rpr.runs.locks import LOCK_NAME, RunLock, acquire, current_holder
 from rpr.sweep import ledger
 from rpr.sweep.ledger import Job, job_status
+from tests.fake_records import fake_document
 from tests.property.sizes import SIZES, Size
 
 RUNS = st.sampled_from(["a", "b"])
 PROCESSES = st.sampled_from([1, 2])
 ELSEWHERE = "elsewhere"
 STOPPED = st.sampled_from(["failed", "interrupted"])
-SETTINGS: dict[str, Any] = {
-    "model": {"name": "tiny"}, "data": {"name": "synthetic"}, "optim": {"max_steps": 7}, "hardware": {"name": "cpu"},
-    "position": {
-        "name": "none", "absolute": "none", "relative_keys": False, "relative_values": False, "clip_distance": 0,
-        "tables": "per_head",
-    },
-}  # fmt: skip
 
 
 def record(run: str, status: str, error: str | None, sweeps: tuple[str, ...] = ()) -> Record:
-    return Record.model_validate(
-        {
-            "name": run, "run_id": run, "status": status, "error": error, "sweeps": sweeps, "command": "rpr-cli train",
-            "config": SETTINGS, "git": {"commit": None, "dirty": None}, "versions": {}, "device": "cpu",
-            "hardware": "cpu", "seed": 1, "started": "2026-01-01", "finished": None, "steps": None, "parameters": None,
-            "data": None, "training": None, "wandb": None,
-        }
-    )  # fmt: skip
+    document = fake_document("none", 0, status=status, name=run, run_id=run, error=error, sweeps=sweeps)
+    return Record.model_validate(document)
 
 
 @dataclass
@@ -204,4 +191,4 @@ class Runs(RuleBasedStateMachine):
 @SIZES
 def test_standing_is_what_a_model_says_whatever_the_processes_do(size: Size, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "_TRY_SECONDS", 0.0)
-    run_state_machine_as_test(Runs, settings=size(20, stateful_step_count=20))
+    run_state_machine_as_test(Runs, settings=size(10, stateful_step_count=20))

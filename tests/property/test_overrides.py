@@ -69,7 +69,7 @@ def ends_well(overrides: list[str]) -> None:
 
 @SIZES
 def test_any_text_for_any_setting_is_a_configuration_or_one_line(size: Size) -> None:
-    @size(50)
+    @size(12)
     @given(st.lists(OVERRIDES, min_size=1, max_size=2))
     @example(["seed=${seed}"])
     @example(["model=3"])
@@ -95,7 +95,7 @@ def test_any_text_on_the_command_line_is_a_start_or_one_line_and_exit_code_2(
     started: list[TrainConfig] = []
     monkeypatch.setattr(train, "run", lambda config, *, command, in_sweep, **options: started.append(config))
 
-    @size(8)
+    @size(4)
     @given(KEYS.filter(lambda key: not key.startswith("hydra")), VALUES)
     def property_(key: str, value: str) -> None:
         started.clear()
@@ -120,7 +120,7 @@ LISTED: dict[str, st.SearchStrategy[Any]] = {
     "data.test_name": st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=8),
     "logger.tags": st.lists(st.sampled_from(["a", "b c", "x,y", "it's"]), max_size=3),
 }
-SWEEPS = st.lists(st.sampled_from(sorted(LISTED)), min_size=1, max_size=3, unique=True).flatmap(
+SWEEPS = st.lists(st.sampled_from(sorted(LISTED)), min_size=1, max_size=2, unique=True).flatmap(
     lambda keys: st.fixed_dictionaries({key: st.lists(LISTED[key], min_size=1, max_size=2) for key in keys})
 )
 
@@ -136,7 +136,7 @@ def written(value: Any) -> str:
 
 @SIZES
 def test_the_jobs_of_a_sweep_compose_to_what_was_listed(size: Size) -> None:
-    @size(10)
+    @size(4)
     @given(SWEEPS)
     def property_(sweep: dict[str, list[Any]]) -> None:
         jobs = expand_multirun([f"{key}={','.join(map(written, values))}" for key, values in sweep.items()])

@@ -1,0 +1,148 @@
+"""Inputs for the tests of attention, its forms, and what is compared of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rpr.model.attention import attend, composed, per_position, reference
+from rpr.model.blockwise_attention import BlockwiseAttention, Layout
+from rpr.model.edges import Distances, Labels
+
+NAMES = ("q", "k", "v", "key_table", "value_table", "bias_table")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sizes of one attention and what it has besides q, k and v. A table is given by its k, None where there is none.
+
+    `mask` and `labels` name the axes they have, of "BHQK". Labels come with one row more, an even number.
+    """
+
+    num_queries: int
+    num_keys: int
+    first_query: int = 0
+    keys: int | None = 2
+    values: int | None = 1
+    bias: int | None = None
+    causal: bool = False
+    mask: str = ""
+    labels: str = ""
+    per_head: tuple[bool, bool] = (True, False)
+    strided: bool = False
+    batch: int = 2
+    heads: int = 2
+    width: int = 3
+    seed: int = 0
+
+    def inputs(self, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor | None], dict[str, Any]]:
+        """[q, k, v, key table, value table, bias], rounded to bfloat16 so that every dtype holds them; the options."""
+        draw = torch.Generator().manual_seed(self.seed)
+
+        def normal(*shape: int) -> Tensor:
+            if self.strided and len(shape) == 4:  # a view, as heads are split from one projection
+                batch, heads, length, width = shape
+                whole = torch.randn(batch, length, heads, width + 1, generator=draw).bfloat16().to(dtype)
+                return whole[..., 1:].transpose(1, 2)
+            return torch.randn(shape, generator=draw).bfloat16().to(dtype)
+
+        def table(clip_distance: int | None, *last: int, per_head: bool) -> Tensor | None:
+            if clip_distance is None:
+                return None
+            return normal(*([self.heads] if per_head else []), 2 * clip_distance + 1 + bool(self.labels), *last)
+
+        q, k, v = (normal(self.batch, self.heads, n, self.width) for n in (self.num_queries, *[self.num_keys] * 2))
+        tables = [
+            table(self.keys, self.width, per_head=self.per_head[0]),
+            table(self.values, self.width, per_head=self.per_head[1]),
+            table(self.bias, per_head=True),
+        ]
+        options: dict[str, Any] = {"causal": self.causal, "first_query": self.first_query}
+        sizes = {"B": self.batch, "H": self.heads, "Q": self.num_queries, "K": self.num_keys}
+        if self.mask:
+            shape = [size if axis in self.mask else 1 for axis, size in sizes.items()]
+            options["mask"] = torch.rand(shape, generator=draw) < 0.6
+        if self.labels:
+            rows = min([2 * k + 2 for k in (self.keys, self.values, self.bias) if k is not None], default=1)
+            options["labels"] = torch.randint(rows, [sizes[axis] for axis in self.labels], generator=draw)
+        return [q, k, v, *tables], options
+
+    def sees(self, options: dict[str, Any]) -> Tensor:
+        """Which queries see a key, [B, H, Q, 1]; the others are promised nothing but finite numbers."""
+        visible = options.get("mask", torch.ones(1, 1, 1, 1, dtype=torch.bool))
+        visible = visible.expand(self.batch, self.heads, self.num_queries, self.num_keys)
+        if self.causal:
+            visible = visible & causal_mask(self.num_queries, self.first_query, self.num_keys)
+        return visible.any(-1, keepdim=True)
+
+
+def causal_mask(num_queries: int, first_query: int, num_keys: int) -> Tensor:
+    return torch.arange(num_keys) <= first_query + torch.arange(num_queries)[:, None]
+
+
+def blockwise(
+    q: Tensor, k: Tensor, v: Tensor, *, labels: Tensor | None = None, mask: Tensor | None = None, causal: bool = False,
+    first_query: int = 0, queries_per_block: int | None = None, **tables: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """What `attend` does, with blocks of any number of queries (None: all at once, the weights stored)."""
+    keys, values, bias = (tables.get(name) for name in NAMES[3:])
+
+    def edges(table: Tensor | None) -> Any:
+        if table is None or labels is not None:
+            return None if table is None else Labels(labels, table.shape[-2])
+        return Distances.between(q.shape[2], k.shape[2], first_query, table.shape[-2], causal=causal)
+
+    bias_edges = None if bias is None or labels is None else Labels(labels, bias.shape[1])
+    layout = Layout(edges(keys), edges(values), bias_edges, mask, causal, first_query, queries_per_block)
+    return BlockwiseAttention.apply(q, k, v, keys, values, bias, layout)  # type: ignore[no-any-return]
+
+
+PASSES = {name: partial(attend, implementation=name) for name in ("dense", "blockwise")}
+FORMS: dict[str, Callable[..., Tensor]] = {
+    "reference": reference,
+    "per_position": per_position,
+    "composed": composed,
+    "auto": attend,
+    **PASSES,
+    "blocks of 1": partial(blockwise, queries_per_block=1),
+    "blocks of 3": partial(blockwise, queries_per_block=3),
+}
+
+
+def results(form: Callable[..., Tensor], inputs: list[Tensor | None], weight: Tensor, **options: Any) -> list[Tensor]:
+    """z, and the gradients of sum(weight z) by each of the inputs that is there."""
+    leaves = [None if x is None else x.detach().requires_grad_() for x in inputs]
+    z = form(*leaves[:3], **dict(zip(NAMES[3:], leaves[3:], strict=False)), **options)
+    assert z.isfinite().all()
+    there = [x for x in leaves if x is not None]
+    gradients = torch.autograd.grad(z, there, weight, allow_unused=True, materialize_grads=True)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    return [z.detach(), *gradients]
+
+
+def assert_same(actual: list[Tensor], expected: list[Tensor], name: str, tolerance: float = 1e-10) -> None:
+    for index, (mine, right) in enumerate(zip(actual, expected, strict=True)):
+        torch.testing.assert_close(
+            mine, right, rtol=tolerance, atol=tolerance, msg=lambda text, at=index: f"{name}, result {at}: {text}"
+        )
+
+
+def assert_all_forms_agree(case: Case, z: Tensor | None = None, tolerance: float = 1e-10) -> None:
+    """Forward, backward and without gradients; `z` is what `reference` is to give, 0 where a query sees no key."""
+    inputs, options = case.inputs()
+    sees = case.sees(options)
+    weight = torch.randn(inputs[0].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * sees
+    expected = results(reference, inputs, weight, **options)
+    expected[0] = expected[0] * sees if z is None else z
+    tables = dict(zip(NAMES[3:], inputs[3:], strict=True))
+    for name, form in FORMS.items():
+        actual = results(form, inputs, weight, **options)
+        with torch.no_grad():  # a decoding step
+            again = form(*inputs[:3], **tables, **options)
+        assert_same([actual[0] * sees, *actual[1:]], expected, name, tolerance)
+        assert_same([again * sees], expected[:1], name, tolerance)
