@@ -29,12 +29,13 @@ from tests.system.faults import Started, Starter
 
 SENTENCES = ["The old dog runs.", "A cat sings.", "My fox laughs here.", "The doctor sees a cow.", "Every bird sleeps."]
 SEED = 2  # of weights with which translations differ, some are finished, and beams are full
+MODEL = ("model.norm=post", "model.relative_defaults.clip_distance=16")
 EXACT = ("hardware.threads=1", "hardware.precision=64")
 
 
 @pytest.fixture(scope="module")
 def run_dir(small_run: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = Path(shutil.copytree(small_run("model.norm=post"), tmp_path_factory.mktemp("translate") / "run"))
+    folder = Path(shutil.copytree(small_run(*MODEL), tmp_path_factory.mktemp("translate") / "run"))
     for path in (folder / "checkpoints").glob("step*.ckpt"):  # average_checkpoints=20 takes the mean of equals
         checkpoint = torch.load(path, weights_only=True)
         draw = torch.Generator().manual_seed(SEED)
