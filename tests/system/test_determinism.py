@@ -27,8 +27,8 @@ MEASURED = {
     "steps_per_second", "source_tokens_per_second", "target_tokens_per_second",
 }  # fmt: skip
 HARDWARE = [
-    ("hardware.threads=2",),
-    pytest.param(("hardware.threads=1",), marks=pytest.mark.slow),
+    ("hardware.threads=1",),
+    pytest.param(("hardware.threads=2",), marks=pytest.mark.slow),
     pytest.param(("hardware.threads=1", "hardware.num_workers=2"), marks=pytest.mark.slow),
     pytest.param(("hardware=2xcpu", "hardware.threads=1"), marks=pytest.mark.slow),
 ]

@@ -27,8 +27,8 @@ from tests.system.conftest import SCRIPT, Config
 # Hardly trained models have near-ties, which rounding through bfloat16 settles differently from batch to batch.
 EXACT = ("hardware.threads=1", "hardware.matmul_precision=highest")
 RECIPE = (
-    "optim.max_steps=40", "optim.warmup_steps=20", "optim.checkpoint_every_n_steps=10",
-    "optim.validate_every_n_steps=20", "evaluation.validation_sentences=4", "evaluation.beam_size=2", *EXACT,
+    "optim.max_steps=20", "optim.warmup_steps=20", "optim.checkpoint_every_n_steps=5",
+    "optim.validate_every_n_steps=10", "evaluation.validation_sentences=4", "evaluation.beam_size=2", *EXACT,
 )  # fmt: skip
 
 
@@ -60,11 +60,11 @@ def swept(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, small_data:
 def test_a_multirun_leaves_a_finished_record_of_each_job(swept: Swept) -> None:
     assert set(swept.records) == {0, 2}
     for run_dir, record in swept.records.values():
-        assert (record.status, record.steps, record.sweeps) == ("finished", 40, ("mine",))
+        assert (record.status, record.steps, record.sweeps) == ("finished", 20, ("mine",))
         assert record.synthetic and record.error is None and record.wandb is None
-        assert record.training is not None and record.training.measured_steps == 30  # the first 10 are warm-up
+        assert record.training is not None and record.training.measured_steps == 10  # the first 10 are warm-up
         assert {score.split for score in record.scores} == {"test", "long"}
-        assert all(score.checkpoint.startswith("average of 3 (steps 20 to 40)") for score in record.scores)
+        assert all(score.checkpoint.startswith("average of 3 (steps 10 to 20)") for score in record.scores)
         assert f"\n{record.name} (synthetic data): sacreBLEU test " in "\n" + swept.first.stdout
         assert f": {run_dir} (" in swept.first.stdout
         for name in ("config.yaml", "metrics.jsonl", "test.hypotheses.txt", "long.references.txt"):
@@ -80,7 +80,7 @@ def test_the_same_command_again_trains_nothing(swept: Swept, capfd: pytest.Captu
     before = {path: path.read_bytes() for path in swept.runs.glob("*/record.json")}
     assert app.main(swept.words) == 0
     told = capfd.readouterr().err
-    assert told.count("2 jobs: 2 finished") == 2 and "40/40 steps" not in told
+    assert told.count("2 jobs: 2 finished") == 2 and "20/20 steps" not in told
     assert {path: path.read_bytes() for path in swept.runs.glob("*/record.json")} == before
 
 
