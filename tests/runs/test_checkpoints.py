@@ -4,6 +4,7 @@ a file with code in it is refused without running the code.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,8 @@ def test_the_mean_by_hand(tmp_path: Path) -> None:
 def test_checkpoints_are_found_in_the_order_of_their_steps(tmp_path: Path) -> None:
     for name in ("step00000100.ckpt", "step00000020.ckpt", "step100000000.ckpt", "step3.ckpt"):
         write(tmp_path / name, a=torch.zeros(1))
+    for number, (_, path) in enumerate(checkpoints(tmp_path)):
+        os.utime(path, (1e9 - number,) * 2)  # not by the time at which they were written
     for name in ("last.ckpt", "step4.ckpt.tmp", "stepx.ckpt", "step00000020-v1.ckpt", ".step5.ckpt"):
         (tmp_path / name).write_text("")
     assert [step for step, _ in checkpoints(tmp_path)] == [3, 20, 100, 100_000_000]
@@ -75,7 +78,7 @@ def test_code_in_a_checkpoint_is_refused_and_not_run(tmp_path: Path) -> None:
     assert (tmp_path / "trap").exists()
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "text", "folder", "middle"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "folder"])
 def test_a_damaged_checkpoint(tmp_path: Path, damage: str) -> None:
     path = write(tmp_path / "step1.ckpt", a=torch.arange(1000.0))
     whole = path.read_bytes()
@@ -83,9 +86,7 @@ def test_a_damaged_checkpoint(tmp_path: Path, damage: str) -> None:
         path.unlink()
         path.mkdir()
     else:
-        path.write_bytes(
-            {"cut": whole[: len(whole) // 2], "empty": b"", "text": b"hello\n" * 50, "middle": whole[:-9]}[damage]
-        )
+        path.write_bytes(whole[:-9] if damage == "cut" else b"")
     with pytest.raises(DataError, match=r"step1\.ckpt: cannot be read as a checkpoint \(") as error:
         model_weights(path)
     assert "\n" not in str(error.value)

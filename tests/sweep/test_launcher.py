@@ -78,9 +78,7 @@ def test_what_all_jobs_share_chooses_the_launcher(monkeypatch: pytest.MonkeyPatc
         Launcher([["seed=1", "hardware=slurm_8xgpu"], ["seed=2", "hardware=slurm_8xgpu"]], [])
 
 
-def test_each_job_has_a_gpu_and_its_lock(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_job_has_a_gpu_and_its_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -100,11 +98,6 @@ def test_each_job_has_a_gpu_and_its_lock(
     with share(("5",), 1, jobs_per_gpu=3) as other:  # of another sweep
         assert app.main(["sweep", "mine.yaml", "gpus=5,7", "jobs_per_gpu=3", "jobs=1"]) == 1
         assert other.gpus == ("5",) and had == [(1, ("7",)), (2, ("7",))]
-    assert "jobs_per_gpu: invalid value '0': expected the number of jobs" in refused(
-        capsys, "sweep", "mine.yaml", "jobs_per_gpu=0"
-    )
-    assert "jobs_per_gpu: 2 jobs share each GPU" in refused(capsys, "sweep", "mine.yaml", "jobs_per_gpu=2")
-    assert "gpus: 1 named, but a job needs 8" in refused(capsys, "sweep", "quick", "hardware=8xgpu", "gpus=3")
 
 
 def test_jobs_are_told_apart_by_their_folders(
@@ -126,6 +119,36 @@ def test_jobs_are_told_apart_by_their_folders(
     assert [line for line in lines if ": job " in line] == progress
     failed = [f"rpr-cli: failed: {name}: no luck" for name in names]
     assert [line for line in lines if line.startswith("rpr-cli: failed: ")] == failed
+
+
+STANDS_IN_FOR_TRAINING = """
+import os, sys, time, types
+from pathlib import Path
+
+def run(config, **options):
+    from rpr.errors import RunError
+    Path(f"{config.seed} of {os.getpid()}").touch()
+    while len([*Path().glob("* of *")]) < 2:  # both are at work at a time
+        time.sleep(0.01)
+    raise RunError("no luck")
+
+sys.modules["rpr.commands.train"] = types.ModuleType("rpr.commands.train")
+sys.modules["rpr.commands.train"].run = run
+"""
+
+
+def test_two_jobs_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In processes of joblib's, where what stands in for training is put in its place as they start."""
+    (tmp_path / "sitecustomize.py").write_text(STANDS_IN_FOR_TRAINING)
+    (tmp_path / "mine.yaml").write_text("jobs: ['seed=1,2']")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    assert app.main(["sweep", "mine.yaml", "jobs=2", "hardware.threads=1"]) == 1
+    ran = dict(path.name.split(" of ") for path in tmp_path.glob("* of *"))
+    assert ran.keys() == {"1", "2"} and len({*ran.values(), str(os.getpid())}) == 3
+    assert capsys.readouterr().err.count(": no luck\n") == 2
 
 
 SIX_JOBS = """
@@ -201,9 +224,3 @@ def test_a_process_whose_parent_was_gone_before_its_job() -> None:
             print('ended')"""
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (code, said), done.stderr
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    capsys.readouterr()
-    assert app.main(arguments) == 2
-    return capsys.readouterr().err

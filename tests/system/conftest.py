@@ -1,4 +1,4 @@
-"""Processes of the command line, looked at from outside."""
+"""Processes of the command line, looked at from outside, and small runs that it has trained."""
 
 from __future__ import annotations
 
@@ -8,15 +8,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from rpr.cli import app
+from rpr.config.train import TrainConfig
+from tests.conftest import TINY
 from tests.system.faulted_world import World
 from tests.system.faults import Starter
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
+FOUR_STEPS = (
+    "optim.max_steps=4", "optim.warmup_steps=4", "optim.checkpoint_every_n_steps=2", "optim.validate_every_n_steps=4",
+    "evaluation.test_splits=[]", "hardware.threads=1", "model.relative_defaults.clip_distance=3",
+)  # fmt: skip
+Config = Callable[..., TrainConfig]  # what `tiny_config` gives
+Same = Callable[[Any, Any], None]  # `assert_same`
+WaitFor = Callable[[Callable[[], bool], float], bool]
 
 
 class Family:
@@ -90,7 +102,21 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_overrides: tuple[str, .
 
 
 @pytest.fixture(scope="session")
-def wait_for() -> Callable[[Callable[[], bool], float], bool]:
+def small_run(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, small_data: object) -> Callable[..., Path]:
+    """The folder of a run of four steps with such settings, trained once; not to be changed."""
+
+    @cache
+    def run(*overrides: str) -> Path:
+        runs = tmp_path_factory.mktemp("small")
+        command = ["train", *TINY, *FOUR_STEPS, *overrides, f"data.cache_dir={cache_dir}", f"runs_dir={runs}"]
+        assert app.main(command) == 0
+        return next(runs.glob("*/record.json")).parent
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def wait_for() -> WaitFor:
     """Whether a condition came true within some seconds."""
 
     def wait(condition: Callable[[], bool], seconds: float) -> bool:

@@ -65,7 +65,8 @@ class Started:
         """Wait for its end; one that does not come is a failure."""
         code = self._starter.ask({"wait": self.pid, "seconds": seconds})["code"]
         assert code is not None, f"it does not end: {(self._folder / 'err').read_text()}"
-        return Ended(code, (self._folder / "out").read_text(), (self._folder / "err").read_text(), self.changes())
+        out, err = (path.read_text() if path.exists() else "" for path in (self._folder / "out", self._folder / "err"))
+        return Ended(code, out, err, self.changes())
 
 
 class Starter:
@@ -94,14 +95,16 @@ class Starter:
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         return answer
 
-    def start(self, arguments: list[str], root: Path, fault: Fault | None = None, patch: str | None = None) -> Started:
+    def start(
+        self, arguments: list[str], root: Path, fault: Fault | None = None, patch: str | None = None, **streams: str
+    ) -> Started:
         """`rpr-cli` with these arguments; changes below `root` are counted. `patch` is a function of
-        tests/system/patches.py, called in the child first.
+        tests/system/patches.py, called in the child first. `streams`: what to open as stdin, stdout and stderr.
         """
         self._number += 1
         folder = self._folder / str(self._number)
         folder.mkdir()
-        request = {"arguments": arguments, "root": str(root), "folder": str(folder), "patch": patch}
+        request = {"arguments": arguments, "root": str(root), "folder": str(folder), "patch": patch, "streams": streams}
         pid = self.ask({**request, "fault": None if fault is None else asdict(fault)})["pid"]
         return Started(self, pid, folder)
 
@@ -154,8 +157,9 @@ def _child(request: dict[str, Any]) -> None:
     from rpr.cli import app
 
     folder = Path(request["folder"])
-    for descriptor, name in ((0, os.devnull), (1, folder / "out"), (2, folder / "err")):
-        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT, 0o666), descriptor)
+    usual = {"stdin": os.devnull, "stdout": folder / "out", "stderr": folder / "err"}
+    for descriptor, name in enumerate((usual | request["streams"]).values()):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT if descriptor else os.O_RDONLY, 0o666), descriptor)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background
     changes = os.open(folder / "changes", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     if request["patch"] is not None:

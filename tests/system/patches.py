@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import datetime
 import os
+import signal
+import subprocess
+import sys
 import time
+import traceback
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -44,3 +50,42 @@ def clock_set_back() -> None:
     callbacks.Metrics._write = set_back  # type: ignore[method-assign]
     for module in (provenance, locks):
         module.datetime = Now  # type: ignore[attr-defined]
+
+
+class Forked(subprocess.Popen):  # type: ignore[type-arg]
+    """`python -m rpr.commands.train JOB` as a fork of this process, whose imports are done."""
+
+    def _execute_child(self, *given: Any) -> None:
+        command, prepare, output = given[0], given[2], given[13]
+        self.pid = os.fork()
+        if self.pid:
+            self._child_created = True
+            return
+        code: Any = 1
+        try:
+            from rpr.commands import train
+
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.setsid()
+            prepare()
+            for descriptor in (1, 2):
+                os.dup2(output, descriptor)
+            train.main(Path(command[-1]))
+            code = 0
+        except SystemExit as stopped:
+            code = stopped.code
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+
+def forked_jobs() -> None:
+    """The jobs of a sweep begin at once."""
+    from rpr.training import launch
+
+    launch.subprocess = SimpleNamespace(  # type: ignore[assignment]
+        Popen=Forked, TimeoutExpired=subprocess.TimeoutExpired
+    )

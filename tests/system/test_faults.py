@@ -20,77 +20,30 @@ from typing import Any
 
 import pytest
 
-from rpr.config.train import TrainConfig
 from rpr.records.record import Record, read_record
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.runs.locks import LOCK_NAME
+from tests.conftest import TINY
+from tests.system.conftest import Config, Family, Same, WaitFor
 from tests.system.faults import Ended, Fault, Started, Starter
-from tests.system.trainings import assert_same_run
+from tests.system.trainings import assert_same_run, plain
 
 STEPS = 240
 RECIPE = (
-    f"optim.max_steps={STEPS}",
-    "optim.warmup_steps=100",
-    "optim.microbatches_per_step=4",
-    "optim.checkpoint_every_n_steps=3",
-    "optim.keep_checkpoints=4",
-    "optim.validate_every_n_steps=60",
-    "hardware.threads=1",
-    "evaluation.beam_size=2",
-)
-SHORT_STEPS = 30
+    f"optim.max_steps={STEPS}", "optim.warmup_steps=100", "optim.microbatches_per_step=4",
+    "optim.checkpoint_every_n_steps=3", "optim.keep_checkpoints=4", "optim.validate_every_n_steps=60",
+    "hardware.threads=1", "evaluation.beam_size=2",
+)  # fmt: skip
+SHORT_STEPS = 20
 SHORT = (
-    f"optim.max_steps={SHORT_STEPS}",
-    "optim.warmup_steps=20",
-    "optim.checkpoint_every_n_steps=5",
-    "optim.keep_checkpoints=3",
-    "optim.validate_every_n_steps=15",  # right after a checkpoint is due
-    "evaluation.test_splits=[test]",
-    "evaluation.beam_size=2",
-    "hardware.threads=1",
-)
+    f"optim.max_steps={SHORT_STEPS}", "optim.warmup_steps=20", "optim.checkpoint_every_n_steps=5",
+    "optim.keep_checkpoints=3", "optim.validate_every_n_steps=10",  # right after a checkpoint is due
+    "evaluation.test_splits=[test]", "evaluation.beam_size=1", "hardware.threads=1",
+)  # fmt: skip
 CHANGES = {"SIGKILL": 10, "full": 4, "SIGTERM": 3, "SIGINT": 3}  # faults of a run of SHORT, in the slow test
+CODES = {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130, "full": 2, "small": 2}
 HARDWARE = [("cpu", 0), ("cpu", 2), ("2xcpu", 0), ("2xcpu", 2)]
 KILLS = 5  # of each hardware: 20 in all
-
-
-def finished(arguments: list[str], family: Any) -> None:
-    process = family.train(*arguments)
-    _, told = process.communicate(timeout=280)
-    assert process.returncode == 0, told.decode()
-
-
-def result(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]], Record]:
-    """The last checkpoint, the metrics without what a clock decides, and the record."""
-    step, path = checkpoints(run_dir / "checkpoints")[-1]
-    assert step == STEPS
-    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    plain = [{k: v for k, v in row.items() if k != "time" and "_per_second" not in k} for row in rows]
-    return load_checkpoint(path), plain, read_record(run_dir / "record.json")
-
-
-@pytest.fixture
-def begun(
-    tiny: list[str],
-    tiny_config: Callable[..., TrainConfig],
-    small_data: object,
-    starter: Starter,
-    wait_for: Callable[[Callable[[], bool], float], bool],
-) -> Callable[[int], tuple[Started, Path]]:
-    """Starts a run of so many steps, and waits for its first checkpoint: the process and the run's folder."""
-
-    def begin(steps: int) -> tuple[Started, Path]:
-        recipe = [
-            f"optim.max_steps={steps}", "optim.checkpoint_every_n_steps=5", f"optim.validate_every_n_steps={steps}",
-            "optim.average_checkpoints=1", "evaluation.test_splits=[test]", "hardware.threads=1",
-        ]  # fmt: skip
-        config = tiny_config(*recipe)
-        run_dir = Path(config.runs_dir) / config.run_dir_name
-        process = starter.start(["train", *tiny, *recipe], run_dir)
-        assert wait_for(lambda: newest(run_dir) > 0, 60), process.ended()
-        return process, run_dir
-
-    return begin
 
 
 def newest(run_dir: Path) -> int:
@@ -98,15 +51,27 @@ def newest(run_dir: Path) -> int:
     return found[-1][0] if found else 0
 
 
-def killed_after(
-    step: int,
-    process: subprocess.Popen[bytes],
-    run_dir: Path,
-    family: Any,
-    wait_for: Callable[[Callable[[], bool], float], bool],
-    draw: random.Random,
-    number: int,
-) -> None:
+# --- killed at random moments
+
+
+def finished(arguments: list[str], family: Family) -> None:
+    process = family.train(*arguments)
+    _, told = process.communicate(timeout=280)
+    assert process.returncode == 0, told.decode()
+
+
+def result(run_dir: Path) -> tuple[dict[str, Any], list[Any], Record]:
+    """The last checkpoint, the metrics without what a clock decides, and the record."""
+    step, path = checkpoints(run_dir / "checkpoints")[-1]
+    assert step == STEPS
+    rows = [plain(json.loads(line)) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return load_checkpoint(path), rows, read_record(run_dir / "record.json")
+
+
+def kill_after(
+    step: int, process: subprocess.Popen[bytes], run_dir: Path, family: Family, wait_for: WaitFor,
+    draw: random.Random, number: int,
+) -> None:  # fmt: skip
     """Kill the command or one of its ranks, in turn, after a checkpoint of this step; every second time while the next
     one is written: its file has still another name.
     """
@@ -128,26 +93,19 @@ def killed_after(
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the processes of a run in /proc")
 @pytest.mark.parametrize("hardware, workers", HARDWARE)
 def test_killed_at_random_moments(
-    hardware: str,
-    workers: int,
-    tiny: list[str],
-    tiny_config: Callable[..., TrainConfig],
-    small_data: object,
-    family: Any,
-    wait_for: Callable[[Callable[[], bool], float], bool],
-    assert_same: Callable[[Any, Any], None],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    settings = [*tiny, *RECIPE, f"hardware={hardware}", f"hardware.num_workers={workers}"]
-    config = tiny_config(*settings[len(tiny) :])
+    hardware: str, workers: int, tiny: list[str], tiny_config: Config, small_data: object, family: Family,
+    wait_for: WaitFor, assert_same: Same, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    recipe = [*RECIPE, f"hardware={hardware}", f"hardware.num_workers={workers}"]
+    config = tiny_config(*recipe)
     runs = {name: Path(config.runs_dir).with_name(name) for name in ("whole", "killed")}
-    finished([*settings, f"runs_dir={runs['whole']}"], family)
-    command = [*settings, f"runs_dir={runs['killed']}"]
+    finished([*tiny, *recipe, f"runs_dir={runs['whole']}"], family)
+    command = [*tiny, *recipe, f"runs_dir={runs['killed']}"]
     run_dir = runs["killed"] / config.run_dir_name
     draw = random.Random(f"{hardware} {workers}")
     unfinished_writes = 0
     for number, target in enumerate(sorted(draw.sample(range(1, STEPS - 10), KILLS))):
-        killed_after(target, family.train(*command), run_dir, family, wait_for, draw, number)
+        kill_after(target, family.train(*command), run_dir, family, wait_for, draw, number)
         unfinished_writes += any((run_dir / "checkpoints").glob(".step*.tmp"))
     finished(command, family)
     (one, rows, record), (other, other_rows, other_record) = (result(runs[n] / config.run_dir_name) for n in runs)
@@ -162,80 +120,56 @@ def test_killed_at_random_moments(
     assert (run_dir / "record.json").read_bytes() == before
 
 
-def test_the_same_run_by_its_folder(begun: Callable[[int], tuple[Started, Path]], starter: Starter) -> None:
-    """`rpr-cli train run=...` goes on from the record alone, and a finished run is only told of."""
-    process, run_dir = begun(60)
-    os.kill(process.pid, signal.SIGKILL)
-    assert process.ended().code == -signal.SIGKILL
-    assert read_record(run_dir / "record.json").status == "running" and newest(run_dir) < 60
-    moved = run_dir.with_name("moved")
-    run_dir.rename(moved)
+# --- asked to stop, and resumed
+
+
+@pytest.fixture
+def begin(
+    tiny: list[str], tiny_config: Config, small_data: object, starter: Starter, wait_for: WaitFor
+) -> Callable[[int], tuple[Started, Path]]:
+    """Starts a run of N steps, and waits for its first checkpoint: the process and the run's folder."""
+
+    def begin(steps: int) -> tuple[Started, Path]:
+        recipe = [
+            f"optim.max_steps={steps}", "optim.checkpoint_every_n_steps=5", f"optim.validate_every_n_steps={steps}",
+            "optim.average_checkpoints=1", "evaluation.test_splits=[test]", "hardware.threads=1",
+        ]  # fmt: skip
+        config = tiny_config(*recipe)
+        run_dir = Path(config.runs_dir) / config.run_dir_name
+        process = starter.start(["train", *tiny, *recipe], run_dir)
+        assert wait_for(lambda: newest(run_dir) > 0, 60), process.ended()
+        return process, run_dir
+
+    return begin
+
+
+@pytest.mark.parametrize("sign, name", [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "Ctrl-C")])
+def test_a_run_that_is_asked_to_stop_resumes_by_its_folder(
+    sign: signal.Signals, name: str, begin: Callable[[int], tuple[Started, Path]], starter: Starter
+) -> None:
+    """`rpr-cli train run=...` resumes from the record alone, and of a finished run only prints the result."""
+    process, run_dir = begin(60)
+    os.kill(process.pid, sign)
+    ended = process.ended(30)
+    assert ended.code == 128 + sign and "Traceback" not in ended.err, ended.err
+    assert ended.err.splitlines()[-1] == (
+        "rpr-cli: interrupted; rerun the same command to resume from the last checkpoint"
+    )
+    record = read_record(run_dir / "record.json")
+    reason = f"{name}; the same command resumes from the last checkpoint"
+    assert (record.status, record.error) == ("interrupted", reason) and newest(run_dir) < 60
+    if sign == signal.SIGINT:
+        return
+    moved = run_dir.rename(run_dir.with_name("moved"))
     done = starter.run(["train", f"run={moved}"], moved)
     assert done.code == 0, done.err
     assert read_record(moved / "record.json").status == "finished" and newest(moved) == 60
     assert not run_dir.exists()
     told = starter.run(["train", f"run={moved}"], moved)
     assert told.code == 0 and "already finished on " in told.err and told.changes == ()
-    for wrong, message in (
-        (
-            [f"run={moved}", "seed=2"],
-            "run: seed=2 cannot be changed when a run is resumed; give run=... al",
-        ),
-        ([f"run={moved}-x"], "has no record.json; give the folder of a run"),
-    ):
-        told = starter.run(["train", *wrong], moved)
-        assert told.code == 2 and message in told.err and told.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("how, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_run_that_is_asked_to_stop(
-    how: signal.Signals, code: int, begun: Callable[[int], tuple[Started, Path]]
-) -> None:
-    process, run_dir = begun(100_000)
-    os.kill(process.pid, how)
-    ended = process.ended(30)
-    assert ended.code == code and "Traceback" not in ended.err, ended.err
-    assert ended.err.splitlines()[-1] == (
-        "rpr-cli: interrupted; rerun the same command to resume from the last checkpoint"
-    )
-    record = read_record(run_dir / "record.json")
-    assert (record.status, record.error) == (
-        "interrupted",
-        f"{'Ctrl-C' if how == signal.SIGINT else 'SIGTERM'}; the same command resumes from the last checkpoint",
-    )
-
-
-def test_a_disk_that_is_full(
-    tiny: list[str],
-    tiny_config: Callable[..., TrainConfig],
-    small_data: object,
-    starter: Starter,
-    assert_same: Callable[[Any, Any], None],
-) -> None:
-    """A limit on the size of files stands for it: the third checkpoint and those after it do not fit."""
-    recipe = ["optim.max_steps=30", "optim.checkpoint_every_n_steps=5", "evaluation.test_splits=[]"]
-    config = tiny_config(*recipe)
-    run_dir = Path(config.runs_dir) / config.run_dir_name
-    command = ["train", *tiny, *recipe]
-    assert starter.run(command, run_dir).code == 0
-    found = checkpoints(run_dir / "checkpoints")
-    expected = load_checkpoint(found[-1][1])
-    for step, path in found:
-        if step > 20:
-            path.unlink()
-    record = run_dir / "record.json"
-    record.write_text(record.read_text().replace('"status": "finished"', '"status": "running"'))
-    told = starter.run(command, run_dir, Fault("small", found[0][1].stat().st_size // 2))
-    assert told.code == 2
-    assert told.err.splitlines()[-1] == (
-        f"rpr-cli: {run_dir}/checkpoints/step00000025.ckpt: this checkpoint cannot be written (File too large); the "
-        "earlier ones are intact: fix this, and the same command resumes from the last one"
-    )
-    left = sorted(path.name for path in (run_dir / "checkpoints").iterdir())
-    assert left == [f"step{step:08d}.ckpt" for step in (10, 15, 20)] or left[-1] == "step00000020.ckpt"
-    assert "Traceback" not in told.err and read_record(record).status == "failed"
-    assert starter.run(command, run_dir).code == 0
-    assert_same(expected["state_dict"], load_checkpoint(checkpoints(run_dir / "checkpoints")[-1][1])["state_dict"])
+# --- faults at the changes on the disk
 
 
 class Training:
@@ -255,14 +189,14 @@ class Training:
         """Of the changes on the disk that have this word."""
         return [number for number, change in enumerate(self.alone.changes, start=1) if word in change]
 
-    def survive(self, fault: Fault, assert_same: Callable[[Any, Any], None]) -> Ended:
+    def survive(self, fault: Fault, assert_same: Same) -> Ended:
         """The fault, what must hold afterwards, and the same command again; how it ended at first."""
         shutil.rmtree(self.runs, ignore_errors=True)
         ended = self.run(fault)
         where = (fault, ended.err, ended.changes[-1:])
-        assert len(ended.changes) >= fault.number and "Traceback" not in ended.err, where  # it came
-        assert ended.code == {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130, "full": 2}[fault.kind], where
-        assert ended.err.count("rpr-cli: ") == (fault.kind != "SIGKILL"), where
+        assert "Traceback" not in ended.err, where
+        assert fault.kind == "small" or len(ended.changes) >= fault.number, where  # it came
+        assert ended.code == CODES[fault.kind] and ended.err.count("rpr-cli: ") == (fault.kind != "SIGKILL"), where
         left = [path for path in self.run_dir.rglob("*") if path.name.endswith(".tmp")]
         assert fault.kind == "SIGKILL" or not left, where
         for path in [*self.run_dir.glob("*.json")]:
@@ -277,32 +211,31 @@ class Training:
 
 @pytest.fixture(scope="module")
 def training(
-    tmp_path_factory: pytest.TempPathFactory,
-    tiny_overrides: tuple[str, ...],
-    cache_dir: Path,
-    small_data: object,
-    starter: Starter,
+    tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, small_data: object, starter: Starter
 ) -> Training:
     folder = tmp_path_factory.mktemp("training")
-    overrides = [*tiny_overrides, *SHORT, f"data.cache_dir={cache_dir}", f"runs_dir={folder / 'runs'}"]
-    return Training(["train", *overrides], folder, starter)
+    words = ["train", *TINY, *SHORT, f"data.cache_dir={cache_dir}", f"runs_dir={folder / 'runs'}"]
+    return Training(words, folder, starter)
 
 
-def test_a_kill_and_a_full_disk(training: Training, assert_same: Callable[[Any, Any], None]) -> None:
-    draw = random.Random(1)
-    training.survive(Fault("SIGKILL", draw.choice(training.numbers("rename"))), assert_same)
-    ended = training.survive(Fault("full", training.numbers("step00000020.ckpt")[0]), assert_same)
-    assert ended.err.splitlines()[-1].endswith(  # not that the record cannot be written either
-        "step00000020.ckpt: this checkpoint cannot be written (No space left on device); the earlier ones are "
-        "intact: fix this, and the same command resumes from the last one"
-    )
+def test_a_kill_and_a_full_disk(training: Training, assert_same: Same) -> None:
+    """`small`: a limit on the size of files, which a checkpoint reaches while it is written."""
+    message = "{}: this checkpoint cannot be written ({}); the earlier ones are intact: fix this, and the same command "
+    training.survive(Fault("SIGKILL", random.Random(1).choice(training.numbers("rename"))), assert_same)
+    ended = training.survive(Fault("full", training.numbers("step00000015.ckpt")[0]), assert_same)
+    told = message.format(
+        "step00000015.ckpt", "No space left on device"
+    )  # not that the record cannot be written either
+    assert ended.err.splitlines()[-1].endswith(f"{told}resumes from the last one")
+    size = (training.whole / "checkpoints" / "step00000020.ckpt").stat().st_size
+    ended = training.survive(Fault("small", size // 2), assert_same)
+    told = message.format("step00000005.ckpt", "File too large")
+    assert ended.err.splitlines()[-1].endswith(f"{told}resumes from the last one")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_faults_at_many_changes(
-    training: Training, assert_same: Callable[[Any, Any], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_faults_at_many_changes(training: Training, assert_same: Same, capsys: pytest.CaptureFixture[str]) -> None:
     draw = random.Random(2)
     faults = [Fault("SIGKILL", number) for number in draw.sample(training.numbers(), CHANGES["SIGKILL"])]
     faults += [Fault("full", number) for number in draw.sample(training.numbers("open"), CHANGES["full"])]
@@ -315,13 +248,9 @@ def test_faults_at_many_changes(
         print(f"\ntrain: {len(faults)} faults survived")
 
 
-def test_two_processes_at_one_run(
-    training: Training,
-    wait_for: Callable[[Callable[[], bool], float], bool],
-    assert_same: Callable[[Any, Any], None],
-) -> None:
+def test_two_processes_at_one_run(training: Training, wait_for: WaitFor, assert_same: Same) -> None:
     """The second is told in one line while the first is at work, also where the clock was set back meanwhile; and a
-    third goes on at once where the first was killed.
+    third resumes at once where the first was killed.
     """
     shutil.rmtree(training.runs, ignore_errors=True)
     lock = training.run_dir / LOCK_NAME

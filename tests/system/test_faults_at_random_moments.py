@@ -1,45 +1,28 @@
 """Checked here: every command that takes long, as it is typed, hit at random moments between its start and its end, and
 while it writes: by SIGKILL, SIGTERM, Ctrl-C. No process lives on, nothing lies half written under its final name, one
-line tells of a signal that can be heard, and the same command again gives what one left alone gives.
+line tells of a signal that can be heard, and the same command again gives what one left alone gives. Training is in
+tests/system/test_faults.py.
 """
 
 from __future__ import annotations
 
-import json
 import random
-import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rpr.runs.checkpoints import checkpoints, load_checkpoint
+from tests.system.conftest import Family, WaitFor
 from tests.system.faulted_world import UNFINISHED, World, assert_whole
-from tests.system.faults import Starter
-from tests.system.trainings import assert_same_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 COMMANDS = ("prepare", "evaluate", "export safetensors", "export ctranslate2", "report", "translate")
 MOMENTS = ("SIGKILL", "SIGKILL", "SIGKILL while it writes", "SIGTERM", "SIGINT")
-FAULTS = (len(COMMANDS) + 1) * len(MOMENTS)  # the one: train
 TRIES = 30  # for one fault: the command may end before it comes
 CODES = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 143, signal.SIGINT: 130}
-RECIPE = (
-    "optim.max_steps=40",
-    "optim.warmup_steps=20",
-    "optim.checkpoint_every_n_steps=4",
-    "optim.keep_checkpoints=3",
-    "optim.validate_every_n_steps=13",
-    "evaluation.test_splits=[test]",
-    "evaluation.beam_size=2",
-    "hardware.threads=1",
-)
-WaitFor = Callable[[Callable[[], bool], float], bool]
 
 
 def listens(pid: int) -> bool:
@@ -83,7 +66,7 @@ def assert_told(sign: signal.Signals, process: subprocess.Popen[bytes], told: by
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command(name: str, world: World, family: Any, wait_for: WaitFor, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command(name: str, world: World, family: Family, wait_for: WaitFor) -> None:
     draw = random.Random(name)
     expected, _ = world.expected(name, True)
     world.restore(name, True)
@@ -107,47 +90,3 @@ def test_a_command(name: str, world: World, family: Any, wait_for: WaitFor, caps
         done = world.command(world.arguments[name])
         assert done.code == 0, done.err
         assert world.now() == expected, (moment, {key for key in expected if world.now().get(key) != expected[key]})
-    with capsys.disabled():
-        print(f"\n{name}: {len(MOMENTS)} faults survived")
-
-
-def test_train(
-    tiny: list[str],
-    tiny_config: Callable[..., Any],
-    tmp_path: Path,
-    small_data: object,
-    family: Any,
-    starter: Starter,
-    wait_for: WaitFor,
-    assert_same: Callable[[Any, Any], None],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    draw = random.Random("train")
-    command = ["train", *tiny, *RECIPE]
-    run_dir, whole = tmp_path / "runs" / tiny_config(*RECIPE).run_dir_name, tmp_path / "whole"
-    began = time.monotonic()
-    assert family.start(*command).wait(120) == 0
-    seconds = time.monotonic() - began
-    run_dir.rename(whole)
-    for moment in MOMENTS:
-        for _ in range(TRIES):
-            shutil.rmtree(run_dir, ignore_errors=True)
-            process = family.start(*command)
-            sign = hit(process, moment, tmp_path / "runs", seconds, draw, wait_for)
-            _, told = process.communicate(timeout=60)
-            record = run_dir / "record.json"
-            if sign is not None and not (record.exists() and json.loads(record.read_text())["status"] == "finished"):
-                break
-        else:
-            pytest.fail(f"train always ended before {moment}")
-        lines = [line for line in told.decode().splitlines() if line.startswith("rpr-cli: ")]
-        assert process.returncode == CODES[sign] and b"Traceback" not in told, told.decode()
-        assert len(lines) == (sign != signal.SIGKILL)
-        assert wait_for(lambda: not family.living(), 20), family.living()
-        for _, path in checkpoints(run_dir / "checkpoints"):
-            load_checkpoint(path)
-        done = starter.run(command, tmp_path)
-        assert done.code == 0, done.err
-        assert_same_run(whole, run_dir, assert_same)
-    with capsys.disabled():
-        print(f"\ntrain: {len(MOMENTS)} faults survived; {FAULTS} with the other commands")

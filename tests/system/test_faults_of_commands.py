@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
 
 import pytest
 
+from tests.system.conftest import WaitFor
 from tests.system.faulted_world import KEPT, NAMES, World, assert_whole, left_over
 from tests.system.faults import Fault
 
 FAST = ("prepare files", "evaluate", "export safetensors", "export ctranslate2", "report", "translate")
+AT_ONCE = ("prepare files", "translate")
 KILLS = {False: 4, True: 10}  # of each command: where there is no earlier result, and where there is one
 OTHERS = {False: 1, True: 2}  # of each other kind
 FAULTS = 150  # at least, in the slow test
@@ -86,10 +87,9 @@ def drawn(kind: str, world: World, name: str, again: bool, draw: random.Random) 
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name in FAST[:3] else pytest.mark.slow) for name in NAMES],
+    "name", [pytest.param(name, marks=[] if name in AT_ONCE else pytest.mark.slow) for name in NAMES]
 )
-def test_two_at_once(name: str, world: World, wait_for: Callable[[Callable[[], bool], float], bool]) -> None:
+def test_two_at_once(name: str, world: World, wait_for: WaitFor) -> None:
     """Both come to the same end; one has waited, or what they wrote is the same. Of two translations into one file the
     second is refused.
     """

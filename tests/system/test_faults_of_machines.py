@@ -6,46 +6,28 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rpr.config.train import TrainConfig
 from rpr.records.metrics import read_metrics
 from rpr.records.record import read_record
-from rpr.runs.checkpoints import checkpoints
-from rpr.training import fit
+from tests.system.conftest import Config, Family, Same, WaitFor
 from tests.system.faulted_world import World
 from tests.system.faults import Starter
 from tests.system.trainings import assert_same_run
 from tests.tracking.fake_wandb import FakeWandb
 
-MODES = ("wandb", "wandb_offline")
-FAULTS = len(MODES)  # in the slow test: W&B's process is killed
-STEPS = 26
 RECIPE = (
-    f"optim.max_steps={STEPS}",
-    "optim.warmup_steps=20",
-    "optim.checkpoint_every_n_steps=null",
-    "optim.checkpoint_every_n_minutes=0.01",
-    "optim.average_checkpoints=1",
-    "optim.keep_checkpoints=1",
-    "optim.validate_every_n_steps=13",
-    "evaluation.test_splits=[test]",
-    "evaluation.beam_size=2",
-    "hardware.threads=1",
-)
+    "optim.max_steps=26", "optim.warmup_steps=20", "optim.checkpoint_every_n_steps=null",
+    "optim.checkpoint_every_n_minutes=0.01", "optim.average_checkpoints=1", "optim.keep_checkpoints=1",
+    "optim.validate_every_n_steps=13", "evaluation.test_splits=[test]", "evaluation.beam_size=2", "hardware.threads=1",
+)  # fmt: skip
 
 
 def test_the_clock_is_set_back_during_a_run(
-    tiny: list[str],
-    tiny_config: Callable[..., TrainConfig],
-    tmp_path: Path,
-    small_data: object,
-    starter: Starter,
-    assert_same: Callable[[Any, Any], None],
+    tiny: list[str], tiny_config: Config, tmp_path: Path, small_data: object, starter: Starter, assert_same: Same
 ) -> None:
     command, runs = ["train", *tiny, *RECIPE], tmp_path / "runs"
     run_dir, whole = runs / tiny_config(*RECIPE).run_dir_name, tmp_path / "whole"
@@ -64,26 +46,13 @@ def test_the_clock_is_set_back_during_a_run(
     assert starter.run(command, runs).changes == ()  # finished, whatever its times say
 
 
-def test_the_newest_checkpoint_is_that_of_the_last_step(
-    tiny: list[str], tiny_config: Callable[..., TrainConfig], small_data: object, starter: Starter
-) -> None:
-    recipe = ["optim.max_steps=6", "optim.checkpoint_every_n_steps=2", "evaluation.test_splits=[]"]
-    config = tiny_config(*recipe)
-    folder = Path(config.runs_dir) / config.run_dir_name / "checkpoints"
-    assert starter.run(["train", *tiny, *recipe], folder).code == 0
-    found = checkpoints(folder)
-    for number, (_, path) in enumerate(found):
-        os.utime(path, (1e9 - number, 1e9 - number))
-    assert [step for step, _ in found] == [2, 4, 6] and fit._newest_readable(folder) == found[-1][1]
-
-
-@pytest.mark.parametrize("seconds", [-1e8, 1e8], ids=["of the past", "of the future"])
-def test_a_cache_is_not_made_again_for_its_files_times(seconds: float, world: World) -> None:
+@pytest.mark.parametrize("name", ["prepare", "prepare files"])
+def test_a_cache_is_not_made_again_for_its_files_times(name: str, world: World) -> None:
     """Nor for those of the corpus, which its digests go by: they are taken again, and are the same."""
-    for name in ("prepare", "prepare files"):
-        world.restore(name, False)
-        assert world.command(world.arguments[name]).code == 0
-        before = world.now()
+    world.restore(name, False)
+    assert world.command(world.arguments[name]).code == 0
+    before = world.now()
+    for seconds in (-1e8, 2e8):  # to the past, to the future
         for path in [*world.home.rglob("prepared/**/*"), *world.home.glob("corpus/*")]:
             os.utime(path, (path.stat().st_mtime + seconds,) * 2)
         done = world.command(world.arguments[name])
@@ -91,32 +60,21 @@ def test_a_cache_is_not_made_again_for_its_files_times(seconds: float, world: Wo
         assert not [change for change in done.changes if "/prepared/" in change and "digests.json" not in change]
         after = world.now()
         assert before.keys() == after.keys()
-        assert [name for name in before if before[name] != after[name]] in ([], ["prepared/digests.json"])
+        assert {path for path in before if before[path] != after[path]} <= {"prepared/digests.json"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["wandb", "wandb_offline"])
 def test_the_end_of_wandbs_process_in_the_middle_of_a_run(
-    mode: str,
-    tiny: list[str],
-    tiny_config: Callable[..., TrainConfig],
-    tmp_path: Path,
-    small_data: object,
-    family: Any,
-    wait_for: Callable[[Callable[[], bool], float], bool],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    mode: str, tiny: list[str], tiny_config: Config, tmp_path: Path, small_data: object, family: Family,
+    wait_for: WaitFor,
+) -> None:  # fmt: skip
     """Killed while the run trains: it ends in order, and has all that it has without W&B."""
     recipe = [
-        *RECIPE,
-        "optim.max_steps=200",
-        "optim.validate_every_n_steps=100",
-        f"logger={mode}",
-        "logger.artifacts=results",
-        "logger.finish_timeout_seconds=5",
-    ]
-    run_dir = tmp_path / "runs" / tiny_config(*recipe).run_dir_name
-    home = tmp_path / "home"
+        *RECIPE, "optim.max_steps=200", "optim.validate_every_n_steps=100", f"logger={mode}",
+        "logger.artifacts=results", "logger.finish_timeout_seconds=5",
+    ]  # fmt: skip
+    run_dir, home = tmp_path / "runs" / tiny_config(*recipe).run_dir_name, tmp_path / "home"
     home.mkdir()
     environment = {f"WANDB_{name}_DIR": str(home / name) for name in ("CACHE", "DATA", "CONFIG")}
     with FakeWandb() as server:
@@ -134,8 +92,6 @@ def test_the_end_of_wandbs_process_in_the_middle_of_a_run(
     assert record.status == "finished" and record.steps == 200 and record.score("test") is not None
     assert record.wandb is not None and record.wandb.mode == {"wandb": "online"}.get(mode, "offline")
     assert [row["step"] for row in rows(run_dir) if "train/loss" in row] == list(range(25, 201, 25))
-    with capsys.disabled():
-        print(f"\nlogger={mode}: 1 fault of {FAULTS} survived")
 
 
 def rows(run_dir: Path) -> list[dict[str, Any]]:

@@ -26,12 +26,12 @@ from rpr.compose.messages import format_user_error
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.records.record import Record, find_records, read_record
-from rpr.sweep import spec
 from tests.conftest import TINY
+from tests.system.conftest import SCRIPT
 
-SCRIPT = Path(sys.executable).with_name("rpr-cli")
 JOBS, KILLED_EVERY, FAILED_EVERY = 500, 25, 10
 LINES, REPEATED = 10_000, 10
+Command = Callable[..., tuple[str, float]]
 
 # What stands for `python -m rpr.commands.train RUN/job.json`: a seed that 25 divides is killed the first time, one that
 # only 10 divides fails the first time, the others end well.
@@ -103,7 +103,7 @@ exec "{python}" "$@"
 
 
 @pytest.fixture
-def command(tmp_path: Path, tiny: list[str], small_data: PreparedData) -> Callable[..., tuple[str, float]]:
+def command(tmp_path: Path, tiny: list[str], small_data: PreparedData) -> Command:
     """The sweep of 500 jobs, once: what it says on stderr, and the CPU seconds it took with its children."""
     place = tmp_path / "code"
     place.mkdir()
@@ -160,9 +160,7 @@ def in_books(tmp_path: Path) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_sweep_of_500_jobs_keeps_its_books_straight(
-    command: Callable[..., tuple[str, float]], tmp_path: Path
-) -> None:
+def test_a_sweep_of_500_jobs_keeps_its_books_straight(command: Command, tmp_path: Path) -> None:
     seeds = list(range(1, JOBS + 1))
     killed = [seed for seed in seeds if seed % KILLED_EVERY == 0]
     failed = [seed for seed in seeds if seed % FAILED_EVERY == 0 and seed not in killed]
@@ -209,37 +207,22 @@ def composed(make: Callable[[], object]) -> object:
 
 
 WORDS = [
-    [], ["seed=3"], ["model.d_model=64", "seed=2", "model.d_model=32"], ["model=base", "position=absolute"],
+    [], ["model.d_model=64", "seed=2", "model.d_model=32"], ["model=base", "position=absolute"],
     ["data=multi30k_en_de", "data.path=/data/m", "logger.tags=[a,'b c']"], ["optim.ema_decay=0.9", "model=small"],
-    ["name='${data.name}-x'", "seed=${optim.max_steps}"], ["logger.project='\\'a\\' b'"], ["optim.ema_decay=null"],
-    ["+seed=3"], ["seed=2", "++seed=3"], ["++seed=3", "seed=2"],
-    ["~seed"], ["~data"], ["+model.depth=3"], ["model.depth=3"], ["sead=3"], ["seed=x"],
-    ["model=nope"], ["model=3"], ["data=null"], ["seed=[1"], ["seed=ü"], ["model.d_model=${seed.x}"], ["model@x=tiny"],
-    ["hydra.run.dir=x", "seed=2"], ["hydra/launcher=joblib"], ["+hydra={job:{name: a}}"], ["model.num_heads=7"],
-    ["seed=???"], ["name=../x"], ["optim=small"], ["seed"], ["=3"], [""],
+    ["name='${data.name}-x'", "seed=${optim.max_steps}"], ["+seed=3"], ["seed=2", "++seed=3"], ["~data"],
+    ["+model.depth=3"], ["sead=3"], ["seed=x"], ["model=nope"], ["data=null"], ["seed=[1"], ["model.d_model=${seed.x}"],
+    ["hydra.run.dir=x", "seed=2"], ["hydra/launcher=joblib"], ["model.num_heads=7"], ["seed=???"], ["name=../x"], [""],
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("words", WORDS, ids=lambda words: " ".join(words) or "none")
 def test_many_jobs_are_composed_as_each_would_be(words: list[str]) -> None:
-    one, many = (
-        composed(lambda: compose_train(words)),
-        composed(lambda: compose_train_jobs([["seed=9"], words, words])[1:]),
-    )
+    one = composed(lambda: compose_train(words))
+    many = composed(lambda: compose_train_jobs([["seed=9"], words, words])[1:])
     assert many == ([one, one] if isinstance(one, TrainConfig) else one)
 
 
-@pytest.mark.parametrize("name", sorted(spec.available()))
-def test_so_are_those_of_our_sweeps(name: str) -> None:
-    plan = spec.read(name)
-    jobs = [job for row in plan.rows for job in expand_multirun([*plan.overrides, *row, f"sweep={name}"])]
-    made = compose_train_jobs(jobs)
-    assert len(made) == len(jobs)
-    for number in {0, len(jobs) // 2, len(jobs) - 1}:
-        assert made[number] == compose_train(jobs[number])
-
-
-def test_conf_is_read_once_for_500_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conf_is_read_once_for_many_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Sequence[str]] = []
     compose_with_hydra = composition._composed
 
@@ -248,8 +231,8 @@ def test_conf_is_read_once_for_500_jobs(monkeypatch: pytest.MonkeyPatch) -> None
         return compose_with_hydra(name, choices, config_dir)
 
     monkeypatch.setattr(composition, "_composed", composed)
-    made = compose_train_jobs(expand_multirun(["seed=range(1,501)", "sweep=mine"]))
-    assert len({config.run_id for config in made}) == 500
+    made = compose_train_jobs(expand_multirun(["seed=range(1,41)", "sweep=mine"]))
+    assert len({config.run_id for config in made}) == 40
     assert len(read) == 1
 
 

@@ -1,5 +1,5 @@
 """Checked here: a position scheme costs one Python file and one YAML file. In a copy of rpr/ and conf/ with two files
-more and no other changed, a scheme trains, resumes to the same bits after SIGKILL, decodes from its cache, is verified,
+more and no other changed, a scheme trains, resumes to the same bits, decodes from its cache, is verified,
 benched, reported under its own name and colour, and is refused by the export to CTranslate2 with a reason.
 """
 
@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import pytest
 import torch
 
 from rpr.paths import data_dir
 from rpr.records.record import read_record
+from rpr.runs.checkpoints import checkpoints, model_weights
 from tests.conftest import TINY
 
 SCHEME = '''
@@ -63,11 +61,12 @@ name: window
 scheme: window
 size: 3
 """
-STEPS, KILLED_AT = 24, 8
-REST = """
-import contextlib, io, sys
+COMMANDS = """
+import contextlib, io, pathlib
 from rpr.cli import app
 for command in {commands!r}:
+    if command[1] == "run=RUN":
+        command[1] = f"run={{next(pathlib.Path('whole').glob('*/record.json')).parent}}"
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = app.main(command)
@@ -76,77 +75,46 @@ for command in {commands!r}:
 """
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the program with the new scheme."""
-    tree = tmp_path_factory.mktemp("tree")
+def test_a_scheme_is_one_python_file_and_one_yaml_file(tmp_path: Path, cache_dir: Path, small_data: object) -> None:
+    tree = tmp_path / "tree"
     for name in ("rpr", "conf", "sweeps"):
         ignored = shutil.ignore_patterns("__pycache__", "results")
         shutil.copytree(data_dir("conf").parent / name, tree / name, ignore=ignored)
     (tree / "rpr" / "model" / "positions" / "window.py").write_text(SCHEME)
     (tree / "conf" / "position" / "window.yaml").write_text(CHOICE)
-    return tree
-
-
-def start(tree: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, *arguments], cwd=tree, env=environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-
-
-def ended(process: subprocess.Popen[str]) -> str:
-    out, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, out
-    return out
-
-
-def test_a_scheme_is_one_python_file_and_one_yaml_file(tree: Path, cache_dir: Path) -> None:
     train = [
         "train", "position=window", "position.size=2", *TINY, f"data.cache_dir={cache_dir}", "hardware.threads=1",
-        f"optim.max_steps={STEPS}", "optim.checkpoint_every_n_steps=4", "optim.validate_every_n_steps=12",
-        "optim.average_checkpoints=1",
+        "optim.max_steps=8", "optim.validate_every_n_steps=4", "optim.average_checkpoints=1",
     ]  # fmt: skip
-    whole = start(tree, "-m", "rpr.cli.app", *train, "runs_dir=whole")
-    killed = start(tree, "-m", "rpr.cli.app", *train, "runs_dir=killed")
-    first = f"checkpoints/*{KILLED_AT}*"
-    while not list(tree.glob(f"killed/*/{first}")):
-        assert killed.poll() is None, killed.communicate()
-        time.sleep(0.02)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    ended(whole)
-    ended(start(tree, "-m", "rpr.cli.app", *train, "runs_dir=killed"))
-
-    one, other = (next(tree.glob(f"{root}/*/record.json")).parent for root in ("whole", "killed"))
-    assert read_record(one / "record.json").scores == read_record(other / "record.json").scores
-    final = sorted((one / "checkpoints").glob(f"*{STEPS}*"))[-1]
-    weights, again = (
-        torch.load(folder / "checkpoints" / final.name, weights_only=True)["state_dict"] for folder in (one, other)
-    )
-    assert weights.keys() == again.keys()
-    assert any(name.endswith("tables.temperature") for name in weights)
-    assert all(torch.equal(weights[name], again[name]) for name in weights)
-
     commands = [
-        ["verify", f"run={one}", "hardware.threads=1", "sentences=4"],
-        ["export", f"run={one}", "format=ctranslate2"],
+        [*train, "runs_dir=whole"],
+        [*train, "runs_dir=cut", "stop_after_minutes=1e-9"],
+        [*train, "runs_dir=cut"],
+        ["verify", "run=RUN", "hardware.threads=1", "sentences=4"],
+        ["export", "run=RUN", "format=ctranslate2"],
         ["bench", "variants=[absolute,window]", "parts=[step,layer]", "rounds=1", "steps_per_round=1", "sentences=2",
          "length=5", "layer.lengths=[6]", "layer.rounds=1", "layer.positions=12", "model.d_model=32"],
         ["report", "runs_dir=whole", "output_dir=out"],
     ]  # fmt: skip
-    answers = dict(
-        part.partition("\n")[::2] for part in ended(start(tree, "-c", REST.format(commands=commands))).split("== ")[1:]
-    )
-    by_command = {head.split()[0]: (head.split()[1], text) for head, text in answers.items()}
-    code, verified = by_command["verify"]
-    assert code == "0" and "window changes queries and keys" in " ".join(verified.split())
-    code, exported = by_command["export"]
-    assert code == "2" and "position: window changes queries and keys in a way that CTranslate2 has no" in exported
-    code, benched = by_command["bench"]
-    assert code == "0" and "window (per_position)" in benched
-    code, _ = by_command["report"]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS.format(commands=commands)],
+        cwd=tree, env={**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    answers = [answer.partition("\n") for answer in done.stdout.split("== ")[1:]]
+    assert [head for head, _, _ in answers] == [
+        "train 0", "train 2", "train 0", "verify 0", "export 2", "bench 0", "report 0"
+    ], done.stdout  # fmt: skip
+    _, cut, _, verified, exported, benched, _ = (" ".join(text.split()) for _, _, text in answers)
+    assert "stop_after_minutes: 1e-09 minutes have passed at step 1 of 8" in cut
+    one, other = (next(tree.glob(f"{root}/*/record.json")).parent for root in ("whole", "cut"))
+    assert read_record(one / "record.json").scores == read_record(other / "record.json").scores
+    weights, again = (model_weights(checkpoints(folder / "checkpoints")[-1][1]) for folder in (one, other))
+    assert weights.keys() == again.keys() and any(name.endswith("tables.temperature") for name in weights)
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
+    assert "window changes queries and keys" in verified and "window (per_position)" in benched
+    assert "position: window changes queries and keys in a way that CTranslate2 has no" in exported
     (written,) = (tree / "out").rglob("report.md")
-    assert code == "0" and "window, size 2" in written.read_text()
+    assert "window, size 2" in written.read_text()
     assert any("#12ab34" in path.read_text() for path in written.parent.glob("*.svg"))

@@ -47,14 +47,7 @@ def accuracy_after_training(steps: int, *, relative: bool, clip_distance: int) -
     return float((predicted == output).double().mean())
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> object:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # the model is too small for more, and the figure should not hang on the machine
-    yield
-    torch.set_num_threads(before)
-
-
+pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 250
 
 

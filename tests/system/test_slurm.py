@@ -19,23 +19,17 @@ from uuid import uuid4
 
 import pytest
 
-from rpr.config.train import TrainConfig
 from rpr.records.record import LOG_NAME, Record, read_record
 from rpr.runs.checkpoints import checkpoints
-from tests.system.conftest import Family
+from tests.system.conftest import Config, Family, WaitFor
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(400)]
 
 BY_SLURM = "hydra/launcher=submitit_slurm"
 RECIPE = (
-    "hardware.threads=1",
-    "optim.microbatches_per_step=1",
-    "optim.warmup_steps=4",
-    "optim.max_steps=160",
-    "optim.checkpoint_every_n_steps=10",
-    "optim.validate_every_n_steps=100000",
-    "evaluation.test_splits=[]",
-)
+    "hardware.threads=1", "optim.microbatches_per_step=1", "optim.warmup_steps=4", "optim.max_steps=160",
+    "optim.checkpoint_every_n_steps=10", "optim.validate_every_n_steps=100000", "evaluation.test_splits=[]",
+)  # fmt: skip
 ENDLESS = "optim.max_steps=1000000"
 TWO_NODES = ("hardware.num_nodes=2", "optim.microbatches_per_step=2", "optim.max_steps=40")
 NAMELESS = """
@@ -51,8 +45,6 @@ def getaddrinfo(host, *rest, **options):
 socket.getaddrinfo = getaddrinfo
 """
 
-Waits = Callable[[Callable[[], bool], float], bool]
-
 
 def asked(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
@@ -67,33 +59,11 @@ def two_nodes() -> bool:
         return False
 
 
-class Jobs:
-    """The jobs of one test, by their name in SLURM."""
-
-    def __init__(self, family: Family, wait_for: Waits) -> None:
-        self.family, self.wait_for = family, wait_for
-        self.name = f"rpr-test-{uuid4().hex[:8]}"
-
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-        """A command that submits its runs as jobs."""
-        return self.family.start(*arguments, BY_SLURM, f"hydra.launcher.name={self.name}", **environment)
-
-    def queued(self, what: str = "%i") -> list[str]:
-        """Of each job that has not ended: its number, its state (%T), its nodes (%N)."""
-        return asked("squeue", "--array", "--noheader", f"--name={self.name}", f"--format={what}").split()
-
-    def come_back(self) -> None:
-        """The one that SLURM has taken back waits, and is started."""
-        assert self.wait_for(lambda: self.queued("%T") == ["PENDING"], 60), self.queued("%T")
-        asked("scontrol", "update", f"JobId={self.queued()[0]}", "StartTime=now")
-        assert self.wait_for(lambda: self.queued("%T") == ["RUNNING"], 60), self.queued("%r")
-
-
 class Run:
     """One run, looked at from outside."""
 
-    def __init__(self, config: TrainConfig) -> None:
-        self.folder = Path(config.runs_dir).absolute() / config.run_dir_name
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     @property
     def record(self) -> Record:
@@ -114,11 +84,42 @@ class Run:
         assert self.first_steps() == 1
 
 
+class Jobs:
+    """The jobs of one test, by their name in SLURM."""
+
+    def __init__(self, family: Family, wait_for: WaitFor, tiny: list[str], tiny_config: Config) -> None:
+        self.family, self.wait_for, self.tiny_config = family, wait_for, tiny_config
+        self.recipe = [*tiny, *RECIPE]
+        self.name = f"rpr-test-{uuid4().hex[:8]}"
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        """A command that submits its runs as jobs."""
+        return self.family.start(*arguments, BY_SLURM, f"hydra.launcher.name={self.name}", **environment)
+
+    def train(self, *words: str, **environment: str) -> subprocess.Popen[bytes]:
+        return self.start("train", "-m", *self.recipe, *words, **environment)
+
+    def run(self, *words: str) -> Run:
+        """The one that has these words."""
+        config = self.tiny_config(*RECIPE, *words)
+        return Run(Path(config.runs_dir).absolute() / config.run_dir_name)
+
+    def queued(self, what: str = "%i") -> list[str]:
+        """Of each job that has not ended: its number, its state (%T), its nodes (%N)."""
+        return asked("squeue", "--array", "--noheader", f"--name={self.name}", f"--format={what}").split()
+
+    def come_back(self) -> None:
+        """The one that SLURM has taken back waits, and is started."""
+        assert self.wait_for(lambda: self.queued("%T") == ["PENDING"], 60), self.queued("%T")
+        asked("scontrol", "update", f"JobId={self.queued()[0]}", "StartTime=now")
+        assert self.wait_for(lambda: self.queued("%T") == ["RUNNING"], 60), self.queued("%r")
+
+
 @pytest.fixture
-def jobs(family: Family, wait_for: Waits) -> Iterator[Jobs]:
+def jobs(family: Family, wait_for: WaitFor, tiny: list[str], tiny_config: Config, small_data: object) -> Iterator[Jobs]:
     if not two_nodes():
         pytest.skip("no SLURM of two nodes answers sinfo")
-    jobs = Jobs(family, wait_for)
+    jobs = Jobs(family, wait_for, tiny, tiny_config)
     yield jobs
     asked("scancel", "--quiet", f"--name={jobs.name}")
     for line in asked("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines():
@@ -126,11 +127,6 @@ def jobs(family: Family, wait_for: Waits) -> Iterator[Jobs]:
         if state.startswith(("drain", "down")):
             asked("scontrol", "update", f"NodeName={node}", "State=resume")
     assert wait_for(lambda: not jobs.queued(), 60)
-
-
-@pytest.fixture
-def run_of(tiny_config: Callable[..., TrainConfig]) -> Callable[..., Run]:
-    return lambda *overrides: Run(tiny_config(*RECIPE, *overrides))
 
 
 def ended(process: subprocess.Popen[bytes], seconds: float = 150) -> tuple[int, str]:
@@ -141,17 +137,15 @@ def ended(process: subprocess.Popen[bytes], seconds: float = 150) -> tuple[int, 
     return process.returncode, told
 
 
-def test_two_runs(jobs: Jobs, tiny: list[str], run_of: Callable[..., Run], small_data: object) -> None:
-    assert ended(jobs.start("train", "-m", "seed=1,2", *tiny, *RECIPE))[0] == 0
+def test_two_runs(jobs: Jobs) -> None:
+    assert ended(jobs.train("seed=1,2"))[0] == 0
     for seed in (1, 2):
-        run_of(f"seed={seed}").assert_finished()
+        jobs.run(f"seed={seed}").assert_finished()
 
 
-def test_a_job_that_is_taken_back_goes_on(
-    jobs: Jobs, tiny: list[str], run_of: Callable[..., Run], small_data: object, wait_for: Waits
-) -> None:
-    run = run_of()
-    process = jobs.start("train", "-m", *tiny, *RECIPE)
+def test_a_job_that_is_taken_back_goes_on(jobs: Jobs, wait_for: WaitFor) -> None:
+    run = jobs.run()
+    process = jobs.train()
     assert wait_for(lambda: run.step() >= 30, 120)
     asked("scontrol", "requeue", *jobs.queued())
     jobs.come_back()
@@ -159,11 +153,9 @@ def test_a_job_that_is_taken_back_goes_on(
     run.assert_finished()
 
 
-def test_a_job_without_its_node_goes_on_at_the_other(
-    jobs: Jobs, tiny: list[str], run_of: Callable[..., Run], small_data: object, wait_for: Waits
-) -> None:
-    run = run_of()
-    process = jobs.start("train", "-m", *tiny, *RECIPE)
+def test_a_job_without_its_node_goes_on_at_the_other(jobs: Jobs, wait_for: WaitFor) -> None:
+    run = jobs.run()
+    process = jobs.train()
     assert wait_for(lambda: run.step() >= 30, 120)
     (node,) = jobs.queued("%N")
     asked("scontrol", "update", f"NodeName={node}", "State=drain", "Reason=test")
@@ -176,12 +168,10 @@ def test_a_job_without_its_node_goes_on_at_the_other(
     run.assert_finished()
 
 
-def test_a_job_out_of_time_is_taken_back_as_often_as_allowed(
-    jobs: Jobs, tiny: list[str], run_of: Callable[..., Run], small_data: object, wait_for: Waits
-) -> None:
-    run = run_of(ENDLESS)
+def test_a_job_out_of_time_is_taken_back_as_often_as_allowed(jobs: Jobs, wait_for: WaitFor) -> None:
+    run = jobs.run(ENDLESS)
     limits = ["hydra.launcher.timeout_min=1", "hydra.launcher.signal_delay_s=5", "hydra.launcher.max_num_timeout=1"]
-    process = jobs.start("train", "-m", *tiny, *RECIPE, ENDLESS, *limits)
+    process = jobs.train(ENDLESS, *limits)
     assert wait_for(lambda: jobs.queued("%T") == ["RUNNING"], 30)
     assert wait_for(lambda: jobs.queued("%T") == ["PENDING"], 90)
     reached = run.step()
@@ -194,29 +184,25 @@ def test_a_job_out_of_time_is_taken_back_as_often_as_allowed(
     assert run.record.error is not None and run.record.error.startswith("the SLURM time limit was reached")
 
 
-def test_a_cancelled_job_is_told_and_resumes_without_slurm(
-    jobs: Jobs, tiny: list[str], run_of: Callable[..., Run], small_data: object, wait_for: Waits
-) -> None:
-    run = run_of()
-    process = jobs.start("train", "-m", *tiny, *RECIPE)
+def test_a_cancelled_job_is_told_and_resumes_without_slurm(jobs: Jobs, wait_for: WaitFor) -> None:
+    run = jobs.run()
+    process = jobs.train()
     assert wait_for(lambda: run.step() >= 30, 120)
     asked("scancel", *jobs.queued())
     code, told = ended(process)
     assert code == 1 and "left no result: cancelled" in told and len(told.splitlines()) == 1, told
     assert run.record.status == "interrupted"
-    assert ended(jobs.family.train(*tiny, *RECIPE))[0] == 0
+    assert ended(jobs.family.train(*jobs.recipe))[0] == 0
     assert run.record.status == "finished"
 
 
-def test_a_sweep_that_is_killed_and_given_again_trains_nothing_twice(
-    jobs: Jobs, tiny: list[str], run_of: Callable[..., Run], small_data: object, tmp_path: Path, wait_for: Waits
-) -> None:
+def test_a_killed_sweep_that_is_given_again_trains_nothing_twice(jobs: Jobs, tmp_path: Path, wait_for: WaitFor) -> None:
     """The first of its runs is at work when the command is killed, the second waits in SLURM's queue, and is submitted
     once more.
     """
-    runs = [run_of(f"seed={seed}") for seed in (1, 2)]
+    runs = [jobs.run(f"seed={seed}") for seed in (1, 2)]
     file = tmp_path / "mine.yaml"
-    file.write_text(json.dumps({"overrides": [*tiny, *RECIPE], "jobs": ["seed=1,2"]}))
+    file.write_text(json.dumps({"overrides": jobs.recipe, "jobs": ["seed=1,2"]}))
     command = ["sweep", str(file), "hydra.launcher.array_parallelism=1"]
     process = jobs.start(*command)
     assert wait_for(lambda: runs[0].step() >= 30, 120)
@@ -232,25 +218,24 @@ def test_a_sweep_that_is_killed_and_given_again_trains_nothing_twice(
         run.assert_finished()
 
 
-def test_a_run_on_two_nodes(jobs: Jobs, tiny: list[str], run_of: Callable[..., Run], small_data: object) -> None:
-    process = jobs.start("train", "-m", *tiny, *RECIPE, *TWO_NODES, "hydra.launcher.nodes=2")
+def test_a_run_on_two_nodes(jobs: Jobs) -> None:
+    process = jobs.train(*TWO_NODES, "hydra.launcher.nodes=2")
     assert ended(process)[0] == 0
-    run = run_of(*TWO_NODES)
+    run = jobs.run(*TWO_NODES)
     assert (run.record.status, run.record.steps) == ("finished", 40)
     assert run.record.device.startswith("2 processes")
 
 
 @pytest.mark.parametrize("unknowing", ["both", "the second"])
 def test_nodes_that_know_no_address_of_each_other(
-    unknowing: str, jobs: Jobs, tiny: list[str], small_data: object, tmp_path: Path, wait_for: Waits
+    unknowing: str, jobs: Jobs, tmp_path: Path, wait_for: WaitFor
 ) -> None:
     """Both end at once; where the first knows the second, it ends with that."""
     folder = tmp_path / "nameless"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(NAMELESS.format(nodes=("0", "1") if unknowing == "both" else ("1",)))
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    words = ["train", "-m", *tiny, *RECIPE, *TWO_NODES, "hydra.launcher.nodes=2"]
-    process = jobs.start(*words, PYTHONPATH=path)
+    process = jobs.train(*TWO_NODES, "hydra.launcher.nodes=2", PYTHONPATH=path)
     code, told = ended(process, 120)
     assert code == 1 and "cannot resolve the host name of node" in told and len(told.splitlines()) == 1, told
     assert wait_for(lambda: not jobs.queued(), 60)

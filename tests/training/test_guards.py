@@ -17,20 +17,24 @@ import pytest
 import torch
 
 from rpr.config.train import TrainConfig
-from rpr.data.cache import PreparedData
+from rpr.data.cache import PreparedData as Data
 from rpr.errors import RunError
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training import fit, guards
 from rpr.training.guards import SPIKE_MEMORY, RunningStats
 from rpr.training.module import TranslationModule
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Config = Callable[..., TrainConfig]
 RECIPE = (
-    "optim.max_steps=6",
-    "optim.microbatches_per_step=2",
-    "optim.checkpoint_every_n_steps=1",
-    "optim.keep_checkpoints=9",
-)
+    "optim.max_steps=6", "optim.microbatches_per_step=2", "optim.checkpoint_every_n_steps=1", "optim.keep_checkpoints=9"
+)  # fmt: skip
 BAD_STEP = 4
+
+
+def fitted(config: TrainConfig, data: Data, run_dir: Path) -> Any:
+    return fit.fit(config, data, run_dir, logger=None, validation_bleu=None)
 
 
 @pytest.fixture
@@ -46,11 +50,9 @@ def one_bad_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_bad_step")
-def test_a_gradient_that_is_not_finite_stops_the_run(
-    tiny_config: Callable[..., TrainConfig], small_data: PreparedData, tmp_path: Path
-) -> None:
+def test_a_gradient_that_is_not_finite_stops_the_run(tiny_config: Config, small_data: Data, tmp_path: Path) -> None:
     with pytest.raises(RunError) as stopped:
-        fit.fit(tiny_config(*RECIPE), small_data, tmp_path, logger=None, validation_bleu=None)
+        fitted(tiny_config(*RECIPE), small_data, tmp_path)
     message = str(stopped.value)
     assert message.startswith("step 4: the loss or its gradient is not finite (loss ")
     assert "; the last good checkpoint is step00000003.ckpt; lower optim.learning_rate_scale, check these" in message
@@ -65,13 +67,10 @@ def test_a_gradient_that_is_not_finite_stops_the_run(
 
 @pytest.mark.usefixtures("one_bad_step")
 def test_a_skipped_step_changes_nothing_and_is_counted(
-    tiny_config: Callable[..., TrainConfig],
-    small_data: PreparedData,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    tiny_config: Config, small_data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tiny_config(*RECIPE, "optim.non_finite=skip")
-    outcome = fit.fit(config, small_data, tmp_path, logger=None, validation_bleu=None)
+    outcome = fitted(config, small_data, tmp_path)
     assert outcome.steps == 6 and outcome.skipped_steps == 1
     assert "the step is skipped, with no weight changed" in capsys.readouterr().err
     before, after, later = (load_checkpoint(tmp_path / "checkpoints" / f"step0000000{n}.ckpt") for n in (3, 4, 5))
@@ -85,38 +84,31 @@ def test_a_skipped_step_changes_nothing_and_is_counted(
     for step, path in checkpoints(tmp_path / "checkpoints"):
         if step > 5:
             path.unlink()
-    again = fit.fit(config, small_data, tmp_path, logger=None, validation_bleu=None)
+    again = fitted(config, small_data, tmp_path)
     assert again.skipped_steps == 1
 
 
 @pytest.mark.parametrize("scale, step", [("1e41", 2), ("1e38", 4)])  # infinite weights; finite ones, far too large
 def test_broken_weights_are_not_skipped_over(
-    scale: str,
-    step: int,
-    tiny_config: Callable[..., TrainConfig],
-    small_data: PreparedData,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    scale: str, step: int, tiny_config: Config, small_data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guards, "MAX_CONSECUTIVE_SKIPS", 2)
     config = tiny_config(
         "optim.max_steps=6", f"optim.learning_rate_scale={scale}", "optim.warmup_steps=1", "optim.non_finite=skip"
     )
     with pytest.raises(RunError, match=rf"^step {step}: .*; there is no checkpoint yet; lower optim"):
-        fit.fit(config, small_data, tmp_path, logger=None, validation_bleu=None)
+        fitted(config, small_data, tmp_path)
 
 
-def test_no_checkpoint_of_weights_that_are_not_finite(
-    tiny_config: Callable[..., TrainConfig], small_data: PreparedData, tmp_path: Path
-) -> None:
+def test_no_checkpoint_of_weights_that_are_not_finite(tiny_config: Config, small_data: Data, tmp_path: Path) -> None:
     config = tiny_config("optim.max_steps=1", "optim.learning_rate_scale=1e41", "optim.warmup_steps=1")
     with pytest.raises(RunError, match=r"^step 1: weights are not finite; there is no checkpoint yet; lower optim"):
-        fit.fit(config, small_data, tmp_path, logger=None, validation_bleu=None)
+        fitted(config, small_data, tmp_path)
     assert not checkpoints(tmp_path / "checkpoints")
 
 
 @pytest.mark.parametrize("limit", [None, 0.05])
-def test_the_norm_and_clipping_by_it(limit: float | None, tiny_config: Callable[..., TrainConfig]) -> None:
+def test_the_norm_and_clipping_by_it(limit: float | None, tiny_config: Config) -> None:
     torch.manual_seed(0)
     module = TranslationModule(tiny_config(f"optim.gradient_clip_norm={'null' if limit is None else limit}"), 300)
     for parameter in module.parameters():
@@ -147,11 +139,7 @@ def test_the_spread_is_that_of_the_steps_seen() -> None:
 
 
 def test_a_jump_of_the_loss_is_told_once(
-    tiny_config: Callable[..., TrainConfig],
-    small_data: PreparedData,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tiny_config: Config, small_data: Data, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(guards, "SPIKE_MEMORY", 5)
     loss_sum = TranslationModule._loss_sum
@@ -161,7 +149,7 @@ def test_a_jump_of_the_loss_is_told_once(
 
     monkeypatch.setattr(TranslationModule, "_loss_sum", jumping)
     config = tiny_config("optim.max_steps=9", "optim.learning_rate_scale=0.01")
-    outcome = fit.fit(config, small_data, tmp_path, logger=None, validation_bleu=None)
+    outcome = fitted(config, small_data, tmp_path)
     told = [line for line in capsys.readouterr().err.splitlines() if "spike" in line]
     assert outcome.loss_spikes == 1 and len(told) == 1
     assert told[0].startswith("rpr-cli: step 8: loss spike: ") and "pairs of the token cache: " in told[0]

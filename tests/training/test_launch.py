@@ -20,21 +20,19 @@ from rpr.errors import ConfigError, InterruptedRun
 from rpr.runs import runtime
 from rpr.training import launch
 
+Config = Callable[..., TrainConfig]
 IN_A_JOB = {
-    "SUBMITIT_EXECUTOR": "slurm",
-    "SLURM_JOB_ID": "41234",
-    "SLURM_JOB_NUM_NODES": "4",
-    "SLURM_NODEID": "2",
+    "SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": "41234", "SLURM_JOB_NUM_NODES": "4", "SLURM_NODEID": "2",
     "SLURM_JOB_NODELIST": "gpu[07-09],gpu12",
-}
+}  # fmt: skip
 
 
 @pytest.fixture
-def nodes(tiny_config: Callable[..., TrainConfig]) -> TrainConfig:
+def nodes(tiny_config: Config) -> TrainConfig:
     return tiny_config("hardware=8xgpu", "hardware.num_nodes=4", "optim.microbatches_per_step=8")
 
 
-def test_one_node(tiny_config: Callable[..., TrainConfig]) -> None:
+def test_one_node(tiny_config: Config) -> None:
     flags = launch._torchrun(tiny_config("hardware=2xcpu", "optim.microbatches_per_step=2").hardware)
     assert flags == ["--standalone", "--nproc-per-node=2", "--max-restarts=0"]
 
@@ -83,9 +81,8 @@ def test_several_nodes_that_nobody_started(
     if in_a_job_of is not None:
         for name, value in {**IN_A_JOB, "SLURM_JOB_NUM_NODES": in_a_job_of}.items():
             monkeypatch.setenv(name, value)
-    with pytest.raises(
-        ConfigError, match=r"^hardware\.num_nodes: 4 nodes must be started by SLURM .*torchrun --nnodes 4 --n"
-    ):
+    reason = r"^hardware\.num_nodes: 4 nodes must be started by SLURM .*torchrun --nnodes 4 --n"
+    with pytest.raises(ConfigError, match=reason):
         launch._torchrun(nodes.hardware)
 
 
@@ -93,17 +90,13 @@ def test_as_many_processes_as_devices(nodes: TrainConfig, monkeypatch: pytest.Mo
     monkeypatch.setenv("WORLD_SIZE", "32")
     runtime.check_world(nodes.hardware)
     monkeypatch.setenv("WORLD_SIZE", "16")
-    with pytest.raises(
-        ConfigError, match=r"torchrun started 16 processes for 4 nodes of 8 devices; set hardware\.num_n"
-    ):
+    reason = r"torchrun started 16 processes for 4 nodes of 8 devices; set hardware\.num_n"
+    with pytest.raises(ConfigError, match=reason):
         runtime.check_world(nodes.hardware)
 
 
 def test_a_worker_writes_to_its_log_sees_its_gpus_and_holds_what_it_inherits(
-    tiny_config: Callable[..., TrainConfig],
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tiny_config: Config, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "worker.py").write_text(
         "import os, sys\n"
@@ -129,7 +122,9 @@ def test_a_worker_writes_to_its_log_sees_its_gpus_and_holds_what_it_inherits(
     assert log.read_text() == "before\nsees 5,7\nand complains\nsees None\nand complains\n"
 
 
-def test_time_that_is_up_is_an_interruption(tiny_config: Callable[..., TrainConfig], tmp_path: Path) -> None:
+def test_time_that_is_up_is_an_interruption(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """submitit raises it from its handler of SIGUSR2 while the worker is waited for."""
 
     def handler(number: int, frame: object) -> None:
@@ -138,16 +133,11 @@ def test_time_that_is_up_is_an_interruption(tiny_config: Callable[..., TrainConf
     (tmp_path / "worker.py").write_text(
         "import os, signal, time\nos.kill(os.getppid(), signal.SIGUSR2)\ntime.sleep(60)"
     )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    reason = r"^the SLURM time limit was reached \(timed-out too many times\); the same command resumes"
     before = signal.signal(signal.SIGUSR2, handler)
     try:
-        with (
-            pytest.MonkeyPatch.context() as patched,
-            pytest.raises(
-                InterruptedRun,
-                match=r"^the SLURM time limit was reached \(timed-out too many times\); the same command resumes",
-            ),
-        ):
-            patched.setenv("PYTHONPATH", str(tmp_path))
+        with pytest.raises(InterruptedRun, match=reason):
             launch.run_worker("worker", tmp_path, tiny_config().hardware)
     finally:
         signal.signal(signal.SIGUSR2, before)

@@ -15,31 +15,27 @@ import torch.nn.functional as F
 
 from rpr.config.train import TrainConfig
 from rpr.data.batches import TrainingBatches, TranslationDataset, accumulation
-from rpr.data.cache import PreparedData
+from rpr.data.cache import PreparedData as Data
 from rpr.training import callbacks
 from rpr.training.callbacks import WARM_UP_STEPS, Stopwatch
 from rpr.training.module import TranslationModule
 
 STEP = 3
 MICROBATCHES = 4
+Config = Callable[..., TrainConfig]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def made(config: TrainConfig, data: PreparedData) -> TranslationModule:
+def made(config: TrainConfig, data: Data) -> TranslationModule:
     return TranslationModule(config, len(data.vocabulary)).double()
 
 
-def batches(config: TrainConfig, data: PreparedData, ranks: int, rank: int) -> TrainingBatches:
-    return TrainingBatches(
-        data.split("train"),
-        config.optim.max_tokens_per_microbatch,
-        MICROBATCHES,
-        config.seed,
-        num_devices=ranks,
-        rank=rank,
-    )
+def batches(config: TrainConfig, data: Data, ranks: int, rank: int) -> TrainingBatches:
+    budget = config.optim.max_tokens_per_microbatch
+    return TrainingBatches(data.split("train"), budget, MICROBATCHES, config.seed, num_devices=ranks, rank=rank)
 
 
-def sentence_by_sentence(config: TrainConfig, data: PreparedData) -> dict[str, torch.Tensor]:
+def sentence_by_sentence(config: TrainConfig, data: Data) -> dict[str, torch.Tensor]:
     """The gradient of the mean smoothed cross entropy over all target pieces of the step."""
     module = made(config, data)
     split = data.split("train")
@@ -64,9 +60,9 @@ def expected() -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+@pytest.mark.parametrize("ranks", [1, 4, 8])
 def test_the_gradient_of_a_step_does_not_depend_on_its_cutting(
-    ranks: int, tiny_config: Callable[..., TrainConfig], small_data: PreparedData, expected: dict[str, Any]
+    ranks: int, tiny_config: Config, small_data: Data, expected: dict[str, Any]
 ) -> None:
     """1 rank takes 4 microbatches, 4 ranks one each, 8 ranks half of one each; Lightning divides a microbatch's loss
     by their number, DDP takes the mean over the ranks, both as emulated here.
@@ -90,7 +86,7 @@ def test_the_gradient_of_a_step_does_not_depend_on_its_cutting(
 
 
 def test_an_empty_share_of_a_step_has_a_zero_gradient_for_every_parameter(
-    tiny_config: Callable[..., TrainConfig], small_data: PreparedData
+    tiny_config: Config, small_data: Data
 ) -> None:
     """An epoch's last step may leave a rank without pairs; DDP still waits for a gradient of each parameter."""
     module = made(tiny_config("model.dropout=0"), small_data)
@@ -105,9 +101,7 @@ def test_an_empty_share_of_a_step_has_a_zero_gradient_for_every_parameter(
     assert all(gradient is None or not gradient.any() for gradient in gradients)
 
 
-def test_dropout_is_a_function_of_seed_and_step(
-    tiny_config: Callable[..., TrainConfig], small_data: PreparedData
-) -> None:
+def test_dropout_is_a_function_of_seed_and_step(tiny_config: Config, small_data: Data) -> None:
     """Each of the microbatches of two steps on two ranks has its own draw, and the same one again."""
     module = TranslationModule(tiny_config(), len(small_data.vocabulary))
     draws = []

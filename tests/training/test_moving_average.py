@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rpr.config.train import TrainConfig
-from rpr.data.cache import PreparedData
+from rpr.data.cache import PreparedData as Data
 from rpr.errors import DataError
 from rpr.runs.checkpoints import averaged_weights, checkpoints, model_weights, moving_average
 from rpr.training import fit
@@ -20,17 +20,14 @@ from rpr.training.module import TranslationModule
 
 DECAY = 0.8
 RECIPE = (
-    "optim.max_steps=6",
-    "optim.checkpoint_every_n_steps=1",
-    "optim.keep_checkpoints=9",
-    "optim.average_checkpoints=1",
+    "optim.max_steps=6", "optim.checkpoint_every_n_steps=1", "optim.keep_checkpoints=9", "optim.average_checkpoints=1",
     "optim.validate_every_n_steps=4",
-)
+)  # fmt: skip
+Config = Callable[..., TrainConfig]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_it_is_the_weighted_sum_of_all_weights_so_far(
-    tiny_config: Callable[..., TrainConfig], small_data: PreparedData, tmp_path: Path
-) -> None:
+def test_it_is_the_weighted_sum_of_all_weights_so_far(tiny_config: Config, small_data: Data, tmp_path: Path) -> None:
     config = tiny_config(*RECIPE, f"optim.ema_decay={DECAY}")
     seen = []
 
