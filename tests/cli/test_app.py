@@ -100,11 +100,10 @@ def test_jobs_of_a_multirun_share_a_sweep(monkeypatch):
     sweeps = []
     monkeypatch.setattr(train, "run", lambda config, **options: sweeps.append(config.sweep))
     assert app.main(["train", "seed=1"]) == 0
-    for words in (["seed=1,2"], ["seed=1,2"], ["seed=1,3"], ["seed=1,2", "sweep=mine"]):
+    for words in (["seed=1,2"], ["seed=2"], ["seed=2"], ["seed=2", "sweep=mine"]):
         assert app.main(["train", "-m", *words]) == 1
     assert sweeps[0] is None and str(sweeps[1]).startswith("multirun-")
-    assert len({*sweeps[1:5]}) == 1 and sweeps[5] == sweeps[6] != sweeps[1]
-    assert sweeps[7:] == ["mine", "mine"]
+    assert sweeps[1] == sweeps[2] != sweeps[3] == sweeps[4] and sweeps[5:] == ["mine"]
 
 
 def test_a_multirun_is_a_sweep(started, capsys):
@@ -154,18 +153,19 @@ def test_a_bug_keeps_its_traceback_and_an_interrupt_has_its_code(monkeypatch, ca
 
 
 def test_a_sweep_starts_what_its_dry_run_lists(capsys, started):
-    assert app.main(["sweep", "quick", "--dry-run", "seed=3"]) == 0
+    Path("mine.yaml").write_text("overrides: [model=tiny]\njobs: [position=absolute, position=none]")
+    assert app.main(["sweep", "mine.yaml", "--dry-run", "seed=3"]) == 0
     out, err = capsys.readouterr()
     listed = out.splitlines()[1::2]
-    assert len(listed) == 7 and err == "" and started == []
-    first = "# 1 of 7, new: 0.79 M parameters, 700 steps, at most 1.43 M tokens a side, time unk"
-    assert out.startswith(first) and out.splitlines()[-1].startswith("# 7 jobs: 7 new; remaining: time unknown")
-    assert listed[0] == "rpr-cli train model=tiny data=synthetic position=absolute seed=3 sweep=quick"
-    assert app.main(["sweep", "quick", "seed=3"]) == 1  # the replaced training leaves no record
-    assert started == [line.removesuffix(" sweep=quick") for line in listed]
-    assert capsys.readouterr().err.count(": never started\n") == 7
+    assert err == "" and started == []
+    first = "# 1 of 2, new: 0.79 M parameters, 700 steps, at most 1.43 M tokens a side, time unk"
+    assert out.startswith(first) and out.splitlines()[-1].startswith("# 2 jobs: 2 new; remaining: time unknown")
+    assert listed == [f"rpr-cli train model=tiny position={one} seed=3 sweep=mine" for one in ("absolute", "none")]
+    assert app.main(["sweep", "mine.yaml", "seed=3"]) == 1  # the replaced training leaves no record
+    assert started == [line.removesuffix(" sweep=mine") for line in listed]
+    assert capsys.readouterr().err.count(": never started\n") == 2
     assert app.main(listed[0].split()[1:]) == 0  # each line is a command that may be typed as it is
-    assert len(started) == 8
+    assert len(started) == 3
 
 
 def test_sweep_help(capsys):
