@@ -80,7 +80,7 @@ def test_only_what_differs_is_shown(put, diff):
         "validation_loss 2.300000 2.500000 +0.200000 × 1.087",
         "steps_per_second 2.000 2.500 +0.500 × 1.250",
     ]
-    assert found["The"][0].startswith("The same: 41 settings, 1 version, commit, device, data (key, train_pairs, vocab")
+    assert found["The"][0].startswith("The same: 36 settings, 1 version, commit, device, data (key, train_pairs, vocab")
     assert "train_loss" in " ".join(found["The"]) and "validation_loss" not in " ".join(found["The"])
 
 

@@ -17,7 +17,7 @@ from rpr.records.record import Git, RerunOf, read_record
 from rpr.runs import runtime
 
 RECIPE = (
-    "optim.max_steps=4", "optim.warmup_steps=2", "optim.checkpoint_every_n_steps=2", "optim.validate_every_n_steps=2",
+    "optim.max_steps=12", "optim.warmup_steps=6", "optim.checkpoint_every_n_steps=4", "optim.validate_every_n_steps=6",
     "optim.average_checkpoints=2", "evaluation.beam_size=1", "evaluation.max_extra_length=2",
     "evaluation.bootstrap_samples=10", "hardware.threads=1", "hardware.matmul_precision=highest",
     "position.clip_distance=2", "sweep=mine",
@@ -199,7 +199,7 @@ def test_other_results_are_shown_and_end_a_strict_rerun_with_1(original, again, 
     assert "Bit-identical" not in out and out.startswith("\nDifferent:\n\n")
     assert re.search(r"\ntest/sacrebleu +99\.00 \S+ \S+ +\d+\.\d\d \S+ \S+ +-\d+\.\d\d ", out)
     assert re.search(r"\nvalidation_loss +1\.000000 +\d\.\d{6} +\+\d\.\d{6} ", out)
-    assert re.search(r"\ntrain/loss: the same at \d+ logged steps, up to step 4\n", out)
+    assert re.search(r"\ntrain/loss: the same at \d+ logged steps, up to step 12\n", out)
     assert "scores  " in out and "record" in out and "rerun - record" in out
 
 

@@ -316,7 +316,7 @@ DAMAGES = [
     ),
     ("report", bad.each_checkpoint([1]), "contains no state_dict"),
     ("translate", lambda run: shutil.rmtree(run / "checkpoints"), "no checkpoints; resume the run"),
-    ("evaluate", bad.file_instead("evaluations"), "test cannot be created (Not a directory)"),
+    ("evaluate", bad.file_instead("evaluations"), "alpha0.6 cannot be created (Not a directory)"),
     ("export", bad.file_instead("exports"), "exports/safetensors cannot be written (Not a directory)"),
     ("train", bad.together(bad.setting("seed", 1, **INTERRUPTED), bad.linked(".lock")), ".lock"),
 ]

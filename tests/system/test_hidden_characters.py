@@ -7,6 +7,7 @@ import json
 import re
 import unicodedata
 import warnings
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,14 @@ def test_escaping(text, shown):
     assert escape_tree({text: [text, {"a": (text, 1, None, True)}]}) == {shown: [shown, {"a": (shown, 1, None, True)}]}
 
 
+@cache
+def composed(position):
+    return compose_train([f"position={position}", "logger=none", "runs_dir=runs"])
+
+
 def evil_document(position, *, settings, **changes):
     """A record with evil texts wherever it can have any. `settings`: also with those that no run could have had."""
-    config = compose_train([f"position={position}", "logger=none", "runs_dir=runs"])
+    config = composed(position)
     values = config.model_dump(mode="json")
     values["logger"]["project"] = position + EVIL
     values["optim"]["name"] = GOOD + EVIL
@@ -196,8 +202,7 @@ def test_rerun(put, said, monkeypatch):
 
 
 def test_train_of_a_finished_run(put, said):
-    folder = compose_train(["position=absolute", "logger=none", "runs_dir=runs"]).run_dir_name
-    text = said("train", f"run={put('absolute', folder)}")
+    text = said("train", f"run={put('absolute', composed('absolute').run_dir_name)}")
     assert said("train", f"run={put('relative')}").startswith(f"relative{GOOD}{SHOWN}")
     assert f"already finished on absolute{GOOD}{SHOWN}" in text and text.startswith(f"absolute{GOOD}{SHOWN}")
     assert f"(excluding absolute{GOOD}{SHOWN}{FAKE}) on absolute{GOOD}{SHOWN}" in text
@@ -207,8 +212,9 @@ def test_the_end_of_a_sweep(put, said):
     words = ["position=relative", "logger=none", "runs_dir=runs"]
     Path("mine.yaml").write_text(json.dumps({"overrides": words[1:], "jobs": [words[0], "position=absolute"]}))
     for position, status in (("absolute", "finished"), ("relative", "failed")):
-        folder = compose_train([f"position={position}", *words[1:]]).run_dir_name
-        run_dir = put(position, folder, status=status, error=GOOD + EVIL if status == "failed" else None)
+        run_dir = put(
+            position, composed(position).run_dir_name, status=status, error=GOOD + EVIL if status == "failed" else None
+        )
     (run_dir / "log.txt").write_text(f"{GOOD}\tand {EVIL}\n", "utf-8")
     text = said("sweep", "mine.yaml", code=1)
     assert f"{GOOD}\\x1b]0;mine" in text and r"\x7f\x9b31m\x85\u2028\u202e\u2066\x08" in text
