@@ -100,10 +100,11 @@ def test_a_multirun_is_a_sweep(started, capsys):
     """Settings of sweep's own go with -m too, and choices of --config-dir."""
     Path("mine/model").mkdir(parents=True)
     Path("mine/model/narrow.yaml").write_text("defaults: [tiny, _self_]\nname: narrow\nd_model: 64\n")
-    words = ["--config-dir=mine", "model=narrow", "position.clip_distance=0,2", "seed=1,2", "retry_failed=true"]
+    choices = ["model=narrow", "optim=tiny"]
+    words = ["--config-dir=mine", *choices, "position.clip_distance=0,2", "seed=1,2", "retry_failed=true"]
     assert app.main(["train", "-m", *words]) == 1  # the replaced training leaves no record
     assert started == [
-        f"rpr-cli train model=narrow position.clip_distance={k} seed={seed}"
+        f"rpr-cli train {' '.join(choices)} position.clip_distance={k} seed={seed}"
         for k, seed in ((0, 1), (0, 2), (2, 1), (2, 2))
     ]
     assert "4 jobs: 4 new" in capsys.readouterr().err
