@@ -2,19 +2,16 @@
 or was given by someone who wants to have code run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
-import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+import shutil
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+
+from rpr.data.vocabulary import Vocabulary
 
 SWEEPS = {
     "ok": 'jobs: ["seed=1,2"]',
@@ -26,15 +23,19 @@ SWEEPS = {
     "unknown": "jobs: [seeed=1]",
     "badgram": 'jobs: ["seed=[1"]',
     "badval": "jobs: [seed=x]",
-    "badchoice": "jobs: [model=huge]",
     "numjob": "jobs: [1]",
     "noeq": "jobs: [seed]",
     "atonce": "jobs: [jobs=2 seed=1]",
     "flag": "jobs: [--cfg job]",
     "open": 'jobs: ["name=\'a"]',
     "launcher": "jobs: [hydra.launcher._target_=os.system seed=1]",
-    "callbacks": "overrides: [+hydra.callbacks.x._target_=builtins.print]\njobs: [seed=1]",
-    "logging": "jobs: ['+hydra.job_logging.handlers={x:{class:os.system}}', seed=2]",
+    "environment": "overrides: [+hydra.job.env_set.PYTHONPATH=evil]\njobs: [seed=1]",
+    "environment2": "jobs: [\"'+hydra={job:{env_set:{LD_PRELOAD: evil.so}}}'\"]",
+    "setup": "jobs: [\"hydra/launcher=submitit_local '+hydra.launcher.setup=[touch pwned]'\"]",
+    "searchpath": "overrides: [\"'hydra.searchpath=[file://confdir]'\"]\njobs: [seed=1]",
+    "elsewhere": "jobs: [hydra.run.dir=elsewhere]",
+    "outside": "jobs: [name=../../x]",
+    "nulvalue": json.dumps({"jobs": ["\"runs_dir='a\0b'\""]}),
     "target": "_target_: os.system\njobs: [seed=1]",
     "pytag": 'jobs: !!python/object/apply:os.system ["touch pwned"]',
 }
@@ -45,11 +46,11 @@ CALLS = "_target_: os.system\ncommand: touch pwned\n"
 class Pwned:
     """A pickle of it writes a file when it is read."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return os.system, ("touch pwned",)
 
 
-def put(here: Path, model: str) -> None:
+def put(here, model):
     """All of them into a folder; `model` is the text of a file of conf/model/."""
     for name, text in SWEEPS.items():
         (here / f"{name}.yaml").write_text(text + "\n")
@@ -58,7 +59,6 @@ def put(here: Path, model: str) -> None:
     (here / "dir").mkdir()
     for name, text in {"file": "x", "empty": "", "in.txt": "a b\nc\n"}.items():
         (here / name).write_text(text)
-    (here / "binary").write_bytes(bytes(range(256)) * 10)
     (here / "evil.pickle").write_bytes(pickle.dumps(Pwned()))
     choices = {
         "hydra/launcher/evil.yaml": CALLS,
@@ -73,7 +73,6 @@ def put(here: Path, model: str) -> None:
 
 # --- corpora: each makes the files of a folder
 
-Make = Callable[[Path], None]
 NAMES = [
     (f"{who} {does} the {what} .", f"{wer} {tut} {was} .")
     for who, wer in (("Ann", "Anna"), ("Bob", "Bernd"), ("Cy", "Claus"), ("Di", "Dora"), ("Ed", "Edwin"))
@@ -82,10 +81,10 @@ NAMES = [
 ]
 
 
-def lines(sources: bytes | None = None, targets: bytes | None = None, split: str = "train") -> Make:
-    """A good split of line files beside which one has these bytes in place of its own."""
+def lines(sources=None, targets=None, split="train"):
+    """A good split of line files, next to one with these bytes in place of its own."""
 
-    def make(folder: Path) -> None:
+    def make(folder):
         for name in {"train", split}:
             for side, language in enumerate(("en", "de")):
                 text = "".join(f"{pair[side]}\n" for pair in NAMES).encode()
@@ -95,41 +94,36 @@ def lines(sources: bytes | None = None, targets: bytes | None = None, split: str
     return make
 
 
-def one_side(folder: Path) -> None:
+def one_side(folder):
     lines()(folder)
     (folder / "train.de").unlink()
 
 
-def side_is_a_folder(folder: Path) -> None:
-    one_side(folder)
-    (folder / "train.de").mkdir()
-
-
-def no_train(folder: Path) -> None:
-    for file in (folder, lines()(folder))[0].glob("train.*"):
+def no_train(folder):
+    lines()(folder)
+    for file in folder.glob("train.*"):
         file.rename(folder / f"test{file.suffix}")
 
 
-def packed_badly(folder: Path) -> None:
+def packed_badly(folder):
     lines()(folder)
     (folder / "train.de").rename(folder / "train.de.gz")
 
 
-def parquet(**columns: Any) -> Make:
+def parquet(**columns):
     return lambda folder: pq.write_table(pa.table(columns), folder / "train.parquet")
 
 
-def text_file(name: str, content: str | bytes) -> Make:
-    return lambda folder: (
-        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode()) and None
-    )
+def text_files(**contents):
+    """`train_csv="..."`: the file train.csv."""
+    return lambda folder: [(folder / name.replace("_", ".")).write_text(text) for name, text in contents.items()]
 
 
 # --- runs: each damages the folder of a trained one
 
 
-def record(change: Callable[[dict[str, Any]], Any]) -> Make:
-    def damage(run: Path) -> None:
+def record(change):
+    def damage(run):
         document = json.loads((run / "record.json").read_text())
         change(document)
         (run / "record.json").write_text(json.dumps(document))
@@ -137,10 +131,10 @@ def record(change: Callable[[dict[str, Any]], Any]) -> Make:
     return damage
 
 
-def setting(key: str, value: Any) -> Make:
-    """The record's configuration with another value; ... takes the setting away."""
+def setting(key, value, **top):
+    """The record's configuration with another value, and other fields; ... takes the setting away."""
 
-    def change(document: dict[str, Any]) -> None:
+    def change(document):
         *path, last = key.split(".")
         section = document["config"]
         for part in path:
@@ -148,31 +142,54 @@ def setting(key: str, value: Any) -> Make:
         section[last] = value
         if value is ...:
             del section[last]
+        document.update(top)
 
     return record(change)
 
 
-def content(name: str, new: str | bytes | Callable[[bytes], bytes]) -> Make:
-    def damage(run: Path) -> None:
+def content(name, new):
+    """A file with another content: bytes, text, or a function of the old bytes."""
+
+    def damage(run):
         path = run / name
-        old = path.read_bytes()
-        path.write_bytes(new(old) if callable(new) else new.encode() if isinstance(new, str) else new)
+        path.write_bytes(new(path.read_bytes()) if callable(new) else new.encode() if isinstance(new, str) else new)
 
     return damage
 
 
-def folder_instead(name: str) -> Make:
-    def damage(run: Path) -> None:
+def folder_instead(name):
+    def damage(run):
         (run / name).unlink(missing_ok=True)
         (run / name).mkdir()
 
     return damage
 
 
-def checkpoints(change: Callable[[dict[str, Any]], Any]) -> Make:
+def file_instead(name):
+    def damage(run):
+        shutil.rmtree(run / name, ignore_errors=True)
+        (run / name).write_text("x")
+
+    return damage
+
+
+def linked(*names):
+    """Links to a file that is no one else's business."""
+
+    def damage(run):
+        victim = run.parent / "victim"
+        victim.write_text("".join(f"precious {number}\n" for number in range(24)))
+        for path in [path for name in names for path in run.glob(name)] or [run / names[0]]:
+            path.unlink(missing_ok=True)
+            path.symlink_to(victim)
+
+    return damage
+
+
+def checkpoints(change):
     """Every checkpoint, changed and written again."""
 
-    def damage(run: Path) -> None:
+    def damage(run):
         for path in (run / "checkpoints").glob("*.ckpt"):
             loaded = torch.load(path, weights_only=True)
             torch.save(change(loaded) or loaded, path)
@@ -180,41 +197,41 @@ def checkpoints(change: Callable[[dict[str, Any]], Any]) -> Make:
     return damage
 
 
-def newest(new: Callable[[bytes], bytes]) -> Make:
-    """The newest checkpoint's bytes."""
+def each_checkpoint(new):
+    """Every checkpoint with other bytes, a function of the old ones, or another object as torch saves it."""
 
-    def damage(run: Path) -> None:
-        path = max((run / "checkpoints").glob("*.ckpt"))
-        path.write_bytes(new(path.read_bytes()))
-
-    return damage
-
-
-def all_checkpoints(new: bytes | Callable[[bytes], bytes]) -> Make:
-    def damage(run: Path) -> None:
+    def damage(run):
         for path in (run / "checkpoints").glob("*.ckpt"):
-            path.write_bytes(new if isinstance(new, bytes) else new(path.read_bytes()))
+            path.write_bytes(new(path.read_bytes())) if callable(new) else torch.save(new, path)
 
     return damage
 
 
-def other_sizes(loaded: dict[str, Any]) -> None:
+PICKLED = each_checkpoint(lambda old: pickle.dumps(Pwned()))
+PICKLED_BY_TORCH = each_checkpoint({"state_dict": {}, "callbacks": Pwned()})
+
+
+def other_sizes(loaded):
     loaded["state_dict"] = {name: torch.zeros(3, *weight.shape) for name, weight in loaded["state_dict"].items()}
 
 
-def renamed(loaded: dict[str, Any]) -> None:
-    loaded["state_dict"] = {re.sub(r"\bmodel\.", "model.net.", name): w for name, w in loaded["state_dict"].items()}
+def one_of_another_model(run):
+    path = min((run / "checkpoints").glob("*.ckpt"))
+    loaded = torch.load(path, weights_only=True)
+    other_sizes(loaded)
+    torch.save(loaded, path)
 
 
-def as_cut(run: Path) -> None:
+def another_vocabulary(run):
+    (run / "vocabulary.model").unlink()
+    Vocabulary.train([" ".join(pair) for pair in NAMES], 60, run / "vocabulary.model")
+
+
+def interrupted(run):
     """As a run that was killed after its second checkpoint."""
     record(lambda document: document.update(status="running"))(run)
     (run / "checkpoints" / "step00000008.ckpt").unlink()
 
 
-def together(*damages: Make) -> Make:
-    def damage(run: Path) -> None:
-        for one in damages:
-            one(run)
-
-    return damage
+def together(*damages):
+    return lambda run: [damage(run) for damage in damages]

@@ -1,17 +1,14 @@
-"""Checked here: what a record, its folder's name or a damaged file says has no hold on the terminal where it is shown,
-nor on the order in which it is read. Records full of control characters go through the real commands in process; what
-is printed, warned of and written into a report has none, and every other text stays as it is.
+"""What a record, its folder's name or a damaged file contains has no effect on the terminal that shows it, nor on the
+order in which it is read. Records full of control characters go through the real commands in process; what is printed,
+warned of and written into a report has none, and every other text stays as it is.
 """
-
-from __future__ import annotations
 
 import json
 import re
 import unicodedata
 import warnings
-from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,15 +18,17 @@ from rpr.compose.composition import compose_train
 from rpr.config.train import config_from_record
 from rpr.io.escape import escape_control_characters, escape_tree
 from rpr.records.record import find_records, read_record, write_record
+from tests.fake_records import fake_by_length, fake_document, fake_interval, fake_score
 
 TURNING = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 FAKE = "rpr-cli: fine"
 EVIL = "\x1b]0;mine\x07\r\t\x7f\x9b31m\x85\u2028\u202e\u2066\b\n" + FAKE
+SHOWN = r"\x1b]0;mine\x07\r\t\x7f\x9b31m\x85\u2028\u202e\u2066\x08\n"
 # German, Chinese, Hebrew with its mark, a family and a flag, which are several characters that are not seen alone.
 GOOD = "Grüße çà 中文 עברית\u200f 👩\u200d👩\u200d👧 🏴\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f"
 
 
-def hidden(text: str) -> set[str]:
+def hidden(text):
     """By Unicode's own table, not by ours."""
     return {
         one for one in text if one != "\n" and (unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp") or one in TURNING)
@@ -40,27 +39,26 @@ def hidden(text: str) -> set[str]:
     "text, shown",
     [
         ("", ""),
-        ("a b", "a b"),
         (GOOD, GOOD),
-        ("\x1b[31m", r"\x1b[31m"),
-        ("a\nb\tc\r", r"a\nb\tc\r"),
+        ("a\nb\tc\r\x1b[31m", r"a\nb\tc\r\x1b[31m"),
         ("\0\x7f\x80\x9f\xa0", "\\x00\\x7f\\x80\\x9f\xa0"),
         ("\u2027\u2028\u2029\u202a\u202e\u202f", "\u2027\\u2028\\u2029\\u202a\\u202e\u202f"),
-        ("\u2065\u2066\u2069\u206a", "\u2065\\u2066\\u2069\u206a"),
-        ("\udcff", r"\udcff"),
+        ("\u2065\u2066\u2069\u206a\udcff", "\u2065\\u2066\\u2069\u206a\\udcff"),
     ],
-)  # fmt: skip
-def test_visible(text: str, shown: str) -> None:
+)
+def test_escaping(text, shown):
     assert escape_control_characters(text) == shown == escape_control_characters(shown)
     assert escape_tree({text: [text, {"a": (text, 1, None, True)}]}) == {shown: [shown, {"a": (shown, 1, None, True)}]}
 
 
-# --- the texts of a record
+@cache
+def composed(position):
+    return compose_train([f"position={position}", "logger=none", "runs_dir=runs"])
 
 
-def evil_document(position: str, *, settings: bool, **changes: Any) -> dict[str, Any]:
-    """A record whose texts are evil, where they may be any. `settings`: also with those that no run could have had."""
-    config = compose_train([f"position={position}", "logger=none", "runs_dir=runs"])
+def evil_document(position, *, settings, **changes):
+    """A record with evil texts wherever it can have any. `settings`: also with those that no run could have had."""
+    config = composed(position)
     values = config.model_dump(mode="json")
     values["logger"]["project"] = position + EVIL
     values["optim"]["name"] = GOOD + EVIL
@@ -69,55 +67,37 @@ def evil_document(position: str, *, settings: bool, **changes: Any) -> dict[str,
             values[section]["name"] += "\x1b\x9b\u202e\n"  # not too long for a plot's file
         values["data"]["path"] = values["data"]["test_name"] = GOOD + EVIL
         values |= {f"{GOOD}{EVIL}": {EVIL: [EVIL, position]}}
-    interval = {"low": 1.0, "high": 2.0, "level": 0.95, "kind": "sentences", "samples": 9, "seed": 1, "method": EVIL}
-    how = {"checkpoint": position + EVIL, "beam_size": 4, "length_penalty": 0.6, "precision": position + EVIL}
-    score = {"split": "test", "test_set": EVIL, "metric": "sacrebleu", "score": 1.5, "signature": EVIL}
-    score |= how | {"num_sentences": 60, "interval": interval}
-    bucket = {"shortest": 1, "longest": 9, "beyond_training": False, "num_sentences": 60}
-    bucket |= {"scores": [{"metric": "sacrebleu", "score": 1.5 + len(position), "interval": None}]}
-    by_length = {"unit": position + EVIL, "splits": ["test"], "test_sets": [EVIL], "longest_training_source": 9}
-    by_length |= {"signatures": {"sacrebleu": EVIL}, "buckets": [bucket], **how}
-    speeds = dict.fromkeys(("steps_per_second", "source_tokens_per_second", "target_tokens_per_second"), 2.0)
+    text = position + GOOD + EVIL
+    how = {"checkpoint": position + EVIL, "precision": position + EVIL}
+    within = fake_interval(1.0, 2.0) | {"method": EVIL}
+    score = fake_score("test", 1.5, test_set=EVIL, signature=EVIL, num_sentences=60, interval=within, **how)
+    document = fake_document(position, scores=[score], config=values, synthetic=True)
     words = ("excludes", "peak_memory_kind", "matmul_precision", "precision", "parameters_note")
-    numbers = {"measured_steps": 9, "seconds": 2.0, "peak_memory_bytes": 9, "train_loss": 1.0, "validation_loss": 1.0}
-    data = {"name": EVIL, "synthetic": True, "train_pairs": 1, "dropped_pairs": 0, "vocabulary_size": 9}
-    said = position + GOOD + EVIL
-    return {
-        "schema": 2,
-        "name": said,
-        "run_id": said if settings else config.run_id,
-        "status": "finished",
-        "error": None,
+    return document | {
+        **dict.fromkeys(("name", "device", "started", "finished"), text),
+        "run_id": text if settings else config.run_id,
         "sweeps": ["mine", EVIL],
-        "command": f"rpr-cli train '{said}'",
-        "config": values,
-        "git": {"commit": said, "dirty": False},
-        "versions": {"torch": said, said: EVIL},
-        "device": said,
+        "command": f"rpr-cli train '{text}'",
+        "git": {"commit": text, "dirty": False},
+        "versions": {"torch": text, text: EVIL},
         "hardware": "\x1b\x9b\u202e\n",
-        "seed": 1,
-        "started": said,
-        "finished": said,
-        "steps": 10,
-        "parameters": 1,
-        "data": {**data, "key": said, "notes": [said]},
-        "training": {**speeds, **numbers, **dict.fromkeys(words, said)},
-        "scores": [score],
-        "by_length": by_length,
-        "wandb": {"id": said, "mode": EVIL, "url": EVIL},
+        "data": document["data"] | {"name": EVIL, "key": text, "notes": [text]},
+        "training": document["training"] | dict.fromkeys(words, text),
+        "by_length": fake_by_length(
+            1.5 + len(position), unit=position + EVIL, test_sets=[EVIL, EVIL],
+            signatures={"sacrebleu": EVIL, "chrf": EVIL}, **how,
+        ),
+        "wandb": {"id": text, "mode": EVIL, "url": EVIL},
         **changes,
-    }
-
-
-Put = Callable[..., Path]
+    }  # fmt: skip
 
 
 @pytest.fixture
-def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
+def put(tmp_path, monkeypatch):
     """A run's folder below runs/, with an evil name where none is given."""
     monkeypatch.chdir(tmp_path)
 
-    def write(position: str, folder: str | None = None, *, settings: bool = False, **changes: Any) -> Path:
+    def write(position, folder=None, *, settings=False, **changes):
         run_dir = Path("runs", EVIL, position + EVIL) if folder is None else Path("runs", folder)
         run_dir.mkdir(parents=True)
         document = evil_document(position, settings=settings, **changes)
@@ -132,34 +112,28 @@ def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
     return write
 
 
-Said = Callable[..., str]
-
-
 @pytest.fixture
-def said(capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder) -> Said:
+def said(capfd, recwarn):
     """What a command prints and warns of, on both streams, after it is found to be harmless."""
 
-    def run(*words: object, code: int = 0) -> str:
+    def run(*words, code=0):
         capfd.readouterr()
         warnings.simplefilter("always")
         try:
             ended = app.main([str(word) for word in words])
         except SystemExit as stop:
-            ended = stop.code  # type: ignore[assignment]
+            ended = stop.code
         out, err = capfd.readouterr()
         assert ended == code, err
-        told = "\n".join([out, err, *(str(warning.message) for warning in recwarn.list)])
-        assert not hidden(told), told
-        assert not [line for line in told.split("\n") if line.startswith(FAKE)]
+        printed = "\n".join([out, err, *(str(warning.message) for warning in recwarn.list)])
+        assert not hidden(printed), printed
+        assert not [line for line in printed.split("\n") if line.startswith(FAKE)]
         return out + err
 
     return run
 
 
-SHOWN = r"\x1b]0;mine\x07\r\t\x7f\x9b31m\x85\u2028\u202e\u2066\x08\n"
-
-
-def test_diff(put: Put, said: Said) -> None:
+def test_diff(put, said):
     one, other = put("absolute", settings=True), put("relative", settings=True)
     assert r"A  runs/\x1b]0;mine\x07" in said("diff", one, other)
     text = said("diff", one, other, "format=json")
@@ -172,23 +146,20 @@ def test_diff(put: Put, said: Said) -> None:
     assert changes["command"]["a"] == f"rpr-cli train 'absolute{GOOD}{SHOWN}{FAKE}'"
 
 
-@pytest.mark.parametrize("form", ["table", "json"])
-def test_compare(put: Put, said: Said, form: str) -> None:
+def test_compare(put, said):
     runs = [put("absolute", name="same"), put("relative", name="same")]  # so they are called as their folders
-    settings = ("samples=100", "trials=100", f"format={form}")
-    assert "relative\\" in said("compare", *runs, *settings)
-    put("none", "plain", status="failed", error="out of\n" + EVIL)
-    broken = put("learned", **{EVIL: 1})
-    text = said("compare", "sweep=mine", "runs_dir=runs", *settings)
+    few = ("samples=100", "trials=100", "metrics=[sacrebleu]")
+    assert "relative\\" in said("compare", *runs, *few)
+    assert "relative\\" in said("compare", *runs, *few, "format=json")
+    failed, broken = put("none", status="failed", error="out of\n" + EVIL), put("learned", **{EVIL: 1})
+    text = said("compare", "sweep=mine", "runs_dir=runs", *few)
     assert f"left out: runs/{SHOWN}{FAKE}/learned{SHOWN}" in text and r"failed: out of \x1b]0;mine" in text
-    assert r"failed: out of \x1b]0;mine" in said("compare", runs[0], "runs/plain", code=2)
-    other = put("none", status="failed", error="out of\n" + EVIL)
-    assert r"failed: out of \x1b]0;mine" in said("compare", runs[0], other, code=2)
+    assert r"failed: out of \x1b]0;mine" in said("compare", runs[0], failed, code=2)
     assert rf"{SHOWN}{FAKE}: Extra inputs are not permitted" in said("compare", runs[0], broken, code=2)
 
 
 @pytest.mark.parametrize("words", [("results_page=reports/RESULTS.md",), ("sweep=mine", "format=json")], ids=str)
-def test_report(put: Put, said: Said, words: tuple[str, ...]) -> None:
+def test_report(put, said, words):
     for position in ("absolute", "relative"):
         run_dir = put(position, settings=True)
         style = "<g style='@\x9b\u202e'/>"  # an image of another person, which is shown as an image
@@ -215,36 +186,35 @@ def test_report(put: Put, said: Said, words: tuple[str, ...]) -> None:
         assert not hidden(text), path
 
 
-def test_rerun(put: Put, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rerun(put, said, monkeypatch):
     one, other = put("absolute", name="one"), put("none", "plain")
     monkeypatch.setattr(train, "run", lambda config, **given: other)
     text = said("rerun", one, "runs_dir=again")
     assert rf"not as recorded: torch: absolute{GOOD}\x1b]0;mine" in text and "Different:" in text
-    cut = put("relative", name="one", status="interrupted", error="SIGTERM" + EVIL)
-    assert r"interrupted: SIGTERM\x1b]0;mine" in said("rerun", cut, "runs_dir=again")
+    interrupted = put("relative", name="one", status="interrupted", error="SIGTERM" + EVIL)
+    assert r"interrupted: SIGTERM\x1b]0;mine" in said("rerun", interrupted, "runs_dir=again")
     assert r"strict=true, and not as recorded: " in said("rerun", one, "runs_dir=again", "strict=true", code=2)
-    assert "is not a valid folder name" in said(
-        "rerun", put("learned", "two", name="one\x07"), "runs_dir=again", code=2
-    )
+    odd = put("learned", "two", name="one\x07")
+    assert "is not a valid folder name" in said("rerun", odd, "runs_dir=again", code=2)
     monkeypatch.setattr(rerun, "_report_deviations", lambda *given: None)
     unlike = put("relative_keys", name="one")
     assert f"are not those of runs/{SHOWN}{FAKE}/" in said("rerun", unlike, "runs_dir=again", "strict=true", code=1)
 
 
-def test_train_of_a_finished_run(put: Put, said: Said) -> None:
-    folder = compose_train(["position=absolute", "logger=none", "runs_dir=runs"]).run_dir_name
-    text = said("train", f"run={put('absolute', folder)}")
+def test_train_of_a_finished_run(put, said):
+    text = said("train", f"run={put('absolute', composed('absolute').run_dir_name)}")
     assert said("train", f"run={put('relative')}").startswith(f"relative{GOOD}{SHOWN}")
     assert f"already finished on absolute{GOOD}{SHOWN}" in text and text.startswith(f"absolute{GOOD}{SHOWN}")
     assert f"(excluding absolute{GOOD}{SHOWN}{FAKE}) on absolute{GOOD}{SHOWN}" in text
 
 
-def test_the_end_of_a_sweep(put: Put, said: Said) -> None:
+def test_the_end_of_a_sweep(put, said):
     words = ["position=relative", "logger=none", "runs_dir=runs"]
     Path("mine.yaml").write_text(json.dumps({"overrides": words[1:], "jobs": [words[0], "position=absolute"]}))
     for position, status in (("absolute", "finished"), ("relative", "failed")):
-        folder = compose_train([f"position={position}", *words[1:]]).run_dir_name
-        run_dir = put(position, folder, status=status, error=GOOD + EVIL if status == "failed" else None)
+        run_dir = put(
+            position, composed(position).run_dir_name, status=status, error=GOOD + EVIL if status == "failed" else None
+        )
     (run_dir / "log.txt").write_text(f"{GOOD}\tand {EVIL}\n", "utf-8")
     text = said("sweep", "mine.yaml", code=1)
     assert f"{GOOD}\\x1b]0;mine" in text and r"\x7f\x9b31m\x85\u2028\u202e\u2066\x08" in text
@@ -252,7 +222,7 @@ def test_the_end_of_a_sweep(put: Put, said: Said) -> None:
 
 
 @pytest.mark.parametrize("one", ["\x7f", "\x9b", "\u202e", "\u2028"])
-def test_a_single_one_is_found_in_an_else_plain_record(put: Put, one: str) -> None:
+def test_a_single_one_is_found_in_an_otherwise_plain_record(put, one):
     path = put("relative", "plain") / "record.json"
     plain = json.dumps(escape_tree(json.loads(path.read_text("utf-8"))), ensure_ascii=False)
     document = json.loads(plain.encode("ascii", "ignore").decode().replace("\\", ""))
@@ -260,10 +230,8 @@ def test_a_single_one_is_found_in_an_else_plain_record(put: Put, one: str) -> No
     assert "\\" not in path.read_text("utf-8") and read_record(path).device == escape_control_characters(one)
 
 
-# --- what stays as it is
-
-
-def test_what_a_run_is_repeated_from_is_read_as_it_stands(put: Put) -> None:
+def test_texts_that_stay_as_they_are(put):
+    """What a run is resumed and repeated from: it must keep its id."""
     path = put("relative", settings=True) / "record.json"
     record = read_record(path)
     assert record.config == evil_document("relative", settings=True)["config"] and EVIL in record.command
@@ -273,16 +241,12 @@ def test_what_a_run_is_repeated_from_is_read_as_it_stands(put: Put) -> None:
     shown = record.shown()
     assert not hidden(repr(shown.model_dump())) and shown.shown() is shown
     assert shown.model_copy(update={"config": record.config, "command": record.command}) == record
-
-
-def test_a_setting_of_its_own_comes_to_the_run_as_it_was_typed(put: Put) -> None:
-    """Gone on with, a run must have the id that it had."""
-    record = read_record(put("relative") / "record.json")
+    record = read_record(put("relative", "plain") / "record.json")
     assert config_from_record(record.config).optim.name == GOOD + EVIL
 
 
-def test_a_harmless_record_is_read_as_it_stands(put: Put) -> None:
-    """In each of the two forms that JSON has for a character; a backslash of its own is none of ours."""
+def test_a_harmless_record_is_read_as_it_is(put):
+    """In each of the two forms that JSON has for a character; a backslash of its own is not one of ours."""
     fine = f'{GOOD} a "b" \\x1b \\n C:\\new'
     for position in ("absolute", "relative"):
         path = put(position, position) / "record.json"

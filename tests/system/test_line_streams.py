@@ -7,8 +7,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,15 +16,15 @@ from rpr.errors import DataError
 
 
 @pytest.fixture
-def pipe() -> Iterator[tuple[int, Callable[[bytes], None], Callable[[], None]]]:
+def pipe():
     """Its reading end, and how to write to it and to close it."""
     reading, writing = os.pipe()
     open_ends = {reading, writing}
 
-    def write(content: bytes) -> None:
+    def write(content):
         os.write(writing, content)
 
-    def close() -> None:
+    def close():
         open_ends.discard(writing)
         os.close(writing)
 
@@ -35,13 +33,13 @@ def pipe() -> Iterator[tuple[int, Callable[[bytes], None], Callable[[], None]]]:
         os.close(end)
 
 
-def of_file(path: Path, content: bytes, max_lines: int) -> list[list[bytes]]:
+def of_file(path, content, max_lines):
     path.write_bytes(content)
     with path.open("rb") as file:
         return list(LineReader(file.fileno(), "input", max_lines).batches())
 
 
-def test_what_has_arrived_is_handed_over_before_more_comes(pipe: tuple) -> None:
+def test_what_has_arrived_is_handed_over_before_more_comes(pipe):
     reading, write, close = pipe
     batches = LineReader(reading, "input", 4).batches()
     write(b"one\n")
@@ -56,7 +54,7 @@ def test_what_has_arrived_is_handed_over_before_more_comes(pipe: tuple) -> None:
     assert list(batches) == [[b"last"]]
 
 
-def test_a_reader_waits_for_the_end_of_a_line(pipe: tuple) -> None:
+def test_a_reader_waits_for_the_end_of_a_line(pipe):
     reading, write, close = pipe
     write(b"be")
     later = threading.Timer(0.1, lambda: (write(b"gun\n"), close()))
@@ -65,7 +63,7 @@ def test_a_reader_waits_for_the_end_of_a_line(pipe: tuple) -> None:
     later.join()
 
 
-def test_lines_that_follow_at_once_are_taken_together(pipe: tuple) -> None:
+def test_lines_that_follow_at_once_are_taken_together(pipe):
     """One write after the other, as a program does that flushes each line."""
     reading, write, close = pipe
     later = threading.Thread(target=lambda: ([write(b"line\n") for _ in range(50)], close()))
@@ -86,31 +84,31 @@ def test_lines_that_follow_at_once_are_taken_together(pipe: tuple) -> None:
         (b"a\r\nb\x0cc\x0b\x1c\x85d\xe2\x80\xa8e\rf\n", [b"a\r", b"b\x0cc\x0b\x1c\x85d\xe2\x80\xa8e\rf"]),
     ],
 )
-def test_only_a_newline_ends_a_line(tmp_path: Path, content: bytes, lines: list[bytes]) -> None:
+def test_only_a_newline_ends_a_line(tmp_path, content, lines):
     assert [line for batch in of_file(tmp_path / "in", content, 10) for line in batch] == lines
     with (tmp_path / "in").open("rb") as file:
         assert count_lines(file.fileno()) == len(lines)
 
 
-def test_batches_of_a_file_are_full(tmp_path: Path) -> None:
+def test_batches_of_a_file_are_full(tmp_path):
     lines = [f"line {number} ".encode() * 20 for number in range(2500)]  # several chunks
     batches = of_file(tmp_path / "in", b"\n".join(lines), 600)
     assert [len(batch) for batch in batches] == [600, 600, 600, 600, 100]
     assert [line for batch in batches for line in batch] == lines
 
 
-def test_a_batch_of_long_lines_has_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_of_long_lines_has_fewer(tmp_path, monkeypatch):
     monkeypatch.setattr(line_streams, "MAX_BATCH_BYTES", 1000)
     content = b"\n".join([b"a" * 400, b"b" * 400, b"c" * 400, b"d" * 5000, b"e", b"f"])
     assert [len(batch) for batch in of_file(tmp_path / "in", content, 600)] == [2, 1, 1, 2]
 
 
-def test_an_endless_input_waits() -> None:
+def test_an_endless_input_waits():
     """The one who writes gets no further than the pipe, a chunk and the batches taken."""
     reading, writing = os.pipe()
     written = 0
 
-    def write_on() -> None:
+    def write_on():
         nonlocal written
         try:
             while True:
@@ -130,21 +128,21 @@ def test_an_endless_input_waits() -> None:
     os.close(writing)
 
 
-def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(line_streams, "MAX_LINE_BYTES", 2**20)
     assert of_file(tmp_path / "in", b"a\n" + b"b" * 2**20, 10) == [[b"a"], [b"b" * 2**20]]
     with pytest.raises(DataError, match="^input: line 2 has more than 1 MiB; give text with one sentence per line$"):
         of_file(tmp_path / "in", b"a\n" + b"b" * (2**20 + 1), 10)
 
 
-def test_a_folder_cannot_be_read(tmp_path: Path) -> None:
+def test_a_folder_cannot_be_read(tmp_path):
     descriptor = os.open(tmp_path, os.O_RDONLY)
     with pytest.raises(DataError, match=r"^stdin: cannot be read \(Is a directory\)$"):
         next(LineReader(descriptor, "stdin", 1).batches())
     os.close(descriptor)
 
 
-def test_lines_of_a_file_are_counted_from_where_it_stands(tmp_path: Path, pipe: tuple) -> None:
+def test_lines_of_a_file_are_counted_from_where_it_stands(tmp_path, pipe):
     (tmp_path / "in").write_bytes(b"a\nb\nc")
     with (tmp_path / "in").open("rb", buffering=0) as file:
         assert file.readline() == b"a\n"
@@ -152,7 +150,7 @@ def test_lines_of_a_file_are_counted_from_where_it_stands(tmp_path: Path, pipe: 
     assert count_lines(pipe[0]) is None
 
 
-def test_an_output_is_there_when_it_is_whole(tmp_path: Path) -> None:
+def test_an_output_is_there_when_it_is_whole(tmp_path):
     path = tmp_path / "out"
     path.write_text("earlier")
     (tmp_path / "out.part").write_text("of an earlier one, and longer than what comes now")
@@ -167,10 +165,8 @@ def test_an_output_is_there_when_it_is_whole(tmp_path: Path) -> None:
     assert path.read_text() == ""
 
 
-def test_lines_stay_where_they_are_when_the_file_cannot_be_put_in_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
+def test_lines_stay_where_they_are_when_the_file_cannot_be_put_in_place(tmp_path, monkeypatch):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
     output = FileOutput(tmp_path / "out")
@@ -181,7 +177,7 @@ def test_lines_stay_where_they_are_when_the_file_cannot_be_put_in_place(
     assert os.listdir(tmp_path) == ["out.part"] and (tmp_path / "out.part").read_bytes() == b"one\n"
 
 
-def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
+def test_one_process_at_a_time_writes_a_file(tmp_path):
     first = FileOutput(tmp_path / "out")
     first.write(b"one\n")
     with pytest.raises(DataError, match=r"^output: another process is writing .*out\.part; wait for it"):
@@ -194,12 +190,12 @@ def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == b"two\n" and not (tmp_path / "out.part").exists()
 
 
-def test_an_output_that_is_given_up_has_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_that_is_given_up_has_whole_lines(tmp_path, monkeypatch):
     output = FileOutput(tmp_path / "out")
     output.write(b"one\ntwo\n")
     real = os.write
 
-    def full(descriptor: int, content: bytes) -> int:
+    def full(descriptor, content):
         if len(content) < 8:
             raise OSError(28, "No space left on device")
         return real(descriptor, content[:5])
@@ -214,7 +210,7 @@ def test_an_output_that_is_given_up_has_whole_lines(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("earlier", [None, "lines of an earlier try\n"])
-def test_an_output_given_up_before_its_first_line_leaves_all_as_it_was(tmp_path: Path, earlier: str | None) -> None:
+def test_an_output_given_up_before_its_first_line_leaves_all_as_it_was(tmp_path, earlier):
     part = tmp_path / "out.part"
     if earlier is not None:
         part.write_text(earlier)
@@ -222,7 +218,7 @@ def test_an_output_given_up_before_its_first_line_leaves_all_as_it_was(tmp_path:
     assert (part.read_text() if part.exists() else None) == earlier
 
 
-def test_a_full_disk_and_a_reader_that_is_gone(pipe: tuple) -> None:
+def test_a_full_disk_and_a_reader_that_is_gone(pipe):
     full = os.open("/dev/full", os.O_WRONLY)
     with pytest.raises(DataError, match=r"^output: cannot be written \(No space left on device\)$"):
         DescriptorOutput(full).write(b"a\n")
