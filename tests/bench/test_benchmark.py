@@ -30,6 +30,7 @@ from rpr.bench.benchmark import (
 from rpr.cli import app
 from rpr.compose.composition import compose_train
 from rpr.config.commands import BenchConfig
+from rpr.io.resources import resident_peak
 from rpr.model.attention import attend, per_position, reference
 from rpr.model.flex_attention import flex
 from rpr.validation import validate
@@ -124,7 +125,7 @@ def test_resident_memory_is_that_of_the_steps_and_not_of_what_came_before():
     steps = {"small": lambda: None, "large": lambda: [torch.ones(size // 4)].clear()}
     timings = take_turns(steps, rounds=1, steps_per_round=1, device=CPU)
     assert timings["large"].resident_bytes > timings["small"].resident_bytes + 0.9 * size
-    assert benchmark.resident_peak() > size
+    assert resident_peak() > size
 
 
 def test_the_product_rate_is_the_median_of_ten_after_three(monkeypatch):

@@ -69,14 +69,28 @@ def test_cfg_job_prints_the_composed_configuration(capsys, started):
     assert "hydra" not in shown
 
 
-@pytest.mark.parametrize("name", ["train", "bench"])
-def test_help_of_a_command_lists_groups_and_settings(name, capsys):
-    with pytest.raises(SystemExit) as ended:  # Hydra ends the process itself after its help
-        app.main([name, "--help"])
-    assert ended.value.code == 0
+@pytest.mark.parametrize("name", [name for name in app.COMMANDS if name != "sweep"])
+def test_help_of_a_command_lists_every_setting(name, capsys):
+    assert app.main([name, "--help"]) == 0
     out, err = capsys.readouterr()
-    assert "runs_dir: runs" in out and err == ""
-    assert "position: absolute, absolute_and_relative, alibi" in out
+    assert out.startswith(f"rpr-cli {name}") and f"\nusage: rpr-cli {name} [" in out and err == ""
+    for setting in app._config_class(name).model_fields:
+        assert f"  {setting}:" in out or f"\n{setting}.* of " in out or (name == "train" and setting == "position")
+
+
+def test_help_shows_the_settings_of_the_choices(capsys):
+    assert app.main(["train", "--help", "model=big", "position=rope"]) == 0
+    out = capsys.readouterr().out
+    for text in (
+        "[big]",
+        "[rope], shape",
+        "  num_heads: 16 ",
+        "  max_steps: 300000 ",
+        "  base: 10000",
+        "position.encoder: ",
+    ):
+        assert text in out
+    assert "_vectors" not in out and "did you mean rope?" in refused(capsys, "train", "--help", "position=nope")
 
 
 def test_a_whole_job_in_one_word(started, capsys):

@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from rpr.errors import BusyError
-from rpr.records.record import Record, read_record, write_record
-from rpr.runs import locks
+from rpr.records.record import Record, write_record
+from rpr.runs import lifecycle, locks
 from rpr.runs.locks import LOCK_NAME, RunLock, acquire, current_holder
-from rpr.sweep import ledger
-from rpr.sweep.ledger import Job, job_status
+from rpr.sweep.ledger import job_status
 from tests.fake_records import fake_document
 from tests.property.sizes import SIZES, Size
 
@@ -154,10 +153,10 @@ class Runs(RuleBasedStateMachine):
 
     @rule(run=RUNS, sweep=st.sampled_from(["first", "second"]))
     def join(self, run: str, sweep: str) -> None:
-        expected, path = self.expected[run], self.root / run / "record.json"
+        expected = self.expected[run]
         if expected.status != "finished":
             return
-        ledger.add_to_sweep(Job((), None, self.root / run), read_record(path), sweep)  # type: ignore[arg-type]
+        lifecycle.add_to_sweep(self.root / run, sweep)
         expected.sweeps += (sweep,) if sweep not in expected.sweeps else ()
 
     @precondition(lambda self: any(expected.holder is None for expected in self.expected.values()))

@@ -83,7 +83,7 @@ def test_refusals_say_what_is_wrong_and_what_to_do(tmp_path, document):
     path = tmp_path / "record.json"
     text = json.dumps(document())
     for content, message in (
-        (None, "no such record; every run writes a record.json when it starts: look below runs/"),
+        (None, "no such record; give the folder of a run, e.g. runs/NAME-HASH"),
         (text[: len(text) // 2], r"truncated or not JSON \(line 1, column \d+: .*\); restore it or repeat"),
         ("[1]", "a run record is a JSON object, this is a list"),
         (b"\xff\xfe", "cannot be read"),

@@ -149,7 +149,7 @@ def test_no_records_and_no_place_are_refused(runs, tmp_path):
 
 @pytest.mark.parametrize("sweeps, hint", [
     (("table2", "mine"), "; did you mean table2? (available: mine, table2)"),
-    ((), "; none of its runs belongs to a sweep: omit sweep"),
+    ((), "; none of its runs belongs to a sweep: leave it out"),
 ])  # fmt: skip
 def test_a_sweep_that_no_run_belongs_to(tmp_path, sweeps, hint):
     write_record(tmp_path / "runs" / "one" / "record.json", fake_record(sweeps=list(sweeps)))

@@ -31,7 +31,7 @@ CPU = composition.compose_train([]).hardware
 
 
 def test_words_for_the_launcher() -> None:
-    joblib = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=3"]
+    joblib = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=3", "hydra.launcher.batch_size=1"]
     assert launcher_overrides(["seed=1,2"], Options()) == []
     assert launcher_overrides(["seed=1,2"], Options(3)) == joblib
     assert launcher_overrides(["hydra.launcher.n_jobs=9", "hydra.launcher.verbose=1"], Options(3)) == [

@@ -100,7 +100,7 @@ STRINGS = r"a\.yaml: overrides and jobs must be lists of strings, e\.g\. .*, and
         *((content, STRINGS) for content in ("jobs: []", "jobs: [{seed: 1}]", "overrides: [3]\njobs: [seed=1]")),
         ('jobs: ["name=\'x"]', r"a\.yaml: unclosed quotation mark"),
         ("jobs: [", r"a\.yaml: cannot be read as a sweep \(while parsing"),
-        (None, r"a\.yaml: cannot be read as a sweep \(.*No such file"),
+        (None, r"a\.yaml: no such file; give the name of a sweep"),
     ],
 )
 def test_a_file_that_is_no_sweep(tmp_path: Path, content: str | None, message: str) -> None:
@@ -259,7 +259,7 @@ def test_a_finished_run_joins_a_sweep_once(tiny_config: Config) -> None:
     config = tiny_config()
     run_dir = written(config, status="finished", sweeps=("first",))
     for _ in range(2):
-        ledger.add_to_sweep(Job((), config, run_dir), read_record(run_dir / "record.json"), "second")
+        lifecycle.add_to_sweep(run_dir, "second")
         assert read_record(run_dir / "record.json").sweeps == ("first", "second")
 
 

@@ -156,7 +156,7 @@ def test_what_is_not_there_is_refused(overrides, message, server):
 def test_a_project_without_sweeps(server):
     for run in server.runs.values():
         run.upserts = [{"displayName": run.name}]
-    with pytest.raises(ConfigError, match="belongs to 'table2'; none of its runs belongs to a sweep: omit sweep"):
+    with pytest.raises(ConfigError, match="belongs to 'table2'; none of its runs belongs to a sweep: leave it out"):
         create("sweep=table2")
 
 
