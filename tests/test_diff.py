@@ -185,7 +185,7 @@ def test_refusals_are_one_line(put, diff, tmp_path):
     (tmp_path / "no.json").write_text("{")
     (put("b") / "metrics.jsonl").write_text("{\n{}\n")
     for other, line in {
-        ".": "record.json: no such record; every run writes a record.json",
+        ".": "record.json: no such record; give the folder of a run",
         "no.json": "no.json: truncated or not JSON (line 1, ",
         "b": "b/metrics.jsonl:1: not JSON; delete this line",
     }.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from rpr.errors import DataError, RunError
 
 STEP = re.compile(r"step=?(\d+)\.ckpt")
 _RESUME_KEYS = ("global_step", "loops", "callbacks", "optimizer_states", "lr_schedulers", "pytorch-lightning_version")
+# Errors that say nothing about the file: a server that is away, no memory or descriptors left.
+_TEMPORARY = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 PREFIX = "model."  # of the Transformer's weights in a LightningModule's state
 
 
@@ -33,9 +36,9 @@ def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
         loaded: dict[str, Any] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
     except FileNotFoundError:
         raise DataError(f"{path}: no such checkpoint") from None
-    except (OSError, MemoryError) as error:
-        raise RunError(f"{path}: cannot be read now ({error}); fix this and rerun the same command") from None
     except Exception as error:  # damaged bytes are executed as pickle opcodes and can raise anything
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) in _TEMPORARY:
+            raise RunError(f"{path}: cannot be read now ({error}); fix this and rerun the same command") from None
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(
             f"{path}: cannot be read as a checkpoint ({reason[:120]}); delete it and use an earlier one"

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from rpr.config.train import DataConfig, SyntheticConfig
-from rpr.data import build, corpus, synthetic
+from rpr.data import build, cache, corpus, synthetic
 from rpr.data.cache import cache_key, prepare
 from rpr.data.vocabulary import EOS
 from rpr.errors import DataError
@@ -76,7 +76,7 @@ def test_pieces_and_text_are_those_of_the_corpus(made):
 
 
 def test_a_ready_cache_opens_fast_and_without_the_corpus(copy, monkeypatch):
-    monkeypatch.setattr(build, "load_corpus", lambda data: pytest.fail("the corpus was read again"))
+    monkeypatch.setattr(cache, "load_corpus", lambda data: pytest.fail("the corpus was read again"))
     start = time.monotonic()
     again = prepare(copy[0])
     assert time.monotonic() - start < 1

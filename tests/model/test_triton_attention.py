@@ -336,6 +336,7 @@ USUAL = [(torch.bfloat16, "highest", 64, True, True, True, "no_mask")]  # the ba
 TARGETS = pytest.mark.parametrize("capability", ["80", "90"], ids=["a100", "h100"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
 def test_the_usual_kernels_compile(tmp_path):
     printed = own_process([__file__, "90", "usual"], 280, TRITON_CACHE_DIR=str(tmp_path))

@@ -79,10 +79,10 @@ def test_one_validation_tells_nothing(make):
 
 
 def test_the_advice_names_steps_and_time(make):
-    found = learning_of(make(steps_per_second=2.0), [(900, 2.0), (1000, 1.9)])
-    assert advice([found]) == "train at least twice as long: optim.max_steps=2000 (17 min a run)"
-    unknown = learning_of(make(steps_per_second=None), [(900, 2.0), (1000, 1.9)])
-    assert advice([unknown]) == "train at least twice as long: optim.max_steps=2000"
+    found = learning_of(make(steps=1050, steps_per_second=2.0), [(900, 2.0), (1000, 1.9)])
+    assert advice([found]) == "train at least twice as long: optim.max_steps=2100 (18 min a run)"
+    unknown = learning_of(make(steps=1050, steps_per_second=None), [(900, 2.0), (1000, 1.9)])
+    assert advice([unknown]) == "train at least twice as long: optim.max_steps=2100"
     assert advice([learning_of(make(), [(900, 2.0), (1000, 2.0)])]) is None
 
 

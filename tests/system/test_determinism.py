@@ -27,7 +27,7 @@ MEASURED = {
     "steps_per_second", "source_tokens_per_second", "target_tokens_per_second",
 }  # fmt: skip
 HARDWARE = [
-    ("hardware.threads=1",),
+    pytest.param(("hardware.threads=1",), marks=pytest.mark.slow),  # quick: tests/golden/test_training.py
     pytest.param(("hardware.threads=2",), marks=pytest.mark.slow),
     pytest.param(("hardware.threads=1", "hardware.num_workers=2"), marks=pytest.mark.slow),
     pytest.param(("hardware=2xcpu", "hardware.threads=1"), marks=pytest.mark.slow),

@@ -256,6 +256,7 @@ def test_two_processes_at_one_run(training: Training, wait_for: WaitFor, assert_
     lock = training.run_dir / LOCK_NAME
     first = training.starter.start(training.command, training.runs, patch="slow_disk")
     assert wait_for(lambda: newest(training.run_dir) > 0, 60)
+    os.kill(first.pid, signal.SIGSTOP)  # at work, and not finished meanwhile
     os.utime(lock, (time.time() + 3600,) * 2)
     second = training.run()
     assert second.code == 2 and second.changes == (f"os.mkdir {training.run_dir}", *[f"open {lock}"] * 2)

@@ -51,11 +51,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 250
 
 
+@pytest.mark.slow
 def test_with_relative_positions_the_order_is_learned() -> None:
     assert accuracy_after_training(STEPS, relative=True, clip_distance=4) > 0.9
 
 
-@pytest.mark.parametrize("relative", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("relative", [True, False])
 def test_without_order_it_cannot_be(relative: bool) -> None:
     """k = 0 scores what no positions at all score. By elimination some pieces are guessed; far from all."""
     assert accuracy_after_training(STEPS, relative=relative, clip_distance=0) < 0.6

@@ -54,6 +54,7 @@ def records(runs: Path) -> dict[str, Record]:
     return {path.parent.name: read_record(path) for path in runs.glob("*/record.json")}
 
 
+@pytest.mark.slow  # quick: tests/sweep/test_sweeps.py and the second call in test_end_to_end.py
 def test_once_again_and_with_more_seeds(sweep: Sweep, tmp_path: Path) -> None:
     _, err = ended(sweep())
     assert err.startswith("sweep mine: 3 jobs: 3 new\n") and err.endswith("sweep mine: 3 jobs: 3 finished\n")
