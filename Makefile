@@ -69,7 +69,7 @@ package: $(READY)  ## build the wheel and prove it in a fresh environment, from 
 	mkdir $$folder/empty; cd $$folder/empty; \
 	$$folder/venv/bin/rpr-cli train --cfg job model=big hardware=8xgpu > $$folder/job.yaml; \
 	grep -q 'name: wmt14_en_de' $$folder/job.yaml; grep -q 'max_steps: 300000' $$folder/job.yaml; \
-	$$folder/venv/bin/rpr-cli sweep quick --dry-run > $$folder/jobs; test $$(grep -c '^rpr-cli train' $$folder/jobs) -eq 7; \
+	$$folder/venv/bin/rpr-cli sweep quick --dry-run > $$folder/jobs; test $$(grep -c '^rpr-cli train' $$folder/jobs) -eq 4; \
 	$$folder/venv/bin/rpr-cli train --cfg job model=nope 2> $$folder/refusal && exit 1; \
 	grep -q 'no such choice' $$folder/refusal; echo "the wheel works from an empty folder: $$wheel"
 
