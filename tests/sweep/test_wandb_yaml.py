@@ -89,7 +89,7 @@ def as_configured(runs: Sequence[Sequence[str]]) -> list[str]:
 @pytest.mark.parametrize("name, overrides, parameters", [
     ("table1", [], {"model": 2, "data": 2, "position": 2}),
     ("table3", ["seed=1,2"], {"position": 4, "seed": 2}),
-    ("quick", ["logger.tags=[a,'b c']"], {"job": 7}),
+    ("quick", ["logger.tags=[a,'b c']"], {"job": 4}),
 ])  # fmt: skip
 def test_the_named_sweeps(
     name: str, overrides: list[str], parameters: dict[str, int], recorded: Callable[[], list[list[str]]]
