@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,9 +55,7 @@ def command_help(name: str, overrides: Sequence[str], config_dir: Path | None) -
 def _read(file: Path, config_dir: Path | None) -> tuple[list[str], dict[str, str]]:
     """The opening comment of a file of conf/, and its settings by name, as written, after those it inherits."""
     lines = _text(file, config_dir).splitlines()
-    about = [
-        line.removeprefix("#").strip() for line in lines[: next(i for i, line in enumerate(lines) if line[:1] != "#")]
-    ]
+    about = [line.removeprefix("#").strip() for line in itertools.takewhile(lambda line: line.startswith("#"), lines)]
     blocks: dict[str, str] = {}
     for base in _defaults(str(file), config_dir):
         if isinstance(base, str) and base.startswith("_") and base != "_self_":
@@ -78,7 +77,7 @@ def _read(file: Path, config_dir: Path | None) -> tuple[list[str], dict[str, str
 def _defaults(name: str, config_dir: Path | None) -> list[Any]:
     import yaml
 
-    return list(yaml.safe_load(_text(Path(name), config_dir)).get("defaults", []))
+    return list((yaml.safe_load(_text(Path(name), config_dir)) or {}).get("defaults", []))
 
 
 def _text(file: Path, config_dir: Path | None) -> str:
