@@ -15,10 +15,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,slurm,parallel]'
 	@touch $@
 
-# One job per core: threads that wait for each other would slow down tenfold next to another busy program.
+# One job per core: threads that wait for each other can slow down tenfold next to another busy program.
 CORES := $(shell nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
 
-demo: $(READY)  ## set up, sweep the clip distance on the synthetic corpus, show table and plot (8 minutes on two cores)
+demo: $(READY)  ## set up, sweep the clip distance on the synthetic corpus, show table and plot (8 to 10 minutes on two cores)
 	$(BIN)/rpr-cli sweep quick jobs=$(CORES)
 	$(BIN)/rpr-cli report sweep=quick
 

@@ -4,13 +4,14 @@ a file with code in it is refused without running the code.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 import torch
 
-from rpr.errors import DataError
+from rpr.errors import DataError, RunError
 from rpr.runs.checkpoints import average, averaged_weights, checkpoints, load_checkpoint, model_weights
 
 
@@ -76,6 +77,18 @@ def test_code_in_a_checkpoint_is_refused_and_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "trap").exists()
     torch.load(path, weights_only=False)  # the trap is a real one
     assert (tmp_path / "trap").exists()
+
+
+def test_a_checkpoint_that_cannot_be_read_now_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*arguments: object, **options: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    path = write(tmp_path / "step1.ckpt", a=torch.arange(3.0))
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "load", away)
+        with pytest.raises(RunError, match=r"step1\.ckpt: cannot be read now \("):
+            load_checkpoint(path)
+    assert load_checkpoint(path)["state_dict"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "folder"])
