@@ -282,8 +282,8 @@ def test_the_layers_are_those_of_the_import_contract() -> None:
     (diagram,) = [fence.text for fence in fences(page) if fence.language == "text"]
     shown = [set(re.split(r" [|:] ", re.split("  +", line)[1])) for line in diagram.splitlines()]
     contracts = PROJECT["tool"]["importlinter"]["contracts"]
-    (floors,) = [contract["layers"] for contract in contracts if contract["name"].startswith("floors")]
-    assert shown == [set(re.split(r" [|:] ", floor.replace("rpr.", ""))) for floor in floors] and len(floors) <= 8
+    (layers,) = [contract["layers"] for contract in contracts if contract["name"].startswith("layers")]
+    assert shown == [set(re.split(r" [|:] ", layer.replace("rpr.", ""))) for layer in layers] and len(layers) <= 8
 
 
 def section(page: Path, title: str) -> str:

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,13 +36,26 @@ if TYPE_CHECKING:  # numpy and torch: invalid settings are reported without wait
 FAULT_EXIT, SIGNALLED = 2, 128  # exit codes: 2 for our own errors, above 128 for signals
 
 
+@dataclass(frozen=True)
+class SweepJob:
+    """What a sweep assigns to a run.
+
+    Args:
+        concurrent_jobs: how many of its jobs share the run's device at a time.
+        gpus: the only GPUs visible to the run.
+        keep_open: file descriptors (locks) that it inherits.
+    """
+
+    concurrent_jobs: int = 1
+    gpus: Sequence[str] = ()
+    keep_open: Sequence[int] = ()
+
+
 def run(
     config: TrainConfig,
     *,
     command: str,
-    in_sweep: bool = False,
-    gpus: Sequence[str] = (),
-    keep_open: Sequence[int] = (),
+    sweep_job: SweepJob | None = None,
     run_dir: Path | None = None,
     rerun_of: RerunOf | None = None,
 ) -> Path:
@@ -51,9 +64,8 @@ def run(
     An interrupted run resumes from its newest checkpoint.
 
     Args:
-        in_sweep: run in a process of its own, so that W&B, peak memory and random state are the run's own. Its output
-            goes to its log alone, and the sweep reports its result.
-        gpus: in a sweep, the only GPUs visible to the run; `keep_open`: file descriptors (locks) it inherits.
+        sweep_job: run as a job of a sweep, in a process of its own, so that W&B, peak memory and random state are the
+            run's own. Its output goes to its log alone, and the sweep reports its result.
         run_dir: the run's folder, if not the configured one.
         rerun_of: the record that this run repeats.
 
@@ -80,8 +92,8 @@ def run(
             _run_as_later_node(config, run_dir, place)
             return run_dir
         launch.check_hosts(place)
-    if in_sweep:
-        _run_in_own_process(config, command, run_dir, gpus, keep_open)
+    if sweep_job is not None:
+        _run_in_own_process(config, command, run_dir, sweep_job)
     else:
         _run_in_this_process(config, command, run_dir, rerun_of)
     return run_dir
@@ -150,22 +162,21 @@ def _run_as_later_node(config: TrainConfig, run_dir: Path, place: SlurmPlace) ->
         raise SystemExit(FAULT_EXIT) from None
 
 
-def _run_in_own_process(
-    config: TrainConfig, command: str, run_dir: Path, gpus: Sequence[str], keep_open: Sequence[int]
-) -> None:
+def _run_in_own_process(config: TrainConfig, command: str, run_dir: Path, sweep_job: SweepJob) -> None:
     """A run of a sweep, in a fresh process with its output in the run's log."""
-    with _recorded(config, command, run_dir) as started:
+    with _recorded(config, command, run_dir, concurrent_jobs=sweep_job.concurrent_jobs) as started:
         if started is not None:
             job, lock = started
             log = run_dir / LOG_NAME
-            _run_worker(job, config.hardware, keep_open=(lock, *keep_open), log=log, gpus=gpus)
+            keep_open = (lock, *sweep_job.keep_open)
+            _run_worker(job, config.hardware, keep_open=keep_open, log=log, gpus=sweep_job.gpus)
 
 
 def _run_in_this_process(config: TrainConfig, command: str, run_dir: Path, rerun_of: RerunOf | None) -> None:
     """A run on its own, with its result on stdout; several ranks are processes that this one starts and waits for."""
     if not config.position.encoder.ordered:
         print(f"rpr-cli: {config.position.encoder.label}: this encoder ignores word order", file=sys.stderr)
-    with _recorded(config, command, run_dir, rerun_of) as started:
+    with _recorded(config, command, run_dir, rerun_of=rerun_of) as started:
         if started is None:
             return
         job, lock = started
@@ -177,10 +188,9 @@ def _run_in_this_process(config: TrainConfig, command: str, run_dir: Path, rerun
 
 
 @contextlib.contextmanager
-def _recorded(
-    config: TrainConfig, command: str, run_dir: Path, rerun_of: RerunOf | None = None
-) -> Iterator[tuple[Path, int] | None]:
-    """Lock the run's folder, prepare its data and start its record, which gets the error that the body raises.
+def _recorded(config: TrainConfig, command: str, run_dir: Path, **facts: Any) -> Iterator[tuple[Path, int] | None]:
+    """Lock the run's folder, prepare its data and start its record, which gets the error that the body raises; `facts`
+    as start_record takes them.
 
     Yields its job file and the lock's file descriptor; None if the lock's previous holder finished the run.
     """
@@ -195,7 +205,7 @@ def _recorded(
             return
         with exit_on_sigterm():
             with lifecycle.rollback_on_error(run_dir, created):
-                job = lifecycle.start_record(config, command, run_dir, _prepare(config), rerun_of)
+                job = lifecycle.start_record(config, command, run_dir, _prepare(config), **facts)
             try:
                 yield job, lock.descriptor
             except BaseException as error:

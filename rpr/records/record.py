@@ -126,6 +126,7 @@ class Record(RecordPart):
     versions: dict[str, str]
     device: str
     hardware: str
+    concurrent_jobs: int | None = Field(default=None, ge=1)  # of a sweep, sharing the device; None: not recorded
     seed: int
     started: str
     finished: str | None

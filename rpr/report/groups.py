@@ -91,7 +91,7 @@ class Variant:
 
     @cached_property
     def speeds(self) -> tuple[Speed, ...]:
-        """The speeds of the finished runs."""
+        """The speeds of the finished runs, without those whose device other jobs shared."""
         return tuple(
             Speed(
                 run.training.steps_per_second,
@@ -100,7 +100,7 @@ class Variant:
                 run.training.cores_used,
             )
             for run in self.finished
-            if run.training is not None and run.training.steps_per_second
+            if run.training is not None and run.training.steps_per_second and (run.concurrent_jobs or 1) == 1
         )
 
     @property

@@ -26,12 +26,14 @@ CORES_MAY_DIFFER = 0.1  # tolerated relative difference in cores used between a 
 
 
 def steps_per_second(variant: Variant | None) -> Measurement:
-    """The mean over seeds, if all ran on the same kind of device."""
+    """The mean over seeds, if all ran on the same kind of device; runs whose device other jobs shared do not count."""
     if variant is None:
         return missing(NEVER_RUN)
     speeds = variant.speeds
     if not speeds:
-        return missing("speed not measured" if variant.finished else variant.why_not())
+        jobs = max((run.concurrent_jobs or 1 for run in variant.finished), default=1)
+        why = "speed not measured" if jobs == 1 else f"no speed: {jobs} jobs of the sweep shared the device"
+        return missing(why if variant.finished else variant.why_not())
     if len({speed.setting for speed in speeds}) > 1:
         return missing("the seeds ran on different devices or precisions, so they have no mean")
     return mean([speed.value for speed in speeds])
@@ -44,6 +46,8 @@ def ratio_to_absolute(group: Group, variant: Variant | None) -> Measurement:
     if not speeds:
         return mine
     absolute = group.get("absolute")
+    if absolute is not None and absolute.finished and not absolute.speeds:
+        return missing(f"absolute: {steps_per_second(absolute).reason}")
     by_setting: dict[Any, list[Speed]] = {}
     for speed in absolute.speeds if absolute is not None else ():
         by_setting.setdefault(speed.setting, []).append(speed)

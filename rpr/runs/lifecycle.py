@@ -71,7 +71,13 @@ def _unwritable(run_dir: Path, error: OSError) -> ConfigError:
 
 
 def start_record(
-    config: TrainConfig, command: str, run_dir: Path, data: PreparedData, rerun_of: RerunOf | None = None
+    config: TrainConfig,
+    command: str,
+    run_dir: Path,
+    data: PreparedData,
+    *,
+    rerun_of: RerunOf | None = None,
+    concurrent_jobs: int = 1,
 ) -> Path:
     """Write the run's record, with status running, and its configuration; remove what a killed process left behind.
     A rerun that is resumed stays a rerun. Returns the path of the job file.
@@ -107,6 +113,7 @@ def start_record(
             versions=provenance.versions(),
             device=config.hardware.name,
             hardware=config.hardware.name,
+            concurrent_jobs=max(concurrent_jobs, (earlier and earlier.concurrent_jobs) or 1),
             seed=config.seed,
             started=earlier.started if earlier else provenance.now(),
             finished=None,

@@ -19,6 +19,7 @@ from rpr.compose import hydra_bridge
 from rpr.compose.composition import override_key, to_plain
 from rpr.compose.messages import format_user_error
 from rpr.errors import BusyError, ConfigError, ProcessEnded, RunError
+from rpr.io.resources import num_cores
 from rpr.signals import SIGTERM_EXIT, die_with_parent
 from rpr.sweep import slurm
 
@@ -167,8 +168,14 @@ class Launcher:
         _check(self._session.settings, many=True)
         target: str = self._session.settings.hydra.launcher["_target_"]
         self._name = target.rpartition(".")[2]
-        self.sequential = "BasicLauncher" in target
-        self.local = self.sequential or "Joblib" in target
+        self.local = "BasicLauncher" in target or "Joblib" in target
+        limit = 1
+        if "Joblib" in target:
+            n_jobs = int(self._session.settings.hydra.launcher.n_jobs)
+            limit = n_jobs if n_jobs > 0 else num_cores()
+        elif "LocalLauncher" in target:  # submitit's starts them all
+            limit = len(jobs)
+        self.at_once = min(len(jobs), limit)
 
     def run(self, jobs: Sequence[Sequence[str]], options: Options, sweep: str) -> dict[tuple[str, ...], RunError]:
         """Run all jobs in the given order and wait for them; a failed job does not stop the others.
@@ -179,6 +186,7 @@ class Launcher:
         task = _task(
             sweep,
             len(jobs),
+            self.at_once,
             options,
             sweeper=os.getpid() if self.local else None,  # SLURM jobs outlive this process
         )
@@ -198,9 +206,11 @@ class Launcher:
         return problems
 
 
-def _task(sweep: str, total: int, options: Options, *, sweeper: int | None) -> Callable[[Any], RunError | None]:
+def _task(
+    sweep: str, total: int, at_once: int, options: Options, *, sweeper: int | None
+) -> Callable[[Any], RunError | None]:
     """The function that a launcher runs for each job, in this or another process; it returns the one-line error, or
-    None. `sweeper`: the process with which it must end.
+    None. `at_once`: how many jobs this machine runs at a time. `sweeper`: the process with which each must end.
     """
 
     def task(settings: Any) -> RunError | None:
@@ -224,13 +234,12 @@ def _task(sweep: str, total: int, options: Options, *, sweeper: int | None) -> C
                 print(f"sweep {sweep}: job {number} of {total}: {typed.run_dir_name}", file=sys.stderr, flush=True)
             gpus, devices = options.gpus, typed.hardware.devices
             with share(gpus, devices, jobs_per_gpu=options.jobs_per_gpu) if gpus else nullcontext() as shared:
-                train.run(
-                    typed,
-                    command=shlex.join(["rpr-cli", "train", *overrides]),
-                    in_sweep=True,
+                sweep_job = train.SweepJob(
+                    min(at_once, options.jobs_per_gpu) if shared else at_once,
                     gpus=shared.gpus if shared else (),
                     keep_open=shared.descriptors if shared else (),
                 )
+                train.run(typed, command=shlex.join(["rpr-cli", "train", *overrides]), sweep_job=sweep_job)
         except BusyError:
             return None  # in use by another process: reported at the end, with its holder
         except Exception as error:

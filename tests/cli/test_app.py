@@ -128,8 +128,8 @@ def test_a_multirun_is_a_sweep(started, capsys):
 def test_a_failing_job_does_not_stop_the_others(monkeypatch, capsys):
     done = []
 
-    def run(config, *, command, in_sweep, **options):
-        assert in_sweep
+    def run(config, *, command, sweep_job):
+        assert sweep_job.concurrent_jobs == 1
         if "seed=1" in command:
             raise RunError("the loss\nexploded")
         if "seed=2" in command:

@@ -93,7 +93,7 @@ def test_any_text_on_the_command_line_is_a_start_or_one_line_and_exit_code_2(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as app sets it; undone after the test
     started: list[TrainConfig] = []
-    monkeypatch.setattr(train, "run", lambda config, *, command, in_sweep, **options: started.append(config))
+    monkeypatch.setattr(train, "run", lambda config, *, command, sweep_job: started.append(config))
 
     @size(4)
     @given(KEYS.filter(lambda key: not key.startswith("hydra")), VALUES)

@@ -13,7 +13,7 @@ from rpr.report.groups import run_groups
 from rpr.report.learning import Learning, run_key
 from rpr.report.lengths import length_grids
 from rpr.report.scoring import scoring_notes
-from rpr.report.speed import ratio_to_absolute, read_benches
+from rpr.report.speed import ratio_to_absolute, read_benches, steps_per_second
 from rpr.report.statements import statements
 from rpr.report.tables import build_tables, summary_grid
 from tests.shapes import scheme
@@ -157,6 +157,26 @@ def test_speeds_are_compared_only_where_as_many_cores_worked(make, cores, ratio,
     (group,) = run_groups([cpu(make, "absolute", 2.0, cores[0]), cpu(make, "relative", 1.8, cores[1])])
     found = ratio_to_absolute(group, group.get("relative"))
     assert (found.value, found.reason) == (ratio if ratio is None else pytest.approx(ratio), reason)
+
+
+def test_the_speed_of_a_run_that_shared_its_device_does_not_count(make):
+    def group(*jobs):
+        absolute, relative = jobs
+        runs = [
+            make("absolute", seed=seed).model_copy(update={"concurrent_jobs": n}) for seed, n in enumerate(absolute)
+        ]
+        runs.append(make("relative", steps_per_second=9.0).model_copy(update={"concurrent_jobs": relative}))
+        return run_groups(runs)[0]
+
+    shared = group((1, 1), 2)
+    found = ratio_to_absolute(shared, shared.get("relative"))
+    assert (found.value, found.reason) == (None, "no speed: 2 jobs of the sweep shared the device")
+    shared = group((3, 2), 1)
+    found = ratio_to_absolute(shared, shared.get("relative"))
+    assert found.reason == "absolute: no speed: 3 jobs of the sweep shared the device"
+    some = group((None, 2), 1)
+    found = ratio_to_absolute(some, some.get("relative"))
+    assert found.value is not None and steps_per_second(some.get("absolute")).n == 1
 
 
 def test_speeds_of_two_devices_are_not_compared(make):

@@ -20,6 +20,7 @@ from rpr.cli import app
 from rpr.commands import train
 from rpr.compose import composition
 from rpr.errors import ConfigError, RunError
+from rpr.io.resources import num_cores
 from rpr.runs import runtime
 from rpr.signals import SIGTERM_EXIT
 from rpr.sweep.gpus import share
@@ -70,9 +71,13 @@ def test_as_many_jobs_as_there_are_gpus_for() -> None:
 
 def test_what_all_jobs_share_chooses_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     local = Launcher([["seed=1", "hardware=cpu"], ["seed=2", "hardware=cpu"]], [])
-    assert local.local and local.sequential
-    many = Launcher([["seed=1"]], ["hydra/launcher=joblib"])
-    assert many.local and not many.sequential
+    assert local.local and local.at_once == 1
+    jobs = [[f"seed={seed}"] for seed in range(100)]
+    many = Launcher(jobs, ["hydra/launcher=joblib"])
+    assert many.local and many.at_once == num_cores()
+    assert Launcher(jobs, ["hydra/launcher=joblib", "hydra.launcher.n_jobs=3"]).at_once == 3
+    assert Launcher(jobs[:2], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=3"]).at_once == 2
+    assert Launcher(jobs, ["hydra/launcher=submitit_local"]).at_once == 100
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ConfigError, match="hydra/launcher: submitit_slurm needs SLURM, but srun was not found"):
         Launcher([["seed=1", "hardware=slurm_8xgpu"], ["seed=2", "hardware=slurm_8xgpu"]], [])
@@ -85,10 +90,10 @@ def test_each_job_has_a_gpu_and_its_lock(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(runtime, "check_devices", lambda hardware: None)
     had = []
 
-    def run(config: Any, *, gpus: tuple[str, ...], keep_open: tuple[int, ...], **options: Any) -> None:
-        assert all(os.fstat(descriptor) for descriptor in keep_open) and keep_open
-        assert options["in_sweep"]
-        had.append((config.seed, gpus))
+    def run(config: Any, *, command: str, sweep_job: train.SweepJob) -> None:
+        assert all(os.fstat(descriptor) for descriptor in sweep_job.keep_open) and sweep_job.keep_open
+        assert sweep_job.concurrent_jobs == 1
+        had.append((config.seed, sweep_job.gpus))
 
     monkeypatch.setattr(train, "run", run)
     Path("mine.yaml").write_text("jobs: [seed=1 hardware=1xgpu, seed=2 hardware=1xgpu]")
@@ -122,11 +127,12 @@ def test_jobs_are_told_apart_by_their_folders(
 
 
 STANDS_IN_FOR_TRAINING = """
-import os, sys, time, types
+import collections, os, sys, time, types
 from pathlib import Path
 
-def run(config, **options):
+def run(config, *, command, sweep_job):
     from rpr.errors import RunError
+    assert sweep_job.concurrent_jobs == 2
     Path(f"{config.seed} of {os.getpid()}").touch()
     while len([*Path().glob("* of *")]) < 2:  # both are at work at a time
         time.sleep(0.01)
@@ -134,6 +140,7 @@ def run(config, **options):
 
 sys.modules["rpr.commands.train"] = types.ModuleType("rpr.commands.train")
 sys.modules["rpr.commands.train"].run = run
+sys.modules["rpr.commands.train"].SweepJob = collections.namedtuple("SweepJob", "concurrent_jobs gpus keep_open")
 """
 
 
