@@ -13,6 +13,24 @@ from rpr.migrations import renamed_to
 
 S = TypeVar("S", bound="StrictModel")
 
+# How pydantic states a rule, and how we do; in this order.
+_RULES = {
+    "Value error, ": "",
+    "Extra inputs are not permitted": "no such field",
+    "Field required": "missing",
+    "Input should be a valid integer": "must be a whole number",
+    "Input should be a valid number": "must be a number",
+    "Input should be a valid string": "must be text",
+    "Input should be a valid boolean": "must be true or false",
+    "Input should be greater than or equal to": "must be at least",
+    "Input should be less than or equal to": "must be at most",
+    "Input should be": "must be",
+    ", unable to parse string as an integer": "",
+    ", unable to parse string as a number": "",
+    ", unable to interpret input": "",
+    ", got a number with a fractional part": "",
+}
+
 
 class StrictModel(BaseModel):
     """A part of the configuration."""
@@ -69,7 +87,7 @@ def _describe(kind: type[StrictModel], problem: Any) -> str:
         return f"{key}: no such setting" + did_you_mean(last, names)
     if problem["type"] == "missing":
         return f"{key}: missing; every default is in conf/"
-    message = problem["msg"].removeprefix("Value error, ")
+    message = rule_of(problem)
     if problem["type"] == "value_error":
         return f"{key}.{message}" if key else message
     if problem["type"] == "tuple_type":
@@ -78,7 +96,15 @@ def _describe(kind: type[StrictModel], problem: Any) -> str:
         value = problem["input"]
         scheme = value.get("scheme") if isinstance(value, Mapping) else value
         return f"{key}.scheme: invalid value {scheme!r}: {message}"
-    return f"{key}: invalid value {problem['input']!r}: {message[0].lower() + message[1:]}"
+    return f"{key}: invalid value {problem['input']!r}: {message}"
+
+
+def rule_of(problem: Any) -> str:
+    """The rule that one of pydantic's errors says was broken: `must be at least 1`."""
+    message: str = problem["msg"]
+    for theirs, ours in _RULES.items():
+        message = message.replace(theirs, ours)
+    return message[:1].lower() + message[1:]
 
 
 def _is_tag(kind: type[StrictModel], before: Sequence[str], part: str) -> bool:

@@ -23,7 +23,7 @@ from rpr.errors import DataError
 from rpr.migrations import export_shape_2
 from rpr.model.transformer import Transformer, TransformerConfig
 from rpr.runs.loading import VOCABULARY_NAME
-from rpr.validation import StrictModel
+from rpr.validation import StrictModel, rule_of
 
 Kind = Literal["safetensors", "ctranslate2"]
 FORMAT, VERSION = "rpr-export", 2
@@ -188,7 +188,7 @@ def _check_sizes(config: TransformerConfig) -> None:
 def reason_of(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
+        return f"{'.'.join(map(str, first['loc']))}: {rule_of(first)}"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split())[:150]

@@ -18,6 +18,7 @@ from rpr.io.atomic import replace_file
 from rpr.io.escape import escape_control_characters, escape_tree
 from rpr.migrations import migrate_record
 from rpr.records.scores import STRICT, ByLength, Score
+from rpr.validation import rule_of
 
 SCHEMA = 2
 RECORD_NAME = "record.json"
@@ -328,9 +329,8 @@ def _what_is_wrong(text: str, error: ValidationError) -> str:
         return f"schema {schema} is newer than {SCHEMA}, the newest this rpr reads; update rpr"
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    what = first["msg"].removeprefix("Value error, ")
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{f'{where}: ' if where else ''}{what}{more}; {repeat}"
+    return f"{f'{where}: ' if where else ''}{rule_of(first)}{more}; {repeat}"
 
 
 def find_records(root: Path, sweep: str | None = None) -> Found:

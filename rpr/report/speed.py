@@ -18,6 +18,7 @@ from rpr.records.scores import Interval
 from rpr.report.agreement import Agreement, speed_agreement
 from rpr.report.grid import Cell, Column, Grid, Note
 from rpr.report.groups import NEVER_RUN, Group, Speed, Variant
+from rpr.validation import rule_of
 
 CORES_MAY_DIFFER = 0.1  # tolerated relative difference in cores used between a run and its baseline
 
@@ -148,7 +149,7 @@ def read_benches(paths: Iterable[Path]) -> tuple[list[Bench], list[str]]:
             where = ".".join(map(str, first["loc"]))
             problems.append(
                 escape_control_characters(
-                    f"{path}: not a valid rpr-cli bench document ({where}: {first['msg']}); rerun the benchmark"
+                    f"{path}: not a valid rpr-cli bench document ({where}: {rule_of(first)}); rerun the benchmark"
                 )
             )
         except (OSError, ValueError, RecursionError):

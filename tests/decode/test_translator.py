@@ -280,7 +280,7 @@ def test_precision_and_average(run_dir, translator):
 NO_FROM_RUN = [
     ({"hardware": "cpuu"}, ConfigError, r"^hardware: no such choice 'cpuu'; did you mean cpu\? \(available: 1xgpu"),
     ({"hardware": "slurm_8xgpu"}, ConfigError, "^hardware: no such choice 'slurm_8xgpu'"),
-    ({"backend": "tensorflow"}, ConfigError, "^backend: invalid value 'tensorflow': input should be 'torch'"),
+    ({"backend": "tensorflow"}, ConfigError, "^backend: invalid value 'tensorflow': must be 'torch'"),
     ({"compute_type": "int8"}, ConfigError, "^compute_type: int8 has no effect with backend=torch, which uses hardw"),
     ({"average_checkpoints": 0}, ConfigError, "^average_checkpoints: invalid value 0"),
     ({"max_source_length": 2}, ConfigError, "^max_source_length: invalid value 2"),

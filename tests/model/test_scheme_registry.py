@@ -69,7 +69,7 @@ def test_sides_are_swept_as_choices() -> None:
 @pytest.mark.parametrize(
     "overrides, beginning",
     [
-        (["position=rope", "position.base=0"], "position.base: invalid value 0: input should be greater than 1"),
+        (["position=rope", "position.base=0"], "position.base: invalid value 0: must be greater than 1"),
         (["position=rope", "position.rotated_share=0.3"], "position.rotated_share: 0.3 of a head's 32 dimensions"),
         (["position=rope", "position.scaling_factor=2"], "position.scaling_factor: 2 has no effect with"),
         (["position=rope", "position.scheme=nope"], "position.scheme: invalid value 'nope': no such scheme"),
@@ -82,7 +82,7 @@ def test_sides_are_swept_as_choices() -> None:
             ["position=none", "position.decoder=rope", "position.decoder.rotated_share=0.3"],
             "position.decoder.rotated_share: 0.3 of a head's 32 dimensions",
         ),
-        (["position=t5", "position.buckets=6"], "position.buckets: invalid value 6: input should be a multiple of 4"),
+        (["position=t5", "position.buckets=6"], "position.buckets: invalid value 6: must be a multiple of 4"),
         (["position=t5", "position.max_distance=8"], "position.max_distance: 8 leaves no distances for the"),
         (["position=t5", "hardware=1xgpu", "hardware.attention=triton"], "hardware.attention: triton does not"),
         (

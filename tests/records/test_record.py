@@ -98,18 +98,18 @@ def test_refusals_say_what_is_wrong_and_what_to_do(tmp_path, document):
     ("change", "message"),
     [
         ({"schema": 3}, "schema 3 is newer than 2, the newest this rpr reads; update rpr"),
-        ({"schema": 0}, "schema: Input should be 2"),
-        ({"colour": "red"}, "colour: Extra inputs are not permitted"),
-        ({"seed": "1"}, "seed: Input should be a valid integer"),
-        ({"status": "done"}, "status: Input should be 'running', 'finished', 'failed' or 'interrupted'"),
+        ({"schema": 0}, "schema: must be 2"),
+        ({"colour": "red"}, "colour: no such field"),
+        ({"seed": "1"}, "seed: must be a whole number"),
+        ({"status": "done"}, "status: must be 'running', 'finished', 'failed' or 'interrupted'"),
         ({"status": "failed", "error": None}, "error: status failed needs a reason"),
         ({"status": "interrupted", "error": ""}, "error: status interrupted needs a reason"),
         ({"config": {}}, r"config\.model\.name: missing"),
         (
             {"device": None, "seed": None},
-            r"device: Input should be a valid string \(and 1 more\); restore it or repeat",
+            r"device: must be text \(and 1 more\); restore it or repeat",
         ),
-        ({"scores": [fake_score("test", float("nan"))]}, r"scores\.0\.score: Input should be a finite number"),
+        ({"scores": [fake_score("test", float("nan"))]}, r"scores\.0\.score: must be a finite number"),
     ],
 )
 def test_a_wrong_field_is_named(tmp_path, document, change, message):

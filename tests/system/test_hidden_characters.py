@@ -155,7 +155,7 @@ def test_compare(put, said):
     text = said("compare", "sweep=mine", "runs_dir=runs", *few)
     assert f"left out: runs/{SHOWN}{FAKE}/learned{SHOWN}" in text and r"failed: out of \x1b]0;mine" in text
     assert r"failed: out of \x1b]0;mine" in said("compare", runs[0], failed, code=2)
-    assert rf"{SHOWN}{FAKE}: Extra inputs are not permitted" in said("compare", runs[0], broken, code=2)
+    assert rf"{SHOWN}{FAKE}: no such field" in said("compare", runs[0], broken, code=2)
 
 
 @pytest.mark.parametrize("words", [("results_page=reports/RESULTS.md",), ("sweep=mine", "format=json")], ids=str)
