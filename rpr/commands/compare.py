@@ -30,7 +30,7 @@ from rpr.records.measurement import single
 from rpr.records.record import RECORD_NAME, find_records
 from rpr.records.scores import METRIC_NAMES
 from rpr.report.grid import Column, Grid, Note
-from rpr.report.render import wrapped
+from rpr.report.render import escape_markdown, markdown, wrapped
 
 _NAME = 60  # characters of a run's name: with its score and interval it fits in a line
 
@@ -55,7 +55,12 @@ def run(config: CompareConfig) -> None:
         print(json.dumps({**settings, "tests": families, "notes": notes}, indent=2, ensure_ascii=False))
         return
     tables = [table for families in found for family in families for table in _tables(family)]
-    print("\n\n".join([*tables, "\n".join(wrapped([("", note) for note in notes]))]))
+    if config.format == "markdown":
+        title = f"Paired tests{f': sweep {config.sweep}' if config.sweep else ''}"
+        lines = [f"- {escape_markdown(note)}" for note in notes]
+        print("\n".join([f"# {escape_markdown(title)}\n", *map(markdown, tables), *lines]))
+        return
+    print("\n\n".join([*map(titled, tables), "\n".join(wrapped([("", note) for note in notes]))]))
 
 
 def _named(runs: Sequence[Run]) -> list[Run]:
@@ -81,7 +86,7 @@ def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
     return runs
 
 
-def _tables(family: Family) -> list[str]:
+def _tables(family: Family) -> list[Grid]:
     """A table of numbered scores, then one of differences between the numbered runs, whose names would not fit."""
     metric = METRIC_NAMES[family.metric]
     title = f"{family.split} ({family.test_set}, {family.num_sentences:,} sentences), {metric}: {family.signature}"
@@ -116,8 +121,8 @@ def _tables(family: Family) -> list[str]:
     remarks += [f"{verdict} (p < {ALPHA} by both tests{', after Holm' * corrected})" for verdict in verdicts]
     notes = tuple(map(Note, remarks))
     return [
-        titled(Grid("scores", title, scores, family.systems)),
-        titled(Grid("differences", "", columns, family.comparisons, notes=notes)),
+        Grid("scores", title, scores, family.systems),
+        Grid("differences", "Differences", columns, family.comparisons, notes=notes),
     ]
 
 

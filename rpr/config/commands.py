@@ -94,7 +94,7 @@ class CompareConfig(StrictModel):
     samples: int = Field(ge=100)
     trials: int = Field(ge=100)
     seed: int = Field(ge=0)
-    format: Literal["table", "json"]
+    format: Literal["table", "markdown", "json"]
     runs_dir: str = Field(min_length=1)
 
     @model_validator(mode="after")

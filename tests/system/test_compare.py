@@ -164,6 +164,11 @@ def test_a_sweep_against_its_absolute_runs(put, compare):
         ("absolute-s1", "relative-k16-s1"), ("absolute-s2", "relative-k16-s2"), ("absolute-s2", "none-s2")
     }  # fmt: skip
     assert "left out: synthetic-tiny-learned-s1: failed: RuntimeError: rank 1 died" in err
+    page = compare("sweep=mine", "metrics=[sacrebleu]", "format=markdown")
+    assert page.startswith("# Paired tests: sweep mine\n\n## test (made up, 60 sentences), sacreBLEU: nrefs:1")
+    [first] = [line for line in page.splitlines() if line.startswith("| 2 - 1 |")]
+    pair = json.loads(out)["tests"][0]["comparisons"][0]
+    assert first.startswith(f"| 2 - 1 | {pair['difference']:+.2f} [{pair['interval']['low']:+.2f}, ")
 
 
 def test_a_sweep_without_a_baseline_is_refused(put, compare):
