@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from rpr.config.train import TrainConfig
-from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary, count_words
 from rpr.decode.torch_engine import search_of
 from rpr.export.writing import ExportInputs
 from rpr.model.transformer import Transformer
@@ -81,7 +81,7 @@ def make_vocabulary(folder: Path) -> Vocabulary:
     """As many pieces as the models have."""
     draw = np.random.default_rng(0)
     words = ["".join(chr(97 + int(letter)) for letter in draw.integers(0, 20, 5)) for _ in range(200)]
-    return Vocabulary.train([" ".join(words)], NUM_PIECES, folder / "learned.model")
+    return Vocabulary.learn(count_words([" ".join(words)]), NUM_PIECES, folder / "learned.model")
 
 
 def make_export_inputs(

@@ -239,7 +239,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
     """Train on every rank; then the first rank alone translates, scores and completes the record."""
     from rpr.commands.scoring import score_run, torch_scored
     from rpr.decode.corpus import translate_split
-    from rpr.decode.torch_engine import TorchEngine, search_of
+    from rpr.decode.torch_engine import search_of
     from rpr.metrics.bleu import sacrebleu_13a
     from rpr.progress import Progress
     from rpr.runs import loading, runtime
@@ -259,13 +259,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
         sentences = config.evaluation.validation_sentences
 
         def validation_bleu(model: Any) -> float:
-            device = runtime.torch_device(config.hardware)
-            engine = TorchEngine(
-                model,
-                device,
-                bfloat16=config.hardware.precision == "bf16",
-                matmul_precision=config.evaluation.matmul_precision or runtime.matmul_precision(config.hardware),
-            )
+            engine = torch_scored(config, model, "in training").engine
             search = search_of(config.evaluation, greedy=True)
             split = data.split("validation")
             with Progress(min(sentences, len(split)), "sentences", "translating validation", keep=False) as bar:

@@ -154,7 +154,9 @@ class TrainingBatches(Sampler[BatchSpec]):
             executor.shutdown(wait=False)
 
     def padding_waste(self) -> float:
-        """As the function padding_waste, over the first epoch; other epochs differ only in the last digits."""
+        """The fraction, 0 to 1, of the first epoch's source and target positions that are padding; other epochs differ
+        only in the last digits.
+        """
         with self._lock:
             order = self._order_of(0).pair_order
         return self._plan.padding_waste(order, self._source_lengths, self._target_lengths)
@@ -202,17 +204,6 @@ def evaluation_batches(split: TokenSplit, max_tokens: int) -> list[Indices]:
     if not len(order):
         return []
     return np.split(order, microbatch_starts(ends.tolist(), longer[order[ends - 1]].tolist(), max_tokens)[1:])
-
-
-def padding_waste(batches: Sequence[Indices], split: TokenSplit) -> float:
-    """The fraction of source and target positions that are padding, from 0 to 1."""
-    real = padded = 0
-    for batch in batches:
-        if len(batch):
-            source, target = split.source_lengths[batch], split.target_lengths[batch]
-            real += int(source.sum()) + int(target.sum())
-            padded += len(batch) * (int(source.max()) + int(target.max()))
-    return 1 - real / padded if padded else 0.0
 
 
 def _pad(pieces: NDArray[np.generic], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

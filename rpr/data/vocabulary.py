@@ -92,11 +92,6 @@ class Vocabulary:
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
 
     @classmethod
-    def train(cls, sentences: Iterable[str], size: int, model_path: Path) -> Vocabulary:
-        """As `learn`, from sentences."""
-        return cls.learn(count_words(sentences), size, model_path)
-
-    @classmethod
     def learn(
         cls, words: dict[str, int], size: int, model_path: Path, tokenizer: Literal["bpe", "word"] = "bpe"
     ) -> Vocabulary:

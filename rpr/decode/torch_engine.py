@@ -15,6 +15,7 @@ from torch import nn
 from rpr.config.train import EvaluationConfig
 from rpr.data.vocabulary import EOS, PAD
 from rpr.model.beam_search import Hypothesis, beam_search
+from rpr.model.incremental import float32_matmuls
 from rpr.model.transformer import Transformer
 
 Progress = Callable[[int, int], None]  # called with (translated, total) sentences after each batch
@@ -100,7 +101,7 @@ class TorchEngine:
         translated = 0
         with (
             _evaluating(self.model),
-            _matmul_precision(self.matmul_precision),
+            float32_matmuls(self.matmul_precision),
             torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16),
         ):
             for batch in length_batches(
@@ -137,17 +138,6 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int
         rows = max(1, max_tokens // lengths[order[start]])
         yield order[start : start + rows]
         start += rows
-
-
-@contextmanager
-def _matmul_precision(precision: str | None) -> Iterator[None]:
-    """Temporarily set the precision of float32 matmuls; None: no change."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision or before)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 @contextmanager

@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.torch_engine import Engine, Progress, Search, TorchEngine, length_batches
+from rpr.model.incremental import float32_matmuls
 from rpr.model.transformer import Transformer
 
 Rows = Sequence[Sequence[int]]
@@ -103,7 +103,7 @@ def parity(
     twice = [*sources, *sources]
     our_scores = piece_scores(exact, twice, targets, search.max_tokens_per_batch)
     if tolerance is None:
-        with _full_matmul_precision():
+        with float32_matmuls("highest"):  # a run's hardware may allow less
             rounded = piece_scores(model, twice, targets, search.max_tokens_per_batch)
         tolerance = max(LEAST_TOLERANCE, ROUNDINGS * _largest_difference(our_scores, rounded))
     flips = _flips(exact, sources, ours, theirs, search)
@@ -160,17 +160,6 @@ def _largest_difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> flo
     """The largest absolute difference; NaN counts as infinite."""
     differences = torch.cat([one - other for one, other in zip(ours, theirs, strict=True)])
     return float(differences.abs().nan_to_num(nan=torch.inf).max())
-
-
-@contextmanager
-def _full_matmul_precision() -> Iterator[None]:
-    """Temporarily use full float32 matmul precision; a run's hardware may allow less."""
-    precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(precision)
 
 
 def _first(

@@ -212,19 +212,26 @@ def _softmax(scores: Tensor) -> Tensor:
 
 
 @contextmanager
+def float32_matmuls(precision: str | None) -> Iterator[None]:
+    """Temporarily set the precision of float32 matmuls; None: no change."""
+    before = torch.get_float32_matmul_precision()
+    if precision in (None, before):
+        yield
+        return
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
 def small_products_exact(like: Tensor) -> Iterator[None]:
     """Matmuls of a few rows in plain float32 on a CPU, and without autocast.
 
     In bfloat16 each of the many small matrices of a batched matmul would be repacked for the chip's matrix units: three
     times slower than float32 at 4 x 64 x 60, and less exact.
     """
-    before = torch.get_float32_matmul_precision()
-    exact = like.device.type == "cpu" and before != "highest"
-    if exact:
-        torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.autocast(like.device.type, enabled=False):
-            yield
-    finally:
-        if exact:
-            torch.set_float32_matmul_precision(before)
+    exact = float32_matmuls("highest" if like.device.type == "cpu" else None)
+    with exact, torch.autocast(like.device.type, enabled=False):
+        yield

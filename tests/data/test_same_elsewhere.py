@@ -30,7 +30,7 @@ def digests(seed: int, model: Path) -> dict[str, str]:
     for one in settings:
         made[str(one["kind"])] = tasks.generate(TaskConfig.model_validate(one | {"seed": seed}))
     text = [side for pair in synthetic.generate(seed=seed, **SIZES)["train"] for side in (pair.source, pair.target)]
-    made["vocabulary"] = vocabulary.Vocabulary.train(text, 300, model).digest
+    made["vocabulary"] = vocabulary.Vocabulary.learn(vocabulary.count_words(text), 300, model).digest
     source, target = np.random.default_rng(0).integers(1, 60, (2, 3000)).astype(np.int32)
     made["order of an epoch"] = [order.tolist() for order in Plan(source, target, 512).epoch(seed, 7)[1:]]
     return {name: hashlib.sha256(repr(what).encode()).hexdigest() for name, what in made.items()}

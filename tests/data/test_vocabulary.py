@@ -26,7 +26,7 @@ def sentences(number: int = 600) -> list[str]:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    return Vocabulary.train(sentences(), 1100, tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
+    return Vocabulary.learn(count_words(sentences()), 1100, tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
 
 
 ODD = [
@@ -57,7 +57,7 @@ def test_decoding_stops_at_eos_and_ignores_padding(large):
 def test_special_pieces_the_exact_size_and_bytes_in_large_vocabularies_alone(large, tmp_path):
     assert [large.piece(index) for index in (PAD, UNK, BOS, EOS)] == ["<pad>", "<unk>", "<s>", "</s>"]
     assert len(large) == 1100
-    small = Vocabulary.train(sentences(), 200, tmp_path / "small.model")
+    small = Vocabulary.learn(count_words(sentences()), 200, tmp_path / "small.model")
     assert len(small) == 200 and UNK in small.encode("中") and UNK not in small.encode(sentences(1)[0])
 
 
@@ -82,15 +82,15 @@ CHINESE = ["".join(chr(0x4E00 + index) * 2 + " " for index in range(ten, ten + 1
 )
 def test_a_size_that_cannot_be_names_a_limit_that_works(tmp_path, text, size, message):
     with pytest.raises(DataError, match=rf"^data.vocabulary_size: {size} is {message}") as error:
-        Vocabulary.train(text, size, tmp_path / "v.model")
+        Vocabulary.learn(count_words(text), size, tmp_path / "v.model")
     assert not list(tmp_path.iterdir())
     limit = int(str(error.value).rsplit("=", 1)[1].split()[0])
-    assert len(Vocabulary.train(text, limit, tmp_path / "v.model")) == limit
+    assert len(Vocabulary.learn(count_words(text), limit, tmp_path / "v.model")) == limit
 
 
 def test_nothing_to_learn_from(tmp_path):
     with pytest.raises(DataError, match="no sentence to learn a vocabulary from.*check the train split"):
-        Vocabulary.train([], 100, tmp_path / "v.model")
+        Vocabulary.learn(count_words([]), 100, tmp_path / "v.model")
 
 
 def test_loading_what_is_no_vocabulary(tmp_path):
@@ -133,7 +133,7 @@ def test_words_and_their_counts_give_the_vocabulary_of_the_sentences(tmp_path, s
     left_out = ["\u2585 qqq", "\u2585", "zzz " * 1100, "é" * 2100, "\u00fc" * 4192]
     kept = ["a\u2581b \u2581", "<unk> <s>x</s> <0x41>", "x" * 4192, "yyy " * 1000]
     text = [normalise(sentence) for sentence in [*sentences(), *kept, *left_out]]
-    learned = Vocabulary.train(text, size, tmp_path / "v.model")
+    learned = Vocabulary.learn(count_words(text), size, tmp_path / "v.model")
     assert pieces(learned._processor) == from_sentences(text, size)
     assert not {"q", "z", "é"} & set(count_words(text))
 

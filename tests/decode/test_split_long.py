@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpr.data.pairs import normalise
-from rpr.data.vocabulary import Vocabulary
+from rpr.data.vocabulary import Vocabulary, count_words
 from rpr.decode.split_long import split_long_source
 
 
@@ -21,7 +21,7 @@ def vocabulary(tmp_path_factory):
     """Large enough to have bytes for characters it does not know."""
     words = ["".join(letters) for letters in itertools.product(string.ascii_lowercase[:12], repeat=3)]
     sentences = [*words, 'a b c . ! ? " ) , 。 ！ ？'] * 2
-    return Vocabulary.train(sentences, 1024, tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
+    return Vocabulary.learn(count_words(sentences), 1024, tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
 
 
 def cut(vocabulary: Vocabulary, text: str, most: int) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rpr.data.token_split import TokenSplit
-from rpr.data.vocabulary import EOS, Vocabulary
+from rpr.data.vocabulary import EOS, Vocabulary, count_words
 from rpr.decode.corpus import translate_split
 from rpr.decode.torch_engine import Search, TorchEngine, length_batches
 from rpr.model.beam_search import beam_search
@@ -25,7 +25,7 @@ SETTINGS = Search(**SEARCH, max_tokens_per_batch=60)
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory):
     sentences = ["the cat sat on the mat", "a dog ran to the hill", "cats and dogs ran on"] * 3
-    return Vocabulary.train(sentences, 40, tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
+    return Vocabulary.learn(count_words(sentences), 40, tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
 
 
 @pytest.fixture(scope="module")

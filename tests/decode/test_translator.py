@@ -22,7 +22,7 @@ from rpr.commands import export
 from rpr.config.commands import ExportConfig
 from rpr.config.train import HardwareConfig, TrainConfig
 from rpr.data.pairs import normalise
-from rpr.data.vocabulary import EOS, Vocabulary
+from rpr.data.vocabulary import EOS, Vocabulary, count_words
 from rpr.decode import translator as module
 from rpr.decode.torch_engine import Progress, Search, TorchEngine
 from rpr.errors import ConfigError, DataError, RecordError, RunError
@@ -172,7 +172,7 @@ class Scripted:
 def bytes_and_words(tmp_path_factory):
     """A vocabulary with pieces for bytes."""
     words = ["".join(letters) for letters in itertools.product(string.ascii_lowercase[:12], repeat=3)]
-    return Vocabulary.train(words * 2, 1024, tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
+    return Vocabulary.learn(count_words(words * 2), 1024, tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
 
 
 def test_a_translation_holds_no_line_break(bytes_and_words):

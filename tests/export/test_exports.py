@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from rpr.cli import app
 from rpr.config.train import TrainConfig
-from rpr.data.vocabulary import Vocabulary
+from rpr.data.vocabulary import Vocabulary, count_words
 from rpr.decode.exported import is_export, load_exported_model, read_export
 from rpr.decode.torch_engine import Search, TorchEngine
 from rpr.errors import ConfigError, DataError, RunError
@@ -372,7 +372,7 @@ def test_damaged_settings_weights_and_vocabulary(exported, vocabulary, tmp_path)
     (exported / "vocabulary.model").unlink()
     with pytest.raises(DataError, match="vocabulary.model: cannot be read"):
         read_export(exported).vocabulary()
-    Vocabulary.train(["ab abc b c"], 8, exported / "vocabulary.model")
+    Vocabulary.learn(count_words(["ab abc b c"]), 8, exported / "vocabulary.model")
     with pytest.raises(DataError, match="vocabulary.model: has 8 pieces but the model has 100; export the run again"):
         read_export(exported).vocabulary()
     (exported / "config.json").write_text('{"format": "rpr-ex')

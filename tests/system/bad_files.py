@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from rpr.data.vocabulary import Vocabulary
+from rpr.data.vocabulary import Vocabulary, count_words
 
 SWEEPS = {
     "ok": 'jobs: ["seed=1,2"]',
@@ -224,7 +224,7 @@ def one_of_another_model(run):
 
 def another_vocabulary(run):
     (run / "vocabulary.model").unlink()
-    Vocabulary.train([" ".join(pair) for pair in NAMES], 60, run / "vocabulary.model")
+    Vocabulary.learn(count_words([" ".join(pair) for pair in NAMES]), 60, run / "vocabulary.model")
 
 
 def interrupted(run):
