@@ -79,12 +79,10 @@ def _measure(
     seconds = time.monotonic() - times[-1]
     parts = [after - before for before, after in itertools.pairwise(times)]
     padding_waste, padding_seconds = _timed(batches.padding_waste)
-    _, order_seconds = _timed(
-        lambda: batches.step_microbatches(batches.steps_in_epoch(0))
-    )  # the first of the next epoch
+    _, order_seconds = _timed(lambda: batches.step_microbatches(batches.steps_per_epoch))  # the first of the next epoch
     return LoaderSpeed(
         pairs=len(split),
-        units=batches.microbatches_in_epoch(0),
+        units=batches.microbatches_per_epoch,
         import_seconds=parts[0],
         open_seconds=parts[1],
         plan_seconds=parts[2],

@@ -113,23 +113,25 @@ class TrainingBatches(Sampler[BatchSpec]):
         self.__dict__.update(state)
         self._lock = threading.Lock()
 
-    def microbatches_in_epoch(self, epoch: int) -> int:
+    @property
+    def microbatches_per_epoch(self) -> int:
         """The number of microbatches, the same for all epochs."""
         return len(self._plan.starts)
 
-    def steps_in_epoch(self, epoch: int) -> int:
+    @property
+    def steps_per_epoch(self) -> int:
         """The number of weight updates; the last one may have fewer microbatches."""
-        return -(-self.microbatches_in_epoch(epoch) // self._microbatches_per_step)
+        return -(-self.microbatches_per_epoch // self._microbatches_per_step)
 
     def step_microbatches(self, step: int) -> list[Indices]:
         """The pair indices of each of the step's microbatches_per_step microbatches, over all ranks; at the end of an
         epoch some may be empty.
         """
         assert step >= 0
-        epoch, place = divmod(step, self.steps_in_epoch(0))
+        epoch, place = divmod(step, self.steps_per_epoch)
         with self._lock:  # also called by pin-memory and logging threads
             shuffled = self._order_of(epoch)
-            if 2 * place > self.steps_in_epoch(epoch) and len(shuffled.pair_order) >= PREFETCH_EPOCH_FROM:
+            if 2 * place > self.steps_per_epoch and len(shuffled.pair_order) >= PREFETCH_EPOCH_FROM:
                 self._prefetch(epoch + 1)
         first = place * self._microbatches_per_step
         chosen = shuffled.microbatch_order[first : first + self._microbatches_per_step]

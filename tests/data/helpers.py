@@ -8,11 +8,15 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rpr.config.train import DataConfig
+from rpr.data.token_split import TokenSplit
 from rpr.io.resources import resident_peak
 
 
@@ -63,3 +67,12 @@ def memory_growth(work: Callable[[], object]) -> int:
     with os.fdopen(reader) as answer:
         assert status == 0, "the child failed"
         return int(answer.read())
+
+
+def padding_waste(batches: Iterable[NDArray[np.int64]], split: TokenSplit) -> float:
+    """The fraction of source and target positions that are padding."""
+    real = padded = 0
+    for batch in filter(len, batches):
+        for lengths in (split.source_lengths[batch], split.target_lengths[batch]):
+            real, padded = real + int(lengths.sum()), padded + len(batch) * int(lengths.max())
+    return 1 - real / padded

@@ -27,16 +27,7 @@ from rpr.data.plan import Plan, bucket_boundaries
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.errors import ConfigError
-from tests.data.helpers import memory_growth
-
-
-def padding_waste(batches, split):
-    """The fraction of source and target positions that are padding."""
-    real = padded = 0
-    for batch in filter(len, batches):
-        for lengths in (split.source_lengths[batch], split.target_lengths[batch]):
-            real, padded = real + lengths.sum(), padded + len(batch) * lengths.max()
-    return 1 - real / padded
+from tests.data.helpers import memory_growth, padding_waste
 
 
 def write_split(directory: Path, source_lengths: np.ndarray, target_lengths: np.ndarray) -> TokenSplit:
@@ -64,7 +55,7 @@ def split(tmp_path_factory):
 
 
 def epoch_microbatches(batches: TrainingBatches, epoch: int) -> list[np.ndarray]:
-    steps = batches.steps_in_epoch(epoch)
+    steps = batches.steps_per_epoch
     return [pairs for step in range(epoch * steps, (epoch + 1) * steps) for pairs in batches.step_microbatches(step)]
 
 
@@ -103,7 +94,7 @@ def test_little_padding_on_realistic_lengths(tmp_path):
 
 def test_the_next_epoch_is_drawn_ahead_where_it_is_large(split, monkeypatch):
     plain = TrainingBatches(split, 512, 4, seed=3)
-    last = plain.steps_in_epoch(0) - 1
+    last = plain.steps_per_epoch - 1
     steps = (0, last // 2, last, last + 1, 2 * last + 1, 5 * last + 5, 0)
     expected = [[microbatch.tolist() for microbatch in plain.step_microbatches(step)] for step in steps]
     monkeypatch.setattr(module, "PREFETCH_EPOCH_FROM", len(split))
@@ -199,6 +190,6 @@ def test_the_padding_of_an_epoch_is_that_of_its_microbatches(tmp_path, monkeypat
     split = write_split(tmp_path, *sentence_lengths(number))
     batches = TrainingBatches(split, 512, 4, seed=2)
     microbatches = epoch_microbatches(batches, 0)
-    batches.step_microbatches(batches.steps_in_epoch(0) * 3)  # another epoch in between
+    batches.step_microbatches(batches.steps_per_epoch * 3)  # another epoch in between
     assert batches.padding_waste() == pytest.approx(padding_waste(microbatches, split), abs=1e-12)
     assert (number == 1) == (batches.padding_waste() == 0)

@@ -16,10 +16,11 @@ from rpr.bench import loader
 from rpr.cli import app
 from rpr.commands import prepare as command
 from rpr.config.commands import PrepareConfig
-from rpr.data.batches import TrainingBatches, TranslationDataset, padding_waste
+from rpr.data.batches import TrainingBatches, TranslationDataset
 from rpr.data.cache import prepare
 from rpr.errors import DataError, RunError
 from rpr.validation import validate
+from tests.data.helpers import padding_waste
 
 SIZES = ("num_train=600", "num_validation=20", "num_test=30", "num_long=10")
 
@@ -66,7 +67,7 @@ def test_the_document_is_all_that_is_printed(overrides, capfd):
     assert document["config"]["measure_loader"] is True and document["git"].keys() == {"commit", "dirty"}
     measured = document["loader"]
     batches = TrainingBatches(train, 300, 2, seed=loader.SEED)
-    microbatches = [pairs for step in range(batches.steps_in_epoch(0)) for pairs in batches.step_microbatches(step)]
+    microbatches = [pairs for step in range(batches.steps_per_epoch) for pairs in batches.step_microbatches(step)]
     assert (measured["pairs"], measured["batches"]) == (600, 5)
     assert measured["units"] == sum(len(microbatch) > 0 for microbatch in microbatches)
     assert measured["padding_waste"] == pytest.approx(padding_waste(microbatches, train), abs=1e-12)

@@ -83,14 +83,14 @@ def test_every_pair_in_one_batch_of_an_epoch_within_the_budget(size: Size) -> No
     @example(ONE_PAIR, 1)
     def property_(case: Case, epoch: int) -> None:
         batches = case.batches()
-        steps = batches.steps_in_epoch(epoch)
+        steps = batches.steps_per_epoch
         microbatches = [
             microbatch.tolist()
             for step in range(steps)
             for microbatch in batches.step_microbatches(epoch * steps + step)
         ]
         assert all_pairs(microbatches) == list(range(len(case.lengths)))
-        assert len([microbatch for microbatch in microbatches if microbatch]) == batches.microbatches_in_epoch(epoch)
+        assert len([microbatch for microbatch in microbatches if microbatch]) == batches.microbatches_per_epoch
         assert len(microbatches) == steps * case.microbatches_per_step
         assert all(fits(case, microbatch) for microbatch in microbatches if microbatch)
 
