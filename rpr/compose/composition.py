@@ -6,6 +6,7 @@ import copy
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,9 @@ if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
 _SECRET = re.compile(r".*(API_KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE)
 _PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 _SHORTEST_SECRET = 8  # characters; a shorter value may occur in a setting by chance
-# `seed=3`, `model.d_model=64`: sets a value. Not a choice of conf/, an addition (+), a deletion (~) or Hydra's own.
-_VALUE = re.compile(r"(seed|name|sweep|runs_dir|(?!hydra\.)\w+(\.\w+)+)=")
-_CHOICE = re.compile(r"(?!hydra=)\w+(@[\w.]+)?=")
+# `model=big`, `position@position.encoder=rope`, `seed=3`, `model.d_model=64`: a choice of a group of conf/, or a value.
+# Not an addition (+), a deletion (~) or Hydra's own.
+_CHOICE_OR_VALUE = re.compile(r"(?!hydra\b)[\w.]+(@[\w.]+)?=")
 _NO_SIDE = re.compile(r"position\.(encoder|decoder)=null")
 _BOTH_SIDES = re.compile(r"position\.(?!(encoder|decoder|name)\b)\w+=")
 _SIDE = re.compile(r"^position\.(encoder|decoder)=")
@@ -88,7 +89,20 @@ def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None)
 def _composed(name: str, overrides: Sequence[str], config_dir: Path | None) -> Any:
     overrides = typed_choices(overrides)
     reject_path_traversal(overrides)
-    return hydra_bridge.compose(name, overrides, config_dir)
+    if not all(_CHOICE_OR_VALUE.match(word) for word in overrides):
+        return hydra_bridge.compose(name, overrides, config_dir)
+    folders = [data_dir("conf"), *([] if config_dir is None else [config_dir])]
+    groups = {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
+    choices = [word for word in overrides if override_key(word).partition("@")[0] in groups]
+    settings = copy.deepcopy(_of_choices(name, tuple(choices), config_dir))
+    hydra_bridge.set_values(settings, [word for word in overrides if word not in choices])
+    return settings
+
+
+@lru_cache(64)
+def _of_choices(name: str, choices: tuple[str, ...], config_dir: Path | None) -> Any:
+    """Settings before values are set. Reading conf/ takes nearly all the time: jobs with the same choices share it."""
+    return hydra_bridge.compose(name, choices, config_dir)
 
 
 def compose_train(overrides: Sequence[str]) -> TrainConfig:
@@ -106,29 +120,13 @@ def compose_train(overrides: Sequence[str]) -> TrainConfig:
 def compose_train_jobs(jobs: Sequence[Sequence[str]], config_dir: Path | None = None) -> list[TrainConfig]:
     """Compose and validate jobs of train, none with a comma list.
 
-    Reading conf/ takes nearly all the time (50 ms a job), so it is read once for all jobs with the same choices, and
-    their values are set afterwards.
-
     Raises:
         ConfigError: a job has invalid settings.
     """
     from rpr.config.train import TrainConfig
     from rpr.validation import validate
 
-    read: dict[tuple[str, ...], Any] = {}
-    composed = []
-    for job in jobs:
-        values = [word for word in job if _VALUE.match(word)]
-        choices = tuple(word for word in job if not _VALUE.match(word))
-        if not all(_CHOICE.match(word) for word in choices):
-            composed.append(validate(TrainConfig, compose("train", job, config_dir)))
-            continue
-        if choices not in read:
-            read[choices] = _composed("train", choices, config_dir)
-        settings = copy.deepcopy(read[choices])
-        hydra_bridge.set_values(settings, values)
-        composed.append(validate(TrainConfig, to_plain(settings)))
-    return composed
+    return [validate(TrainConfig, compose("train", job, config_dir)) for job in jobs]
 
 
 def to_plain(settings: Any) -> dict[str, Any]:

@@ -60,11 +60,14 @@ def compose(config_name: str, overrides: Sequence[str], config_dir: Path | None 
 
 
 def set_values(settings: Any, overrides: Sequence[str]) -> None:
-    """Set values (not choices of groups) in composed settings with Hydra's own function."""
+    """Set values (not choices of groups) in composed settings with Hydra's own functions; not several at once."""
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.types import RunMode
 
-    ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides(list(overrides)), settings)
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    ConfigLoaderImpl.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=False)
+    ConfigLoaderImpl._apply_overrides_to_config(parsed, settings)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from rpr.records.measurement import Measurement, mean, missing, single
 from rpr.records.position import Position, positions_of
 from rpr.records.record import Record, flat
 from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, SPLITS, ByLength, LengthScore, Score
-from rpr.report.learning import Learning, RunKey, advice, run_key
+from rpr.report.learning import Learning, RunKey, advice, mean_over_seeds, run_key
 from rpr.report.protocol import Difference, differences
 
 # Sections whose settings determine what a figure means; runs that differ in one of them never share a group.
@@ -105,8 +105,9 @@ class Variant:
 
     @property
     def still_learning(self) -> Learning | None:
-        """The curve that fell most over its last tenth, if any was still falling."""
-        return max((one for one in self.learning if one.falling), key=lambda one: one.fall, default=None)
+        """How the validation loss ended, if its mean over the seeds was still falling."""
+        found = mean_over_seeds(self.learning)
+        return found if found is not None and found.falling else None
 
     @cached_property
     def measurements(self) -> dict[TestColumn, Measurement]:
@@ -205,7 +206,7 @@ class Group:
     @cached_property
     def advice(self) -> str | None:
         """What to do about runs that were still learning; None if none was."""
-        return advice([one for variant in self.variants for one in variant.learning])
+        return advice([one for variant in self.variants if (one := variant.still_learning) is not None])
 
     @property
     def size(self) -> paper.Size:

@@ -18,6 +18,11 @@ PRIVATE = {
     "hydra._internal.utils.create_config_search_path": ["search_path_dir"],
     "hydra._internal.core_plugins.basic_sweeper.BasicSweeper.split_arguments": ["overrides", "max_batch_size"],
     "hydra._internal.config_loader_impl.ConfigLoaderImpl._apply_overrides_to_config": ["overrides", "cfg"],
+    "hydra._internal.config_loader_impl.ConfigLoaderImpl.validate_sweep_overrides_legal": [
+        "overrides",
+        "run_mode",
+        "from_shell",
+    ],
     "hydra._internal.hydra.Hydra.create_main_hydra2": ["task_name", "config_search_path"],
     "hydra._internal.hydra.Hydra.compose_config": ["config_name", "overrides", "run_mode"],
     "hydra._internal.callbacks.Callbacks": ["config"],

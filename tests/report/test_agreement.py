@@ -11,9 +11,11 @@ import pytest
 
 from rpr import paper
 from rpr.records.measurement import Measurement, mean, single
+from rpr.records.position import position_of
 from rpr.records.scores import Interval
 from rpr.report.agreement import agreement, speed_agreement
-from rpr.report.learning import advice, learning_of
+from rpr.report.groups import Variant
+from rpr.report.learning import advice, learning_of, mean_over_seeds
 
 RESULTS = Path(__file__).resolve().parents[2] / "sweeps" / "results"
 
@@ -86,15 +88,28 @@ def test_the_advice_names_steps_and_time(make):
     assert advice([learning_of(make(), [(900, 2.0), (1000, 2.0)])]) is None
 
 
-def test_committed_runs_of_1500_steps_were_still_learning_and_those_of_5000_were_not(make):
-    falls = {1500: [], 5000: []}
+def test_a_variant_is_judged_by_the_mean_over_its_seeds(make):
+    def variant(*falls):
+        found = tuple(learning_of(make(steps_per_second=1.0), [(900, 1.0), (1000, 1 - fall)]) for fall in falls)
+        return Variant(position_of(make()), "relative", (), found)
+
+    assert variant(0.018, -0.006, 0.004).still_learning is None
+    assert variant(0.018, 0.006, 0.009).still_learning.fall == pytest.approx(0.011)
+    assert variant(0.011).still_learning is not None and variant().still_learning is None
+
+
+def test_committed_variants_of_1500_steps_were_still_learning_and_those_of_5000_were_not(make):
+    falls = {}
     for path in sorted((RESULTS / "multi30k").glob("*-tiny-*.metrics.jsonl")):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         losses = [(line["step"], line["validation/loss"]) for line in lines if "validation/loss" in line]
-        falls[losses[-1][0]].append(learning_of(make(), losses).fall)
-    if not all(falls.values()):
+        name = path.name.rpartition("-s")[0]
+        falls.setdefault((losses[-1][0], name), []).append(learning_of(make(), losses))
+    means = {key: mean_over_seeds(found).fall for key, found in falls.items()}
+    if {steps for steps, _ in means} != {1500, 5000}:
         pytest.skip("sweeps/results has no such runs any more")
-    assert min(falls[1500]) > 0.01 > max(falls[5000])
+    assert min(fall for (steps, _), fall in means.items() if steps == 1500) > 0.01
+    assert max(fall for (steps, _), fall in means.items() if steps == 5000) < 0.01
 
 
 # The paper

@@ -178,5 +178,5 @@ def test_the_real_agent_runs_the_jobs(
             assert server.sweep == yaml.safe_load(text)
             subprocess.run([sys.executable, "-m", "wandb", "agent", "--count", str(len(jobs)), agent[1]], **run)
         calls = recorded()
-        assert sorted(calls) == sorted(expected) and len(calls) == len(jobs)
+        assert sorted(map(sorted, calls)) == sorted(map(sorted, expected)) and len(calls) == len(jobs)
         assert as_configured([words[1:] for words in calls]) == as_configured(jobs)

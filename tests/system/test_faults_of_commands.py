@@ -58,7 +58,7 @@ def test_a_kill_and_a_fault_that_is_told(name: str, kind: str, world: World) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_faults_at_many_changes(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     survived = 0
     for name, again in itertools.product(NAMES, (False, True)):
