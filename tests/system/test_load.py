@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from rpr.cli import app
-from rpr.compose import composition
+from rpr.compose import composition, hydra_bridge
 from rpr.compose.composition import compose_train, compose_train_jobs, expand_multirun
 from rpr.compose.messages import format_user_error
 from rpr.config.train import TrainConfig
@@ -224,16 +224,17 @@ def test_many_jobs_are_composed_as_each_would_be(words: list[str]) -> None:
 
 def test_conf_is_read_once_for_many_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Sequence[str]] = []
-    compose_with_hydra = composition._composed
+    compose_with_hydra = hydra_bridge.compose
 
-    def composed(name: str, choices: Sequence[str], config_dir: Path | None) -> Any:
+    def compose(name: str, choices: Sequence[str], config_dir: Path | None) -> Any:
         read.append(choices)
         return compose_with_hydra(name, choices, config_dir)
 
-    monkeypatch.setattr(composition, "_composed", composed)
-    made = compose_train_jobs(expand_multirun(["seed=range(1,41)", "sweep=mine"]))
+    monkeypatch.setattr(hydra_bridge, "compose", compose)
+    composition._of_choices.cache_clear()
+    made = compose_train_jobs(expand_multirun(["seed=range(1,41)", "sweep=mine", "position=relative"]))
     assert len({config.run_id for config in made}) == 40
-    assert len(read) == 1
+    assert [list(choices) for choices in read] == [["position=relative"]]
 
 
 # --- translate
