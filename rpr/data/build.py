@@ -23,10 +23,10 @@ from rpr.data.corpus import Corpus
 from rpr.data.encode import SIDES, Encoder, count_chunk_words
 from rpr.data.pairs import Chunk
 from rpr.data.vocabulary import Vocabulary, add_words, most_frequent, training_sample
-from rpr.data.workers import MAX_WORKERS, Workers
+from rpr.data.workers import Workers
 from rpr.errors import DataError
 from rpr.io.atomic import remove_leftovers, replace_file
-from rpr.io.resources import num_cores
+from rpr.io.resources import num_workers
 
 PAIRS_PER_CHUNK = 10_000  # pairs a process holds in memory at once
 WORKERS_FROM = 50_000  # train pairs; with 2 cores workers break even here (4.0 s) and win at 100,000 (6.1 s, not 7.2 s)
@@ -68,7 +68,7 @@ def build(
     state, vocabulary = _resume(directory)
     number = len(corpus.splits["train"])
     if processes is None:
-        processes = min(MAX_WORKERS, num_cores()) if number >= WORKERS_FROM else 1
+        processes = num_workers() if number >= WORKERS_FROM else 1
     with Workers(min(processes, -(-number // PAIRS_PER_CHUNK))) as workers:
         if state is None or vocabulary is None:
             vocabulary = _learn(corpus, data, directory / MODEL_NAME, workers, progress)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rpr.errors import DataError
 from rpr.io.atomic import replace_file
-from rpr.io.resources import num_cores
+from rpr.io.resources import num_workers
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 MAX_TRAINING_PAIRS = 2_000_000
@@ -36,13 +36,6 @@ MAX_SENTENCE_BYTES, RESERVED = 4192, "\u2585"  # sentencepiece skips longer sent
 BYTE_FALLBACK_FROM = 1024
 _TOO_LARGE = re.compile(r"Vocabulary size too high \(\d+\)\. Please set it to a value <= (\d+)")
 _TOO_SMALL = re.compile(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)")
-
-
-def num_threads() -> int:
-    """Threads for sentencepiece: the cores available to this process, at most 16. BPE pieces and scores do not depend
-    on it (tested with 1, 2, 16).
-    """
-    return min(16, num_cores())
 
 
 def training_sample(num_pairs: int, seed: int = 0) -> Callable[[int], NDArray[np.bool_] | None]:
@@ -118,7 +111,7 @@ class Vocabulary:
                 character_coverage=1.0,
                 byte_fallback=with_bytes and size >= BYTE_FALLBACK_FROM,
                 normalization_rule_name="identity",
-                num_threads=num_threads(),
+                num_threads=num_workers(),  # the pieces do not depend on it
                 minloglevel=2,
             )
         except RuntimeError as error:
@@ -172,7 +165,7 @@ class Vocabulary:
     ) -> list[list[int]]:
         """Token IDs of each sentence, without BOS; `threads`=None uses all cores."""
         pieces: list[list[int]] = self._processor.encode(
-            list(sentences), add_eos=eos, num_threads=threads or num_threads()
+            list(sentences), add_eos=eos, num_threads=threads or num_workers()
         )
         return pieces
 

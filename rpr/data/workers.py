@@ -20,7 +20,6 @@ from rpr.io.resources import resident_peak
 
 T = TypeVar("T")
 R = TypeVar("R")
-MAX_WORKERS = 16  # by default; the parent does all their I/O
 
 
 def process_pool(processes: int) -> ProcessPoolExecutor:

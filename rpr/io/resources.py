@@ -12,6 +12,13 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def num_workers() -> int:
+    """The default number of threads or processes for one task: the cores available to this process, at most 16, as one
+    process does all their I/O.
+    """
+    return min(16, num_cores())
+
+
 def resident_peak() -> int:
     """The peak resident memory of this process, in bytes."""
     try:

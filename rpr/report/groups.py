@@ -104,6 +104,11 @@ class Variant:
         )
 
     @property
+    def converged(self) -> bool:
+        """Whether it has validation curves and their mean over the seeds had stopped falling."""
+        return bool(self.learning) and self.still_learning is None
+
+    @property
     def still_learning(self) -> Learning | None:
         """How the validation loss ended, if its mean over the seeds was still falling."""
         found = mean_over_seeds(self.learning)

@@ -74,12 +74,12 @@ def _link(path: Path, home: Path) -> str:
 
 
 def _picture(groups: Sequence[Group], paths: Mapping[RunKey, Path], home: Path) -> list[str]:
-    """BLEU by k of the group with the most variants that had stopped learning, if its directory has that picture."""
+    """BLEU by k of the group with the most converged variants, if its directory has that picture."""
 
-    def learned(group: Group) -> tuple[int, int]:
-        return sum(one.still_learning is None for one in group.variants if one.finished), len(group.variants)
+    def converged(group: Group) -> tuple[int, int]:
+        return sum(one.converged for one in group.variants), len(group.variants)
 
-    group = max(groups, key=learned)
+    group = max(groups, key=converged)
     folder = paths[run_key(group.runs[0])].parent
     for name in (f"bleu_by_k{slug(group)}.svg", "bleu_by_k.svg"):
         if (folder / name).is_file():

@@ -113,7 +113,7 @@ def start_record(
             versions=provenance.versions(),
             device=config.hardware.name,
             hardware=config.hardware.name,
-            concurrent_jobs=max(concurrent_jobs, (earlier and earlier.concurrent_jobs) or 1),
+            concurrent_jobs=_concurrent_jobs(earlier, concurrent_jobs),
             seed=config.seed,
             started=earlier.started if earlier else provenance.now(),
             finished=None,
@@ -130,6 +130,13 @@ def start_record(
     except OSError as error:
         raise _unwritable(run_dir, error) from None
     return job
+
+
+def _concurrent_jobs(earlier: Record | None, now: int) -> int | None:
+    """The most jobs that shared the run's device at any time; unknown if it was for an earlier part of the run."""
+    if earlier is None:
+        return now
+    return None if earlier.concurrent_jobs is None else max(now, earlier.concurrent_jobs)
 
 
 def _as_yaml(config: TrainConfig) -> str:

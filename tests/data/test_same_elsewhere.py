@@ -37,7 +37,7 @@ def digests(seed: int, model: Path) -> dict[str, str]:
 
 
 def test_the_same_in_another_process(tmp_path, monkeypatch):
-    monkeypatch.setattr(vocabulary, "num_threads", lambda: 3)
+    monkeypatch.setattr(vocabulary, "num_workers", lambda: 3)
     here, other = (digests(seed, tmp_path / f"{seed}.model") for seed in (5, 6))
     environment = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, __file__, "5", str(tmp_path / "there.model")]
@@ -48,5 +48,5 @@ def test_the_same_in_another_process(tmp_path, monkeypatch):
 
 
 if __name__ == "__main__":
-    vocabulary.num_threads = lambda: 1
+    vocabulary.num_workers = lambda: 1
     print(json.dumps(digests(int(sys.argv[1]), Path(sys.argv[2]))))
