@@ -51,7 +51,7 @@ def torch_scored(config: TrainConfig, model: Transformer, checkpoint: str) -> Sc
     matmuls = config.evaluation.matmul_precision or runtime.matmul_precision(hardware)
     engine = torch_engine(model, hardware, matmuls)
     exact = hardware.precision != "32" or matmuls == "highest"
-    return Scored(engine, checkpoint, hardware.precision if exact else f"{hardware.precision}, {matmuls} matmuls")
+    return Scored(engine, checkpoint, hardware.precision if exact else f"{hardware.precision}, {matmuls} products")
 
 
 def score_run(config: TrainConfig, data: PreparedData, system: Scored, run_dir: Path) -> RunScores:
