@@ -1,6 +1,5 @@
-"""Shared by all tests: a small synthetic corpus that is prepared once, a model that trains in seconds on it, and an
-environment in which neither W&B, torchrun nor a debugging switch of the person who runs the tests can be felt. At the
-end of a session each reason for which tests were not run is printed once, with their number.
+"""Shared by all tests: a small synthetic corpus, prepared once; a model that trains on it in seconds; an environment
+without the user's settings. The end of a session lists why tests were not run, and how many.
 """
 
 from __future__ import annotations
@@ -20,29 +19,15 @@ from rpr.data.cache import PreparedData, prepare
 from rpr.validation import validate
 
 SMALL_CORPUS = (
-    "data.synthetic.num_train=2000",
-    "data.synthetic.num_validation=24",
-    "data.synthetic.num_test=24",
-    "data.synthetic.num_long=12",
-    "data.vocabulary_size=300",
-)
+    "data.synthetic.num_train=2000", "data.synthetic.num_validation=24", "data.synthetic.num_test=24",
+    "data.synthetic.num_long=12", "data.vocabulary_size=300",
+)  # fmt: skip
 TINY = (
-    *SMALL_CORPUS,
-    "logger=none",
-    "model.norm=post",  # as in the paper's models
-    "model.num_layers=1",
-    "model.d_model=32",
-    "model.num_heads=2",
-    "model.d_ff=64",
-    "optim.max_tokens_per_microbatch=512",
-    "evaluation.validation_sentences=0",
+    *SMALL_CORPUS, "logger=none", "model.norm=post", "model.num_layers=1", "model.d_model=32", "model.num_heads=2",
+    "model.d_ff=64", "optim.max_tokens_per_microbatch=512", "evaluation.validation_sentences=0",
     "evaluation.max_extra_length=5",
-)
-MARKERS = {
-    "gpu": "make test-gpu",
-    "slow": "make test-slow",
-    "slurm": "make test-slurm",
-}  # of tests that `make test` leaves out
+)  # fmt: skip
+MARKERS = {"gpu": "make test-gpu", "slow": "make test-slow", "slurm": "make test-slurm"}  # excluded by `make test`
 NOT_RUN = pytest.StashKey[Counter[str]]()
 
 
@@ -58,14 +43,13 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of xdist tells the process that prints."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["not_run"] = dict(session.config.stash[NOT_RUN])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Each worker has left out the same tests."""
+    # The maximum, not the sum: each worker of xdist deselected the same tests.
     node.config.stash[NOT_RUN] |= Counter(getattr(node, "workeroutput", {}).get("not_run", {}))
 
 
@@ -80,33 +64,29 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(autouse=True, scope="session")
 def coverage_environment() -> dict[str, str]:
-    """What makes coverage measure a process; taken away from the environment, as a command whose handler of a signal
-    raises while coverage holds its lock would hang (measured: 7 of 100 translations that were told to stop).
+    """The variables with which coverage measures child processes; removed from the environment, since a signal handler
+    that raises while coverage holds its lock makes the process hang (7 of 100 interrupted translations).
     """
     names = [name for name in os.environ if name.startswith("COVERAGE_")]
     return {name: os.environ.pop(name) for name in names}
 
 
 @pytest.fixture(autouse=True)
-def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*os.environ]:
-        if name.startswith(("WANDB_", "RPR_", "HYDRA_", "TORCHELASTIC_")) or name in (
-            "RANK",
-            "WORLD_SIZE",
-            "COMP_LINE",
-        ):
+        if name.startswith(("WANDB_", "RPR_", "HYDRA_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "COMP_LINE")):
             monkeypatch.delenv(name)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _exact_products_in_fixtures() -> None:
-    """Whatever a command has set that ran in this process before."""
+def _exact_matmuls_in_fixtures() -> None:
+    """Undo what a command has set in this process."""
     torch.set_float32_matmul_precision("highest")
 
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """Small tensors gain nothing from threads, and on a busy machine wait for them (measured: 60 s, not 12)."""
+    """Threads do not speed up small tensors, and slow them down on a busy machine (60 s instead of 12)."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -114,8 +94,8 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _torch_as_it_is_at_the_start() -> Iterator[None]:
-    """The same for a test, after the fixtures of its module."""
+def _default_torch_settings() -> Iterator[None]:
+    """As _exact_matmuls_in_fixtures, but after the fixtures of the test's module."""
     torch.set_float32_matmul_precision("highest")
     threads = torch.get_num_threads()
     yield
@@ -124,13 +104,13 @@ def _torch_as_it_is_at_the_start() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One token cache for the whole session: it is keyed by content, so tests cannot disturb each other in it."""
+    """One token cache for the session; it is keyed by content."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(scope="session")
 def tiny_overrides() -> tuple[str, ...]:
-    """What makes a run tiny; without its folders."""
+    """Overrides of a tiny run, without its folders."""
     return TINY
 
 
@@ -180,16 +160,16 @@ def assert_same() -> Callable[[Any, Any], None]:
 
 @pytest.fixture
 def submitted(tmp_path: Path) -> Callable[..., Path]:
-    """The script that `rpr-cli train -m` with these words hands to SLURM, whose commands are replaced for a moment."""
+    """The script that `rpr-cli train -m` with these words submits to a fake SLURM."""
 
     def script(monkeypatch: pytest.MonkeyPatch, *words: str) -> Path:
         commands = tmp_path / "slurm"
         commands.mkdir()
-        for name, does in {
+        for name, content in {
             "srun": "exit 1",
-            "sbatch": f'cp "$1" {tmp_path}/script.sh; echo "sbatch: error: only looked at" >&2; exit 1',
+            "sbatch": f'cp "$1" {tmp_path}/script.sh; echo "sbatch: error: not submitted" >&2; exit 1',
         }.items():
-            (commands / name).write_text(f"#!/bin/sh\n{does}\n")
+            (commands / name).write_text(f"#!/bin/sh\n{content}\n")
             (commands / name).chmod(0o755)
         monkeypatch.setenv("PATH", str(commands), prepend=os.pathsep)
         assert app.main(["train", "-m", *words, "logger=none", f"runs_dir={tmp_path / 'runs'}"]) == 1

@@ -1,4 +1,4 @@
-"""Shapes of small models for tests, with position settings given flat, as conf/position/ has them."""
+"""Shapes of small models, with flat position settings as in conf/position/."""
 
 from __future__ import annotations
 

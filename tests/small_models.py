@@ -1,4 +1,4 @@
-"""Small random models whose greedy translations differ, and sentences for them: what the tests of exports share."""
+"""Small random models whose greedy translations differ, and sentences for them, for the tests of exports."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary, count_words
 from rpr.decode.torch_engine import search_of
 from rpr.export.writing import ExportInputs
 from rpr.model.transformer import Transformer
-from rpr.records.record import Git, Record, Score
+from tests.fake_records import fake_record, fake_score
 from tests.shapes import changed, shape
 
-NUM_PIECES = 100
+NUM_TOKENS = 100
 BASIC = shape(
-    vocabulary_size=NUM_PIECES,
+    vocabulary_size=NUM_TOKENS,
     num_layers=2,
     d_model=32,
     num_heads=4,
     d_ff=48,
     dropout=0.0,
     norm="post",
-    norm_epsilon=1e-2,  # so large that CTranslate2's own 1e-5 in its place would show
+    norm_epsilon=1e-2,  # differs visibly from CTranslate2's default of 1e-5
     absolute="none",
     max_positions=1,
     relative_keys=True,
@@ -43,17 +43,17 @@ LEARNED = {**NO_TABLES, "absolute": "learned", "max_positions": 64}
 
 
 def make_model(**changes: Any) -> Transformer:
-    """A float32 model in eval mode, all parameters random, such that greedy outputs differ and some of them end.
+    """A random float32 model in eval mode, whose greedy outputs differ, and some end.
 
-    The attentions weigh more than the feed-forward networks, whose ReLUs point the same way for each input, and norms
-    have factors of either sign, or else the piece just fed would win again.
+    Attention has larger weights than the feed-forward networks, and norms have factors of either sign; otherwise the
+    last token would be repeated.
     """
     torch.manual_seed(0)
     model = Transformer(changed(BASIC, **changes)).eval().requires_grad_(False)
     for name, parameter in model.named_parameters():
         if name == "embedding_VM":
             nn.init.normal_(parameter, std=2 * BASIC.d_model**-0.5)
-            parameter[EOS] *= 1.5  # now and then the likeliest
+            parameter[EOS] *= 1.5  # sometimes the most probable
         elif ".tables." in name or "_positions." in name:
             nn.init.normal_(parameter, std=0.5)
         elif parameter.dim() == 2:
@@ -68,64 +68,40 @@ def make_model(**changes: Any) -> Transformer:
 
 def sentences(lengths: Sequence[int], seed: int) -> list[list[int]]:
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(4, NUM_PIECES, (length,), generator=generator).tolist() for length in lengths]
+    return [torch.randint(4, NUM_TOKENS, (length,), generator=generator).tolist() for length in lengths]
 
 
-# 40 sentences in no order of length: sources of 2 to 41 pieces, EOS counted, targets of 1 to 40. That is shorter and
-# longer than each k. (A source of EOS alone is left out: to it CTranslate2 answers with nothing, without the model.)
-SOURCES = [[*pieces, EOS] for pieces in sentences([1 + index * 7 % 40 for index in range(40)], seed=1)]
-TARGETS = [[*pieces, EOS] for pieces in sentences([index * 11 % 40 for index in range(40)], seed=2)]
+# 40 sentences in no order of length: sources of 2 to 41 tokens with EOS, targets of 1 to 40: shorter and longer than
+# each k. (For a source of EOS alone CTranslate2 returns nothing.)
+SOURCES = [[*tokens, EOS] for tokens in sentences([1 + index * 7 % 40 for index in range(40)], seed=1)]
+TARGETS = [[*tokens, EOS] for tokens in sentences([index * 11 % 40 for index in range(40)], seed=2)]
 
 
 def make_vocabulary(folder: Path) -> Vocabulary:
-    """As many pieces as the models have."""
+    """As many tokens as the models have."""
     draw = np.random.default_rng(0)
     words = ["".join(chr(97 + int(letter)) for letter in draw.integers(0, 20, 5)) for _ in range(200)]
-    return Vocabulary.learn(count_words([" ".join(words)]), NUM_PIECES, folder / "learned.model")
+    return Vocabulary.learn(count_words([" ".join(words)]), NUM_TOKENS, folder / "learned.model")
 
 
 def make_export_inputs(
     model: Transformer, vocabulary: Vocabulary, config: TrainConfig, num_sentences: int = 12
 ) -> ExportInputs:
-    """A run that has this model; what its record says of the model's size is not true."""
-    record = Record(
+    """A run with this model; its record does not match the model's size."""
+    score = fake_score(
+        "test", 12.345, test_set="some test", signature="nrefs:1|case:mixed", num_sentences=3, checkpoint="step 7"
+    )
+    record = fake_record(
         name="some-run",
         run_id="0123abcd",
-        status="finished",
-        error=None,
         command="rpr-cli train model=tiny",
         config=config.model_dump(mode="json"),
-        git=Git(commit="c0ffee", dirty=False),
-        versions={"torch": "2"},
-        device="a processor",
-        hardware="cpu",
-        seed=1,
-        started="2024-01-01T00:00:00+00:00",
-        finished=None,
-        steps=7,
-        parameters=1,
+        git={"commit": "c0ffee", "dirty": False},
         data=None,
-        training=None,
-        scores=(
-            Score(
-                split="test",
-                test_set="some test",
-                metric="sacrebleu",
-                score=12.345,
-                signature="nrefs:1|case:mixed",
-                num_sentences=3,
-                checkpoint="step 7",
-                beam_size=4,
-                length_penalty=0.6,
-            ),
-        ),
-        wandb=None,
+        scores=[score],
     )
-    config = config.model_copy(
-        update={
-            "evaluation": config.evaluation.model_copy(update={"max_extra_length": 10, "max_tokens_per_batch": 400})
-        }
-    )
+    evaluation = config.evaluation.model_copy(update={"max_extra_length": 10, "max_tokens_per_batch": 400})
+    config = config.model_copy(update={"evaluation": evaluation})
     assert search_of(config.evaluation).beam_size == 4
     return ExportInputs(
         record=record,

@@ -1,4 +1,4 @@
-"""A terminal for tests: a pseudo-terminal that a command or this process writes to, and what its screen would show."""
+"""A pseudo-terminal that a command or this process writes to, and what its screen would show."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDTH = 150
 
 
 class Terminal:
-    """`stream` is the side of programs; `read` what they have written so far."""
+    """Programs write to `stream`; `read` returns everything they have written."""
 
     def __init__(self) -> None:
         self._ours, self._theirs = pty.openpty()
@@ -41,12 +41,12 @@ class Terminal:
         return self._text.decode("utf-8", errors="replace")
 
     def run(self, *command: str, interrupt_when: Callable[[str], bool] | None = None, seconds: float = 200) -> int:
-        """Run a command here to its end; Ctrl-C is typed once when the condition holds of what was read."""
+        """The exit code of a command; Ctrl-C is typed once when the condition holds for the output."""
 
         def own_terminal() -> None:
             os.setsid()
             fcntl.ioctl(self._theirs, termios.TIOCSCTTY, 0)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # also where the tests run in the background
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored where the tests run in the background
 
         process = subprocess.Popen(
             command,
@@ -69,11 +69,7 @@ class Terminal:
 
 
 def screen(text: str) -> list[str]:
-    """The lines that a terminal shows after `text`, blank ones left out; nothing scrolls away.
-
-    Raises:
-        AssertionError: it has a sequence that moves more than the cursor up.
-    """
+    """The lines that a terminal shows after `text`, without blank ones. Escape sequences other than cursor up fail."""
     rows: list[list[str]] = [[]]
     row = column = 0
     for part in re.findall(r"\x1b\[\d*[A-Za-z]|\x1b.?|[^\x1b]", text):

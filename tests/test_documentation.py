@@ -1,6 +1,5 @@
-"""README.md and docs/, against the code: every fenced command runs on two tiny runs or, where it takes long or needs a
-GPU, a cluster or an account, is checked as far as it composes; fenced Python runs; links, anchors and paths lead
-somewhere; output, figures and layers that are shown are the real ones; README and glossary stay short.
+"""README.md and docs/ against the code: commands run on two tiny runs, or at least compose; Python runs; links and
+paths exist; shown output, figures and layers are the real ones; README and glossary are short.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,15 +28,10 @@ PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[(?:!\[[^\]]*\]\([^)]*\)|[^\]])*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
-COMMITTED = "runs_dir=sweeps/results/quick"  # of a report that costs no training
+COMMITTED = "runs_dir=sweeps/results/quick"  # a report without training
 MOST_WORDS, MOST_TERMS = 1300, 15
-# What these need to be quick on tiny runs; other commands train, convert or draw, and are composed only.
-RUN_FOR_REAL: dict[str, list[str]] = {
-    "compare": ["samples=100", "trials=100"],
-    "diff": [],
-    "evaluate": [],
-    "translate": [],
-}
+# Commands that are run, with overrides for speed; the others are only composed.
+RUN: dict[str, list[str]] = {"compare": ["samples=100", "trials=100"], "diff": [], "evaluate": [], "translate": []}
 
 
 class Fence(NamedTuple):
@@ -47,7 +41,7 @@ class Fence(NamedTuple):
 
 
 class Command(NamedTuple):
-    """What is typed in one `console` fence behind `$ `, and what is shown below it."""
+    """A line of a `console` fence after `$ `, and the output shown below it."""
 
     page: Path
     line: str
@@ -80,12 +74,11 @@ class Home(NamedTuple):
     """A folder with a corpus, a file of sentences and two finished tiny runs of the sweep `quick`."""
 
     folder: Path
-    cache: Path
     relative: str
     absolute: str
 
     def filled_in(self, text: str) -> str:
-        """With real places instead of the pages' examples."""
+        """With real paths instead of the examples."""
         for example, real in {
             "runs/NAME-HASH": self.relative,
             "runs/A": self.absolute,
@@ -108,29 +101,25 @@ def home(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, tiny_overrid
     for split in ("train", "validation", "test_2016_flickr", "test"):
         for language in ("en", "de"):
             (folder / "corpus" / f"{split}.{language}").write_text("one\ntwo\n", encoding="utf-8")
-    places = (f"data.cache_dir={cache_dir}", f"runs_dir={folder / 'runs'}")
+    folders = (f"data.cache_dir={cache_dir}", f"runs_dir={folder / 'runs'}")
     recipe = ("optim.max_steps=5", "optim.validate_every_n_steps=5", "optim.checkpoint_every_n_steps=1", "sweep=quick")
     rest = ("evaluation.bootstrap_samples=0", "evaluation.test_splits=[test]", "hardware.threads=1")
-    made = {}
+    runs = {}
     for position in ("relative", "absolute"):
-        settings = [*tiny_overrides, *places, *recipe, *rest, f"position={position}"]
+        settings = [*tiny_overrides, *folders, *recipe, *rest, f"position={position}"]
         assert app.main(["train", *settings]) == 0
-        made[position] = f"runs/{composition.compose_train(settings).run_dir_name}"
-    return Home(folder, cache_dir, **made)
+        runs[position] = f"runs/{composition.compose_train(settings).run_dir_name}"
+    return Home(folder, **runs)
 
 
 @pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as app sets it; undone after the test
 
 
 def compose(words: list[str]) -> None:
-    """A sub-command as far as it goes without work.
-
-    Raises:
-        ConfigError: it would be refused.
-    """
+    """Compose a sub-command without running it."""
     name, *rest = words
     if name == "sweep":
         assert app.main([*words, *([] if "--wandb-yaml" in rest else ["--dry-run"])]) == 0
@@ -143,17 +132,17 @@ def compose(words: list[str]) -> None:
         validate(kind, composition.compose(name, to_overrides(name, rest)))
 
 
-def ask(words: list[str]) -> None:
-    """`--help` and `--cfg`, in whatever way Hydra ends."""
+def show(words: list[str]) -> None:
+    """`--help` or `--cfg`."""
     try:
         code: Any = app.main(words)
-    except SystemExit as ended:
+    except SystemExit as ended:  # by Hydra
         code = ended.code
     assert not code
 
 
 def first_job(sweep: spec.SweepSpec) -> spec.SweepSpec:
-    """tests/sweep composes every job of every sweep."""
+    """The sweep with its first job only; tests/sweep composes all of them."""
     overrides, row = (
         tuple(word if "[" in word else word.partition(",")[0] for word in words)
         for words in (sweep.overrides, sweep.rows[0])
@@ -162,7 +151,7 @@ def first_job(sweep: spec.SweepSpec) -> spec.SweepSpec:
 
 
 def check(command: str, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a command, or compose it, of a sweep the first job; `>` is left out."""
+    """Run or compose a command, without `>`; of a sweep only the first job."""
     monkeypatch.chdir(home.folder)
     read = spec.read
     monkeypatch.setattr(spec, "read", lambda name: first_job(read(name)))
@@ -173,12 +162,12 @@ def check(command: str, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
         *words, _, name = words
         with Path(name).open(encoding="utf-8") as stdin:
             monkeypatch.setattr(sys, "stdin", stdin)
-            follow(words, home)
+            run(words, home)
     else:
-        follow(words, home)
+        run(words, home)
 
 
-def follow(words: list[str], home: Home) -> None:
+def run(words: list[str], home: Home) -> None:
     program, *rest = words
     if program == "make":
         assert re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
@@ -191,9 +180,9 @@ def follow(words: list[str], home: Home) -> None:
     elif program == "rpr-cli":
         name = rest[0]
         if {"--help", "--cfg"} & {*rest}:
-            ask(rest)
-        elif name in RUN_FOR_REAL and "backend=ctranslate2" not in rest:
-            assert app.main([*rest, *RUN_FOR_REAL[name]]) == 0
+            show(rest)
+        elif name in RUN and "backend=ctranslate2" not in rest:
+            assert app.main([*rest, *RUN[name]]) == 0
         elif rest == ["train", f"run={home.relative}"] or COMMITTED in rest:
             assert app.main(rest) == 0
         else:
@@ -202,17 +191,17 @@ def follow(words: list[str], home: Home) -> None:
         assert (program, *rest) in {(".", ".venv/bin/activate"), ("pip-audit", "-r", "constraints.txt")}
 
 
-def test_there_are_commands() -> None:
+def test_every_command_is_documented() -> None:
     assert len(COMMANDS) > 40
     for name in app.COMMANDS:
         assert any(command.line.startswith(f"rpr-cli {name} ") for command in COMMANDS), f"{name} is on no page"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
-def test_every_command_runs_or_composes(command, home, monkeypatch, capfd):
+def test_command_runs_or_composes(command, home, monkeypatch, capfd):
     check(command.line, home, monkeypatch)
     out, _ = capfd.readouterr()
-    if COMMITTED in command.line:  # so what is shown is known
+    if COMMITTED in command.line:  # the output is known
         assert {*command.shown} - {"..."} <= {*out.splitlines()}
 
 
@@ -225,7 +214,7 @@ def test_every_command_runs_or_composes(command, home, monkeypatch, capfd):
     ("make nothing", None),
     ("rm -r runs", None),
 ])  # fmt: skip
-def test_a_command_that_does_not_work_is_noticed(command, complaint, home, monkeypatch):
+def test_check_finds_invalid_commands(command, complaint, home, monkeypatch):
     with pytest.raises(Exception, match=complaint):
         check(command, home, monkeypatch)
 
@@ -241,13 +230,13 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of the headings, as GitHub makes them."""
+    """The anchors of the headings, as on GitHub."""
     titles = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def dead_links(page: Path, text: str) -> list[str]:
-    """Targets that are no file below the repository, or no heading of theirs."""
+    """Targets that are no file of the repository, or no heading in it."""
     found = []
     for target in (one or other for one, other in LINK.findall(text)):
         if re.match(r"[a-z]+:", target):
@@ -260,7 +249,7 @@ def dead_links(page: Path, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_anchors_paths_and_modules_that_are_named_exist(page: Path) -> None:
+def test_links_paths_and_modules_exist(page: Path) -> None:
     assert dead_links(page, prose(page)) == []
     named = re.findall(r"`([^`\n]+)`", prose(page)) + re.findall(r"^(\w+/\S*)  ", page.read_text("utf-8"), re.MULTILINE)
     paths = [one for one in named if re.fullmatch(r"(rpr|conf|sweeps|tests|docs)/[\w./*-]*", one)]
@@ -271,13 +260,13 @@ def test_links_anchors_paths_and_modules_that_are_named_exist(page: Path) -> Non
     assert not found
 
 
-def test_dead_links_are_noticed() -> None:
+def test_dead_links() -> None:
     text = "[a](docs/nothing.md) ![b](none.png) [c](#no-heading) [d](docs/manual.md#none) [e](../x) [f](https://x.org)"
     assert dead_links(README, text) == ["docs/nothing.md", "none.png", "#no-heading", "docs/manual.md#none", "../x"]
     assert dead_links(README, "[a](docs/manual.md#sweeps) [![b](LICENSE)](LICENSE) [c](#results)") == []
 
 
-def test_the_layers_are_those_of_the_import_contract() -> None:
+def test_layers_equal_the_import_contract() -> None:
     page = ROOT / "docs" / "architecture.md"
     (diagram,) = [fence.text for fence in fences(page) if fence.language == "text"]
     shown = [set(re.split(r" [|:] ", re.split("  +", line)[1])) for line in diagram.splitlines()]
@@ -290,15 +279,15 @@ def section(page: Path, title: str) -> str:
     return page.read_text(encoding="utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def test_figures_of_the_results_are_on_the_page_of_all_results() -> None:
-    figures: Callable[[str], set[str]] = lambda text: set(re.findall(r"\d+\.\d+", text))  # noqa: E731
-    shown = figures(section(README, "Results"))
-    assert len(shown) > 20
-    assert shown <= figures((ROOT / "sweeps" / "RESULTS.md").read_text(encoding="utf-8"))
+def test_figures_of_the_readme_are_in_the_results() -> None:
+    shown, results = (
+        set(re.findall(r"\d+\.\d+", text))
+        for text in (section(README, "Results"), (ROOT / "sweeps" / "RESULTS.md").read_text(encoding="utf-8"))
+    )
+    assert len(shown) > 20 and shown <= results
 
 
-def test_the_readme_is_short_and_links_to_every_page_and_the_glossary_is_short() -> None:
-    """Code blocks, output and tables count."""
+def test_readme_and_glossary_are_short_and_every_page_is_linked() -> None:
     assert len(README.read_text(encoding="utf-8").split()) <= MOST_WORDS
     assert all(f"](docs/{page.name})" in prose(README) for page in PAGES[1:])
     rows = [line for line in (ROOT / "docs" / "glossary.md").read_text("utf-8").splitlines() if line.startswith("| ")]

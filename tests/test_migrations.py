@@ -1,6 +1,4 @@
-"""Checked here: documents of schema 1, written down by hand as that schema had them, are read as records of schema 2:
-finished, failed, interrupted in both ways, and a rerun; one of schema 2 is read back as it was written.
-"""
+"""Records of schema 1, written by hand, are read as schema 2; schema 2 is read back as written."""
 
 from __future__ import annotations
 
@@ -52,22 +50,22 @@ SCHEMA_1 = """{
  "wandb": null
 }""".replace("INTERVAL", INTERVAL)
 ENDED = "the training process was ended by "
-GOES_ON = "; the same command goes on from the last checkpoint"
+RESUMES = "; the same command goes on from the last checkpoint"
 Read = Callable[..., Record]
 
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """The record of schema 1 with other values, as it is read."""
+    """Read SCHEMA_1 with other values."""
 
-    def reading(**changed: Any) -> Record:
+    def read_changed(**changed: Any) -> Record:
         (tmp_path / "record.json").write_text(json.dumps(json.loads(SCHEMA_1) | changed))
         return read_record(tmp_path / "record.json")
 
-    return reading
+    return read_changed
 
 
-def test_a_finished_run_with_its_intervals(read: Read) -> None:
+def test_finished_run_with_intervals(read: Read) -> None:
     record = read()
     assert (record.schema_version, record.status, record.rerun_of) == (2, "finished", None)
     assert [score.interval and score.interval.kind for score in record.scores] == ["sentences", None]
@@ -75,25 +73,25 @@ def test_a_finished_run_with_its_intervals(read: Read) -> None:
     interval = record.by_length.buckets[0].scores[0].interval
     assert interval == record.scores[0].interval and interval is not None
     assert (interval.low, interval.high, interval.samples, interval.seed) == (29.5, 31.25, 1000, 12345)
-    assert record.config == json.loads(SCHEMA_1)["config"]  # it is repeated from this: nothing in it changes
+    assert record.config == json.loads(SCHEMA_1)["config"]  # unchanged: rerun uses it
 
 
 @pytest.mark.parametrize(
     "error, outcome",
     [
         ("interrupted", "interrupted: stopped from outside"),
-        (f"interrupted{GOES_ON}", "interrupted: the same command goes on from the last checkpoint"),
-        (f"{ENDED}SIGKILL, out of memory{GOES_ON}", f"interrupted: {ENDED}SIGKILL, out of memory{GOES_ON}"),
-        (f"{ENDED}exit code 1{GOES_ON}", f"failed: {ENDED}exit code 1{GOES_ON}"),
+        (f"interrupted{RESUMES}", "interrupted: the same command goes on from the last checkpoint"),
+        (f"{ENDED}SIGKILL, out of memory{RESUMES}", f"interrupted: {ENDED}SIGKILL, out of memory{RESUMES}"),
+        (f"{ENDED}exit code 1{RESUMES}", f"failed: {ENDED}exit code 1{RESUMES}"),
         ("step 7: the gradient is not finite", "failed: step 7: the gradient is not finite"),
     ],
 )
-def test_a_run_that_was_stopped_from_outside_has_not_failed(read: Read, error: str, outcome: str) -> None:
+def test_interrupted_run_has_not_failed(read: Read, error: str, outcome: str) -> None:
     record = read(status="failed", error=error)
     assert record.outcome == outcome and outcome.startswith(f"{record.status}: ")
 
 
-def test_threads_and_processor_are_read_from_a_device() -> None:
+def test_threads_and_processor_of_a_device() -> None:
     assert machine_of("1 thread of an abacus") == Machine("", 1, "an abacus")
     assert machine_of("2 processes, each 3 threads of 4 threads of wool") == Machine(
         "2 processes, each ", 3, "4 threads of wool"
@@ -101,13 +99,13 @@ def test_threads_and_processor_are_read_from_a_device() -> None:
     assert machine_of("2 x H100") is None
 
 
-def test_a_running_one_and_a_rerun(read: Read) -> None:
+def test_running_record_and_rerun(read: Read) -> None:
     assert read(status="running", error="interrupted").status == "running"
     assert read(command="rpr-cli rerun runs/a").rerun_of == RerunOf(run_id="0a1b2c3d", started=None)
     assert read(command="rpr-cli train name='rpr-cli rerun '").rerun_of is None
 
 
-def test_what_is_written_is_of_schema_2_and_read_back_equal(read: Read, tmp_path: Path) -> None:
+def test_migrated_record_is_written_as_schema_2_and_read_back_equal(read: Read, tmp_path: Path) -> None:
     migrated = read(status="failed", error="interrupted", command="rpr-cli rerun runs/a")
     path = tmp_path / "b" / "again.json"
     write_record(path, migrated)
@@ -129,25 +127,25 @@ def test_what_is_written_is_of_schema_2_and_read_back_equal(read: Read, tmp_path
         ({"config": None, "error": [], "command": None}, "error: "),
     ],
 )
-def test_what_is_wrong_in_schema_1_is_named(read: Read, changed: dict[str, Any], message: str) -> None:
+def test_invalid_key_of_schema_1_is_named(read: Read, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(RecordError, match=f"record.json: {message}"):
         read(**changed)
 
 
-def test_an_interval_of_a_record_is_over_sentences(read: Read) -> None:
+def test_interval_must_be_over_sentences(read: Read) -> None:
     score = json.loads(SCHEMA_1)["scores"][0]
     for wrong in ({"kind": "seeds"}, {"method": None}):
         with pytest.raises(RecordError, match=r"scores\.0\.interval: an interval in a record must be over sentences"):
             read(scores=[score | {"interval": score["interval"] | wrong}])
 
 
-def test_the_document_given_stays_as_it_is() -> None:
+def test_migration_does_not_change_its_argument() -> None:
     document = json.loads(SCHEMA_1)
     migrate_record(document)
     assert document == json.loads(SCHEMA_1)
 
 
-def test_settings_that_were_added_later_have_their_earlier_values() -> None:
+def test_later_settings_get_their_earlier_values() -> None:
     settings = {"optim": {"non_finite": "skip"}, "hardware": {}, "seed": 1}
     assert with_earlier_defaults(settings) == {
         "optim": {"non_finite": "skip", "ema_decay": None}, "hardware": {"attention": "auto"}, "seed": 1,

@@ -1,7 +1,5 @@
-"""Checked here, without a GPU: a whole training step and a beam search of every position scheme on a device other
-than the CPU (tests/pretended_gpu.py), in the branches that a GPU takes: no tensor is made in the wrong place, the
-numbers are the CPU's, a training step waits for nothing, a step of the search once. Every choice of hardware with GPUs
-composes, and every model with it.
+"""Training steps and beam searches of every position scheme on a simulated GPU (tests/pretended_gpu.py): the same
+results as on the CPU, no tensor on the wrong device, no synchronisation in a training step, one per step of a search.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ CHOICES = sorted({*choices()} - {"relative_keys", "relative_values"})  # parts o
 SMALL = ("model.num_layers=1", "model.d_model=32", "model.num_heads=4", "model.d_ff=32", "model.dropout=0")
 
 
-def a_batch() -> Batch:
+def make_batch() -> Batch:
     """Three sentences, padded."""
     random = torch.Generator().manual_seed(1)
     source, target = (torch.randint(4, VOCABULARY, (3, length), generator=random) for length in (8, 8))
@@ -42,12 +40,8 @@ def a_batch() -> Batch:
     return Batch(source, target_input, target, 18, 20, 0, 18, 20)
 
 
-def moved(batch: Batch, device: torch.device) -> Batch:
-    return Batch(*(x.to(device) if isinstance(x, torch.Tensor) else x for x in batch))
-
-
-def stepped(module: TranslationModule, batch: Batch) -> list[torch.Tensor]:
-    """The gradients of a whole training step, after it."""
+def train_step(module: TranslationModule, batch: Batch) -> list[torch.Tensor]:
+    """A whole training step; its gradients."""
     trainer: Any = SimpleNamespace(accumulate_grad_batches=1, world_size=1)
     module._trainer = trainer
     optimizer = module.configure_optimizers()["optimizer"]
@@ -58,59 +52,57 @@ def stepped(module: TranslationModule, batch: Batch) -> list[torch.Tensor]:
 
 
 def module_of(choice: str) -> TranslationModule:
-    """In float64: what is left between two devices is no rounding."""
+    """In float64, so that rounding hides no difference between devices."""
     return TranslationModule(composition.compose_train([f"position={choice}", *SMALL]), VOCABULARY).double()
 
 
 @pytest.mark.parametrize(
     "choice, attention", [*((choice, "auto") for choice in CHOICES), ("relative", "blockwise"), ("t5", "blockwise")]
 )
-def test_a_training_step_is_the_cpus_and_waits_for_nothing(choice: str, attention: Any) -> None:
+def test_training_step_equals_the_cpu_and_never_synchronises(choice: str, attention: Any) -> None:
     module = module_of(choice)
-    there = copy.deepcopy(module)
-    for each in (module, there):
-        each.model.use_attention(attention)
-    if choice == "shape":
-        torch.manual_seed(3)  # of the offsets
-    expected = stepped(module, a_batch())
+    module.model.use_attention(attention)
+    on_gpu = copy.deepcopy(module)
+    torch.manual_seed(3)  # of the offsets of `shape`
+    expected = train_step(module, make_batch())
     with pretended_gpu() as gpu:
-        there.to(DEVICE)
-        for absolute in (there.model.source_positions, there.model.target_positions):
+        on_gpu.to(DEVICE)
+        for absolute in (on_gpu.model.source_positions, on_gpu.model.target_positions):
             if hasattr(absolute, "rows"):
-                absolute.rows(0, 1000, DEVICE)  # its table goes there once
-        batch = moved(a_batch(), DEVICE)
+                absolute.rows(0, 1000, DEVICE)  # its table is moved once
+        batch = Batch(*(x.to(DEVICE) if isinstance(x, torch.Tensor) else x for x in make_batch()))
         gpu.waits.clear()
         torch.manual_seed(3)
-        gradients = stepped(there, batch)
+        gradients = train_step(on_gpu, batch)
         assert gpu.waits == Counter()
         assert all(isinstance(gradient, OnDevice) for gradient in gradients)
-        actual = [x.cpu() for x in (*gradients, *there.parameters())]
+        actual = [x.cpu() for x in (*gradients, *on_gpu.parameters())]
     for one, other in zip(actual, [*expected, *module.parameters()], strict=True):
         torch.testing.assert_close(one, other.detach(), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("choice, beam_size", [*((choice, 3) for choice in CHOICES), ("relative", 1)])
-def test_a_beam_search_is_the_cpus_and_waits_once_a_step(choice: str, beam_size: int) -> None:
+def test_beam_search_equals_the_cpu_and_synchronises_once_a_step(choice: str, beam_size: int) -> None:
     torch.manual_seed(0)
     model = module_of(choice).model.eval()
-    there = copy.deepcopy(model)
-    source = a_batch().source_BS
+    on_gpu = copy.deepcopy(model)
+    source = make_batch().source_BS
     sizes: dict[str, Any] = {"beam_size": beam_size, "length_penalty": 0.6, "max_extra_length": 0, "min_length": 2}
     expected = beam_search(model, source, **sizes)
     with pretended_gpu() as gpu:
-        there.to(DEVICE)
-        on_device = source.to(DEVICE)
+        on_gpu.to(DEVICE)
+        source = source.to(DEVICE)
         gpu.waits.clear()
-        found = beam_search(there, on_device, **sizes)
-    assert [[h.pieces for h in of_one] for of_one in found] == [[h.pieces for h in of_one] for of_one in expected]
-    steps = max(len(h.pieces) for of_one in found for h in of_one) + 1
-    # Beside that one, some for each of the three times at which a sentence can leave, and a few at the beginning.
+        found = beam_search(on_gpu, source, **sizes)
+    assert [[h.pieces for h in best] for best in found] == [[h.pieces for h in best] for best in expected]
+    steps = max(len(h.pieces) for best in found for h in best) + 1
+    # And a few more at the beginning, and each time one of the three sentences is finished.
     assert gpu.waits["nonzero.default"] <= steps + 5 * 3
     assert gpu.waits.total() <= steps + 20 * 3
 
 
 @pytest.mark.parametrize("implementation", ["dense", "blockwise", "composed"])
-def test_labels_are_summed_there_without_a_scatter(implementation: Any) -> None:
+def test_labels_are_summed_without_synchronisation(implementation: Any) -> None:
     random = torch.Generator().manual_seed(2)
     q, k, v = torch.randn(3, 2, 2, 6, 4, generator=random, dtype=torch.float64)
     tables = torch.randn(2, 2, 5, 4, generator=random, dtype=torch.float64)
@@ -127,40 +119,33 @@ def test_labels_are_summed_there_without_a_scatter(implementation: Any) -> None:
         torch.testing.assert_close(actual.cpu(), expected)
 
 
-def test_what_the_pretended_gpu_notices() -> None:
+def test_pretended_gpu_detects_mixed_devices_and_synchronisation() -> None:
     with pretended_gpu() as gpu:
         x = torch.ones(3, device=DEVICE)
         assert isinstance(x, OnDevice) and (x + 1).cpu().tolist() == [2.0, 2.0, 2.0]
-        with pytest.raises(
-            RuntimeError, match=r"aten\.add\.Tensor: a tensor of the CPU \(3,\) beside one of the device"
-        ):
+        message = r"aten\.add\.Tensor: a tensor of the CPU \(3,\) beside one of the device"
+        with pytest.raises(RuntimeError, match=message):
             x + torch.arange(3)
         with pytest.raises(RuntimeError, match="a tensor of the CPU"):
             x[[0, 1]]
         gpu.waits.clear()
         x[1:].mul_(2)
         torch.arange(3).to(DEVICE, non_blocking=True)
-        x += torch.tensor(1.0)  # of one number
+        x += torch.tensor(1.0)  # scalars may be on the CPU
         assert not gpu.waits
         assert x.tolist() == [2.0, 3.0, 3.0]
         assert x.sum().item() == 8.0
         torch.arange(3).to(DEVICE)
         (x > 2).nonzero()
         x[x > 2]
-        assert gpu.waits == {
-            "_to_copy.default": 2,
-            "_local_scalar_dense.default": 1,
-            "nonzero.default": 1,
-            "index.Tensor": 1,
-        }
+        counts = {"_to_copy.default": 2, "_local_scalar_dense.default": 1, "nonzero.default": 1, "index.Tensor": 1}
+        assert gpu.waits == counts
 
 
 def test_hardware_with_gpus_composes_with_every_model() -> None:
-    jobs = [
-        ["hardware=8xgpu", f"model={model}", "optim.microbatches_per_step=8"]
-        for model in ("tiny", "small", "base", "big")
-    ]
+    models = [[f"model={model}", "optim.microbatches_per_step=8"] for model in ("tiny", "small", "base", "big")]
+    jobs = [["hardware=8xgpu", *words] for words in models]
     jobs += [["hardware=1xgpu", "model=base"], ["hardware=slurm_8xgpu", "model=big", "hardware.attention=triton"]]
-    for job, made in zip(jobs, composition.compose_train_jobs(jobs), strict=True):
-        assert made.hardware.accelerator == "gpu" and made.hardware.precision == "bf16"
-        assert made.hardware.num_ranks == (1 if job[0] == "hardware=1xgpu" else 8)
+    for job, config in zip(jobs, composition.compose_train_jobs(jobs), strict=True):
+        assert config.hardware.accelerator == "gpu" and config.hardware.precision == "bf16"
+        assert config.hardware.num_ranks == (1 if job[0] == "hardware=1xgpu" else 8)

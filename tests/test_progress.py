@@ -1,7 +1,4 @@
-"""Checked here: bars on a pseudo-terminal, as its screen shows them: what others print goes above them, Ctrl-C leaves
-whole lines, nothing that a user names reaches the terminal raw; plain lines without a terminal, few of them; a sweep's
-lines, from the files of its runs.
-"""
+"""Progress bars on a pseudo-terminal, progress lines without one, and the progress of a sweep."""
 
 from __future__ import annotations
 
@@ -17,16 +14,14 @@ import pytest
 from rpr import progress
 from rpr.compose import composition
 from rpr.progress import Progress
-from rpr.records.record import Record, write_record
+from rpr.records.record import write_record
 from rpr.sweep.ledger import Job
 from rpr.sweep.progress import SweepProgress
-from tests.fake_records import fake_document
+from tests.fake_records import fake_record
 from tests.terminal import WIDTH, Terminal, screen
 
 
 class Clock:
-    """Time goes on when it is told to."""
-
     now = 0.0
 
     def monotonic(self) -> float:
@@ -35,19 +30,19 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(progress, "time", made)
-    return made
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
 
 
 @contextmanager
 def on_terminal() -> Iterator[Terminal]:
-    """stderr and stdout are a terminal meanwhile; no fixture, since pytest replaces both before a test begins."""
-    with Terminal() as made, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "stderr", made.stream)
-        patch.setattr(sys, "stdout", made.stream)
-        yield made
-        assert sys.stderr is made.stream
+    """stderr and stdout are a terminal; not a fixture, since pytest replaces both after fixtures are set up."""
+    with Terminal() as terminal, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", terminal.stream)
+        patch.setattr(sys, "stdout", terminal.stream)
+        yield terminal
+        assert sys.stderr is terminal.stream
 
 
 def test_lines_without_a_terminal(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +57,7 @@ def test_lines_without_a_terminal(clock: Clock, capsys: pytest.CaptureFixture[st
     ]
 
 
-def test_what_is_quick_says_nothing(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_short_work(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     for lines in ("slow", "none", "last"):
         with Progress(3, "steps", lines, lines=lines) as bar:
             bar.update()
@@ -72,7 +67,7 @@ def test_what_is_quick_says_nothing(clock: Clock, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == "last: 3/3 steps, 0.303 steps/s\n"
 
 
-def test_nothing_is_done_in_no_time(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_time_left_of_slow_work(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     bar = Progress(10**9, "steps", "s", lines="last")
     clock.now = 1e9
     bar.update()
@@ -80,7 +75,7 @@ def test_nothing_is_done_in_no_time(clock: Clock, capsys: pytest.CaptureFixture[
     assert "11574 days, 1:46:40 left" in capsys.readouterr().err
 
 
-def test_a_bar(clock: Clock) -> None:
+def test_bar(clock: Clock) -> None:
     with on_terminal() as terminal:
         with Progress(200, "sentences", "translating") as bar:
             bar.update(10)
@@ -94,7 +89,7 @@ def test_a_bar(clock: Clock) -> None:
         assert screen(terminal.read())[0].startswith("translating:  75%|") and terminal.read().endswith("\n")
 
 
-def test_two_bars_and_lines_above_them(clock: Clock) -> None:
+def test_two_bars_with_printed_lines_above(clock: Clock) -> None:
     with on_terminal() as terminal:
         with Progress(None, "checks", "all") as bar, Progress(4, "steps", "one", keep=False) as inner:
             clock.now = 1.0
@@ -111,7 +106,7 @@ def test_two_bars_and_lines_above_them(clock: Clock) -> None:
         assert screen(terminal.read()) == [*lines[:2], "an unfinished line", lines[2]]
 
 
-def test_nothing_of_a_users_reaches_the_terminal_raw(clock: Clock) -> None:
+def test_control_characters_are_escaped(clock: Clock) -> None:
     with on_terminal() as terminal:
         with Progress(2, "steps", "\x1b]0;owned\x07\n") as bar:
             clock.now = 1.0
@@ -120,7 +115,7 @@ def test_nothing_of_a_users_reaches_the_terminal_raw(clock: Clock) -> None:
         assert line.startswith(r"\x1b]0;owned\x07\n:  50%|") and line.endswith(r"name \x1b[2J\r")
 
 
-def test_a_process_that_leaves_the_terminal_to_others(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabled_terminal(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     with on_terminal() as terminal:
         monkeypatch.setattr(progress, "_terminal_disabled", False)
         progress.disable_terminal()
@@ -143,23 +138,23 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_leaves_whole_lines() -> None:
+def test_ctrl_c_leaves_complete_lines() -> None:
     with Terminal() as terminal:
         assert terminal.run(sys.executable, "-c", INTERRUPTED, interrupt_when=lambda text: "steps/s" in text) == 0
-        bar, said = screen(terminal.read())
-        assert bar.startswith("training:   0%|") and said == "rpr-cli: interrupted"
+        bar, message = screen(terminal.read())
+        assert bar.startswith("training:   0%|") and message == "rpr-cli: interrupted"
         assert terminal.read().endswith("interrupted\r\n")
 
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> list[Job]:
-    made = [composition.compose_train([f"seed={seed}", "optim.max_steps=100"]) for seed in (1, 2, 3)]
-    return [Job((f"seed={config.seed}",), config, tmp_path / config.run_dir_name) for config in made]
+    configs = [composition.compose_train([f"seed={seed}", "optim.max_steps=100"]) for seed in (1, 2, 3)]
+    return [Job((f"seed={config.seed}",), config, tmp_path / config.run_dir_name) for config in configs]
 
 
 @pytest.fixture
 def write(jobs: list[Job]) -> Callable[..., None]:
-    """The files of a job as they are when it has come to a step."""
+    """Write the files of a job that has reached a step."""
 
     def write(number: int, step: int, status: str, **changes: Any) -> None:
         run_dir = jobs[number].run_dir
@@ -168,16 +163,15 @@ def write(jobs: list[Job]) -> Callable[..., None]:
         row |= {"validation/bleu": 12.5} if step >= 50 else {}
         with (run_dir / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\nno row\n")
-        document = fake_document(name=f"job{number + 1}", status=status, **changes)
-        write_record(run_dir / "record.json", Record.model_validate_json(json.dumps(document), strict=True))
+        write_record(run_dir / "record.json", fake_record(name=f"job{number + 1}", status=status, **changes))
 
     return write
 
 
-def test_the_lines_of_a_sweep(
+def test_lines_of_a_sweep(
     clock: Clock, jobs: list[Job], write: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(2, 40, "failed", error="of an earlier try")
+    write(2, 40, "failed", error="of an earlier attempt")
     sweep = SweepProgress("mine", jobs)
     with sweep:
         clock.now = 60.0
@@ -195,10 +189,10 @@ def test_the_lines_of_a_sweep(
     assert capsys.readouterr() == ("", f"sweep mine: {why}\n")
 
 
-def test_the_bars_of_a_sweep(clock: Clock, jobs: list[Job], write: Callable[..., None]) -> None:
+def test_bars_of_a_sweep(clock: Clock, jobs: list[Job], write: Callable[..., None]) -> None:
     with on_terminal() as terminal:
         with SweepProgress("mine", jobs):
-            pass  # nothing is shown in no time
+            pass
         assert terminal.read() == ""
         sweep = SweepProgress("mine", jobs)
         sweep._thread.start()
@@ -207,17 +201,17 @@ def test_the_bars_of_a_sweep(clock: Clock, jobs: list[Job], write: Callable[...,
             write(0, step, "running")
             write(1, 25, "running")
             sweep._poll()
-        whole, first, second = screen(terminal.read())
-        assert whole.startswith("sweep mine:  25%|")
+        total, first, second = screen(terminal.read())
+        assert total.startswith("sweep mine:  25%|")
         assert first.startswith("job1:  50%|") and second.startswith("job2:  25%|")
-        assert whole.endswith("| 75/300 steps, 0:01:33 left, 2.419 steps/s, jobs 0 of 3")
+        assert total.endswith("| 75/300 steps, 0:01:33 left, 2.419 steps/s, jobs 0 of 3")
         assert first.endswith("| 50/100 steps, 0:00:02 left, 25 steps/s, loss 5.5, BLEU 12.5, 900 target tokens/s")
         write(0, 100, "finished")
         clock.now = 32.0
         sweep._poll()
-        done, whole, second = screen(terminal.read())
+        done, total, second = screen(terminal.read())
         assert done.startswith("job1: sacreBLEU test 30.00: ") and done.endswith("(1 of 3 jobs, 0:00:45 left)")
-        assert whole.startswith("sweep mine:  42%|") and second.startswith("job2:  25%|")
+        assert total.startswith("sweep mine:  42%|") and second.startswith("job2:  25%|")
         sweep.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
         assert [line[:12] for line in screen(terminal.read())] == [done[:12], "sweep mine: "]
         assert terminal.read().endswith("\n")

@@ -1,7 +1,4 @@
-"""`rpr-cli rerun` from argv to exit code. One tiny run is trained and repeated: the same bits, a folder and a record of
-its own, the old ones untouched. Differences from the record are reported, or refused, before training, which the other
-tests replace by a list of what was started.
-"""
+"""`rpr-cli rerun` from argv to exit code. One test repeats a tiny run, bit for bit; the others replace training."""
 
 import json
 import re
@@ -27,7 +24,7 @@ HERE = Git(commit="0123456789abcdef", dirty=False)
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory, cache_dir, tiny_overrides, small_data):
-    """The folder of a finished run. Its commit, and that of all reruns here, is HERE."""
+    """The folder of a finished run; HERE is its commit, and that of all reruns."""
     runs = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(provenance, "git_state", lambda: HERE)
@@ -36,13 +33,13 @@ def original(tmp_path_factory, cache_dir, tiny_overrides, small_data):
 
 
 @pytest.fixture
-def again(tmp_path, capsys):
-    """`rpr-cli rerun` into tmp_path/runs: what was printed on stdout and stderr."""
+def call_rerun(tmp_path, capsys):
+    """Call `rpr-cli rerun` with tmp_path/runs; its stdout and stderr."""
 
-    def call(given, *settings, code=0):
+    def call(source, *settings, code=0):
         capsys.readouterr()
         try:
-            ended = app.main(["rerun", str(given), f"runs_dir={tmp_path / 'runs'}", *settings])
+            ended = app.main(["rerun", str(source), f"runs_dir={tmp_path / 'runs'}", *settings])
         except SystemExit as stop:
             ended = stop.code
         out, err = capsys.readouterr()
@@ -54,7 +51,7 @@ def again(tmp_path, capsys):
 
 @pytest.fixture
 def started(original, monkeypatch):
-    """Training replaced by a list of what was started; the original is what came out."""
+    """Training replaced by the original's results; what was started."""
     calls = []
 
     def run(config, *, command, run_dir, rerun_of):
@@ -67,7 +64,7 @@ def started(original, monkeypatch):
 
 @pytest.fixture
 def changed(original, tmp_path):
-    """The original's record with other values at dotted keys (... removes one), as a file of its own."""
+    """Write the original's record with other values at dotted keys (... removes one)."""
 
     def write(edits, name="changed.json"):
         document = json.loads((original / "record.json").read_text("utf-8"))
@@ -90,8 +87,8 @@ def deviations_in(err):
     return [line.removeprefix("rpr-cli: not as recorded: ") for line in err.splitlines() if "not as recorded: " in line]
 
 
-def test_a_rerun_is_the_same_to_the_last_bit(original, again, tmp_path, monkeypatch):
-    """Interrupted after its training: the second command scores the first one's checkpoints and trains nothing."""
+def test_rerun_is_bit_identical(original, call_rerun, tmp_path, monkeypatch):
+    """Interrupted after its training: the second command only scores."""
 
     def interrupt(*arguments):
         raise KeyboardInterrupt
@@ -99,7 +96,7 @@ def test_a_rerun_is_the_same_to_the_last_bit(original, again, tmp_path, monkeypa
     before = {path: path.read_bytes() for path in original.rglob("*") if path.is_file()}
     with monkeypatch.context() as patch:
         patch.setattr(scoring, "score_run", interrupt)
-        again(original, "strict=true", code=130)
+        call_rerun(original, "strict=true", code=130)
     folder = tmp_path / "runs" / f"{original.name}-rerun1"
     trained = {path: path.stat().st_mtime_ns for path in (folder / "checkpoints").iterdir()}
     interrupted, first = read_record(folder / "record.json"), read_record(original / "record.json")
@@ -107,13 +104,12 @@ def test_a_rerun_is_the_same_to_the_last_bit(original, again, tmp_path, monkeypa
     assert interrupted.error == "Ctrl-C; the same command resumes from the last checkpoint"
     assert interrupted.rerun_of == RerunOf(run_id=first.run_id, started=first.started)
 
-    out, err = again(original, "strict=true")
+    out, err = call_rerun(original, "strict=true")
     assert deviations_in(err) == []
     assert f"rpr-cli: {folder.name}: resuming an unfinished rerun of this record\n" in err
     assert {path: path.stat().st_mtime_ns for path in (folder / "checkpoints").iterdir()} == trained
-    logged = [
-        row for row in read_metrics(original / "metrics.jsonl") if "train/loss" in row or "validation/loss" in row
-    ]
+    rows = read_metrics(original / "metrics.jsonl")
+    logged = [row for row in rows if "train/loss" in row or "validation/loss" in row]
     same = f"Bit-identical: 10 scores, training and validation loss, and {len(logged)} logged losses."
     assert same in out and re.search(r"steps/s: \d+\.\d+ and \d+\.\d+, \d+\.\d+ times the record's", out)
     assert list((tmp_path / "runs").iterdir()) == [folder]
@@ -160,30 +156,30 @@ def test_a_rerun_is_the_same_to_the_last_bit(original, again, tmp_path, monkeypa
     ],
     ids=["none", "everything", "no checkout"],
 )  # fmt: skip
-def test_what_is_not_as_recorded_is_reported_or_refused(again, changed, started, edits, lines):
-    given = changed(edits)
-    _, err = again(given)
+def test_deviations_are_reported_or_refused(call_rerun, changed, started, edits, lines):
+    source = changed(edits)
+    _, err = call_rerun(source)
     found = deviations_in(err)
     assert len(found) == len(lines) and all(map(re.fullmatch, lines, found)), found
     assert len(started) == 1
-    _, err = again(given, "strict=true", code=2 if lines else 0)
+    _, err = call_rerun(source, "strict=true", code=2 if lines else 0)
     if lines:
-        assert err.startswith(f"rpr-cli: {given}: strict=true, and not as recorded: ") and err.count("\n") == 1
+        assert err.startswith(f"rpr-cli: {source}: strict=true, and not as recorded: ") and err.count("\n") == 1
         assert all(line in err for line in found) and len(started) == 1
 
 
-def test_a_dirty_checkout_and_threads_that_are_not_set_here(again, changed, started, monkeypatch):
+def test_dirty_checkout_and_unset_threads_are_reported(call_rerun, changed, started, monkeypatch):
     monkeypatch.setattr(provenance, "git_state", lambda: Git(commit=HERE.commit, dirty=True))
     monkeypatch.setattr(runtime, "device_name", lambda hardware: "2 threads of a CPU")
-    given = changed({"device": "8 threads of an abacus", "config.hardware.threads": None})
-    assert deviations_in(again(given)[1]) == [
+    source = changed({"device": "8 threads of an abacus", "config.hardware.threads": None})
+    assert deviations_in(call_rerun(source)[1]) == [
         "commit: this checkout has uncommitted changes",
         "threads: 8 in the record, 2 here; set OMP_NUM_THREADS=8",
         "device: an abacus in the record, a CPU here",
     ]
 
 
-def test_threads_of_several_processes_are_those_they_will_have(monkeypatch, tiny_config):
+def test_threads_of_several_processes(monkeypatch, tiny_config):
     hardware = tiny_config("hardware=2xcpu", "hardware.threads=null").hardware
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert rerun._device(hardware).startswith("2 processes, each 1 thread of ")
@@ -191,11 +187,11 @@ def test_threads_of_several_processes_are_those_they_will_have(monkeypatch, tiny
     assert rerun._device(hardware).startswith("2 processes, each 3 threads of ")
 
 
-def test_other_results_are_shown_and_end_a_strict_rerun_with_1(original, again, changed, started):
-    given = changed({"scores.0.score": 99.0, "training.validation_loss": 1.0})
-    shutil.copy(original / "metrics.jsonl", given.with_name("changed.metrics.jsonl"))
-    out, err = again(given, "strict=true", code=1)
-    assert err == f"rpr-cli: {original.name}: its results are not those of {given}\n"
+def test_different_results_are_shown_and_exit_with_1_if_strict(original, call_rerun, changed, started):
+    source = changed({"scores.0.score": 99.0, "training.validation_loss": 1.0})
+    shutil.copy(original / "metrics.jsonl", source.with_name("changed.metrics.jsonl"))
+    out, err = call_rerun(source, "strict=true", code=1)
+    assert err == f"rpr-cli: {original.name}: its results are not those of {source}\n"
     assert "Bit-identical" not in out and out.startswith("\nDifferent:\n\n")
     assert re.search(r"\ntest/sacrebleu +99\.00 \S+ \S+ +\d+\.\d\d \S+ \S+ +-\d+\.\d\d ", out)
     assert re.search(r"\nvalidation_loss +1\.000000 +\d\.\d{6} +\+\d\.\d{6} ", out)
@@ -203,15 +199,15 @@ def test_other_results_are_shown_and_end_a_strict_rerun_with_1(original, again, 
     assert "scores  " in out and "record" in out and "rerun - record" in out
 
 
-def test_what_is_started_is_the_record_with_these_folders(original, again, changed, started, tmp_path):
-    given = changed({"config.logger.mode": "online"})
+def test_recorded_configuration_is_run_in_the_given_folders(original, call_rerun, changed, started, tmp_path):
+    source = changed({"config.logger.mode": "online"})
     runs, elsewhere = str(tmp_path / "runs"), str(tmp_path / "elsewhere")
-    again(given, f"cache_dir={elsewhere}")
+    call_rerun(source, f"cache_dir={elsewhere}")
     [(config, command, run_dir)] = started
     assert (config.runs_dir, config.data.cache_dir, config.sweep) == (runs, elsewhere, None)
-    assert config.logger.mode == "none"  # else it would write into the W&B run that it repeats
+    assert config.logger.mode == "none"  # not to write into the original's W&B run
     assert config.run_id == read_record(original / "record.json").run_id
-    assert command == f"rpr-cli rerun {given} cache_dir={elsewhere} runs_dir={runs}"
+    assert command == f"rpr-cli rerun {source} cache_dir={elsewhere} runs_dir={runs}"
     assert run_dir == tmp_path / "runs" / f"{original.name}-rerun1"
 
 
@@ -220,43 +216,43 @@ def unfinished(changed, folder, **edits):
     return changed(edits, f"runs/{folder}/record.json").parent
 
 
-def test_which_folder_a_rerun_takes(original, again, changed, started, tmp_path):
-    def taken(given, *settings):
-        again(given, *settings)
+def test_folder_of_a_rerun(original, call_rerun, changed, started, tmp_path):
+    def folder_of(source, *settings):
+        call_rerun(source, *settings)
         return started[-1][2].name.removeprefix(original.name)
 
     changed({}, f"runs/{original.name}-rerun1/record.json")
-    (tmp_path / "runs" / f"{original.name}-rerun2").mkdir()  # of a rerun that ended before there was a record
-    assert taken(original) == "-rerun2"
-    unfinished(changed, f"{original.name}-rerun2", run_id="0a0a0a0a")  # of another corpus path, say
-    assert taken(original) == "-rerun3"
+    (tmp_path / "runs" / f"{original.name}-rerun2").mkdir()  # of a rerun without a record
+    assert folder_of(original) == "-rerun2"
+    unfinished(changed, f"{original.name}-rerun2", run_id="0a0a0a0a")  # for example, of another corpus path
+    assert folder_of(original) == "-rerun3"
     interrupted = unfinished(changed, f"{original.name}-rerun3")
-    assert taken(original, "strict=true") == "-rerun3"
-    assert taken(interrupted) == "-rerun4"  # not into itself
+    assert folder_of(original, "strict=true") == "-rerun3"
+    assert folder_of(interrupted) == "-rerun4"  # not into itself
     unfinished(changed, f"{original.name}-rerun3", versions={"python": "3.9"})
-    assert taken(original) == "-rerun3"
-    assert taken(original, "strict=true") == "-rerun4"  # a part of it was made with other versions
+    assert folder_of(original) == "-rerun3"
+    assert folder_of(original, "strict=true") == "-rerun4"  # it was started with other versions
 
 
-def test_a_run_that_did_not_finish_can_be_repeated(again, changed, started):
-    given = unfinished(changed, "interrupted") / "record.json"
-    out, err = again(given)
-    assert f"rpr-cli: {given}: interrupted: SIGTERM; it has no results to compare with\n" in err
+def test_unfinished_run_can_be_repeated(call_rerun, changed, started):
+    source = unfinished(changed, "interrupted") / "record.json"
+    out, err = call_rerun(source)
+    assert f"rpr-cli: {source}: interrupted: SIGTERM; it has no results to compare with\n" in err
     assert (out, len(started)) == ("", 1)
-    _, err = again(given, "strict=true", code=2)
+    _, err = call_rerun(source, "strict=true", code=2)
     assert "interrupted: SIGTERM; strict=true needs the record of a finished run" in err and len(started) == 1
 
 
-def test_a_corpus_that_has_moved(again, changed, started, tmp_path):
+def test_moved_corpus_needs_data_path(call_rerun, changed, started, tmp_path):
     here = tmp_path / "here"
-    given = changed({"config.data.synthetic": None, "config.data.path": str(tmp_path / "gone")})
-    _, err = again(given, code=2)
+    source = changed({"config.data.synthetic": None, "config.data.path": str(tmp_path / "gone")})
+    _, err = call_rerun(source, code=2)
     assert err.startswith(f"rpr-cli: data.path: {tmp_path / 'gone'} does not exist") and err.count("\n") == 1
     assert err.endswith("; if the corpus has moved, set data_path=...\n") and started == []
     here.mkdir()
     for language in ("en", "de"):
         (here / f"train.{language}").write_text("a\nb\n")
-    [line] = deviations_in(again(given, f"data_path={here}")[1])
+    [line] = deviations_in(call_rerun(source, f"data_path={here}")[1])
     assert line.startswith("data: the corpus or its preparation differs")
     [(config, command, _)] = started
     assert config.data.path == str(here) and f" data_path={here} " in command
@@ -276,12 +272,12 @@ def test_a_corpus_that_has_moved(again, changed, started, tmp_path):
         ),
     ],
 )  # fmt: skip
-def test_refusals_are_one_line(again, changed, started, edits, line):
-    _, err = again(changed(edits), code=2)
+def test_unusable_record_is_refused_in_one_line(call_rerun, changed, started, edits, line):
+    _, err = call_rerun(changed(edits), code=2)
     assert line in err and err.startswith("rpr-cli: ") and err.count("\n") == 1 and started == []
 
 
-def test_torchrun_is_refused(original, again, started, monkeypatch):
+def test_torchrun_is_refused(original, call_rerun, started, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    assert "rerun: cannot run under torchrun; start it once" in again(original, code=2)[1]
+    assert "rerun: cannot run under torchrun; start it once" in call_rerun(original, code=2)[1]
     assert started == []

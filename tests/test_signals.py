@@ -1,6 +1,4 @@
-"""Checked here: SIGTERM sent to this process while it works, reported in one line, and handled as before afterwards;
-another end is left as it is; signals that are deferred until lines are whole.
-"""
+"""Handling SIGTERM and SIGINT: reported in one line, deferred, ignored, and restored afterwards."""
 
 from __future__ import annotations
 
@@ -14,8 +12,8 @@ import pytest
 from rpr.signals import Interrupts, report_sigterm
 
 
-def test_sigterm_ends_in_order_and_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    tidied = []
+def test_sigterm_is_reported_and_runs_cleanup(capsys: pytest.CaptureFixture[str]) -> None:
+    cleaned_up = []
 
     @report_sigterm()
     def work() -> None:
@@ -23,7 +21,7 @@ def test_sigterm_ends_in_order_and_is_told(capsys: pytest.CaptureFixture[str]) -
             os.kill(os.getpid(), signal.SIGTERM)
             signal.pause()
         finally:
-            tidied.append(True)
+            cleaned_up.append(True)
 
     before = signal.getsignal(signal.SIGTERM)
     for _ in range(2):
@@ -31,17 +29,17 @@ def test_sigterm_ends_in_order_and_is_told(capsys: pytest.CaptureFixture[str]) -
             work()
         assert stopped.value.code == 143 and signal.getsignal(signal.SIGTERM) == before
         assert capsys.readouterr().err == "rpr-cli: interrupted\n"
-    assert tidied == [True, True]
+    assert cleaned_up == [True, True]
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), ValueError()])
-def test_other_ends_are_not_told(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_errors_are_not_reported(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(type(error)), report_sigterm():
         raise error
     assert capsys.readouterr().err == ""
 
 
-def test_off_the_main_thread_nothing_is_heard() -> None:
+def test_report_sigterm_has_no_effect_on_other_threads() -> None:
     found = []
 
     def work() -> None:
@@ -57,7 +55,7 @@ def test_off_the_main_thread_nothing_is_heard() -> None:
 
 @pytest.fixture
 def default_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM as a terminal's processes have them: one started in the background ignores the first."""
+    """As in a terminal: a process that was started in the background ignores SIGINT."""
     before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -68,27 +66,27 @@ def default_signals() -> Iterator[None]:
 
 @pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_at_once_or_when_lines_are_whole(number: signal.Signals) -> None:
+def test_signal_interrupts_at_once_or_after_deferral(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with pytest.raises(SystemExit) as stop, Interrupts():
         os.kill(os.getpid(), number)
-        pytest.fail("not heard")
+        pytest.fail("not interrupted")
     assert stop.value.code == 128 + number
     written = False
     with pytest.raises(SystemExit) as stop, Interrupts() as interrupts:
         with interrupts.deferred():
             os.kill(os.getpid(), number)
             written = True
-        pytest.fail("not heard at the end")
+        pytest.fail("not interrupted after deferral")
     assert stop.value.code == 128 + number and written
     with pytest.raises(SystemExit), Interrupts() as interrupts, interrupts.deferred():
         os.kill(os.getpid(), number)
         os.kill(os.getpid(), number)
-        pytest.fail("the second one was held back")
+        pytest.fail("the second signal was deferred")
     assert signal.getsignal(number) is before
 
 
-def test_an_ignored_signal_stays_ignored() -> None:
+def test_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with Interrupts():

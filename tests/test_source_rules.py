@@ -1,7 +1,5 @@
-"""Checked here: what the source must not contain, read from its syntax trees. No code is made from text or from a name
-that a user gives; nothing is unpickled but what a process of ours sent through its own pipe; checkpoints are loaded as
-plain data; no command goes through a shell; only the libraries talk to the network. Each rule is tried on snippets that
-break it, and each exception must still be needed.
+"""Security rules, checked on syntax trees: no code from text or user-given names, no unpickling, checkpoints as plain
+data only, no shell, no network access of our own. Each rule is tested on snippets; each exception must be needed.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from rpr.paths import data_dir
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = [ROOT / "cli.py", *sorted((ROOT / "rpr").rglob("*.py"))]
-ATTACKS = ROOT / "tests" / "system" / "bad_files.py"  # a pickle that would run a command is made there
+ATTACKS = ROOT / "tests" / "system" / "bad_files.py"  # makes a pickle that runs a command
 TESTS = sorted({*(ROOT / "tests").rglob("*.py")} - {ATTACKS})
 
 PICKLES = {
@@ -38,17 +36,17 @@ CONNECTIONS = {"socket.socket", "socket.create_connection", "socket.create_serve
 TARGET = re.compile(r"(?<!\w)_target_(?!\w)")
 FROM_URLLIB = {"urllib.request.getproxies"}  # it reads the environment
 
-# (file, rule): why it is right there.
+# (file, rule): why it is allowed.
 EXCEPTIONS = {
-    ("rpr/data/hub.py", "pickle"): "a copy of an object of this process, made in its memory",
-    ("rpr/data/hub.py", "network"): "whether the hub's host answers at all, before the library tries for long",
-    ("rpr/__init__.py", "code"): "one of the two modules that the same file lists",
-    ("rpr/sweep/launcher.py", "target"): "where it is refused, and Hydra's own launcher told from the others",
+    ("rpr/data/hub.py", "pickle"): "copies an object of this process in memory",
+    ("rpr/data/hub.py", "network"): "checks that the hub answers, as the library would retry for long",
+    ("rpr/__init__.py", "code"): "imports one of two modules that are listed there",
+    ("rpr/sweep/launcher.py", "target"): "refuses it, and recognises Hydra's own launcher",
 }
 
 
 class Names(ast.NodeVisitor):
-    """What the names of a file stand for: `from os import system as s` makes `s` os.system."""
+    """The full names behind a file's imported names: after `from os import system as s`, `s` is os.system."""
 
     def __init__(self, tree: ast.AST) -> None:
         self.known: dict[str, str] = {}
@@ -68,7 +66,7 @@ class Names(ast.NodeVisitor):
             self.known[alias.asname or alias.name] = whole
 
     def of(self, node: ast.AST) -> str:
-        """The dotted name of an expression; empty for what is no name."""
+        """The full dotted name of an expression; empty if it is not a name."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -76,8 +74,8 @@ class Names(ast.NodeVisitor):
         return ".".join([self.known.get(node.id, node.id), *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
-def faults(source: str) -> list[tuple[int, str]]:
-    """(line, rule) of everything in a file's text that is against a rule."""
+def violations(source: str) -> list[tuple[int, str]]:
+    """(line, rule) of every violation."""
     tree = ast.parse(source)
     names = Names(tree)
     found = set(_imports(names))
@@ -102,10 +100,10 @@ def faults(source: str) -> list[tuple[int, str]]:
 
 def _imports(names: Names) -> Iterator[tuple[int, str]]:
     for line, name in names.imported:
-        room = name.partition(".")[0]
-        if room in PICKLES:
+        package = name.partition(".")[0]
+        if package in PICKLES:
             yield line, "pickle"
-        if room in NETWORK or (name.startswith("urllib.request.") and name not in FROM_URLLIB):
+        if package in NETWORK or (name.startswith("urllib.request.") and name not in FROM_URLLIB):
             yield line, "network"
         if name.startswith(("hydra.utils", "hydra._internal.instantiate")):
             yield line, "target"
@@ -132,7 +130,7 @@ def _calls(call: ast.Call, names: Names) -> Iterator[str]:
         yield "yaml"
     if name.startswith(("yaml.unsafe_load", "yaml.full_load")):
         yield "yaml"
-    if name == "importlib.import_module" and not _begins_with_a_package(call.args[0]):
+    if name == "importlib.import_module" and not _has_fixed_package(call.args[0]):
         yield "code"
 
 
@@ -141,19 +139,19 @@ def _is(node: ast.AST | None, value: bool) -> bool:
 
 
 def _is_text(node: ast.AST | None) -> bool:
-    """A command that a shell would have to take apart, as far as that can be seen."""
-    made = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("join", "format")
-    return made or isinstance(node, ast.Constant | ast.JoinedStr | ast.BinOp)
+    """Whether a command is visibly a string, not a list of words."""
+    built = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("join", "format")
+    return built or isinstance(node, ast.Constant | ast.JoinedStr | ast.BinOp)
 
 
-def _begins_with_a_package(node: ast.AST) -> bool:
-    """`"a.b"`, or `f"a.{name}"`, which cannot leave the package a."""
+def _has_fixed_package(node: ast.AST) -> bool:
+    """Whether a module name is `"a.b"`, or `f"a.{name}"`, which is always in the package a."""
     first = node.values[0] if isinstance(node, ast.JoinedStr) else node
     text = first.value if isinstance(first, ast.Constant) else None
     return isinstance(text, str) and (first is node or (text.count(".") > 0 and text.endswith(".")))
 
 
-BROKEN = {
+BAD = {
     "code": [
         "exec(text)", "run = eval", "__import__(name)", "from builtins import exec as e\ne(x)",
         "import importlib\nimportlib.import_module(name)", "import importlib\nimportlib.import_module(f'a{b}')",
@@ -206,41 +204,40 @@ urllib.request.getproxies(), socket.gethostname(), tempfile.mkdtemp(), tmp_path_
 """
 
 
-@pytest.mark.parametrize("rule", BROKEN)
-def test_what_breaks_a_rule_is_caught(rule: str) -> None:
-    assert [source for source in BROKEN[rule] if rule not in {found for _, found in faults(source)}] == []
+@pytest.mark.parametrize("rule", BAD)
+def test_violations_are_found(rule: str) -> None:
+    assert [source for source in BAD[rule] if rule not in {found for _, found in violations(source)}] == []
 
 
-def test_what_is_like_a_fault_and_none_is_let_through() -> None:
-    assert faults(GOOD) == []
+def test_allowed_code_is_not_reported() -> None:
+    assert violations(GOOD) == []
 
 
-def test_the_product_keeps_the_rules() -> None:
+def test_source_follows_the_rules() -> None:
     assert len(PRODUCT) > 100
     found = [
         (path.relative_to(ROOT).as_posix(), line, rule)
         for path in PRODUCT
-        for line, rule in faults(path.read_text("utf-8"))
+        for line, rule in violations(path.read_text("utf-8"))
     ]
     assert [f"{file}:{line}: {rule}" for file, line, rule in found if (file, rule) not in EXCEPTIONS] == []
-    assert {(file, rule) for file, _, rule in found} == EXCEPTIONS.keys()  # none is left over
+    assert {(file, rule) for file, _, rule in found} == EXCEPTIONS.keys()
 
 
-def test_the_tests_keep_those_that_are_about_the_machine_they_run_on() -> None:
-    """They pickle, and write bad checkpoints, on purpose."""
+def test_tests_use_no_shell_and_no_mktemp() -> None:
     texts = {path.relative_to(ROOT): path.read_text("utf-8") for path in TESTS}
     found = [
         f"{path}:{line}: {rule}"
         for path, text in texts.items()
-        if re.search(r"\b(os|subprocess|pty|asyncio|tempfile|shell)\b", text)  # nothing else can break these two
-        for line, rule in faults(text)
+        if re.search(r"\b(os|subprocess|pty|asyncio|tempfile|shell)\b", text)  # saves time
+        for line, rule in violations(text)
         if rule in ("shell", "temporary")
     ]
     assert found == []
 
 
 @pytest.mark.parametrize("folder", ["conf", "sweeps"])
-def test_no_default_names_code(folder: str) -> None:
+def test_configuration_names_no_code(folder: str) -> None:
     files = sorted(data_dir(folder).rglob("*.yaml"))
     assert len(files) > 5
     words = ("_target_", "!!python", "ext://", "hydra.utils", "_partial_")

@@ -1,7 +1,4 @@
-"""Checked here: mean attention by distance against explicit loops over equation 4, each sentence alone, in float64;
-uniform attention and small tables against numbers worked out by hand; that probabilities add up; what the tables' entry
-says for each way of sharing; that nothing is left hooked to the model.
-"""
+"""Mean attention by distance against loops over equation 4 (float64), uniform attention and small tables by hand."""
 
 from __future__ import annotations
 
@@ -34,10 +31,10 @@ def make_model(*, clip_distance=2, absolute="none", keys=True, values=True, tabl
 
 @pytest.fixture
 def pairs() -> list[tuple[list[int], list[int]]]:
-    draw = torch.Generator().manual_seed(4)
+    generator = torch.Generator().manual_seed(4)
 
     def sentence(length: int) -> list[int]:
-        return [*torch.randint(4, PIECES, (length - 1,), generator=draw).tolist(), EOS]
+        return [*torch.randint(4, PIECES, (length - 1,), generator=generator).tolist(), EOS]
 
     return [(sentence(source), sentence(target)) for source, target in ((5, 3), (1, 6), (9, 9), (4, 1), (6, 7))]
 
@@ -47,13 +44,17 @@ def measured(model, pairs, **changes):
 
 
 def by_loops(model, pairs, max_distance):
-    """[layer][head][distance] of encoder and decoder layers: equation 4 for each pair of positions, nothing shared
-    with the code under test but the input of each layer (post-norm: what its self-attention reads).
+    """[layer][head][distance] by equation 4 for each pair of positions; only the inputs of self-attention come from the
+    model: those of the layer (post-norm) or the output of its first norm (pre-norm).
     """
     inputs: list[tuple[int, Tensor]] = []
     layers = [*model.encoder, *model.decoder]
     for number, layer in enumerate(layers):
-        layer.register_forward_pre_hook(lambda _, given, number=number: inputs.append((number, given[0][0])))
+        if model.config.norm == "post":
+            layer.register_forward_pre_hook(lambda _, given, number=number: inputs.append((number, given[0][0])))
+        else:
+            norm = layer.around_attention.norm
+            norm.register_forward_hook(lambda _, given, out, number=number: inputs.append((number, out[0])))
     heads, clip = model.config.num_heads, model.config.encoder_positions.k
     width = model.config.d_model // heads
     sums = [[[0.0] * (2 * max_distance + 1) for _ in range(heads)] for _ in layers]
@@ -92,12 +93,13 @@ def by_loops(model, pairs, max_distance):
     "choices",
     [
         {},
+        {"norm": "pre"},
         {"tables": "shared_by_heads_and_layers", "clip_distance": 0},
         {"keys": False, "values": False, "absolute": "sinusoidal"},
         {"absolute": "learned", "values": False, "tables": "shared_by_heads"},
     ],
 )
-def test_mean_attention_equals_explicit_loops(choices, pairs):
+def test_mean_attention_equals_loops(choices, pairs):
     model = make_model(**choices)
     numbers = measured(model, pairs)
     assert [layer.label for layer in numbers.attention] == [
@@ -109,33 +111,11 @@ def test_mean_attention_equals_explicit_loops(choices, pairs):
         dtype=torch.float64,
     )
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-14, equal_nan=True)
-    assert expected[:2].isfinite().all() and expected[2:, :, :5].isfinite().all()  # every distance occurs, and in the
-    assert expected[2:, :, 5:].isnan().all()  # decoder none to the right
+    assert expected[:2].isfinite().all() and expected[2:, :, :5].isfinite().all()
+    assert expected[2:, :, 5:].isnan().all()  # the decoder attends to no later position
 
 
-def test_pre_norm_reads_what_its_norm_gives(pairs):
-    """The loops above read a layer's input, which pre-norm norms first: the same model with that norm folded in."""
-    model = make_model(norm="pre")
-    numbers = measured(model, pairs)
-    normed: list[Tensor] = []
-    first = model.encoder[0]
-    first.around_attention.norm.register_forward_hook(lambda _, given, out: normed.append(out[0]))
-    total, count = 0.0, 0
-    for source, _ in pairs:
-        normed.clear()
-        with torch.no_grad():
-            model.encode(torch.tensor([source]))
-        q, k, _ = (normed[0] @ first.self_attention.qkv.weight.T).chunk(3, dim=-1)
-        own = (q[:, None, :4] * (k[None, :, :4])).sum(-1)
-        n = len(source)
-        rows = (torch.arange(n)[None] - torch.arange(n)[:, None]).clamp(-2, 2) + 2
-        own = own + (q[:, None, :4] * first.self_attention.tables.keys[0][rows]).sum(-1)
-        total += float((own / 2).softmax(-1).diagonal().sum())
-        count += n
-    assert numbers.attention[0].attention[0][4] == pytest.approx(total / count, abs=1e-14)
-
-
-def test_batches_and_their_padding_change_nothing(pairs):
+def test_batching_does_not_change_the_result(pairs):
     model = make_model()
     one, other = measured(model, pairs, max_tokens_per_batch=1), measured(model, pairs, max_tokens_per_batch=1000)
     assert [stack.pairs for stack in one.stacks] == [stack.pairs for stack in other.stacks]
@@ -145,16 +125,16 @@ def test_batches_and_their_padding_change_nothing(pairs):
 
 
 def test_uniform_attention_by_hand():
-    """Zero queries attend evenly: 1/n in the encoder, 1/(i+1) in the decoder. Sources and targets of 3 and 2 pieces."""
+    """Zero queries attend uniformly: 1/n in the encoder, 1/(i+1) in the decoder; sentences of 3 and 2 pieces."""
     model = make_model()
     for layer in (*model.encoder, *model.decoder):
         layer.self_attention.qkv.weight.data[:8] = 0.0
     numbers = measured(model, [([5, 6, EOS], [7, 8, EOS]), ([9, EOS], [10, EOS])], max_distance=3)
     encoder, decoder = numbers.stacks
     assert (encoder.pairs, decoder.pairs) == ((0, 1, 3, 5, 3, 1, 0), (0, 1, 3, 5, 0, 0, 0))
-    beside = (2 / 3 + 1 / 2) / 3
+    adjacent = (2 / 3 + 1 / 2) / 3
     by_hand = {
-        "encoder": (None, 1 / 3, beside, 2 / 5, beside, 1 / 3, None),
+        "encoder": (None, 1 / 3, adjacent, 2 / 5, adjacent, 1 / 3, None),
         "decoder": (None, 1 / 3, (1 / 2 + 1 / 3 + 1 / 2) / 3, (1 + 1 / 2 + 1 / 3 + 1 + 1 / 2) / 5, None, None, None),
     }
     for layer in numbers.attention:
@@ -164,7 +144,7 @@ def test_uniform_attention_by_hand():
                 assert found == pytest.approx(expected, abs=1e-14)
 
 
-def test_norms_and_cosines_of_a_table_by_hand():
+def test_table_norms_and_cosines_by_hand():
     table = torch.tensor([[3.0, 4.0], [0.0, 5.0], [0.0, -2.0]])
     shared = table_numbers(table)
     assert shared.clip_distance == 1
@@ -178,14 +158,14 @@ def test_norms_and_cosines_of_a_table_by_hand():
     assert (single.clip_distance, single.norms, single.cosines) == (0, ((5.0,),), ((),))
 
 
-def test_the_norm_before_training_is_that_of_fresh_tables():
+def test_expected_initial_norm():
     torch.manual_seed(5)
     found = table_numbers(relative_table(2, 8, 2000))
     mean_square = sum(norm**2 for head in found.norms for norm in head) / (2000 * 5)
     assert math.sqrt(mean_square) == pytest.approx(found.expected_initial_norm, rel=0.02)
 
 
-def test_the_tables_of_each_way_of_sharing(pairs):
+def test_tables_by_sharing(pairs):
     per_head = measured(make_model(), pairs).tables
     assert [entry.label for entry in per_head] == [
         "encoder layer 1", "encoder layer 2", "decoder layer 1", "decoder layer 2",
@@ -211,7 +191,7 @@ def test_absolute_positions(pairs):
     assert source.norms != target.norms
 
 
-def test_the_model_is_left_as_it_was(pairs):
+def test_interrupted_measurement_leaves_the_model_unchanged(pairs):
     model = make_model()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     calls: list[tuple[int, int]] = []
@@ -222,13 +202,13 @@ def test_the_model_is_left_as_it_was(pairs):
 
     with pytest.raises(KeyboardInterrupt):
         measure(model, pairs, max_distance=4, max_tokens_per_batch=20, device="cpu", progress=fail)
-    assert calls == [(2, 5)]  # the longest pair, of 9, and one more within 20 pieces
+    assert calls == [(2, 5)]  # the longest pair (9 pieces) and one more in 20 pieces
     assert not any(module._forward_hooks for module in model.modules())
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     assert measured(model, pairs) == measured(model, pairs)
 
 
-def test_what_only_a_programmer_can_do_wrong(pairs):
+def test_misuse_fails_an_assertion(pairs):
     with pytest.raises(AssertionError, match=r"call model.eval\(\) first"):
         measured(make_model().train(), pairs)
     with pytest.raises(AssertionError, match="at least one pair is needed"):

@@ -1,7 +1,4 @@
-"""Checked here: every check of rpr-cli verify passes on models of each kind of positions, says how large the largest
-difference is, and fails where the model does what it must not: a cache, a mask, a position, a batch or a score that is
-wrong.
-"""
+"""Each check of rpr-cli verify passes on correct models and fails on a wrong cache, mask, position, batch or score."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rpr.analysis import verification
 from rpr.analysis.verification import (
     EXACT,
     Check,
@@ -53,55 +51,52 @@ def exact(**changes: Any) -> Transformer:
     return in_float64(make_model(**changes))
 
 
-def judged(check: Check, outcome: str) -> None:
+def assert_outcome(check: Check, outcome: str) -> None:
     assert check.outcome == outcome, check
     if outcome == "failed":
         assert check.reason is not None or (check.difference is not None and check.difference > 1e-3)
 
 
 KINDS = {
-    "one_for_layers-pre_norm": {"tables": "shared_by_heads_and_layers", "norm": "pre"},
-    "no positions": NO_TABLES,
-    "learned-too few": {**LEARNED, "max_positions": 8},
+    "shared_by_layers-pre_norm": {"tables": "shared_by_heads_and_layers", "norm": "pre"},
+    "no_positions": NO_TABLES,
+    "learned-fewer_than_pieces": {**LEARNED, "max_positions": 8},
 }
 
 
 @pytest.mark.parametrize("changes", KINDS.values(), ids=KINDS.keys())
-def test_a_model_that_is_right(changes):
+def test_correct_models_pass_all_checks(changes):
     found = {check.name: check for check in check_model(exact(**changes), PAIRS, SEARCH, 40)}
     names = ["cached decoding", "cached decoding beyond 40 pieces", "padding", "shift", "batches", "n best"]
     assert [*found] == names
     absolute = changes.get("absolute", "none")
     for name, check in found.items():
         if name == "shift" and absolute != "none":
-            judged(check, "not applicable")
+            assert_outcome(check, "not applicable")
             assert check.difference is not None and check.difference > 0.01
             assert check.reason == f"{exact(**changes).config.encoder_positions.label}: a shift is meant to change it"
             continue
-        judged(check, "passed")
+        assert_outcome(check, "passed")
         assert check.difference is not None and check.difference <= EXACT == check.tolerance
-    assert found["cached decoding"].difference != 0  # another order of summation: something was compared
+    assert found["cached decoding"].difference != 0  # another order of summation
     assert {check.sentences for name, check in found.items() if "beyond" not in name} == {8}
     assert found["cached decoding beyond 40 pieces"].sentences == len(beyond(PAIRS, 40))
 
 
-def test_pairs_joined_to_be_longer_than_any_in_training():
+def test_beyond_joins_pairs_to_exceed_the_training_length():
     joined = beyond(PAIRS, 40)
     assert len(joined) > 2
     for source, target in joined:
         assert min(len(source), len(target)) > 40 and source[-1] == target[-1] == EOS
         assert EOS not in source[:-1] and EOS not in target[:-1]
     pieces = [piece for source, _ in joined for piece in source[:-1]]
-    there = [piece for source, target in PAIRS if len(target) > 1 for piece in source[:-1]]
-    assert pieces[: len(there)] == there  # all of them, in their order
+    expected = [piece for source, target in PAIRS if len(target) > 1 for piece in source[:-1]]
+    assert pieces[: len(expected)] == expected  # all, in order
     assert len(beyond(PAIRS[1:2], 500)) == 1
 
 
-# What is wrong is seen
-
-
 class Wrong(Transformer):
-    """A model in float64 with one method of another."""
+    """A float64 model with one method replaced."""
 
     def __new__(cls, **changes: Any) -> Any:
         model = exact(**changes)
@@ -112,8 +107,8 @@ class Wrong(Transformer):
         pass
 
 
-class ForgetsWhatWasFed(Wrong):
-    """The cache's positions begin anew at the sixth piece."""
+class ForgetsAPiece(Wrong):
+    """Feeds another piece at every sixth step of cached decoding."""
 
     def next_logits(self, pieces: Tensor, state: Any) -> Tensor:
         self.fed = getattr(self, "fed", 0) + 1
@@ -126,16 +121,16 @@ class SeesPadding(Wrong):
         return memory_BSM, torch.ones_like(mask)
 
 
-class CountsPositions(Wrong):
-    """As if it had absolute positions; its shape says it has none."""
+class AddsPositions(Wrong):
+    """Depends on absolute positions, which its configuration has not."""
 
     def encode(self, source_BS: Tensor) -> tuple[Tensor, Tensor]:
         memory_BSM, mask = super().encode(source_BS)
         return memory_BSM + torch.arange(memory_BSM.shape[1])[:, None] / 50, mask
 
 
-class SaysItHasPositions(Wrong):
-    """As if its absolute positions were lost."""
+class DropsPositions(Wrong):
+    """Ignores the absolute positions of its configuration."""
 
     def _embed(self, pieces_BT: Tensor, positions: Any, *, first: int) -> Tensor:
         return super()._embed(pieces_BT, None, first=first)
@@ -147,39 +142,35 @@ class MixesSentences(Wrong):
         return memory_BSM + 0.3 * memory_BSM.mean(dim=(0, 1)), mask
 
 
-def test_a_cache_and_a_mask_that_are_wrong():
-    judged(cached_decoding(ForgetsWhatWasFed(), PAIRS, 200, "cached decoding"), "failed")
-    model = SeesPadding()
-    judged(padding_invariance(model, PAIRS, 200), "failed")
-    judged(shift_invariance(model, PAIRS), "failed")
+def test_wrong_cache_mask_and_positions_fail():
+    assert_outcome(cached_decoding(ForgetsAPiece(), PAIRS, 200, "cached decoding"), "failed")
+    assert_outcome(padding_invariance(SeesPadding(), PAIRS, 200), "failed")
+    assert_outcome(shift_invariance(SeesPadding(), PAIRS), "failed")
+    assert_outcome(shift_invariance(AddsPositions(), PAIRS), "failed")
+    dropped = shift_invariance(DropsPositions(**SINUSOIDAL), PAIRS)
+    assert_outcome(dropped, "failed")
+    assert dropped.reason == "absolute (sinusoidal) should depend on a shift, but for some sentence it changes nothing"
 
 
-def test_positions_that_are_wrong():
-    judged(shift_invariance(CountsPositions(), PAIRS), "failed")
-    lost = shift_invariance(SaysItHasPositions(**SINUSOIDAL), PAIRS)
-    judged(lost, "failed")
-    assert lost.reason == "absolute (sinusoidal) should depend on a shift, but for some sentence it changes nothing"
-
-
-def test_sentences_that_depend_on_their_batch():
+def test_dependence_on_the_batch_fails():
     model = MixesSentences()
     check = batch_independence(model, SOURCES[:8], SEARCH)
-    judged(check, "failed")
+    assert_outcome(check, "failed")
     assert check.reason is not None and "sentences have different translations in different batches" in check.reason
-    told = batch_rounding(TorchEngine(model, "cpu"), exact(), SOURCES[:8], SEARCH, "float64")
-    judged(told, "reported")
-    assert told.difference is not None and told.difference > 1e-3 and told.reason is not None
-    assert told.reason.endswith("of 8 translations differ") and told.reason[0] != "0"
+    rounding = batch_rounding(TorchEngine(model, "cpu"), exact(), SOURCES[:8], SEARCH, "float64")
+    assert_outcome(rounding, "reported")
+    assert rounding.difference is not None and rounding.difference > 1e-3 and rounding.reason is not None
+    assert rounding.reason.endswith("of 8 translations differ") and rounding.reason[0] != "0"
 
 
-def test_rounding_is_no_failure():
+def test_rounding_is_not_a_failure():
     check = batch_rounding(TorchEngine(make_model(), "cpu"), exact(), SOURCES[:8], SEARCH, "float32")
     assert check.outcome in ("passed", "reported") and "of 8 translations differ" in str(check.reason)
 
 
-def test_hypotheses_that_are_wrong(monkeypatch):
+def test_wrong_hypotheses_fail(monkeypatch):
     model, search = exact(), TorchEngine.search
-    judged(scores_of_hypotheses(model, SOURCES[:8], SEARCH), "passed")
+    assert_outcome(scores_of_hypotheses(model, SOURCES[:8], SEARCH), "passed")
     right = search(TorchEngine(model, "cpu"), SOURCES[:8], dataclasses.replace(SEARCH, n_best=4))
     at = next(index for index, hypotheses in enumerate(right) if len(hypotheses) > 1)
     first, second, *others = right[at]
@@ -192,10 +183,7 @@ def test_hypotheses_that_are_wrong(monkeypatch):
     ):
         found = [*right[:at], wrong, *right[at + 1 :]]
         monkeypatch.setattr(TorchEngine, "search", lambda *arguments, found=found, **more: found)
-        judged(scores_of_hypotheses(model, SOURCES[:8], SEARCH), "failed")
-
-
-# Exports
+        assert_outcome(scores_of_hypotheses(model, SOURCES[:8], SEARCH), "failed")
 
 
 @pytest.fixture
@@ -204,16 +192,13 @@ def export_inputs(tmp_path, tiny_config):
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "ctranslate2"])
-def test_an_export(kind, export_inputs, tmp_path, monkeypatch):
+def test_correct_export_passes_and_wrong_one_fails(kind, export_inputs, tmp_path, monkeypatch):
     pytest.importorskip("ctranslate2")
-    folders = [tmp_path / "one", tmp_path / "two"]
-    for folder in folders:
-        folder.mkdir()
-    check = export_check(kind, export_inputs(make_model()), folders[0])
-    judged(check, "passed")
+    for name in ("correct", "wrong"):
+        (tmp_path / name).mkdir()
+    check = export_check(kind, export_inputs(make_model()), tmp_path / "correct")
+    assert_outcome(check, "passed")
     assert (check.difference == 0) == (kind == "safetensors") and "of 12 identical" in str(check.reason)
-
-    from rpr.analysis import verification
 
     def write_another(kind: Any, folder: Any, model: Transformer, *rest: Any) -> None:
         other = make_model()
@@ -221,17 +206,17 @@ def test_an_export(kind, export_inputs, tmp_path, monkeypatch):
         writing.write_files(kind, folder, other, *rest)
 
     monkeypatch.setattr(verification, "write_files", write_another)
-    judged(export_check(kind, export_inputs(make_model()), folders[1]), "failed")
+    assert_outcome(export_check(kind, export_inputs(make_model()), tmp_path / "wrong"), "failed")
 
 
-def test_an_export_that_cannot_be(export_inputs, tmp_path, monkeypatch):
+def test_impossible_export_is_not_applicable(export_inputs, tmp_path, monkeypatch):
     folder = tmp_path / "folder"
     folder.mkdir()
     check = export_check("ctranslate2", export_inputs(make_model(tables="per_head")), folder)
-    judged(check, "not applicable")
+    assert_outcome(check, "not applicable")
     assert "per_head cannot be exported" in str(check.reason)
 
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     check = export_check("ctranslate2", export_inputs(make_model()), folder)
-    judged(check, "not applicable")
+    assert_outcome(check, "not applicable")
     assert "CTranslate2 is not installed" in str(check.reason) and not [*folder.iterdir()]

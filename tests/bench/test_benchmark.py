@@ -1,7 +1,5 @@
-"""Checked here: `take_turns` against ratios, medians and ranges worked by hand on a clock that only the steps move;
-`peak_bytes` against allocations counted by hand; the operations of a step against those of its products as torch
-counts them; `layer_cases` by their list; FlexAttention against `reference`, forward; `table_gradient_errors` against
-errors that are put in on purpose, and in the order that was measured: the paper's own algorithm loses the most.
+"""Timings on a simulated clock, memory and FLOPs by hand and as torch counts them, FlexAttention against `reference`,
+and gradient errors of known size.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Clock:
-    """Moves only when a step says so."""
+    """Advanced only by the steps."""
 
     def __init__(self, monkeypatch):
         self.now = 100.0
@@ -51,7 +49,7 @@ class Clock:
         monkeypatch.setattr(benchmark, "peak_bytes", lambda step, device: step() or 7 * len(self.called))
 
     def step(self, name, durations):
-        """A step that takes the next of these durations each time, after 9 seconds each while it warms up."""
+        """A step that takes these durations in turn, after warm-up calls of 9 seconds."""
         left = [9.0] * (WARM_UP + 1) + list(durations)
 
         def step():
@@ -61,16 +59,16 @@ class Clock:
         return step
 
 
-def test_steps_take_turns_and_are_compared_within_a_round(monkeypatch):
+def test_steps_alternate_and_are_compared_within_a_round(monkeypatch):
     clock = Clock(monkeypatch)
-    # The machine is half as fast in round 2 and three times in round 3; b takes 2, 4 and 1 times what a takes.
+    # b takes 2, 4 and 1 times as long as a.
     steps = {
         "a": clock.step("a", [1.0, 3.0, 4.0, 4.0, 0.5, 1.5]),
         "b": clock.step("b", [4.0, 4.0, 10.0, 22.0, 1.0, 1.0]),
     }
     done = []
     timings = take_turns(steps, rounds=3, steps_per_round=2, device=CPU, progress=done.append)
-    warm = WARM_UP + 1  # and once to count memory
+    warm = WARM_UP + 1  # and once for memory
     assert clock.called == ["a"] * warm + ["b"] * warm + ["a", "a", "b", "b"] * 3
     assert done == [1, 2, 3]
     # a: 2, 4 and 1 seconds a step; b: 4, 16 and 1
@@ -78,12 +76,11 @@ def test_steps_take_turns_and_are_compared_within_a_round(monkeypatch):
     assert timings["a"].seconds == 2.0
     assert (timings["a"].ratio, timings["a"].ratio_min, timings["a"].ratio_max) == (1.0, 1.0, 1.0)
     assert timings["b"].seconds == 4.0
-    # the median of the ratios 1/2, 1/4 and 1
     assert (timings["b"].ratio, timings["b"].ratio_min, timings["b"].ratio_max) == (0.5, 0.25, 1.0)
     assert (timings["a"].peak_bytes, timings["b"].peak_bytes) == (7 * warm, 7 * 2 * warm)
 
 
-def test_a_ratio_is_the_median_of_ratios_not_the_ratio_of_medians(monkeypatch):
+def test_ratio_is_the_median_of_ratios(monkeypatch):
     clock = Clock(monkeypatch)
     steps = {"a": clock.step("a", [1.0, 2.0, 6.0, 8.0]), "b": clock.step("b", [2.0, 1.0, 1.5, 8.0])}
     b = take_turns(steps, rounds=4, steps_per_round=1, device=CPU)["b"]
@@ -91,7 +88,7 @@ def test_a_ratio_is_the_median_of_ratios_not_the_ratio_of_medians(monkeypatch):
     assert (b.ratio_min, b.ratio, b.ratio_max) == (0.5, 1.5, 4.0)  # of 1/2, 2, 4 and 1; a's median is 4
 
 
-def test_peak_bytes_are_those_of_the_tensors_that_live_at_one_time():
+def test_peak_bytes_of_live_tensors():
     def step():
         first = torch.empty(1000)  # 4,000 bytes
         second = torch.empty(250, dtype=torch.float64)  # 6,000
@@ -108,7 +105,7 @@ def test_peak_bytes_are_those_of_the_tensors_that_live_at_one_time():
         before.append(torch.empty(100))  # 400 bytes, and they stay
         torch.empty(25)  # 500
 
-    assert peak_bytes(in_place, CPU) == 500, "what was there before does not count"
+    assert peak_bytes(in_place, CPU) == 500, "earlier tensors are not counted"
     x = torch.ones(1000, requires_grad=True)
 
     def backward():
@@ -118,7 +115,7 @@ def test_peak_bytes_are_those_of_the_tensors_that_live_at_one_time():
     assert peak_bytes(backward, CPU) == 3 * 4000  # y, the ones, the gradient
 
 
-def test_resident_memory_is_that_of_the_steps_and_not_of_what_came_before():
+def test_resident_memory_is_that_of_the_steps():
     size = 40 * 2**20
     block = torch.ones(3 * size // 4)
     del block
@@ -128,7 +125,7 @@ def test_resident_memory_is_that_of_the_steps_and_not_of_what_came_before():
     assert resident_peak() > size
 
 
-def test_the_product_rate_is_the_median_of_ten_after_three(monkeypatch):
+def test_matmul_rate_is_the_median_after_warm_up(monkeypatch):
     class Products:
         now, left = 0.0, [9.0, 9.0, 9.0, *[1.0] * 4, *[2.0] * 2, *[4.0] * 4]
 
@@ -143,19 +140,19 @@ def test_the_product_rate_is_the_median_of_ten_after_three(monkeypatch):
     assert benchmark.matmul_rate(hardware, CPU, 8) == 2 * 8**3 / 2.0
 
 
-def test_the_operations_of_a_step_and_of_a_layer_are_those_of_their_products():
+def test_step_and_layer_flops():
     config = bench("sentences=2", "length=11", "model.num_layers=2", "model.d_ff=24")
     [step] = training_steps(config, positions("absolute"), CPU).values()
     with FlopCounterMode(display=False) as counted:
         step()
     expected = benchmark.step_flops(config.model, config.data.vocabulary_size, 2, 11)
-    # What the loss adds up next to its products, and the sums over the whole embedding.
+    # torch also counts operations of the loss and the embedding.
     assert counted.get_total_flops() == pytest.approx(expected, rel=0.02)
-    inputs, weights = 2 * 12 * 16 * 48 + 2 * 12 * 16 * 16, 2 * (2 * 2 * 6 * 6 * 16)  # 12 positions of 16 numbers
+    inputs, weights = 2 * 12 * 16 * 48 + 2 * 12 * 16 * 16, 2 * (2 * 2 * 6 * 6 * 16)  # 12 tokens of width 16
     assert benchmark.layer_flops(16, 2, 6) == 3 * (inputs + weights)
 
 
-def test_steps_at_a_length_are_named_by_variant_and_implementation_and_run():
+def test_steps_by_length_are_named_and_run():
     config = bench("by_length.tokens=12", "by_length.implementations=[auto,blockwise,composed]")
     steps = dict(benchmark.steps_at_length(config, positions("absolute", "relative", "rope"), 5, CPU))
     assert list(steps) == ["absolute", "relative", "relative (blockwise)", "relative (composed)", "rope"]
@@ -170,7 +167,7 @@ def test_steps_at_a_length_are_named_by_variant_and_implementation_and_run():
 @pytest.mark.parametrize(
     "keys, bias, causal", [(True, True, True), (True, False, False), (False, True, False), (False, False, True)]
 )
-def test_flex_attention_is_the_reference(keys, bias, causal):
+def test_flex_attention_equals_the_reference(keys, bias, causal):
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 2, 2, 20, 16)
     tables = {"key_table": torch.randn(2, 7, 16) if keys else None, "bias_table": torch.randn(2, 9) if bias else None}
@@ -181,7 +178,7 @@ def test_flex_attention_is_the_reference(keys, bias, causal):
         flex(q, k, v, value_table=torch.randn(7, 16))
 
 
-def test_flex_is_measured_where_it_can_hold_the_scheme():
+def test_flex_is_measured_only_for_supported_schemes():
     config = bench("hardware=1xgpu", "layer.algorithms=[attend,flex]")
     variants = positions("absolute", "relative", "relative_keys", "t5")
     assert list(layer_steps(config, variants, LayerCase(2, 6, 3, True), CPU)) == [
@@ -199,7 +196,7 @@ def positions(*names):
     return {name: compose_train([f"position={name}"]).position for name in names}
 
 
-def test_layer_cases_hold_the_number_of_positions_and_at_least_one_sentence():
+def test_layer_cases_have_constant_positions():
     config = bench("layer.lengths=[4,10,64]", "layer.positions=40", "layer.clip_distances=[0,7]")
     sizes = [(10, 4), (4, 10), (1, 64)]
     assert list(layer_cases(config)) == [
@@ -210,7 +207,7 @@ def test_layer_cases_hold_the_number_of_positions_and_at_least_one_sentence():
     ]
 
 
-def test_layer_steps_are_named_by_variant_and_algorithm_and_run():
+def test_layer_steps_are_named_and_run():
     config = bench("layer.algorithms=[attend,per_position,blockwise]")
     steps = layer_steps(config, positions("absolute", "relative", "relative_keys"), LayerCase(2, 6, 3, True), CPU)
     of_tables = [f"{name}{algorithm}" for name in ("relative", "relative_keys")
@@ -220,7 +217,7 @@ def test_layer_steps_are_named_by_variant_and_algorithm_and_run():
         step()
 
 
-def test_training_steps_of_all_variants_train(monkeypatch):
+def test_training_steps_reduce_the_loss(monkeypatch):
     losses = []
     measure = benchmark.label_smoothed_loss
     monkeypatch.setattr(benchmark, "label_smoothed_loss", lambda *of: losses.append(measure(*of)) or losses[-1])
@@ -230,7 +227,7 @@ def test_training_steps_of_all_variants_train(monkeypatch):
         losses.clear()
         for _ in range(20):
             step()
-        assert losses[-1] < losses[0]  # the same batch every time
+        assert losses[-1] < losses[0]
 
 
 def test_algorithms_are_found_by_name():
@@ -242,11 +239,11 @@ def test_algorithms_are_found_by_name():
 
 
 def with_errors(of_keys, of_values):
-    """`reference` in float64, with gradients of its tables that are too large by these fractions."""
+    """`reference` in float64, with table gradients too large by these fractions."""
 
     def grow(table, by):
         exact = table.double()
-        return exact + by * (exact - exact.detach())  # the same numbers, more gradient
+        return exact + by * (exact - exact.detach())  # same values, larger gradient
 
     def attention(q, k, v, *, key_table, value_table):
         tables = {"key_table": grow(key_table, of_keys), "value_table": grow(value_table, of_values)}
@@ -255,11 +252,11 @@ def with_errors(of_keys, of_values):
     return attention
 
 
-def test_gradient_errors_are_relative_to_the_exact_gradient_of_each_table(monkeypatch):
+def test_gradient_errors_are_relative_to_the_exact_gradient(monkeypatch):
     expected = {"none": (0.0, 0.0), "some": (0.25, 0.5), "all": (1.0, 3.0)}
     algorithms = {"none": with_errors(0, 0), "some": with_errors(0.25, -0.5), "all": with_errors(-1, 3)}
     monkeypatch.setattr(benchmark, "algorithm_named", lambda name, implementation: algorithms[name])
-    # A cotangent in bfloat16 for a z in float64: the gradient is rounded once, to 0.4 % at most.
+    # The bfloat16 cotangent rounds the gradient once, by at most 0.4 %.
     errors = table_gradient_errors(list(algorithms), "auto", length=9, clip_distance=2, d_head=4, seed=1, device=CPU)
     assert list(errors) == list(expected)
     for name, error in errors.items():
@@ -267,7 +264,7 @@ def test_gradient_errors_are_relative_to_the_exact_gradient_of_each_table(monkey
         assert astuple(error) == pytest.approx(expected[name], abs=0.015)
 
 
-def test_the_papers_algorithm_loses_more_of_the_gradient_than_any_other():
+def test_paper_algorithm_has_the_largest_gradient_errors():
     algorithms = ["per_position", "attend", "composed", "blockwise"]
     errors = table_gradient_errors(algorithms, "dense", length=256, clip_distance=8, d_head=8, seed=2, device=CPU)
     assert list(errors) == algorithms

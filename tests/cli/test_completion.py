@@ -1,6 +1,4 @@
-"""Checked here: what is suggested at Tab for a line, in each shell's form; that a line which cannot be understood is
-met with silence; the hooks that shells are given, and the requests that no hook makes.
-"""
+"""Shell completion: suggestions for a line in each shell's form, installed hooks, and invalid requests."""
 
 import re
 
@@ -19,7 +17,7 @@ def _elsewhere(monkeypatch, tmp_path):
 
 
 def suggested(line, capsys, monkeypatch, shell="bash"):
-    """What is printed for a line with the cursor at its end; nothing is on stderr, and the exit code is 0."""
+    """What is printed for a line with the cursor at its end."""
     monkeypatch.setenv("COMP_LINE", line)
     monkeypatch.setenv("COMP_POINT", str(len(line)))
     assert app.main(["-sc", f"query={shell}"]) == 0
@@ -55,7 +53,6 @@ def suggested(line, capsys, monkeypatch, shell="bash"):
         ("rpr-cli sweep quick gpu", {"gpus="}),
         ("rpr-cli sweep quick r", {"retry_failed=true", "runs_dir="}),
         ("rpr-cli sweep quick --", {"--dry-run", "--wandb-yaml"}),
-        # nothing fits, or nothing can be known of it
         *(
             (line, set())
             for line in (
@@ -66,11 +63,11 @@ def suggested(line, capsys, monkeypatch, shell="bash"):
         ),
     ],
 )  # fmt: skip
-def test_what_fits_the_last_word(line, expected, capsys, monkeypatch):
+def test_suggestions_for_the_last_word(line, expected, capsys, monkeypatch):
     assert set(suggested(line, capsys, monkeypatch).split()) == expected
 
 
-def test_the_settings_and_the_words_of_a_sweep(capsys, monkeypatch):
+def test_sweep_suggests_its_own_settings_and_those_of_train(capsys, monkeypatch):
     of_train = set(suggested("rpr-cli train ", capsys, monkeypatch).split())
     of_sweep = set(suggested("rpr-cli sweep quick ", capsys, monkeypatch).split())
     assert of_sweep - of_train == {*spec.SETTINGS, *spec.FLAGS} and "model=" in of_train
@@ -80,19 +77,19 @@ def test_the_settings_and_the_words_of_a_sweep(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("shell, between", [("bash", " "), ("zsh", " "), ("fish", "\n")])
-def test_each_shell_has_its_form(shell, between, capsys, monkeypatch):
+def test_separators_of_each_shell(shell, between, capsys, monkeypatch):
     assert suggested("rpr-cli tr", capsys, monkeypatch, shell) == between.join(["train", "translate"]) + "\n"
     assert suggested("rpr-cli train model=b", capsys, monkeypatch, shell) == f"model=base{between}model=big\n"
 
 
-def test_without_a_line_nothing_is_suggested(capsys, monkeypatch):
+def test_missing_line_has_no_suggestions(capsys, monkeypatch):
     monkeypatch.delenv("COMP_LINE", raising=False)
     assert app.main(["-sc", "query=bash"]) == 0
     assert capsys.readouterr() == ("\n", "")
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), SystemExit(2), KeyboardInterrupt()])
-def test_whatever_happens_a_query_is_silent(error, capsys, monkeypatch):
+def test_errors_of_a_query_are_silent(error, capsys, monkeypatch):
     def fail(name, words):
         raise error
 
@@ -102,7 +99,7 @@ def test_whatever_happens_a_query_is_silent(error, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_hooks(shell, capsys, monkeypatch):
+def test_hooks(shell, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["/somewhere/rpr-cli", "-sc"])
     assert app.main(["-sc", f"install={shell}"]) == 0
     installed, err = capsys.readouterr()
@@ -113,14 +110,14 @@ def test_the_hooks(shell, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("words", ["", "foo", "query", "query=tcsh", "install=", "query=bash install=bash", "=bash"])
-def test_invalid_requests_are_refused_in_one_line(words, capsys):
+def test_invalid_request_is_refused_in_one_line(words, capsys):
     assert app.main(["-sc", *words.split()]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1
     assert err.startswith(f"rpr-cli: -sc: invalid request {words!r}: expected install=, ")
 
 
-def test_a_request_cannot_follow_a_command(capsys):
+def test_request_cannot_follow_a_command(capsys):
     assert app.main(["train", "-sc", "query=bash"]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("rpr-cli: -sc: cannot follow a command; ") and err.count("\n") == 1

@@ -1,6 +1,6 @@
-"""What the command line does where a standard stream is closed, where the reader of its stdout has gone,
-and where its disk is full; in process with such a stdout, and in processes of its own. A reader's end of a pipe is
-closed before anything is written to it, so that no test passes because the command was quicker.
+"""The command line with closed standard streams, a closed pipe, or a full disk; in process and in processes of its own.
+
+The reading end of a pipe is closed before anything is written, so that no test depends on timing.
 """
 
 import json
@@ -24,7 +24,7 @@ from rpr.cli import stdio
 before = [stream is None for stream in (sys.stdin, sys.stdout, sys.stderr)]
 stdio.reopen_closed_fds()
 file = open(sys.argv[1], "w")
-child = "import os, sys; from rpr.cli import stdio; os.fstat(0), os.fstat(1), os.fstat(2); sys.stderr.write('heard')"
+child = "import os, sys; from rpr.cli import stdio; os.fstat(0), os.fstat(1), os.fstat(2); sys.stderr.write('printed')"
 json.dump([before, file.fileno(), sys.stderr is None, os.spawnv(os.P_WAIT, sys.executable, ["p", "-c", child])], file)
 """
 
@@ -35,7 +35,7 @@ def closing(redirections, *words):
 
 
 def environment(**more):
-    """With buffers: what is printed goes out at the end, where Python would complain by itself."""
+    """With buffered output: Python would complain at its exit."""
     return {**{key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}, **more}
 
 
@@ -44,21 +44,18 @@ def run(command, **options):
 
 
 def pipe_without_reader():
-    """Its writing end."""
     reading, writing = os.pipe()
     os.close(reading)
     return open(writing, "w")
 
 
-def asked(question, stdout, monkeypatch):
-    """The exit code of a question in this process with another stdout, which can be closed afterwards as Python does it
-    at its end, where it would complain if anything were left to be written.
-    """
+def exit_code(arguments, stdout, monkeypatch):
+    """The exit code of a command in this process with another stdout, which is then closed, as at Python's exit."""
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as app sets it; undone after the test
     monkeypatch.setenv("COMP_LINE", "rpr-cli tr")
     monkeypatch.setattr(sys, "stdout", stdout)
     try:
-        code = app.main(question.split())
+        code = app.main(arguments.split())
     except SystemExit as ended:  # by Hydra
         code = ended.code
     if stdout is not None:
@@ -67,70 +64,71 @@ def asked(question, stdout, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "question", ["--help", "-sc query=bash", "train --help", "train --info config", "sweep quick --dry-run"]
+    "arguments", ["--help", "-sc query=bash", "train --help", "train --info config", "sweep quick --dry-run"]
 )
-def test_a_reader_that_is_gone_is_no_error(question, monkeypatch, capsys):
-    assert asked(question, pipe_without_reader(), monkeypatch) == 0
+def test_closed_pipe_is_no_error(arguments, monkeypatch, capsys):
+    assert exit_code(arguments, pipe_without_reader(), monkeypatch) == 0
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("unbuffered", ["1", ""])
-def test_nor_is_it_for_the_installed_command(unbuffered):
-    with pipe_without_reader() as gone:
+def test_closed_pipe_is_no_error_for_the_installed_script(unbuffered):
+    with pipe_without_reader() as closed:
         ended = run(
-            [SCRIPT, "--help"], stdout=gone, stderr=subprocess.PIPE, env=environment(PYTHONUNBUFFERED=unbuffered)
+            [SCRIPT, "--help"], stdout=closed, stderr=subprocess.PIPE, env=environment(PYTHONUNBUFFERED=unbuffered)
         )
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_the_exit_code_of_what_was_done_stays(monkeypatch):
-    def one_failed(name, arguments):
-        print("to nobody")
+def test_closed_pipe_keeps_the_exit_code_of_a_failure(monkeypatch):
+    def fail(name, arguments):
+        print("lost")
         return 1
 
-    monkeypatch.setattr(app, "_run", one_failed)
-    assert asked("train", pipe_without_reader(), monkeypatch) == 1
+    monkeypatch.setattr(app, "_run", fail)
+    assert exit_code("train", pipe_without_reader(), monkeypatch) == 1
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("question", ["--help", "train --cfg all"])
-def test_a_full_disk_is_reported_in_one_line(question, monkeypatch, capsys):
-    assert asked(question, FULL.open("w", buffering=2**20), monkeypatch) == 2
-    ended = capsys.readouterr().err
-    assert ended.startswith("rpr-cli: stdout: cannot be written (No space left on device); ") and ended.count("\n") == 1
+@pytest.mark.parametrize("arguments", ["--help", "train --cfg all"])
+def test_full_disk_is_reported_in_one_line(arguments, monkeypatch, capsys):
+    assert exit_code(arguments, FULL.open("w", buffering=2**20), monkeypatch) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("rpr-cli: stdout: cannot be written (No space left on device); ") and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    "question", ["--version", "train --help", "sweep quick --wandb-yaml", "report", "evaluate run=x", "train --cfg job"]
+    "arguments",
+    ["--version", "train --help", "sweep quick --wandb-yaml", "report", "evaluate run=x", "train --cfg job"],
 )
-def test_output_to_nobody_is_refused(question, monkeypatch, capsys):
-    assert asked(question, None, monkeypatch) == 2
-    ended = capsys.readouterr().err
-    assert ended.startswith(f"rpr-cli: stdout: closed, but {question.split()[0]} prints its result there; ")
-    assert ended.count("\n") == 1
+def test_closed_stdout_is_an_error(arguments, monkeypatch, capsys):
+    assert exit_code(arguments, None, monkeypatch) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"rpr-cli: stdout: closed, but {arguments.split()[0]} prints its result there; ")
+    assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", ["train seed=1", "train -m seed=1"])
-def test_training_has_a_stdout_that_goes_nowhere(words, monkeypatch, tmp_path):
+@pytest.mark.parametrize("arguments", ["train seed=1", "train -m seed=1"])
+def test_closed_stdout_is_devnull_while_training(arguments, monkeypatch, tmp_path):
     """joblib, for one, flushes it."""
     monkeypatch.chdir(tmp_path)
-    seen = []
-    monkeypatch.setattr(train, "run", lambda config, **options: seen.append(sys.stdout and sys.stdout.name))
-    asked(words, None, monkeypatch)
-    assert seen and set(seen) == {os.devnull}
+    names = []
+    monkeypatch.setattr(train, "run", lambda config, **options: names.append(sys.stdout and sys.stdout.name))
+    exit_code(arguments, None, monkeypatch)
+    assert names and set(names) == {os.devnull}
 
 
-def test_translate_checks_for_a_closed_stdout_itself(monkeypatch, capsys):
+def test_translate_checks_stdout_itself(monkeypatch, capsys):
     """It may write to a file."""
     monkeypatch.setattr(sys, "stdin", None)
-    assert asked("translate run=x", None, monkeypatch) == 2
+    assert exit_code("translate run=x", None, monkeypatch) == 2
     assert capsys.readouterr().err == "rpr-cli: input: stdin is closed; give a file as input=FILE\n"
     monkeypatch.setattr(translate, "run", lambda config: stdio.require_stdout("translate", needed=True))
-    assert asked("translate run=x", None, monkeypatch) == 2
+    assert exit_code("translate run=x", None, monkeypatch) == 2
     assert "translate prints its result there" in capsys.readouterr().err
 
 
-def test_closed_streams_that_are_not_needed():
+def test_unneeded_streams_may_be_closed():
     ended = run(closing("<&-", SCRIPT, "--version"), capture_output=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"rpr-cli {__version__}\n", "")
     ended = run(closing("2>&-", SCRIPT, "trian"), stdout=subprocess.PIPE)
@@ -138,19 +136,19 @@ def test_closed_streams_that_are_not_needed():
 
 
 @pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-", ""])
-def test_no_file_gets_the_number_of_a_closed_stream(closed, tmp_path):
-    """Nor is a stream missing in the processes that are started."""
+def test_closed_descriptors_are_not_reused(closed, tmp_path):
+    """Nor are they missing in child processes."""
     ended = run(closing(closed, sys.executable, "-c", PROBE, tmp_path / "file"), capture_output=True)
     assert ended.returncode == 0, ended.stderr
     before, number, without_stderr, child = json.loads((tmp_path / "file").read_text())
     assert before == ["<&-" in closed, " >&-" in f" {closed}", "2>&-" in closed]
     assert number > 2 and not without_stderr and child == 0
-    assert ended.stdout == "" and ended.stderr == ("" if "2>&-" in closed else "heard")
+    assert ended.stdout == "" and ended.stderr == ("" if "2>&-" in closed else "printed")
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, tiny_overrides, cache_dir):
-    """The run of a training of which nobody heard anything."""
+    """A run that was trained with all streams closed."""
     folder = tmp_path_factory.mktemp("trained")
     words = [*tiny_overrides, "optim.max_steps=2", f"data.cache_dir={cache_dir}", "hardware.threads=1"]
     assert run(closing("<&- >&- 2>&-", SCRIPT, "train", *words), cwd=folder).returncode == 0
@@ -159,13 +157,13 @@ def trained(tmp_path_factory, tiny_overrides, cache_dir):
 
 
 @pytest.mark.slow
-def test_training_needs_no_streams(trained):
+def test_training_with_all_streams_closed(trained):
     record = json.loads((trained / "record.json").read_text())
     assert record["status"] == "finished" and record["error"] is None and record["scores"]
 
 
 @pytest.mark.slow
-def test_with_stderr_closed_stdout_holds_one_json_document(trained):
+def test_evaluate_prints_only_json_with_stderr_closed(trained):
     command = closing("2>&-", SCRIPT, "evaluate", f"run={trained}", "format=json", "hardware.threads=1")
     ended = run(command, stdout=subprocess.PIPE, cwd=trained.parents[1])
     assert ended.returncode == 0 and json.loads(ended.stdout)["scores"]

@@ -1,6 +1,4 @@
-"""Checked here: every name that rpr/compose/hydra_bridge.py takes from inside Hydra is there, with the arguments that
-it is given, so that another version of Hydra fails by the name that moved; and that no other module takes one.
-"""
+"""The private names of Hydra that rpr/compose/hydra_bridge.py uses exist, and no other module uses one."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ PRIVATE = {
 
 
 @pytest.mark.parametrize("name", PRIVATE)
-def test_a_private_name_of_hydra(name: str) -> None:
+def test_private_name_of_hydra(name: str) -> None:
     module, *attributes = re.split(r"\.(?=[A-Z]|get_|create_config)", name, maxsplit=1)
     found = importlib.import_module(module)
     for attribute in attributes[0].split("."):
@@ -42,9 +40,9 @@ def test_a_private_name_of_hydra(name: str) -> None:
     assert {*PRIVATE[name]} <= {*parameters}, f"{name}{inspect.signature(found)}"
 
 
-def test_no_other_module_looks_inside_hydra() -> None:
+def test_no_other_module_uses_private_names_of_hydra() -> None:
     modules = "plugins|global_hydra|override_parser|config_search_path"
     private = re.compile(rf"hydra\._|hydra\.core\.({modules})|plugin\._query\(")
     root = Path(rpr.__file__).parent
     found = {path.relative_to(root).as_posix() for path in root.rglob("*.py") if private.search(path.read_text())}
-    assert found == {"compose/hydra_bridge.py", "sweep/launcher.py"}  # the launcher refuses plugins by their names
+    assert found == {"compose/hydra_bridge.py", "sweep/launcher.py"}  # refuses plugins by name

@@ -1,6 +1,4 @@
-"""Every choice of conf/ composes and validates; the paper's settings against numbers copied by hand from the paper; the
-message of every invalid setting; where defaults are; what a run's identity depends on.
-"""
+"""The choices of conf/, the paper's settings (numbers copied by hand), error messages, defaults, and run ids."""
 
 import shlex
 from copy import deepcopy
@@ -39,17 +37,16 @@ def train(*overrides):
 
 
 def test_every_choice_composes_and_validates():
-    """Together with each other in turn."""
     identities = set()
     number_of_rows = max(map(len, GROUPS.values()))
     for number in range(number_of_rows):
         row = {group: names[number % len(names)] for group, names in GROUPS.items()}
         path = ["data.path=/a/folder"] if row["data"] in LOCAL_ONLY else []
-        made = train(*(f"{group}={choice}" for group, choice in row.items()), *path)
+        cfg = train(*(f"{group}={choice}" for group, choice in row.items()), *path)
         for group in ("model", "position", "hardware", "data", "optim"):
-            assert getattr(made, group).name == row[group], row
-        assert made.logger.mode == {"wandb": "online", "wandb_offline": "offline", "none": "none"}[row["logger"]]
-        identities.add(made.run_id)
+            assert getattr(cfg, group).name == row[group], row
+        assert cfg.logger.mode == {"wandb": "online", "wandb_offline": "offline", "none": "none"}[row["logger"]]
+        identities.add(cfg.run_id)
     assert len(identities) == number_of_rows
 
 
@@ -64,7 +61,7 @@ def composed(command, *choices):
 
 
 def settings_of(typed):
-    """What a command line composes to, without composing again for the same choices of groups."""
+    """What a command line composes to; composed once per choices of groups."""
     command, *words = shlex.split(typed)
     choices = [word for word in words if word.partition("=")[0] in GROUPS]
     parsed = PARSER.parse_overrides([word for word in words if word not in choices])
@@ -73,16 +70,16 @@ def settings_of(typed):
 
 def changed(settings, changes):
     """A copy with other values at dotted keys; ... removes one."""
-    whole = deepcopy(settings)
+    result = deepcopy(settings)
     for key, value in changes.items():
         *path, last = key.split(".")
-        section = whole
+        section = result
         for part in path:
             section = section.setdefault(part, {})
         section[last] = value
         if value is ...:
             del section[last]
-    return whole
+    return result
 
 
 @pytest.mark.parametrize(
@@ -93,33 +90,33 @@ def changed(settings, changes):
         "compare runs=[a,b]", "compare sweep=quick", "diff runs=[a,b]", "rerun run=runs/x", "dashboard",
     ],
 )  # fmt: skip
-def test_the_other_commands_compose_and_validate(typed):
+def test_other_commands_compose_and_validate(typed):
     validate(app._config_class(typed.split()[0]), settings_of(typed))
 
 
-def test_every_command_has_its_file_in_conf_and_every_file_its_command():
+def test_commands_match_the_files_of_conf():
     files = {path.stem for path in CONF.glob("*.yaml")} - {"shared"}
     assert files == set(app.COMMANDS) - {"sweep"}  # a sweep is a multirun of train
 
 
-# --- the paper's settings, by hand from section 4 of the paper (and PAPER.md where tensor2tensor fills a gap)
+# --- the paper's settings, from its section 4 (and tensor2tensor where it leaves a gap)
 
 
-def paper_recipe(made):
-    """What base and big have in common."""
-    optim, model = made.optim, made.model
+def assert_paper_recipe(cfg):
+    """What base and big share."""
+    optim, model = cfg.optim, cfg.model
     assert (optim.adam_beta1, optim.adam_beta2, optim.adam_epsilon) == (0.9, 0.98, 1e-9)
     assert (optim.warmup_steps, optim.learning_rate_scale, optim.label_smoothing) == (4000, 1.0, 0.1)
     assert (optim.microbatches_per_step, optim.max_tokens_per_microbatch) == (8, 4096)  # 8 GPUs
     assert optim.gradient_clip_norm is None
     assert (model.num_layers, model.d_model // model.num_heads) == (6, 64)
     assert (model.norm, model.norm_epsilon) == ("post", 1e-6)
-    assert (made.data.name, made.data.vocabulary_size) == ("wmt14_en_de", 32768)
-    assert (made.data.validation_name, made.data.test_name) == ("newstest2013", "newstest2014")
-    assert (made.evaluation.beam_size, made.evaluation.length_penalty) == (4, 0.6)
-    assert (made.position.relative_keys, made.position.relative_values) == (True, True)
-    assert made.position.absolute == "none"
-    assert (made.hardware.accelerator, made.hardware.num_ranks) == ("gpu", 8)
+    assert (cfg.data.name, cfg.data.vocabulary_size) == ("wmt14_en_de", 32768)
+    assert (cfg.data.validation_name, cfg.data.test_name) == ("newstest2013", "newstest2014")
+    assert (cfg.evaluation.beam_size, cfg.evaluation.length_penalty) == (4, 0.6)
+    assert (cfg.position.relative_keys, cfg.position.relative_values) == (True, True)
+    assert cfg.position.absolute == "none"
+    assert (cfg.hardware.accelerator, cfg.hardware.num_ranks) == ("gpu", 8)
 
 
 @pytest.mark.parametrize(
@@ -129,19 +126,19 @@ def paper_recipe(made):
         ("base", (512, 8, 1024, 0.1), (16, "per_head"), 100_000, 1, None),
     ],
 )
-def test_the_papers_models(model, shape, position, steps, averaged, minutes):
-    made = train(f"model={model}", "hardware=8xgpu")
-    paper_recipe(made)
-    model, optim = made.model, made.optim
+def test_models_of_the_paper(model, shape, position, steps, averaged, minutes):
+    cfg = train(f"model={model}", "hardware=8xgpu")
+    assert_paper_recipe(cfg)
+    model, optim = cfg.model, cfg.optim
     assert (model.d_model, model.num_heads, model.d_ff, model.dropout) == shape
-    assert (made.position.clip_distance, made.position.tables) == position
+    assert (cfg.position.clip_distance, cfg.position.tables) == position
     assert (optim.max_steps, optim.average_checkpoints) == (steps, averaged)
     if minutes is not None:
         assert (optim.checkpoint_every_n_minutes, optim.checkpoint_every_n_steps) == (minutes, None)
         assert optim.keep_checkpoints == 20
 
 
-def test_the_papers_big_model_has_less_dropout_for_french():
+def test_big_model_has_less_dropout_for_french():
     assert train("model=big", "data=wmt14_en_fr").model.dropout == 0.1
     assert train("model=big", "data=wmt14_en_fr", "model.dropout=0.2").model.dropout == 0.2
     assert train("model=base", "data=wmt14_en_fr").model.dropout == 0.1
@@ -161,12 +158,12 @@ def test_the_papers_big_model_has_less_dropout_for_french():
         ("learned", "learned", False, False),
     ],
 )
-def test_the_rows_of_the_papers_tables(position, absolute, keys, values):
-    made = validate(TrainConfig, settings_of(f"train position={position}")).position
-    assert (made.absolute, made.relative_keys, made.relative_values) == (absolute, keys, values)
+def test_position_schemes_of_the_papers_tables(position, absolute, keys, values):
+    cfg = validate(TrainConfig, settings_of(f"train position={position}")).position
+    assert (cfg.absolute, cfg.relative_keys, cfg.relative_values) == (absolute, keys, values)
 
 
-def test_what_a_person_types_wins_over_what_the_model_brings(plain):
+def test_overrides_beat_the_defaults_of_a_model(plain):
     one = train("model=big", "data=multi30k_en_de", "optim=tiny")
     assert (one.data.name, one.optim.max_steps) == ("multi30k_en_de", 700)
     other = train("data=multi30k_en_de", "position.clip_distance=0", "position.tables=per_head", "model=big")
@@ -175,8 +172,7 @@ def test_what_a_person_types_wins_over_what_the_model_brings(plain):
     assert [plain[group]["name"] for group in ("model", "data", "optim")] == ["tiny", "synthetic", "tiny"]
 
 
-def test_hardware_changes_nothing_that_is_learned():
-    """All but the hardware section is the same on every machine: what a step learns from belongs to the recipe."""
+def test_hardware_sets_only_the_hardware_section():
     for path in (CONF / "hardware").glob("*.yaml"):
         assert set(read_yaml(path)) <= {*config.HardwareConfig.model_fields, "defaults"}
     assert train("model=big", "hardware=slurm_8xgpu").model_dump(exclude={"hardware"}) == (
@@ -184,7 +180,7 @@ def test_hardware_changes_nothing_that_is_learned():
     )
 
 
-# --- refusals --------------------------------------------------------------------------------------
+# --- error messages
 
 
 ROWS = Path(__file__).with_name("invalid.tsv").read_text().splitlines()
@@ -192,37 +188,37 @@ INVALID = [row.split("\t") for row in ROWS if not row.startswith("# ")]
 
 
 @pytest.mark.parametrize("typed, answer", INVALID, ids=[row[0] for row in INVALID])
-def test_invalid_settings(typed, answer):
+def test_invalid_setting(typed, answer):
     kind = app._config_class(typed.split()[0])
-    with pytest.raises(ConfigError) as refusal:
+    with pytest.raises(ConfigError) as error:
         validate(kind, settings_of(typed.replace("LONG", 300 * "a")))
-    line = app.format_user_error(refusal.value, kind)
+    line = app.format_user_error(error.value, kind)
     part = answer.removeprefix("...")
     assert line is not None and (part in line if answer.startswith("...") else line.startswith(part)), line
     assert "\n" not in line
 
 
 @pytest.mark.parametrize("key", ["model", "data.synthetic.seed"])
-def test_a_missing_setting_is_named(plain, key):
+def test_missing_setting_is_named(plain, key):
     with pytest.raises(ConfigError, match=rf"^{key}: missing; every default is in conf/$"):
         validate(TrainConfig, changed(plain, {key: ...}))
 
 
-def test_what_only_a_file_can_hold(plain):
+def test_control_characters_are_refused(plain):
     for key, value in {"runs_dir": "a\0b", "logger.tags": ["a", "b\0"], "name": "a\nb"}.items():
         with pytest.raises(ConfigError, match=rf"^{key}: .*(contains a NUL character|not a valid folder name)"):
             validate(TrainConfig, changed(plain, {key: value}))
 
 
-def test_legal_at_the_edge(plain):
-    """k = 0 is a row of the paper's Table 2; more or fewer devices than microbatches are legal if shares are equal."""
+def test_valid_extremes(plain):
+    """Any number of devices that share the microbatches equally; k = 0 as in the paper's Table 2."""
     validate(TrainConfig, changed(plain, {"position.clip_distance": 0, "model.dropout": 0, "seed": 0}))
     for devices in (1, 2, 4, 8, 16):
         validate(TrainConfig, changed(plain, {"hardware.devices": devices, "optim.microbatches_per_step": 8}))
     assert validate(TrainConfig, changed(plain, {"hardware.precision": 32})).hardware.precision == "32"
 
 
-# --- form ------------------------------------------------------------------------------------------
+# --- form
 
 
 def sections():
@@ -230,42 +226,42 @@ def sections():
     return config.StrictModel.__subclasses__()
 
 
-def test_no_default_value_in_the_typed_configuration():
-    """Two defaults for one key were JoeyNMT's trouble: here every field is required, so every default is in conf/."""
+def test_typed_configuration_has_no_defaults():
+    """Every field is required, so every default is in conf/."""
     assert len(sections()) > 10
     optional = [f"{s.__name__}.{n}" for s in sections() for n, f in s.model_fields.items() if not f.is_required()]
     assert optional == []
 
 
-def test_the_configuration_is_frozen_and_closed(plain):
+def test_configuration_is_frozen_and_forbids_extra_keys(plain):
     for section in sections():
         assert section.model_config["frozen"] and section.model_config["extra"] == "forbid", section
-    made = validate(TrainConfig, plain)
+    cfg = validate(TrainConfig, plain)
     with pytest.raises(ValidationError, match="frozen"):
-        made.seed = 2
+        cfg.seed = 2
     with pytest.raises(ValidationError, match="frozen"):
-        made.model.dropout = 0.5
+        cfg.model.dropout = 0.5
 
 
-class OnceOnly(yaml.SafeLoader):
-    """A YAML reader that refuses a key given twice (YAML's own takes the last)."""
+class UniqueKeys(yaml.SafeLoader):
+    """Refuses duplicate keys (YAML itself takes the last one)."""
 
 
 def _mapping(loader, node):
     keys = [loader.construct_object(key) for key, _ in node.value]
-    assert len(keys) == len(set(keys)), f"a key twice: {keys} {node.start_mark}"
+    assert len(keys) == len(set(keys)), f"a duplicate key: {keys} {node.start_mark}"
     return dict(loader.construct_pairs(node, deep=True))
 
 
-OnceOnly.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
 def read_yaml(path):
-    return yaml.load(path.read_text(encoding="utf-8"), OnceOnly)
+    return yaml.load(path.read_text(encoding="utf-8"), UniqueKeys)
 
 
-def test_every_key_has_its_value_once():
-    """Within a file no key twice; a command's own keys are neither those of shared.yaml nor those of a group."""
+def test_every_key_is_set_once():
+    """A command's own keys are neither those of shared.yaml nor those of a group."""
     for path in CONF.rglob("*.yaml"):
         assert isinstance(read_yaml(path), dict), path
     shared = set(read_yaml(CONF / "shared.yaml")) - {"defaults", "hydra"}
@@ -276,15 +272,15 @@ def test_every_key_has_its_value_once():
         assert not own & shared and not own & groups, command
 
 
-def test_every_file_of_conf_says_first_what_it_is():
+def test_every_file_of_conf_starts_with_a_comment():
     for path in [*CONF.rglob("*.yaml"), *data_dir("sweeps").glob("*.yaml")]:
         assert path.read_text(encoding="utf-8").startswith("# "), path
 
 
-# --- identity --------------------------------------------------------------------------------------
+# --- run ids
 
 
-def test_the_run_id_depends_on_what_decides_the_result(plain):
+def test_run_id_depends_on_what_affects_the_result(plain):
     first = validate(TrainConfig, plain)
     assert validate(TrainConfig, deepcopy(plain)).run_id == first.run_id
     assert len(first.run_id) == 8 and int(first.run_id, 16) >= 0
@@ -293,28 +289,27 @@ def test_the_run_id_depends_on_what_decides_the_result(plain):
         "logger.project": "p", "logger.tags": ["t"],
     }.items():  # fmt: skip
         assert validate(TrainConfig, changed(plain, {key: value})).run_id == first.run_id, key
-    deciding = {
+    relevant = {
         "seed": 2, "model.dropout": 0.2, "model.num_layers": 3, "position.clip_distance": 3,
         "position.tables": "shared_by_heads", "position.max_positions": 512, "data.train_limit": 100,
         "data.synthetic.seed": 2, "optim.max_steps": 701, "optim.microbatches_per_step": 2,
         "optim.average_checkpoints": 2,
         "hardware.precision": "bf16", "hardware.threads": 1, "evaluation.beam_size": 5,
     }  # fmt: skip
-    ids = {key: validate(TrainConfig, changed(plain, {key: value})).run_id for key, value in deciding.items()}
-    assert len({first.run_id, *ids.values()}) == 1 + len(deciding), ids
+    ids = {key: validate(TrainConfig, changed(plain, {key: value})).run_id for key, value in relevant.items()}
+    assert len({first.run_id, *ids.values()}) == 1 + len(relevant), ids
 
 
-def test_the_runs_folder_is_named_after_its_choices():
-    made = validate(TrainConfig, settings_of("train position.clip_distance=4 seed=3"))
-    assert made.label == "synthetic-tiny-relative-k4-s3"
-    assert made.run_dir_name == f"synthetic-tiny-relative-k4-s3-{made.run_id}"
+def test_run_folder_is_named_after_its_choices():
+    cfg = validate(TrainConfig, settings_of("train position.clip_distance=4 seed=3"))
+    assert cfg.label == "synthetic-tiny-relative-k4-s3"
+    assert cfg.run_dir_name == f"synthetic-tiny-relative-k4-s3-{cfg.run_id}"
     absolute = validate(TrainConfig, settings_of("train position=absolute"))
     assert absolute.label == "synthetic-tiny-absolute-s1"  # no k where there is none
     assert validate(TrainConfig, settings_of("train name=mine")).label == "mine"
 
 
-def test_a_saved_configuration_reads_back_as_itself():
-    """record.json, config.yaml and a worker's job.json carry model_dump(mode="json")."""
-    made = train("model=big", "hardware=8xgpu", "logger.tags=[a,b]")
-    again = validate(TrainConfig, yaml.safe_load(yaml.safe_dump(made.model_dump(mode="json"))))
-    assert again == made and again.run_id == made.run_id
+def test_saved_configuration_reads_back_equal():
+    cfg = train("model=big", "hardware=8xgpu", "logger.tags=[a,b]")
+    again = validate(TrainConfig, yaml.safe_load(yaml.safe_dump(cfg.model_dump(mode="json"))))
+    assert again == cfg and again.run_id == cfg.run_id

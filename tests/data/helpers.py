@@ -1,6 +1,4 @@
-"""Settings and line files of small corpora; and work in a copy of this process, which costs no import: killed at a
-moment, or measured for memory.
-"""
+"""Settings and line files of small corpora, and work in forked processes, which need no imports."""
 
 from __future__ import annotations
 
@@ -21,9 +19,9 @@ from rpr.io.resources import resident_peak
 
 
 def data_config(folder: Path, **changes: Any) -> DataConfig:
-    """Of a corpus `pairs` in the folder, as line files or a folder, with the cache next to it."""
+    """Settings for the corpus folder/pairs (line files or a folder), cached in folder/cache."""
     settings = {
-        "name": "tried", "source_language": "en", "target_language": "de", "synthetic": None, "hub": None,
+        "name": "small", "source_language": "en", "target_language": "de", "synthetic": None, "hub": None,
         "hub_config": None, "path": str(folder / "pairs"), "validation_name": "newstest2013",
         "test_name": "newstest2014", "tokenizer": "bpe", "vocabulary_size": 100, "max_length": 100,
         "train_limit": None, "task": None, "cache_dir": str(folder / "cache"),
@@ -32,14 +30,14 @@ def data_config(folder: Path, **changes: Any) -> DataConfig:
 
 
 def write_lines(stem: Path, pairs: Sequence[tuple[str, str]], end: str = "\n") -> None:
-    """As stem.en and stem.de."""
+    """Write stem.en and stem.de."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     for side, language in enumerate(("en", "de")):
         Path(f"{stem}.{language}").write_bytes("".join(f"{pair[side]}{end}" for pair in pairs).encode())
 
 
 def fork(work: Callable[[], object]) -> int:
-    """The wait status of a child that does this work and ends."""
+    """Run `work` in a forked child; returns its wait status."""
     sys.stdout.flush()
     child = os.fork()
     if child:
@@ -54,7 +52,7 @@ def fork(work: Callable[[], object]) -> int:
 
 
 def memory_growth(work: Callable[[], object]) -> int:
-    """By how many bytes the work raises the peak memory of a process that begins with what this one has."""
+    """The bytes by which `work` raises the peak memory of a forked child."""
     reader, writer = os.pipe()
 
     def measured() -> None:
@@ -70,7 +68,7 @@ def memory_growth(work: Callable[[], object]) -> int:
 
 
 def padding_waste(batches: Iterable[NDArray[np.int64]], split: TokenSplit) -> float:
-    """The fraction of source and target positions that are padding."""
+    """The padded fraction of source and target positions."""
     real = padded = 0
     for batch in filter(len, batches):
         for lengths in (split.source_lengths[batch], split.target_lengths[batch]):

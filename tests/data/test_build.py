@@ -1,6 +1,4 @@
-"""Checked here: the files of a cache are the same bytes however many processes make them, and whether or not the build
-was killed on the way; what is kept for the next build, and what is not.
-"""
+"""A cache is byte-identical for any number of processes and interruptions; what a failed build leaves for the next."""
 
 from __future__ import annotations
 
@@ -16,6 +14,7 @@ import pytest
 
 from rpr.config.train import DataConfig
 from rpr.data import build as module
+from rpr.data import corpus
 from rpr.data.build import STATE_NAME
 from rpr.data.cache import PreparedData, prepare
 from rpr.data.encode import Encoder
@@ -30,13 +29,13 @@ PAIRS = [
 ]
 PAIRS[100:103] = [("", "leer"), ("x " * 150, "kurz"), ("  ", "\t")]
 NUM_TRAIN = 900
-# 93 of the pairs to train on equal to one of those held out: some here and there, and some in a row.
+# 93 train pairs equal a held-out one: some scattered, some in a row.
 REPEATED = {index: PAIRS[NUM_TRAIN + index % 100] for index in [*range(50, 400, 29), *range(500, 580)]}
 REPEATING = [REPEATED.get(index, pair) for index, pair in enumerate(PAIRS)]
 
 
 def config(folder: Path, pairs: list[tuple[str, str]]) -> DataConfig:
-    """900 pairs to train on, 50 held out for either other split."""
+    """900 train pairs, and 50 held out for each other split."""
     write_lines(folder / "pairs", pairs)
     return data_config(folder, vocabulary_size=120)
 
@@ -47,7 +46,7 @@ def data(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch):
+def _small_chunks(monkeypatch):
     monkeypatch.setattr(module, "PAIRS_PER_CHUNK", 70)
 
 
@@ -57,27 +56,27 @@ def content(prepared: PreparedData) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """The files, built in one go by one process in one chunk."""
+    """The files of an uninterrupted build by one process in one chunk."""
     files = content(prepare(config(tmp_path_factory.mktemp("plain"), PAIRS), processes=1))
     assert len(files) == 2 + 4 + 6 + 6
     return files
 
 
 def partial(data: DataConfig) -> Path:
-    (folder,) = Path(data.cache_dir).glob(".tried-*.partial")
+    (folder,) = Path(data.cache_dir).glob(".small-*.partial")
     return folder
 
 
-def resumed(data: DataConfig, processes: int | None = None) -> tuple[dict[str, bytes], list[tuple[int, int, str]]]:
-    """The files of a build, and every report of its progress."""
-    told = []
-    files = content(prepare(data, lambda *now: told.append(now), processes))
+def resume(data: DataConfig) -> tuple[dict[str, bytes], tuple[int, int, str]]:
+    """The files of the build, and its first progress call."""
+    calls = []
+    files = content(prepare(data, lambda *progress: calls.append(progress)))
     assert list(Path(data.cache_dir).glob(".*.partial")) == []
-    return files, told
+    return files, calls[0]
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_the_same_bytes_whatever_the_processes_and_blocks(data, expected, processes):
+def test_files_do_not_depend_on_processes_and_chunks(data, expected, processes):
     prepared = prepare(data, processes=processes)
     assert prepared.meta.counts == {"train": NUM_TRAIN - 3, "validation": 50, "test": 50}
     assert prepared.meta.dropped == {"train": {"empty": 2, "too_long": 1}}
@@ -86,7 +85,7 @@ def test_the_same_bytes_whatever_the_processes_and_blocks(data, expected, proces
     assert content(prepared) == expected
 
 
-def test_what_repeats_held_out_pairs_leaves_no_trace_whatever_the_processes(tmp_path):
+def test_train_pairs_equal_to_held_out_ones_are_dropped(tmp_path):
     held = {*PAIRS[NUM_TRAIN:]}
     train = [pair for pair in REPEATING[:NUM_TRAIN] if pair not in held]
     for split, pairs in (("train", train), ("validation", PAIRS[900:950]), ("test", PAIRS[950:])):
@@ -100,7 +99,7 @@ def test_what_repeats_held_out_pairs_leaves_no_trace_whatever_the_processes(tmp_
         assert content(prepared) | {"meta.json": without["meta.json"]} == without
 
 
-def test_small_corpora_start_no_processes_and_large_ones_do(data, monkeypatch):
+def test_only_large_corpora_start_worker_processes(data, monkeypatch):
     started = []
 
     class Recorded(module.Workers):
@@ -109,7 +108,7 @@ def test_small_corpora_start_no_processes_and_large_ones_do(data, monkeypatch):
             super().__init__(1)
 
     monkeypatch.setattr(module, "Workers", Recorded)
-    monkeypatch.setattr(module, "num_cores", lambda: 2)
+    monkeypatch.setattr(module, "num_workers", lambda: 2)
     for number in (NUM_TRAIN + 1, NUM_TRAIN):
         monkeypatch.setattr(module, "WORKERS_FROM", number)
         prepare(data.model_copy(update={"cache_dir": f"{data.cache_dir}{number}"}))
@@ -117,14 +116,14 @@ def test_small_corpora_start_no_processes_and_large_ones_do(data, monkeypatch):
 
 
 def kill(data: DataConfig, what: str, done: int, processes: int = 1) -> None:
-    """A build, killed at this moment."""
+    """Start a build that is killed at this point."""
 
     def progress(now: int, total: int, doing: str) -> None:
         if doing == what and now >= done:
             os.kill(os.getpid(), signal.SIGKILL)
 
     assert fork(lambda: prepare(data, progress, processes)) == signal.SIGKILL
-    assert list(Path(data.cache_dir).glob("tried-*")) == []
+    assert list(Path(data.cache_dir).glob("small-*")) == []
 
 
 @pytest.mark.parametrize(
@@ -136,49 +135,64 @@ def kill(data: DataConfig, what: str, done: int, processes: int = 1) -> None:
         ("encoding test", 0, 1),
     ],
 )
-def test_a_build_killed_at_any_moment_resumes_after_its_last_split(data, expected, what, done, processes):
+def test_killed_build_resumes_after_its_last_finished_split(data, expected, what, done, processes):
     kill(data, what, done, processes)
-    files, told = resumed(data)
-    assert files == expected and told[0][2] == what
+    files, first = resume(data)
+    assert files == expected and first[2] == what
 
 
-@pytest.mark.parametrize("fault", ["no json", "another vocabulary", "a file cut short", "a file gone"])
-def test_a_state_that_cannot_be_used_is_started_over(data, expected, fault, caplog):
+def test_corpus_error_while_resuming_keeps_the_partial_build(data, expected, monkeypatch):
+    """Such as a hub that cannot be reached."""
+    kill(data, "encoding validation", 0)
+
+    def unreachable(*files):
+        raise DataError("data.hub: unreachable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus, "LinePairs", unreachable)
+        with pytest.raises(DataError, match="unreachable"):
+            prepare(data)
+    files, first = resume(data)
+    assert files == expected and first[2] == "encoding validation"
+
+
+@pytest.mark.parametrize("fault", ["invalid json", "other vocabulary", "truncated file", "missing file"])
+def test_unusable_state_is_discarded_with_a_warning(data, expected, fault, caplog):
     kill(data, "encoding validation", 0)
     folder = partial(data)
-    if fault == "no json":
+    if fault == "invalid json":
         (folder / STATE_NAME).write_text("{")
-    elif fault == "another vocabulary":
+    elif fault == "other vocabulary":
         state = json.loads((folder / STATE_NAME).read_text())
         (folder / STATE_NAME).write_text(json.dumps(state | {"vocabulary_digest": "0"}))
-    elif fault == "a file cut short":
+    elif fault == "truncated file":
         (folder / "train.target.pieces").write_bytes(b"1234")
     else:
         (folder / "train.target.pieces").unlink()
     (folder / ".vocabulary.model.17.tmp").touch()
     with caplog.at_level(logging.WARNING):
-        files, told = resumed(data)
-    assert files == expected and told[0][2] == "reading for the vocabulary"
-    assert "the unfinished build in" in caplog.text or fault == "a file gone"
+        files, first = resume(data)
+    assert files == expected and first[2] == "reading for the vocabulary"
+    assert "the unfinished build in" in caplog.text or fault == "missing file"
 
 
-def test_a_build_killed_before_its_last_step_is_only_moved(data):
+def test_build_killed_before_the_rename_is_only_renamed(data):
     first = prepare(data)
     files = content(first)
     folder = first.directory.rename(first.directory.with_name(f".{first.directory.name}.partial"))
     (folder / STATE_NAME).write_text("{}")
-    again = prepare(data, lambda *told: pytest.fail("built again"))
+    again = prepare(data, lambda *progress: pytest.fail("built again"))
     assert content(again) == files and again.build_result is None
 
 
-def test_what_other_settings_left_unfinished_stays(data):
+def test_partial_build_of_other_settings_is_kept(data):
     kill(data, "encoding train", 420)
     folder, files = partial(data), sorted(file.name for file in partial(data).iterdir())
     prepare(data.model_copy(update={"vocabulary_size": 121}))
     assert sorted(file.name for file in folder.iterdir()) == files
 
 
-def test_a_full_disk_is_told_in_one_line_and_what_was_built_stays(data, expected):
+def test_full_disk_is_reported_and_keeps_the_partial_build(data, expected):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(expected["train.source.pieces"]) * 2 // 3, limits[1]))
     try:
@@ -190,11 +204,11 @@ def test_a_full_disk_is_told_in_one_line_and_what_was_built_stays(data, expected
             prepare(data)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    files, told = resumed(data)
-    assert files == expected and told[0] == (0, NUM_TRAIN, "encoding train")
+    files, first = resume(data)
+    assert files == expected and first == (0, NUM_TRAIN, "encoding train")
 
 
-def test_before_any_state_nothing_is_kept(data, monkeypatch):
+def test_full_disk_before_the_first_save_leaves_nothing(data, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
@@ -204,15 +218,14 @@ def test_before_any_state_nothing_is_kept(data, monkeypatch):
     assert list(Path(data.cache_dir).glob(".*.partial")) == []
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_fault_of_the_corpus_leaves_nothing(data, processes):
+def test_corpus_error_in_a_worker_leaves_nothing(data):
     text = Path(f"{data.path}.de").read_bytes()
     Path(f"{data.path}.de").write_bytes(text.replace(b" 800\n", b" \xfc800\n"))
     with pytest.raises(DataError, match=r"line 801 of .*pairs.de is not UTF-8 \(byte 0xfc at \d+\); convert"):
-        prepare(data, processes=processes)
+        prepare(data, processes=2)
     assert [file.suffix for file in Path(data.cache_dir).iterdir() if file.name != "digests.json"] == [".lock"]
 
 
-def test_more_than_65536_pieces_are_kept_whole(tmp_path):
+def test_large_token_ids_are_stored_as_uint32(tmp_path):
     side = Encoder(tmp_path, "uint32", None, False, 1)._side([[1, 70_000], [2]], ["a", "b"])
     assert np.frombuffer(side.pieces, np.uint32).tolist() == [1, 70_000, 2] and side.lengths.tolist() == [2, 1]

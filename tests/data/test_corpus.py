@@ -1,11 +1,12 @@
-"""Checked here: each way of giving a corpus against the pairs that were written into it; the fingerprint by what must
-change it. Corpora that cannot be used: tests/system/test_bad_input.py.
+"""Corpora from every source against the pairs written there, and fingerprints. More errors:
+tests/system/test_bad_input.py.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import os
 import shutil
 import time
@@ -34,7 +35,7 @@ def config(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path):
-    """That of the configuration."""
+    """The data.path of `config`."""
     (tmp_path / "pairs").mkdir()
     return tmp_path / "pairs"
 
@@ -56,9 +57,6 @@ def sizes(corpus: Corpus) -> list[int]:
     return [len(corpus.splits[split]) for split in ("train", "validation", "test")]
 
 
-# What a sentence is
-
-
 @pytest.mark.parametrize(
     ("raw", "clean"),
     [
@@ -69,16 +67,13 @@ def sizes(corpus: Corpus) -> list[int]:
         (" \n", ""),
     ],
 )
-def test_a_sentence_is_one_line(raw, clean):
+def test_normalise(raw, clean):
     assert normalise(raw) == clean == normalise(clean)
     assert len(clean.splitlines()) <= 1
 
 
-# Line files
-
-
 @pytest.mark.parametrize("validation", ["validation", "valid", "val", "dev"])
-def test_a_folder_of_line_files(config, folder, validation):
+def test_folder_of_line_files(config, folder, validation):
     splits = {"train": PAIRS[:80], "validation": PAIRS[80:90], "test": PAIRS[90:], "test2016": PAIRS[:3]}
     for split, pairs in splits.items():
         write_lines(folder / (validation if split == "validation" else split), pairs)
@@ -91,7 +86,7 @@ def test_a_folder_of_line_files(config, folder, validation):
         corpus.splits["train"][80]
 
 
-def test_windows_files_packed_files_and_no_last_line_end(config, folder):
+def test_crlf_bom_gzip_and_missing_final_newline(config, folder):
     write_lines(folder / "train", PAIRS, end="\r\n")
     english, german = folder / "train.en", folder / "train.de"
     english.write_bytes(b"\xef\xbb\xbf" + english.read_bytes().rstrip())
@@ -100,7 +95,7 @@ def test_windows_files_packed_files_and_no_last_line_end(config, folder):
     assert content(load_corpus(config())) == {"train": PAIRS[:90], "validation": PAIRS[90:95], "test": PAIRS[95:]}
 
 
-def test_a_prefix_holds_validation_and_test_out_of_train_and_says_so(config, tmp_path):
+def test_missing_splits_are_held_out_of_train_and_noted(config, tmp_path):
     write_lines(tmp_path / "pairs", PAIRS)
     corpus = load_corpus(config(train_limit=40))
     assert content(corpus) == {"train": PAIRS[:40], "validation": PAIRS[90:95], "test": PAIRS[95:]}
@@ -111,10 +106,10 @@ def test_a_prefix_holds_validation_and_test_out_of_train_and_says_so(config, tmp
     )
     assert corpus.split_names == {"validation": "held-out-validation", "test": "held-out-test"}
     write_lines(tmp_path / "pairs", [(f"{source} {n}", target) for n in range(300) for source, target in PAIRS])
-    assert sizes(load_corpus(config())) == [28_000, 1000, 1000], "at most a thousand"
+    assert sizes(load_corpus(config())) == [28_000, 1000, 1000], "at most 1000 are held out"
 
 
-def test_only_the_split_that_is_missing_is_held_out(config, folder):
+def test_only_a_missing_split_is_held_out(config, folder):
     write_lines(folder / "train", PAIRS)
     write_lines(folder / "test", PAIRS[:2])
     corpus = load_corpus(config())
@@ -123,23 +118,23 @@ def test_only_the_split_that_is_missing_is_held_out(config, folder):
     assert corpus.held_out == {"validation"}
 
 
-def test_pairs_of_train_that_equal_a_held_out_one_are_left_out_and_counted(config, tmp_path):
+def test_train_pairs_equal_to_held_out_ones_are_dropped_and_counted(config, tmp_path):
     validation, test = PAIRS[90:95], PAIRS[95:]
-    alone = (PAIRS[99][0], PAIRS[0][1])  # one side alone is no repetition
+    half = (PAIRS[99][0], PAIRS[0][1])  # equal on one side only
     train = [
-        ("  a small\tline 99\r", "eine kleine Zeile\u00a099"),  # test's, when normalised
+        ("  a small\tline 99\r", "eine kleine Zeile\u00a099"),  # equal after normalisation
         *PAIRS[:40],
         PAIRS[93],
-        alone,
+        half,
         PAIRS[99][::-1],
         *PAIRS[40:80],
         *[PAIRS[92]] * 3,
         ("", ""),
     ]
-    empty = [("", "")]  # in a held-out split it makes no other empty pair a repetition
+    empty = [("", "")]  # a held-out empty pair does not drop those of train
     write_lines(tmp_path / "pairs", [*train, PAIRS[89], PAIRS[89], *empty, *validation[1:], *test])
     corpus = load_corpus(config())
-    kept = [*PAIRS[:40], alone, PAIRS[99][::-1], *PAIRS[40:80], ("", ""), PAIRS[89], PAIRS[89]]
+    kept = [*PAIRS[:40], half, PAIRS[99][::-1], *PAIRS[40:80], ("", ""), PAIRS[89], PAIRS[89]]
     assert content(corpus) == {"train": kept, "validation": empty + validation[1:], "test": test}
     assert corpus.repeated == 5 and corpus.notes == (
         "test: pairs 96 to 100 of train, held out of it",
@@ -154,18 +149,18 @@ def test_pairs_of_train_that_equal_a_held_out_one_are_left_out_and_counted(confi
     )
 
 
-def test_what_repeats_a_split_that_was_given_stays_in_train(config, folder, monkeypatch):
+def test_train_pairs_equal_to_given_splits_are_kept(config, folder, monkeypatch):
     write_lines(folder / "train", PAIRS[:80])
     write_lines(folder / "test", PAIRS[:9])
     corpus = load_corpus(config())
     assert list(corpus.splits["train"]) == PAIRS[:76] and corpus.repeated == 0 and len(corpus.notes) == 1
     write_lines(folder / "validation", PAIRS[:9])
-    monkeypatch.setattr(module, "_without_repeats", None)  # nor is train read for it
+    monkeypatch.setattr(module, "_without_repeats", None)  # train is not read for it
     corpus = load_corpus(config())
     assert list(corpus.splits["train"]) == PAIRS[:80] and (corpus.repeated, corpus.notes) == (0, ())
 
 
-def test_repetitions_in_a_table_are_left_out_too(config, folder, monkeypatch):
+def test_train_pairs_of_a_table_equal_to_held_out_ones_are_dropped(config, folder, monkeypatch):
     monkeypatch.setattr(module, "COMPARED_AT_ONCE", 7)
     write_parquet(folder / "train.parquet", [*PAIRS[80:], *PAIRS])
     corpus = load_corpus(config())
@@ -173,14 +168,14 @@ def test_repetitions_in_a_table_are_left_out_too(config, folder, monkeypatch):
     assert list(corpus.splits["train"]) == [*PAIRS[80:88], *PAIRS[:88]]
 
 
-LEFT_OUT = [[0], [0, 1, 2, 3, 50, 51, 97, 98, 99], list(range(1, 100)), [3, 9, 10, 11, 20]]
-
-
-@pytest.mark.parametrize(("left_out", "size"), [*zip(LEFT_OUT, [1, 7, 7, 1000], strict=True)])
-def test_a_split_without_some_of_its_pairs(left_out, size):
-    """From any pair to any other, in chunks of any size, and with a choice among those that are kept."""
-    split = module.FilteredPairs(module.ListPairs(PAIRS), np.asarray(left_out, np.int64))
-    places = [index for index in range(100) if index not in left_out]
+@pytest.mark.parametrize(
+    ("dropped", "size"),
+    [([0], 1), ([0, 1, 2, 3, 50, 51, 97, 98, 99], 7), ([*range(1, 100)], 7), ([3, 9, 10, 11, 20], 1000)],
+    ids=["first", "runs", "all but one", "one chunk"],
+)
+def test_filtered_pairs_in_any_range_chunks_and_selection(dropped, size):
+    split = module.FilteredPairs(module.ListPairs(PAIRS), np.asarray(dropped, np.int64))
+    places = [index for index in range(100) if index not in dropped]
     assert len(split) == len(places)
     assert [split.where(index) for index in range(len(split))] == [f"pair {place + 1}" for place in places]
     for start in range(0, len(places), 11):
@@ -189,35 +184,28 @@ def test_a_split_without_some_of_its_pairs(left_out, size):
             chunks = list(split.chunks(start, stop, size))
             assert all(0 < len(chunk) <= size and len(chunk) == len(chunk.pairs()) for chunk in chunks)
             assert [pair for chunk in chunks for pair in chunk.pairs()] == expected
-            third = iter([index % 3 == 0 for index in range(stop - start)])
-            drawn = [chunk.pairs(np.asarray([next(third) for _ in range(len(chunk))], np.bool_)) for chunk in chunks]
-            assert [pair for pairs in drawn for pair in pairs] == expected[::3]
+            every_third = itertools.cycle([True, False, False])
+            masks = [np.asarray([*itertools.islice(every_third, len(chunk))], np.bool_) for chunk in chunks]
+            selected = [pair for chunk, mask in zip(chunks, masks, strict=True) for pair in chunk.pairs(mask)]
+            assert selected == expected[::3]
 
 
-# Refusals
-
-
-def test_nothing_at_the_path(config, tmp_path):
+def test_unusable_paths_are_errors(config, tmp_path):
     with pytest.raises(DataError, match=r"^data.path: .*/pairs does not exist \(looked for a folder, or pairs.en and "):
         load_corpus(config())
     (tmp_path / "pairs").mkdir()
-    looked = r"no usable files in .*; looked for train.en\[.gz\] and train.de\[.gz\], and for \*.parquet"
-    for read in (load_corpus, fingerprint):
-        with pytest.raises(DataError, match=looked):
-            read(config())
+    with pytest.raises(
+        DataError, match=r"no usable files in .*; looked for train.en\[.gz\] and train.de\[.gz\], and fo"
+    ):
+        fingerprint(config())
     (tmp_path / "pairs.en").write_text("x\n")
     with pytest.raises(DataError, match=r"pairs.en is a file; give its folder, or .* the path without .en"):
         load_corpus(config(path=str(tmp_path / "pairs.en")))
-    (tmp_path / "pairs" / "train.en").write_text("x\n")
-    with pytest.raises(DataError, match=r"train.en has no counterpart .*train.de; a split needs both languages"):
-        load_corpus(config())
-
-
-# Folders in the layout of the WMT sets on the hub
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_a_folder_of_parquet(config, folder, flat):
+def test_folder_of_parquet(config, folder, flat):
+    """In the layout of the WMT sets on the hub."""
     write_parquet(folder / "data" / "train-00000-of-00001.parquet", PAIRS, flat=flat)
     write_parquet(folder / "data" / "validation-00000-of-00001.parquet", PAIRS[:5], flat=flat)
     corpus = load_corpus(config(hub="wmt/wmt14", hub_config="de-en"))
@@ -227,11 +215,11 @@ def test_a_folder_of_parquet(config, folder, flat):
     assert turned.splits["train"][3] == PAIRS[3][::-1]
 
 
-def test_reading_a_large_table_takes_no_more_memory_than_its_blocks(config, folder):
+def test_reading_a_large_table_keeps_memory_bounded(config, folder):
     words = os.urandom(1500).hex()
     pairs = [(f"{index} {words}", f"{words} {index}") for index in range(20_000)]
     write_parquet(folder / "train.parquet", pairs)
-    for split in ("validation", "test"):  # else train would be read before the memory is first asked for
+    for split in ("validation", "test"):  # else load_corpus would read train
         write_parquet(folder / f"{split}.parquet", PAIRS)
     train = load_corpus(config(train_limit=18_000)).splits["train"]
 
@@ -241,32 +229,31 @@ def test_reading_a_large_table_takes_no_more_memory_than_its_blocks(config, fold
     assert memory_growth(read) < 40e6, "of 108 MB"
 
 
-COLUMNS = [
-    ({"en": ["a"], "de": [["b"]]}, r"'de' in the columns of train in .*pairs holds list<.*string>, not text"),
-    ({"translation": [{"en": {"x": "a"}, "de": "b"}]}, r"'en' in the translation column .* holds struct<x: string>, n"),
-    ({"translation": [[{"en": "a", "de": "b"}]]}, r"no 'en' in the translation column of train in .*; none available"),
-]
-
-
-@pytest.mark.parametrize(("columns", "said"), COLUMNS)
-def test_columns_that_hold_no_text_are_refused(config, folder, columns, said):
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"en": ["a"], "de": [["b"]]}, r"'de' in the columns of train in .*pairs holds list<.*string>, not text"),
+        ({"translation": [{"en": {"x": "a"}, "de": "b"}]}, "'en' in the translation column .* struct<x: string>, not"),
+        ({"translation": [[{"en": "a", "de": "b"}]]}, "no 'en' in the translation column of train .*; none available"),
+    ],
+    ids=["list", "struct", "list of translations"],
+)
+def test_columns_without_text_are_errors(config, folder, columns, message):
     table = {name: values * 40 for name, values in columns.items()}
     pyarrow.parquet.write_table(pyarrow.table(table), folder / "train.parquet")
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         load_corpus(config())
 
 
-def test_columns_of_large_strings_are_text(config, folder):
+def test_large_string_columns_are_text(config, folder):
     english, german = (pyarrow.array(side, pyarrow.large_string()) for side in zip(*PAIRS, strict=True))
     pyarrow.parquet.write_table(pyarrow.table({"en": english, "de": german}), folder / "train.parquet")
     assert list(load_corpus(config()).splits["train"]) == PAIRS[:90]
 
 
-WORDS_OF_PANDAS = ["NA", "N/A", "n/a", "null", "NULL", "None", "nan", "NaN", "#N/A", "-1.#IND", "<NA>"]
-
-
-def test_every_field_of_a_csv_is_text_as_it_stands(config, folder):
-    odd = [(word, f"{word} {index}") for index, word in enumerate(WORDS_OF_PANDAS)]
+def test_csv_fields_are_plain_text(config, folder):
+    nulls_of_pandas = ["NA", "N/A", "n/a", "null", "NULL", "None", "nan", "NaN", "#N/A", "-1.#IND", "<NA>"]
+    odd = [(word, f"{word} {index}") for index, word in enumerate(nulls_of_pandas)]
     odd += [("007", "1e5"), ("True", "2024-01-01"), ("3.50", "null")]
     rows = "".join(f"{source},{target}\n" for source, target in odd)
     numbers = [(f"{index:03}", f"{index}.50") for index in range(40)]
@@ -276,10 +263,8 @@ def test_every_field_of_a_csv_is_text_as_it_stands(config, folder):
     assert content(load_corpus(config())) == {"train": [*odd, ('a, "b"', "")], "validation": numbers, "test": odd}
 
 
-def test_the_other_columns_of_a_csv_may_have_gaps(config, folder):
-    """The library reads 10,000 rows at a time: of a column without gaps in the first, and with one in the second, the
-    parts are of different types unless they are text.
-    """
+def test_other_csv_columns_may_have_missing_values(config, folder):
+    """The library infers types per block of 10,000 rows, and a missing value may change that of a column."""
     rows = [f"{index},a {index},b,{index / 4}\n" for index in range(10_050)]
     rows[10_010] = "x,a 10010,b,\n"
     (folder / "train.csv").write_text("id,en,de,score\n" + "".join(rows))
@@ -287,14 +272,14 @@ def test_the_other_columns_of_a_csv_may_have_gaps(config, folder):
     assert load_corpus(config()).splits["train"][9_500] == ("a 9500", "b")
 
 
-def test_a_readme_may_say_how_a_csv_is_read(config, folder):
+def test_readme_sets_csv_options(config, folder):
     (folder / "train.csv").write_text("en;de\n" + "".join(f"NA {index};0{index}\n" for index in range(20)))
     split = "  data_files:\n  - split: train\n    path: train.csv\n"
     (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: all\n  sep: ';'\n{split}---\n")
     assert load_corpus(config()).splits["train"][3] == ("NA 3", "03")
 
 
-def test_a_clone_with_several_configs(config, folder):
+def test_folder_with_several_configs(config, folder):
     for name, languages in (("de-en", ("en", "de")), ("fr-en", ("en", "fr"))):
         write_parquet(folder / name / "train-0.parquet", PAIRS, languages=languages)
         with (folder / "README.md").open("a") as readme:
@@ -310,10 +295,7 @@ def test_a_clone_with_several_configs(config, folder):
             load_corpus(config(hub_config=name))
 
 
-# The hub and the generated corpus
-
-
-def test_a_hub_out_of_reach_is_told_without_retries(config, tmp_path, monkeypatch):
+def test_unreachable_hub_is_an_error_without_retries(config, tmp_path, monkeypatch):
     import datasets
     from huggingface_hub import constants
 
@@ -333,14 +315,14 @@ def test_a_hub_out_of_reach_is_told_without_retries(config, tmp_path, monkeypatc
 SYNTHETIC = SyntheticConfig(seed=1, num_train=50, num_validation=5, num_test=6, num_long=7)
 
 
-def test_the_generated_corpus(config):
+def test_generated_corpus(config):
     corpus = load_corpus(config(path=None, synthetic=SYNTHETIC, train_limit=20))
     assert sizes(corpus) == [20, 5, 6] and len(corpus.splits["long"]) == 7
     assert corpus.synthetic and corpus.split_names["long"] == "long"
     assert all(source and target for pairs in corpus.splits.values() for source, target in pairs)
 
 
-def test_the_fingerprint_of_the_generated_corpus_is_its_parameters_and_generator(config, tmp_path, monkeypatch):
+def test_fingerprint_of_generated_corpus_covers_settings_and_generator(config, tmp_path, monkeypatch):
     data = config(path=None, synthetic=SYNTHETIC)
     first = fingerprint(data)
     assert first == fingerprint(config(path=None, synthetic=SYNTHETIC, vocabulary_size=50))
@@ -356,15 +338,17 @@ def test_the_fingerprint_of_the_generated_corpus_is_its_parameters_and_generator
         assert fingerprint(data) != before
 
 
-def test_the_fingerprint_follows_the_content_not_the_time(config, folder, tmp_path):
+def test_fingerprint_depends_on_content_not_on_times(config, folder, tmp_path):
     write_lines(folder / "train", PAIRS)
     first = fingerprint(config())
-    assert not (tmp_path / "cache" / "digests.json").exists(), "so young a file may change within the clock's grain"
+    assert not (tmp_path / "cache" / "digests.json").exists(), (
+        "a file this new may change within the clock's resolution"
+    )
     file = folder / "train.de"
     old = time.time() - 100
     os.utime(file, (old, old))
     assert fingerprint(config()) == first
-    assert (tmp_path / "cache" / "digests.json").is_file(), "the digest of a file that has rested is remembered"
+    assert (tmp_path / "cache" / "digests.json").is_file(), "digests of older files are cached"
     assert fingerprint(config()) == first
     file.write_text(file.read_text().replace("Zeile 41", "Reihe 41"))
     second = fingerprint(config())
@@ -374,8 +358,7 @@ def test_the_fingerprint_follows_the_content_not_the_time(config, folder, tmp_pa
 
 
 @pytest.mark.parametrize(("name", "more"), [("train.csv", ["CSV as text"]), ("train.jsonl", []), ("train.parquet", [])])
-def test_the_fingerprint_says_how_csv_is_read(config, folder, name, more):
-    """So that no cache is taken whose CSV was read in another way; of other files it is what it was."""
+def test_fingerprint_includes_how_csv_is_read(config, folder, name, more):
     (folder / name).write_text("en,de\n")
     parts = [f"{name} {hashlib.sha256(b'en,de' + bytes([10])).hexdigest()}", "None", *more]
     assert fingerprint(config()) == hashlib.sha256("\n".join(parts).encode()).hexdigest()
@@ -386,7 +369,7 @@ def test_the_fingerprint_says_how_csv_is_read(config, folder, name, more):
     ("name", "target", "expected"),
     [("multi30k_en_de", "de", [29000, 1014, 1000]), ("wmt_mini_en_fr", "fr", [155820, 3000, 3003])],
 )
-def test_real_sets(config, name, target, expected):
+def test_shared_data_sets(config, name, target, expected):
     if not (SHARED / name).is_dir():
         pytest.skip(f"no {SHARED / name} here")
     corpus = load_corpus(config(path=str(SHARED / name), target_language=target))

@@ -1,6 +1,4 @@
-"""Checked here: what rpr-cli prepare prints, as words and as one JSON document; how it tells its progress; what it says
-of the loader against batches counted here.
-"""
+"""The text, JSON, progress and loader measurement of rpr-cli prepare."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,7 +34,7 @@ def config(overrides: list[str]) -> PrepareConfig:
     return validate(PrepareConfig, app.compose("prepare", overrides))
 
 
-def test_the_words(overrides, capsys):
+def test_text_output(overrides, capsys):
     assert app.main(["prepare", *overrides]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("/") and Path(lines[0]).is_dir()
@@ -49,10 +48,10 @@ def test_the_words(overrides, capsys):
     assert capsys.readouterr().out.splitlines()[8].startswith("already prepared: opened in 0.")
 
 
-def test_the_document_is_all_that_is_printed(overrides, capfd):
-    asked = ["optim=tiny", "optim.max_tokens_per_microbatch=300", "optim.microbatches_per_step=2", "batches=5"]
-    assert app.main(["prepare", *overrides, *asked, "measure_loader=true", "format=json"]) == 0
-    document = json.loads(capfd.readouterr().out)
+def test_json_output(overrides, capfd):
+    words = ["optim=tiny", "optim.max_tokens_per_microbatch=300", "optim.microbatches_per_step=2", "batches=5"]
+    assert app.main(["prepare", *overrides, *words, "measure_loader=true", "format=json"]) == 0
+    document = json.loads(capfd.readouterr().out)  # nothing else is printed
     data = prepare(config(overrides).data)
     assert document["data"]["key"] == data.meta.key and document["data"]["vocabulary_size"] == 200
     train = data.split("train")
@@ -79,9 +78,8 @@ def test_the_document_is_all_that_is_printed(overrides, capfd):
     assert 5e7 < measured["peak_bytes"] < 1e9 and document["peak_bytes"] > 1e7
 
 
-def test_a_measurement_that_fails_is_told(overrides, monkeypatch):
-    """In this process, to save one."""
-    monkeypatch.setattr(loader, "process_pool", lambda processes: ThreadPoolExecutor(processes))
+def test_failed_loader_measurement_is_an_error(overrides, monkeypatch):
+    monkeypatch.setattr(loader, "process_pool", lambda processes: ThreadPoolExecutor(processes))  # saves a process
     data = config(overrides).data
     with pytest.raises(DataError, match="is more than this corpus supports"):
         loader.measure_loader(data.model_copy(update={"vocabulary_size": 100_000}), 300, 2, 5)
@@ -94,22 +92,10 @@ def test_a_measurement_that_fails_is_told(overrides, monkeypatch):
         loader.measure_loader(data, 300, 2, 5)
 
 
-class Clock:
-    now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr(progress, "time", made)
-    return made
-
-
-def test_each_part_of_a_preparation_has_its_own_progress(clock, capsys):
-    with command.progress_bars("corpus") as tell:
+def test_each_stage_has_its_own_progress(monkeypatch, capsys):
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(progress, "time", clock)
+    with command.progress_bars("corpus") as report:
         for now, done, total, what in [
             (100.0, 0, 9000, "reading"),
             (105.0, 700, 9000, "reading"),
@@ -121,7 +107,7 @@ def test_each_part_of_a_preparation_has_its_own_progress(clock, capsys):
             (161.0, 0, 24, "encoding test"),
         ]:
             clock.now = now
-            tell(done, total, what)
+            report(done, total, what)
     assert capsys.readouterr().err.splitlines() == [
         "corpus: reading: 2,000/9,000 pairs, 0:00:35 left, 200 pairs/s",
         "corpus: reading: 9,000/9,000 pairs, 225 pairs/s",
@@ -129,12 +115,12 @@ def test_each_part_of_a_preparation_has_its_own_progress(clock, capsys):
     ]
 
 
-def test_durations():
-    words = {0.04: "0.0 s", 9.4: "9.4 s", 59.7: "1 min 00 s", 65: "1 min 05 s", 4000: "1 h 06 min"}
-    assert {seconds: command._duration(seconds) for seconds in words} == words
+def test_duration_text():
+    expected = {0.04: "0.0 s", 9.4: "9.4 s", 59.7: "1 min 00 s", 65: "1 min 05 s", 4000: "1 h 06 min"}
+    assert {seconds: command._duration(seconds) for seconds in expected} == expected
 
 
-def test_a_large_build_tells_the_memory_of_its_workers():
+def test_text_output_of_a_build_with_workers():
     document = {
         "data": {"name": "n", "synthetic": False, "vocabulary_size": 9, "dropped": {}, "bytes": 1e6, "splits": {}},
         "seconds": 61, "peak_bytes": 9e8, "loader": None,

@@ -1,6 +1,6 @@
-"""The synthetic corpus, checked against German sentences worked by hand, against an independent reading of its own
-sentences (commas and a list of finite verbs: where does the verb stand?), and against the properties it is made for:
-no source twice; long beyond all else; a bag of words does not fix the target."""
+"""The synthetic corpus: German sentences worked by hand, verb positions in generated ones, and the properties it is
+designed for: unique sources, a longer long split, and targets that a bag of words does not determine.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def corpus():
 
 
 def phrase(words: str, *, plural: bool = False) -> NounPhrase:
-    """ "the old man" as a tree; a plural is named by its singular noun and determiner."""
+    """ "the old man" as a tree; plurals are given in the singular."""
     determiner, *adjectives, noun = words.split()
     return NounPhrase(DETERMINER[determiner], NOUN[noun], plural, tuple(ADJECTIVE[word] for word in adjectives))
 
@@ -60,8 +60,8 @@ def place(preposition: str, words: str) -> PrepositionalPhrase:
     return PrepositionalPhrase(PREPOSITION[preposition], phrase(words))
 
 
-def told(*mains: Main, coordinators: tuple[str, ...] = ()) -> str:
-    """The English and the German sentence of a tree."""
+def translated(*mains: Main, coordinators: tuple[str, ...] = ()) -> str:
+    """ "English | German" of a tree."""
     pair = translate(Sentence(mains, tuple(CONJUNCTION[word] for word in coordinators)))
     return f"{pair.source} | {pair.target}"
 
@@ -69,8 +69,6 @@ def told(*mains: Main, coordinators: tuple[str, ...] = ()) -> str:
 def subordinate(conjunction: str, clause: Clause, tail: Subordinate | None = None) -> Subordinate:
     return Subordinate(CONJUNCTION[conjunction], clause, tail)
 
-
-# Worked by hand
 
 SAW = Clause(VERB["see"], "past", phrase("the old man"), phrase("the dog"))
 SLEPT = Clause(VERB["sleep"], "past", phrase("the cat"))
@@ -99,7 +97,7 @@ BY_HAND = [
      "In the garden the old man saw the dog. | Im Garten sah der alte Mann den Hund."),
     (Main(replace(SLEPT, place=place("in front of", "a small church"))),
      "The cat slept in front of a small church. | Die Katze schlief vor einer kleinen Kirche."),
-    # It comes last in a subordinate clause, and is inverted after a fronted one; that clauses may be chained.
+    # It comes last in a subordinate clause, and first after a fronted one; that clauses may be chained.
     (Main(SLEPT, tail=subordinate("because", SAW)),
      "The cat slept because the old man saw the dog. | Die Katze schlief, weil der alte Mann den Hund sah."),
     (Main(SLEPT, front=subordinate("because", SAW)),
@@ -148,13 +146,13 @@ BY_HAND = [
 
 
 @pytest.mark.parametrize("main, expected", BY_HAND, ids=[text for _, text in BY_HAND])
-def test_sentences_worked_by_hand(main, expected):
-    assert told(main) == expected
+def test_translation(main, expected):
+    assert translated(main) == expected
 
 
-def test_a_relative_clause_at_the_end_keeps_one_final_mark_and_one_comma():
+def test_trailing_relative_clause_gets_one_final_mark_and_one_comma():
     call = Main(Clause(VERB["call"], "past", phrase("the cat"), MAN))
-    assert told(call, Main(SLEPT), Main(SAW), coordinators=("and", "but")) == (
+    assert translated(call, Main(SLEPT), Main(SAW), coordinators=("and", "but")) == (
         "The cat called the man that saw the dog, and the cat slept, but the old man saw the dog. | "
         "Die Katze rief den Mann, der den Hund sah, und die Katze schlief, aber der alte Mann sah den Hund."
     )
@@ -175,11 +173,8 @@ def test_determiners_and_adjectives_agree(words, nominative, accusative, dative)
     someone = phrase(words.replace("an ", "a ", 1) if words.startswith("an ") else words)
     see = Clause(VERB["see"], "present", someone, someone)
     english = words[0].upper() + words[1:]
-    assert told(Main(see)) == f"{english} sees {words}. | {nominative} sieht {accusative}."
-    assert told(Main(replace(see, verb=VERB["help"]))).endswith(f"| {nominative} hilft {dative}.")
-
-
-# The same sentences read independently of the tree: German commas and a list of finite verbs
+    assert translated(Main(see)) == f"{english} sees {words}. | {nominative} sieht {accusative}."
+    assert translated(Main(replace(see, verb=VERB["help"]))).endswith(f"| {nominative} hilft {dative}.")
 
 
 def finite_forms() -> set[str]:
@@ -189,12 +184,12 @@ def finite_forms() -> set[str]:
     return forms
 
 
-def test_verbs_stand_where_german_wants_them_in_the_generated_corpus(corpus):
-    """A subordinate or relative clause ends in a finite verb (with its particle); the main clause goes on with one
-    after a fronted adverb, a fronted clause, or a relative clause of its subject.
+def test_verb_positions_in_the_generated_corpus(corpus):
+    """Read from German commas and a list of finite verbs: a subordinate or relative clause ends in a finite verb (with
+    its particle), and one follows a fronted adverb, a fronted clause, or a relative clause of the subject.
 
-    An article after a comma opens a relative clause, except right after one: there the outer clause goes on. A
-    subordinate clause broken by a relative clause is not read.
+    An article after a comma opens a relative clause, except right after one, where the outer clause continues.
+    Subordinate clauses interrupted by a relative clause are skipped.
     """
     finite = finite_forms()
     last = {verb.particle + form for verb in lexicon.VERBS for form in finite}
@@ -227,16 +222,13 @@ def test_verbs_stand_where_german_wants_them_in_the_generated_corpus(corpus):
     assert len(counts) == 5 and min(counts.values()) > 250, dict(counts)
 
 
-# The corpus as a whole
-
-
-def test_counts_and_no_source_twice_within_or_across_splits(corpus):
+def test_split_sizes_and_unique_sources(corpus):
     assert {f"num_{name}": len(pairs) for name, pairs in corpus.items()} == SIZES
     sources = [pair.source for pairs in corpus.values() for pair in pairs]
     assert len(set(sources)) == len(sources)
 
 
-def test_every_long_sentence_is_longer_than_all_others_in_both_languages(corpus):
+def test_long_sentences_are_longer_than_all_others(corpus):
     def lengths(names):
         return [len(text.split()) for name in names for pair in corpus[name] for text in (pair.source, pair.target)]
 
@@ -246,7 +238,7 @@ def test_every_long_sentence_is_longer_than_all_others_in_both_languages(corpus)
     assert 12 < sum(ordinary) / len(ordinary) < 14
 
 
-def test_every_word_outside_train_occurs_in_train(corpus):
+def test_train_contains_every_word(corpus):
     def words(pairs, language):
         return {word for pair in pairs for word in re.findall(r"\w+", getattr(pair, language).lower())}
 
@@ -264,17 +256,14 @@ def test_sentences_are_raw_text(corpus):
             assert pair.source[-1] == pair.target[-1]
 
 
-# The same corpus again (in another process: test_same_elsewhere.py)
-
-
-def test_more_training_pairs_change_no_other_split_and_keep_the_first_ones():
+def test_num_train_extends_train_and_keeps_other_splits():
     few, many = generate(seed=3, **SMALL_SIZES), generate(seed=3, **{**SMALL_SIZES, "num_train": 600})
     assert few["train"] == many["train"][:200] and len(many["train"]) == 600
     assert all(few[name] == many[name] for name in ("validation", "test", "long"))
 
 
-def test_first_sentences_have_not_changed():
-    """An alarm only: a frozen output. If it changes, so has every corpus, and earlier results no longer compare."""
+def test_first_sentence_is_unchanged():
+    """If it changes, so has every corpus, and earlier results are no longer comparable."""
     corpus = generate(seed=1, num_train=1, num_validation=0, num_test=0, num_long=0)
     assert corpus["train"] == [
         Pair(
@@ -284,12 +273,9 @@ def test_first_sentences_have_not_changed():
     ]
 
 
-# What a bag of words cannot know
-
-
 @pytest.fixture
 def tiny_lexicon(monkeypatch):
-    """Two nouns and one word of every other kind, so that random trees meet again and again."""
+    """Two nouns and one word of most other kinds, so that random trees repeat."""
     kept = {"sleep", "see", "call", "help", "listen", "show", "introduce", "say"}
     monkeypatch.setattr(lexicon, "NOUNS", (NOUN["dog"], NOUN["cat"]))
     monkeypatch.setattr(lexicon, "VERBS", tuple(verb for verb in lexicon.VERBS if verb.english in kept))
@@ -303,7 +289,7 @@ def tiny_lexicon(monkeypatch):
 
 
 @pytest.mark.usefixtures("tiny_lexicon")
-def test_the_source_determines_the_target_but_its_bag_of_words_does_not():
+def test_source_determines_the_target_but_its_bag_of_words_does_not():
     choose = Chooser("tiny")
     targets = defaultdict(set)
     targets_of_bag = defaultdict(set)
@@ -312,25 +298,14 @@ def test_the_source_determines_the_target_but_its_bag_of_words_does_not():
         pair = translate(random_sentence(choose, 1))
         targets[pair.source].add(pair.target)
         targets_of_bag[tuple(sorted(pair.source.lower().split()))].add(pair.target)
-    assert num_trees - len(targets) > 250, "the trees hardly repeat: the test shows nothing"
+    assert num_trees - len(targets) > 250, "too few trees repeat"
     assert all(len(found) == 1 for found in targets.values())
     assert sum(len(found) > 1 for found in targets_of_bag.values()) > 20
 
 
-def test_swapping_subject_and_object_keeps_the_english_bag_and_changes_the_german_words():
-    man, dog = phrase("the old man"), phrase("the strong dog")
-    english, german = told(Main(Clause(VERB["see"], "past", man, dog))).split(" | ")
-    swapped, other = told(Main(Clause(VERB["see"], "past", dog, man))).split(" | ")
-    assert sorted(english.lower().strip(".").split()) == sorted(swapped.lower().strip(".").split())
-    assert (german, other) == ("Der alte Mann sah den starken Hund.", "Der starke Hund sah den alten Mann.")
-
-
-# Messages
-
-
 @pytest.mark.usefixtures("tiny_lexicon")
-def test_numbers_beyond_the_grammar_or_below_0_are_refused(monkeypatch):
-    monkeypatch.setattr(synthetic, "ORDINARY_WORDS", (2, 3))  # few enough to be exhausted at once
+def test_impossible_sizes_are_errors(monkeypatch):
+    monkeypatch.setattr(synthetic, "ORDINARY_WORDS", (2, 3))  # soon exhausted
     monkeypatch.setattr(synthetic, "MAX_FAILURES_IN_A_ROW", 300)
     message = (
         r"^num_test: 1000000 is more than the grammar's \d+ distinct sentences of 2 to 3 words;"
@@ -342,10 +317,7 @@ def test_numbers_beyond_the_grammar_or_below_0_are_refused(monkeypatch):
         generate(seed=1, num_train=0, num_validation=0, num_test=0, num_long=-1)
 
 
-# The tables
-
-
-def test_no_english_word_has_two_translations_in_one_table():
+def test_lexicon_tables_have_unique_english_words():
     for table in (lexicon.NOUNS + lexicon.PLACES, lexicon.ADJECTIVES, tuple(dict.fromkeys(ADVERBS))):
         assert len({entry.english for entry in table}) == len(table)
     assert len(VERB) == len(lexicon.VERBS)

@@ -1,7 +1,4 @@
-"""Checked here: every pair of every task by an independent reading of its rule (SCAN by an interpreter of commands),
-SCAN's published numbers, lengths, splits without a common input, refusals; and that a task's vocabulary of whole words
-gives its text back.
-"""
+"""Task corpora against independent implementations of their rules (SCAN: an interpreter and published numbers)."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import pytest
 from rpr.cli import app
 from rpr.config.train import DataConfig, TaskConfig, TrainConfig
 from rpr.data import tasks
-from rpr.data.cache import cache_key, prepare
+from rpr.data.cache import prepare
 from rpr.data.corpus import load_corpus
 from rpr.data.pairs import Pair
 from rpr.data.vocabulary import UNK
@@ -47,21 +44,15 @@ def generated(name: str) -> dict[str, list[Pair]]:
     return tasks.generate(small(name))
 
 
-# SCAN, the other way round: commands are made by brute force, and read from left to right.
-
 WORDS = ("walk", "look", "run", "jump", "turn", "left", "right", "opposite", "around")
 
 
 def interpreted(command: str) -> list[str] | None:
-    """The actions of a command, None for what is none."""
+    """The actions of a SCAN command, or None for other text."""
     for conjunction, order in (("and", 1), ("after", -1)):
         if f" {conjunction} " in command:
             parts = [interpreted(part) for part in command.split(f" {conjunction} ")]
-            if (
-                len(parts) != 2
-                or None in parts
-                or any(word in ("and", "after") for word in command.split(f" {conjunction} ")[0].split())
-            ):
+            if len(parts) != 2 or None in parts:
                 return None
             return [action for part in parts[::order] for action in part or []]
     words = command.split()
@@ -81,26 +72,19 @@ def interpreted(command: str) -> list[str] | None:
     return {"opposite": turn + turn + own, "around": 4 * (turn + own)}.get(rest[0], turn + own)
 
 
-def test_scan_is_what_an_interpreter_makes_of_all_commands():
-    phrases = [
-        " ".join(words)
-        for number in (1, 2, 3)
-        for words in itertools.product(WORDS, repeat=number)
-        if interpreted(" ".join(words)) is not None
-    ]
+def test_scan_equals_an_interpreter_on_all_commands():
+    texts = [" ".join(words) for number in (1, 2, 3) for words in itertools.product(WORDS, repeat=number)]
+    phrases = [text for text in texts if interpreted(text) is not None]
     assert len(phrases) == 34
     sentences = [f"{phrase}{adverb}" for phrase in phrases for adverb in ("", " twice", " thrice")]
-    commands = [
-        *sentences,
-        *(f"{one} {word} {other}" for one in sentences for other in sentences for word in ("and", "after")),
-    ]
-    expected = {command: " ".join(interpreted(command) or []) for command in commands}
+    pairs = [f"{one} {word} {other}" for one in sentences for other in sentences for word in ("and", "after")]
+    expected = {command: " ".join(interpreted(command) or []) for command in [*sentences, *pairs]}
     found = list(tasks.scan())
     assert len(found) == 20_910 and dict(found) == expected
     assert max(len(actions.split()) for _, actions in found) == 48
 
 
-def test_scan_as_printed_in_lake_and_baronis_examples():
+def test_scan_examples_of_lake_and_baroni():
     found = dict(tasks.scan())
     for command, actions in {
         "jump": "I_JUMP",
@@ -114,8 +98,8 @@ def test_scan_as_printed_in_lake_and_baronis_examples():
         assert found[command] == actions
 
 
-def test_scan_cut_by_output_length():
-    """At the cut-offs of Csordas et al. (2021), with their counts of pairs beyond."""
+def test_scan_length_splits():
+    """Against the numbers of longer pairs in Csordas et al. (2021)."""
     lengths = [len(actions.split()) for _, actions in tasks.scan()]
     beyond = {22: 3920, 24: 3584, 25: 3136, 26: 2624, 27: 2176, 28: 1728, 30: 1152, 32: 704, 33: 448, 36: 384, 40: 128}
     assert {cut_off: sum(length > cut_off for length in lengths) for cut_off in beyond} == beyond
@@ -128,7 +112,7 @@ def test_scan_cut_by_output_length():
 
 
 def is_right(kind: str, source: str, target: str, padded: int | None) -> bool:
-    """By the rule, read off the text."""
+    """Whether the target follows from the source by the rule of the task."""
     if kind == "addition":
         first, second = source.split(" + ")
         numbers = [text.replace(" ", "") for text in (first, second, target)]
@@ -136,11 +120,8 @@ def is_right(kind: str, source: str, target: str, padded: int | None) -> bool:
         return int(numbers[0]) + int(numbers[1]) == int(numbers[2])
     symbols, answer = source.split(" "), target.split(" ")
     if kind == "reverse":
-        return len(symbols) == len(answer) and all(one == answer[-place] for place, one in enumerate(symbols, start=1))
-    times = {"copy": 1, "duplicate": 2}[kind]
-    return len(answer) == times * len(symbols) and all(
-        one == symbols[place % len(symbols)] for place, one in enumerate(answer)
-    )
+        return answer == symbols[::-1]
+    return answer == symbols * {"copy": 1, "duplicate": 2}[kind]
 
 
 def length_of(kind: str, source: str) -> int:
@@ -150,7 +131,7 @@ def length_of(kind: str, source: str) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_pair_is_right_and_of_its_splits_lengths(kind):
+def test_pairs_follow_the_rule_and_lengths_of_their_split(kind):
     settings, splits = small(kind), generated(kind)
     assert {f"num_{name}": len(pairs) for name, pairs in splits.items()} == SMALL
     cut_off, longest = settings.max_train_length, settings.max_long_length
@@ -158,7 +139,7 @@ def test_every_pair_is_right_and_of_its_splits_lengths(kind):
         assert all(is_right(kind, *pair, settings.padded_digits) for pair in pairs)
         lengths = Counter(length_of(kind, source) for source, _ in pairs)
         assert set(lengths) <= ({*range(cut_off + 1, longest + 1)} if name == "long" else {*range(1, cut_off + 1)})
-        if name == "train":  # uniform: within five standard deviations of a binomial count
+        if name == "train":  # uniform: within five standard deviations
             expected = SMALL["num_train"] / cut_off
             assert all(abs(lengths[length] - expected) < 5 * expected**0.5 for length in range(1, cut_off + 1))
 
@@ -171,7 +152,7 @@ def test_addition_without_padding():
 
 
 @pytest.mark.parametrize("name", [*KINDS, "scan_length"])
-def test_no_input_is_in_two_splits_or_twice_in_a_test(name):
+def test_inputs_are_disjoint_between_splits_and_unique_in_tests(name):
     splits = generated(name)
     inputs = {split: [source for source, _ in pairs] for split, pairs in splits.items()}
     for one, other in itertools.combinations(inputs, 2):
@@ -186,7 +167,7 @@ def test_train_keeps_most_of_the_short_inputs():
     assert max(short) <= 5 and {str(digit) for digit in range(10)} <= {source for source, _ in splits["train"]}
 
 
-def test_fewer_training_pairs_are_the_first_of_more_and_change_no_other_split():
+def test_num_train_truncates_train_and_keeps_other_splits():
     fewer = tasks.generate(task("reverse", **(SMALL | {"num_train": 10})))
     assert fewer == generated("reverse") | {"train": generated("reverse")["train"][:10]}
 
@@ -202,7 +183,7 @@ def test_fewer_training_pairs_are_the_first_of_more_and_change_no_other_split():
         (["data=reverse", f"data.synthetic={{{SYNTHETIC}}}"], r"^data\.task: the corpus is already generated by data"),
     ],
 )  # fmt: skip
-def test_refused(overrides, message):
+def test_invalid_settings_are_errors(overrides, message):
     with pytest.raises(ConfigError, match=message):
         validate(TrainConfig, app.compose("train", overrides))
 
@@ -215,16 +196,13 @@ def test_refused(overrides, message):
         ("scan_length", {"max_train_length": 48, "max_long_length": 60}, r"^data\.task: .* and 0 more, up to 60"),
     ],
 )
-def test_too_many_are_asked_for(name, changes, message):
+def test_more_pairs_than_there_are_is_an_error(name, changes, message):
     with pytest.raises(DataError, match=message):
         load_corpus(data(name).model_copy(update={"task": task(name, **changes)}))
 
 
-# The whole way into the token cache
-
-
 @pytest.mark.parametrize("name", [*KINDS, "scan_length"])
-def test_every_symbol_is_one_piece_and_text_comes_back(name, tmp_path):
+def test_each_symbol_is_one_piece_and_text_round_trips(name, tmp_path):
     config = data(name).model_copy(update={"task": small(name), "cache_dir": str(tmp_path)})
     prepared = prepare(config)
     assert len(prepared.vocabulary) == config.vocabulary_size and prepared.meta.synthetic
@@ -237,8 +215,3 @@ def test_every_symbol_is_one_piece_and_text_comes_back(name, tmp_path):
             assert len(pieces) == len(text.split(" ")) and UNK not in pieces
             assert prepared.vocabulary.decode(pieces) == text
         assert prepared.split(split).source(0).tolist() == prepared.vocabulary.encode(sources[0], eos=True)
-
-
-def test_the_tokenizer_is_part_of_the_key_of_a_cache():
-    plain = data("synthetic")
-    assert cache_key(plain) != cache_key(plain.model_copy(update={"tokenizer": "word"}))

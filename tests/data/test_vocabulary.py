@@ -1,6 +1,4 @@
-"""Checked here: text comes back from its pieces, also text never seen; words and their counts give the vocabulary of
-the sentences; refusals name the way out; and a vocabulary of whole words.
-"""
+"""Vocabularies: round trips, training on word counts as sentencepiece on sentences, errors, and whole words."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ ODD = [
 ]
 
 
-def test_text_comes_back_from_its_pieces(large):
+def test_text_round_trips(large):
     for text in map(normalise, [*ODD, *sentences(3)]):
         pieces = large.encode(text)
         assert not {PAD, UNK, BOS, EOS} & set(pieces)
@@ -54,14 +52,14 @@ def test_decoding_stops_at_eos_and_ignores_padding(large):
     assert large.decode([]) == large.decode([EOS]) == large.decode([PAD, BOS]) == ""
 
 
-def test_special_pieces_the_exact_size_and_bytes_in_large_vocabularies_alone(large, tmp_path):
+def test_special_pieces_size_and_byte_fallback(large, tmp_path):
     assert [large.piece(index) for index in (PAD, UNK, BOS, EOS)] == ["<pad>", "<unk>", "<s>", "</s>"]
     assert len(large) == 1100
     small = Vocabulary.learn(count_words(sentences()), 200, tmp_path / "small.model")
     assert len(small) == 200 and UNK in small.encode("中") and UNK not in small.encode(sentences(1)[0])
 
 
-def test_a_vocabulary_can_be_sent_and_loaded(large, tmp_path):
+def test_vocabulary_can_be_saved_and_pickled(large, tmp_path):
     large.save(tmp_path / "saved.model")
     assert pickle.loads(pickle.dumps(large)).digest == large.digest == Vocabulary.load(tmp_path / "saved.model").digest
     assert [file.name for file in tmp_path.iterdir()] == ["saved.model"]
@@ -80,7 +78,7 @@ CHINESE = ["".join(chr(0x4E00 + index) * 2 + " " for index in range(ten, ten + 1
         (CHINESE[:110], 500, r"too few .*=\d+ or more$"),
     ],
 )
-def test_a_size_that_cannot_be_names_a_limit_that_works(tmp_path, text, size, message):
+def test_impossible_size_is_an_error_naming_a_possible_one(tmp_path, text, size, message):
     with pytest.raises(DataError, match=rf"^data.vocabulary_size: {size} is {message}") as error:
         Vocabulary.learn(count_words(text), size, tmp_path / "v.model")
     assert not list(tmp_path.iterdir())
@@ -88,22 +86,16 @@ def test_a_size_that_cannot_be_names_a_limit_that_works(tmp_path, text, size, me
     assert len(Vocabulary.learn(count_words(text), limit, tmp_path / "v.model")) == limit
 
 
-def test_nothing_to_learn_from(tmp_path):
-    with pytest.raises(DataError, match="no sentence to learn a vocabulary from.*check the train split"):
-        Vocabulary.learn(count_words([]), 100, tmp_path / "v.model")
-
-
-def test_loading_what_is_no_vocabulary(tmp_path):
-    with pytest.raises(
-        DataError, match=r"none\.model: cannot be read \(No such file or directory\); run rpr-cli prepare"
-    ):
+def test_unreadable_vocabulary_is_an_error(tmp_path):
+    missing = r"none\.model: cannot be read \(No such file or directory\); run rpr-cli prepare"
+    with pytest.raises(DataError, match=missing):
         Vocabulary.load(tmp_path / "none.model")
     (tmp_path / "bad.model").write_bytes(b"not a model")
     with pytest.raises(DataError, match=r"bad\.model: not a sentencepiece model; delete it"):
         Vocabulary.load(tmp_path / "bad.model")
 
 
-def test_training_pairs_are_sampled_the_same_way_whatever_the_blocks(monkeypatch):
+def test_training_sample_does_not_depend_on_chunks(monkeypatch):
     assert training_sample(1000)(300) is None, "all pairs"
     monkeypatch.setattr(module, "MAX_TRAINING_PAIRS", 100)
     whole = training_sample(1000)(1000)
@@ -114,7 +106,7 @@ def test_training_pairs_are_sampled_the_same_way_whatever_the_blocks(monkeypatch
 
 
 def from_sentences(sentences: list[str], size: int) -> list[tuple[str, float]]:
-    """The pieces and scores that sentencepiece finds in the sentences themselves."""
+    """The pieces and scores that sentencepiece learns from the sentences."""
     stream = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(sentences), model_writer=stream, model_type="bpe", vocab_size=size,
@@ -129,26 +121,26 @@ def pieces(processor: sentencepiece.SentencePieceProcessor) -> list[tuple[str, f
 
 
 @pytest.mark.parametrize("size", [200, 1100])
-def test_words_and_their_counts_give_the_vocabulary_of_the_sentences(tmp_path, size):
-    left_out = ["\u2585 qqq", "\u2585", "zzz " * 1100, "é" * 2100, "\u00fc" * 4192]
+def test_word_counts_give_the_vocabulary_of_the_sentences(tmp_path, size):
+    ignored = ["\u2585 qqq", "\u2585", "zzz " * 1100, "é" * 2100, "\u00fc" * 4192]
     kept = ["a\u2581b \u2581", "<unk> <s>x</s> <0x41>", "x" * 4192, "yyy " * 1000]
-    text = [normalise(sentence) for sentence in [*sentences(), *kept, *left_out]]
+    text = [normalise(sentence) for sentence in [*sentences(), *kept, *ignored]]
     learned = Vocabulary.learn(count_words(text), size, tmp_path / "v.model")
     assert pieces(learned._processor) == from_sentences(text, size)
     assert not {"q", "z", "é"} & set(count_words(text))
 
 
-def test_only_the_most_frequent_words_are_kept_where_there_are_too_many(monkeypatch):
+def test_only_the_most_frequent_words_are_kept(monkeypatch):
     counts = {"a": 1, "b": 5, "c": 2, "d": 2, "e": 1}
     assert add_words({}, counts) == counts == add_words(dict(counts), {})
     monkeypatch.setattr(module, "MAX_WORDS", 3)
-    assert len(add_words(dict(counts), {"f": 1})) == 6, "twice as many may gather"
-    assert add_words(dict(counts), {"f": 2, "g": 9}) == {"b": 5, "c": 2, "g": 9}, "d and f come after c"
+    assert len(add_words(dict(counts), {"f": 1})) == 6, "up to twice as many"
+    assert add_words(dict(counts), {"f": 2, "g": 9}) == {"b": 5, "c": 2, "g": 9}, "of equal counts the first"
     assert most_frequent(counts) == {"b": 5, "c": 2, "d": 2}
     assert most_frequent(dict.fromkeys("xyzw", 1)) == dict.fromkeys("xyz", 1)
 
 
-def test_of_whole_words_others_are_unknown_whatever_the_size(tmp_path):
+def test_word_vocabulary_maps_other_words_to_unk(tmp_path):
     words = {"b": 5, "long": 4, "aa": 3, "aab": 1}
     vocabulary = Vocabulary.learn(words, 7, tmp_path / "words.model", "word")
     assert [vocabulary.piece(index) for index in range(4, 7)] == ["▁b", "▁long", "▁aa"]

@@ -1,6 +1,4 @@
-"""Checked here: results come in the order of the tasks, few tasks are in flight, and workers end with their parent and
-are missed when they end before it.
-"""
+"""Worker processes: ordered results, a bounded number of tasks in flight, errors, and their end with the parent."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from rpr.io.resources import num_cores, resident_peak
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_results_in_the_order_of_the_tasks_few_at_a_time(processes):
+def test_results_are_ordered_and_tasks_in_flight_bounded(processes):
     taken = []
 
     def tasks():
@@ -39,12 +37,12 @@ def test_results_in_the_order_of_the_tasks_few_at_a_time(processes):
 _power = max  # of a pair; a function that workers can import
 
 
-def test_a_fault_of_the_data_is_told_as_it_is_and_a_worker_that_dies_is_reported():
+def test_data_errors_and_dead_workers_are_reported():
     chunk = Chunk([b"gr\xfcn\n"], [b"x\n"], (Path("a.en"), Path("a.de")), 40)
-    told = r"^data.path: line 41 of a.en is not UTF-8 \(byte 0xfc at 2\); convert"
+    not_utf8 = r"^data.path: line 41 of a.en is not UTF-8 \(byte 0xfc at 2\); convert"
     died = "a worker process died, perhaps because memory ran out; rerun the same command"
     with Workers(2) as workers:
-        with pytest.raises(DataError, match=told):
+        with pytest.raises(DataError, match=not_utf8):
             list(workers.map(Chunk.pairs, [chunk, chunk, chunk]))
         with pytest.raises(RunError, match=died):
             list(workers.map(signal.raise_signal, [9] * 5))
@@ -55,17 +53,17 @@ import operator, os, time
 from rpr.data.workers import Workers
 try:
     with Workers(2) as workers:
-        while len(pids := {{*workers.map(operator.call, [os.getpid] * 4)}}) < 2:
-            pass  # until both are up
+        while len(pids := {*workers.map(operator.call, [os.getpid] * 4)}) < 2:
+            pass  # until both have started
         print(*pids, flush=True)
-        list(workers.map(time.sleep, [{seconds}, {seconds}, 0]))
+        list(workers.map(time.sleep, [1, 1, 0]))
 except KeyboardInterrupt:
     raise SystemExit(130)
 """
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs; one that nobody has waited for yet does not."""
+    """Whether the process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -73,12 +71,10 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-@pytest.mark.parametrize(
-    ("number", "seconds", "code"), [(signal.SIGKILL, 1, -9), (signal.SIGTERM, 1, -15), (signal.SIGINT, 1, 130)]
-)
-def test_workers_end_with_their_parent(number, seconds, code):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, -15), (signal.SIGINT, 130)])
+def test_workers_end_with_their_parent(number, code):
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT.format(seconds=seconds)],
+        [sys.executable, "-c", PARENT],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -92,18 +88,18 @@ def test_workers_end_with_their_parent(number, seconds, code):
     assert parent.wait(10) == code
     end = time.monotonic() + 10
     while any(map(alive, pids)):
-        assert time.monotonic() < end, "workers live on"
+        assert time.monotonic() < end, "workers are still running"
         time.sleep(0.02)
     assert "Traceback" not in parent.stderr.read()
     parent.stdout.close()
     parent.stderr.close()
 
 
-def test_the_peak_is_this_process_own():
+def test_peak_memory_is_per_process():
     assert 1 <= num_cores() <= (os.cpu_count() or 1)
     held = b"x" * 300_000_000
     del held
     assert resident_peak() > 300_000_000
     with Workers(2) as workers:
         list(workers.map(len, ["a"] * 3))
-    assert workers.peak_bytes < 200_000_000, "a worker is not charged with what its parent held"
+    assert workers.peak_bytes < 200_000_000, "a worker counts the memory of its parent"

@@ -1,7 +1,4 @@
-"""Checked here: searches by CTranslate2 on an export of ours, against our own engine and our own scores: greedy
-outputs, what a hypothesis says, each sentence's own limit, forced prefixes, empty sources, order and progress; and each
-refusal.
-"""
+"""Decoding with CTranslate2 compared with our own engine and scores, and its errors."""
 
 from __future__ import annotations
 
@@ -30,14 +27,14 @@ from tests.small_models import LEARNED, SINUSOIDAL, SOURCES, TARGETS, make_expor
 pytest.importorskip("ctranslate2", reason="the engine needs it: pip install ctranslate2")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-GREEDY = Search(1, 0.0, 10, 100)  # batches of some sentences, with other limits
+GREEDY = Search(1, 0.0, 10, 100)  # several sentences in a batch, with different limits
 BEAM = Search(4, 0.6, 10, 400, n_best=4)
 ROUNDING = 2e-3  # float32 against float64, of a whole translation of up to 50 pieces
 PREFIXES = [list(target[:-1][: index % 4]) for index, target in enumerate(TARGETS)]
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory, tiny_overrides):
+def write_export(tmp_path_factory, tiny_overrides):
     vocabulary = make_vocabulary(tmp_path_factory.mktemp("vocabulary"))
     config = validate(TrainConfig, app.compose("train", [*tiny_overrides]))
 
@@ -50,8 +47,8 @@ def written(tmp_path_factory, tiny_overrides):
 
 
 @pytest.fixture(scope="module")
-def engine(written):
-    return CTranslate2Engine(written(make_model()), threads=1)
+def engine(write_export):
+    return CTranslate2Engine(write_export(make_model()), threads=1)
 
 
 def ours(search: Search, **more: Any) -> list[list[Hypothesis]]:
@@ -59,7 +56,7 @@ def ours(search: Search, **more: Any) -> list[list[Hypothesis]]:
 
 
 def log_p(index: int, hypothesis: Hypothesis, *, renormalised: bool) -> float:
-    """Of a hypothesis, by our model: all its pieces at once."""
+    """The log p of a hypothesis by our model, teacher-forced."""
     model = make_model().double()
     pieces = list(hypothesis.pieces)
     logits = model.logits(model(pad_rows([SOURCES[index]], torch.device("cpu")), torch.tensor([[BOS, *pieces]])))
@@ -70,22 +67,22 @@ def log_p(index: int, hypothesis: Hypothesis, *, renormalised: bool) -> float:
     return log_ps[: len(pieces) + hypothesis.finished].sum().item()
 
 
-def test_greedy_outputs_are_ours_each_within_its_own_limit(engine):
+def test_greedy_outputs_equal_ours(engine):
     found, expected = engine.search(SOURCES, GREEDY), ours(GREEDY)
-    same = [theirs[0].pieces == our[0].pieces for theirs, our in zip(found, expected, strict=True)]
-    assert sum(same) >= 38  # of 40; a tie may fall either way
     assert [len(hypotheses) for hypotheses in found] == [1] * 40
-    for index, (theirs, our) in enumerate(zip(found, expected, strict=True)):
-        if same[index]:
-            assert theirs[0].finished == our[0].finished
-        # Cut at the same limit: some of these sentences end, and the limits of one batch differ.
-        if not theirs[0].finished:
-            assert len(theirs[0].pieces) == len(SOURCES[index]) + 10
+    same = 0
+    for source, (theirs,), (our, *_) in zip(SOURCES, found, expected, strict=True):
+        if theirs.pieces == our.pieces:
+            same += 1
+            assert theirs.finished == our.finished
+        if not theirs.finished:  # cut at the limit of its own sentence, not of its batch
+            assert len(theirs.pieces) == len(source) + 10
+    assert same >= 38  # ties may differ
     assert 10 <= sum(hypotheses[0].finished for hypotheses in found) <= 30
 
 
 @pytest.mark.parametrize("search", [GREEDY, BEAM], ids=["greedy", "beam"])
-def test_what_a_hypothesis_says_is_true(engine, search):
+def test_pieces_and_scores_of_hypotheses(engine, search):
     for index, hypotheses in enumerate(engine.search(SOURCES, search)[:20]):
         assert 1 <= len(hypotheses) <= search.n_best
         assert len({hypothesis.pieces for hypothesis in hypotheses}) == len(hypotheses)
@@ -100,34 +97,32 @@ def test_what_a_hypothesis_says_is_true(engine, search):
             assert hypothesis.score == pytest.approx(paper, abs=ROUNDING)
             ranks.append(hypothesis.log_probability / length**search.length_penalty)
         assert all(before >= after - 1e-6 for before, after in itertools.pairwise(ranks))
-        # As ours: hypotheses that end, or one that does not.
+        # As ours: finished hypotheses, or one that is not.
         assert all(hypothesis.finished for hypothesis in hypotheses) or len(hypotheses) == 1
 
 
-def test_as_many_hypotheses_as_are_wanted(engine):
+def test_n_best_are_the_first_of_more(engine):
     two, four = (engine.search(SOURCES, dataclasses.replace(BEAM, n_best=number)) for number in (2, 4))
     assert [[h.pieces for h in hypotheses] for hypotheses in two] == [[h.pieces for h in best[:2]] for best in four]
     assert sum(len(hypotheses) == 4 for hypotheses in four) >= 5
 
 
 def test_greedy_outputs_do_not_depend_on_the_batches(engine):
-    """Alone, the batch's limit is the sentence's own; all together, that of the longest."""
-    alone, together = (
-        [
-            (hypotheses[0].pieces, hypotheses[0].finished)
-            for hypotheses in engine.search(SOURCES, dataclasses.replace(GREEDY, max_tokens_per_batch=tokens))
-        ]
-        for tokens in (1, 10_000)
+    single, together = (
+        engine.search(SOURCES, dataclasses.replace(GREEDY, max_tokens_per_batch=tokens)) for tokens in (1, 10_000)
     )
-    assert sum(one == other for one, other in zip(alone, together, strict=True)) >= 38
-    # An answer in a batch comes in the place of its source.
-    backwards = engine.search(SOURCES[::-1], GREEDY)[::-1]
-    assert [h[0].pieces for h in backwards] == [h[0].pieces for h in engine.search(SOURCES, GREEDY)]
+    same = [
+        (one[0].pieces, one[0].finished) == (other[0].pieces, other[0].finished)
+        for one, other in zip(single, together, strict=True)
+    ]
+    assert sum(same) >= 38
+    reverse = engine.search(SOURCES[::-1], GREEDY)[::-1]
+    assert [h[0].pieces for h in reverse] == [h[0].pieces for h in engine.search(SOURCES, GREEDY)]
 
 
 @pytest.mark.parametrize("search", [GREEDY, BEAM], ids=["greedy", "beam"])
-def test_what_ends_beyond_a_sentences_own_limit_is_not_given(engine, search):
-    """All in one batch, whose limit is that of the longest: there most would end later than they may."""
+def test_hypotheses_keep_the_length_limit_of_their_sentence(engine, search):
+    """All in one batch, whose limit is that of the longest sentence."""
     for extra in range(8):
         tight = dataclasses.replace(search, max_extra_length=extra, max_tokens_per_batch=10_000)
         for source, hypotheses in zip(SOURCES, engine.search(SOURCES, tight), strict=True):
@@ -138,7 +133,7 @@ def test_what_ends_beyond_a_sentences_own_limit_is_not_given(engine, search):
 
 def test_forced_prefixes(engine):
     prefixes = [*PREFIXES]
-    prefixes[1] = TARGETS[39][:-1][:31]  # longer than the greatest length of its source: one piece more
+    prefixes[1] = TARGETS[39][:-1][:31]  # longer than the length limit: one more piece
     assert len(prefixes[1]) > len(SOURCES[1]) + 10
     found, expected = engine.search(SOURCES, GREEDY, prefixes=prefixes), ours(GREEDY, prefixes=prefixes)
     same = 0
@@ -147,7 +142,7 @@ def test_forced_prefixes(engine):
         assert list(hypothesis.pieces[: len(prefix)]) == prefix
         assert len(hypothesis.pieces) + hypothesis.finished <= max(len(SOURCES[index]) + 10, len(prefix) + 1)
         same += hypothesis.pieces == our[0].pieces
-        if prefix:  # the prefix's log p counts, as any other's
+        if prefix:  # the log p includes that of the prefix
             expected_log_p = log_p(index, hypothesis, renormalised=False)
             assert hypothesis.log_probability == pytest.approx(expected_log_p, abs=ROUNDING)
     assert same >= 38
@@ -159,18 +154,18 @@ def test_forced_prefixes(engine):
 
 
 @pytest.mark.parametrize(("min_length", "prefixes"), [(1, None), (6, PREFIXES)])
-def test_the_minimum_length_is_ours(written, min_length, prefixes):
-    """A model that likes to end at once: greedily the same translations, by a beam as long ones with honest figures."""
+def test_min_length_equals_ours(write_export, min_length, prefixes):
+    """With a model that prefers to end at once."""
     model = make_model()
     with torch.no_grad():
         model.embedding_VM[EOS] *= 2
-    theirs, our = CTranslate2Engine(written(model), threads=1), TorchEngine(copy.deepcopy(model).double(), "cpu")
+    theirs, our = CTranslate2Engine(write_export(model), threads=1), TorchEngine(copy.deepcopy(model).double(), "cpu")
     if prefixes is None:
         assert sum(not hypotheses[0].pieces for hypotheses in our.search(SOURCES, GREEDY)) >= 3
     search = dataclasses.replace(GREEDY, min_length=min_length)
     found, expected = (engine.search(SOURCES, search, prefixes=prefixes) for engine in (theirs, our))
     same = [one[0].pieces == other[0].pieces for one, other in zip(found, expected, strict=True)]
-    assert sum(same) >= 38  # a tie may fall either way
+    assert sum(same) >= 38  # ties may differ
     assert min(len(one[0].pieces) for one in (*found, *expected)) == min_length
     for one, other, alike in zip(found, expected, same, strict=True):
         if alike:
@@ -187,7 +182,7 @@ def test_scores_of_given_translations(engine):
         assert one == pytest.approx(other.tolist(), abs=2e-4)
 
 
-def test_sources_without_pieces(engine):
+def test_empty_sources(engine):
     found = engine.search([[EOS], SOURCES[0]], GREEDY)
     assert found[0] == [Hypothesis((), 0.0, 0.0, True)]
     assert found[1][0].pieces == engine.search(SOURCES[:1], GREEDY)[0][0].pieces
@@ -195,7 +190,7 @@ def test_sources_without_pieces(engine):
     assert engine.search([], GREEDY) == []
 
 
-def test_progress_ends_with_all(engine):
+def test_progress_is_reported(engine):
     calls = []
     engine.search(SOURCES, GREEDY, progress=lambda done, of: calls.append((done, of)))
     assert calls[-1] == (40, 40) and {of for _, of in calls} == {40}
@@ -203,10 +198,10 @@ def test_progress_ends_with_all(engine):
 
 
 @pytest.mark.parametrize("changes", [SINUSOIDAL, LEARNED], ids=["sinusoidal", "learned"])
-def test_positions_end_where_the_table_ends(changes, written, monkeypatch):
+def test_position_table_limits_the_lengths(changes, write_export, monkeypatch):
     monkeypatch.setattr(ctranslate2_spec, "POSITION_ROWS", 12)
     model = make_model(**{**changes, "max_positions": 5})
-    engine = CTranslate2Engine(written(model), threads=1)
+    engine = CTranslate2Engine(write_export(model), threads=1)
     short = [source for source in SOURCES if len(source) <= 12]
     assert max(map(len, short)) == 12
     found = engine.search(short, GREEDY)
@@ -216,22 +211,22 @@ def test_positions_end_where_the_table_ends(changes, written, monkeypatch):
         assert theirs[0].pieces == our[0].pieces[:11]
     assert any(len(hypotheses[0].pieces) == 11 for hypotheses in found)
     thirteen = next(source for source in SOURCES if len(source) == 13)
-    refusal = "a sentence of 13 pieces is longer than the export's 12 positions; split it, or export"
-    with pytest.raises(DataError, match=refusal):
+    too_long = "a sentence of 13 pieces is longer than the export's 12 positions; split it, or export"
+    with pytest.raises(DataError, match=too_long):
         engine.search([thirteen], GREEDY)
     with pytest.raises(DataError, match="a sentence of 13 pieces"):
         engine.search(short[:1], GREEDY, prefixes=[[7] * 11])
     assert engine.search(short[:1], GREEDY, prefixes=[[7] * 10])[0][0].pieces[:10] == (7,) * 10
 
 
-def test_folders_that_cannot_be_used(written, tmp_path, monkeypatch):
-    folder = written(make_model())
+def test_unusable_exports_are_errors(write_export, tmp_path, monkeypatch):
+    folder = write_export(make_model())
     with pytest.raises(ConfigError, match="compute_type: CTranslate2 does not support int3 on this cpu; choose"):
         CTranslate2Engine(folder, compute_type="int3")
     with pytest.raises(DataError, match="is not an export; give a folder that rpr-cli export wrote"):
         CTranslate2Engine(tmp_path)
     with pytest.raises(DataError, match="is a safetensors export; export the run with format=ctranslate2"):
-        CTranslate2Engine(written(make_model(), "safetensors"))
+        CTranslate2Engine(write_export(make_model(), "safetensors"))
     for content in (b"", (folder / "model.bin").read_bytes()[:1000]):
         (folder / "model.bin").write_bytes(content)
         with pytest.raises(DataError, match=r"model.bin: CTranslate2 cannot load it \(.*\); export the run again"):

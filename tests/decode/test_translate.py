@@ -1,6 +1,4 @@
-"""Checked here: translations of a whole split against beam search of each sentence alone (float64), their order, the
-token budget, and that the model comes back as it was.
-"""
+"""Translating a split against beam search of single sentences (float64), order, token budget and training mode."""
 
 from __future__ import annotations
 
@@ -10,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from rpr.commands.scoring import torch_scored
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import EOS, Vocabulary, count_words
 from rpr.decode.corpus import translate_split
 from rpr.decode.torch_engine import Search, TorchEngine, length_batches
 from rpr.model.beam_search import beam_search
 from rpr.model.transformer import Transformer
+from rpr.runs import runtime
 from tests.shapes import shape
 
 SEARCH = {"beam_size": 3, "length_penalty": 0.6, "max_extra_length": 4}
@@ -50,21 +50,21 @@ def rows():
     return [[*draw.integers(4, 40, length).tolist(), EOS] for length in (5, 1, 12, 3, 30, 3, 8, 5)]
 
 
-def test_equals_each_sentence_alone_in_the_order_given(model, vocabulary, rows):
+def test_equals_translating_sentence_by_sentence(model, vocabulary, rows):
     together = translated(model, rows, vocabulary)
     model.eval()
-    alone = [beam_search(model, torch.tensor([row]), **SEARCH)[0][0].pieces for row in rows]
-    assert together == [vocabulary.decode(pieces) for pieces in alone]
+    single = [beam_search(model, torch.tensor([row]), **SEARCH)[0][0].pieces for row in rows]
+    assert together == [vocabulary.decode(pieces) for pieces in single]
     assert len(set(together)) > 4
 
 
-def test_a_translation_is_one_line(model, vocabulary, rows, monkeypatch):
-    """A model that spells in bytes can spell the end of a line, and a file of hypotheses would have one more."""
+def test_translation_is_one_line(model, vocabulary, rows, monkeypatch):
+    """Byte pieces can spell line ends."""
     monkeypatch.setattr(Vocabulary, "decode", lambda self, pieces: "the\ncat\r\x85sat\u2028on")
     assert set(translated(model, rows, vocabulary)) == {"the cat sat on"}
 
 
-def test_a_token_split_and_its_pieces_give_the_same(model, vocabulary, rows, tmp_path):
+def test_token_split_equals_lists_of_pieces(model, vocabulary, rows, tmp_path):
     np.asarray([piece for row in rows for piece in row], np.uint16).tofile(tmp_path / "test.source.pieces")
     np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64).tofile(tmp_path / "test.source.offsets")
     split = TokenSplit(tmp_path, "test", len(rows), "uint16")
@@ -83,7 +83,7 @@ def test_limit_and_progress(model, vocabulary, rows):
 @pytest.mark.parametrize("training", [True, False])
 def test_training_mode_is_restored(model, vocabulary, rows, training):
     model.train(training)
-    model.encoder[0].train(not training)  # a frozen part keeps its own mode
+    model.encoder[0].train(not training)  # frozen parts keep their own mode
     translated(model, rows[:2], vocabulary)
     assert (model.training, model.encoder[0].training) == (training, not training)
 
@@ -95,7 +95,18 @@ def test_training_mode_is_restored(model, vocabulary, rows, training):
     assert (model.training, model.encoder[0].training) == (training, not training)
 
 
-def test_batches_hold_every_sentence_once_within_the_budget():
+@pytest.mark.parametrize(
+    ("flags", "matmuls", "recorded"), [({"amx_bf16"}, "medium", "32, medium matmuls"), (set(), "highest", "32")]
+)
+def test_auto_matmul_precision_is_resolved_for_scoring(model, tiny_config, monkeypatch, flags, matmuls, recorded):
+    monkeypatch.setattr(runtime, "_cpu_flags", lambda: flags)
+    words = ("hardware=cpu", "hardware.matmul_precision=auto", "evaluation.matmul_precision=null")
+    scored = torch_scored(tiny_config(*words), model, "step 1")
+    assert isinstance(scored.engine, TorchEngine)
+    assert (scored.engine.matmul_precision, scored.precision) == (matmuls, recorded)
+
+
+def test_batches_are_complete_and_within_the_budget():
     lengths = np.random.default_rng(1).integers(1, 60, 500).tolist()
     batches = list(length_batches(lengths, 50))
     assert sorted(index for batch in batches for index in batch) == list(range(500))
@@ -105,6 +116,6 @@ def test_batches_hold_every_sentence_once_within_the_budget():
     assert longest == sorted(longest, reverse=True)
 
 
-def test_a_source_without_eos_is_a_programming_error(model, vocabulary):
+def test_source_without_eos_fails_an_assertion(model, vocabulary):
     with pytest.raises(AssertionError, match="source 1 does not end with EOS"):
         translated(model, [[5, EOS], [5, 6]], vocabulary)

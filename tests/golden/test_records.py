@@ -1,6 +1,4 @@
-"""Frozen: what every committed record says. It reads back equal to its file, value by value; its run id, the id that
-its configuration has now, its kind and label of positions and its scores are those of the frozen list.
-"""
+"""Frozen: every committed record reads back equal to its file, with the run ids, positions and scores of the list."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ FROZEN: dict[str, Any] = json.loads(Path(__file__).with_name("records.json").rea
 
 
 @pytest.mark.parametrize("name", FROZEN)
-def test_a_committed_record_reads_back_equal(name: str) -> None:
+def test_committed_record_reads_back_equal(name: str) -> None:
     record = read_record(RESULTS / name)
     frozen = FROZEN[name]
     assert (record.run_id, config_from_record(record.config).run_id) == (frozen["run_id"], frozen["today"])
@@ -28,14 +26,14 @@ def test_a_committed_record_reads_back_equal(name: str) -> None:
     assert {f"{score.split} {score.metric}": score.score for score in record.scores} == frozen["scores"]
     raw = json.loads((RESULTS / name).read_text())
     raw.pop("schema")
-    assert same(json.loads(record.model_dump_json(by_alias=True)), raw) == []
+    assert differences(json.loads(record.model_dump_json(by_alias=True)), raw) == []
 
 
-def same(read: Any, raw: Any, key: str = "") -> list[str]:
-    """The keys of the file whose values are not what was read."""
+def differences(read: Any, raw: Any, key: str = "") -> list[str]:
+    """The keys of the file that were read with other values."""
     if isinstance(raw, dict):
-        return [line for name, value in raw.items() for line in same(read[name], value, f"{key}.{name}")]
+        return [line for name, value in raw.items() for line in differences(read[name], value, f"{key}.{name}")]
     if isinstance(raw, list):
         assert len(read) == len(raw), key
-        return [line for index, value in enumerate(raw) for line in same(read[index], value, f"{key}.{index}")]
+        return [line for index, value in enumerate(raw) for line in differences(read[index], value, f"{key}.{index}")]
     return [] if read == raw and type(read) is type(raw) else [key]

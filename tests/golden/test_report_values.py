@@ -1,5 +1,5 @@
-"""Frozen: every figure of the committed reports, as the records' groups have them. The report's bytes may change, its
-values may not: mean, deviation, number of seeds and interval of each score, by length too, and of each speed.
+"""Frozen: the values of the committed reports: mean, deviation, number of seeds and interval of each score (by length
+too) and each speed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ with Path(__file__).with_name("report_values.csv").open(encoding="utf-8") as fil
 
 
 @pytest.mark.parametrize("folder", sorted({line["folder"] for line in FROZEN}))
-def test_the_figures_of_a_committed_folder(folder: str) -> None:
+def test_values_of_a_committed_folder(folder: str) -> None:
     if not (RESULTS / folder).is_dir():
         pytest.skip(f"sweeps/results/{folder} is not committed any more")
     groups = run_groups(record for _, record in find_records(RESULTS / folder).records)

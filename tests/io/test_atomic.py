@@ -1,6 +1,4 @@
-"""Checked here: a file or folder is replaced whole or not at all, whatever fails; what a killed process left is
-removed, or moved back, and nothing else.
-"""
+"""Atomic replacement of files and folders, and what is done about leftovers of a killed process."""
 
 from __future__ import annotations
 
@@ -24,14 +22,16 @@ def replace(path: Path, content: str, *, folder: bool) -> None:
         temporary.write_text(content)
 
 
-def test_text_and_bytes(tmp_path: Path) -> None:
+def test_replace_file_writes_text_and_bytes(tmp_path: Path) -> None:
     replace_file(tmp_path / "new" / "a", "ä")
     replace_file(tmp_path / "new" / "b", b"\x00")
     assert [(tmp_path / "new" / name).read_bytes() for name in "ab"] == ["ä".encode(), b"\x00"]
 
 
 @pytest.mark.parametrize("folder", [False, True])
-def test_the_old_is_replaced_or_untouched(tmp_path: Path, folder: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_replacement_leaves_the_old_content(
+    tmp_path: Path, folder: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "there"
     replace(path, "old", folder=folder)
     old = tree(tmp_path)
@@ -55,7 +55,7 @@ def test_the_old_is_replaced_or_untouched(tmp_path: Path, folder: bool, monkeypa
     assert tree(tmp_path) == {name: content and "new" for name, content in old.items()}
 
 
-def test_leftovers_are_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_remove_leftovers_removes_only_matching_names(tmp_path: Path) -> None:
     for name in (".a.1.tmp", ".b.1.tmp", ".a.x.tmp", "a", "a.tmp", "a.1.tmp"):
         (tmp_path / name).write_text("x")
     kept = tree(tmp_path).keys() - {".a.1.tmp"}
@@ -66,7 +66,7 @@ def test_leftovers_are_removed_and_nothing_else(tmp_path: Path) -> None:
     remove_leftovers(tmp_path / "not there", "*")
 
 
-def test_a_folder_that_was_moved_away_is_moved_back_unless_it_was_replaced(tmp_path: Path) -> None:
+def test_moved_folder_is_restored_unless_replaced(tmp_path: Path) -> None:
     for name in (".lost.1.old", ".replaced.v2.1.old", "replaced.v2"):
         replace(tmp_path / name, name, folder=True)
     remove_leftovers(tmp_path, "*")

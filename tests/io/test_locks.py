@@ -1,6 +1,4 @@
-"""Checked here: one process at a time in a folder, with a real second one that waits; what a killed one left is removed
-then, and only then; folders that were created for nothing are removed; a lock is inherited by child processes.
-"""
+"""Locks on folders, between real processes."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ import pytest
 
 from rpr.io.locks import exclusive, lock, try_lock
 
-WAITING = """
+HOLD_LOCK = """
 import sys
 from pathlib import Path
 from rpr.io.locks import exclusive
@@ -24,39 +22,35 @@ with exclusive(Path(sys.argv[1]), "a"):
 """
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, "-c", WAITING, str(folder)], text=True, **pipes)
-
-
-def test_one_at_a_time_and_the_second_waits(tmp_path: Path) -> None:
+def test_lock_is_exclusive_and_leftovers_are_removed(tmp_path: Path) -> None:
     unfinished = tmp_path / ".a.1.tmp"
     with exclusive(tmp_path):
-        second = start(tmp_path)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        second = subprocess.Popen([sys.executable, "-c", HOLD_LOCK, str(tmp_path)], text=True, **pipes)
         assert second.stderr is not None and second.stdout is not None
         assert second.stderr.readline() == f"rpr-cli: another process writes in {tmp_path}; waiting for it\n"
-        unfinished.touch()  # ours, and of one that is at work
+        unfinished.touch()
         time.sleep(0.1)
         assert unfinished.exists() and second.poll() is None
     assert second.stdout.readline() == "locked\n"
     assert not unfinished.exists()
     second.kill()
     second.communicate()
-    with exclusive(tmp_path):  # its lock went with it
+    with exclusive(tmp_path):  # the kill released its lock
         pass
 
 
-def test_without_locks_nothing_is_known_to_be_left_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(descriptor: int, operation: int) -> None:
+def test_leftovers_are_kept_without_flock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_flock(descriptor: int, operation: int) -> None:
         raise OSError(9, "Bad file descriptor")
 
-    monkeypatch.setattr(fcntl, "flock", none)
+    monkeypatch.setattr(fcntl, "flock", no_flock)
     (tmp_path / ".a.1.tmp").touch()
     with exclusive(tmp_path, "a"):
         assert (tmp_path / ".a.1.tmp").exists()
 
 
-def test_folders_that_were_created_for_nothing_are_removed(tmp_path: Path) -> None:
+def test_created_folders_are_removed_after_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "reports" / "all"
     with pytest.raises(KeyError), exclusive(folder):
         assert folder.is_dir()
@@ -64,21 +58,20 @@ def test_folders_that_were_created_for_nothing_are_removed(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
     with exclusive(folder):
         (folder / "index.html").touch()
-    assert (folder / "index.html").exists()
     with exclusive(folder), pytest.raises(KeyError):
         raise KeyError
-    assert folder.exists()
+    assert (folder / "index.html").exists()
 
 
-def test_a_place_that_is_no_folder(tmp_path: Path) -> None:
+def test_locking_a_file_raises(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(NotADirectoryError), exclusive(folder):
             pass
 
 
-def test_a_lock_is_held_until_its_last_process_has_ended(tmp_path: Path) -> None:
-    """Also by a child that was prepared by Python code after the fork, as the processes of a training are."""
+def test_lock_is_inherited_by_child_processes(tmp_path: Path) -> None:
+    """With a preexec_fn, as the processes of a training have."""
     with open(tmp_path / "file", "w") as file, open(tmp_path / "file", "w") as another:
         assert lock(file.fileno()) and not try_lock(another.fileno())
         child = subprocess.Popen(

@@ -1,11 +1,7 @@
-"""Scores by source length: bucket edges by hand, each bucket against the metrics on its own sentences, the training
-length as an exact edge, what of it reaches the record; and the lengths and scores of a task.
-"""
+"""Scores by source length: bucket edges by hand, each bucket against the metrics on its sentences; scores of tasks."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Any
 
 import numpy as np
@@ -18,7 +14,7 @@ from rpr.data.cache import prepare
 from rpr.errors import ConfigError
 from rpr.metrics.bleu import all_scores, chrf, sacrebleu_13a
 from rpr.metrics.lengths import TASK_UNITS, bounds, by_length, task_lengths
-from rpr.migrations import EARLIER_DEFAULTS, RENAMED
+from rpr.migrations import EARLIER_DEFAULTS
 from rpr.model.beam_search import Hypothesis
 from rpr.records.scores import SOURCE_UNIT, ByLength
 from rpr.validation import validate
@@ -32,19 +28,18 @@ def scored(chosen: slice) -> list:
     return all_scores(HYPOTHESES[chosen], REFERENCES[chosen], "de")
 
 
-def test_edges_by_hand():
+def test_bounds():
     assert bounds([10, 20], 15) == [(1, 10), (11, 15), (16, 20), (21, None)]
     assert bounds([10, 20], 20) == [(1, 10), (11, 20), (21, None)]
     assert bounds([10, 20], 33) == [(1, 10), (11, 20), (21, 33), (34, None)]
 
 
-def test_each_bucket_is_scored_on_its_own_sentences():
-    """Two splits, cut in the middle of a bucket: together they are the 40 sentences in their order."""
+def test_bucket_scores_equal_the_metrics_on_its_sentences():
+    """The 40 sentences as two splits, divided within a bucket."""
     parts = [slice(0, 17), slice(17, None)]
     buckets = by_length(
         [LENGTHS[part] for part in parts], [scored(part) for part in parts], [10, 20, 30, 60], 25, samples=100
     )
-    # 5 to 44 in pieces: 6 up to 10, then 10, 5, 5, and 14 up to 44; none over 60.
     found = [(one.shortest, one.longest, one.num_sentences, one.beyond_training) for one in buckets]
     assert found == [
         (1, 10, 6, False), (11, 20, 10, False), (21, 25, 5, False), (26, 30, 5, True), (31, 60, 14, True)
@@ -59,7 +54,7 @@ def test_each_bucket_is_scored_on_its_own_sentences():
         assert scores["chrf"].interval.low <= scores["chrf"].score <= scores["chrf"].interval.high
 
 
-def test_the_longest_training_length_is_an_edge_and_the_last_bucket_has_all_beyond():
+def test_longest_training_length_is_an_edge():
     buckets = by_length([LENGTHS], [scored(slice(None))], [24], 25, samples=0)
     labels = [(one.label, one.beyond_training) for one in buckets]
     assert labels == [("1–24", False), ("25", False), ("over 25", True)]
@@ -67,7 +62,7 @@ def test_the_longest_training_length_is_an_edge_and_the_last_bucket_has_all_beyo
     assert (last.shortest, last.longest, last.num_sentences, last.scores[0].interval) == (26, None, 19, None)
 
 
-def test_lines_for_the_terminal():
+def test_length_grid():
     found = ByLength(
         unit=SOURCE_UNIT,
         splits=("test", "long"),
@@ -91,7 +86,7 @@ def test_lines_for_the_terminal():
     assert remarks == [(), (), ("longer than any source of the training data, whose longest has 25",)]
 
 
-def test_the_settings_change_no_run_and_older_records_are_read_with_the_defaults():
+def test_length_settings_keep_run_ids_and_older_records_get_defaults():
     settings = app.compose("train", ["logger=none"])
     now = validate(TrainConfig, settings)
     added = {key.partition(".")[2] for key in EARLIER_DEFAULTS if key.startswith("evaluation.")}
@@ -99,29 +94,17 @@ def test_the_settings_change_no_run_and_older_records_are_read_with_the_defaults
     older = {key: value for key, value in settings["evaluation"].items() if key not in added}
     then = config_from_record(settings | {"evaluation": older})
     assert then.evaluation == now.evaluation.model_copy(update={"matmul_precision": None})
-    # The id is made of all that decides the result, and the last two do not: here it is without them.
     for other in ("bootstrap_samples=10", "length_buckets=[5]"):
         assert validate(TrainConfig, app.compose("train", [f"evaluation.{other}"])).run_id == now.run_id
-    assert then.run_id != now.run_id
-    deciding = then.model_dump(mode="json", exclude={"name", "sweep", "runs_dir", "logger", "stop_after_minutes"})
-    deciding["data"].pop("cache_dir")
-    for old, new in RENAMED.items():  # ids are made of the names that settings had first
-        deciding["optim"][old.partition(".")[2]] = deciding["optim"].pop(new.partition(".")[2])
-    for section, name in (key.split(".") for key in EARLIER_DEFAULTS if not key.startswith("logger.")):
-        del deciding[section][name]
-    assert then.run_id == hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def test_edges_must_ascend():
+def test_descending_edges_are_an_error():
     with pytest.raises(ConfigError, match=r"evaluation.length_buckets.* is not ascending; give lengths like"):
         validate(TrainConfig, app.compose("train", ["evaluation.length_buckets=[10,10]"]))
 
 
-# Tasks
-
-
 class Texts:
-    """A prepared corpus of one example."""
+    """Prepared data of one pair."""
 
     def __init__(self, source: str, target: str) -> None:
         self.pair = [source], [target]
@@ -140,29 +123,27 @@ class Texts:
         ("scan", "jump twice", "I_JUMP I_JUMP", 2),
     ],
 )
-def test_lengths_by_hand(kind, source, target, length):
-    data = Texts(source, target)
-    assert task_lengths(kind, data, "test").tolist() == [length]
+def test_task_lengths(kind, source, target, length):
+    assert task_lengths(kind, Texts(source, target), "test").tolist() == [length]
 
 
-def test_every_kind_has_a_unit():
+def test_every_task_has_a_length_unit():
     assert {*TASK_UNITS} == {*TaskConfig.model_fields["kind"].annotation.__args__}
 
 
 class Echo:
-    """An engine that answers with the first 20 pieces of the source."""
+    """An engine that returns the first 20 pieces of the source."""
 
     def search(self, sources: Any, search: Any, **more: Any) -> list[list[Hypothesis]]:
         return [[Hypothesis(tuple(source[:-1])[:20], 0.0, 0.0, True)] for source in sources]
 
 
-def test_the_scores_of_a_task(cache_dir, tmp_path):
+def test_scores_of_a_task(cache_dir, tmp_path):
     sizes = [f"data.task.num_{split}=40" for split in ("train", "validation", "test", "long")]
     words = ["data=copy", *sizes, f"data.cache_dir={cache_dir}", "evaluation.length_buckets=[10,30]"]
     config = validate(TrainConfig, app.compose("train", [*words, "evaluation.min_length=1"]))
     data = prepare(config.data)
-    engine = Echo()
-    found = score_run(config, data, Scored(engine, "step 1", "32"), tmp_path)
+    found = score_run(config, data, Scored(Echo(), "step 1", "32"), tmp_path)
     scores = {(one.split, one.metric): one for one in found.scores}
     assert {*scores} == {(split, metric) for split in ("test", "long") for metric in ("sacrebleu", "exact_match")}
     short, long = scores["test", "exact_match"], scores["long", "exact_match"]

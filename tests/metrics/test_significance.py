@@ -1,7 +1,4 @@
-"""Checked here: scores of sums against sacreBLEU's own, the interval and both paired tests against sacreBLEU's
-PairedTest on the same data and seed and against plain loops on a tiny case, Holm's correction by hand, what holds for a
-system against itself, and how often two systems that do not differ are called different.
-"""
+"""Scores of sums, intervals and both paired tests against sacreBLEU and plain loops; Holm's correction by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ WORDS = TEXT.split()
 
 
 def corpus(count: int, noise: float, seed: int) -> tuple[list[str], list[str]]:
-    """(hypotheses, references); a word of a hypothesis is another one as often as `noise` says."""
+    """(hypotheses, references); `noise` is the probability that a word is replaced."""
     choose = random.Random(7)
     references = [" ".join(choose.choices(WORDS, k=choose.randint(1, 14))) for _ in range(count)]
     change = random.Random(seed)
@@ -41,20 +38,20 @@ def two_systems():
 
 
 def random_sums(width: int) -> np.ndarray:
-    """Rows of counts as they occur and as they hardly do: orders without a match, without an n-gram, nothing at all."""
-    draw = np.random.default_rng(3)
+    """Rows of counts, some with orders without matches or n-grams."""
+    rng = np.random.default_rng(3)
     if width == 10:
-        totals = np.sort(draw.integers(0, 30, (200, 4)))[:, ::-1]
-        matches = (totals * draw.choice([0, 0.3, 1], (200, 4))).astype(int)
-        lengths = np.stack([totals[:, 0], draw.integers(1, 40, 200)], 1)
+        totals = np.sort(rng.integers(0, 30, (200, 4)))[:, ::-1]
+        matches = (totals * rng.choice([0, 0.3, 1], (200, 4))).astype(int)
+        lengths = np.stack([totals[:, 0], rng.integers(1, 40, 200)], 1)
         return np.concatenate([lengths, matches, totals], 1).astype(float)
-    pairs = draw.integers(0, 12, (200, 6, 2))
-    matches = (pairs.min(2) * draw.choice([0, 0.5, 1], (200, 6))).astype(int)
+    pairs = rng.integers(0, 12, (200, 6, 2))
+    matches = (pairs.min(2) * rng.choice([0, 0.5, 1], (200, 6))).astype(int)
     return np.concatenate([pairs, matches[..., None]], 2).reshape(200, 18).astype(float)
 
 
 @pytest.mark.parametrize("method", ["exp", "none"])
-def test_bleu_of_sums_is_sacrebleus(method):
+def test_bleu_from_sums_equals_sacrebleu(method):
     sums = random_sums(10)
     theirs = [
         BLEU.compute_bleu(list(row[2:6]), list(row[6:]), int(row[0]), int(row[1]), smooth_method=method).score
@@ -64,27 +61,26 @@ def test_bleu_of_sums_is_sacrebleus(method):
     np.testing.assert_allclose(bleu_from_sums(sums, exponential=method == "exp"), theirs, atol=1e-9)
 
 
-def test_chrf_of_sums_is_sacrebleus():
+def test_chrf_from_sums_equals_sacrebleu():
     sums = random_sums(18)
     theirs = [CHRF()._compute_f_score(list(row)) for row in sums]
     np.testing.assert_allclose(chrf_from_sums(sums, beta=2), theirs, atol=1e-9)
     assert chrf_from_sums(np.zeros((1, 18)), beta=2) == [0]
 
 
-def test_counts_of_parts_put_together_are_those_of_the_whole():
+def test_pooled_statistics_equal_those_of_the_whole():
     hypotheses, references = corpus(30, 0.3, seed=1)
     whole = sufficient_statistics(CHRF(), hypotheses, references)
-    parts = [
-        sufficient_statistics(CHRF(), hypotheses[part], references[part]) for part in (slice(0, 11), slice(11, None))
-    ]
+    slices = slice(0, 11), slice(11, None)
+    parts = [sufficient_statistics(CHRF(), hypotheses[part], references[part]) for part in slices]
     assert len(whole) == 30 and pool(parts).score == whole.score
     assert whole.select(np.arange(30) < 11).score == pytest.approx(parts[0].score, abs=1e-12)
 
 
 @pytest.mark.parametrize("name, metric, index", [("BLEU", BLEU(), 0), ("chrF2", CHRF(), 3)])
-def test_agrees_with_sacrebleus_paired_tests(two_systems, monkeypatch, name, metric, index):
-    """The same draws for the same seed: p to the count (sacreBLEU resamples in 32 bits: one count may fall otherwise),
-    and half the width of the interval.
+def test_equals_sacrebleu_paired_tests(two_systems, monkeypatch, name, metric, index):
+    """The same draws for the same seed: equal p to within one count (sacreBLEU computes in 32 bits), and half the width
+    of the interval.
     """
     first, second, references = two_systems
     monkeypatch.setenv("SACREBLEU_SEED", "99")
@@ -103,8 +99,8 @@ def test_agrees_with_sacrebleus_paired_tests(two_systems, monkeypatch, name, met
     assert within.low < ours[1].score < within.high
 
 
-def test_equals_plain_loops_on_a_tiny_case():
-    """Five sentences; every step written out with sacreBLEU's own corpus_score on the drawn sentences."""
+def test_equals_plain_loops():
+    """Five sentences, scored with sacreBLEU's corpus_score."""
     first, references = corpus(5, 0.4, seed=1)
     second, _ = corpus(5, 0.2, seed=5)
     samples, trials = 80, 120
@@ -122,7 +118,6 @@ def test_equals_plain_loops_on_a_tiny_case():
         differences.append(score(drawn[1], drawn[2]) - score(drawn[0], drawn[2]))
     mean = sum(map(abs, differences)) / samples
     p_bootstrap = (sum(abs(one) - mean >= abs(real) for one in differences) + 1) / (samples + 1)
-    # As many coins at once as there are sentences in all trials: bits of one word, not one word for each sentence.
     coins = np.random.default_rng(SEED).integers(2, size=(trials, 5), dtype=bool)
     extreme = 0
     for heads in coins:
@@ -135,12 +130,11 @@ def test_equals_plain_loops_on_a_tiny_case():
     assert found.difference == pytest.approx(real)
     assert found.p_bootstrap == pytest.approx(p_bootstrap)
     assert found.p_randomisation == pytest.approx((extreme + 1) / (trials + 1))
-    # A fortieth of 80 off at each end.
-    ordered = sorted(differences)
+    ordered = sorted(differences)  # 2.5% of 80 are 2
     assert (found.interval.low, found.interval.high) == (pytest.approx(ordered[2]), pytest.approx(ordered[-3]))
 
 
-def test_many_sentences_are_drawn_in_parts_and_give_the_same(two_systems, monkeypatch):
+def test_result_does_not_depend_on_the_block_size(two_systems, monkeypatch):
     first, second, references = two_systems
     counts = [all_scores(side, references, "de", ["sacrebleu"])[0].statistics for side in (first, second)]
     at_once = paired_tests(*counts, samples=300, trials=300)
@@ -148,7 +142,7 @@ def test_many_sentences_are_drawn_in_parts_and_give_the_same(two_systems, monkey
     assert paired_tests(*counts, samples=300, trials=300) == at_once
 
 
-def test_the_environment_changes_nothing(two_systems, monkeypatch):
+def test_sacrebleu_seed_variable_is_ignored(two_systems, monkeypatch):
     first, _, references = two_systems
     counts = all_scores(first, references, "de", ["chrf"])[0].statistics
     before = interval(counts, 200)
@@ -161,14 +155,14 @@ def test_the_environment_changes_nothing(two_systems, monkeypatch):
 
 @pytest.mark.parametrize(
     "matches, count, low, high",
-    [  # Newcombe (1998), table I, methods 3 (Wilson without continuity correction), to four digits
+    [  # Newcombe (1998), table I, method 3 (Wilson without continuity correction)
         (81, 263, 25.53, 36.62),
         (15, 148, 6.24, 16.05),
         (0, 20, 0.0, 16.11),
         (1, 29, 0.61, 17.18),
     ],
 )
-def test_the_interval_of_exact_match_is_wilsons(matches, count, low, high):
+def test_exact_match_interval_is_wilsons(matches, count, low, high):
     references = [str(number) for number in range(count)]
     hypotheses = [line if number < matches else "?" for number, line in enumerate(references)]
     counts = exact_match(hypotheses, references).statistics
@@ -177,7 +171,7 @@ def test_the_interval_of_exact_match_is_wilsons(matches, count, low, high):
     assert (found.kind, found.level, found.samples, found.seed) == ("sentences", 0.95, None, None)
 
 
-def test_a_difference_of_exact_matches_is_tested_by_the_sentence():
+def test_paired_tests_of_exact_match():
     references = [str(number) for number in range(200)]
     first, other = (
         exact_match(
@@ -187,20 +181,28 @@ def test_a_difference_of_exact_matches_is_tested_by_the_sentence():
     )
     found = paired_tests(first, other, samples=500, trials=500)
     assert found.difference == 25.0 and found.interval.low > 15 and found.interval.high < 35
-    # 50 sentences against none: the difference of shuffles is a sum of 50 coins, of a deviation of 50**0.5 sentences.
+    # 50 sentences against none: shuffled differences have a standard deviation of 50**0.5 sentences.
     assert max(found.p_bootstrap, found.p_randomisation) == pytest.approx(1 / 501)
 
 
-def test_a_system_against_itself_against_one_sentence_of_another_and_in_the_other_order(two_systems):
-    first, second, references = two_systems
-    # sacreBLEU gives 1 / (n + 1) here: it counts only what is more extreme than no difference at all.
+def test_system_against_itself(two_systems):
+    """sacreBLEU gives p = 1 / (n + 1) here: it counts only what is more extreme than no difference."""
+    first, _, references = two_systems
     for metric in all_scores(first, references, "de", ["sacrebleu", "chrf", "exact_match"]):
         found = paired_tests(metric.statistics, metric.statistics, samples=100, trials=100)
         assert (found.difference, found.p_bootstrap, found.p_randomisation) == (0, 1, 1), metric.name
         assert (found.interval.low, found.interval.high) == (0, 0)
-    # Whichever way one sentence falls the difference is the same, so each trial is as extreme as what was seen.
+
+
+def test_systems_that_differ_in_one_sentence(two_systems):
+    """Swapping one sentence keeps the size of the difference, so each trial is as extreme as the observation."""
+    first, _, references = two_systems
     pair = [all_scores(side, references, "de", ["chrf"])[0].statistics for side in (first, ["ganz anders", *first[1:]])]
     assert paired_tests(*pair, samples=100, trials=500).p_randomisation == 1
+
+
+def test_swapped_systems_negate_the_difference(two_systems):
+    first, second, references = two_systems
     pair = [all_scores(side, references, "de", ["sacrebleu"])[0].statistics for side in (first, second)]
     there, back = paired_tests(*pair, samples=200, trials=200), paired_tests(*pair[::-1], samples=200, trials=200)
     assert back.difference == -there.difference != 0
@@ -208,27 +210,28 @@ def test_a_system_against_itself_against_one_sentence_of_another_and_in_the_othe
     assert (back.p_bootstrap, back.p_randomisation) == (there.p_bootstrap, there.p_randomisation)
 
 
-def test_a_large_difference_is_found_and_none_is_not():
-    """Of 40 pairs of systems with the same noise, randomisation calls about 1 in 20 different at p < 0.05."""
+def test_large_differences_are_significant_and_false_positives_rare():
+    """Of 40 pairs of systems with the same noise, about 1 in 20 differ at p < 0.05."""
     good, references = corpus(60, 0.1, seed=1)
     bad, _ = corpus(60, 0.4, seed=2)
     metrics = [all_scores(side, references, "de", METRICS) for side in (bad, good)]
     for one, other in zip(*metrics, strict=True):
         found = paired_tests(one.statistics, other.statistics, samples=200, trials=200)
         assert found.p_bootstrap == found.p_randomisation == 1 / 201 and found.interval.low > 0
-    false_alarms = 0
+    false_positives = 0
     for pair in range(40):
         sides = [corpus(60, 0.3, seed=100 + 2 * pair + side)[0] for side in (0, 1)]
         counts = [sufficient_statistics(BLEU(force=True), side, references) for side in sides]
-        false_alarms += paired_tests(*counts, samples=1, trials=200).p_randomisation < 0.05
-    assert false_alarms <= 6  # of 40 at 5%: more than 6 three times in a hundred, for other seeds
+        false_positives += paired_tests(*counts, samples=1, trials=200).p_randomisation < 0.05
+    assert false_positives <= 6  # exceeded by 3% of other seeds
 
 
-def test_holm_and_the_spread_of_seeds_by_hand():
-    """Sorted 0.01 0.02 0.03 0.04: times 4, 3, 2, 1 is 0.04 0.06 0.06 0.04, none below the one before. The mean of 1,
-    2 and 6 is 3; squares 4 + 1 + 9 = 14 over n - 1 = 2.
-    """
+def test_holm():
+    """0.01 0.02 0.03 0.04 times 4, 3, 2, 1 is 0.04 0.06 0.06 0.04; none may be below the one before."""
     assert holm([0.02, 0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.06, 0.04, 0.06])
     assert (holm([0.03]), holm([0.9, 0.6]), holm([])) == ([0.03], [1, 1], [])
+
+
+def test_spread():
     assert spread([1.0, 2.0, 6.0]) == Spread(3.0, pytest.approx(7**0.5), 3)
     assert spread([5.0]) == Spread(5.0, None, 1)

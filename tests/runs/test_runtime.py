@@ -1,4 +1,4 @@
-"""Checked here: how float32 matrices are multiplied where the configuration leaves it to the chip."""
+"""The default precision of float32 matrix products, by processor."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from rpr.runs import runtime
         ("hardware=1xgpu", {"amx_bf16"}, "high"),
     ],
 )
-def test_the_default_fits_the_chip(
-    monkeypatch: pytest.MonkeyPatch, choice: str, flags: set[str], expected: str
-) -> None:
+def test_matmul_precision(monkeypatch: pytest.MonkeyPatch, choice: str, flags: set[str], expected: str) -> None:
     monkeypatch.setattr(runtime, "_cpu_flags", lambda: flags)
     assert runtime.matmul_precision(compose_train([choice]).hardware) == expected
     assert runtime.matmul_precision(compose_train([choice, "hardware.matmul_precision=medium"]).hardware) == "medium"

@@ -1,7 +1,4 @@
-"""Checked here: which launcher a sweep gets, and from which words; GPUs named for its jobs; what is refused before one
-of them starts; jobs told apart; joblib's processes, which end with the one that started them. Training is replaced by a
-list of what was started.
-"""
+"""The launcher of a sweep, the GPUs of its jobs, and joblib's processes. No test here trains."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ EIGHT_GPUS = composition.compose_train(["hardware=8xgpu"]).hardware
 CPU = composition.compose_train([]).hardware
 
 
-def test_words_for_the_launcher() -> None:
+def test_launcher_overrides() -> None:
     joblib = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=3", "hydra.launcher.batch_size=1"]
     assert launcher_overrides(["seed=1,2"], Options()) == []
     assert launcher_overrides(["seed=1,2"], Options(3)) == joblib
@@ -45,7 +42,7 @@ def test_words_for_the_launcher() -> None:
         launcher_overrides(["hydra/launcher=submitit_local"], Options(2))
 
 
-def test_a_launcher_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_launcher_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"hydra/launcher: joblib is not installed; pip install 'rpr\[parallel\]'"):
         launcher_overrides([], Options(2))
@@ -53,7 +50,7 @@ def test_a_launcher_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> No
         launcher_overrides(["hydra/launcher=submitit_slurm"], Options())
 
 
-def test_as_many_jobs_as_there_are_gpus_for() -> None:
+def test_number_of_jobs_follows_from_the_gpus() -> None:
     four = Options(gpus=("0", "1", "2", "3"))
     assert four.with_gpus_shared([ONE_GPU, ONE_GPU]).jobs == 4
     assert four.with_gpus_shared([ONE_GPU.model_copy(update={"devices": 2}), ONE_GPU]).jobs == 2
@@ -69,7 +66,7 @@ def test_as_many_jobs_as_there_are_gpus_for() -> None:
         four.with_gpus_shared([ONE_GPU, CPU])
 
 
-def test_what_all_jobs_share_chooses_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launcher_and_concurrent_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     local = Launcher([["seed=1", "hardware=cpu"], ["seed=2", "hardware=cpu"]], [])
     assert local.local and local.at_once == 1
     jobs = [[f"seed={seed}"] for seed in range(100)]
@@ -83,29 +80,29 @@ def test_what_all_jobs_share_chooses_the_launcher(monkeypatch: pytest.MonkeyPatc
         Launcher([["seed=1", "hardware=slurm_8xgpu"], ["seed=2", "hardware=slurm_8xgpu"]], [])
 
 
-def test_each_job_has_a_gpu_and_its_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_each_job_gets_a_gpu_and_its_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr(runtime, "check_devices", lambda hardware: None)
-    had = []
+    assigned = []
 
     def run(config: Any, *, command: str, sweep_job: train.SweepJob) -> None:
         assert all(os.fstat(descriptor) for descriptor in sweep_job.keep_open) and sweep_job.keep_open
         assert sweep_job.concurrent_jobs == 1
-        had.append((config.seed, sweep_job.gpus))
+        assigned.append((config.seed, sweep_job.gpus))
 
     monkeypatch.setattr(train, "run", run)
     Path("mine.yaml").write_text("jobs: [seed=1 hardware=1xgpu, seed=2 hardware=1xgpu]")
     assert app.main(["sweep", "mine.yaml", "gpus=5,7", "jobs=1"]) == 1  # without a record
-    assert had == [(1, ("5",)), (2, ("5",))]
-    had.clear()
+    assert assigned == [(1, ("5",)), (2, ("5",))]
+    assigned.clear()
     with share(("5",), 1, jobs_per_gpu=3) as other:  # of another sweep
         assert app.main(["sweep", "mine.yaml", "gpus=5,7", "jobs_per_gpu=3", "jobs=1"]) == 1
-        assert other.gpus == ("5",) and had == [(1, ("7",)), (2, ("7",))]
+        assert other.gpus == ("5",) and assigned == [(1, ("7",)), (2, ("7",))]
 
 
-def test_jobs_are_told_apart_by_their_folders(
+def test_jobs_are_reported_by_their_folder_names(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -116,9 +113,9 @@ def test_jobs_are_told_apart_by_their_folders(
     monkeypatch.setattr(train, "run", run)
     Path("mine.yaml").write_text("jobs: ['optim.learning_rate_scale=1,2', name=alone optim.learning_rate_scale=3]")
     assert app.main(["sweep", "mine.yaml"]) == 1
-    made = [composition.compose_train([f"optim.learning_rate_scale={scale}"]) for scale in (1, 2, 3)]
-    names = [made[0].run_dir_name, made[1].run_dir_name, f"alone-{made[2].run_id}"]
-    assert made[0].label == made[1].label
+    configs = [composition.compose_train([f"optim.learning_rate_scale={scale}"]) for scale in (1, 2, 3)]
+    names = [configs[0].run_dir_name, configs[1].run_dir_name, f"alone-{configs[2].run_id}"]
+    assert configs[0].label == configs[1].label
     lines = capsys.readouterr().err.splitlines()
     progress = [f"sweep mine: job {number} of 3: {name}" for number, name in enumerate(names, start=1)]
     assert [line for line in lines if ": job " in line] == progress
@@ -126,7 +123,7 @@ def test_jobs_are_told_apart_by_their_folders(
     assert [line for line in lines if line.startswith("rpr-cli: failed: ")] == failed
 
 
-STANDS_IN_FOR_TRAINING = """
+FAKE_TRAINING = """
 import collections, os, sys, time, types
 from pathlib import Path
 
@@ -134,7 +131,7 @@ def run(config, *, command, sweep_job):
     from rpr.errors import RunError
     assert sweep_job.concurrent_jobs == 2
     Path(f"{config.seed} of {os.getpid()}").touch()
-    while len([*Path().glob("* of *")]) < 2:  # both are at work at a time
+    while len([*Path().glob("* of *")]) < 2:  # both run at the same time
         time.sleep(0.01)
     raise RunError("no luck")
 
@@ -144,11 +141,10 @@ sys.modules["rpr.commands.train"].SweepJob = collections.namedtuple("SweepJob", 
 """
 
 
-def test_two_jobs_at_a_time(
+def test_two_concurrent_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In processes of joblib's, where what stands in for training is put in its place as they start."""
-    (tmp_path / "sitecustomize.py").write_text(STANDS_IN_FOR_TRAINING)
+    (tmp_path / "sitecustomize.py").write_text(FAKE_TRAINING)
     (tmp_path / "mine.yaml").write_text("jobs: ['seed=1,2']")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
@@ -174,33 +170,33 @@ def job(number, folder, sweeper):
                 try:
                     time.sleep(60)
                 finally:
-                    time.sleep(0.5)  # the training process is ended in order
+                    time.sleep(0.5)  # as if a training process was terminated
 
 if __name__ == "__main__":
     Parallel(n_jobs=2)(delayed(job)(number, sys.argv[1], os.getpid()) for number in range(6))
 """
 
 
-@pytest.mark.parametrize("waiting", [4, 2])  # with no job left, with two
-def test_joblibs_processes_end_with_the_one_that_started_them(tmp_path: Path, waiting: int) -> None:
+@pytest.mark.parametrize("waiting", [4, 2], ids=["no job left", "two jobs left"])
+def test_joblib_processes_end_with_their_parent(tmp_path: Path, waiting: int) -> None:
     (tmp_path / "six.py").write_text(SIX_JOBS.format(waiting=waiting))
     process = subprocess.Popen(
         [sys.executable, tmp_path / "six.py", tmp_path], start_new_session=True, stderr=subprocess.DEVNULL
     )
-    begun = {str(number) for number in range(waiting + 2)}
+    started = {str(number) for number in range(waiting + 2)}
     try:
-        assert came_true(lambda: begun <= {path.name for path in tmp_path.iterdir()}, 30)
-        assert len(of_session(process.pid)) > 2
+        assert becomes_true(lambda: started <= {path.name for path in tmp_path.iterdir()}, 30)
+        assert len(session_processes(process.pid)) > 2
         process.kill()
         process.wait()
-        assert came_true(lambda: not of_session(process.pid), 10), of_session(process.pid)
-        assert {path.name for path in tmp_path.iterdir()} == {"six.py", *begun}
+        assert becomes_true(lambda: not session_processes(process.pid), 10), session_processes(process.pid)
+        assert {path.name for path in tmp_path.iterdir()} == {"six.py", *started}
     finally:
-        for pid in of_session(process.pid):
+        for pid in session_processes(process.pid):
             os.kill(pid, signal.SIGKILL)
 
 
-def came_true(condition: Callable[[], bool], seconds: float) -> bool:
+def becomes_true(condition: Callable[[], bool], seconds: float) -> bool:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -209,25 +205,24 @@ def came_true(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def of_session(number: int) -> list[int]:
-    """The living processes of a session."""
+def session_processes(number: int) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             words = path.read_text().rpartition(")")[2].split()
-        except OSError:  # gone meanwhile
+        except OSError:  # it has ended
             continue
         if words[0] != "Z" and int(words[3]) == number:
             found.append(int(path.parent.name))
     return found
 
 
-def test_a_process_whose_parent_was_gone_before_its_job() -> None:
-    for parent, code, said in ((os.getpid(), 0, "begun\nended\n"), (1, SIGTERM_EXIT, "")):
-        program = f"""if True:
-            from rpr.sweep.launcher import exit_with_parent
-            with exit_with_parent({parent}):
-                print('begun', flush=True)
-            print('ended')"""
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        assert (done.returncode, done.stdout) == (code, said), done.stderr
+@pytest.mark.parametrize("alive, code, printed", [(True, 0, "begun\nended\n"), (False, SIGTERM_EXIT, "")])
+def test_job_of_a_dead_parent_is_not_started(alive: bool, code: int, printed: str) -> None:
+    program = f"""if True:
+        from rpr.sweep.launcher import exit_with_parent
+        with exit_with_parent({os.getpid() if alive else 1}):
+            print('begun', flush=True)
+        print('ended')"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (code, printed), ended.stderr

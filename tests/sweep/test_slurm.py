@@ -1,7 +1,4 @@
-"""Checked here, without a SLURM: what is asked of it for nodes of eight GPUs; how the queue is read, and what is told
-where it does not answer; what SLURM refuses and jobs that left no result, in one line. tests/system/test_slurm.py has a
-real one.
-"""
+"""Requests to SLURM, its queue and its errors, with fake commands; tests/system/test_slurm.py needs a real one."""
 
 from __future__ import annotations
 
@@ -15,29 +12,29 @@ from rpr.sweep import slurm
 
 
 @pytest.fixture(autouse=True)
-def _own_environment_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_slurm_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*os.environ]:
         if name.startswith(("SLURM_", "SUBMITIT_")):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("SLURM_KILL_BAD_EXIT", "0")  # so that what follow_jobs sets is taken back
+    monkeypatch.setenv("SLURM_KILL_BAD_EXIT", "0")  # so that monkeypatch undoes follow_jobs
     monkeypatch.delenv("SLURM_KILL_BAD_EXIT")
 
 
 @pytest.fixture
 def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Put a command of this name on the path, and let it do so."""
+    """Replace squeue by a script."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(slurm, "_POLL_SECONDS", -1.0)
 
-    def does(script: str) -> None:
+    def write(script: str) -> None:
         path = tmp_path / "squeue"
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 
-    return does
+    return write
 
 
-def test_a_job_is_done_that_has_left_the_queue(squeue: Callable[[str], None]) -> None:
+def test_job_is_done_when_it_has_left_the_queue(squeue: Callable[[str], None]) -> None:
     queue = slurm.Queue()
     queue.register_job("7_0")
     squeue("echo 7_0; echo 7_1; echo 9")
@@ -49,7 +46,7 @@ def test_a_job_is_done_that_has_left_the_queue(squeue: Callable[[str], None]) ->
     assert queue.is_done("7_1", mode="force")
 
 
-def test_a_queue_that_does_not_answer_is_told_once(
+def test_squeue_failure_is_reported_once(
     squeue: Callable[[str], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     squeue("echo slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1")
@@ -64,7 +61,7 @@ def test_a_queue_that_does_not_answer_is_told_once(
     )
 
 
-def test_submitit_follows_its_jobs_by_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_jobs_replaces_the_watcher_of_submitit(monkeypatch: pytest.MonkeyPatch) -> None:
     from submitit.slurm.slurm import SlurmJob
 
     monkeypatch.setattr(SlurmJob, "watcher", None)
@@ -73,30 +70,30 @@ def test_submitit_follows_its_jobs_by_the_queue(monkeypatch: pytest.MonkeyPatch)
     assert os.environ["SLURM_KILL_BAD_EXIT"] == "1"
 
 
-def test_a_job_without_a_result_in_one_line(tmp_path: Path) -> None:
+def test_job_without_a_result_is_reported_in_one_line(tmp_path: Path) -> None:
     error = RuntimeError(
         f"Job 3 (task: 0) with path {tmp_path}/3_0_result.pkl\nhas not produced any output (state: no longer queued)\n"
         "Error stream produced:\n----\nsrun: forcing job termination"
     )
-    without = "Job 3 (task: 0) left no result: cancelled, timed out or lost with its node"
+    message = "Job 3 (task: 0) left no result: cancelled, timed out or lost with its node"
     end = f"; its logs are in {tmp_path}; rerun the same command to resume"
     (tmp_path / "3_0_log.err").write_text("srun: forcing job termination\n")
-    assert slurm.format_error(error) == without + end
+    assert slurm.format_error(error) == message + end
     (tmp_path / "3_1_log.err").write_text("rpr-cli: no luck\nsrun: forcing job termination\n")
-    assert slurm.format_error(error) == f"{without}; its last message: no luck{end}"
+    assert slurm.format_error(error) == f"{message}; its last message: no luck{end}"
     assert slurm.format_error(RuntimeError("two\nlines")) == "two lines"
 
 
-def test_the_request_for_eight_gpus_on_each_of_four_nodes(
+def test_request_for_four_nodes_of_eight_gpus(
     submitted: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["hardware=slurm_8xgpu", "hardware.num_nodes=4", "model=base,big", "hydra.launcher.partition=gpu"]
     script = submitted(monkeypatch, *words).read_text()
-    asked = {line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")}
-    assert asked >= {
+    requested = {line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")}
+    assert requested >= {
         "--array=0-1%2", "--nodes=4", "--ntasks-per-node=1", "--gpus-per-node=8", "--cpus-per-task=32", "--time=4320",
         "--partition=gpu", "--signal=USR2@120", "--open-mode=append",
     }  # fmt: skip
     assert "srun" in script
-    (told,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rpr-cli: SlurmLauncher: ")]
-    assert told.endswith("sbatch: error: only looked at")
+    (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rpr-cli: SlurmLauncher: ")]
+    assert error.endswith("sbatch: error: not submitted")

@@ -1,8 +1,4 @@
-"""Checked here: every file of sweeps/ reads, expands, and each of its jobs composes and validates; every complaint
-about a file that is no sweep; how far a job has come, by the record and lock of its run, in every state; runs that are
-the same, under another name or with their corpus at another path; a corpus that has changed; how the end of a sweep
-tells what has no result, and the exit code; what a sweep was when it was last started; the last lines of a log.
-"""
+"""Sweep files, the state of their jobs, runs that several jobs or names share, manifests, and the final summary."""
 
 from __future__ import annotations
 
@@ -21,11 +17,12 @@ from rpr.compose import composition
 from rpr.config.train import TrainConfig
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, InterruptedRun, RecordError, RunError
-from rpr.records.record import Data, Record, read_record, write_record
+from rpr.records.record import Record, read_record, write_record
 from rpr.runs import lifecycle
 from rpr.runs.locks import acquire
 from rpr.sweep import ledger, spec, status
 from rpr.sweep.ledger import Job, job_status, last_lines, unique_jobs
+from tests.fake_records import fake_document, fake_record
 
 Config = Callable[..., TrainConfig]
 
@@ -35,25 +32,20 @@ def configured(*words: str) -> TrainConfig:
     return composition.compose_train(list(words))
 
 
-def record_of(config: TrainConfig, **changed: Any) -> Record:
-    given: dict[str, Any] = {
-        "name": config.label, "run_id": config.run_id, "status": "running", "error": None, "command": "rpr-cli train",
-        "config": config.model_dump(mode="json"), "git": {"commit": None, "dirty": None}, "versions": {},
-        "device": "cpu", "hardware": "cpu", "seed": config.seed, "started": "2026-01-01T00:00:00+00:00",
-        "finished": None, "steps": None, "parameters": None, "data": None, "training": None, "wandb": None,
-    }  # fmt: skip
-    return Record.model_validate(given | changed)
+def make_record(config: TrainConfig, **changed: Any) -> Record:
+    given = {"status": "running", "data": None, "name": config.label, "run_id": config.run_id}
+    return fake_record(config=config.model_dump(mode="json"), **(given | changed))
 
 
-def written(config: TrainConfig, **changed: Any) -> Path:
-    """The folder of a run with such a record."""
+def make_run(config: TrainConfig, **changed: Any) -> Path:
+    """Write the record of a run; its folder."""
     run_dir = Path(config.runs_dir) / config.run_dir_name
-    write_record(run_dir / "record.json", record_of(config, **changed))
+    write_record(run_dir / "record.json", make_record(config, **changed))
     return run_dir
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -66,20 +58,22 @@ def jobs(name: str, *overrides: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", sorted(spec.available()))
-def test_every_job_of_every_sweep_validates_and_is_another_run(name: str) -> None:
+def test_every_job_of_a_sweep_is_a_valid_run_of_its_own(name: str) -> None:
     plan = spec.read(name)
     assert plan.name == name and plan.description and "\n" not in plan.description
     listed = jobs(name)
-    made = composition.compose_train_jobs(listed)
     assert "sweep" not in {word.split("=")[0] for job in listed for word in job}  # the file's name is the sweep's
-    assert len({config.run_id for config in made}) == len(listed) == len(made) > 1
-    assert made[-1] == composition.compose_train(listed[-1])
+    assert len({tuple(job) for job in listed}) == len(listed) > 1
+    of_one_seed = [*{tuple(word for word in job if not word.startswith("seed=")): job for job in listed}.values()]
+    configs = composition.compose_train_jobs(of_one_seed)
+    assert len({config.run_id for config in configs}) == len(of_one_seed) == len(configs)
+    assert configs[-1] == composition.compose_train(of_one_seed[-1])
     if name == "quick":
-        kinds = [(one.position.name, one.position.relative and one.position.clip_distance) for one in made]
+        kinds = [(one.position.name, one.position.relative and one.position.clip_distance) for one in configs]
         assert kinds == [("absolute", False), *[("relative", k) for k in (0, 2, 16)]]
 
 
-def test_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_custom_sweep_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("overrides:\njobs:\n  - position=none,absolute seed=1,2\n  - name='two words' optim.max_steps=5\n")
     plan = spec.read(str(file))
@@ -103,7 +97,7 @@ STRINGS = r"a\.yaml: overrides and jobs must be lists of strings, e\.g\. .*, and
         (None, r"a\.yaml: no such file; give the name of a sweep"),
     ],
 )
-def test_a_file_that_is_no_sweep(tmp_path: Path, content: str | None, message: str) -> None:
+def test_invalid_sweep_file(tmp_path: Path, content: str | None, message: str) -> None:
     if content is not None:
         (tmp_path / "a.yaml").write_text(content)
     with pytest.raises(ConfigError, match=message) as refusal:
@@ -111,7 +105,7 @@ def test_a_file_that_is_no_sweep(tmp_path: Path, content: str | None, message: s
     assert "\n" not in str(refusal.value)
 
 
-def test_names(tmp_path: Path) -> None:
+def test_invalid_sweep_name(tmp_path: Path) -> None:
     (tmp_path / "a b.yaml").write_text("jobs: [seed=1]")
     with pytest.raises(ConfigError, match=r"named after its file; use letters, digits, '\.', '_' and '-'"):
         spec.read(str(tmp_path / "a b.yaml"))
@@ -131,33 +125,33 @@ def test_names(tmp_path: Path) -> None:
         ({"status": "failed", "error": "interrupted: the reason decides nothing"}, "failed"),
     ],
 )
-def test_how_far_a_run_has_come(tiny_config: Config, changed: dict[str, Any], state: str) -> None:
-    run_dir = written(tiny_config(), **changed)
+def test_job_state(tiny_config: Config, changed: dict[str, Any], state: str) -> None:
+    run_dir = make_run(tiny_config(), **changed)
     assert job_status(run_dir).state == state
     with acquire(run_dir) as lock:
         found = job_status(run_dir)
         assert (found.state, found.holder) == (("finished", None) if state == "finished" else ("running", lock.holder))
 
 
-def test_a_new_job_one_that_has_only_begun_and_a_damaged_one(tiny_config: Config, tmp_path: Path) -> None:
+def test_job_state_without_a_record_or_with_a_damaged_one(tiny_config: Config, tmp_path: Path) -> None:
     assert job_status(tmp_path / "nowhere") == ("new", None, None)
     with acquire(tmp_path) as lock:
         assert job_status(tmp_path) == ("running", None, lock.holder)
     assert job_status(tmp_path).state == "new"
-    run_dir = written(tiny_config())
+    run_dir = make_run(tiny_config())
     (run_dir / "record.json").write_text('{"schema": 1, "na')
     with pytest.raises(RecordError, match="truncated or not JSON"):
         job_status(run_dir)
 
 
-def test_each_job_once(tiny_config: Config) -> None:
-    made = [((f"seed={seed}",), tiny_config(f"seed={seed}")) for seed in (1, 2)]
+def test_duplicate_jobs_are_removed(tiny_config: Config) -> None:
+    pairs = [((f"seed={seed}",), tiny_config(f"seed={seed}")) for seed in (1, 2)]
     named = (("seed=1", "name=x"), tiny_config("seed=1", "name=x"))
-    assert [job.overrides for job in unique_jobs([*made, named, made[1]])] == [("seed=1",), ("seed=2",)]
-    assert [job.run_dir.name for job in unique_jobs([named])] == [f"x-{made[0][1].run_id}"]
+    assert [job.overrides for job in unique_jobs([*pairs, named, pairs[1]])] == [("seed=1",), ("seed=2",)]
+    assert [job.run_dir.name for job in unique_jobs([named])] == [f"x-{pairs[0][1].run_id}"]
 
 
-def test_a_finished_run_of_another_name_is_the_same_job(tiny_config: Config) -> None:
+def test_finished_run_is_found_under_another_name(tiny_config: Config) -> None:
     config, named = tiny_config(), tiny_config("name=foo")
     root = Path(config.runs_dir)
     own = root / f"foo-{config.run_id}"
@@ -166,22 +160,22 @@ def test_a_finished_run_of_another_name_is_the_same_job(tiny_config: Config) -> 
         [job] = unique_jobs([((), named)])
         return job.run_dir
 
-    assert found() == own  # nothing is there yet
-    written(config, status="failed", error="step 7: the gradient is not finite")
+    assert found() == own
+    make_run(config, status="failed", error="step 7: the gradient is not finite")
     for name in (f"a-{config.run_id}-rerun1", "b-00000000"):  # a rerun, another run
-        write_record(root / name / "record.json", record_of(config, status="finished"))
-    (root / f"c-{config.run_id}").mkdir()  # a damaged one
+        write_record(root / name / "record.json", make_record(config, status="finished"))
+    (root / f"c-{config.run_id}").mkdir()  # damaged
     (root / f"c-{config.run_id}" / "record.json").write_text("{")
     assert found() == own
-    written(config, status="finished")
+    make_run(config, status="finished")
     assert found() == root / config.run_dir_name
-    written(named, status="running")  # begun under this name
+    make_run(named, status="running")
     assert found() == own
 
 
 @pytest.fixture
 def corpora(tmp_path: Path, tiny_config: Config) -> Callable[[str], TrainConfig]:
-    """The configuration of a run that reads the corpus `tmp_path/<name>`, which is made."""
+    """Create the corpus `tmp_path/<name>`; the configuration of a run that reads it."""
 
     def make(name: str) -> TrainConfig:
         folder = tmp_path / name
@@ -196,14 +190,15 @@ def corpora(tmp_path: Path, tiny_config: Config) -> Callable[[str], TrainConfig]
     return make
 
 
-def data_of(config: TrainConfig) -> Data:
-    key = cache_key(config.data)
-    return Data(name="own", synthetic=False, train_pairs=2, dropped_pairs=0, vocabulary_size=30, key=key)
+def data_of(config: TrainConfig) -> dict[str, Any]:
+    return fake_document()["data"] | {"key": cache_key(config.data)}
 
 
-def test_the_same_corpus_at_another_path_is_the_same_job(corpora: Callable[[str], TrainConfig], tmp_path: Path) -> None:
+def test_finished_run_is_found_by_the_corpus_at_another_path(
+    corpora: Callable[[str], TrainConfig], tmp_path: Path
+) -> None:
     here, there = corpora("here"), corpora("there")
-    run_dir = written(here, status="finished", data=data_of(here))
+    run_dir = make_run(here, status="finished", data=data_of(here))
     assert here.run_id != there.run_id
     [job] = unique_jobs([(("data.path=there",), there)])
     assert job.run_dir == run_dir and job_status(job.run_dir).state == "finished"
@@ -215,30 +210,30 @@ def test_the_same_corpus_at_another_path_is_the_same_job(corpora: Callable[[str]
     assert job.run_dir.name == there.run_dir_name
 
 
-def test_a_corpus_that_has_changed_under_a_finished_run(corpora: Callable[[str], TrainConfig], tmp_path: Path) -> None:
+def test_changed_corpus_of_a_finished_run_is_an_error(corpora: Callable[[str], TrainConfig], tmp_path: Path) -> None:
     config = corpora("here")
-    run_dir = written(config, status="finished", data=data_of(config))
+    run_dir = make_run(config, status="finished", data=data_of(config))
     record = read_record(run_dir / "record.json")
     lifecycle.check_same_corpus(config, run_dir, record)
     (tmp_path / "here" / "train.en").write_text("other\nwords\n")
     with pytest.raises(ConfigError, match=r"data.path: .*here has changed since .* was trained on it .*move that"):
         lifecycle.check_same_corpus(config, run_dir, record)
-    shutil.rmtree(tmp_path / "here")  # the corpus is gone, the run stands
+    shutil.rmtree(tmp_path / "here")  # a deleted corpus is no error
     lifecycle.check_same_corpus(config, run_dir, record)
 
 
-@pytest.mark.usefixtures("here")
-def test_a_finished_run_of_another_name_is_not_run_again(capsys: pytest.CaptureFixture[str]) -> None:
-    written(configured("seed=1", "name=bar"), status="finished")
-    written(configured("seed=2"), status="running")
+@pytest.mark.usefixtures("in_tmp_path")
+def test_dry_run_finds_a_finished_run_of_another_name(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(configured("seed=1", "name=bar"), status="finished")
+    make_run(configured("seed=2"), status="running")
     Path("mine.yaml").write_text("jobs: [name=foo seed=1, name=foo2 seed=2]")
     assert app.main(["sweep", "mine.yaml", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("# 1 of 2, finished: ") and lines[2].startswith("# 2 of 2, new: ")
 
 
-@pytest.mark.usefixtures("here")
-def test_one_name_for_several_jobs_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("in_tmp_path")
+def test_name_shared_by_several_jobs_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.yaml").write_text("jobs: [name=one seed=1, name=two seed=2]")
     assert app.main(["sweep", "mine.yaml", "name=foo"]) == 2
     assert capsys.readouterr().err == (
@@ -246,24 +241,24 @@ def test_one_name_for_several_jobs_is_refused(capsys: pytest.CaptureFixture[str]
         "name each job after its settings\n"
     )
     assert app.main(["sweep", "mine.yaml", "name=foo", "seed=1", "--dry-run"]) == 0  # two rows, and one run
-    made = [((), configured(*words)) for words in (("name=foo",), ("seed=2",), ("name=foo", "seed=3"))]
+    pairs = [((), configured(*words)) for words in (("name=foo",), ("seed=2",), ("name=foo", "seed=3"))]
     with pytest.raises(ConfigError, match="name: foo would be shared by 2 of the 3 jobs"):
-        status.load_status("mine", made)
+        status.load_status("mine", pairs)
     assert os.listdir() == ["mine.yaml"]
 
 
-# --- the books of a sweep
+# --- manifests and logs
 
 
-def test_a_finished_run_joins_a_sweep_once(tiny_config: Config) -> None:
+def test_finished_run_is_added_to_a_sweep_once(tiny_config: Config) -> None:
     config = tiny_config()
-    run_dir = written(config, status="finished", sweeps=("first",))
+    run_dir = make_run(config, status="finished", sweeps=("first",))
     for _ in range(2):
         lifecycle.add_to_sweep(run_dir, "second")
         assert read_record(run_dir / "record.json").sweeps == ("first", "second")
 
 
-def test_what_a_sweep_was_when_it_was_last_started(tiny_config: Config, tmp_path: Path) -> None:
+def test_manifest_shows_changes_since_the_last_start(tiny_config: Config, tmp_path: Path) -> None:
     def jobs(*overrides: str, seeds: tuple[int, ...] = (1, 2)) -> list[Job]:
         return unique_jobs([((), tiny_config(f"seed={seed}", *overrides)) for seed in seeds])
 
@@ -286,61 +281,58 @@ def test_what_a_sweep_was_when_it_was_last_started(tiny_config: Config, tmp_path
         ledger.save_manifest(tmp_path / "file", "mine", jobs())
 
 
-def test_the_last_lines_of_a_log(tmp_path: Path) -> None:
+def test_last_lines_of_a_log(tmp_path: Path) -> None:
     assert last_lines(tmp_path) == []
     text = "\n".join(f"line {number}" for number in range(9000)) + "\n\nbar 1%\rbar 2%\n  last \n"
     (tmp_path / "log.txt").write_bytes(text.encode() + b"\xff\n")
     assert last_lines(tmp_path) == ["line 8998", "line 8999", "bar 2%", "  last", "�"]
 
 
-# --- the end of a sweep
+# --- the final summary
 
 
-def books(*seeds: int) -> status.SweepStatus:
+def sweep_status(*seeds: int) -> status.SweepStatus:
     return status.load_status("mine", [((f"seed={seed}",), configured(f"seed={seed}")) for seed in seeds])
 
 
-@pytest.mark.usefixtures("here")
-def test_a_sweep_with_a_job_that_is_another_process_s_is_not_complete(capsys: pytest.CaptureFixture[str]) -> None:
-    written(configured("seed=1"), status="finished")
-    others = [written(configured(f"seed={seed}")) for seed in (2, 3)]
+@pytest.mark.usefixtures("in_tmp_path")
+def test_sweep_is_incomplete_while_another_process_runs_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(configured("seed=1"), status="finished")
+    others = [make_run(configured(f"seed={seed}")) for seed in (2, 3)]
     with acquire(others[0]) as lock:
         with acquire(others[1]):
-            assert status.print_summary(books(1, 2, 3), {}) == 1
+            assert status.print_summary(sweep_status(1, 2, 3), {}) == 1
             err = capsys.readouterr().err
             assert "sweep mine: 3 jobs: 1 finished, 2 running in another process\n" in err
             last = err.splitlines()[-1]
             assert last.startswith("  the sweep is incomplete: 2 of its jobs are running in another process; ")
-        written(configured("seed=3"), status="finished")
-        assert status.print_summary(books(1, 2, 3), {}) == 1
+        make_run(configured("seed=3"), status="finished")
+        assert status.print_summary(sweep_status(1, 2, 3), {}) == 1
         assert capsys.readouterr().err.splitlines() == [
             f"rpr-cli: {others[0].name}: in use by {lock.holder}",
             "sweep mine: 3 jobs: 2 finished, 1 running in another process",
             "  the sweep is incomplete: 1 of its jobs is running in another process; rerun the command later to check "
             "again",
         ]
-    written(configured("seed=2"), status="finished")
-    assert status.print_summary(books(1, 2, 3), {}) == 0
+    make_run(configured("seed=2"), status="finished")
+    assert status.print_summary(sweep_status(1, 2, 3), {}) == 0
     assert capsys.readouterr().err == "sweep mine: 3 jobs: 3 finished\n"
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("in_tmp_path")
 @pytest.mark.parametrize(
-    "problem, told",
+    "problem, printed",
     [
-        (None, "step 7: the gradient is not finite"),  # left as it was
-        (RunError("step 9: not finite"), "step 9: not finite"),  # in the record as well, usually
-        (RunError("hardware: 1xgpu needs a GPU"), "hardware: 1xgpu needs a GPU"),  # before its record was begun again
-        (InterruptedRun("SIGKILL"), "step 7: the gradient is not finite"),  # by now it is the error of this try
+        (None, "step 7: the gradient is not finite"),  # not run again
+        (RunError("hardware: 1xgpu needs a GPU"), "hardware: 1xgpu needs a GPU"),
+        (InterruptedRun("SIGKILL"), "step 7: the gradient is not finite"),  # from the record
     ],
 )
-def test_why_a_job_that_failed_before_has_no_result(
-    capsys: pytest.CaptureFixture[str], problem: RunError | None, told: str
-) -> None:
-    failed = written(configured("seed=1"), status="failed", error="step 7: the gradient is not finite")
-    assert status.print_summary(books(1, 2), {} if problem is None else {("seed=1",): problem}) == 1
+def test_summary_of_a_failed_job(capsys: pytest.CaptureFixture[str], problem: RunError | None, printed: str) -> None:
+    failed = make_run(configured("seed=1"), status="failed", error="step 7: the gradient is not finite")
+    assert status.print_summary(sweep_status(1, 2), {} if problem is None else {("seed=1",): problem}) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == f"rpr-cli: failed: {failed.name}: {told}"
+    assert lines[0] == f"rpr-cli: failed: {failed.name}: {printed}"
     assert lines[2] == f"rpr-cli: failed: {configured('seed=2').run_dir_name}: never started"
     assert lines[-2:] == [
         "sweep mine: 2 jobs: 1 never started, 1 failed",

@@ -1,6 +1,4 @@
-"""Files and folders with which the command line is attacked: what a person may have lying about, or has typed wrongly,
-or was given by someone who wants to have code run.
-"""
+"""Malformed and malicious files: sweep files, corpora and damaged runs."""
 
 import json
 import os
@@ -44,14 +42,14 @@ CALLS = "_target_: os.system\ncommand: touch pwned\n"
 
 
 class Pwned:
-    """A pickle of it writes a file when it is read."""
+    """Unpickling it creates the file `pwned`."""
 
     def __reduce__(self):
         return os.system, ("touch pwned",)
 
 
-def put(here, model):
-    """All of them into a folder; `model` is the text of a file of conf/model/."""
+def write_bad_files(here, model):
+    """Write all of them into a folder; `model` is the text of a file of conf/model/."""
     for name, text in SWEEPS.items():
         (here / f"{name}.yaml").write_text(text + "\n")
     (here / "latin.yaml").write_bytes("description: Übung\njobs: [seed=1]\n".encode("latin-1"))
@@ -71,9 +69,9 @@ def put(here, model):
         (here / "confdir" / name).write_text(text)
 
 
-# --- corpora: each makes the files of a folder
+# --- corpora: each function writes the files of a folder
 
-NAMES = [
+PAIRS = [
     (f"{who} {does} the {what} .", f"{wer} {tut} {was} .")
     for who, wer in (("Ann", "Anna"), ("Bob", "Bernd"), ("Cy", "Claus"), ("Di", "Dora"), ("Ed", "Edwin"))
     for does, tut in (("sees", "sieht"), ("hears", "hört"), ("likes", "mag"), ("knows", "kennt"))
@@ -81,32 +79,32 @@ NAMES = [
 ]
 
 
-def lines(sources=None, targets=None, split="train"):
-    """A good split of line files, next to one with these bytes in place of its own."""
+def line_files(sources=None, targets=None, split="train"):
+    """A valid train split; in `split`, these bytes replace those of either side."""
 
     def make(folder):
         for name in {"train", split}:
             for side, language in enumerate(("en", "de")):
-                text = "".join(f"{pair[side]}\n" for pair in NAMES).encode()
+                text = "".join(f"{pair[side]}\n" for pair in PAIRS).encode()
                 own = (sources, targets)[side] if name == split else None
                 (folder / f"{name}.{language}").write_bytes(text if own is None else own)
 
     return make
 
 
-def one_side(folder):
-    lines()(folder)
+def without_target_side(folder):
+    line_files()(folder)
     (folder / "train.de").unlink()
 
 
-def no_train(folder):
-    lines()(folder)
+def without_train(folder):
+    line_files()(folder)
     for file in folder.glob("train.*"):
         file.rename(folder / f"test{file.suffix}")
 
 
-def packed_badly(folder):
-    lines()(folder)
+def not_gzipped(folder):
+    line_files()(folder)
     (folder / "train.de").rename(folder / "train.de.gz")
 
 
@@ -115,14 +113,14 @@ def parquet(**columns):
 
 
 def text_files(**contents):
-    """`train_csv="..."`: the file train.csv."""
+    """`train_csv="..."` is the file train.csv."""
     return lambda folder: [(folder / name.replace("_", ".")).write_text(text) for name, text in contents.items()]
 
 
-# --- runs: each damages the folder of a trained one
+# --- damage: each function changes the folder of a trained run
 
 
-def record(change):
+def edit_record(change):
     def damage(run):
         document = json.loads((run / "record.json").read_text())
         change(document)
@@ -131,8 +129,12 @@ def record(change):
     return damage
 
 
-def setting(key, value, **top):
-    """The record's configuration with another value, and other fields; ... takes the setting away."""
+def update_record(**fields):
+    return edit_record(lambda document: document.update(fields))
+
+
+def set_config(key, value, **fields):
+    """Change a setting of the record's configuration, and fields of the record; ... deletes the setting."""
 
     def change(document):
         *path, last = key.split(".")
@@ -142,13 +144,13 @@ def setting(key, value, **top):
         section[last] = value
         if value is ...:
             del section[last]
-        document.update(top)
+        document.update(fields)
 
-    return record(change)
+    return edit_record(change)
 
 
-def content(name, new):
-    """A file with another content: bytes, text, or a function of the old bytes."""
+def replace_content(name, new):
+    """`new`: bytes, text, or a function of the old bytes."""
 
     def damage(run):
         path = run / name
@@ -157,7 +159,7 @@ def content(name, new):
     return damage
 
 
-def folder_instead(name):
+def replace_by_folder(name):
     def damage(run):
         (run / name).unlink(missing_ok=True)
         (run / name).mkdir()
@@ -165,7 +167,7 @@ def folder_instead(name):
     return damage
 
 
-def file_instead(name):
+def replace_by_file(name):
     def damage(run):
         shutil.rmtree(run / name, ignore_errors=True)
         (run / name).write_text("x")
@@ -173,8 +175,8 @@ def file_instead(name):
     return damage
 
 
-def linked(*names):
-    """Links to a file that is no one else's business."""
+def replace_by_link(*names):
+    """Replace files by links to a private file."""
 
     def damage(run):
         victim = run.parent / "victim"
@@ -186,8 +188,8 @@ def linked(*names):
     return damage
 
 
-def checkpoints(change):
-    """Every checkpoint, changed and written again."""
+def edit_checkpoints(change):
+    """Load, change and save every checkpoint."""
 
     def damage(run):
         for path in (run / "checkpoints").glob("*.ckpt"):
@@ -197,8 +199,8 @@ def checkpoints(change):
     return damage
 
 
-def each_checkpoint(new):
-    """Every checkpoint with other bytes, a function of the old ones, or another object as torch saves it."""
+def replace_checkpoints(new):
+    """Replace every checkpoint: `new` is a function of the old bytes, or an object to save with torch."""
 
     def damage(run):
         for path in (run / "checkpoints").glob("*.ckpt"):
@@ -207,31 +209,31 @@ def each_checkpoint(new):
     return damage
 
 
-PICKLED = each_checkpoint(lambda old: pickle.dumps(Pwned()))
-PICKLED_BY_TORCH = each_checkpoint({"state_dict": {}, "callbacks": Pwned()})
+PICKLED = replace_checkpoints(lambda old: pickle.dumps(Pwned()))
+PICKLED_BY_TORCH = replace_checkpoints({"state_dict": {}, "callbacks": Pwned()})
 
 
-def other_sizes(loaded):
+def resize_weights(loaded):
     loaded["state_dict"] = {name: torch.zeros(3, *weight.shape) for name, weight in loaded["state_dict"].items()}
 
 
-def one_of_another_model(run):
+def resize_one_checkpoint(run):
     path = min((run / "checkpoints").glob("*.ckpt"))
     loaded = torch.load(path, weights_only=True)
-    other_sizes(loaded)
+    resize_weights(loaded)
     torch.save(loaded, path)
 
 
-def another_vocabulary(run):
+def replace_vocabulary(run):
     (run / "vocabulary.model").unlink()
-    Vocabulary.learn(count_words([" ".join(pair) for pair in NAMES]), 60, run / "vocabulary.model")
+    Vocabulary.learn(count_words([" ".join(pair) for pair in PAIRS]), 60, run / "vocabulary.model")
 
 
-def interrupted(run):
-    """As a run that was killed after its second checkpoint."""
-    record(lambda document: document.update(status="running"))(run)
+def interrupt(run):
+    """Make it a run that was killed after its second checkpoint."""
+    update_record(status="running")(run)
     (run / "checkpoints" / "step00000008.ckpt").unlink()
 
 
-def together(*damages):
+def all_of(*damages):
     return lambda run: [damage(run) for damage in damages]

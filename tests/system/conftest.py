@@ -1,4 +1,4 @@
-"""Processes of the command line, looked at from outside, and small runs that it has trained."""
+"""`rpr-cli` in separate processes, and small trained runs."""
 
 from __future__ import annotations
 
@@ -10,100 +10,89 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from rpr.cli import app
-from rpr.config.train import TrainConfig
 from tests.conftest import TINY
-from tests.system.faulted_world import World
-from tests.system.faults import Starter
+from tests.system.faults import ForkServer
+from tests.system.workspace import Workspace
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
 FOUR_STEPS = (
     "optim.max_steps=4", "optim.warmup_steps=4", "optim.checkpoint_every_n_steps=2", "optim.validate_every_n_steps=4",
     "evaluation.test_splits=[]", "hardware.threads=1", "model.relative_defaults.clip_distance=3",
 )  # fmt: skip
-Config = Callable[..., TrainConfig]  # what `tiny_config` gives
-Same = Callable[[Any, Any], None]  # `assert_same`
 WaitFor = Callable[[Callable[[], bool], float], bool]
 
 
-class Family:
-    """All living processes that descend from one command: they have its mark in their environment."""
+class ProcessTree:
+    """A command and all its descendants, recognised by a variable in their environment."""
 
     def __init__(self) -> None:
-        self.mark = uuid4().hex
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """For the command."""
-        return {**os.environ, "OMP_NUM_THREADS": "1", "RPR_TEST_MARK": self.mark}
+        self.mark = f"RPR_TEST_MARK={uuid4().hex}"
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-        """`rpr-cli`, started. It hears Ctrl-C even where the tests themselves run in the background."""
+        """Start `rpr-cli`, with Ctrl-C enabled also where the tests themselves run in the background."""
+        name, value = self.mark.split("=")
         return subprocess.Popen(
             [SCRIPT, *arguments],
-            env=self.environment | environment,
+            env={**os.environ, "OMP_NUM_THREADS": "1", name: value, **environment},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
-    def train(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """`rpr-cli train`, started."""
-        return self.start("train", *arguments)
-
-    def living(self) -> dict[int, str]:
-        """Process numbers with command lines."""
+    def alive(self) -> dict[int, str]:
+        """The command line of each living process, by process id."""
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                if f"RPR_TEST_MARK={self.mark}".encode() not in (folder / "environ").read_bytes():
+                if self.mark.encode() not in (folder / "environ").read_bytes():
                     continue
-                if ") Z " in (folder / "stat").read_text():  # dead, only not yet waited for
+                if ") Z " in (folder / "stat").read_text():  # a zombie
                     continue
                 found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
-            except OSError:  # gone meanwhile
+            except OSError:  # it ended meanwhile
                 continue
         return found
 
-    def one(self, words: str) -> int:
-        """One whose command line has these words."""
-        return next(pid for pid, line in self.living().items() if words in line)
+    def find(self, words: str) -> int:
+        """The id of a process whose command line contains these words."""
+        return next(pid for pid, line in self.alive().items() if words in line)
 
     def kill(self) -> None:
-        for pid in self.living():
+        for pid in self.alive():
             os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
-def family() -> Iterator[Family]:
-    processes = Family()
-    yield processes
-    processes.kill()
+def processes() -> Iterator[ProcessTree]:
+    tree = ProcessTree()
+    yield tree
+    tree.kill()
 
 
 @pytest.fixture(scope="session")
-def starter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starter]:
-    """Commands that start at once: their imports are done."""
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """Starts commands without waiting for their imports."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "RPR_"))}
-    starter = Starter(environment, tmp_path_factory.mktemp("starter"))
-    yield starter
-    starter.close()
+    server = ForkServer(environment, tmp_path_factory.mktemp("fork_server"))
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory, tiny_overrides: tuple[str, ...], starter: Starter) -> World:
-    """A folder in which commands are hit by faults."""
-    return World(tmp_path_factory.mktemp("faults"), tiny_overrides, starter)
+def workspace(
+    tmp_path_factory: pytest.TempPathFactory, tiny_overrides: tuple[str, ...], fork_server: ForkServer
+) -> Workspace:
+    return Workspace(tmp_path_factory.mktemp("faults"), tiny_overrides, fork_server)
 
 
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, small_data: object) -> Callable[..., Path]:
-    """The folder of a run of four steps with such settings, trained once; not to be changed."""
+    """The folder of a run of four steps with some overrides, trained once; not to be changed."""
 
     @cache
     def run(*overrides: str) -> Path:
@@ -117,7 +106,7 @@ def small_run(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, small_d
 
 @pytest.fixture(scope="session")
 def wait_for() -> WaitFor:
-    """Whether a condition came true within some seconds."""
+    """Polls a condition for some seconds; whether it became true."""
 
     def wait(condition: Callable[[], bool], seconds: float) -> bool:
         end = time.monotonic() + seconds

@@ -1,9 +1,8 @@
-"""Faults that hit a command at a known moment.
+"""Fault injection at a known moment of a command.
 
-Imports take longer than most commands here. So one process, which has them behind it, forks a child for each command
-(`Starter`): a process of its own, with its own memory, signals and exit code. In the child an audit hook of Python sees
-every change of the disk before it is made: a file opened to be written, renamed or removed, a folder made or removed.
-At the chosen one the fault comes: a signal, or a disk that is full from there on.
+Imports take longer than most commands here, so one process that has done them forks a child for each command
+(`ForkServer`). In the child an audit hook sees every change of the disk just before it is made: a file opened for
+writing, renamed or removed, a folder made or removed. At a chosen change it raises a signal, or makes the disk full.
 """
 
 from __future__ import annotations
@@ -24,25 +23,24 @@ from typing import Any
 
 from tests.system import patches
 
-CHANGES = {"open": 0, "os.rename": 0, "os.remove": 0, "os.rmdir": 0, "os.mkdir": 0, "os.truncate": 0}  # place of a path
-FOLDERS = {"os.remove": 1, "os.rmdir": 1, "os.mkdir": 2}  # place of the open folder that the path is relative to
+# Audit events: the index of the path in their arguments, and of the descriptor of the folder that it is relative to.
+CHANGES = {"open": 0, "os.rename": 0, "os.remove": 0, "os.rmdir": 0, "os.mkdir": 0, "os.truncate": 0}
+FOLDERS = {"os.remove": 1, "os.rmdir": 1, "os.mkdir": 2}
 NEEDS_SPACE = ("open", "os.mkdir")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What comes at the change of this number, from 1: the name of a signal, or `full`; `small`: files of at most so
-    many bytes from the start on.
-    """
+    """At change `number`, from 1: the name of a signal, or `full`. `small`: files are limited to `number` bytes."""
 
     kind: str
     number: int
 
 
 @dataclass(frozen=True)
-class Ended:
-    """An exit code (negative: by this signal), what was printed, and every change of the disk: `os.rename PATH`."""
+class CommandResult:
+    """The exit code (negative: a signal), the output, and every change of the disk as `os.rename PATH`."""
 
     code: int
     out: str
@@ -50,30 +48,27 @@ class Ended:
     changes: tuple[str, ...]
 
 
-class Started:
-    """A command that runs."""
-
-    def __init__(self, starter: Starter, pid: int, folder: Path) -> None:
-        self.pid, self._starter, self._folder = pid, starter, folder
+class RunningCommand:
+    def __init__(self, server: ForkServer, pid: int, folder: Path) -> None:
+        self.pid, self._server, self._folder = pid, server, folder
         (folder / "changes").touch()
 
     def changes(self) -> tuple[str, ...]:
-        """Those so far."""
         return tuple((self._folder / "changes").read_text().splitlines())
 
-    def ended(self, seconds: float = 120) -> Ended:
-        """Wait for its end; one that does not come is a failure."""
-        code = self._starter.ask({"wait": self.pid, "seconds": seconds})["code"]
-        assert code is not None, f"it does not end: {(self._folder / 'err').read_text()}"
+    def wait(self, seconds: float = 120) -> CommandResult:
+        """Wait for its end; a timeout is a failure."""
+        code = self._server.request({"wait": self.pid, "seconds": seconds})["code"]
+        assert code is not None, f"still running: {(self._folder / 'err').read_text()}"
         out, err = (path.read_text() if path.exists() else "" for path in (self._folder / "out", self._folder / "err"))
-        return Ended(code, out, err, self.changes())
+        return CommandResult(code, out, err, self.changes())
 
 
-class Starter:
-    """Starts commands whose imports are done already."""
+class ForkServer:
+    """Starts commands as forks of a process whose imports are done."""
 
     def __init__(self, environment: dict[str, str], folder: Path) -> None:
-        """`folder`: for what the commands print."""
+        """`folder`: for the output of the commands."""
         self._folder = folder
         self._number = 0
         self._process = subprocess.Popen(
@@ -89,7 +84,7 @@ class Starter:
     def pid(self) -> int:
         return self._process.pid
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def request(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
         print(json.dumps(request), file=self._process.stdin, flush=True)
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
@@ -97,19 +92,24 @@ class Starter:
 
     def start(
         self, arguments: list[str], root: Path, fault: Fault | None = None, patch: str | None = None, **streams: str
-    ) -> Started:
-        """`rpr-cli` with these arguments; changes below `root` are counted. `patch` is a function of
-        tests/system/patches.py, called in the child first. `streams`: what to open as stdin, stdout and stderr.
+    ) -> RunningCommand:
+        """`rpr-cli` with these arguments, with the changes below `root` counted.
+
+        Args:
+            patch: a function of patches.py that the child calls first.
+            streams: paths to open as stdin, stdout and stderr.
         """
         self._number += 1
         folder = self._folder / str(self._number)
         folder.mkdir()
         request = {"arguments": arguments, "root": str(root), "folder": str(folder), "patch": patch, "streams": streams}
-        pid = self.ask({**request, "fault": None if fault is None else asdict(fault)})["pid"]
-        return Started(self, pid, folder)
+        pid = self.request({**request, "fault": None if fault is None else asdict(fault)})["pid"]
+        return RunningCommand(self, pid, folder)
 
-    def run(self, arguments: list[str], root: Path, fault: Fault | None = None, patch: str | None = None) -> Ended:
-        return self.start(arguments, root, fault, patch).ended()
+    def run(
+        self, arguments: list[str], root: Path, fault: Fault | None = None, patch: str | None = None
+    ) -> CommandResult:
+        return self.start(arguments, root, fault, patch).wait()
 
     def close(self) -> None:
         self._process.kill()
@@ -117,7 +117,7 @@ class Starter:
 
 
 def serve() -> None:
-    """The process that forks: one request a line, one answer a line."""
+    """Read one request per line, write one answer per line."""
     import rpr.cli.app
     import rpr.commands.evaluate
     import rpr.commands.export
@@ -132,7 +132,7 @@ def serve() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if "wait" in request:
-            print(json.dumps({"code": _waited(request["wait"], request["seconds"])}), flush=True)
+            print(json.dumps({"code": _wait(request["wait"], request["seconds"])}), flush=True)
             continue
         pid = os.fork()
         if pid == 0:
@@ -140,7 +140,7 @@ def serve() -> None:
         print(json.dumps({"pid": pid}), flush=True)
 
 
-def _waited(pid: int, seconds: float) -> int | None:
+def _wait(pid: int, seconds: float) -> int | None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         ended, status = os.waitpid(pid, os.WNOHANG)
@@ -160,7 +160,7 @@ def _child(request: dict[str, Any]) -> None:
     usual = {"stdin": os.devnull, "stdout": folder / "out", "stderr": folder / "err"}
     for descriptor, name in enumerate((usual | request["streams"]).values()):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT if descriptor else os.O_RDONLY, 0o666), descriptor)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background
     changes = os.open(folder / "changes", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     if request["patch"] is not None:
         getattr(patches, request["patch"])()
@@ -182,8 +182,8 @@ def _child(request: dict[str, Any]) -> None:
         os._exit(code)
 
 
-def watch(root: Path, fault: Fault | None, told: int) -> None:
-    """From now on write down each change below the root before it is made, and let the fault come at its number."""
+def watch(root: Path, fault: Fault | None, log: int) -> None:
+    """Log each change below the root before it is made, and inject the fault at its number."""
     number = 0
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -192,8 +192,8 @@ def watch(root: Path, fault: Fault | None, told: int) -> None:
         if path is None or not (path == str(root) or path.startswith(f"{root}/")):
             return
         number += 1
-        with contextlib.suppress(OSError):  # the list is a file too, and may not grow where none may
-            os.write(told, f"{event} {path}\n".encode())
+        with contextlib.suppress(OSError):  # the limit on file sizes applies to the log too
+            os.write(log, f"{event} {path}\n".encode())
         if fault is None or number < fault.number:
             return
         if fault.kind == "full" and event in NEEDS_SPACE:
@@ -205,7 +205,7 @@ def watch(root: Path, fault: Fault | None, told: int) -> None:
 
 
 def _changed(event: str, arguments: tuple[Any, ...]) -> str | None:
-    """The path that changes; None where the event is none."""
+    """The path that changes; None if the event changes nothing."""
     path = arguments[CHANGES[event]]
     if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & WRITING):
         return None

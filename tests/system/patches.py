@@ -1,4 +1,4 @@
-"""What a command that is started for a test meets in place of the usual: see `Starter.start`."""
+"""Patches that a command applies to itself first: see `ForkServer.start`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from typing import Any
 
 
 def slow_disk() -> None:
-    """Every file takes a moment to come to its place, a translation more: another process has its model to load, before
-    it asks for that place.
-    """
+    """Delay each rename; of a translation for longer than another process needs to load its model."""
     replace = os.replace
 
     def slowly(*names: Any) -> None:
@@ -28,7 +26,7 @@ def slow_disk() -> None:
 
 
 def clock_set_back() -> None:
-    """Python's clocks that tell the time of day go back by an hour when the first metrics of a training are written."""
+    """Set Python's wall clocks back by an hour when the first metrics of a training are written."""
     from rpr.records import provenance
     from rpr.runs import locks
     from rpr.training import callbacks
@@ -53,7 +51,7 @@ def clock_set_back() -> None:
 
 
 class Forked(subprocess.Popen):  # type: ignore[type-arg]
-    """`python -m rpr.commands.train JOB` as a fork of this process, whose imports are done."""
+    """`python -m rpr.commands.train JOB` as a fork of this process."""
 
     def _execute_child(self, *given: Any) -> None:
         command, prepare, output = given[0], given[2], given[13]
@@ -83,7 +81,7 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
 
 
 def forked_jobs() -> None:
-    """The jobs of a sweep begin at once."""
+    """Start the jobs of a sweep without waiting for their imports."""
     from rpr.training import launch
 
     launch.subprocess = SimpleNamespace(  # type: ignore[assignment]

@@ -1,19 +1,16 @@
-"""The command line against someone who wants to break it, in process. Each attack is a row: what is typed, or a file
-that it names, and a part of the answer. Each refusal is exit code 2, one line that begins with `rpr-cli: ` as the last
-of stderr, nothing on stdout, no traceback, and every file as it was before; no code runs that a setting or a file
-names, and no file outside a run is shown. Where an input is legal after all, what is done with it is asserted.
+"""Invalid and malicious input to the command line: arguments, corpora and damaged runs.
+
+Each error is exit code 2, one line that begins with `rpr-cli: ` at the end of stderr, no traceback, nothing on stdout
+and no file changed; no code named by a setting or a file runs, and no file outside the run is shown.
 """
 
 import json
-import resource
 import shlex
 import shutil
-import signal
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-import torch
 from hydra.errors import OverrideParseException
 
 from rpr.cli import app
@@ -24,7 +21,7 @@ from rpr.records.record import read_record
 from tests.conftest import TINY
 from tests.system import bad_files as bad
 
-KEPT_BY_DESIGN = (".lock", "digests.json")  # who removes a lock lets two in; digests of files are only remembered
+KEPT_BY_DESIGN = (".lock", "digests.json")  # removing a lock would admit two processes; digests are a cache
 SHORT = (
     "optim.max_steps=8", "optim.checkpoint_every_n_steps=4", "optim.keep_checkpoints=3", "optim.average_checkpoints=2",
     "evaluation.test_splits=[test]", "evaluation.beam_size=1", "evaluation.bootstrap_samples=0", "hardware.threads=1",
@@ -32,7 +29,7 @@ SHORT = (
 
 
 def tree(root):
-    """Every file or link with its size and time of change, every folder by its name alone."""
+    """Size and modification time of every file and link below a folder; None for folders."""
     found = {}
     for path in root.rglob("*"):
         if not path.name.endswith(KEPT_BY_DESIGN):
@@ -44,19 +41,16 @@ def tree(root):
 
 @pytest.fixture(autouse=True)
 def _home(monkeypatch, tmp_path):
-    """No key, hub or proxy of the person who runs the tests; threads as they were."""
+    """No credentials of the user who runs the tests, and no hub."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as app sets it; undone after the test
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as app sets it, but undone after the test
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.delenv("NETRC", raising=False)
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, cache_dir):
-    """A folder with runs/one and runs/two, of sweep `mine`, trained for a few steps, and all files of bad_files."""
+    """A folder with two trained runs of sweep `mine`, runs/one and runs/two, and the files of bad_files."""
     here = tmp_path_factory.mktemp("trained")
     for name, position in (("one", "relative"), ("two", "absolute")):
         words = [f"name={name}", f"position={position}", "sweep=mine", f"data.cache_dir={cache_dir}"]
@@ -64,13 +58,13 @@ def trained(tmp_path_factory, cache_dir):
         (here / "runs").mkdir(exist_ok=True)
         next((here / "made").glob(f"{name}-*")).rename(here / "runs" / name)
     (here / "made").rmdir()
-    bad.put(here, (data_dir("conf") / "model" / "tiny.yaml").read_text())
+    bad.write_bad_files(here, (data_dir("conf") / "model" / "tiny.yaml").read_text())
     return here
 
 
 @pytest.fixture
 def run_dir(trained, monkeypatch):
-    """A copy of runs/one, which is the folder where commands are typed."""
+    """A copy of runs/one as the current directory."""
     here = trained / "damaged"
     shutil.rmtree(here, ignore_errors=True)
     shutil.copytree(trained / "runs" / "one", here)
@@ -81,10 +75,10 @@ def run_dir(trained, monkeypatch):
 
 @pytest.fixture
 def refused(capfd):
-    """The one line of a refusal, without its beginning."""
+    """Run a command that must be refused; its error message without the prefix."""
 
-    def run(*words, may="\0", nothing_written=True):
-        """`may`: how earlier lines on stderr may begin; `nothing_written` below this folder."""
+    def run(*words, remarks_start="\0", nothing_written=True):
+        """`remarks_start`: how earlier lines on stderr may begin."""
         before = tree(Path.cwd())
         capfd.readouterr()
         code = app.main(list(words))
@@ -92,7 +86,7 @@ def refused(capfd):
         *remarks, line = err.splitlines() or [""]
         assert (code, out) == (2, ""), (code, out, err)
         assert line.startswith("rpr-cli: ") and len(line) > 25 and err.endswith("\n"), err
-        assert all(remark.startswith(may) for remark in remarks), err
+        assert all(remark.startswith(remarks_start) for remark in remarks), err
         assert "Traceback" not in err and "HYDRA_FULL_ERROR" not in err and "precious" not in err
         assert not nothing_written or tree(Path.cwd()) == before
         assert not Path("pwned").exists()
@@ -105,22 +99,22 @@ ROWS = Path(__file__).with_name("refused.tsv").read_text().splitlines()
 REFUSED = [row.split("\t") for row in ROWS if not row.startswith("# ")]
 
 
-@pytest.mark.parametrize("typed, answer", REFUSED, ids=[row[0] for row in REFUSED])
-def test_words(trained, refused, monkeypatch, typed, answer):
+@pytest.mark.parametrize("command, expected", REFUSED, ids=[row[0] for row in REFUSED])
+def test_refused_command_line(trained, refused, monkeypatch, command, expected):
     monkeypatch.chdir(trained)
-    monkeypatch.setattr(train, "work", None)  # nothing may come so far
+    monkeypatch.setattr(train, "work", None)  # must not be reached
     monkeypatch.setattr(train, "_run_worker", None)
     which = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "srun" else which(name))  # as without SLURM
-    said = refused(*shlex.split(typed), may="rpr-cli: not as recorded")
-    part = answer.removeprefix("...")
-    assert part in said if answer.startswith("...") else said.startswith(part), said
+    message = refused(*shlex.split(command), remarks_start="rpr-cli: not as recorded")
+    part = expected.removeprefix("...")
+    assert part in message if expected.startswith("...") else message.startswith(part), message
 
 
 @pytest.mark.parametrize(
     "words, kind", [(["train", "seed=x"], ConfigError), (["train", "seed=[1"], OverrideParseException)]
 )
-def test_the_traceback_is_there_on_request(words, kind, monkeypatch, tmp_path):
+def test_rpr_debug_raises_the_error(words, kind, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RPR_DEBUG", "1")
     with pytest.raises(kind):
@@ -129,28 +123,28 @@ def test_the_traceback_is_there_on_request(words, kind, monkeypatch, tmp_path):
 
 # --- corpora
 
-BAD_UTF8 = "".join(f"{pair[1]}\n" for pair in bad.NAMES[:-1]).encode() + b"caf\xe9 .\n"
-HALF = "".join(f"{pair[0]}\n" for pair in bad.NAMES[:30]).encode()
+BAD_UTF8 = "".join(f"{pair[1]}\n" for pair in bad.PAIRS[:-1]).encode() + b"caf\xe9 .\n"
+HALF = "".join(f"{pair[0]}\n" for pair in bad.PAIRS[:30]).encode()
 EMPTY_LINE = b"\n" + HALF + HALF[HALF.index(b"\n") + 1 :]
 NO_TEXT = pa.array([], pa.string())
 CORPORA = {
     "empty folder": (lambda folder: None, "no usable files in"),
-    "one side absent": (bad.one_side, "train.en has no counterpart"),
-    "both sides empty": (bad.lines(b"", b""), "split train of"),
-    "unequal": (bad.lines(HALF), "has 30 lines and"),
-    "blank lines alone": (bad.lines(60 * b"\n", 60 * b" \n"), "no sentence to learn a vocabulary from"),
-    "one pair": (bad.lines(b"a b .\n", b"c d .\n"), "1 train pairs are too few to hold out test and validation"),
-    "one pair again and again": (
-        bad.lines(60 * b"a b .\n", 60 * b"c d .\n"),
+    "one side absent": (bad.without_target_side, "train.en has no counterpart"),
+    "both sides empty": (bad.line_files(b"", b""), "split train of"),
+    "unequal": (bad.line_files(HALF), "has 30 lines and"),
+    "only blank lines": (bad.line_files(60 * b"\n", 60 * b" \n"), "no sentence to learn a vocabulary from"),
+    "one pair": (bad.line_files(b"a b .\n", b"c d .\n"), "1 train pairs are too few to hold out test and validation"),
+    "one repeated pair": (
+        bad.line_files(60 * b"a b .\n", 60 * b"c d .\n"),
         "each of the 54 train pairs equals a held-out pair",
     ),
-    "not UTF-8": (bad.lines(None, BAD_UTF8), "train.de is not UTF-8 (byte 0xe9 at 3); convert the file"),
-    "an empty line in test": (bad.lines(EMPTY_LINE, split="test"), "is empty; a scored split"),
-    "no train": (bad.no_train, "has no train split (available: test); it needs one"),
-    "not packed": (bad.packed_badly, "cannot be read (Not a gzipped file"),
-    "vocabulary too large": (bad.lines(), "5000 is more than this corpus supports", "data.vocabulary_size=5000"),
-    "vocabulary too small": (bad.lines(), "16 is too few for the characters", "data.vocabulary_size=16"),
-    "all too long": (bad.lines(), "no usable pair in train (0 with an empty side, ", "data.max_length=2"),
+    "not UTF-8": (bad.line_files(None, BAD_UTF8), "train.de is not UTF-8 (byte 0xe9 at 3); convert the file"),
+    "an empty line in test": (bad.line_files(EMPTY_LINE, split="test"), "is empty; a scored split"),
+    "no train": (bad.without_train, "has no train split (available: test); it needs one"),
+    "not packed": (bad.not_gzipped, "cannot be read (Not a gzipped file"),
+    "vocabulary too large": (bad.line_files(), "5000 is more than this corpus supports", "data.vocabulary_size=5000"),
+    "vocabulary too small": (bad.line_files(), "16 is too few for the characters", "data.vocabulary_size=16"),
+    "all too long": (bad.line_files(), "no usable pair in train (0 with an empty side, ", "data.max_length=2"),
     "other columns": (bad.parquet(text=["a"], label=[1]), "no 'en' in the columns of train in"),
     "another language": (bad.parquet(translation=[{"en": "a", "fr": "b"}]), "no 'de' in the translation col"),
     "numbers": (bad.parquet(en=[1, 2], de=[3, 4]), "'en' in the columns of train in corpus holds int64, not"),
@@ -170,65 +164,64 @@ CORPORA = {
 
 @pytest.fixture
 def corpus(tmp_path, monkeypatch):
-    """The command that prepares tmp_path/corpus, a good one, into tmp_path/cache."""
+    """A command that prepares the valid corpus tmp_path/corpus into tmp_path/cache."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus").mkdir()
-    bad.lines()(tmp_path / "corpus")
+    bad.line_files()(tmp_path / "corpus")
     words = ["data=wmt_mini_en_de", "data.path=corpus", "data.vocabulary_size=60", "data.cache_dir=cache"]
     return ["prepare", *words, "format=json"]
 
 
-@pytest.mark.parametrize("make, answer, words", [(row[0], row[1], row[2:]) for row in CORPORA.values()], ids=CORPORA)
-def test_corpora(tmp_path, corpus, refused, make, answer, words):
-    """And nothing of what was prepared is left, so that a corpus that was fixed is not taken for the bad one."""
+@pytest.mark.parametrize("make, expected, words", [(row[0], row[1], row[2:]) for row in CORPORA.values()], ids=CORPORA)
+def test_unusable_corpus_is_refused_and_leaves_no_cache(tmp_path, corpus, refused, make, expected, words):
     for path in (tmp_path / "corpus").iterdir():
         path.unlink()
     make(tmp_path / "corpus")
-    assert answer in refused(*corpus, *words, may="wmt_mini_en_de: ", nothing_written=False)
+    assert expected in refused(*corpus, *words, remarks_start="wmt_mini_en_de: ", nothing_written=False)
     assert {path.name for path in tmp_path.iterdir()} <= {"corpus", "cache", "home"}
     left = [path.name for path in tmp_path.glob("cache/*") if not path.name.endswith(KEPT_BY_DESIGN)]
     assert left in ([], ["arrow"])
 
 
-def test_legal_lines(tmp_path, corpus, capfd):
-    """In train they are taken without what is no text, or left out and counted; in test they come out as one line."""
+def test_odd_lines_are_cleaned_or_dropped(tmp_path, corpus, capfd):
+    """Control characters are removed; in train, empty and overlong lines are dropped and counted."""
     legal = [
         b"Ann sees a dog .\r\n", b"Ann\0sees\0\0a dog .\n", "Ann\u00a0sees\u2028a dog .\n".encode(), b"Ann sees a dog ."
     ]  # fmt: skip
     start = b"\xef\xbb\xbf"  # a byte order mark
     left_out = [b"Ann " * 250_000 + b"\n", b"\n"]
-    own = [f"{source}\n".encode() for source, _ in bad.NAMES[len(legal) + len(left_out) :]]
-    bad.lines(start + b"".join([*own, *left_out, *legal]))(tmp_path / "corpus")
+    own = [f"{source}\n".encode() for source, _ in bad.PAIRS[len(legal) + len(left_out) :]]
+    bad.line_files(start + b"".join([*own, *left_out, *legal]))(tmp_path / "corpus")
     for split in ("validation", "test"):
         for language in ("en", "de"):
             (tmp_path / "corpus" / f"{split}.{language}").write_bytes(start + b"".join(legal))
     assert app.main(corpus) == 0
     data = json.loads(capfd.readouterr().out)["data"]
     assert data["dropped"] == {"train": {"empty": 1, "too_long": 1}}
-    assert data["splits"]["train"]["pairs"] == len(bad.NAMES) - 2
+    assert data["splits"]["train"]["pairs"] == len(bad.PAIRS) - 2
     (text,) = (tmp_path / "cache").glob("wmt*/test.source.txt")
     assert text.read_text() == len(legal) * "Ann sees a dog .\n"
 
 
-def test_a_damaged_cache_is_rebuilt_with_a_warning(tmp_path, corpus, capfd, caplog):
+def test_damaged_cache_is_rebuilt_with_warning(tmp_path, corpus, capfd, caplog):
     assert app.main(corpus) == 0
     (folder,) = (path for path in (tmp_path / "cache").iterdir() if path.name.startswith("wmt"))
-    whole = {path.name: path.read_bytes() for path in folder.iterdir()}
+    original = {path.name: path.read_bytes() for path in folder.iterdir()}
     for damage in (
-        bad.content("meta.json", lambda old: old.replace(b'"counts"', b'"numbers"')),
-        bad.content("train.source.pieces", lambda old: old[:-1]),
-        bad.folder_instead("test.source.txt"),
-        bad.another_vocabulary,
+        bad.replace_content("meta.json", lambda old: old.replace(b'"counts"', b'"numbers"')),
+        bad.replace_content("train.source.pieces", lambda old: old[:-1]),
+        bad.replace_by_folder("test.source.txt"),
+        bad.replace_vocabulary,
     ):
         damage(folder)
         caplog.clear()
         assert app.main(corpus) == 0
         assert f"token cache {folder} is damaged (" in caplog.text and "rebuilding it" in caplog.text
-        assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == original
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_wrong_remembered_digests_are_computed_again(tmp_path, corpus, capfd):
+def test_invalid_remembered_digests_are_recomputed(tmp_path, corpus, capfd):
     source, keys = tmp_path / "corpus" / "train.en", set()
     for text in ("{}", "{", "[]", '{"PATH": [1]}', '{"PATH": "x"}', '{"PATH": [0, 0, "0"]}', "\xff"):
         (tmp_path / "cache").mkdir(exist_ok=True)
@@ -257,81 +250,80 @@ INTERRUPTED = {"status": "interrupted", "error": "Ctrl-C"}
 MISFIT = "does not fit the run's configuration ("
 UNREADABLE = "cannot be read as a checkpoint ("
 DAMAGES = [
-    # the record: each command meets one fault at least
-    ("train", bad.content("record.json", lambda old: old[:300]), "truncated or not JSON (line "),
-    ("evaluate", bad.content("record.json", ""), "truncated or not JSON (line 1, column 1: Expecting value)"),
-    ("translate", bad.content("record.json", "[]"), "a run record is a JSON object, this is a list"),
-    ("export", bad.content("record.json", 100_000 * "["), "not a record (brackets nested too deeply)"),
-    ("verify", bad.content("record.json", b"\xff\xfe\x00"), "cannot be read ("),
-    ("report", bad.record(lambda document: document.update(schema=99)), "schema 99 is newer than 2"),
-    ("compare", bad.record(lambda document: document.update(schema="1")), "schema: "),
-    ("diff", bad.record(lambda document: document.update(seed="one")), "seed: "),
-    ("rerun", bad.record(lambda document: document.update(speed=1)), "speed: "),
-    ("diff", bad.content("record.json", lambda old: old.replace(b"one", b"\\ud800", 1)), "end of hex escape"),
-    ("diff", bad.record(lambda document: document.update(config={})), "config.model.name: missing"),
-    ("evaluate", bad.setting("position.clip_distance", "x"), "position.clip_distance: invalid value 'x'"),
-    ("report", bad.folder_instead("record.json"), "cannot be read ("),
-    ("diff", bad.linked("record.json"), "truncated or not JSON (line 1"),
-    ("train", bad.linked("record.json"), "truncated or not JSON (line 1"),
-    ("report of all", bad.linked("record.json"), "no run record to report"),
-    # its configuration: no code, and no place outside
-    ("rerun", bad.setting("optim.max_steps", 0), "this version of rpr cannot run its config"),
-    ("evaluate", bad.setting("model.depth", 3), "model.depth: no such setting"),
-    ("train", bad.setting("model.d_ff", ..., **INTERRUPTED), "model.d_ff: missing; every"),
-    ("verify", bad.setting("data.max_length", [1]), "data.max_length: invalid value [1]"),
-    ("train", bad.setting("model._target_", "os.system", **INTERRUPTED), "model._target_: no such setting"),
-    ("rerun", bad.setting("hydra", {"launcher": {"_target_": "os.system"}}), "hydra: no such setting"),
-    ("train", bad.setting("name", "../../x", **INTERRUPTED), "name: '../../x' is not a valid folder name"),
-    ("rerun", bad.setting("sweep", "/x"), "sweep: '/x' is not a valid folder name"),
-    ("evaluate", bad.setting("data.hub_config", "../../x"), "cannot be part of a file name"),
-    ("evaluate", bad.setting("data.cache_dir", "a\0b"), "it contains a NUL character"),
-    ("export", bad.setting("seed", 1, **FAILED), "failed: why; its weights are not usable: finish the run first"),
+    # the record: at least one damage per command
+    ("train", bad.replace_content("record.json", lambda old: old[:300]), "truncated or not JSON (line "),
+    ("evaluate", bad.replace_content("record.json", ""), "truncated or not JSON (line 1, column 1: Expecting value)"),
+    ("translate", bad.replace_content("record.json", "[]"), "a run record is a JSON object, this is a list"),
+    ("export", bad.replace_content("record.json", 100_000 * "["), "not a record (brackets nested too deeply)"),
+    ("verify", bad.replace_content("record.json", b"\xff\xfe\x00"), "cannot be read ("),
+    ("report", bad.update_record(schema=99), "schema 99 is newer than 2"),
+    ("compare", bad.update_record(schema="1"), "schema: "),
+    ("diff", bad.update_record(seed="one"), "seed: "),
+    ("rerun", bad.update_record(speed=1), "speed: "),
+    ("diff", bad.replace_content("record.json", lambda old: old.replace(b"one", b"\\ud800", 1)), "end of hex escape"),
+    ("diff", bad.update_record(config={}), "config.model.name: missing"),
+    ("evaluate", bad.set_config("position.clip_distance", "x"), "position.clip_distance: invalid value 'x'"),
+    ("report", bad.replace_by_folder("record.json"), "cannot be read ("),
+    ("diff", bad.replace_by_link("record.json"), "truncated or not JSON (line 1"),
+    ("train", bad.replace_by_link("record.json"), "truncated or not JSON (line 1"),
+    ("report of all", bad.replace_by_link("record.json"), "no run record to report"),
+    # its configuration: no code is run, no path leads outside
+    ("rerun", bad.set_config("optim.max_steps", 0), "this version of rpr cannot run its config"),
+    ("evaluate", bad.set_config("model.depth", 3), "model.depth: no such setting"),
+    ("train", bad.set_config("model.d_ff", ..., **INTERRUPTED), "model.d_ff: missing; every"),
+    ("verify", bad.set_config("data.max_length", [1]), "data.max_length: invalid value [1]"),
+    ("train", bad.set_config("model._target_", "os.system", **INTERRUPTED), "model._target_: no such setting"),
+    ("rerun", bad.set_config("hydra", {"launcher": {"_target_": "os.system"}}), "hydra: no such setting"),
+    ("train", bad.set_config("name", "../../x", **INTERRUPTED), "name: '../../x' is not a valid folder name"),
+    ("rerun", bad.set_config("sweep", "/x"), "sweep: '/x' is not a valid folder name"),
+    ("evaluate", bad.set_config("data.hub_config", "../../x"), "cannot be part of a file name"),
+    ("evaluate", bad.set_config("data.cache_dir", "a\0b"), "it contains a NUL character"),
+    ("export", bad.set_config("seed", 1, **FAILED), "failed: why; its weights are not usable: finish the run first"),
     # other files
-    ("translate", bad.content("vocabulary.model", lambda old: old[:100]), "vocabulary.model: not a sentence"),
-    ("translate", bad.another_vocabulary, "the checkpoint does"),
-    ("translate", bad.folder_instead("vocabulary.model"), "vocabulary.model: cannot"),
-    ("evaluate", bad.each_checkpoint(lambda old: old[:3000] + bytes([old[3000] ^ 255]) + old[3001:]), UNREADABLE),
-    ("evaluate", bad.linked("checkpoints/*.ckpt"), UNREADABLE),
+    ("translate", bad.replace_content("vocabulary.model", lambda old: old[:100]), "vocabulary.model: not a sentence"),
+    ("translate", bad.replace_vocabulary, "the checkpoint does"),
+    ("translate", bad.replace_by_folder("vocabulary.model"), "vocabulary.model: cannot"),
+    ("evaluate", bad.replace_checkpoints(lambda old: old[:3000] + bytes([old[3000] ^ 255]) + old[3001:]), UNREADABLE),
+    ("evaluate", bad.replace_by_link("checkpoints/*.ckpt"), UNREADABLE),
     ("evaluate", bad.PICKLED, UNREADABLE),
     ("verify", bad.PICKLED_BY_TORCH, UNREADABLE),
-    ("evaluate", bad.checkpoints(bad.other_sizes), MISFIT),
-    ("evaluate", bad.setting("model.d_ff", 32), MISFIT),
-    ("evaluate", bad.one_of_another_model, "belongs to another model than"),
-    ("export", bad.checkpoints(lambda loaded: loaded.update(state_dict=[1])), "contains no state_dict; give"),
-    ("report", bad.each_checkpoint([1]), "contains no state_dict"),
+    ("evaluate", bad.edit_checkpoints(bad.resize_weights), MISFIT),
+    ("evaluate", bad.set_config("model.d_ff", 32), MISFIT),
+    ("evaluate", bad.resize_one_checkpoint, "belongs to another model than"),
+    ("export", bad.edit_checkpoints(lambda loaded: loaded.update(state_dict=[1])), "contains no state_dict; give"),
+    ("report", bad.replace_checkpoints([1]), "contains no state_dict"),
     ("translate", lambda run: shutil.rmtree(run / "checkpoints"), "no checkpoints; resume the run"),
-    ("evaluate", bad.file_instead("evaluations"), "alpha0.6 cannot be created (Not a directory)"),
-    ("export", bad.file_instead("exports"), "exports/safetensors cannot be written (Not a directory)"),
-    ("train", bad.together(bad.setting("seed", 1, **INTERRUPTED), bad.linked(".lock")), ".lock"),
+    ("evaluate", bad.replace_by_file("evaluations"), "alpha0.6 cannot be created (Not a directory)"),
+    ("export", bad.replace_by_file("exports"), "exports/safetensors cannot be written (Not a directory)"),
+    ("train", bad.all_of(bad.set_config("seed", 1, **INTERRUPTED), bad.replace_by_link(".lock")), ".lock"),
 ]
 
 
-@pytest.mark.parametrize("command, damage, answer", DAMAGES)
-def test_a_damaged_run(run_dir, refused, command, damage, answer):
+@pytest.mark.parametrize("command, damage, expected", DAMAGES)
+def test_damaged_run_is_refused(run_dir, refused, command, damage, expected):
     damage(run_dir)
-    assert answer in refused(*(word.replace("RUN", str(run_dir)) for word in COMMANDS[command]))
+    assert expected in refused(*(word.replace("RUN", str(run_dir)) for word in COMMANDS[command]))
     victim = run_dir.parent / "victim"
     assert not victim.exists() or victim.read_text().startswith("precious 0\n")
 
 
-def test_a_damaged_record_among_others(run_dir, trained, monkeypatch, capfd):
-    """Legal for a command that reads many: it is named, and the others are read."""
+def test_compare_leaves_out_damaged_record_of_sweep(run_dir, trained, monkeypatch, capfd):
     monkeypatch.chdir(trained)
-    bad.content("record.json", "{")(run_dir)
+    bad.replace_content("record.json", "{")(run_dir)
     assert app.main(["compare", "sweep=mine", f"runs_dir={trained}", "samples=100", "trials=100"]) == 0
     out, err = capfd.readouterr()
     assert f"left out: {run_dir}/record.json: truncated or not JSON" in err and "Traceback" not in err
     assert {"one", "two"} <= set(out.split())
 
 
-def test_a_report_opens_no_path_of_a_record(run_dir, tmp_path):
-    """Paths are shown as they are; nor does it show what links to sentences lead to."""
-    bad.linked("test.hypotheses.txt")(run_dir)
+def test_report_opens_no_path_from_record(run_dir, tmp_path):
+    """It follows no links, and opens no file that a record names."""
+    bad.replace_by_link("test.hypotheses.txt")(run_dir)
     victim = run_dir.parent / "victim"
     wandb = {"id": "x", "mode": "online", "url": "javascript:alert(1)"}
     command = f"rpr-cli train $(cat {victim})"
-    bad.setting("data.path", str(victim), command=command, name=str(victim), wandb=wandb)(run_dir)
-    bad.setting("runs_dir", str(victim))(run_dir)
+    bad.set_config("data.path", str(victim), command=command, name=str(victim), wandb=wandb)(run_dir)
+    bad.set_config("runs_dir", str(victim))(run_dir)
     assert app.main(["report", "runs_dir=.", f"output_dir={tmp_path / 'reports'}"]) == 0
     written = [path for path in (tmp_path / "reports").rglob("*") if path.is_file()]
     assert len(written) > 5 and not [path for path in written if b"precious" in path.read_bytes()]
@@ -339,64 +331,69 @@ def test_a_report_opens_no_path_of_a_record(run_dir, tmp_path):
     assert 'href="javascript' not in page and "$(cat " in page
 
 
-# --- resuming a damaged run: refused before a step is taken, and the record says why
+# --- resuming a damaged run
 
 LINE = "metrics.jsonl:1: a line of metrics "
 RESUMED = {
-    "metrics damaged": (bad.content("metrics.jsonl", lambda old: b"{oops\n" + old), LINE),
-    "metrics without step": (bad.content("metrics.jsonl", lambda old: b"{}\n" + old), "delete it, and the same"),
-    "metrics a folder": (bad.folder_instead("metrics.jsonl"), "metrics.jsonl: cannot be read (Is a directory)"),
-    "weights of other sizes": (bad.checkpoints(bad.other_sizes), "cannot resume from it (its weights"),
-    "an older checkpoint": (bad.checkpoints(lambda loaded: loaded.pop("loops") and None), "from it (it has no loops)"),
-    "vocabulary a folder": (bad.folder_instead("vocabulary.model"), "vocabulary.model: cannot be read or written"),
+    "metrics damaged": (bad.replace_content("metrics.jsonl", lambda old: b"{oops\n" + old), LINE),
+    "metrics without step": (
+        bad.replace_content("metrics.jsonl", lambda old: b"{}\n" + old),
+        "delete it, and the same",
+    ),
+    "metrics a folder": (bad.replace_by_folder("metrics.jsonl"), "metrics.jsonl: cannot be read (Is a directory)"),
+    "weights of other sizes": (bad.edit_checkpoints(bad.resize_weights), "cannot resume from it (its weights"),
+    "an older checkpoint": (
+        bad.edit_checkpoints(lambda loaded: loaded.pop("loops") and None),
+        "from it (it has no loops)",
+    ),
+    "vocabulary a folder": (bad.replace_by_folder("vocabulary.model"), "vocabulary.model: cannot be read or written"),
 }
 
 
 def contents(run):
-    """Of every file but those that are written at each start."""
+    """Every file but those that are written at each start."""
     written = ("record.json", "job.json", "config.yaml", ".lock", "vocabulary.model")
     return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name not in written}
 
 
-@pytest.mark.parametrize("damage, answer", RESUMED.values(), ids=RESUMED)
-def test_resuming(run_dir, refused, damage, answer):
-    bad.together(bad.interrupted, damage)(run_dir)
+@pytest.mark.parametrize("damage, expected", RESUMED.values(), ids=RESUMED)
+def test_resume_of_damaged_run_is_refused(run_dir, refused, damage, expected):
+    """Before a step is taken; the record has the reason."""
+    bad.all_of(bad.interrupt, damage)(run_dir)
     before = contents(run_dir)
-    assert answer in refused("train", f"run={run_dir}", nothing_written=False)
-    left = read_record(run_dir / "record.json")
-    assert left.status == "failed" and left.error is not None
-    assert answer in left.error or "Is a directory" in left.error
+    assert expected in refused("train", f"run={run_dir}", nothing_written=False)
+    record = read_record(run_dir / "record.json")
+    assert record.status == "failed" and record.error is not None
+    assert expected in record.error or "Is a directory" in record.error
     assert contents(run_dir) == before
 
 
-def test_checkpoints_in_a_file(run_dir, refused):
-    """None is left to resume from, so the run would start from scratch."""
-    bad.together(bad.interrupted, bad.file_instead("checkpoints"))(run_dir)
-    said = refused("train", f"run={run_dir}", nothing_written=False, may="training: ")
-    assert "checkpoints: checkpoints cannot be written there (" in said
+def test_resume_with_file_as_checkpoint_folder_is_refused(run_dir, refused):
+    """Without a checkpoint it starts from scratch, until it writes one."""
+    bad.all_of(bad.interrupt, bad.replace_by_file("checkpoints"))(run_dir)
+    message = refused("train", f"run={run_dir}", remarks_start="training: ", nothing_written=False)
+    assert "checkpoints: checkpoints cannot be written there (" in message
     assert (run_dir / "checkpoints").read_text() == "x"
 
 
 @pytest.mark.parametrize("name", [".lock", "record.json"])
-def test_a_folder_in_place_of_a_file_of_a_new_run(tiny, tiny_config, refused, monkeypatch, name):
+def test_new_run_with_folder_as_lock_or_record_is_refused(tiny, tiny_config, refused, monkeypatch, name):
     config = tiny_config()
     run = Path(config.runs_dir) / config.run_dir_name
     (run / name).mkdir(parents=True)
     monkeypatch.chdir(run.parent)
-    said = refused("train", *tiny, nothing_written=False)
-    assert "cannot be" in said and str(run) in said
+    message = refused("train", *tiny, nothing_written=False)
+    assert "cannot be" in message and str(run) in message
 
 
-def test_resuming_past_damaged_checkpoints_and_links(run_dir, capfd, monkeypatch):
-    """Legal: checkpoints are set aside, with a line each; code in them is never run; a link is replaced, and not the
-    file that it leads to; and a record is text: what would be filled in if it were typed stays.
-    """
+def test_resume_skips_damaged_checkpoints_and_replaces_links(run_dir, capfd, monkeypatch):
+    """No code in a checkpoint is run, no link target is written, and no interpolation in the record is resolved."""
     monkeypatch.setenv("WANDB_API_KEY", "CanaryOfWandb")
-    bad.together(
-        bad.interrupted,
-        bad.setting("logger.project", "${oc.env:WANDB_API_KEY}"),
+    bad.all_of(
+        bad.interrupt,
+        bad.set_config("logger.project", "${oc.env:WANDB_API_KEY}"),
         bad.PICKLED_BY_TORCH,
-        bad.linked("config.yaml", "job.json", "vocabulary.model", "test.hypotheses.txt", "test.sources.txt"),
+        bad.replace_by_link("config.yaml", "job.json", "vocabulary.model", "test.hypotheses.txt", "test.sources.txt"),
     )(run_dir)
     (run_dir / "checkpoints" / "step00000006.ckpt").symlink_to(run_dir.parent / "victim")
     victim = (run_dir.parent / "victim").read_text()
@@ -406,29 +403,6 @@ def test_resuming_past_damaged_checkpoints_and_links(run_dir, capfd, monkeypatch
     assert not Path("pwned").exists() and (run_dir / "checkpoints" / "step00000004.ckpt.damaged").exists()
     assert (run_dir.parent / "victim").read_text() == victim
     assert not any(path.is_symlink() for path in run_dir.iterdir())
-    left = read_record(run_dir / "record.json")
-    assert left.status == "finished" and left.config["logger"]["project"] == "${oc.env:WANDB_API_KEY}"
+    record = read_record(run_dir / "record.json")
+    assert record.status == "finished" and record.config["logger"]["project"] == "${oc.env:WANDB_API_KEY}"
     assert not [path for path in run_dir.rglob("*") if path.is_file() and b"CanaryOf" in path.read_bytes()]
-
-
-# --- no space
-
-
-@pytest.mark.parametrize("command", ["prepare", "export", "report"])
-def test_no_space(trained, run_dir, refused, tmp_path, command):
-    """A limit on the size of files stands for it."""
-    words = {
-        "prepare": ["prepare", f"data.cache_dir={tmp_path / 'cache'}", "data.synthetic.num_train=500"],
-        "export": ["export", f"run={run_dir}", "sentences=2", "hardware.threads=1"],
-        "report": ["report", f"run={run_dir}", "hardware.threads=1"],
-    }
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))
-    try:
-        said = refused(*words[command], may="synthetic: ")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, ignored)
-    assert "File too large" in said
-    assert not list(tmp_path.glob("cache/.*.partial")) and not list(run_dir.glob("exports/*"))

@@ -1,6 +1,5 @@
-"""A corpus that changes under a run: a finished run is not taken for one of the new corpus, an interrupted one does not
-resume with other tokens, and nothing that reads the run encodes sentences with them. Each is one line and exit code 2,
-and the run stays as it was. With the old corpus back everything resumes. A faulty corpus leaves no run behind.
+"""A corpus that changes after a run was started: commands refuse it in one line with exit code 2, and leave the run
+unchanged.
 """
 
 import json
@@ -26,7 +25,7 @@ COMMAND = [
 
 
 def write(which):
-    """Splits of line files, of both corpora equally many; their tokens differ."""
+    """Line files of equal length for both corpora, with different tokens."""
     words = WORDS[which]
     Path("corpus").mkdir(exist_ok=True)
     for split, number in (("train", 300), ("validation", 10), ("test", 10)):
@@ -38,9 +37,9 @@ def write(which):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """A folder with the old corpus and a finished run."""
-    here = tmp_path_factory.mktemp("world")
+def original(tmp_path_factory):
+    """The old corpus and a finished run."""
+    here = tmp_path_factory.mktemp("original")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
         write("old")
@@ -54,15 +53,15 @@ def _here(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(world, tmp_path):
-    """The folder of a finished run in a copy of the world."""
-    shutil.copytree(world, tmp_path, dirs_exist_ok=True)
+def run(original, tmp_path):
+    """The finished run, in a copy of the original folder."""
+    shutil.copytree(original, tmp_path, dirs_exist_ok=True)
     return next(tmp_path.glob("runs/*"))
 
 
 @pytest.fixture
 def interrupted(run):
-    """The same run as if it had been killed after its first checkpoint."""
+    """The same run as if killed after its first checkpoint."""
     edit(run, status="running", scores=[], by_length=None, training=None, finished=None)
     (run / "checkpoints" / "step00000004.ckpt").unlink()
     return run
@@ -94,46 +93,40 @@ def record(run):
     return read_record(run / "record.json")
 
 
-def test_a_finished_run(run, refused, capfd):
+def test_finished_run_refuses_changed_corpus(run, refused, capfd):
     before = files(run)
     write("new")
-    for again in (COMMAND, ["train", f"run={run}"]):
-        assert refused(*again).startswith(f"data.path: corpus has changed since {run.name} was trained on it")
-    for reading in (["evaluate"], ["verify"], ["export", "format=safetensors", "output_dir=exported"]):
-        answer = f"data: multi30k_en_de is not the corpus that {run.name} was trained on"
-        assert refused(*reading, f"run={run}", "hardware.threads=1").startswith(answer)
+    for train in (COMMAND, ["train", f"run={run}"]):
+        assert refused(*train).startswith(f"data.path: corpus has changed since {run.name} was trained on it")
+    for command in (["evaluate"], ["verify"], ["export", "format=safetensors", "output_dir=exported"]):
+        message = refused(*command, f"run={run}", "hardware.threads=1")
+        assert message.startswith(f"data: multi30k_en_de is not the corpus that {run.name} was trained on")
     assert files(run) == before and not Path("exported").exists()
     write("old")
     assert app.main(COMMAND) == 0
     assert "already finished" in capfd.readouterr().err
-    for split in ("test", "validation"):  # the scores of one split do not replace those of another
-        assert app.main(["evaluate", f"run={run}", f"splits=[{split}]", "hardware.threads=1"]) == 0
-    found = {path.parent.name: json.loads(path.read_text()) for path in run.glob("evaluations/*/scores.json")}
-    assert {name: {score["split"] for score in found[name]["scores"]} for name in found} == {
-        f"average1-beam1-alpha0.6-{split}": {split} for split in ("test", "validation")
-    }
 
 
-@pytest.mark.parametrize("old_record", [False, True], ids=["", "whose record does not name its corpus"])
-def test_an_interrupted_run(world, interrupted, refused, old_record):
-    scores, data = record(next(world.glob("runs/*"))).scores, record(interrupted).data
+@pytest.mark.parametrize("old_record", [False, True], ids=["corpus recorded", "corpus not recorded"])
+def test_interrupted_run_resumes_only_with_same_corpus(original, interrupted, refused, old_record):
+    scores, data = record(next(original.glob("runs/*"))).scores, record(interrupted).data
     if old_record:
         edit(interrupted, data=None)
     before = files(interrupted)
     write("new")
-    for again in (COMMAND, ["train", f"run={interrupted}"]):
-        assert "another vocabulary" in refused(*again)
+    for train in (COMMAND, ["train", f"run={interrupted}"]):
+        assert "another vocabulary" in refused(*train)
     assert files(interrupted) == before
     write("old")
     vocabulary = before[Path("vocabulary.model")]
     if not old_record:
-        (interrupted / "vocabulary.model").write_bytes(vocabulary[:100])  # damaged: written again
+        (interrupted / "vocabulary.model").write_bytes(vocabulary[:100])  # to be rewritten
     assert app.main(COMMAND) == 0
     assert record(interrupted).scores == scores and record(interrupted).data == data
     assert files(interrupted)[Path("vocabulary.model")] == vocabulary
 
 
-def test_other_sentences_with_the_same_tokens(interrupted, refused):
+def test_resume_refuses_changed_test_sentences(interrupted, refused):
     test = Path("corpus/test.en")
     test.write_text(test.read_text().replace("the ", "a ", 3))
     before = files(interrupted)
@@ -143,22 +136,21 @@ def test_other_sentences_with_the_same_tokens(interrupted, refused):
     assert files(interrupted) == before
 
 
-def test_a_running_record_names_its_corpus(monkeypatch):
+def test_running_record_contains_corpus(monkeypatch):
     write("old")
-    found = []
-    monkeypatch.setattr("rpr.commands.train.work", lambda config, run_dir: found.append(record(run_dir)))
+    records = []
+    monkeypatch.setattr("rpr.commands.train.work", lambda config, run_dir: records.append(record(run_dir)))
     assert app.main(COMMAND) == 0
-    (running,) = found
+    (running,) = records
     assert running.status == "running" and running.data is not None and running.data.train_pairs == 300
 
 
-@pytest.mark.parametrize("earlier", [False, True])
-def test_a_faulty_corpus_leaves_no_run_behind(refused, earlier):
-    """Nor the folder of all runs, where it was created for this one."""
+@pytest.mark.parametrize("runs_dir_exists", [False, True])
+def test_unusable_corpus_leaves_no_run_folder(refused, runs_dir_exists):
     write("old")
-    if earlier:
+    if runs_dir_exists:
         Path("runs").mkdir()
     assert "vocabulary_size" in refused(*COMMAND, "data.vocabulary_size=4000")
-    answer = "evaluation.test_splits: multi30k_en_de has no long, so nothing would be scored"
-    assert refused(*COMMAND, "evaluation.test_splits=[long]").startswith(answer)
-    assert Path("runs").exists() == earlier and not list(Path().glob("runs/*"))
+    message = refused(*COMMAND, "evaluation.test_splits=[long]")
+    assert message.startswith("evaluation.test_splits: multi30k_en_de has no long, so nothing would be scored")
+    assert Path("runs").exists() == runs_dir_exists and not list(Path().glob("runs/*"))

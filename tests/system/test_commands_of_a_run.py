@@ -1,14 +1,8 @@
-"""Checked here: export, verify, evaluate and `report run=...` through rpr.cli.app.main on tiny runs that the command
-itself trained: what they print and leave, that a repeat gives the same bytes, and the one line of each refusal.
-"""
-
-from __future__ import annotations
+"""export, verify, evaluate and `report run=...` on tiny trained runs: output, files and error messages."""
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -22,24 +16,24 @@ from rpr.export import writing
 from rpr.export.parity import Flip
 from rpr.records.record import read_record, write_record
 
-SHARED = "position.tables=shared_by_heads"  # the ones that CTranslate2 can hold
+SHARED = "position.tables=shared_by_heads"  # CTranslate2 supports no others
 PER_HEAD = "position.tables=per_head"
-Ran = Callable[..., tuple[str, str]]
+LEARNED = ("position=learned", "optim.ema_decay=0.9", "optim.average_checkpoints=1")
 
 
 @pytest.fixture
-def run_dir(small_run: Callable[..., Path], tmp_path: Path) -> Path:
-    """A run as training left it, to be changed; a blank in its name, as people have them."""
+def run_dir(small_run, tmp_path):
+    """A copy of a trained run, with a space in its name."""
     folder = tmp_path / "a run"
     ignored = shutil.ignore_patterns("exports", "positions.*", "evaluations")
     return Path(shutil.copytree(small_run(SHARED), folder, ignore=ignored))
 
 
 @pytest.fixture
-def ran(capsys: pytest.CaptureFixture[str]) -> Ran:
-    """What a command on a run prints on stdout and stderr."""
+def run_command(capsys):
+    """Runs a command on a run; its stdout and stderr."""
 
-    def run(name: str, run_dir: Path, *words: str, code: int = 0) -> tuple[str, str]:
+    def run(name, run_dir, *words, code=0):
         capsys.readouterr()
         assert app.main([name, f"run='{run_dir}'", "hardware.threads=1", *words]) == code
         return capsys.readouterr()
@@ -47,20 +41,20 @@ def ran(capsys: pytest.CaptureFixture[str]) -> Ran:
     return run
 
 
-def refused(ran: Ran, name: str, run_dir: Path, *words: str) -> str:
+def refused(run_command, name, run_dir, *words):
     before = sorted(run_dir.rglob("*"))
-    out, err = ran(name, run_dir, *words, code=2)
+    out, err = run_command(name, run_dir, *words, code=2)
     assert out == "" and err.startswith("rpr-cli: ") and err.count("\n") == 1
     assert sorted(run_dir.rglob("*")) == before
     return err.removeprefix("rpr-cli: ").rstrip("\n")
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "ctranslate2"])
-def test_export(kind: str, run_dir: Path, ran: Ran) -> None:
+def test_export_is_verified_and_replaceable(kind, run_dir, run_command):
     if kind == "ctranslate2":
         pytest.importorskip("ctranslate2")
     record = (run_dir / "record.json").read_bytes()
-    out, err = ran("export", run_dir, f"format={kind}", "sentences=6")
+    out, err = run_command("export", run_dir, f"format={kind}", "sentences=6")
     folder, lines = run_dir / "exports" / kind, out.splitlines()
     assert lines[0] == f"{folder}: {kind}, average of 2 (steps 2 to 4)"
     assert lines[1].startswith("verified on 6 sentences of validation: ")
@@ -70,11 +64,11 @@ def test_export(kind: str, run_dir: Path, ran: Ran) -> None:
     exported = read_export(folder)
     assert (exported.kind, exported.run_name) == (kind, read_record(run_dir / "record.json").name)
     assert len(exported.vocabulary()) == exported.config.vocabulary_size == 300
-    # Elsewhere, from the last checkpoint alone, and then in place of that.
+    # To another folder, from the last checkpoint only; the second export replaces the first.
     elsewhere = run_dir.parent / "elsewhere"
     words = (f"format={kind}", "sentences=2", f"output_dir='{elsewhere}'", "average_checkpoints=1", "split=test")
     for _ in range(2):
-        assert "\nverified on 2 sentences of test: " in ran("export", run_dir, *words)[0]
+        assert "\nverified on 2 sentences of test: " in run_command("export", run_dir, *words)[0]
     assert read_export(elsewhere).checkpoint == "step 4"
     assert not [path for path in run_dir.parent.iterdir() if path.name.startswith(".")]
     if kind == "safetensors":
@@ -83,51 +77,49 @@ def test_export(kind: str, run_dir: Path, ran: Ran) -> None:
         assert all(torch.equal(weights[f"model.{name}"], weight) for name, weight in copied.items())
 
 
-def test_what_export_refuses(
-    run_dir: Path, small_run: Callable[..., Path], ran: Ran, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = refused(ran, "export", run_dir, "split=nope")
-    assert told.startswith("data synthetic: no split 'nope' (available: ")
-    told = refused(ran, "export", run_dir, f"output_dir='{run_dir}'")
-    assert told.startswith(f"output_dir: {run_dir} exists and is not an export; only an earlier export is replaced")
-    assert "has no record.json; give the folder of a run" in refused(ran, "export", run_dir.parent)
+def test_export_error_messages(run_dir, small_run, run_command, monkeypatch):
+    message = refused(run_command, "export", run_dir, "split=nope")
+    assert message.startswith("data synthetic: no split 'nope' (available: ")
+    message = refused(run_command, "export", run_dir, f"output_dir='{run_dir}'")
+    assert message.startswith(f"output_dir: {run_dir} exists and is not an export; only an earlier export is replaced")
+    assert "has no record.json; give the folder of a run" in refused(run_command, "export", run_dir.parent)
     parity = writing.Parity(10, 9, (), (Flip(3, 1, 0.25),), 0.5, 1e-3)
     monkeypatch.setattr(writing, "prove", lambda *arguments, **more: (parity, None))
     (run_dir / "exports").mkdir()
-    told = refused(ran, "export", run_dir)
-    assert told.startswith("export: the safetensors export does not match the model (9 of 10 greedy ")
-    assert "sentence 4, piece 2: log p differs by 2.5e-01" in told and "it was removed" in told
+    message = refused(run_command, "export", run_dir)
+    assert message.startswith("export: the safetensors export does not match the model (9 of 10 greedy ")
+    assert "sentence 4, piece 2: log p differs by 2.5e-01" in message and "it was removed" in message
     pytest.importorskip("ctranslate2")
-    told = refused(ran, "export", small_run(PER_HEAD), "format=ctranslate2")
-    assert told.startswith("position.tables: per_head cannot be exported, CTranslate2 has one table for all heads")
-    assert "use format=safetensors, or train with position.tables=shared_by_heads" in told
+    message = refused(run_command, "export", small_run(PER_HEAD), "format=ctranslate2")
+    assert message.startswith("position.tables: per_head cannot be exported, CTranslate2 has one table for all heads")
+    assert "use format=safetensors, or train with position.tables=shared_by_heads" in message
 
 
 @pytest.mark.parametrize("name", ["export", "verify", "report"])
-def test_a_failed_run_is_refused(name: str, run_dir: Path, ran: Ran) -> None:
+def test_failed_run_is_refused(name, run_dir, run_command):
     record = read_record(run_dir / "record.json").model_copy(
         update={"status": "failed", "error": "the loss became nan"}
     )
     write_record(run_dir / "record.json", record)
-    told = "run: a run failed: the loss became nan; its weights are not usable: finish the run first"
-    assert refused(ran, name, run_dir) == told
+    message = "run: a run failed: the loss became nan; its weights are not usable: finish the run first"
+    assert refused(run_command, name, run_dir) == message
 
 
-def test_verify(small_run: Callable[..., Path], ran: Ran) -> None:
+def test_verify_passes_and_writes_nothing(small_run, run_command):
     run = small_run(SHARED)
     before = sorted(run.rglob("*"))
-    out, err = ran("verify", run, "sentences=4")
+    out, err = run_command("verify", run, "sentences=4")
     head = "average of 2 (steps 2 to 4); sentences of validation; float64 unless noted"
     assert " ".join(out.split()).startswith(f"{run.name}: {head} check ") and "rpr-cli: " not in err
     for name in ("cached decoding", "padding", "shift", "batches", "n best", "export, safetensors"):
         assert any(line.startswith(name) and " passed " in line for line in out.splitlines()), name
     assert max(map(len, out.splitlines())) <= 100
-    assert sorted(run.rglob("*")) == before  # it writes nothing
+    assert sorted(run.rglob("*")) == before
 
 
-def test_verify_as_json_where_an_export_cannot_be(small_run: Callable[..., Path], ran: Ran) -> None:
+def test_verify_json_reports_inapplicable_export(small_run, run_command):
     pytest.importorskip("ctranslate2")
-    document = json.loads(ran("verify", small_run(PER_HEAD), "sentences=2", "format=json")[0])
+    document = json.loads(run_command("verify", small_run(PER_HEAD), "sentences=2", "format=json")[0])
     assert document["passed"] is True and document["split"] == "validation"
     outcomes = [check["outcome"] for check in document["checks"]]
     assert len(outcomes) == 9 and "failed" not in outcomes
@@ -137,15 +129,13 @@ def test_verify_as_json_where_an_export_cannot_be(small_run: Callable[..., Path]
 
 
 @pytest.mark.parametrize("format", ["table", "json"])
-def test_a_check_that_fails(
-    format: str, small_run: Callable[..., Path], ran: Ran, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_reports_failed_check(format, small_run, run_command, capsys, monkeypatch):
     failed = Check("padding", "memory", "failed", 2, float("inf"), 1e-8)
-    told = Check("batches, as computed", "scores", "reported", 2, 0.1, 1e-3, "1 of 2 translations differ")
-    monkeypatch.setattr(verify_command, "checks", lambda *arguments: iter([failed, told]))
+    reported = Check("batches, as computed", "scores", "reported", 2, 0.1, 1e-3, "1 of 2 translations differ")
+    monkeypatch.setattr(verify_command, "checks", lambda *arguments: iter([failed, reported]))
     run = small_run(SHARED)
     with pytest.raises(SystemExit) as stop:
-        ran("verify", run, "sentences=2", f"format={format}")
+        run_command("verify", run, "sentences=2", f"format={format}")
     assert stop.value.code == 1
     out, err = capsys.readouterr()
     assert err == f"rpr-cli: {run.name}: failed: padding\n"
@@ -157,30 +147,45 @@ def test_a_check_that_fails(
         assert out.endswith("\n[1] memory\n[2] scores (1 of 2 translations differ)\n")
 
 
-def test_evaluate_by_an_export(run_dir: Path, ran: Ran) -> None:
-    """Greedy translations by CTranslate2 have the scores of our own, and every score says who made it."""
+def test_evaluate_with_ctranslate2_matches_torch(run_dir, run_command):
+    """With greedy search; every score names its backend and precision."""
     pytest.importorskip("ctranslate2")
-    told = refused(ran, "evaluate", run_dir, "backend=ctranslate2")
-    assert "has no exports/ctranslate2; create it with: rpr-cli export" in told
-    ran("export", run_dir, "format=ctranslate2", "sentences=2")
+    message = refused(run_command, "evaluate", run_dir, "backend=ctranslate2")
+    assert "has no exports/ctranslate2; create it with: rpr-cli export" in message
+    run_command("export", run_dir, "format=ctranslate2", "sentences=2")
     found = {}
     for backend in ("torch", "ctranslate2"):
         words = ("splits=[test]", "beam_size=1", "format=json", f"backend={backend}")
-        scores = json.loads(ran("evaluate", run_dir, *words)[0])["scores"]
+        scores = json.loads(run_command("evaluate", run_dir, *words)[0])["scores"]
         assert {score["precision"] for score in scores} == {"32" if backend == "torch" else "ctranslate2 float32"}
         found[backend] = {score["metric"]: score["score"] for score in scores}
     assert found["torch"] == found["ctranslate2"] and len(found["torch"]) == 5
     words = ("splits=[test]", "beam_size=1", "format=json", "matmul_precision=medium")
-    scores = json.loads(ran("evaluate", run_dir, *words)[0])["scores"]
+    scores = json.loads(run_command("evaluate", run_dir, *words)[0])["scores"]
     assert {score["precision"] for score in scores} == {"32, medium products"}
     names = sorted(path.parent.name for path in run_dir.glob("evaluations/*/scores.json"))
     assert names[0] == "average3-beam1-alpha0.6-32-medium-products-test"
     assert [name.partition("-")[0] for name in names] == ["average3", "average3", "ctranslate2"]
 
 
-def test_report_of_a_relative_run(run_dir: Path, ran: Ran) -> None:
+def test_evaluations_of_other_weights_or_splits_are_kept(small_run, tmp_path, run_command):
+    run = Path(shutil.copytree(small_run(*LEARNED), tmp_path / "run"))
+    for words in (["splits=[test]"], ["splits=[validation]"], ["splits=[test]", "average_checkpoints=1"]):
+        run_command("evaluate", run, "beam_size=1", *words)
+    scores = {
+        path.parent.name: json.loads(path.read_text())["scores"] for path in run.glob("evaluations/*/scores.json")
+    }
+    ema = "moving average (decay 0.9) at step 4"
+    assert {name: {(score["split"], score["checkpoint"]) for score in found} for name, found in scores.items()} == {
+        "ema-beam1-alpha0.6-test": {("test", ema)},
+        "ema-beam1-alpha0.6-validation": {("validation", ema)},
+        "average1-beam1-alpha0.6-test": {("test", "step 4")},
+    }
+
+
+def test_report_of_relative_run_is_repeatable(run_dir, run_command):
     before = (run_dir / "record.json").read_bytes()
-    out, err = ran("report", run_dir)
+    out, err = run_command("report", run_dir)
     assert out.startswith(f"{run_dir.name}: relative, k = 3 | average of 2 (steps 2 to 4) | synthetic data\n")
     assert "  encoder layer 1    norm of w^K at -3: " in out and "  decoder layer 1    heads attend most at " in out
     assert err == f"written: {run_dir / 'positions.svg'}\nwritten: {run_dir / 'positions.json'}\n"
@@ -191,25 +196,25 @@ def test_report_of_a_relative_run(run_dir: Path, ran: Ran) -> None:
     document = json.loads(numbers)
     assert (document["num_sentences"], document["max_distance"]) == (24, 8)
     assert [len(entry["keys"]["norms"][0]) for entry in document["tables"]] == [7, 7]
-    # A repeat: the same bytes; on stdout the same document, and nothing else.
-    out, err = ran("report", run_dir, "format=json")
+    # A repetition gives the same bytes, and on stdout the same document.
+    out, err = run_command("report", run_dir, "format=json")
     assert json.loads(out) == document and err == ""
     assert ((run_dir / "positions.svg").read_bytes(), (run_dir / "positions.json").read_bytes()) == (page, numbers)
     assert (run_dir / "record.json").read_bytes() == before
-    # A folder that cannot be written; works for root, too.
+    # A file that cannot be written, not even by root.
     (run_dir / "positions.svg").unlink()
     (run_dir / "positions.svg").mkdir()
-    told = refused(ran, "report", run_dir, "validation_sentences=2")
-    assert f"run: {run_dir} cannot be written (" in told and "make it writable, or copy the run elsewhere" in told
+    message = refused(run_command, "report", run_dir, "validation_sentences=2")
+    assert f"run: {run_dir} cannot be written (" in message and "make it writable, or copy the run elsewhere" in message
 
 
-def test_report_of_a_run_without_relative_tables_that_is_not_finished(
-    small_run: Callable[..., Path], tmp_path: Path, ran: Ran
-) -> None:
-    run = Path(shutil.copytree(small_run("position=learned"), tmp_path / "learned"))
+def test_report_of_unfinished_run_with_learned_positions(small_run, tmp_path, run_command):
+    run = Path(shutil.copytree(small_run(*LEARNED), tmp_path / "learned"))
     record = read_record(run / "record.json").model_copy(update={"status": "running", "finished": None})
     write_record(run / "record.json", record)
-    out, _ = ran("report", run, "validation_sentences=5", "max_distance=6", "average_checkpoints=1", "title=Mine")
+    out, _ = run_command(
+        "report", run, "validation_sentences=5", "max_distance=6", "average_checkpoints=1", "title=Mine"
+    )
     assert out.startswith("learned: absolute (learned) | step 4 | not finished | synthetic data\n")
     page = (run / "positions.svg").read_text()
     assert page.count("This run has no relative tables") == 2 and "learned absolute tables" in page and ">Mine<" in page

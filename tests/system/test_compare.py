@@ -1,6 +1,4 @@
-"""`rpr-cli compare` on folders made up for the test: which runs are paired, what is printed, what is refused, and that
-its figures are those of the modules below it. Every score here is of invented sentences.
-"""
+"""`rpr-cli compare` on made-up runs: pairing, output, error messages, and agreement with the modules it calls."""
 
 import json
 import random
@@ -24,9 +22,9 @@ SOURCES = [f"Dog number {number} runs fast through the big park today ." for num
 SCORES = [fake_score("test", 1.0, test_set="made up", num_sentences=60)]
 
 
-def worsened(noise, seed):
-    choose = random.Random(seed)
-    return [" ".join("Katze" if choose.random() < noise else word for word in line.split()) for line in REFERENCES]
+def noisy_references(noise, seed):
+    draw = random.Random(seed)
+    return [" ".join("Katze" if draw.random() < noise else word for word in line.split()) for line in REFERENCES]
 
 
 @cache
@@ -35,8 +33,8 @@ def settings(*words):
 
 
 @pytest.fixture
-def put(tmp_path):
-    """Writes a run's folder; `texts` replace its sentences."""
+def write_run(tmp_path):
+    """Writes the folder of a run; `texts` replace its sentences."""
 
     def write(position, noise, *, seed=1, status="finished", words=(), **texts):
         config = validate(TrainConfig, settings(f"position={position}", *words) | {"seed": seed})
@@ -47,7 +45,7 @@ def put(tmp_path):
         folder = tmp_path / "runs" / config.run_dir_name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "record.json").write_text(json.dumps(document))
-        hypotheses = worsened(noise, 10 * seed + len(position))
+        hypotheses = noisy_references(noise, 10 * seed + len(position))
         for kind, lines in ({"sources": SOURCES, "references": REFERENCES, "hypotheses": hypotheses} | texts).items():
             (folder / f"test.{kind}.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
         return folder
@@ -67,13 +65,12 @@ def compare(tmp_path, monkeypatch, capsys):
     return call
 
 
-def table(text):
+def one_line(text):
     return " ".join(text.split())
 
 
-def test_two_runs(put, compare):
-    """Figures as the modules give them; two tests for two metrics, no correction for one comparison."""
-    first, second = put("absolute", 0.3), put("relative", 0.2)
+def test_two_runs_match_metric_and_significance_modules(write_run, compare):
+    first, second = write_run("absolute", 0.3), write_run("relative", 0.2)
     document = json.loads(compare(first, second, "format=json"))
     assert [(one["split"], one["metric"]) for one in document["tests"]] == [("test", "sacrebleu"), ("test", "chrf")]
     for metric, one in zip((sacrebleu_13a, chrf), document["tests"], strict=True):
@@ -88,12 +85,12 @@ def test_two_runs(put, compare):
         assert comparison["interval"] == asdict(expected.interval)
         assert comparison["p_bootstrap"] == comparison["p_bootstrap_holm"] == expected.p_bootstrap
         assert comparison["p_randomisation"] == comparison["p_randomisation_holm"] == expected.p_randomisation
-    [one], interval = document["tests"][0]["comparisons"], document["tests"][0]["scores"][1]["interval"]
-    score = document["tests"][0]["scores"][1]["score"]
+    [one], second_score = document["tests"][0]["comparisons"], document["tests"][0]["scores"][1]
+    score, interval = second_score["score"], second_score["interval"]
     assert one["verdict"].startswith("synthetic-tiny-relative-k16-s1 is better than")
     printed = compare(first, second)
     assert max(map(len, printed.splitlines())) <= 100
-    printed = table(printed)
+    printed = one_line(printed)
     between = f"[{one['interval']['low']:+.2f}, {one['interval']['high']:+.2f}]"
     for part in (
         "test (made up, 60 sentences), sacreBLEU: nrefs:1|",
@@ -106,38 +103,38 @@ def test_two_runs(put, compare):
     assert "Holm" not in printed
 
 
-def test_no_verdict_on_a_difference_that_is_not_significant(put, compare):
-    first, second = put("absolute", 0.3), put("relative", 0.3)
-    printed = table(compare(first, second))
+def test_insignificant_difference_has_no_verdict(write_run, compare):
+    first, second = write_run("absolute", 0.3), write_run("relative", 0.3)
+    printed = one_line(compare(first, second))
     assert "better" not in printed.replace("no run is shown to be better", "") and " is worse" not in printed
     assert "No difference is below p = 0.05 by both tests" in printed
-    same = put("none", 0.3, hypotheses=(first / "test.hypotheses.txt").read_text().splitlines())
+    same = write_run("none", 0.3, hypotheses=(first / "test.hypotheses.txt").read_text().splitlines())
     [one, _] = json.loads(compare(first, same, "format=json"))["tests"]
     assert (one["comparisons"][0]["difference"], one["comparisons"][0]["p_randomisation"]) == (0, 1)
     runs = [read_run(folder) for folder in (first, second)]
-    within = Interval(low=-1, high=3, level=0.95, kind="sentences", samples=9, seed=1, method="x")
-    for p, q, given in ((0.01, 0.2, False), (0.2, 0.01, False), (0.04, 0.04, True), (0.05, 0.01, False)):
-        made_up = Comparison(*runs, PairedTests(1.0, within, 0.01, 0.01), holm_bootstrap=p, holm_randomisation=q)
-        assert (made_up.verdict is not None) == given, (p, q)
+    interval = Interval(low=-1, high=3, level=0.95, kind="sentences", samples=9, seed=1, method="x")
+    for p, q, significant in ((0.01, 0.2, False), (0.2, 0.01, False), (0.04, 0.04, True), (0.05, 0.01, False)):
+        comparison = Comparison(*runs, PairedTests(1.0, interval, 0.01, 0.01), holm_bootstrap=p, holm_randomisation=q)
+        assert (comparison.verdict is not None) == significant, (p, q)
 
 
-def test_several_are_corrected_for_their_number(put, compare):
-    runs = [put("absolute", 0.3), put("relative", 0.3), put("none", 0.6)]
+def test_several_runs_get_holm_correction(write_run, compare):
+    runs = [write_run("absolute", 0.3), write_run("relative", 0.3), write_run("none", 0.6)]
     [one] = json.loads(compare(*runs, "metrics=[chrf]", "format=json"))["tests"]
     relative, none = one["comparisons"]
     assert none["p_randomisation_holm"] == pytest.approx(2 * none["p_randomisation"])
     assert relative["p_randomisation_holm"] == relative["p_randomisation"] > none["p_randomisation"]
     assert (relative["verdict"], " is worse than " in none["verdict"]) == (None, True)
-    printed = table(compare(*runs, "metrics=[sacrebleu]"))
+    printed = one_line(compare(*runs, "metrics=[sacrebleu]"))
     assert "after Holm" in printed and " runs difference p boot. Holm p rand. Holm " in printed
 
 
-def test_seeds_of_one_variant_are_paired_and_averaged(put, compare):
-    absolute = [put("absolute", 0.3, seed=seed) for seed in (1, 2, 3)]
-    relative = [put("relative", 0.25, seed=seed) for seed in (2, 3, 7)]
+def test_seeds_are_paired_and_averaged(write_run, compare):
+    absolute = [write_run("absolute", 0.3, seed=seed) for seed in (1, 2, 3)]
+    relative = [write_run("relative", 0.25, seed=seed) for seed in (2, 3, 7)]
     [one] = json.loads(compare(*absolute, *relative, "metrics=[sacrebleu]", "format=json"))["tests"]
     pairs = [(pair["baseline"][-1], pair["run"][-1]) for pair in one["comparisons"]]
-    assert pairs == [("2", "2"), ("3", "3"), ("1", "7")]  # seed 7 has no counterpart: it is compared with the first
+    assert pairs == [("2", "2"), ("3", "3"), ("1", "7")]  # the first baseline stands in for the missing seed 7
     variants = {variant["variant"]: variant for variant in one["variants"]}
     assert set(variants) == {"synthetic-tiny-absolute", "synthetic-tiny-relative-k16"}
     scores = [score["score"] for score in one["scores"] if score["variant"] == "synthetic-tiny-absolute"]
@@ -145,19 +142,19 @@ def test_seeds_of_one_variant_are_paired_and_averaged(put, compare):
     assert variants["synthetic-tiny-absolute"]["mean"] == pytest.approx(mean)
     expected = (sum((score - mean) ** 2 for score in scores) / 2) ** 0.5
     assert variants["synthetic-tiny-absolute"]["sd"] == pytest.approx(expected)
-    printed = table(compare(*absolute, *relative, "metrics=[sacrebleu]"))
+    printed = one_line(compare(*absolute, *relative, "metrics=[sacrebleu]"))
     assert "over 3 seeds" in printed and "One run per variant" not in printed
     assert "relative-k16-s7 is compared with a run of another seed, synthetic-tiny-absolute-s1." in printed
     [only] = json.loads(compare(*absolute, "metrics=[sacrebleu]", "format=json"))["tests"]
     assert [pair["run"][-1] for pair in only["comparisons"]] == ["2", "3"]
 
 
-def test_a_sweep_against_its_absolute_runs(put, compare):
+def test_sweep_is_compared_with_its_absolute_runs(write_run, compare):
     for seed in (1, 2):
-        put("absolute", 0.3, seed=seed)
-        put("relative", 0.2, seed=seed)
-    put("none", 0.2, seed=2)
-    put("learned", 0.2, status="failed")
+        write_run("absolute", 0.3, seed=seed)
+        write_run("relative", 0.2, seed=seed)
+    write_run("none", 0.2, seed=2)
+    write_run("learned", 0.2, status="failed")
     out, err = compare("sweep=mine", "metrics=[sacrebleu]", "format=json", with_err=True)
     pairs = {(pair["baseline"], pair["run"]) for pair in json.loads(out)["tests"][0]["comparisons"]}
     assert {tuple(name.removeprefix("synthetic-tiny-") for name in pair) for pair in pairs} == {
@@ -171,35 +168,35 @@ def test_a_sweep_against_its_absolute_runs(put, compare):
     assert first.startswith(f"| 2 - 1 | {pair['difference']:+.2f} [{pair['interval']['low']:+.2f}, ")
 
 
-def test_a_sweep_without_a_baseline_is_refused(put, compare):
+def test_sweep_without_baseline_is_refused(write_run, compare):
     assert "does not exist; train the sweep first" in compare("sweep=mine", code=2)
-    put("absolute", 0.3, seed=2)
+    write_run("absolute", 0.3, seed=2)
     assert "sweep other: no finished run" in compare("sweep=other", code=2)
-    said = compare("sweep=mine", code=2)
-    assert "sweep mine: 1 finished runs, all of them baselines" in said and "rpr-cli compare RUN RUN" in said
-    put("relative", 0.3, seed=1)
-    put("absolute", 0.3, words=("optim.max_steps=9", "optim.warmup_steps=3"))  # of another recipe: no baseline
-    said = compare("sweep=mine", code=2)
-    assert "synthetic-tiny-relative-k16-s1 has no finished baseline with position=absolute, seed=1" in said
-    assert "rpr-cli compare BASELINE RUN" in said
+    message = compare("sweep=mine", code=2)
+    assert "sweep mine: 1 finished runs, all of them baselines" in message and "rpr-cli compare RUN RUN" in message
+    write_run("relative", 0.3, seed=1)
+    write_run("absolute", 0.3, words=("optim.max_steps=9", "optim.warmup_steps=3"))  # another recipe is no baseline
+    message = compare("sweep=mine", code=2)
+    assert "synthetic-tiny-relative-k16-s1 has no finished baseline with position=absolute, seed=1" in message
+    assert "rpr-cli compare BASELINE RUN" in message
 
 
-def test_refusals_are_one_line(put, compare):
-    first = put("absolute", 0.3)
-    running = put("relative", 0.3, status="running")
+def test_error_messages_are_one_line(write_run, compare):
+    first = write_run("absolute", 0.3)
+    running = write_run("relative", 0.3, status="running")
     assert "still running, or killed (started 2026-01-02" in compare(first, running, code=2)
     assert "is given twice; give each run once" in compare(first, first, code=2)
-    other = put("none", 0.3)
-    for answer, texts in {
+    other = write_run("none", 0.3)
+    for expected, texts in {
         "different references of test, first in line 5 (60 and 60 lines)": {
             "references": [*REFERENCES[:4], "Etwas anderes .", *REFERENCES[5:]]
         },
         "different sources of test, first in line 60 (60 and 59 lines)": {"sources": SOURCES[:-1]},
         "5 hypotheses for 60 references of test": {"hypotheses": REFERENCES[:5]},
     }.items():
-        put("none", 0.3, **texts)
-        said = compare(first, other, code=2)
-        assert answer in said and said.count("\n") == 1
+        write_run("none", 0.3, **texts)
+        message = compare(first, other, code=2)
+        assert expected in message and message.count("\n") == 1
     (other / "test.hypotheses.txt").write_bytes(b"\xff\n")
     assert "cannot be read (" in compare(first, other, code=2)
     (other / "test.hypotheses.txt").unlink()
@@ -207,16 +204,16 @@ def test_refusals_are_one_line(put, compare):
     assert "has no long.hypotheses.txt" in compare(first, other, "splits=[long]", code=2)
 
 
-def test_a_rerun_is_not_another_seed(put, compare):
-    first = put("absolute", 0.3)
+def test_rerun_is_not_counted_as_another_seed(write_run, compare):
+    first = write_run("absolute", 0.3)
     rerun = first.with_name(f"{first.name}-rerun1")
     shutil.copytree(first, rerun)
-    printed = table(compare(first, rerun, "metrics=[sacrebleu]"))
+    printed = one_line(compare(first, rerun, "metrics=[sacrebleu]"))
     assert "over 2 seeds" not in printed and "One run per variant" in printed
 
 
-def test_runs_of_one_name_are_distinguished(put, compare):
-    runs = [put("relative", 0.3), put("relative", 0.2, words=("model.dropout=0.3",))]
+def test_runs_with_same_name_are_shown_by_folder(write_run, compare):
+    runs = [write_run("relative", 0.3), write_run("relative", 0.2, words=("model.dropout=0.3",))]
     [one] = json.loads(compare(*runs, "metrics=[sacrebleu]", "format=json"))["tests"]
     assert [score["run"] for score in one["scores"]] == [run.name for run in runs]
     assert len({variant["variant"] for variant in one["variants"]}) == 2

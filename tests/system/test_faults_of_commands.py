@@ -1,109 +1,154 @@
-"""Checked here: prepare, evaluate, export, report and translate, hit at a change that they make on the disk: by
-SIGKILL, SIGTERM or Ctrl-C, by a disk that is full, by files that cannot grow, and by a second process that does the
-same. Then nothing lies half written under its final name, one line tells what there is to tell, and the same command
-again gives, byte for byte, what one left alone gives, without a file more. No file of these commands holds a time.
+"""prepare, evaluate, export, report and translate, hit by a signal, a full disk, a limit on file sizes or a second
+process: no partial file has a final name, and a repetition gives the files of an undisturbed command.
 """
-
-from __future__ import annotations
 
 import itertools
 import random
+import signal
+import time
+from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import WaitFor
-from tests.system.faulted_world import KEPT, NAMES, World, assert_whole, left_over
 from tests.system.faults import Fault
+from tests.system.workspace import KEPT, NAMES, assert_no_partial_files, temporary_files
 
-FAST = ("prepare files", "evaluate", "export safetensors", "export ctranslate2", "report", "translate")
+FAST = {  # the kinds of faults besides SIGKILL in the fast test
+    "prepare files": ("SIGTERM", "full"), "evaluate": ("SIGINT",), "export safetensors": ("full",),
+    "export ctranslate2": ("small",), "report": ("SIGTERM", "small"), "translate": ("SIGINT",),
+}  # fmt: skip
+DISK_ERRORS = {"full": "No space left on device", "small": "File too large"}
 AT_ONCE = ("prepare files", "translate")
-KILLS = {False: 4, True: 10}  # of each command: where there is no earlier result, and where there is one
+TRIES = 30  # for one signal, as the command may end before it
+KILLS = {False: 4, True: 10}  # of each command, without and with an earlier result
 OTHERS = {False: 1, True: 2}  # of each other kind
-FAULTS = 150  # at least, in the slow test
-WORDS = 2000  # bytes that a command may say: they go to a file as well
-CODES = {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130, "full": 2, "small": 2}  # exit codes
-ORDERLY = ("SIGTERM", "SIGINT", "full", "small")  # after which a command tells what there is to tell
+OUTPUT_BYTES = 2000  # at most; the output of a command goes to a file as well
+CODES = {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130, "full": 2, "small": 2}
+ORDERLY = ("SIGTERM", "SIGINT", "full", "small")  # a command reports these
 
 
-def survive(world: World, name: str, again: bool, fault: Fault) -> None:
-    """The fault, all that must hold afterwards, and the same command again."""
-    expected, alone = world.expected(name, again)
-    before = world.restore(name, again)
-    ended = world.command(world.arguments[name], fault)
-    where = (name, again, fault, ended.err, ended.changes[-1:])
+def assert_recovers(workspace, name, overwrite, fault):
+    """Run with the fault, check what it leaves, and run again; the first result."""
+    expected, result = workspace.expected(name, overwrite)
+    before = workspace.restore(name, overwrite)
+    hit = workspace.command(workspace.arguments[name], fault)
+    where = (name, overwrite, fault, hit.err, hit.changes[-1:])
     if fault.kind != "small":
-        assert len(ended.changes) >= fault.number, where  # it came
-    assert ended.code == CODES[fault.kind] and "Traceback" not in ended.err, where
-    told = [line for line in ended.err.splitlines() if line.startswith("rpr-cli: ")]
-    if name == "translate" and len(told) == 2:  # first where the lines are that were translated
-        assert " lines were translated in " in told.pop(0), where
-    assert len(told) == (fault.kind in ORDERLY), where
+        assert len(hit.changes) >= fault.number, where
+    assert hit.code == CODES[fault.kind] and "Traceback" not in hit.err, where
+    messages = [line for line in hit.err.splitlines() if line.startswith("rpr-cli: ")]
+    if name == "translate" and len(messages) == 2:  # the first names the file with the translated lines
+        assert " lines were translated in " in messages.pop(0), where
+    assert len(messages) == (fault.kind in ORDERLY), where
     if fault.kind in ("SIGTERM", "SIGINT"):
-        assert told[0].startswith("rpr-cli: interrupted"), where
-    found = world.now()
-    assert_whole(before, found, expected)
+        assert messages[0].startswith("rpr-cli: interrupted"), where
+    found = workspace.snapshot()
+    assert_no_partial_files(before, found, expected)
     if fault.kind in ORDERLY:
-        assert not left_over(found, KEPT), where
-    done = world.command(world.arguments[name])
-    assert (done.code, done.out.count("\n")) == (0, alone.out.count("\n")), (where, done.err)
-    assert world.now() == expected, (where, {key for key in expected if world.now().get(key) != expected[key]})
+        assert not temporary_files(found, KEPT), where
+    done = workspace.command(workspace.arguments[name])
+    assert (done.code, done.out.count("\n")) == (0, result.out.count("\n")), (where, done.err)
+    workspace.assert_contains(expected, where)
+    return hit
 
 
-@pytest.mark.parametrize("name, kind", [*zip(FAST, itertools.cycle(ORDERLY), strict=False)])
-def test_a_kill_and_a_fault_that_is_told(name: str, kind: str, world: World) -> None:
-    """In the place of an earlier result."""
+@pytest.mark.parametrize("name", FAST)
+def test_command_recovers_from_kill_and_reported_faults(name, workspace):
+    """With an earlier result, which the command replaces."""
     draw = random.Random(name)
-    survive(world, name, True, drawn("SIGKILL", world, name, True, draw))
-    survive(world, name, True, drawn(kind, world, name, True, draw))
+    for kind in ("SIGKILL", *FAST[name]):
+        hit = assert_recovers(workspace, name, True, draw_fault(kind, workspace, name, True, draw))
+        assert DISK_ERRORS.get(kind, "") in hit.err
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_faults_at_many_changes(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    survived = 0
-    for name, again in itertools.product(NAMES, (False, True)):
-        draw = random.Random(f"{name} {again}")
-        _, alone = world.expected(name, again)
-        every = range(1, len(alone.changes) + 1)
-        faults = {Fault("SIGKILL", number) for number in draw.sample(every, min(KILLS[again], len(every)))}
-        faults |= {drawn(kind, world, name, again, draw) for kind in ORDERLY for _ in range(OTHERS[again])}
+def test_commands_recover_from_faults_at_many_disk_changes(workspace):
+    for name, overwrite in itertools.product(NAMES, (False, True)):
+        draw = random.Random(f"{name} {overwrite}")
+        _, result = workspace.expected(name, overwrite)
+        every = range(1, len(result.changes) + 1)
+        faults = {Fault("SIGKILL", number) for number in draw.sample(every, min(KILLS[overwrite], len(every)))}
+        faults |= {
+            draw_fault(kind, workspace, name, overwrite, draw) for kind in ORDERLY for _ in range(OTHERS[overwrite])
+        }
         for fault in sorted(faults, key=lambda fault: (fault.kind, fault.number)):
-            survive(world, name, again, fault)
-        survived += len(faults)
-    assert survived >= FAULTS
-    with capsys.disabled():
-        print(f"\n{survived} faults survived by {len(NAMES)} commands")
+            assert_recovers(workspace, name, overwrite, fault)
 
 
-def drawn(kind: str, world: World, name: str, again: bool, draw: random.Random) -> Fault:
-    """A fault of this kind at some change; where the disk is full, at one that needs space."""
-    expected, alone = world.expected(name, again)
+def draw_fault(kind, workspace, name, overwrite, draw):
+    """A fault of this kind at a random change; for a full disk, at one that needs space."""
+    expected, result = workspace.expected(name, overwrite)
     if kind == "small":
-        before = world.restore(name, False)
+        before = workspace.restore(name, False)
         largest = max(len(expected[path] or b"") for path in expected.keys() - before.keys())
-        return Fault(kind, draw.randrange(min(WORDS, largest // 2), largest))
-    changes = [number for number, change in enumerate(alone.changes, start=1) if kind != "full" or "open " in change]
+        return Fault(kind, draw.randrange(min(OUTPUT_BYTES, largest // 2), largest))
+    changes = [number for number, change in enumerate(result.changes, start=1) if kind != "full" or "open " in change]
     return Fault(kind, draw.choice(changes))
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in AT_ONCE else pytest.mark.slow) for name in NAMES]
 )
-def test_two_at_once(name: str, world: World, wait_for: WaitFor) -> None:
-    """Both come to the same end; one has waited, or what they wrote is the same. Of two translations into one file the
-    second is refused.
-    """
-    expected, _ = world.expected(name, True)
-    world.restore(name, True)
-    first = world.starter.start(world.arguments[name], world.home, patch="slow_disk")
+def test_concurrent_commands_give_one_result(name, workspace, wait_for):
+    """Both succeed; only of two translations into one file is the second refused."""
+    expected, _ = workspace.expected(name, True)
+    workspace.restore(name, True)
+    first = workspace.server.start(workspace.arguments[name], workspace.home, patch="slow_disk")
     assert wait_for(lambda: len(first.changes()) > 0, 20)
-    second = world.starter.start(world.arguments[name], world.home, patch="slow_disk")
-    for one in (first, second):
-        ended = one.ended()
-        told = [line for line in ended.err.splitlines() if line.startswith("rpr-cli: ")]
-        if name == "translate" and one is second:
-            assert ended.code == 2 and told[0].startswith("rpr-cli: output: another process is writing ")
+    second = workspace.server.start(workspace.arguments[name], workspace.home, patch="slow_disk")
+    for command in (first, second):
+        result = command.wait()
+        messages = [line for line in result.err.splitlines() if line.startswith("rpr-cli: ")]
+        if name == "translate" and command is second:
+            assert result.code == 2 and messages[0].startswith("rpr-cli: output: another process is writing ")
             continue
-        assert ended.code == 0 and "Traceback" not in ended.err and len(told) <= 1, ended.err
-        assert all(line.endswith("; waiting for it") for line in told)
-    assert world.now() == expected
+        assert result.code == 0 and "Traceback" not in result.err and len(messages) <= 1, result.err
+        assert all(line.endswith("; waiting for it") for line in messages)
+    workspace.assert_contains(expected, name)
+
+
+def handles_sigterm(pid):
+    """Whether the process has a handler for SIGTERM, and so has begun its work."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = int(status.split("SigCgt:")[1].split()[0], 16)
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["prepare", *[*FAST][1:]])
+def test_installed_command_recovers_from_signal_at_random_moment(name, workspace, processes, wait_for):
+    """No process survives. For training see test_faults.py."""
+    draw = random.Random(name)
+    expected, _ = workspace.expected(name, True)
+    workspace.restore(name, True)
+    began = time.monotonic()
+    assert processes.start(*workspace.arguments[name]).wait(120) == 0
+    seconds = time.monotonic() - began
+    for kind in ("SIGKILL", "SIGKILL", "SIGTERM", "SIGINT"):
+        for _ in range(TRIES):
+            before = workspace.restore(name, True)
+            process, began = processes.start(*workspace.arguments[name]), time.monotonic()
+            if kind != "SIGKILL":
+                wait_for(lambda p=process: p.poll() is not None or handles_sigterm(p.pid), 60)
+            time.sleep(max(0.0, draw.uniform(0, seconds - (time.monotonic() - began))))
+            if process.poll() is None and (kind == "SIGKILL" or handles_sigterm(process.pid)):
+                process.send_signal(signal.Signals[kind])
+            err = process.communicate(timeout=60)[1].decode()
+            found = workspace.snapshot()
+            if process.returncode != 0 and found != expected:
+                break
+        else:
+            pytest.fail(f"{name} always ended before {kind}")
+        assert process.returncode == CODES[kind] and "Traceback" not in err, (kind, process.returncode, err)
+        messages = [line for line in err.splitlines() if line.startswith("rpr-cli: ")]
+        assert len(messages) == (kind != "SIGKILL") and all("rpr-cli: interrupted" in line for line in messages), err
+        assert wait_for(lambda: not processes.alive(), 20), processes.alive()
+        assert_no_partial_files(before, found, expected)
+        done = workspace.command(workspace.arguments[name])
+        assert done.code == 0, done.err
+        workspace.assert_contains(expected, kind)

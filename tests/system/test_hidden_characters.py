@@ -1,6 +1,5 @@
-"""What a record, its folder's name or a damaged file contains has no effect on the terminal that shows it, nor on the
-order in which it is read. Records full of control characters go through the real commands in process; what is printed,
-warned of and written into a report has none, and every other text stays as it is.
+"""Control and bidirectional characters in records and folder names are escaped in all output and reports; other text is
+kept.
 """
 
 import json
@@ -20,19 +19,18 @@ from rpr.io.escape import escape_control_characters, escape_tree
 from rpr.records.record import find_records, read_record, write_record
 from tests.fake_records import fake_by_length, fake_document, fake_interval, fake_score
 
-TURNING = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+BIDIRECTIONAL = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 FAKE = "rpr-cli: fine"
 EVIL = "\x1b]0;mine\x07\r\t\x7f\x9b31m\x85\u2028\u202e\u2066\b\n" + FAKE
 SHOWN = r"\x1b]0;mine\x07\r\t\x7f\x9b31m\x85\u2028\u202e\u2066\x08\n"
-# German, Chinese, Hebrew with its mark, a family and a flag, which are several characters that are not seen alone.
+# German, Chinese, Hebrew with its mark, and emoji that combine several characters.
 GOOD = "Grüße çà 中文 עברית\u200f 👩\u200d👩\u200d👧 🏴\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f"
 
 
 def hidden(text):
-    """By Unicode's own table, not by ours."""
-    return {
-        one for one in text if one != "\n" and (unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp") or one in TURNING)
-    }
+    """The hidden characters of a text, by Unicode's own table."""
+    categories = ("Cc", "Cs", "Zl", "Zp")
+    return {one for one in text if unicodedata.category(one) in categories or one in BIDIRECTIONAL} - {"\n"}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +44,7 @@ def hidden(text):
         ("\u2065\u2066\u2069\u206a\udcff", "\u2065\\u2066\\u2069\u206a\\udcff"),
     ],
 )
-def test_escaping(text, shown):
+def test_escape_control_characters(text, shown):
     assert escape_control_characters(text) == shown == escape_control_characters(shown)
     assert escape_tree({text: [text, {"a": (text, 1, None, True)}]}) == {shown: [shown, {"a": (shown, 1, None, True)}]}
 
@@ -57,14 +55,14 @@ def composed(position):
 
 
 def evil_document(position, *, settings, **changes):
-    """A record with evil texts wherever it can have any. `settings`: also with those that no run could have had."""
+    """A record with evil text in every field that can hold it; `settings`: also in settings that would be invalid."""
     config = composed(position)
     values = config.model_dump(mode="json")
     values["logger"]["project"] = position + EVIL
     values["optim"]["name"] = GOOD + EVIL
     if settings:
         for section in ("data", "model", "hardware", "position"):
-            values[section]["name"] += "\x1b\x9b\u202e\n"  # not too long for a plot's file
+            values[section]["name"] += "\x1b\x9b\u202e\n"  # short enough for a file name
         values["data"]["path"] = values["data"]["test_name"] = GOOD + EVIL
         values |= {f"{GOOD}{EVIL}": {EVIL: [EVIL, position]}}
     text = position + GOOD + EVIL
@@ -93,15 +91,15 @@ def evil_document(position, *, settings, **changes):
 
 
 @pytest.fixture
-def put(tmp_path, monkeypatch):
-    """A run's folder below runs/, with an evil name where none is given."""
+def write_run(tmp_path, monkeypatch):
+    """Writes the folder of a run below runs/, by default with an evil name."""
     monkeypatch.chdir(tmp_path)
 
     def write(position, folder=None, *, settings=False, **changes):
         run_dir = Path("runs", EVIL, position + EVIL) if folder is None else Path("runs", folder)
         run_dir.mkdir(parents=True)
         document = evil_document(position, settings=settings, **changes)
-        # One of the two forms that JSON has for each of them; below a blank it has one.
+        # As JSON escapes in one record, and as plain characters in the others.
         (run_dir / "record.json").write_text(json.dumps(document, ensure_ascii=position == "relative"), "utf-8")
         for kind in ("sources", "references", "hypotheses"):
             lines = [f"{position if kind == 'hypotheses' else kind} {number} of 60 ." for number in range(60)]
@@ -113,8 +111,8 @@ def put(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def said(capfd, recwarn):
-    """What a command prints and warns of, on both streams, after it is found to be harmless."""
+def run_command(capfd, recwarn):
+    """Runs a command and checks its output and warnings for hidden characters; the output."""
 
     def run(*words, code=0):
         capfd.readouterr()
@@ -133,10 +131,10 @@ def said(capfd, recwarn):
     return run
 
 
-def test_diff(put, said):
-    one, other = put("absolute", settings=True), put("relative", settings=True)
-    assert r"A  runs/\x1b]0;mine\x07" in said("diff", one, other)
-    text = said("diff", one, other, "format=json")
+def test_diff_output_is_escaped(write_run, run_command):
+    one, other = write_run("absolute", settings=True), write_run("relative", settings=True)
+    assert r"A  runs/\x1b]0;mine\x07" in run_command("diff", one, other)
+    text = run_command("diff", one, other, "format=json")
     found = json.loads(text)
     assert found["a"]["name"] == f"absolute{GOOD}{SHOWN}{FAKE}" and found["b"]["record"].endswith("/record.json")
     assert not hidden(json.dumps(found, ensure_ascii=False))
@@ -146,28 +144,28 @@ def test_diff(put, said):
     assert changes["command"]["a"] == f"rpr-cli train 'absolute{GOOD}{SHOWN}{FAKE}'"
 
 
-def test_compare(put, said):
-    runs = [put("absolute", name="same"), put("relative", name="same")]  # so they are called as their folders
+def test_compare_output_is_escaped(write_run, run_command):
+    runs = [write_run("absolute", name="same"), write_run("relative", name="same")]  # shown by folder
     few = ("samples=100", "trials=100", "metrics=[sacrebleu]")
-    assert "relative\\" in said("compare", *runs, *few)
-    assert "relative\\" in said("compare", *runs, *few, "format=json")
-    failed, broken = put("none", status="failed", error="out of\n" + EVIL), put("learned", **{EVIL: 1})
-    text = said("compare", "sweep=mine", "runs_dir=runs", *few)
+    assert "relative\\" in run_command("compare", *runs, *few)
+    assert "relative\\" in run_command("compare", *runs, *few, "format=json")
+    failed, broken = write_run("none", status="failed", error="out of\n" + EVIL), write_run("learned", **{EVIL: 1})
+    text = run_command("compare", "sweep=mine", "runs_dir=runs", *few)
     assert f"left out: runs/{SHOWN}{FAKE}/learned{SHOWN}" in text and r"failed: out of \x1b]0;mine" in text
-    assert r"failed: out of \x1b]0;mine" in said("compare", runs[0], failed, code=2)
-    assert rf"{SHOWN}{FAKE}: no such field" in said("compare", runs[0], broken, code=2)
+    assert r"failed: out of \x1b]0;mine" in run_command("compare", runs[0], failed, code=2)
+    assert rf"{SHOWN}{FAKE}: no such field" in run_command("compare", runs[0], broken, code=2)
 
 
 @pytest.mark.parametrize("words", [("results_page=reports/RESULTS.md",), ("sweep=mine", "format=json")], ids=str)
-def test_report(put, said, words):
+def test_report_is_escaped(write_run, run_command, words):
     for position in ("absolute", "relative"):
-        run_dir = put(position, settings=True)
-        style = "<g style='@\x9b\u202e'/>"  # an image of another person, which is shown as an image
+        run_dir = write_run(position, settings=True)
+        style = "<g style='@\x9b\u202e'/>"
         picture = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1">{style}</svg>'
         (run_dir / "positions.svg").write_text(picture, "utf-8")
         (run_dir / f"{EVIL}.md").write_text(f"# {EVIL}\n", "utf-8")
-    put("none", settings=True, status="failed", error=GOOD + EVIL)
-    put("learned", settings=True, **{EVIL: 1})
+    write_run("none", settings=True, status="failed", error=GOOD + EVIL)
+    write_run("learned", settings=True, **{EVIL: 1})
     bench = {"device": EVIL, "step": [], "config": {"model": 3}}
     Path("runs", f"{EVIL}.json").write_text(json.dumps(bench))
     speed = {"variant": EVIL, "steps_per_second": 1.0, "relative_speed": 1.0, "min": 1.0, "max": 1.0}
@@ -176,63 +174,65 @@ def test_report(put, said, words):
     config |= {"sentences": 1, "length": 1, "rounds": 1}
     steps = [{**speed, "variant": variant} for variant in ("absolute", "relative")]
     Path("runs", f"bench{EVIL}.json").write_text(json.dumps({"device": GOOD + EVIL, "config": config, "step": steps}))
-    text = said("report", *words, "runs_dir=runs", "output_dir=reports")
+    text = run_command("report", *words, "runs_dir=runs", "output_dir=reports")
     assert GOOD in text and r"\x1b]0;mine" in text
     assert ("format=json" in words) or f"not in this report: runs/{SHOWN}{FAKE}/learned" in text
     written = [path for path in Path("reports").rglob("*") if path.is_file() and path.suffix != ".png"]
     assert len(written) > 6
     for path in written:
-        text = re.sub(r"<style>.*?</style>", "", path.read_text("utf-8"), flags=re.S)  # which is ours alone
+        text = re.sub(r"<style>.*?</style>", "", path.read_text("utf-8"), flags=re.S)  # our own
         assert not hidden(text), path
 
 
-def test_rerun(put, said, monkeypatch):
-    one, other = put("absolute", name="one"), put("none", "plain")
+def test_rerun_output_is_escaped(write_run, run_command, monkeypatch):
+    one, other = write_run("absolute", name="one"), write_run("none", "plain")
     monkeypatch.setattr(train, "run", lambda config, **given: other)
-    text = said("rerun", one, "runs_dir=again")
+    text = run_command("rerun", one, "runs_dir=again")
     assert rf"not as recorded: torch: absolute{GOOD}\x1b]0;mine" in text and "Different:" in text
-    interrupted = put("relative", name="one", status="interrupted", error="SIGTERM" + EVIL)
-    assert r"interrupted: SIGTERM\x1b]0;mine" in said("rerun", interrupted, "runs_dir=again")
-    assert r"strict=true, and not as recorded: " in said("rerun", one, "runs_dir=again", "strict=true", code=2)
-    odd = put("learned", "two", name="one\x07")
-    assert "is not a valid folder name" in said("rerun", odd, "runs_dir=again", code=2)
+    interrupted = write_run("relative", name="one", status="interrupted", error="SIGTERM" + EVIL)
+    assert r"interrupted: SIGTERM\x1b]0;mine" in run_command("rerun", interrupted, "runs_dir=again")
+    assert r"strict=true, and not as recorded: " in run_command("rerun", one, "runs_dir=again", "strict=true", code=2)
+    odd = write_run("learned", "two", name="one\x07")
+    assert "is not a valid folder name" in run_command("rerun", odd, "runs_dir=again", code=2)
     monkeypatch.setattr(rerun, "_report_deviations", lambda *given: None)
-    unlike = put("relative_keys", name="one")
-    assert f"are not those of runs/{SHOWN}{FAKE}/" in said("rerun", unlike, "runs_dir=again", "strict=true", code=1)
+    unlike = write_run("relative_keys", name="one")
+    assert f"are not those of runs/{SHOWN}{FAKE}/" in run_command(
+        "rerun", unlike, "runs_dir=again", "strict=true", code=1
+    )
 
 
-def test_train_of_a_finished_run(put, said):
-    text = said("train", f"run={put('absolute', composed('absolute').run_dir_name)}")
-    assert said("train", f"run={put('relative')}").startswith(f"relative{GOOD}{SHOWN}")
+def test_train_output_of_finished_run_is_escaped(write_run, run_command):
+    text = run_command("train", f"run={write_run('absolute', composed('absolute').run_dir_name)}")
+    assert run_command("train", f"run={write_run('relative')}").startswith(f"relative{GOOD}{SHOWN}")
     assert f"already finished on absolute{GOOD}{SHOWN}" in text and text.startswith(f"absolute{GOOD}{SHOWN}")
     assert f"(excluding absolute{GOOD}{SHOWN}{FAKE}) on absolute{GOOD}{SHOWN}" in text
 
 
-def test_the_end_of_a_sweep(put, said):
+def test_sweep_summary_is_escaped(write_run, run_command):
     words = ["position=relative", "logger=none", "runs_dir=runs"]
     Path("mine.yaml").write_text(json.dumps({"overrides": words[1:], "jobs": [words[0], "position=absolute"]}))
     for position, status in (("absolute", "finished"), ("relative", "failed")):
-        run_dir = put(
+        run_dir = write_run(
             position, composed(position).run_dir_name, status=status, error=GOOD + EVIL if status == "failed" else None
         )
     (run_dir / "log.txt").write_text(f"{GOOD}\tand {EVIL}\n", "utf-8")
-    text = said("sweep", "mine.yaml", code=1)
+    text = run_command("sweep", "mine.yaml", code=1)
     assert f"{GOOD}\\x1b]0;mine" in text and r"\x7f\x9b31m\x85\u2028\u202e\u2066\x08" in text
-    assert "1 finished, 1 failed" in said("sweep", "mine.yaml", "--dry-run")
+    assert "1 finished, 1 failed" in run_command("sweep", "mine.yaml", "--dry-run")
 
 
 @pytest.mark.parametrize("one", ["\x7f", "\x9b", "\u202e", "\u2028"])
-def test_a_single_one_is_found_in_an_otherwise_plain_record(put, one):
-    path = put("relative", "plain") / "record.json"
+def test_single_control_character_in_record_is_escaped(write_run, one):
+    path = write_run("relative", "plain") / "record.json"
     plain = json.dumps(escape_tree(json.loads(path.read_text("utf-8"))), ensure_ascii=False)
     document = json.loads(plain.encode("ascii", "ignore").decode().replace("\\", ""))
     path.write_text(json.dumps({**document, "device": one}, ensure_ascii=False), "utf-8")
     assert "\\" not in path.read_text("utf-8") and read_record(path).device == escape_control_characters(one)
 
 
-def test_texts_that_stay_as_they_are(put):
-    """What a run is resumed and repeated from: it must keep its id."""
-    path = put("relative", settings=True) / "record.json"
+def test_config_and_command_are_kept_unescaped(write_run):
+    """A run is resumed and repeated from them, so they decide its id."""
+    path = write_run("relative", settings=True) / "record.json"
     record = read_record(path)
     assert record.config == evil_document("relative", settings=True)["config"] and EVIL in record.command
     assert record.name == f"relative{GOOD}{SHOWN}{FAKE}" and record.versions[record.name] == SHOWN + FAKE
@@ -241,15 +241,15 @@ def test_texts_that_stay_as_they_are(put):
     shown = record.shown()
     assert not hidden(repr(shown.model_dump())) and shown.shown() is shown
     assert shown.model_copy(update={"config": record.config, "command": record.command}) == record
-    record = read_record(put("relative", "plain") / "record.json")
+    record = read_record(write_run("relative", "plain") / "record.json")
     assert config_from_record(record.config).optim.name == GOOD + EVIL
 
 
-def test_a_harmless_record_is_read_as_it_is(put):
-    """In each of the two forms that JSON has for a character; a backslash of its own is not one of ours."""
+def test_harmless_record_is_read_unchanged(write_run):
+    """In both forms that JSON has for a character, and with backslashes of its own."""
     fine = f'{GOOD} a "b" \\x1b \\n C:\\new'
     for position in ("absolute", "relative"):
-        path = put(position, position) / "record.json"
+        path = write_run(position, position) / "record.json"
         document = json.loads(path.read_text("utf-8"))
         document |= dict.fromkeys(("name", "device", "command", "started"), fine)
         path.write_text(json.dumps(document, ensure_ascii=position == "relative"), "utf-8")

@@ -1,8 +1,4 @@
-"""Checked here: what rpr.commands.line_streams does with pipes and files of this process: when lines are given on and
-how many, what is read ahead, and that files are whole or have whole lines.
-"""
-
-from __future__ import annotations
+"""rpr.commands.line_streams: batching and reading ahead of pipes and files, and output files without partial lines."""
 
 import os
 import threading
@@ -17,7 +13,7 @@ from rpr.errors import DataError
 
 @pytest.fixture
 def pipe():
-    """Its reading end, and how to write to it and to close it."""
+    """The reading end of a pipe, and functions to write to and close the other end."""
     reading, writing = os.pipe()
     open_ends = {reading, writing}
 
@@ -33,13 +29,13 @@ def pipe():
         os.close(end)
 
 
-def of_file(path, content, max_lines):
+def batches_of_file(path, content, max_lines):
     path.write_bytes(content)
     with path.open("rb") as file:
         return list(LineReader(file.fileno(), "input", max_lines).batches())
 
 
-def test_what_has_arrived_is_handed_over_before_more_comes(pipe):
+def test_reader_yields_available_lines_without_waiting(pipe):
     reading, write, close = pipe
     batches = LineReader(reading, "input", 4).batches()
     write(b"one\n")
@@ -54,7 +50,7 @@ def test_what_has_arrived_is_handed_over_before_more_comes(pipe):
     assert list(batches) == [[b"last"]]
 
 
-def test_a_reader_waits_for_the_end_of_a_line(pipe):
+def test_reader_waits_for_end_of_line(pipe):
     reading, write, close = pipe
     write(b"be")
     later = threading.Timer(0.1, lambda: (write(b"gun\n"), close()))
@@ -63,8 +59,7 @@ def test_a_reader_waits_for_the_end_of_a_line(pipe):
     later.join()
 
 
-def test_lines_that_follow_at_once_are_taken_together(pipe):
-    """One write after the other, as a program does that flushes each line."""
+def test_reader_batches_rapid_writes(pipe):
     reading, write, close = pipe
     later = threading.Thread(target=lambda: ([write(b"line\n") for _ in range(50)], close()))
     later.start()
@@ -80,31 +75,30 @@ def test_lines_that_follow_at_once_are_taken_together(pipe):
         (b"\n", [b""]),
         (b"a", [b"a"]),
         (b"a\n\n", [b"a", b""]),
-        # only a newline ends a line
         (b"a\r\nb\x0cc\x0b\x1c\x85d\xe2\x80\xa8e\rf\n", [b"a\r", b"b\x0cc\x0b\x1c\x85d\xe2\x80\xa8e\rf"]),
     ],
 )
 def test_only_a_newline_ends_a_line(tmp_path, content, lines):
-    assert [line for batch in of_file(tmp_path / "in", content, 10) for line in batch] == lines
+    assert [line for batch in batches_of_file(tmp_path / "in", content, 10) for line in batch] == lines
     with (tmp_path / "in").open("rb") as file:
         assert count_lines(file.fileno()) == len(lines)
 
 
-def test_batches_of_a_file_are_full(tmp_path):
+def test_batches_of_file_are_full(tmp_path):
     lines = [f"line {number} ".encode() * 20 for number in range(2500)]  # several chunks
-    batches = of_file(tmp_path / "in", b"\n".join(lines), 600)
+    batches = batches_of_file(tmp_path / "in", b"\n".join(lines), 600)
     assert [len(batch) for batch in batches] == [600, 600, 600, 600, 100]
     assert [line for batch in batches for line in batch] == lines
 
 
-def test_a_batch_of_long_lines_has_fewer(tmp_path, monkeypatch):
+def test_batch_size_is_limited_in_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(line_streams, "MAX_BATCH_BYTES", 1000)
     content = b"\n".join([b"a" * 400, b"b" * 400, b"c" * 400, b"d" * 5000, b"e", b"f"])
-    assert [len(batch) for batch in of_file(tmp_path / "in", content, 600)] == [2, 1, 1, 2]
+    assert [len(batch) for batch in batches_of_file(tmp_path / "in", content, 600)] == [2, 1, 1, 2]
 
 
-def test_an_endless_input_waits():
-    """The one who writes gets no further than the pipe, a chunk and the batches taken."""
+def test_reader_reads_little_ahead_of_endless_input():
+    """The writer gets no further than the batches taken, the pipe and a chunk."""
     reading, writing = os.pipe()
     written = 0
 
@@ -128,21 +122,21 @@ def test_an_endless_input_waits():
     os.close(writing)
 
 
-def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
+def test_line_over_size_limit_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(line_streams, "MAX_LINE_BYTES", 2**20)
-    assert of_file(tmp_path / "in", b"a\n" + b"b" * 2**20, 10) == [[b"a"], [b"b" * 2**20]]
+    assert batches_of_file(tmp_path / "in", b"a\n" + b"b" * 2**20, 10) == [[b"a"], [b"b" * 2**20]]
     with pytest.raises(DataError, match="^input: line 2 has more than 1 MiB; give text with one sentence per line$"):
-        of_file(tmp_path / "in", b"a\n" + b"b" * (2**20 + 1), 10)
+        batches_of_file(tmp_path / "in", b"a\n" + b"b" * (2**20 + 1), 10)
 
 
-def test_a_folder_cannot_be_read(tmp_path):
+def test_folder_as_input_is_refused(tmp_path):
     descriptor = os.open(tmp_path, os.O_RDONLY)
     with pytest.raises(DataError, match=r"^stdin: cannot be read \(Is a directory\)$"):
         next(LineReader(descriptor, "stdin", 1).batches())
     os.close(descriptor)
 
 
-def test_lines_of_a_file_are_counted_from_where_it_stands(tmp_path, pipe):
+def test_count_lines_starts_at_file_position(tmp_path, pipe):
     (tmp_path / "in").write_bytes(b"a\nb\nc")
     with (tmp_path / "in").open("rb", buffering=0) as file:
         assert file.readline() == b"a\n"
@@ -150,7 +144,7 @@ def test_lines_of_a_file_are_counted_from_where_it_stands(tmp_path, pipe):
     assert count_lines(pipe[0]) is None
 
 
-def test_an_output_is_there_when_it_is_whole(tmp_path):
+def test_output_file_appears_when_finished(tmp_path):
     path = tmp_path / "out"
     path.write_text("earlier")
     (tmp_path / "out.part").write_text("of an earlier one, and longer than what comes now")
@@ -161,11 +155,11 @@ def test_an_output_is_there_when_it_is_whole(tmp_path):
     assert (path.read_text(), (tmp_path / "out.part").read_text()) == ("earlier", "one\ntwo\n")
     output.finish()
     assert path.read_text() == "one\ntwo\n" and os.listdir(tmp_path) == ["out"]
-    FileOutput(path).finish()  # no lines at all
+    FileOutput(path).finish()  # without any lines
     assert path.read_text() == ""
 
 
-def test_lines_stay_where_they_are_when_the_file_cannot_be_put_in_place(tmp_path, monkeypatch):
+def test_failed_finish_keeps_part_file(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -177,7 +171,7 @@ def test_lines_stay_where_they_are_when_the_file_cannot_be_put_in_place(tmp_path
     assert os.listdir(tmp_path) == ["out.part"] and (tmp_path / "out.part").read_bytes() == b"one\n"
 
 
-def test_one_process_at_a_time_writes_a_file(tmp_path):
+def test_second_writer_of_same_file_is_refused(tmp_path):
     first = FileOutput(tmp_path / "out")
     first.write(b"one\n")
     with pytest.raises(DataError, match=r"^output: another process is writing .*out\.part; wait for it"):
@@ -190,7 +184,7 @@ def test_one_process_at_a_time_writes_a_file(tmp_path):
     assert (tmp_path / "out").read_bytes() == b"two\n" and not (tmp_path / "out.part").exists()
 
 
-def test_an_output_that_is_given_up_has_whole_lines(tmp_path, monkeypatch):
+def test_abandoned_output_ends_with_whole_line(tmp_path, monkeypatch):
     output = FileOutput(tmp_path / "out")
     output.write(b"one\ntwo\n")
     real = os.write
@@ -209,8 +203,8 @@ def test_an_output_that_is_given_up_has_whole_lines(tmp_path, monkeypatch):
     assert (tmp_path / "out.part").read_bytes() == b"one\ntwo\n" and not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("earlier", [None, "lines of an earlier try\n"])
-def test_an_output_given_up_before_its_first_line_leaves_all_as_it_was(tmp_path, earlier):
+@pytest.mark.parametrize("earlier", [None, "lines of an earlier process\n"])
+def test_output_abandoned_before_first_line_changes_nothing(tmp_path, earlier):
     part = tmp_path / "out.part"
     if earlier is not None:
         part.write_text(earlier)
@@ -218,7 +212,7 @@ def test_an_output_given_up_before_its_first_line_leaves_all_as_it_was(tmp_path,
     assert (part.read_text() if part.exists() else None) == earlier
 
 
-def test_a_full_disk_and_a_reader_that_is_gone(pipe):
+def test_full_disk_and_closed_reader_are_errors(pipe):
     full = os.open("/dev/full", os.O_WRONLY)
     with pytest.raises(DataError, match=r"^output: cannot be written \(No space left on device\)$"):
         DescriptorOutput(full).write(b"a\n")

@@ -1,10 +1,6 @@
-"""Checked here: large numbers. A sweep of 500 jobs, of which some fail and some are killed, keeps its books straight
-through four commands, one job at a time and three, in bounded memory and time; to compose many jobs gives what it gives
-for each; 100,000 lines are translated in the memory that 10,000 take, each in its place. Training itself is replaced:
-what stands for it holds the run's lock, and writes the record by the project's own functions.
+"""Large numbers: a sweep of 500 jobs, in bounded memory and time, with training replaced; composing many jobs; and
+translating 100,000 lines.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -13,9 +9,6 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,17 +17,15 @@ from rpr.compose import composition, hydra_bridge
 from rpr.compose.composition import compose_train, compose_train_jobs, expand_multirun
 from rpr.compose.messages import format_user_error
 from rpr.config.train import TrainConfig
-from rpr.data.cache import PreparedData
-from rpr.records.record import Record, find_records, read_record
+from rpr.records.record import find_records, read_record
 from tests.conftest import TINY
 from tests.system.conftest import SCRIPT
 
 JOBS, KILLED_EVERY, FAILED_EVERY = 500, 25, 10
 LINES, REPEATED = 10_000, 10
-Command = Callable[..., tuple[str, float]]
 
-# What stands for `python -m rpr.commands.train RUN/job.json`: a seed that 25 divides is killed the first time, one that
-# only 10 divides fails the first time, the others end well.
+# Replaces `python -m rpr.commands.train RUN/job.json`: a seed divisible by 25 is killed the first time, one divisible
+# only by 10 fails the first time, the others finish.
 WORK = f"""
 import json, os, signal, sys
 from pathlib import Path
@@ -67,7 +58,7 @@ def work(job):
 if __name__ == "__main__":
     sys.exit(work(Path(sys.argv[1])))
 """
-# rpr-cli where each job's process is a fork of this one, which takes milliseconds; says what it took on its last line.
+# rpr-cli with each job as a fork, which takes milliseconds; its last line on stderr is its peak memory in KiB.
 FORKING = """
 import os, resource, sys
 from rpr.cli import app
@@ -92,7 +83,7 @@ code = app.main(sys.argv[1:])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
 sys.exit(code)
 """
-# For joblib's processes, where nothing of ours can be replaced: the Python that they start for a job is another one.
+# For joblib's processes, which cannot be patched: replaces the Python that they start for a job.
 CUSTOMIZED = "import os, sys\nif 'OTHER_PYTHON' in os.environ:\n    sys.executable = os.environ['OTHER_PYTHON']\n"
 OTHER_PYTHON = """#!/bin/sh
 if [ "$1 $2" = "-m rpr.commands.train" ]; then
@@ -103,8 +94,8 @@ exec "{python}" "$@"
 
 
 @pytest.fixture
-def command(tmp_path: Path, tiny: list[str], small_data: PreparedData) -> Command:
-    """The sweep of 500 jobs, once: what it says on stderr, and the CPU seconds it took with its children."""
+def command(tmp_path, tiny, small_data):
+    """Runs the sweep of 500 jobs; its stderr, and the CPU seconds of it and its children."""
     place = tmp_path / "code"
     place.mkdir()
     (place / "work.py").write_text(WORK)
@@ -117,7 +108,7 @@ def command(tmp_path: Path, tiny: list[str], small_data: PreparedData) -> Comman
     (tmp_path / "mine.yaml").write_text(json.dumps({"overrides": [overrides, "hardware.threads=1"], "jobs": jobs}))
     environment = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1", "STARTED": str(tmp_path / "started")}
 
-    def run(code: int, *words: str, forking: bool) -> tuple[str, float]:
+    def run(code, *words, forking):
         program = [sys.executable, str(place / "forking.py")] if forking else [SCRIPT]
         more = {} if forking else {"OTHER_PYTHON": str(place / "python")}
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -136,22 +127,22 @@ def command(tmp_path: Path, tiny: list[str], small_data: PreparedData) -> Comman
     return run
 
 
-def started(tmp_path: Path) -> list[int]:
-    """The seeds that were started since the last look."""
+def started(tmp_path):
+    """The seeds that were started since the last call."""
     path = tmp_path / "started"
     seeds = [int(line) for line in path.read_text().split()] if path.exists() else []
     path.unlink(missing_ok=True)
     return seeds
 
 
-def records(tmp_path: Path) -> dict[int, Record]:
+def records(tmp_path):
     found = find_records(tmp_path / "runs", "mine")
     assert found.problems == []
     return {record.seed: record for _, record in found.records}
 
 
-def in_books(tmp_path: Path) -> list[int]:
-    """The seeds of the jobs that the sweep's own file names, each with its folder's name."""
+def ledger_seeds(tmp_path):
+    """The seeds of the jobs in the sweep's ledger."""
     document = json.loads((tmp_path / "runs" / ".sweeps" / "mine.json").read_text())
     folders = {path.parent.name for path in (tmp_path / "runs").glob("*/record.json")}
     assert document["sweep"] == "mine" and document["jobs"].keys() == folders
@@ -160,46 +151,46 @@ def in_books(tmp_path: Path) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_sweep_of_500_jobs_keeps_its_books_straight(command: Command, tmp_path: Path) -> None:
+def test_ledger_of_sweep_of_500_jobs(command, tmp_path):
     seeds = list(range(1, JOBS + 1))
     killed = [seed for seed in seeds if seed % KILLED_EVERY == 0]
     failed = [seed for seed in seeds if seed % FAILED_EVERY == 0 and seed not in killed]
 
     _, planning = command(0, "--dry-run", forking=False)
-    assert planning < 60 and not (tmp_path / "runs").exists()  # CPU seconds; 12 where it was written
+    assert planning < 60 and not (tmp_path / "runs").exists()  # CPU seconds; measured: 12
 
-    told, seconds = command(1, forking=True)
-    memory = int(told.splitlines()[-1])
-    assert told.startswith("sweep mine: 500 jobs: 500 new\n") and seconds < 300  # 60 where it was written
+    err, seconds = command(1, forking=True)
+    memory = int(err.splitlines()[-1])
+    assert err.startswith("sweep mine: 500 jobs: 500 new\n") and seconds < 300  # measured: 60
     counts = f"{JOBS - len(killed) - len(failed)} finished, {len(failed)} failed, {len(killed)} interrupted"
-    assert f"sweep mine: 500 jobs: {counts}\n" in told
-    assert started(tmp_path) == seeds and in_books(tmp_path) == seeds
-    assert told.count("rpr-cli: failed: ") == len(failed) and told.count("rpr-cli: interrupted: ") == len(killed)
-    assert told.count("\n    about to fail\n  to retry: rpr-cli train ") == len(failed)
+    assert f"sweep mine: 500 jobs: {counts}\n" in err
+    assert started(tmp_path) == seeds and ledger_seeds(tmp_path) == seeds
+    assert err.count("rpr-cli: failed: ") == len(failed) and err.count("rpr-cli: interrupted: ") == len(killed)
+    assert err.count("\n    about to fail\n  to retry: rpr-cli train ") == len(failed)
     by_seed = records(tmp_path)
     assert {seed for seed, record in by_seed.items() if record.status == "finished"} == {*seeds} - {*killed, *failed}
     assert all(by_seed[seed].error == f"seed {seed} is unlucky" for seed in failed)
     assert all(by_seed[seed].status == "interrupted" and "SIGKILL" in str(by_seed[seed].error) for seed in killed)
     assert all(record.sweeps == ("mine",) for record in by_seed.values())
 
-    told, _ = command(1, forking=True)  # what was interrupted is resumed, what failed is left
-    assert started(tmp_path) == killed and f"{JOBS - len(failed)} finished, {len(failed)} failed\n" in told
-    grown = memory - int(told.splitlines()[-1])  # of 500 jobs, against 20, in KiB
-    assert grown / (JOBS - len(killed)) < 400, grown  # 160 where it was written: Hydra keeps the settings of each job
+    err, _ = command(1, forking=True)  # resumes interrupted jobs, not failed ones
+    assert started(tmp_path) == killed and f"{JOBS - len(failed)} finished, {len(failed)} failed\n" in err
+    grown = memory - int(err.splitlines()[-1])  # of 500 jobs, against 20, in KiB
+    assert grown / (JOBS - len(killed)) < 400, grown  # measured: 160, as Hydra keeps the settings of each job
 
-    told, _ = command(0, "jobs=3", "retry_failed=true", forking=False)
-    assert sorted(started(tmp_path)) == failed and told.endswith("sweep mine: 500 jobs: 500 finished\n")
+    err, _ = command(0, "jobs=3", "retry_failed=true", forking=False)
+    assert sorted(started(tmp_path)) == failed and err.endswith("sweep mine: 500 jobs: 500 finished\n")
     finished = records(tmp_path)
     assert len(finished) == JOBS and all(record.status == "finished" for record in finished.values())
-    assert in_books(tmp_path) == seeds
+    assert ledger_seeds(tmp_path) == seeds
 
-    told, _ = command(0, "jobs=3", forking=False)
-    assert started(tmp_path) == [] and told == 2 * "sweep mine: 500 jobs: 500 finished\n"
+    err, _ = command(0, "jobs=3", forking=False)
+    assert started(tmp_path) == [] and err == 2 * "sweep mine: 500 jobs: 500 finished\n"
     assert records(tmp_path) == finished
     assert not [path for path in (tmp_path / "runs").rglob(".lock") if path.stat().st_size]
 
 
-def composed(make: Callable[[], object]) -> object:
+def composed(make):
     try:
         return make()
     except Exception as error:
@@ -216,17 +207,17 @@ WORDS = [
 
 
 @pytest.mark.parametrize("words", WORDS, ids=lambda words: " ".join(words) or "none")
-def test_many_jobs_are_composed_as_each_would_be(words: list[str]) -> None:
+def test_compose_train_jobs_matches_compose_train(words):
     one = composed(lambda: compose_train(words))
     many = composed(lambda: compose_train_jobs([["seed=9"], words, words])[1:])
     assert many == ([one, one] if isinstance(one, TrainConfig) else one)
 
 
-def test_conf_is_read_once_for_many_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[Sequence[str]] = []
+def test_conf_is_read_once_for_many_jobs(monkeypatch):
+    read = []
     compose_with_hydra = hydra_bridge.compose
 
-    def compose(name: str, choices: Sequence[str], config_dir: Path | None) -> Any:
+    def compose(name, choices, config_dir):
         read.append(choices)
         return compose_with_hydra(name, choices, config_dir)
 
@@ -241,8 +232,8 @@ def test_conf_is_read_once_for_many_jobs(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.fixture(scope="module")
-def run_dir(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Path:
-    """A tiny model that has learned enough for different lines to have different translations."""
+def run_dir(tmp_path_factory, cache_dir):
+    """A tiny model, trained until different lines have different translations."""
     runs = tmp_path_factory.mktemp("runs")
     steps = [f"optim.{name}=150" for name in ("max_steps", "checkpoint_every_n_steps", "validate_every_n_steps")]
     more = ["optim.average_checkpoints=1", "evaluation.test_splits=[]", "evaluation.beam_size=1", "hardware.threads=1"]
@@ -252,28 +243,26 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Path:
     return made
 
 
-def translated(run_dir: Path, source: Path, target: Path) -> int:
-    """The most memory that `rpr-cli translate` had while it made `target`, in bytes."""
+def translated(run_dir, source, target):
+    """Run `rpr-cli translate`; its peak memory in bytes."""
     words = [f"run={run_dir}", f"input={source}", f"output={target}", "lines_per_batch=250", "hardware.threads=1"]
     process = subprocess.Popen(
         [SCRIPT, "translate", *words], env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE
     )
     assert process.stderr is not None
-    told = process.stderr.read()
+    err = process.stderr.read()
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, told
+    assert process.returncode == 0, err
     return 1024 * used.ru_maxrss
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_100_000_lines_are_translated_in_the_memory_of_10_000(
-    run_dir: Path, small_data: PreparedData, tmp_path: Path
-) -> None:
+def test_translate_memory_does_not_grow_with_input(run_dir, small_data, tmp_path):
     words = sorted({word for line in small_data.text("test")[0] for word in line.split()})
     chance = random.Random(1)
-    lines: dict[str, None] = {}
+    lines = {}
     while len(lines) < LINES:
         lines[" ".join(chance.choices(words, k=chance.randint(1, 4)))] = None
     text = "".join(f"{line}\n" for line in lines)
@@ -282,7 +271,7 @@ def test_100_000_lines_are_translated_in_the_memory_of_10_000(
     few = translated(run_dir, tmp_path / "few", tmp_path / "few.out")
     many = translated(run_dir, tmp_path / "many", tmp_path / "many.out")
     once = (tmp_path / "few.out").read_text()
-    assert once.count("\n") == LINES and len({*once.splitlines()}) > 500  # a line in another place would be seen
-    assert (tmp_path / "many.out").read_text() == REPEATED * once  # of the same batches, so to the last character
-    assert many < few + 2**24, (few, many)  # 16 MB; the ten times as many lines alone are
+    assert once.count("\n") == LINES and len({*once.splitlines()}) > 500  # so that misplaced lines would differ
+    assert (tmp_path / "many.out").read_text() == REPEATED * once
+    assert many < few + 2**24, (few, many)  # less than the size of the lines
     assert re.fullmatch(r"(.+\n)+", once)

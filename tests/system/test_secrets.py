@@ -1,16 +1,12 @@
-"""A key, token or password of the person who runs a command is in nothing that the command writes or prints: runs with
-W&B offline and online, failing ones, sweeps, reports, reruns, refusals, tracebacks; nor can a setting bring one there.
-"""
+"""No command writes or prints a key, token or password of its user, and no setting can contain one."""
 
 import json
 import socket
 import subprocess
-import sys
 import traceback
 from pathlib import Path
 
 import pytest
-import torch
 
 from rpr.cli import app
 from rpr.commands import train
@@ -18,9 +14,9 @@ from rpr.compose.composition import compose
 from rpr.errors import ConfigError
 from rpr.records.record import read_record
 from rpr.tracking.wandb_client import tear_down
+from tests.system.conftest import SCRIPT
 from tests.tracking.fake_wandb import FakeWandb
 
-SCRIPT = Path(sys.executable).with_name("rpr-cli")
 CANARIES = {
     "WANDB_API_KEY": "CanaryOfWandb" + 27 * "w",  # 40 characters, as W&B requires
     "HF_TOKEN": "hf_CanaryOfTheHub",
@@ -40,8 +36,8 @@ FAILS = "optim.learning_rate_scale=1e30"  # the gradient of the second step is n
 
 @pytest.fixture(autouse=True)
 def _person(monkeypatch, tmp_path):
-    """Somebody with secrets in the environment and in a .netrc; works in an empty folder."""
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as app sets it; undone after the test
+    """A user with secrets in the environment and in .netrc, in an empty folder."""
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as app sets it, but undone after the test
     for name, value in CANARIES.items():
         monkeypatch.setenv(name, value)
     home = tmp_path / "home"
@@ -55,21 +51,19 @@ def _person(monkeypatch, tmp_path):
         monkeypatch.setenv(f"WANDB_{name}_DIR", str(home / name))
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     monkeypatch.chdir(tmp_path / "here")
-    threads = torch.get_num_threads()
     yield
-    torch.set_num_threads(threads)
     tear_down()
 
 
 @pytest.fixture
-def own_words(tiny, small_data):
-    """Of a tiny run, but for its logger."""
+def recipe(tiny, small_data):
+    """A tiny run without its logger."""
     return [*(word for word in tiny if word != "logger=none"), *SHORT]
 
 
 @pytest.fixture
-def said(capfd):
-    """What a command prints on stdout and stderr, and to the log; none of it is a secret."""
+def run_command(capfd):
+    """Runs a command and checks its output for secrets; the output."""
 
     def run(code, *words):
         capfd.readouterr()
@@ -91,23 +85,23 @@ def files_with_secrets(root):
     return [str(path.relative_to(root)) for path in files if secrets_in(path.read_bytes())]
 
 
-def test_nothing_that_is_written_or_printed_holds_a_secret(tmp_path, own_words, said, monkeypatch, capfd):
-    """Nor does a record tell of the person or the machine, but for its processor."""
+def test_no_secret_is_written_or_printed(tmp_path, recipe, run_command, monkeypatch, capfd):
+    """And no home folder or host name in a record."""
     runs = tmp_path / "runs"
-    said(0, "train", *own_words, "logger=wandb_offline", "name=good", "sweep=mine", "logger.artifacts=results")
+    run_command(0, "train", *recipe, "logger=wandb_offline", "name=good", "sweep=mine", "logger.artifacts=results")
     with monkeypatch.context() as patch, pytest.raises(Exception, match="not finite") as failure:
         patch.setenv("RPR_DEBUG", "1")
-        app.main(["train", *own_words, "logger=wandb_offline", "name=bad", "sweep=mine", FAILS])
+        app.main(["train", *recipe, "logger=wandb_offline", "name=bad", "sweep=mine", FAILS])
     assert not secrets_in("".join([*traceback.format_exception(failure.value), *capfd.readouterr()]).encode())
     good, bad = (next(runs.glob(f"{name}-*")) for name in ("good", "bad"))
     assert read_record(bad / "record.json").status == "failed" and list(good.glob("wandb/offline-run-*/*.wandb"))
-    said(0, "report", "sweep=mine", f"runs_dir={runs}", f"output_dir={tmp_path / 'reports'}")
+    run_command(0, "report", "sweep=mine", f"runs_dir={runs}", f"output_dir={tmp_path / 'reports'}")
     assert (tmp_path / "reports" / "mine" / "index.html").exists()
-    said(0, "diff", str(good), str(bad))
+    run_command(0, "diff", str(good), str(bad))
     Path("mine.yaml").write_text("jobs: [position=absolute]")
-    assert "method: grid" in said(0, "sweep", "mine.yaml", *own_words, "--wandb-yaml", "seed=1,2")
-    said(0, "sweep", "mine.yaml", *own_words, "--dry-run")
-    said(2, "dashboard", "logger=wandb_offline")
+    assert "method: grid" in run_command(0, "sweep", "mine.yaml", *recipe, "--wandb-yaml", "seed=1,2")
+    run_command(0, "sweep", "mine.yaml", *recipe, "--dry-run")
+    run_command(2, "dashboard", "logger=wandb_offline")
     assert files_with_secrets(tmp_path) == ["home/.netrc"]
     record, text = read_record(good / "record.json"), (good / "record.json").read_text()
     assert record.device.startswith("1 thread of ") and set(record.git.model_dump()) == {"commit", "dirty"}
@@ -115,11 +109,11 @@ def test_nothing_that_is_written_or_printed_holds_a_secret(tmp_path, own_words, 
 
 
 @pytest.mark.slow
-def test_nor_where_wandb_is_online_and_jobs_have_processes_of_their_own(tmp_path, own_words):
+def test_no_secret_leaks_from_online_wandb_or_sweep_jobs(tmp_path, recipe):
     Path("mine.yaml").write_text(json.dumps({"overrides": ["logger=wandb"], "jobs": ["seed=1,2", f"seed=3 {FAILS}"]}))
     with FakeWandb() as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_BASE_URL", server.url)
-        words = [*own_words, "logger.artifacts=checkpoint"]
+        words = [*recipe, "logger.artifacts=checkpoint"]
         done = subprocess.run([SCRIPT, "sweep", "mine.yaml", *words], capture_output=True)
         assert done.returncode == 1 and b"2 finished, 1 failed" in done.stderr, done.stderr
         assert not secrets_in(done.stdout + done.stderr)
@@ -131,9 +125,9 @@ def test_nor_where_wandb_is_online_and_jobs_have_processes_of_their_own(tmp_path
         good = next(path.parent for path in (tmp_path / "runs").glob("*/record.json") if "-s1-" in str(path))
         again = subprocess.run([SCRIPT, "rerun", good, f"runs_dir={tmp_path / 'runs'}"], capture_output=True)
         assert again.returncode == 0 and not secrets_in(again.stdout + again.stderr)
-        patch.setenv("WANDB_API_KEY", "CanaryOfWandb")  # as if half of it had been pasted
-        half = subprocess.run([SCRIPT, "train", *own_words, "logger=wandb", "seed=4"], capture_output=True)
-        assert b"the run is logged offline" in half.stderr and not secrets_in(half.stdout + half.stderr)
+        patch.setenv("WANDB_API_KEY", "CanaryOfWandb")  # too short
+        offline = subprocess.run([SCRIPT, "train", *recipe, "logger=wandb", "seed=4"], capture_output=True)
+        assert b"the run is logged offline" in offline.stderr and not secrets_in(offline.stdout + offline.stderr)
         patch.setenv("WANDB_API_KEY", CANARIES["WANDB_API_KEY"])
         patch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
         refused = subprocess.run([SCRIPT, "dashboard"], capture_output=True)
@@ -154,33 +148,33 @@ EXPLAINED = "settings are stored in records and sent to W&B, so they must not co
 
 
 @pytest.mark.parametrize("key, value, holding", SETTINGS)
-def test_a_setting_cannot_hold_a_secret_of_the_environment(key, value, holding):
+def test_setting_with_secret_from_environment_is_refused(key, value, holding):
     with pytest.raises(ConfigError) as refusal:
         compose("train", [f"{key}={value}"])
     assert str(refusal.value).startswith(key) and f"{holding}; {EXPLAINED}" in str(refusal.value)
     assert not secrets_in(str(refusal.value).encode())
 
 
-def test_neither_typed_nor_in_a_sweeps_file(said, monkeypatch):
-    monkeypatch.setattr(train, "work", None)  # nothing may come so far
+def test_secret_on_command_line_or_in_sweep_file_is_refused(run_command, monkeypatch):
+    monkeypatch.setattr(train, "work", None)  # must not be reached
     monkeypatch.setattr(train, "_run_worker", None)
     setting = "name=x-${oc.env:HUGGING_FACE_HUB_TOKEN}"
     Path("mine.yaml").write_text(json.dumps({"jobs": [f'"{setting}"']}))
     for words in (["train", setting], ["train", "-m", "seed=1,2", setting], ["sweep", "mine.yaml"]):
-        line = said(2, *words)
+        line = run_command(2, *words)
         assert line.startswith("rpr-cli: name") and f"HUB_TOKEN; {EXPLAINED}" in line and line.count("\n") == 1
     assert [path.name for path in Path.cwd().iterdir()] == ["mine.yaml"]
 
 
-def test_what_is_no_secret_may_be_taken_from_the_environment(said, monkeypatch):
+def test_harmless_environment_variable_is_resolved(run_command, monkeypatch):
     monkeypatch.setenv("CORPORA", "/data/corpora")
     monkeypatch.setenv("EMPTY_TOKEN", "")
     words = ["data=multi30k_en_de", "data.path=${oc.env:CORPORA}/m", "--cfg", "job", "--resolve"]
-    assert "path: /data/corpora/m" in said(0, "train", *words)
+    assert "path: /data/corpora/m" in run_command(0, "train", *words)
 
 
 @pytest.mark.parametrize("override", ["logger.api_key", "+logger.key", "~data.token"])
-def test_a_key_typed_as_a_setting_is_refused_and_not_printed(override, said):
-    line = said(2, "train", f"{override}=CanaryOfWandbTyped")
+def test_key_typed_as_setting_is_refused_and_not_printed(override, run_command):
+    line = run_command(2, "train", f"{override}=CanaryOfWandbTyped")
     assert f"{override.lstrip('+')}: no such setting" in line or "Could not delete" in line
     assert not list(Path.cwd().iterdir())

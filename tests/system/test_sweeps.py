@@ -1,23 +1,18 @@
-"""Checked here: sweeps as they are typed: the ledger's skipping, resuming and retrying, two processes at one sweep,
-SIGKILL and Ctrl-C in the middle, a job that fails; no process is left of a sweep that was killed. The processes are
-forks of one whose imports are done, but where several jobs run at a time.
+"""Sweeps that are repeated, interrupted, killed, run by two processes, or have jobs that fail. The processes are forks
+except where jobs run in parallel.
 """
-
-from __future__ import annotations
 
 import json
 import os
 import random
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from rpr.records.record import Record, read_record
-from tests.system.conftest import Family, WaitFor
-from tests.system.faults import Started, Starter
+from rpr.records.record import read_record, write_record
+from rpr.runs.lifecycle import start_record
+from tests.conftest import TINY
 
 FAULTS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
 CODES = {signal.SIGKILL: -9, signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -25,38 +20,49 @@ RECIPE = (
     "optim.max_steps=20 optim.checkpoint_every_n_steps=5 optim.validate_every_n_steps=20 hardware.threads=1 "
     "evaluation.test_splits=[test] evaluation.beam_size=1 evaluation.bootstrap_samples=0"
 )
-Sweep = Callable[..., Started]
 
 
-@pytest.fixture
-def words(tiny: list[str], tmp_path: Path, small_data: object) -> list[str]:
-    """Of `rpr-cli` for a sweep of three tiny jobs."""
-    file = tmp_path / "mine.yaml"
-    shared = " ".join(word for word in tiny if not word.startswith("runs_dir="))
+@pytest.fixture(scope="module")
+def sweep_file(tmp_path_factory, cache_dir, small_data):
+    """Three tiny jobs."""
+    file = tmp_path_factory.mktemp("sweep") / "mine.yaml"
     jobs = ["position.clip_distance=0,2", "position=absolute"]
-    file.write_text(json.dumps({"overrides": [shared, RECIPE], "jobs": jobs}))
-    return ["sweep", str(file), f"runs_dir={tmp_path / 'runs'}"]
+    file.write_text(json.dumps({"overrides": [*TINY, f"data.cache_dir={cache_dir}", RECIPE], "jobs": jobs}))
+    return str(file)
 
 
 @pytest.fixture
-def sweep(words: list[str], tmp_path: Path, starter: Starter) -> Sweep:
-    """Starts it."""
-    return lambda *more: starter.start([*words, *more], tmp_path, patch="forked_jobs")
+def words(sweep_file, tmp_path):
+    return ["sweep", sweep_file, f"runs_dir={tmp_path / 'runs'}"]
 
 
-def ended(process: Started, code: int = 0) -> tuple[str, str]:
-    done = process.ended(200)
+@pytest.fixture
+def sweep(words, tmp_path, fork_server):
+    return lambda *more: fork_server.start([*words, *more], tmp_path, patch="forked_jobs")
+
+
+@pytest.fixture(scope="module")
+def concurrent(sweep_file, tmp_path_factory, fork_server):
+    """The results of two concurrent processes of the sweep, and their runs_dir."""
+    runs = tmp_path_factory.mktemp("concurrent")
+    words = ["sweep", sweep_file, f"runs_dir={runs}"]
+    processes = [fork_server.start(words, runs, patch="forked_jobs") for _ in range(2)]
+    return [process.wait(200) for process in processes], runs
+
+
+def finish(process, code=0):
+    done = process.wait(200)
     assert done.code == code and "Traceback" not in done.err, done.err
     return done.out, done.err
 
 
-def records(runs: Path) -> dict[str, Record]:
+def records(runs):
     return {path.parent.name: read_record(path) for path in runs.glob("*/record.json")}
 
 
-@pytest.mark.slow  # quick: tests/sweep/test_sweeps.py and the second call in test_end_to_end.py
-def test_once_again_and_with_more_seeds(sweep: Sweep, tmp_path: Path) -> None:
-    _, err = ended(sweep())
+@pytest.mark.slow  # faster versions: tests/sweep/test_sweeps.py and test_end_to_end.py
+def test_repeated_sweep_skips_finished_jobs_and_adds_seeds(sweep, tmp_path):
+    _, err = finish(sweep())
     assert err.startswith("sweep mine: 3 jobs: 3 new\n") and err.endswith("sweep mine: 3 jobs: 3 finished\n")
     first = records(tmp_path / "runs")
     [k2] = [name for name in first if "relative-k2" in name]
@@ -64,27 +70,27 @@ def test_once_again_and_with_more_seeds(sweep: Sweep, tmp_path: Path) -> None:
     assert len(first) == 3 and all(record.status == "finished" for record in first.values())
     assert all(record.sweeps == ("mine",) for record in first.values())
     assert "training: 20/20 steps" in (tmp_path / "runs" / k2 / "log.txt").read_text()
-    out, err = ended(sweep())
+    out, err = finish(sweep())
     assert err == "sweep mine: 3 jobs: 3 finished\n" * 2 and out == ""
     assert records(tmp_path / "runs") == first
-    out, _ = ended(sweep("seed=1,2", "--dry-run"))
+    out, _ = finish(sweep("seed=1,2", "--dry-run"))
     lines = out.splitlines()
     states = [f"# {number} of 6, {'finished' if number % 2 else 'new'}" for number in range(1, 7)]
     assert [line.split(":")[0] for line in lines[::2]] == [*states, "# 6 jobs"]
     assert "0.03 M parameters, 20 steps, at most 10.2 k tokens a side, about " in lines[0]
     assert "the median of 1 run with the same positions" in lines[0] and "3 new, 3 finished; remaining: " in lines[-1]
-    _, err = ended(sweep("seed=1,2"))
+    _, err = finish(sweep("seed=1,2"))
     assert "since it was last started: 3 of its 6 jobs are new, 0 were removed" in err
     assert len(records(tmp_path / "runs")) == 6
 
 
-def test_a_job_that_fails_is_left_until_it_is_retried(sweep: Sweep, tmp_path: Path) -> None:
-    """Its settings are legal; its weights overflow. What fails stops no other job."""
+def test_failed_job_waits_for_retry(sweep, tmp_path):
+    """A failure stops no other job. Here weights overflow."""
     words = ("optim.learning_rate_scale=1,1e38", "optim.max_steps=5")
-    _, err = ended(sweep(*words), 1)
+    _, err = finish(sweep(*words), 1)
     found = records(tmp_path / "runs")
     failed = {name: record for name, record in found.items() if record.status == "failed"}
-    assert len(failed) == 3 and len(found) == 6  # each job twice
+    assert len(failed) == 3 and len(found) == 6  # each job with both scales
     for name, record in failed.items():
         assert record.config["optim"]["learning_rate_scale"] == 1e38 and record.error is not None
         assert record.error.startswith("step 2: the loss or its gradient is not finite (loss ")
@@ -92,80 +98,78 @@ def test_a_job_that_fails_is_left_until_it_is_retried(sweep: Sweep, tmp_path: Pa
     assert err.count("rpr-cli: failed: ") == err.count("\n  to retry: rpr-cli train ") == 3
     assert "sweep mine: 6 jobs: 3 finished, 3 failed\n" in err
     assert err.endswith("retry_failed=true runs failed jobs again, from their last checkpoint\n")
-    _, err = ended(sweep(*words), 1)
+    _, err = finish(sweep(*words), 1)
     assert err.startswith("sweep mine: 6 jobs: 3 finished, 3 failed before\n") and "job 1 of" not in err
     assert "training: 5/5 steps" not in err
-    # One that failed for a reason that is gone is finished by a retry.
+    # A retry finishes a job whose error is gone.
     [name] = [name for name, record in found.items() if "k2" in name and record.status == "finished"]
     path = tmp_path / "runs" / name / "record.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "failed", "error": "the disk was full"}))
     words = ("optim.learning_rate_scale=1", "optim.max_steps=5")
-    _, err = ended(sweep(*words), 1)
+    _, err = finish(sweep(*words), 1)
     assert f"rpr-cli: failed: {name}: the disk was full\n    " in err and "training: 5/5 steps" in err
-    _, err = ended(sweep(*words, "retry_failed=true"))
+    _, err = finish(sweep(*words, "retry_failed=true"))
     assert "sweep mine: job 1 of 1: " in err and err.endswith("sweep mine: 3 jobs: 3 finished\n")
 
 
-def test_two_processes_at_one_sweep_run_no_job_twice(sweep: Sweep, tmp_path: Path) -> None:
-    both = [sweep("seed=1,2"), sweep("seed=1,2")]
-    done = [process.ended(200) for process in both]
-    for one in done:  # one may end while the other has a job
-        assert one.code == ("the sweep is incomplete: 1 of its jobs is running in" in one.err), one.err
-        assert "Traceback" not in one.err
-    assert 0 in {one.code for one in done}
-    found = records(tmp_path / "runs")
-    assert len(found) == 6 and all(record.status == "finished" for record in found.values())
+def test_concurrent_sweep_processes_run_no_job_twice(concurrent):
+    results, runs = concurrent
+    for result in results:  # either may end while the other runs a job
+        assert result.code == ("the sweep is incomplete: 1 of its jobs is running in" in result.err), result.err
+        assert "Traceback" not in result.err
+    assert 0 in {result.code for result in results}
+    found = records(runs)
+    assert len(found) == 3 and all(record.status == "finished" for record in found.values())
     for name in found:
-        assert (tmp_path / "runs" / name / "log.txt").read_text().count("training: 20/20 steps") == 1, name
+        assert (runs / name / "log.txt").read_text().count("training: 20/20 steps") == 1, name
 
 
-def test_killed_and_interrupted_again_and_again(sweep: Sweep, tmp_path: Path, wait_for: WaitFor) -> None:
-    """The result is that of a sweep left alone, without cleaning up: the same scores, each job finished once."""
-    chance, whole = random.Random(5), tmp_path / "whole"
-    ended(sweep(f"runs_dir={whole}"))
+def test_repeatedly_interrupted_sweep_matches_uninterrupted_sweep(sweep, concurrent, tmp_path, wait_for):
+    draw = random.Random(5)
 
-    def written() -> int:
+    def written():
         return len([*tmp_path.glob("runs/*/checkpoints/*.ckpt")])
 
     for sign in FAULTS:
         process, before = sweep(), written()
         assert wait_for(lambda before=before: written() > before, 60)
-        time.sleep(chance.uniform(0, 0.2))
+        time.sleep(draw.uniform(0, 0.2))
         os.kill(process.pid, sign)
-        _, err = ended(process, CODES[sign])  # or it ended before, and the fault would not count
+        _, err = finish(process, CODES[sign])
         assert err.count("rpr-cli: interrupted; rerun the same command to resume") == (sign != signal.SIGKILL)
         time.sleep(0.3)
-    _, err = ended(sweep())
+    _, err = finish(sweep())
     assert err.endswith("sweep mine: 3 jobs: 3 finished\n")
-    cut, alone = (
-        {name: record.scores for name, record in records(runs).items()} for runs in (tmp_path / "runs", whole)
+    interrupted, uninterrupted = (
+        {name: record.scores for name, record in records(runs).items()} for runs in (tmp_path / "runs", concurrent[1])
     )
-    assert cut == alone
+    assert interrupted == uninterrupted
+
+
+def test_resumed_run_records_most_concurrent_jobs(tiny_config, small_data, tmp_path):
+    """Unknown if it was unknown before, as in records of older versions."""
+    path = tmp_path / "record.json"
+    for jobs, most in ((2, 2), (1, 2), (3, 3)):
+        start_record(tiny_config(), "rpr-cli train", tmp_path, small_data, concurrent_jobs=jobs)
+        assert read_record(path).concurrent_jobs == most
+    write_record(path, read_record(path).model_copy(update={"concurrent_jobs": None}))
+    start_record(tiny_config(), "rpr-cli train", tmp_path, small_data, concurrent_jobs=2)
+    assert read_record(path).concurrent_jobs is None
 
 
 @pytest.mark.slow
-def test_no_process_is_left_of_a_sweep_at_once_that_was_killed(
-    words: list[str], tmp_path: Path, family: Family, wait_for: WaitFor
-) -> None:
-    process = family.start(*words, "jobs=2")
+def test_killed_parallel_sweep_leaves_no_process(words, tmp_path, processes, wait_for):
+    process = processes.start(*words, "jobs=2")
 
-    def in_training() -> int:
-        return sum("rpr.commands.train" in line for line in family.living().values())
+    def in_training():
+        return sum("rpr.commands.train" in line for line in processes.alive().values())
 
     assert wait_for(lambda: in_training() == 2, 100)
     process.kill()
-    assert wait_for(lambda: not family.living(), 20), family.living()
+    assert wait_for(lambda: not processes.alive(), 20), processes.alive()
     process.communicate()
-    assert len(records(tmp_path / "runs")) == 2  # the third was not begun
-    process = family.start(*words, "jobs=2")
+    assert len(records(tmp_path / "runs")) == 2  # the third was not started
+    process = processes.start(*words, "jobs=2")
     err = process.communicate(timeout=200)[1].decode()
     assert process.returncode == 0 and err.startswith("sweep mine: 3 jobs: 1 new, 2 interrupted, will resume\n")
     assert err.endswith("sweep mine: 3 jobs: 3 finished\n")
-
-
-@pytest.mark.slow
-def test_submitit(words: list[str], tmp_path: Path, family: Family) -> None:
-    process = family.start(*words, "hydra/launcher=submitit_local")
-    err = process.communicate(timeout=200)[1].decode()
-    assert process.returncode == 0 and err.endswith("sweep mine: 3 jobs: 3 finished\n")
-    assert all(record.status == "finished" for record in records(tmp_path / "runs").values())

@@ -1,17 +1,13 @@
-"""Checked here: `rpr-cli translate` as a person and a pipeline use it. In this process: lines, odd bytes, n-best
-lists, prefixes, files and each refusal. In processes of its own: a pipe that waits for answers, a terminal, Ctrl-C,
-SIGTERM, and a reader that goes away. The model is one that was hardly trained, with other weights put into its
-checkpoint, so that translations differ; in float64, so that they do not depend on what is translated together.
-"""
+"""`rpr-cli translate` with files, pipes and a terminal, with n-best lists and prefixes, and when it is interrupted.
 
-from __future__ import annotations
+The weights are random, so that translations differ, and in float64, so that they do not depend on the batch.
+"""
 
 import os
 import pty
 import shutil
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,110 +20,105 @@ from rpr.data.vocabulary import EOS, Vocabulary
 from rpr.decode import translator
 from rpr.decode.translator import Translation, Translator
 from rpr.runs.loading import VOCABULARY_NAME
-from tests.system.conftest import WaitFor
-from tests.system.faults import Started, Starter
 
 SENTENCES = ["The old dog runs.", "A cat sings.", "My fox laughs here.", "The doctor sees a cow.", "Every bird sleeps."]
-SEED = 2  # of weights with which translations differ, some are finished, and beams are full
+SEED = 2  # for these weights translations differ, some end with EOS, and beams are full
 MODEL = ("model.norm=post", "model.relative_defaults.clip_distance=16")
 EXACT = ("hardware.threads=1", "hardware.precision=64")
 
 
 @pytest.fixture(scope="module")
-def run_dir(small_run: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_dir(small_run, tmp_path_factory):
     folder = Path(shutil.copytree(small_run(*MODEL), tmp_path_factory.mktemp("translate") / "run"))
-    for path in (folder / "checkpoints").glob("step*.ckpt"):  # average_checkpoints=20 takes the mean of equals
+    for path in (folder / "checkpoints").glob("step*.ckpt"):  # all equal, so that averaging changes nothing
         checkpoint = torch.load(path, weights_only=True)
         draw = torch.Generator().manual_seed(SEED)
         weights = checkpoint["state_dict"]
         for name, weight in weights.items():
             if weight.ndim > 1:
                 weight.copy_(torch.randn(weight.shape, generator=draw) * (1.0 if "embedding" in name else 0.4))
-        eos = weights["model.embedding_VM"][EOS]  # likelier by a term of its logit: random weights go on for ever
+        eos = weights["model.embedding_VM"][EOS]  # raise its logit, as random weights hardly ever predict it
         weights["model.decoder.0.around_feed_forward.norm.bias"].copy_(5 * eos / eos.square().sum())
         torch.save(checkpoint, path)
     return folder
 
 
 @pytest.fixture(scope="module")
-def model(run_dir: Path) -> Translator:
+def model(run_dir):
     hardware = translator._hardware("cpu").model_copy(update={"threads": 1, "precision": "64"})
     return Translator.from_run(run_dir, hardware=hardware)
 
 
 @pytest.fixture(scope="module")
-def expected(model: Translator) -> dict[str, str]:
-    """Each sentence's translation, alone."""
+def expected(model):
+    """The translation of each sentence."""
     found = {sentence: model.translate([sentence])[0] for sentence in SENTENCES}
     assert len(set(found.values())) == len(SENTENCES)
     return found
 
 
-Told = Callable[..., str]
-
-
 @pytest.fixture
-def told(run_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Told:
-    """What the command prints for some bytes of input. `err` is what stderr must be: lines of `rpr-cli: `."""
+def run_translate(run_dir, tmp_path, capfd):
+    """Runs the command on some bytes of input; its stdout. `err`: the expected lines of stderr, without the prefix."""
 
-    def tell(content: bytes, *overrides: str, code: int = 0, err: tuple[str, ...] = ()) -> str:
+    def run(content, *overrides, code=0, err=()):
         (tmp_path / "in.txt").write_bytes(content)
         capfd.readouterr()
         arguments = ["translate", f"run={run_dir}", f"input={tmp_path / 'in.txt'}", *EXACT, *overrides]
         assert app.main(arguments) == code
-        out, told = capfd.readouterr()
-        assert told.replace(str(tmp_path), "DIR") == "".join(f"rpr-cli: {line}\n" for line in err)
+        out, stderr = capfd.readouterr()
+        assert stderr.replace(str(tmp_path), "DIR") == "".join(f"rpr-cli: {line}\n" for line in err)
         return out
 
-    return tell
+    return run
 
 
-def lines_of(sentences: list[str]) -> bytes:
+def lines_of(sentences):
     return "".join(f"{sentence}\n" for sentence in sentences).encode()
 
 
-def test_a_line_for_each_line_in_order_whatever_is_read_together(told: Told, expected: dict[str, str]) -> None:
+def test_output_follows_input_order_for_any_batch_size(run_translate, expected):
     sentences = [SENTENCES[0], "", *SENTENCES[1:], "  \t ", *reversed(SENTENCES)]
     wanted = "".join(f"{expected.get(sentence, '')}\n" for sentence in sentences)
     for size in (1, 3, 256):
-        assert told(lines_of(sentences), f"lines_per_batch={size}") == wanted
-    assert told(lines_of(sentences)[:-1]) == wanted  # a last line without its end
-    assert told(b"") == "" and told(b"\n\n") == "\n\n"
+        assert run_translate(lines_of(sentences), f"lines_per_batch={size}") == wanted
+    assert run_translate(lines_of(sentences)[:-1]) == wanted  # a last line without its end
+    assert run_translate(b"") == "" and run_translate(b"\n\n") == "\n\n"
 
 
-def test_odd_bytes(told: Told, expected: dict[str, str]) -> None:
-    """A byte order mark, CRLF, control characters and separators that are no line ends; only one line each."""
+def test_control_characters_do_not_split_lines(run_translate, expected):
+    """Nor do a byte order mark, CRLF or Unicode separators."""
     first, second = SENTENCES[:2]
     content = b"\xef\xbb\xbf" + first.encode() + b"\r\n" + second.replace(" ", "\u2028\x0c\x00\x85").encode()
     odd = "\u200b \U0001f600 \u1e9e e\u0301 \U0010ffff\n" * 2
-    found = told(content + b"\n" + odd.encode() + b"\r\n").split("\n")
+    found = run_translate(content + b"\n" + odd.encode() + b"\r\n").split("\n")
     assert found[:2] == [expected[first], expected[second]] and found[2] == found[3] and found[4:] == ["", ""]
 
 
-def test_what_is_no_utf_8_is_told_and_translated(told: Told, expected: dict[str, str]) -> None:
+def test_invalid_utf8_is_reported_and_translated(run_translate, expected):
     line = "warning: input DIR/in.txt, line {}: not valid UTF-8; invalid bytes are read as U+FFFD"
-    said = [*map(line.format, range(2, 7)), "warning: input DIR/in.txt, 2 more lines: not valid UTF-8"]
+    lines = [*map(line.format, range(2, 7)), "warning: input DIR/in.txt, 2 more lines: not valid UTF-8"]
     content = lines_of(SENTENCES[:1]) + b"A \xff cat\n" * 7 + lines_of(SENTENCES[1:2])
-    out = told(content, "lines_per_batch=3", err=(*said,)).split("\n")
+    out = run_translate(content, "lines_per_batch=3", err=(*lines,)).split("\n")
     assert out[0] == expected[SENTENCES[0]] and out[8] == expected[SENTENCES[1]] and len(out) == 10
-    assert set(out[1:8]) == set(told("A \ufffd cat\n".encode()).split("\n")[:1])
-    assert told(b"\xe2\x80\n", err=(line.format(1),))
+    assert set(out[1:8]) == set(run_translate("A \ufffd cat\n".encode()).split("\n")[:1])
+    assert run_translate(b"\xe2\x80\n", err=(line.format(1),))
 
 
-def test_a_long_line_is_translated_in_parts_and_told(told: Told, expected: dict[str, str]) -> None:
+def test_long_line_is_split_with_warning(run_translate, expected):
     content = lines_of([SENTENCES[1], " ".join(SENTENCES[:3]), SENTENCES[4]])
     warning = "warning: input DIR/in.txt, line 2: more than max_source_length = 14 pieces; translated in 3 parts"
-    out = told(content, "max_source_length=14", err=(warning,)).split("\n")
+    out = run_translate(content, "max_source_length=14", err=(warning,)).split("\n")
     joined = " ".join(expected[sentence] for sentence in SENTENCES[:3])
     assert out == [expected[SENTENCES[1]], joined, expected[SENTENCES[4]], ""]
 
 
-def test_n_best_lines(told: Told, model: Translator) -> None:
-    """Moses's form: line from 0 ||| translation ||| log p ||| score; an empty line has one entry."""
+def test_n_best_output_format(run_translate, model):
+    """As in Moses: line from 0 ||| translation ||| log p ||| score; an empty line has one entry."""
     sources = [SENTENCES[0], "", SENTENCES[1]]
     rows = [
         line.split(" ||| ")
-        for line in told(lines_of(sources), "n_best=2", "beam_size=3", "lines_per_batch=1").splitlines()
+        for line in run_translate(lines_of(sources), "n_best=2", "beam_size=3", "lines_per_batch=1").splitlines()
     ]
     assert rows == [
         [str(number), best.text, f"{best.log_probability:.6f}", f"{best.score:.6f}"]
@@ -136,10 +127,10 @@ def test_n_best_lines(told: Told, model: Translator) -> None:
     ]
     assert ["1", "", "0.000000", "0.000000"] in rows and len(rows) > 3
     reason = "n_best: invalid value 9: must be 1 to beam_size = 4; set beam_size to 9 or more"
-    told(b"A\n", "n_best=9", code=2, err=(reason,))
+    run_translate(b"A\n", "n_best=9", code=2, err=(reason,))
 
 
-def test_a_separator_within_a_translation_is_escaped() -> None:
+def test_separator_within_n_best_translation_is_escaped():
     found = [Translation("a ||| b|||", -1.5, -2.25, True), Translation("a || b", -2.0, -3.0, False)]
     assert translate._n_best_lines(7, found) == (
         "7 ||| a &#124;&#124;&#124; b&#124;&#124;&#124; ||| -2.250000 ||| -1.500000\n"
@@ -147,27 +138,26 @@ def test_a_separator_within_a_translation_is_escaped() -> None:
     )
 
 
-def test_prefixes(told: Told, expected: dict[str, str], run_dir: Path, tmp_path: Path) -> None:
+def test_prefixes(run_translate, expected, run_dir, tmp_path):
     prefixes = tmp_path / "prefixes.txt"
     words = (f"prefixes={prefixes}", "lines_per_batch=2")
     prefixes.write_text("Der alte\n\nMein\n", encoding="utf-8")
-    out = told(lines_of(SENTENCES[:3]), *words).split("\n")
+    out = run_translate(lines_of(SENTENCES[:3]), *words).split("\n")
     assert out[0].startswith("Der alte") and out[1] == expected[SENTENCES[1]] and out[2].startswith("Mein")
     assert out[0] != expected[SENTENCES[0]] and len(out) == 4
     reason = "prefixes: DIR/prefixes.txt has 3 lines and input DIR/in.txt has 4; give one per line, empty for no prefix"
-    told(lines_of(SENTENCES[:4]), *words, f"output={tmp_path / 'out.txt'}", code=2, err=(reason,))
+    run_translate(lines_of(SENTENCES[:4]), *words, f"output={tmp_path / 'out.txt'}", code=2, err=(reason,))
     assert not [*tmp_path.glob("out*")]
     prefixes.write_text("a\n" + "das " * 40 + "\n")
     number = len(Vocabulary.load(run_dir / VOCABULARY_NAME).encode("das " * 40))
     reason = f"prefixes: number 2 has {number} pieces, more than max_source_length = 20; shorten it, or raise "
-    told(lines_of(SENTENCES[:2]), *words, "max_source_length=20", code=2, err=(f"{reason}max_source_length",))
+    run_translate(lines_of(SENTENCES[:2]), *words, "max_source_length=20", code=2, err=(f"{reason}max_source_length",))
 
 
 @pytest.mark.parametrize("number, word, lines", [(2, "more", 2), (4, "fewer", 3)])
-def test_prefixes_of_a_pipe_that_has_not_as_many_lines(
-    run_dir: Path, tmp_path: Path, expected: dict[str, str], capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, number: int, word: str, lines: int,
-) -> None:  # fmt: skip
+def test_prefix_count_mismatch_with_piped_input_is_an_error(
+    run_dir, tmp_path, expected, capfd, monkeypatch, number, word, lines
+):
     prefixes = tmp_path / "prefixes.txt"
     prefixes.write_text("\n" * 3)
     reading, writing = os.pipe()
@@ -183,7 +173,7 @@ def test_prefixes_of_a_pipe_that_has_not_as_many_lines(
     assert err.count("\n") == 1
 
 
-def test_files(run_dir: Path, tmp_path: Path, expected: dict[str, str], capfd: pytest.CaptureFixture[str]) -> None:
+def test_input_and_output_files(run_dir, tmp_path, expected, capfd):
     source, target = tmp_path / "in, with = 'odd' name.txt", tmp_path / "out.txt"
     source.write_bytes(lines_of(SENTENCES))
     target.write_text("earlier")
@@ -198,7 +188,7 @@ def test_files(run_dir: Path, tmp_path: Path, expected: dict[str, str], capfd: p
 @pytest.mark.parametrize(
     "words, message",
     [
-        (  # works for root, too
+        (  # an error for root, too
             ("input=DIR/in.txt", "output=DIR/blocked"),
             "output: DIR/blocked.part cannot be written (Is a directory); give a file in a writable folder",
         ),
@@ -212,10 +202,7 @@ def test_files(run_dir: Path, tmp_path: Path, expected: dict[str, str], capfd: p
         ),
     ],
 )
-def test_refusals_before_a_model_is_read(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...], message: str,
-) -> None:  # fmt: skip
+def test_invalid_paths_are_refused_before_loading_the_model(tmp_path, capfd, monkeypatch, words, message):
     monkeypatch.setattr(translate, "Translator", None)
     for name in ("in.txt", "in.txt.part", "same"):
         (tmp_path / name).write_text("a line\n")
@@ -228,14 +215,14 @@ def test_refusals_before_a_model_is_read(
     assert sorted(os.listdir(tmp_path)) == before and (tmp_path / "in.txt").read_text() == "a line\n"
 
 
-def test_no_run_leaves_no_output(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_run_leaves_no_output(tmp_path, capfd):
     (tmp_path / "in.txt").write_text("a line\n")
     assert app.main(["translate", f"run={tmp_path}", "--", str(tmp_path / "in.txt"), str(tmp_path / "out.txt")]) == 2
     assert "has no record.json" in capfd.readouterr().err and os.listdir(tmp_path) == ["in.txt"]
 
 
-def test_stdout_that_is_the_input(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`rpr-cli translate < file >> file` would never end."""
+def test_stdout_equal_to_input_is_refused(run_dir, tmp_path, monkeypatch):
+    """`rpr-cli translate < file >> file`"""
     (tmp_path / "both").write_text("a line\n")
     with (tmp_path / "both").open("a+") as both:
         monkeypatch.setattr(sys, "stdin", both)
@@ -244,8 +231,8 @@ def test_stdout_that_is_the_input(run_dir: Path, tmp_path: Path, monkeypatch: py
     assert (tmp_path / "both").read_text() == "a line\n"
 
 
-def test_progress_without_a_terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an input whose end is known; others would fill a log."""
+def test_progress_without_terminal(capfd, monkeypatch):
+    """Printed only for an input of known length."""
     for total in (2000, None):
         now = [0.0]
         for module in (translate, progress):
@@ -261,77 +248,73 @@ def test_progress_without_a_terminal(capfd: pytest.CaptureFixture[str], monkeypa
         assert capfd.readouterr().err == (line if total else "")
 
 
-# --- in a process of its own
+# --- in a separate process
 
 
 @pytest.fixture
-def start(run_dir: Path, tmp_path: Path, starter: Starter) -> Callable[..., Started]:
-    """Starts the command; what is named of stdin and stdout is a named pipe in tmp_path."""
+def start(run_dir, tmp_path, fork_server):
+    """Starts the command with named pipes in tmp_path as stdin and stdout."""
 
-    def start(*words: str, pipes: tuple[str, ...] = ("stdin", "stdout"), **streams: str) -> Started:
+    def start(*words, pipes=("stdin", "stdout"), **streams):
         for name in pipes:
             os.mkfifo(tmp_path / name)
             streams[name] = str(tmp_path / name)
-        return starter.start(["translate", f"run={run_dir}", *EXACT, *words], tmp_path, **streams)
+        return fork_server.start(["translate", f"run={run_dir}", *EXACT, *words], tmp_path, **streams)
 
     return start
 
 
-def test_each_line_is_answered_before_the_next_is_written(
-    start: Callable[..., Started], expected: dict[str, str], tmp_path: Path
-) -> None:
-    """And Ctrl-C ends it between lines, quietly."""
+def test_piped_line_is_translated_at_once(start, expected, tmp_path):
+    """And Ctrl-C between lines reports their number."""
     process = start()
     with (tmp_path / "stdin").open("wb", buffering=0) as stdin, (tmp_path / "stdout").open() as stdout:
         for sentence in SENTENCES[:3]:
             stdin.write(f"{sentence}\n".encode())
             assert stdout.readline() == f"{expected[sentence]}\n"
         os.kill(process.pid, signal.SIGINT)
-        ended = process.ended()
-        assert (ended.code, ended.err) == (130, "rpr-cli: interrupted; 3 lines were translated\n")
+        result = process.wait()
+        assert (result.code, result.err) == (130, "rpr-cli: interrupted; 3 lines were translated\n")
         assert stdout.read() == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_file_has_whole_lines(
-    start: Callable[..., Started], expected: dict[str, str], tmp_path: Path, wait_for: WaitFor, number: signal.Signals
-) -> None:
+def test_interrupted_output_ends_with_whole_line(start, expected, tmp_path, wait_for, number):
     target, part = tmp_path / "out.txt", tmp_path / "out.txt.part"
     process = start(f"output={target}", pipes=("stdin",))
     with (tmp_path / "stdin").open("wb", buffering=0) as stdin:
         stdin.write(lines_of(SENTENCES[:1]))
         wanted = f"{expected[SENTENCES[0]]}\n"
         assert wait_for(lambda: part.exists() and part.read_text() == wanted, 60)
-        stdin.write(lines_of(SENTENCES * 400))  # it is at work on these
+        stdin.write(lines_of(SENTENCES * 400))
         os.kill(process.pid, number)
-        ended = process.ended()
-    assert (ended.code, ended.out) == (128 + number, "") and not target.exists()
+        result = process.wait()
+    assert (result.code, result.out) == (128 + number, "") and not target.exists()
     lines = part.read_text().split("\n")
     done = len(lines) - 1
     assert lines.pop() == "" and lines[0] + "\n" == wanted
     assert lines[1:] == [expected[sentence] for sentence in SENTENCES * 400][: done - 1]
-    assert ended.err == f"rpr-cli: interrupted; {done} lines were translated in {part}; {target} was not written\n"
+    assert result.err == f"rpr-cli: interrupted; {done} lines were translated in {part}; {target} was not written\n"
 
 
-def test_a_reader_that_goes_away(start: Callable[..., Started], expected: dict[str, str], tmp_path: Path) -> None:
+def test_closed_output_pipe_ends_quietly(start, expected, tmp_path):
     """`rpr-cli translate < many.txt | head -1`"""
     (tmp_path / "many.txt").write_bytes(lines_of(SENTENCES * 2000))
     process = start(f"input={tmp_path / 'many.txt'}", "lines_per_batch=2", pipes=("stdout",))
     with (tmp_path / "stdout").open(buffering=1) as stdout:
         assert stdout.readline() == f"{expected[SENTENCES[0]]}\n"
-    ended = process.ended()
-    assert (ended.code, ended.err) == (0, "")
+    result = process.wait()
+    assert (result.code, result.err) == (0, "")
 
 
-def test_a_terminal_gets_a_hint(start: Callable[..., Started], expected: dict[str, str], tmp_path: Path) -> None:
-    """stdin and stderr are a terminal; Ctrl-D ends the input."""
+def test_terminal_shows_hint(start, expected, tmp_path):
+    """With stdin and stderr as the terminal; Ctrl-D ends the input."""
     ours, theirs = pty.openpty()
     process = start(pipes=("stdout",), stdin=os.ttyname(theirs), stderr=os.ttyname(theirs))
     with (tmp_path / "stdout").open() as stdout:
         os.write(ours, f"{SENTENCES[0]}\n".encode())
         assert stdout.readline() == f"{expected[SENTENCES[0]]}\n"
         os.write(ours, b"\x04")
-        assert process.ended().code == 0 and stdout.read() == ""
+        assert process.wait().code == 0 and stdout.read() == ""
     shown = os.read(ours, 4096).decode()
     for end in (ours, theirs):
         os.close(end)

@@ -1,7 +1,4 @@
-"""Checked here: the words with which torchrun is started on one node and on each of several, and what is refused
-(tests/system/test_ranks.py starts them); nodes whose names mean nothing; time that is up; a worker's log, GPUs and
-inherited locks.
-"""
+"""The arguments of torchrun on one node and on several (tests/system/test_ranks.py runs it), and worker processes."""
 
 from __future__ import annotations
 
@@ -21,81 +18,85 @@ from rpr.runs import runtime
 from rpr.training import launch
 
 Config = Callable[..., TrainConfig]
-IN_A_JOB = {
+SLURM_JOB = {
     "SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": "41234", "SLURM_JOB_NUM_NODES": "4", "SLURM_NODEID": "2",
     "SLURM_JOB_NODELIST": "gpu[07-09],gpu12",
 }  # fmt: skip
 
 
 @pytest.fixture
-def nodes(tiny_config: Config) -> TrainConfig:
+def four_nodes(tiny_config: Config) -> TrainConfig:
     return tiny_config("hardware=8xgpu", "hardware.num_nodes=4", "optim.microbatches_per_step=8")
 
 
-def test_one_node(tiny_config: Config) -> None:
+def test_torchrun_on_one_node(tiny_config: Config) -> None:
     flags = launch._torchrun(tiny_config("hardware=2xcpu", "optim.microbatches_per_step=2").hardware)
     assert flags == ["--standalone", "--nproc-per-node=2", "--max-restarts=0"]
 
 
-def test_several_nodes_of_a_slurm_job(nodes: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in IN_A_JOB.items():
+@pytest.fixture
+def slurm_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SLURM_JOB.items():
         monkeypatch.setenv(name, value)
-    flags = launch._torchrun(nodes.hardware)
+
+
+@pytest.mark.usefixtures("slurm_job")
+def test_torchrun_on_several_nodes_of_slurm(four_nodes: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = launch._torchrun(four_nodes.hardware)
     assert {"--nnodes=4", "--nproc-per-node=8", "--rdzv-backend=c10d", "--rdzv-id=41234"} <= set(flags)
     assert "--rdzv-endpoint=gpu07:21234" in flags
     assert "--local-addr=gpu09" in flags
     assert any("is_host=0," in flag for flag in flags)
     monkeypatch.setenv("SLURM_NODEID", "0")
-    assert any("is_host=1," in flag for flag in launch._torchrun(nodes.hardware))
+    assert any("is_host=1," in flag for flag in launch._torchrun(four_nodes.hardware))
 
 
-def test_a_node_whose_name_means_nothing(
-    nodes: TrainConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("slurm_job")
+def test_unknown_node_name_is_reported_by_every_node(
+    four_nodes: TrainConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Told by the first node as by the others, before a corpus is prepared; there the process ends, and the job."""
+    """Before a corpus is prepared; later nodes exit, which ends the SLURM job."""
     monkeypatch.setattr(runtime, "check_devices", lambda hardware: None)
     monkeypatch.setattr(launch, "GRACE_SECONDS", 0)
-    for name, value in {**IN_A_JOB, "SLURM_JOB_NODELIST": "localhost,gpu[07-09].invalid"}.items():
-        monkeypatch.setenv(name, value)
-    said = (
-        f"hardware.num_nodes: {socket.gethostname()} cannot resolve the host name of node gpu07.invalid ("
-        "{reason}); the nodes of a job connect by the names that SLURM gives them: add them to DNS or to /etc/hosts on "
-        "every node"
-    )
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "localhost,gpu[07-09].invalid")
     began = time.monotonic()
     with pytest.raises(SystemExit, match="2"):
-        train.run(nodes, command="rpr-cli train")
-    told = capsys.readouterr().err
-    assert told.startswith(f"rpr-cli: {said.partition('{')[0]}") and told.endswith(f"{said.partition('}')[2]}\n")
+        train.run(four_nodes, command="rpr-cli train")
+    printed = capsys.readouterr().err
+    start = f"rpr-cli: hardware.num_nodes: {socket.gethostname()} cannot resolve the host name of node gpu07.invalid ("
+    end = (
+        "); the nodes of a job connect by the names that SLURM gives them: add them to DNS or to /etc/hosts on "
+        "every node\n"
+    )
+    assert printed.startswith(start) and printed.endswith(end)
     monkeypatch.setenv("SLURM_NODEID", "0")
-    with pytest.raises(ConfigError) as refused:
-        train.run(nodes, command="rpr-cli train")
-    assert f"rpr-cli: {refused.value}\n" == told
-    assert time.monotonic() - began < 30 and not Path(nodes.runs_dir).exists()
+    with pytest.raises(ConfigError) as refusal:
+        train.run(four_nodes, command="rpr-cli train")
+    assert f"rpr-cli: {refusal.value}\n" == printed
+    assert time.monotonic() - began < 30 and not Path(four_nodes.runs_dir).exists()
 
 
-@pytest.mark.parametrize("in_a_job_of", [None, "2"])
-def test_several_nodes_that_nobody_started(
-    in_a_job_of: str | None, nodes: TrainConfig, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("job", [{}, {**SLURM_JOB, "SLURM_JOB_NUM_NODES": "2"}], ids=["no SLURM", "2 nodes"])
+def test_nodes_must_be_started_by_slurm(
+    job: dict[str, str], four_nodes: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if in_a_job_of is not None:
-        for name, value in {**IN_A_JOB, "SLURM_JOB_NUM_NODES": in_a_job_of}.items():
-            monkeypatch.setenv(name, value)
+    for name, value in job.items():
+        monkeypatch.setenv(name, value)
     reason = r"^hardware\.num_nodes: 4 nodes must be started by SLURM .*torchrun --nnodes 4 --n"
     with pytest.raises(ConfigError, match=reason):
-        launch._torchrun(nodes.hardware)
+        launch._torchrun(four_nodes.hardware)
 
 
-def test_as_many_processes_as_devices(nodes: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_processes_must_match_the_devices(four_nodes: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "32")
-    runtime.check_world(nodes.hardware)
+    runtime.check_world(four_nodes.hardware)
     monkeypatch.setenv("WORLD_SIZE", "16")
     reason = r"torchrun started 16 processes for 4 nodes of 8 devices; set hardware\.num_n"
     with pytest.raises(ConfigError, match=reason):
-        runtime.check_world(nodes.hardware)
+        runtime.check_world(four_nodes.hardware)
 
 
-def test_a_worker_writes_to_its_log_sees_its_gpus_and_holds_what_it_inherits(
+def test_worker_log_gpus_and_inherited_descriptors(
     tiny_config: Config, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "worker.py").write_text(
@@ -122,10 +123,10 @@ def test_a_worker_writes_to_its_log_sees_its_gpus_and_holds_what_it_inherits(
     assert log.read_text() == "before\nsees 5,7\nand complains\nsees None\nand complains\n"
 
 
-def test_time_that_is_up_is_an_interruption(
+def test_slurm_time_limit_interrupts_the_run(
     tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """submitit raises it from its handler of SIGUSR2 while the worker is waited for."""
+    """submitit raises from its handler of SIGUSR2."""
 
     def handler(number: int, frame: object) -> None:
         raise RuntimeError("timed-out too many times")

@@ -1,11 +1,11 @@
-"""Checked here: the gradient of a step, however it is cut into microbatches and shared among ranks, against the mean
-over the step's target pieces computed sentence by sentence without padding, in float64; the stopwatch against a clock
-that is moved by hand.
+"""The gradient of a step, in any number of microbatches and ranks, against one computed sentence by sentence without
+padding, in float64; dropout's seeds; the stopwatch with a simulated clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,7 @@ from rpr.config.train import TrainConfig
 from rpr.data.batches import TrainingBatches, TranslationDataset, accumulation
 from rpr.data.cache import PreparedData as Data
 from rpr.training import callbacks
-from rpr.training.callbacks import WARM_UP_STEPS, Stopwatch
+from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch
 from rpr.training.module import TranslationModule
 
 STEP = 3
@@ -26,7 +26,7 @@ Config = Callable[..., TrainConfig]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def made(config: TrainConfig, data: Data) -> TranslationModule:
+def module_of(config: TrainConfig, data: Data) -> TranslationModule:
     return TranslationModule(config, len(data.vocabulary)).double()
 
 
@@ -35,23 +35,23 @@ def batches(config: TrainConfig, data: Data, ranks: int, rank: int) -> TrainingB
     return TrainingBatches(data.split("train"), budget, MICROBATCHES, config.seed, num_devices=ranks, rank=rank)
 
 
-def sentence_by_sentence(config: TrainConfig, data: Data) -> dict[str, torch.Tensor]:
-    """The gradient of the mean smoothed cross entropy over all target pieces of the step."""
-    module = made(config, data)
+def gradient_by_sentence(config: TrainConfig, data: Data) -> dict[str, torch.Tensor]:
+    """The gradient of the mean smoothed cross entropy over all target tokens of the step."""
+    module = module_of(config, data)
     split = data.split("train")
     indices = [int(i) for microbatch in batches(config, data, 1, 0).step_microbatches(STEP) for i in microbatch]
-    total, pieces = torch.zeros((), dtype=torch.float64), 0
+    total, tokens = torch.zeros((), dtype=torch.float64), 0
     smoothing, size = config.optim.label_smoothing, len(data.vocabulary)
     for index in indices:
         source = torch.tensor(split.source(index).astype(int))[None]
         output = torch.tensor(split.target(index).astype(int))[None]
         inputs = torch.cat([torch.tensor([[2]]), output[:, :-1]], dim=1)  # BOS, then all but EOS
         log_p = F.log_softmax(module.model.logits(module.model(source, inputs)), dim=-1)[0]
-        wanted = torch.full_like(log_p, smoothing / (size - 1))
-        wanted[torch.arange(len(wanted)), output[0]] = 1 - smoothing
-        total = total - (wanted * log_p).sum()
-        pieces += output.shape[1]
-    (total / pieces).backward()
+        distribution = torch.full_like(log_p, smoothing / (size - 1))
+        distribution[torch.arange(len(distribution)), output[0]] = 1 - smoothing
+        total = total - (distribution * log_p).sum()
+        tokens += output.shape[1]
+    (total / tokens).backward()
     return {name: parameter.grad.clone() for name, parameter in module.named_parameters()}
 
 
@@ -61,16 +61,14 @@ def expected() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("ranks", [1, 4, 8])
-def test_the_gradient_of_a_step_does_not_depend_on_its_cutting(
+def test_gradient_does_not_depend_on_microbatches_and_ranks(
     ranks: int, tiny_config: Config, small_data: Data, expected: dict[str, Any]
 ) -> None:
-    """1 rank takes 4 microbatches, 4 ranks one each, 8 ranks half of one each; Lightning divides a microbatch's loss
-    by their number, DDP takes the mean over the ranks, both as emulated here.
-    """
+    """Emulates Lightning, which divides a loss by the number of microbatches, and DDP's mean over the ranks."""
     config = tiny_config("model.dropout=0", f"optim.microbatches_per_step={MICROBATCHES}", "position.clip_distance=3")
     if not expected:
-        expected.update(sentence_by_sentence(config, small_data))
-    module = made(config, small_data)
+        expected.update(gradient_by_sentence(config, small_data))
+    module = module_of(config, small_data)
     accumulate = accumulation(MICROBATCHES, ranks)
     module._trainer = SimpleNamespace(accumulate_grad_batches=accumulate, world_size=ranks)  # type: ignore[assignment]
     dataset = TranslationDataset(small_data.split("train"))
@@ -85,11 +83,9 @@ def test_the_gradient_of_a_step_does_not_depend_on_its_cutting(
         )
 
 
-def test_an_empty_share_of_a_step_has_a_zero_gradient_for_every_parameter(
-    tiny_config: Config, small_data: Data
-) -> None:
-    """An epoch's last step may leave a rank without pairs; DDP still waits for a gradient of each parameter."""
-    module = made(tiny_config("model.dropout=0"), small_data)
+def test_empty_microbatch_has_zero_gradients(tiny_config: Config, small_data: Data) -> None:
+    """An epoch's last step may leave a rank without pairs; DDP still waits for its gradients."""
+    module = module_of(tiny_config("model.dropout=0"), small_data)
     module._trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=2)  # type: ignore[assignment]
     spec = batches(module.config, small_data, 1, 0).step_specs(0)[0]
     empty = TranslationDataset(small_data.split("train"))[
@@ -101,8 +97,7 @@ def test_an_empty_share_of_a_step_has_a_zero_gradient_for_every_parameter(
     assert all(gradient is None or not gradient.any() for gradient in gradients)
 
 
-def test_dropout_is_a_function_of_seed_and_step(tiny_config: Config, small_data: Data) -> None:
-    """Each of the microbatches of two steps on two ranks has its own draw, and the same one again."""
+def test_dropout_depends_on_step_rank_and_microbatch_only(tiny_config: Config, small_data: Data) -> None:
     module = TranslationModule(tiny_config(), len(small_data.vocabulary))
     draws = []
     for _ in range(2):
@@ -124,12 +119,24 @@ class Clock:
         return self.now
 
 
-def test_the_stopwatch_leaves_out_warm_up_validation_and_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(
+    tiny_config: Config, small_data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock, processor = Clock(), Clock()
     monkeypatch.setattr(callbacks.time, "perf_counter", clock)
     monkeypatch.setattr(callbacks.time, "process_time", processor)
     watch = Stopwatch()
-    trainer: Any = SimpleNamespace(accumulate_grad_batches=2)
+
+    def translate(module: object) -> float:
+        clock.now += 1000.0
+        return 12.5
+
+    module = module_of(tiny_config(), small_data)
+    module.last_validation_loss = 1.0
+    metrics = Metrics(tmp_path / "metrics.jsonl", watch, None, translate)  # type: ignore[arg-type]
+    trainer: Any = SimpleNamespace(
+        accumulate_grad_batches=2, sanity_checking=False, is_global_zero=True, global_step=13, logger=None
+    )
     batch: Any = SimpleNamespace(step_source_tokens=50, step_target_tokens=70)
 
     def steps(number: int, seconds: float) -> None:
@@ -139,13 +146,14 @@ def test_the_stopwatch_leaves_out_warm_up_validation_and_checkpoints(monkeypatch
                 processor.now += 0.75 * seconds  # one core and a half
                 watch.on_train_batch_end(trainer, None, None, batch, micro)  # type: ignore[arg-type]
 
-    steps(WARM_UP_STEPS, 60.0)  # slow: must not be seen
+    steps(WARM_UP_STEPS, 60.0)
     assert watch.reading() == (0.0, 0, 0, 0)
     steps(3, 2.0)
     assert watch.reading() == (6.0, 3, 150, 210)
     watch.on_validation_start(trainer, None)  # type: ignore[arg-type]
     clock.now += 1000.0
-    watch.on_validation_end(trainer, None)  # type: ignore[arg-type]
+    watch.on_validation_end(trainer, module)  # before that of Metrics, as in rpr.training.fit
+    metrics.on_validation_end(trainer, module)
     steps(1, 2.0)
     watch.pause()  # a checkpoint
     clock.now += 1000.0
@@ -160,4 +168,4 @@ def test_the_stopwatch_leaves_out_warm_up_validation_and_checkpoints(monkeypatch
     resumed.load_state_dict(watch.state_dict())
     assert resumed.reading() == (10.0, 5, 250, 350) and resumed.cores_used == pytest.approx(1.5)
     resumed.load_state_dict({key: value for key, value in watch.state_dict().items() if key != "processor_seconds"})
-    assert resumed.cores_used is None  # a checkpoint of before it was kept
+    assert resumed.cores_used is None  # from an older checkpoint

@@ -1,6 +1,4 @@
-"""Checked here: the moving average against the sum written out over every step's weights; that it goes through a
-checkpoint unchanged; that validation sees it and training does not.
-"""
+"""The moving average of the weights against the sum over every step's weights; resumed, and used in validation only."""
 
 from __future__ import annotations
 
@@ -27,15 +25,15 @@ Config = Callable[..., TrainConfig]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_it_is_the_weighted_sum_of_all_weights_so_far(tiny_config: Config, small_data: Data, tmp_path: Path) -> None:
+def test_moving_average(tiny_config: Config, small_data: Data, tmp_path: Path) -> None:
     config = tiny_config(*RECIPE, f"optim.ema_decay={DECAY}")
     seen = []
 
-    def look(model: torch.nn.Module) -> float:
+    def validate(model: torch.nn.Module) -> float:
         seen.append({name: weight.detach().clone() for name, weight in model.named_parameters()})
         return 1.0
 
-    fit.fit(config, small_data, tmp_path / "run", logger=None, validation_bleu=look)
+    fit.fit(config, small_data, tmp_path / "run", logger=None, validation_bleu=validate)
     found = checkpoints(tmp_path / "run" / "checkpoints")
     assert [step for step, _ in found] == [1, 2, 3, 4, 5, 6]
     expected = dict(TranslationModule(config, len(small_data.vocabulary)).model.named_parameters())  # the first weights
@@ -46,9 +44,9 @@ def test_it_is_the_weighted_sum_of_all_weights_so_far(tiny_config: Config, small
         assert kept.keys() == expected.keys()
         for name in expected:
             torch.testing.assert_close(kept[name], expected[name].detach(), msg=lambda m, n=name: f"{n}: {m}")
-        if step == 4:  # validation translated with the average
+        if step == 4:  # used for validation
             assert all(torch.equal(seen[0][name], kept[name]) for name in kept)
-    # Training itself does not feel it, and a resumed run has the same average.
+    # Training itself is not affected, and a resumed run has the same average.
     fit.fit(tiny_config(*RECIPE), small_data, tmp_path / "plain", logger=None, validation_bleu=None)
     plain = model_weights(checkpoints(tmp_path / "plain" / "checkpoints")[-1][1])
     assert all(torch.equal(model_weights(found[-1][1])[name], weight) for name, weight in plain.items())

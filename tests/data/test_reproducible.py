@@ -1,5 +1,5 @@
-"""Checked here: another process, with other hashes of texts and another number of threads, makes the same corpora,
-vocabulary and order of pairs; another seed makes others.
+"""Generated corpora, vocabulary and order of pairs are the same in a process with another hash seed and number of
+threads, and differ with the seed.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ SCAN = {"kind": "scan", "max_train_length": 22, "max_long_length": 48, "padded_d
 
 
 def digests(seed: int, model: Path) -> dict[str, str]:
-    """Of everything that a seed makes, and of the vocabulary of the generated corpus."""
-    made = {"synthetic": synthetic.generate(seed=seed, **SIZES)}
+    """sha256 of everything that depends on the seed, and of a vocabulary."""
+    generated = {"synthetic": synthetic.generate(seed=seed, **SIZES)}
     settings = [{"kind": kind, **LENGTHS, **SIZES} for kind in ("reverse", "addition")]
     settings.append(SCAN | SIZES | {"num_train": None, "num_long": None})
     for one in settings:
-        made[str(one["kind"])] = tasks.generate(TaskConfig.model_validate(one | {"seed": seed}))
+        generated[str(one["kind"])] = tasks.generate(TaskConfig.model_validate(one | {"seed": seed}))
     text = [side for pair in synthetic.generate(seed=seed, **SIZES)["train"] for side in (pair.source, pair.target)]
-    made["vocabulary"] = vocabulary.Vocabulary.learn(vocabulary.count_words(text), 300, model).digest
+    generated["vocabulary"] = vocabulary.Vocabulary.learn(vocabulary.count_words(text), 300, model).digest
     source, target = np.random.default_rng(0).integers(1, 60, (2, 3000)).astype(np.int32)
-    made["order of an epoch"] = [order.tolist() for order in Plan(source, target, 512).epoch(seed, 7)[1:]]
-    return {name: hashlib.sha256(repr(what).encode()).hexdigest() for name, what in made.items()}
+    generated["order of an epoch"] = [order.tolist() for order in Plan(source, target, 512).epoch(seed, 7)[1:]]
+    return {name: hashlib.sha256(repr(what).encode()).hexdigest() for name, what in generated.items()}
 
 
-def test_the_same_in_another_process(tmp_path, monkeypatch):
+def test_another_process_generates_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(vocabulary, "num_workers", lambda: 3)
     here, other = (digests(seed, tmp_path / f"{seed}.model") for seed in (5, 6))
     environment = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
