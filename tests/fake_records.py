@@ -1,15 +1,12 @@
-"""Fake run records: every figure in them is made up for a test and stands for no run."""
+"""Fake run records; all figures are made up."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from rpr.records.record import Record, write_record
 from rpr.report.build import run_file
@@ -54,7 +51,6 @@ POSITIONS: dict[str, dict[str, Any]] = {
     "relative_values": {"relative_keys": False},
     "absolute_and_relative": {"absolute": "sinusoidal"},
 }
-Maker = Callable[..., Record]
 
 
 def fake_score(split: str, score: float, metric: str = "sacrebleu", **changes: Any) -> dict[str, Any]:
@@ -91,9 +87,7 @@ def fake_document(
     config["position"] |= {"name": position, "clip_distance": k, **POSITIONS[position]}
     if synthetic:
         config["data"] |= {"name": "synthetic", "synthetic": {"seed": 1}}
-    for key, value in (settings or {}).items():
-        section, _, name = key.partition(".")
-        config[section][name] = value
+    config = edited(config, settings or {})
     scores = {"test": 30.0} if scores is None else scores
     name = f"{config['data']['name']}-{config['model']['name']}-{position}-k{k}-s{seed}"
     finished = status == "finished"
@@ -150,12 +144,24 @@ def fake_document(
     return document | changes
 
 
+def edited(document: dict[str, Any], edits: dict[str, Any]) -> dict[str, Any]:
+    """A copy with other values at dotted keys; a number is the index of a list."""
+    found = copy.deepcopy(document)
+    for key, value in edits.items():
+        *path, last = key.split(".")
+        place: Any = found
+        for name in path:
+            place = place[int(name) if name.isdigit() else name]
+        place[last] = value
+    return found
+
+
 def fake_record(*args: Any, **kwargs: Any) -> Record:
     return Record.model_validate_json(json.dumps(fake_document(*args, **kwargs)), strict=True)
 
 
 def write_run(path: Path, record: Record, source: str, reference: str, hypothesis: str) -> None:
-    """A run's record, curves of two points and seven times the same translation, as files next to its record."""
+    """A record with metrics of two steps and seven copies of a translation beside it."""
     write_record(path, record)
     rows = [{"step": step, "train/loss": 9 - step / 100, "validation/loss": 8 - step / 100} for step in (100, 200)]
     rows.append({"step": 200, "validation/bleu": 20.0})
@@ -177,7 +183,7 @@ def fake_interval(low: float, high: float) -> dict[str, Any]:
 
 
 def fake_by_length(*scores: float, intervals: bool = True, **changes: Any) -> dict[str, Any]:
-    """Buckets 1 to 10 (50 sentences), 11 to 22 (40), 23 to 30 (7), over 30 (20), one a score; trained up to 22."""
+    """One score per bucket: 1 to 10 (50 sentences), 11 to 22 (40), 23 to 30 (7), over 30 (20); trained up to 22."""
     bounds = [(1, 10, 50), (11, 22, 40), (23, 30, 7), (31, None, 20)]
     fields = {
         "unit": "pieces of the source, EOS included",
@@ -208,28 +214,3 @@ def fake_by_length(*scores: float, intervals: bool = True, **changes: Any) -> di
         ],
     }
     return fields | changes
-
-
-@pytest.fixture
-def interval() -> Callable[..., dict[str, Any]]:
-    return fake_interval
-
-
-@pytest.fixture
-def by_length() -> Callable[..., dict[str, Any]]:
-    return fake_by_length
-
-
-@pytest.fixture
-def document() -> Callable[..., dict[str, Any]]:
-    return fake_document
-
-
-@pytest.fixture
-def make() -> Maker:
-    return fake_record
-
-
-@pytest.fixture
-def score() -> Callable[..., dict[str, Any]]:
-    return fake_score

@@ -1,6 +1,4 @@
-"""`rpr-cli diff` from argv to exit code, on made-up records: what the tables show and leave out, their width, the JSON
-document, where metrics files are found, what is refused, and that torch is never imported.
-"""
+"""`rpr-cli diff` from argv to exit code, on made-up records."""
 
 import json
 import shlex
@@ -10,7 +8,8 @@ import sys
 import pytest
 
 from rpr.cli import app
-from tests.fake_records import fake_document, fake_interval, fake_score
+from rpr.report.build import run_file
+from tests.fake_records import edited, fake_document, fake_interval, fake_score
 
 COMMAND = "rpr-cli train data=multi30k_en_de seed=1"
 SCORES = [
@@ -21,24 +20,16 @@ SCORES = [
 
 @pytest.fixture
 def put(tmp_path, monkeypatch):
-    """Writes a record with changes at dotted keys; `losses`: of training, one each 25 steps."""
+    """Writes a record with changes at dotted keys; `losses`: training losses, every 25 steps."""
     monkeypatch.chdir(tmp_path)
 
     def write(name, edits=None, losses=()):
-        document = json.loads(json.dumps(fake_document(scores=SCORES, command=COMMAND)))
-        for key, value in (edits or {}).items():
-            *path, last = key.split(".")
-            place = document
-            for part in path:
-                place = place[int(part) if part.isdigit() else part]
-            place[last] = value
         path = tmp_path / name if name.endswith(".json") else tmp_path / name / "record.json"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(document))
+        path.write_text(json.dumps(edited(fake_document(scores=SCORES, command=COMMAND), edits or {})))
         if losses:
-            metrics = path.with_name(f"{path.stem}.metrics.jsonl" if name.endswith(".json") else "metrics.jsonl")
             rows = [{"step": 25 * number, "train/loss": loss} for number, loss in enumerate(losses, start=1)]
-            metrics.write_text("\n".join(map(json.dumps, rows)))
+            run_file(path, "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
         return path if name.endswith(".json") else path.parent
 
     return write
@@ -56,12 +47,12 @@ def diff(capsys):
 
 
 def paragraphs(printed):
-    """The lines of each table, one blank between words, by its first heading; other paragraphs by their first word."""
+    """The lines of each paragraph by its first word, with single blanks."""
     parts = printed.rstrip("\n").split("\n\n")
     return {part.split()[0]: [" ".join(line.split()) for line in part.splitlines()] for part in parts}
 
 
-def test_only_what_differs_is_shown(put, diff):
+def test_only_differences_are_shown(put, diff):
     edits = {
         "config.model.dropout": 0.3, "run_id": "0b0b0b0b", "versions.torch": "2.14.0", "training.steps_per_second": 2.5,
         "command": "rpr-cli train data=multi30k_en_de model.dropout=0.3 seed=1", "training.validation_loss": 2.5,
@@ -84,21 +75,21 @@ def test_only_what_differs_is_shown(put, diff):
     assert "train_loss" in " ".join(found["The"]) and "validation_loss" not in " ".join(found["The"])
 
 
-def test_a_difference_too_small_for_the_digits_is_not_called_the_same(put, diff):
+def test_tiny_difference_is_not_shown_as_the_same(put, diff):
     edits = {"scores.1.score": 9.0 + 2**-40, "training.train_loss": 2.1 - 2**-40}
     found = paragraphs(diff(put("a"), put("b", edits)))
     assert found["scores"][3] == "long/sacrebleu 9.00 9.00 +9.1e-13 –"
     assert found["figures"][2] == "train_loss 2.100000 2.100000 -9.1e-13 × 1.000"
 
 
-def test_intervals_apart_and_scores_that_are_not_comparable(put, diff):
+def test_disjoint_intervals_and_incomparable_scores(put, diff):
     edits = {"scores.0.score": 40.0, "scores.0.interval": fake_interval(38, 42), "scores.1.signature": "tok:none"}
     printed = diff(put("a"), put("b", edits))
     assert paragraphs(printed)["scores"][2].endswith("+10.00 apart")
     assert "long/sacrebleu: not comparable: signature " in printed
 
 
-def test_two_records_of_one_run(put, diff):
+def test_relation_of_two_records(put, diff):
     printed = diff(put("a"), put("copy.json"))
     assert printed.endswith("The two records: the same record.\n") and printed.count("\n") == 5
     printed = diff(put("a"), put("b", {"started": "2026-02-02", "command": "rpr-cli rerun runs/a"}))
@@ -107,24 +98,24 @@ def test_two_records_of_one_run(put, diff):
     assert "The two records: one run, recorded twice.\n" in diff(put("a"), put("b", {"sweeps": ["mine"]}))
 
 
-def test_a_failed_run(put, diff):
+def test_failed_run(put, diff):
     missing = dict.fromkeys(("data", "training", "steps", "parameters", "finished"))
     edits = {"status": "failed", "error": "DataError: no more paper", "scores": [], **missing}
     printed = diff(put("a"), put("b", edits))
     assert "-s1, failed: DataError: no more paper\n" in printed
     assert "status  finished            failed: DataError: no more paper\n" in printed
-    assert "To test whether" not in printed  # there is nothing to test
+    assert "To test whether" not in printed
     assert "steps_per_second 2.000 – – –" in paragraphs(printed)["figures"]
 
 
-def test_commands_of_the_same_words_and_those_that_cannot_be_split(put, diff):
+def test_reordered_and_unparsable_commands(put, diff):
     swapped = {"command": "rpr-cli train seed=1 data=multi30k_en_de"}
     assert paragraphs(diff(put("a"), put("b", swapped)))["run"][2] == "command the same words in another order"
     printed = diff(put("a"), put("b", {"command": "rpr-cli train it's seed=1"}))
     assert paragraphs(printed)["run"][2:] == ["command data=multi30k_en_de " + shlex.quote("it's")]
 
 
-def test_no_line_is_longer_than_100_columns(put, diff):
+def test_lines_have_at_most_100_columns(put, diff):
     long = "/a/corpus/with/a/long/path/" * 8
     score = fake_score("a_split_with_a_very_long_name_of_its_own_for_itself", 100.0, interval=fake_interval(100, 100))
     words = ["x" * 200 + letter + "x" * 200 for letter in "ab"]
@@ -137,13 +128,13 @@ def test_no_line_is_longer_than_100_columns(put, diff):
     other = put("b" * 120, edits, (1.0, 3.0))
     printed = diff(first, other)
     assert [line for line in printed.splitlines() if len(line) > 100] == []
-    assert "…" in printed and "xxxa" in printed and "xxxb" in printed  # where both ends are alike, what is not
+    assert "…" in printed and "xxxa" in printed and "xxxb" in printed  # long values are cut to where they differ
     assert {"key": "model.words", "a": words[0], "b": words[1]} in (
         json.loads(diff(first, other, "format=json"))["settings"]["differ"]
     )
 
 
-def test_the_step_at_which_the_losses_part(put, diff):
+def test_step_at_which_losses_diverge(put, diff):
     first = put("a", losses=(5.0, 4.0, 3.0))
     for losses, line in {
         (5.0, 4.0, 3.0625): "the same at 2 logged steps, up to step 50; at step 75 A has 3 and B 3.0625",
@@ -158,7 +149,7 @@ def test_the_step_at_which_the_losses_part(put, diff):
     assert "train/loss" not in diff(first, "b.json")
 
 
-def test_json_is_one_document(put, diff):
+def test_json_document(put, diff):
     edits = {
         "run_id": "0b0b0b0b", "config.model.dropout": 0.3, "config.optim.extra": None, "scores.0.score": 33.0,
         "scores.0.interval": fake_interval(31, 35), "training.steps_per_second": 2.5,
@@ -180,7 +171,7 @@ def test_json_is_one_document(put, diff):
     assert document["losses"] == [{"name": "train/loss", "equal": 1, "equal_until": 25, "parting": parting}]
 
 
-def test_refusals_are_one_line(put, diff, tmp_path):
+def test_error_messages_are_one_line(put, diff, tmp_path):
     put("a")
     (tmp_path / "no.json").write_text("{")
     (put("b") / "metrics.jsonl").write_text("{\n{}\n")
@@ -189,11 +180,11 @@ def test_refusals_are_one_line(put, diff, tmp_path):
         "no.json": "no.json: truncated or not JSON (line 1, ",
         "b": "b/metrics.jsonl:1: not JSON; delete this line",
     }.items():
-        said = diff("a", other, code=2)
-        assert said.startswith(f"rpr-cli: {line}") and said.count("\n") == 1
+        message = diff("a", other, code=2)
+        assert message.startswith(f"rpr-cli: {line}") and message.count("\n") == 1
 
 
-def test_it_imports_nothing_heavy(put):
+def test_diff_imports_nothing_heavy(put):
     heavy = ("torch", "pytorch_lightning", "wandb", "datasets", "matplotlib", "sacrebleu", "sentencepiece")
     code = (
         f"import sys; from rpr.cli import app; code = app.main(['diff', {str(put('a'))!r}, {str(put('b'))!r}]);"

@@ -1,10 +1,7 @@
-"""What differs between two records, on records made up for the test: each part, each kind of value, what is not
-comparable, and when a run counts as reproduced. Expected values are written by hand.
-"""
+"""The difference of two records: settings, scores, figures, curves, and whether a run is reproduced."""
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 from typing import Any
@@ -14,6 +11,7 @@ import pytest
 from rpr.migrations import EARLIER_DEFAULTS, READ_AS
 from rpr.records.difference import ABSENT, Difference, MeasurementPair, difference
 from rpr.records.record import Record
+from tests.fake_records import edited, fake_by_length, fake_document, fake_interval, fake_score
 
 
 def changes(found: Difference, part: str) -> dict[str, tuple[Any, Any]]:
@@ -29,24 +27,12 @@ def same(found: Difference, part: str) -> set[str]:
     return set(next(one for one in found.parts if one.name == part).same)
 
 
-@pytest.fixture
-def record(document):
-    """A record with changes at dotted keys of its document."""
-
-    def make(edits: dict[str, Any] | None = None, **options: Any) -> Record:
-        whole = copy.deepcopy(document(**options))
-        for key, value in (edits or {}).items():
-            *path, last = key.split(".")
-            place = whole
-            for name in path:
-                place = place[name]
-            place[last] = value
-        return Record.model_validate_json(json.dumps(whole), strict=True)
-
-    return make
+def record(edits: dict[str, Any] | None = None, **options: Any) -> Record:
+    """A fake record with changes at dotted keys."""
+    return Record.model_validate_json(json.dumps(edited(fake_document(**options), edits or {})), strict=True)
 
 
-def test_only_settings_that_differ_with_dotted_keys(record):
+def test_settings_that_differ_have_dotted_keys():
     found = difference(record(), record(settings={"model.dropout": 0.3, "optim.warmup_steps": 400.0}))
     assert changes(found, "settings") == {"model.dropout": (0.1, 0.3)}
     assert {"model.norm", "optim.warmup_steps", "seed", "data.cache_dir"} <= same(found, "settings")
@@ -56,7 +42,7 @@ def test_only_settings_that_differ_with_dotted_keys(record):
     assert len(same(found, "settings")) == leaves - 1 + len(filled)
 
 
-def test_a_setting_that_came_later_has_the_value_of_before_it_and_another_is_absent(record):
+def test_missing_setting_has_its_earlier_default_or_is_absent():
     newer = record(
         settings={
             "optim.non_finite": "skip", "optim.ema_decay": None, "hardware.attention": "auto", "hardware.threads": 1
@@ -73,7 +59,7 @@ def test_a_setting_that_came_later_has_the_value_of_before_it_and_another_is_abs
     assert changes(found, "settings") == {"data.synthetic": (None, {"seed": 1, "num_train": 5})}
 
 
-def test_command_commit_versions_device_and_corpus(record):
+def test_command_commit_versions_device_and_corpus():
     edits = {
         "command": "rpr-cli train seed=1",
         "git.commit": "feed",
@@ -98,7 +84,7 @@ def test_command_commit_versions_device_and_corpus(record):
     assert changes(found, "settings") == {}
 
 
-def test_a_run_without_results_has_none_and_no_device(record):
+def test_run_without_results_has_no_scores_figures_or_device():
     found = difference(record(), record(status="failed", data=None))
     assert changes(found, "run") == {
         "status": ("finished", "failed: RuntimeError: rank 1 died"),
@@ -118,9 +104,9 @@ def test_a_run_without_results_has_none_and_no_device(record):
 @pytest.mark.parametrize(
     "second, overlap", [((31, 33), True), ((32, 34), True), ((32.1, 34), False), ((20, 29), False), ((20, 30), True)]
 )
-def test_scores_and_whether_their_intervals_overlap(record, score, interval, second, overlap):
-    first = [score("test", 31.0, interval=interval(30, 32)), score("test", 50.0, "chrf")]
-    other = [score("test", 31.5, interval=interval(*second)), score("long", 9.0)]
+def test_scores_and_overlap_of_their_intervals(second, overlap):
+    first = [fake_score("test", 31.0, interval=fake_interval(30, 32)), fake_score("test", 50.0, "chrf")]
+    other = [fake_score("test", 31.5, interval=fake_interval(*second)), fake_score("long", 9.0)]
     found = difference(record(scores=first), record(scores=other))
     assert [one.name for one in found.scores] == ["test/sacrebleu", "test/chrf", "long/sacrebleu"]
     test, chrf, long = found.scores
@@ -128,32 +114,36 @@ def test_scores_and_whether_their_intervals_overlap(record, score, interval, sec
     assert (test.second.interval.low, test.second.interval.high) == second
     assert (*sides(chrf), chrf.difference, chrf.overlap) == (50.0, None, None, None)
     assert sides(long) == (None, 9.0)
-    of_another_level = [score("test", 31.0, interval=interval(30, 32) | {"level": 0.9})]
+    of_another_level = [fake_score("test", 31.0, interval=fake_interval(30, 32) | {"level": 0.9})]
     assert difference(record(scores=first), record(scores=of_another_level)).scores[0].overlap is None
 
 
-@pytest.mark.parametrize("field, value, said", [
+@pytest.mark.parametrize("field, value, reason", [
     ("signature", "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.5.0",
      "signature case:mixed|version:2.6.0 and"),
     ("num_sentences", 999, "num_sentences 1000 and 999"),
     ("test_set", "other", "test_set test_2016_flickr and other"),
 ])  # fmt: skip
-def test_scores_of_another_kind_are_not_subtracted(record, score, interval, field, value, said):
-    first = score("test", 31.0, interval=interval(30, 32))
+def test_incomparable_scores_are_not_subtracted(field, value, reason):
+    first = fake_score("test", 31.0, interval=fake_interval(30, 32))
     [one] = difference(record(scores=[first]), record(scores=[{**first, field: value}])).scores
     assert (one.difference, one.ratio, one.overlap) == (None, None, None)
-    assert one.unlike.startswith(said)
+    assert one.unlike.startswith(reason)
 
 
-def test_how_the_scores_were_decoded(record, score):
-    several = [score("test", 1.0), score("long", 1.0, checkpoint="last")]
-    other = [score("test", 1.0, beam_size=1), score("long", 1.0, beam_size=1), score("validation", 1.0, precision="x")]
+def test_decoding_settings():
+    several = [fake_score("test", 1.0), fake_score("long", 1.0, checkpoint="last")]
+    other = [
+        fake_score("test", 1.0, beam_size=1),
+        fake_score("long", 1.0, beam_size=1),
+        fake_score("validation", 1.0, precision="x"),
+    ]
     found = difference(record(scores=several), record(scores=other))
     averaged = "average of the last 5 (steps 1400, 1500, 1600, 1700, 1800)"
     assert changes(found, "decoding") == {"beam_size": (4, 1), "checkpoint": ([averaged, "last"], averaged)}
 
 
-def test_figures_with_difference_and_ratio(record):
+def test_figures_with_difference_and_ratio():
     edits = {"training.steps_per_second": 2.5, "training.peak_memory_bytes": 3_000_000_000, "parameters": 7_600_100}
     edits["training.validation_loss"] = 2.0
     found = {one.name: one for one in difference(record(), record(edits)).figures}
@@ -162,7 +152,7 @@ def test_figures_with_difference_and_ratio(record):
     assert found["parameters"].difference == 100
     assert found["validation_loss"].difference == pytest.approx(-0.3)
     assert found["train_loss"].same and found["steps"].same
-    assert "skipped_steps" not in found  # which neither record has
+    assert "skipped_steps" not in found  # neither record has it
     edits["training.peak_memory_kind"], edits["training.excludes"] = "allocated", "nothing"
     found = {one.name: one for one in difference(record(), record(edits)).figures}
     assert found["peak_memory_bytes"].difference is None
@@ -170,9 +160,9 @@ def test_figures_with_difference_and_ratio(record):
     assert found["steps_per_second"].ratio is None and "excludes" in found["steps_per_second"].unlike
 
 
-def test_scores_by_length(record, by_length):
-    first = record(by_length=by_length(50.0, 40.0, 30.0))
-    found = difference(first, record(by_length=by_length(50.0, 44.0, 30.0, 20.0))).by_length
+def test_scores_by_length():
+    first = record(by_length=fake_by_length(50.0, 40.0, 30.0))
+    found = difference(first, record(by_length=fake_by_length(50.0, 44.0, 30.0, 20.0))).by_length
     assert [one.name for one in found] == [
         f"{bucket}/{metric}" for metric in ("sacrebleu", "chrf") for bucket in ("1–10", "11–22", "23–30", "over 30")
     ]
@@ -180,13 +170,13 @@ def test_scores_by_length(record, by_length):
     assert same_one.same and (other.difference, other.overlap) == (4.0, False)  # [39, 42] and [43, 46]
     assert (*sides(longest), longest.unlike) == (None, 20.0, None)
     assert found[5].difference == 4.0
-    fewer = by_length(50.0, 44.0)
+    fewer = fake_by_length(50.0, 44.0)
     fewer["buckets"][1]["num_sentences"] = 39
     assert difference(first, record(by_length=fewer)).by_length[1].unlike == "num_sentences 40 and 39"
-    signed = by_length(50.0, signatures={"sacrebleu": "nrefs:1|tok:none", "chrf": "nc:6"})
+    signed = fake_by_length(50.0, signatures={"sacrebleu": "nrefs:1|tok:none", "chrf": "nc:6"})
     found = difference(first, record(by_length=signed)).by_length
     assert found[0].unlike.startswith("signature ") and found[-1].unlike is None
-    elsewhere = by_length(50.0, splits=["test"])
+    elsewhere = fake_by_length(50.0, splits=["test"])
     assert "splits" in difference(first, record(by_length=elsewhere)).by_length[0].unlike
     lacking = difference(record(), first)
     assert lacking.by_length == () and changes(lacking, "run") == {"scores by length": (ABSENT, "recorded")}
@@ -196,59 +186,59 @@ def rows(*losses: float, every: int = 25, name: str = "train/loss") -> list[dict
     return [{"step": every * number, name: loss} for number, loss in enumerate(losses, start=1)]
 
 
-def test_the_step_at_which_losses_part(record):
-    [curve] = difference(record(), record(), rows(5.0, 4.0, 3.0), rows(5.0, 4.0, 3.5, 2.0)).curves
-    assert (curve.name, curve.equal, curve.equal_until, curve.parting) == ("train/loss", 2, 50, ((75, 3.0), (75, 3.5)))
-    [curve] = difference(record(), record(), rows(5.0, 4.0), rows(5.1, 4.0)).curves
-    assert (curve.equal, curve.equal_until, curve.parting) == (0, None, ((25, 5.0), (25, 5.1)))
-    [curve] = difference(record(), record(), rows(5.0, 4.0, 3.0), rows(5.0, 4.0)).curves  # one was cut
-    assert (curve.equal, curve.equal_until, curve.parting) == (2, 50, None)
-    [curve] = difference(record(), record(), rows(5.0, 4.0), rows(5.0, 4.0, every=10)).curves
-    assert (curve.equal, curve.parting) == (0, ((25, 5.0), (10, 5.0)))
-    [curve] = difference(record(), record(), rows(float("nan"), 1.0), rows(float("nan"), 2.0)).curves
-    assert (curve.equal, curve.parting) == (1, ((50, 1.0), (50, 2.0)))
-    said = [{"step": 25, "train/loss": "low"}]
-    assert difference(record(), record(), said, rows(5.0)).curves == ()
+@pytest.mark.parametrize("first, second, expected", [
+    (rows(5.0, 4.0, 3.0), rows(5.0, 4.0, 3.5, 2.0), (2, 50, ((75, 3.0), (75, 3.5)))),
+    (rows(5.0, 4.0), rows(5.1, 4.0), (0, None, ((25, 5.0), (25, 5.1)))),
+    (rows(5.0, 4.0, 3.0), rows(5.0, 4.0), (2, 50, None)),
+    (rows(5.0, 4.0), rows(5.0, 4.0, every=10), (0, None, ((25, 5.0), (10, 5.0)))),
+    (rows(math.nan, 1.0), rows(math.nan, 2.0), (1, 25, ((50, 1.0), (50, 2.0)))),
+])  # fmt: skip
+def test_step_at_which_losses_diverge(first, second, expected):
+    [curve] = difference(record(), record(), first, second).curves
+    assert (curve.name, curve.equal, curve.equal_until, curve.parting) == ("train/loss", *expected)
 
 
-def test_training_and_validation_losses_are_followed_apart(record):
+def test_training_and_validation_losses_are_compared_separately():
     one = rows(5.0, 4.0) + rows(3.0, 2.0, every=30, name="validation/loss")
     other = rows(5.0, 4.1) + rows(3.0, 2.0, every=30, name="validation/loss")
     train, validation = difference(record(), record(), one, other).curves
     assert (train.parting, validation.parting) == (((50, 4.0), (50, 4.1)), None)
     assert (validation.name, validation.equal_until) == ("validation/loss", 60)
     assert difference(record(), record(), one, []).curves == ()
+    assert difference(record(), record(), [{"step": 25, "train/loss": "low"}], rows(5.0)).curves == ()
 
 
-def test_what_two_records_are_to_each_other(record, tiny_config):
+def test_relation_of_two_records(tiny_config):
     first = record()
     assert difference(first, record()).relation == "the same record"
     assert difference(first, record({"sweeps": ["other"]})).relation == "one run, recorded twice"
     assert difference(first, record({"started": "2026-02-02"})).relation == "one configuration, run twice"
     assert difference(first, record(k=2)).relation == "two configurations"
-    # An id of an older rule is not taken for another configuration.
+    # Run ids of an older rule are not compared.
     settings = [tiny_config(*words).model_dump(mode="json") for words in ((), ("sweep=x",), ("model.dropout=0.5",))]
     first, swept, other = (record({"config": one, "run_id": f"id{number}"}) for number, one in enumerate(settings))
     assert difference(first, swept).relation == "one run, recorded twice"
     assert difference(first, other).relation == "two configurations"
 
 
-def test_reproduced_asks_for_every_score_and_loss(record, by_length):
-    first = record(scores={"test": 30.0, "long": 9.0}, by_length=by_length(1.0, 2.0))
+def test_reproduced_needs_equal_scores_and_losses():
+    first = record(scores={"test": 30.0, "long": 9.0}, by_length=fake_by_length(1.0, 2.0))
     other_speed = {"training.steps_per_second": 9.0, "started": "x", "versions": {}, "command": "rpr-cli rerun x"}
 
     def again(edits: dict[str, Any] | None = None, **options: Any) -> Record:
-        settings = {"scores": {"test": 30.0, "long": 9.0}, "by_length": by_length(1.0, 2.0)} | options
+        settings = {"scores": {"test": 30.0, "long": 9.0}, "by_length": fake_by_length(1.0, 2.0)} | options
         return record({**other_speed, **(edits or {})}, **settings)
 
     assert difference(first, again(), rows(5.0), rows(5.0)).reproduced
     assert difference(first, again(by_length=None)).reproduced
-    bit = math.nextafter(30.0, 31)
-    assert not difference(first, again(scores={"test": bit, "long": 9.0})).reproduced
-    assert not difference(first, again(scores={"test": 30.0})).reproduced
-    assert not difference(first, again({"training.train_loss": math.nextafter(2.1, 3)})).reproduced
-    assert not difference(first, again({"training.validation_loss": math.nextafter(2.3, 3)})).reproduced
-    assert not difference(first, again(by_length=by_length(1.0, 2.5))).reproduced
+    for other in (
+        again(scores={"test": math.nextafter(30.0, 31), "long": 9.0}),
+        again(scores={"test": 30.0}),
+        again({"training.train_loss": math.nextafter(2.1, 3)}),
+        again({"training.validation_loss": math.nextafter(2.3, 3)}),
+        again(by_length=fake_by_length(1.0, 2.5)),
+    ):
+        assert not difference(first, other).reproduced
     assert not difference(first, again(), rows(5.0), rows(5.5)).reproduced
     unmeasured = {"training.validation_loss": None}
     assert not difference(record(unmeasured, scores={}), record(unmeasured, scores={})).reproduced

@@ -1,11 +1,8 @@
-"""Verdicts on changes made up by hand, at both sides of each edge of the rule; what is still learning, against curves
-by hand and the committed ones; the paper's figures, against a copy typed independently from the verified page.
+"""Verdicts at both sides of each threshold, the still-learning rule, and the paper's figures against an independently
+typed copy.
 """
 
 from __future__ import annotations
-
-import json
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +12,8 @@ from rpr.records.position import position_of
 from rpr.records.scores import Interval
 from rpr.report.agreement import agreement, speed_agreement
 from rpr.report.groups import Variant
-from rpr.report.learning import advice, learning_of, mean_over_seeds
-
-RESULTS = Path(__file__).resolve().parents[2] / "sweeps" / "results"
+from rpr.report.learning import advice, learning_of
+from tests.fake_records import fake_record
 
 
 def change(low: float, high: float, n: int = 5) -> Measurement:
@@ -32,17 +28,17 @@ def change(low: float, high: float, n: int = 5) -> Measurement:
     (change(-0.9, 1.11), 0.3, "not decided"), (change(-25.0, -20.0), -13.3, "not decided"),
     (single(0.3), 0.3, "not decided"), (Measurement(0.3, 3), 0.3, "not decided"),
 ])  # fmt: skip
-def test_verdicts(mine, papers, verdict):
+def test_verdict_by_interval_and_paper(mine, papers, verdict):
     assert agreement(mine, papers).verdict == verdict
 
 
-def test_ten_bleu_never_agree_with_three_tenths():
+def test_change_many_times_the_papers_is_only_same_direction():
     found = agreement(mean([9.7, 9.9, 9.8]), 0.3)
     assert (found.verdict, found.words) == ("same direction", "same direction, × 32.7")
     assert found.factor == pytest.approx(9.8 / 0.3)
 
 
-def test_reasons():
+def test_undecided_verdict_has_a_reason():
     assert agreement(single(1.0), 0.3).sentence == "not decided: one seed"
     assert agreement(Measurement(1.0, 2), 0.3).why == "not the same seeds on both sides"
     assert "more than 1 BLEU" in agreement(change(-9, 9), 0.3).why
@@ -54,7 +50,7 @@ def test_reasons():
     "low, high, verdict",
     [(0.9, 0.95, "agrees"), (0.95, 0.99, "same direction"), (1.01, 1.05, "contradicts"), (0.95, 1.01, "not decided")],
 )
-def test_speeds_are_decided_by_alternating_rounds_alone(low, high, verdict):
+def test_speed_verdict_needs_alternating_rounds(low, high, verdict):
     ratio = Measurement((low + high) / 2, 7, interval=Interval(low, high, 1.0, kind="rounds"))
     assert speed_agreement(ratio, 0.93).verdict == verdict
     assert speed_agreement(mean([low, high]), 0.93).verdict == "not decided"
@@ -67,55 +63,41 @@ def test_speeds_are_decided_by_alternating_rounds_alone(low, high, verdict):
     ([(900, 2.0), (1000, 1.99)], 0.005),
     ([(100, 9.0), (900, 2.0), (1000, 1.9)], 0.05),
     ([(500, 3.0), (1000, 2.0)], 0.2 / 2.2),  # 2.2 at step 900, between the two validations
-    ([(950, 2.0), (1000, 1.9)], 0.05),  # no validation before step 900: the first there is
+    ([(950, 2.0), (1000, 1.9)], 0.05),  # none before step 900: from the first
     ([(900, 2.0), (1000, 2.1)], -0.05),
 ])  # fmt: skip
-def test_the_fall_over_the_last_tenth(make, losses, fall):
-    found = learning_of(make(), losses)
+def test_fall_over_the_last_tenth_of_the_steps(losses, fall):
+    found = learning_of(fake_record(), losses)
     assert found.fall == pytest.approx(fall)
     assert found.falling == (fall > 0.01 + 1e-12)
 
 
-def test_one_validation_tells_nothing(make):
-    assert learning_of(make(), []) is None and learning_of(make(), [(100, 2.0)]) is None
+def test_fewer_than_two_validations_give_no_fall():
+    assert learning_of(fake_record(), []) is None and learning_of(fake_record(), [(100, 2.0)]) is None
 
 
-def test_the_advice_names_steps_and_time(make):
-    found = learning_of(make(steps=1050, steps_per_second=2.0), [(900, 2.0), (1000, 1.9)])
+def test_advice_states_steps_and_time():
+    found = learning_of(fake_record(steps=1050, steps_per_second=2.0), [(900, 2.0), (1000, 1.9)])
     assert advice([found]) == "train at least twice as long: optim.max_steps=2100 (18 min a run)"
-    unknown = learning_of(make(steps=1050, steps_per_second=None), [(900, 2.0), (1000, 1.9)])
+    unknown = learning_of(fake_record(steps=1050, steps_per_second=None), [(900, 2.0), (1000, 1.9)])
     assert advice([unknown]) == "train at least twice as long: optim.max_steps=2100"
-    assert advice([learning_of(make(), [(900, 2.0), (1000, 2.0)])]) is None
+    assert advice([learning_of(fake_record(), [(900, 2.0), (1000, 2.0)])]) is None
 
 
-def test_a_variant_is_judged_by_the_mean_over_its_seeds(make):
+def test_still_learning_is_judged_by_the_mean_over_seeds():
     def variant(*falls):
-        found = tuple(learning_of(make(steps_per_second=1.0), [(900, 1.0), (1000, 1 - fall)]) for fall in falls)
-        return Variant(position_of(make()), "relative", (), found)
+        found = tuple(learning_of(fake_record(steps_per_second=1.0), [(900, 1.0), (1000, 1 - fall)]) for fall in falls)
+        return Variant(position_of(fake_record()), "relative", (), found)
 
     assert variant(0.018, -0.006, 0.004).still_learning is None
     assert variant(0.018, 0.006, 0.009).still_learning.fall == pytest.approx(0.011)
     assert variant(0.011).still_learning is not None and variant().still_learning is None
 
 
-def test_committed_variants_of_1500_steps_were_still_learning_and_those_of_5000_were_not(make):
-    falls = {}
-    for path in sorted((RESULTS / "multi30k").glob("*-tiny-*.metrics.jsonl")):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        losses = [(line["step"], line["validation/loss"]) for line in lines if "validation/loss" in line]
-        name = path.name.rpartition("-s")[0]
-        falls.setdefault((losses[-1][0], name), []).append(learning_of(make(), losses))
-    means = {key: mean_over_seeds(found).fall for key, found in falls.items()}
-    if {steps for steps, _ in means} != {1500, 5000}:
-        pytest.skip("sweeps/results has no such runs any more")
-    assert min(fall for (steps, _), fall in means.items() if steps == 1500) > 0.01
-    assert max(fall for (steps, _), fall in means.items() if steps == 5000) < 0.01
-
-
 # The paper
 
 
-def test_the_papers_figures_and_no_row_that_it_does_not_print():
+def test_paper_figures_are_as_printed():
     table1 = {("base", "absolute"): (26.5, 38.2), ("base", "relative"): (26.8, 38.7)}
     table1 |= {("big", "absolute"): (27.9, 41.2), ("big", "relative"): (29.2, 41.5)}
     german = {(*row, "en_de"): scores[0] for row, scores in table1.items()}

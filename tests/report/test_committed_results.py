@@ -1,7 +1,4 @@
-"""The tables under sweeps/results/ and sweeps/RESULTS.md against the records: rendered again, they are the same bytes.
-
-So no figure there is typed by hand, and a change of the rendering shows as a change of these files.
-"""
+"""Rendering the committed records again gives the committed tables and sweeps/RESULTS.md byte for byte."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ SWEEPS = sorted(path.parent for path in RESULTS.glob("*/report.md"))
 
 
 @pytest.mark.parametrize("folder", SWEEPS, ids=lambda folder: folder.name)
-def test_committed_tables_are_rendered_from_the_committed_records(folder: Path, tmp_path: Path) -> None:
+def test_committed_tables_match_their_records(folder: Path, tmp_path: Path) -> None:
     found = find_records(folder)
     assert not found.problems
     assert all(record.status == "finished" for _, record in found.records)
@@ -27,7 +24,7 @@ def test_committed_tables_are_rendered_from_the_committed_records(folder: Path, 
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), f"{folder.name}/{name}: render it again"
 
 
-def test_the_page_of_all_results_is_rendered_from_the_committed_records() -> None:
+def test_results_page_matches_the_records() -> None:
     assert SWEEPS
     page = RESULTS.parent / "RESULTS.md"
     remedy = "render it again: rpr-cli report runs_dir=sweeps/results results_page=sweeps/RESULTS.md"

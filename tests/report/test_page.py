@@ -1,6 +1,4 @@
-"""The parts of the HTML page, without a browser: the first screen, the paper's tables, what is folded and what must not
-be, settings said once, and pictures of what positions learned, also when they cannot be shown.
-"""
+"""The parts of the HTML page, without a browser: findings, tables, folding, settings, pictures of learned positions."""
 
 from __future__ import annotations
 
@@ -22,6 +20,7 @@ from rpr.report.html import (
 )
 from rpr.report.statements import statements
 from rpr.report.tables import Tables, build_tables
+from tests.fake_records import fake_interval, fake_record, fake_score
 
 
 def text_of(html: str) -> str:
@@ -29,15 +28,14 @@ def text_of(html: str) -> str:
 
 
 def folded(html: str) -> str:
-    """The text that a reader has to unfold."""
     return text_of("".join(re.findall(r"<details.*?</details>", html, re.DOTALL)))
 
 
 def page(runs, **changes) -> str:
     groups = run_groups(runs)
     chapters = [Chapter(group, tuple(statements(group))) for group in groups]
-    said = [statement for chapter in chapters for statement in chapter.statements]
-    content = {"title": "x", "chapters": chapters, "tables": build_tables(groups), "headlines": said} | changes
+    headlines = [statement for chapter in chapters for statement in chapter.statements]
+    content = {"title": "x", "chapters": chapters, "tables": build_tables(groups), "headlines": headlines} | changes
     return html_page(**content)
 
 
@@ -45,8 +43,8 @@ def runs_of(html: str) -> str:
     return html[html.index('id="t1-runs"') :]
 
 
-def test_the_findings_of_one_group_are_at_the_top_once_then_the_papers_tables(make):
-    runs = [make("relative", scores={"test": 30.0}), make("absolute", scores={"test": 20.0})]
+def test_findings_come_first_then_the_papers_tables():
+    runs = [fake_record("relative", scores={"test": 30.0}), fake_record("absolute", scores={"test": 20.0})]
     html = page(runs)
     assert html.count("10.0 BLEU more than") == 1
     places = [html.index(f'id="{name}"') for name in ("findings", "contents", "paper", "t1")]
@@ -59,9 +57,9 @@ def test_the_findings_of_one_group_are_at_the_top_once_then_the_papers_tables(ma
     assert sections.count("<h3 ") == MOST_TABLES and sections.count(f"<summary>{table.title}") == 2
 
 
-def test_findings_of_several_groups_lead_to_their_chapters(make):
+def test_findings_of_several_groups_link_to_their_chapters():
     runs = [
-        make(position, scores={"test": score}, settings={"data.name": data})
+        fake_record(position, scores={"test": score}, settings={"data.name": data})
         for data in ("multi30k_en_de", "wmt14_en_de")
         for position, score in (("relative", 30.0), ("absolute", 20.0))
     ]
@@ -72,8 +70,8 @@ def test_findings_of_several_groups_lead_to_their_chapters(make):
     assert re.findall(r'<a href="#(t\d)">', top) == ["t1", "t2", "t1", "t2"], "findings, then contents"
 
 
-def test_the_first_plot_is_of_the_group_with_a_curve_and_shown_once(make):
-    groups = run_groups([make("absolute"), make("relative", 2, settings={"data.name": "wmt14_en_de"})])
+def test_first_plot_is_of_a_group_with_a_curve():
+    groups = run_groups([fake_record("absolute"), fake_record("relative", 2, settings={"data.name": "wmt14_en_de"})])
     speed, curve = (Picture(b"<svg/>", narrow, name, "") for name, narrow in (("speed", None), ("curve", b"<svg />")))
     chapters = [Chapter(groups[0], plots=(speed,)), Chapter(groups[1], plots=(curve,))]
     html = html_page("x", chapters, Tables((), None, ()), ())
@@ -84,30 +82,27 @@ def test_the_first_plot_is_of_the_group_with_a_curve_and_shown_once(make):
     assert re.findall(r'<img [^>]*alt="([^"]*)"', html) == ["speed"] and "<source" not in html
 
 
-def test_a_long_list_says_how_many_are_left_out(make):
+def test_long_list_of_problems_is_cut_and_counted():
     problems = [f"<{number}>" for number in range(MOST_ITEMS + 1298)]
-    html = page([make()], problems=problems)
+    html = page([fake_record()], problems=problems)
     listed = html[html.index('<ul class="problems">') :]
     assert listed.count("<li>") == MOST_ITEMS + 1
     assert "<li>&lt;0&gt;</li>" in listed and "<li>and 1,298 more, in report.json</li>" in listed
     assert '<a href="#problems">1,358 problems: not everything is in this report</a>' in html
-    assert "#problems" not in page([make()])
+    assert "#problems" not in page([fake_record()])
 
 
-def test_what_forbids_comparing_is_never_folded(make, score):
-    runs = [
-        make("relative", scores=[score("test", 30.0)]),
-        make("absolute", scores=[score("test", 20.0, num_sentences=7)]),
-    ]
-    html = page(runs)
+def test_not_comparable_warning_is_never_folded():
+    other = fake_record("absolute", scores=[fake_score("test", 20.0, num_sentences=7)])
+    html = page([fake_record("relative"), other])
     assert "not comparable" in text_of(html) and "not comparable" not in folded(html)
     assert "sacreBLEU on test" in folded(html)
 
 
-def test_marks_lead_to_footnotes_and_other_brackets_stay(make, interval, score):
+def test_footnote_marks_are_links_and_other_brackets_stay():
     runs = [
-        make("relative", scores=[score("test", 30.0, interval=interval(29.0, 31.0))]),
-        make("absolute", status="failed", error="a list [7] of things"),
+        fake_record("relative", scores=[fake_score("test", 30.0, interval=fake_interval(29.0, 31.0))]),
+        fake_record("absolute", status="failed", error="a list [7] of things"),
     ]
     html = page(runs)
     marks = set(re.findall(r'<a href="#(paper-1-note-\d+)">', html))
@@ -117,18 +112,18 @@ def test_marks_lead_to_footnotes_and_other_brackets_stay(make, interval, score):
     assert "the 95% interval of one run over the sentences of its test set" in folded(html)
 
 
-def test_other_metrics_are_folded_and_none_is_lost(make, score):
-    scores = [score("test", 30.0), score("test", 51.5, "chrf"), score("test", 28.5, "bleu_tok")]
-    html = page([make("relative", scores=scores), make("absolute", scores=scores)])
+def test_secondary_metrics_are_folded():
+    scores = [fake_score("test", 30.0), fake_score("test", 51.5, "chrf"), fake_score("test", 28.5, "bleu_tok")]
+    html = page([fake_record("relative", scores=scores), fake_record("absolute", scores=scores)])
     table = html[html.index('id="paper-1"') : html.index("</section>", html.index('id="paper-1"'))]
     first, _, rest = table.partition("<details")
     assert "30.0" in first and "51.5" not in first and "28.5" not in first
     assert "51.5" in rest and "28.5" in rest and "More figures: chrF test, bleu_tok test" in rest
 
 
-def test_what_agrees_with_the_paper_is_counted_by_verdict(make):
+def test_comparisons_are_counted_by_verdict():
     runs = [
-        make(kind, seed=seed, scores={"test": score + seed / 100})
+        fake_record(kind, seed=seed, scores={"test": score + seed / 100})
         for kind, score in (("relative", 26.8), ("absolute", 16.5))
         for seed in (1, 2, 3)
     ]
@@ -140,31 +135,30 @@ def test_what_agrees_with_the_paper_is_counted_by_verdict(make):
     assert "Table 1, relative, k = 16 against absolute: +10.3 ± 0.0 (+10.3 to +10.3) on test, the paper +0.3" in section
 
 
-def test_settings_that_all_runs_share_are_there_once(make):
-    runs = [make("relative", k, seed=seed) for k in (2, 4) for seed in (1, 2)]
+def test_shared_settings_are_shown_once():
+    runs = [fake_record("relative", k, seed=seed) for k in (2, 4) for seed in (1, 2)]
     html = runs_of(page(runs))
     assert html.count("model.d_ff=512") == 1 and "The same for all 4 runs" in html
     for run in runs:
         assert html.count(run.command) == 1
     assert html.count("settings: position.clip_distance=2 seed=1") == 1
-    assert html.count("position.name=") == 1, "shared, so not said again"
-    # All of a run's configuration can be had from the page: what is shared and what is its own.
+    assert html.count("position.name=") == 1
+    # Shared and own settings together are the whole configuration.
     shared = re.search(r'<pre class="settings">(.*?)</pre>', html, re.DOTALL)[1]
     keys = {line.partition("=")[0] for line in shared.splitlines()} | {"position.clip_distance", "seed"}
     assert {f"{section}.{name}" for section in ("model", "data", "optim") for name in runs[0].config[section]} <= keys
 
 
-def test_a_setting_that_some_run_lacks_or_has_of_another_type_is_not_shared(make):
-    runs = [make("relative", 2, settings={"hardware.x": 1}), make("relative", 4, settings={"hardware.x": 1.0})]
-    html = runs_of(page(runs))
+def test_setting_missing_or_of_another_type_is_not_shared():
+    html = runs_of(page([fake_record("relative", k, settings={"hardware.x": x}) for k, x in ((2, 1), (4, 1.0))]))
     assert "settings: hardware.x=1 position" in html and "settings: hardware.x=1.0 position" in html
-    html = runs_of(page([make("relative", 2), make("relative", 4, settings={"hardware.x": "y"})]))
+    html = runs_of(page([fake_record("relative", 2), fake_record("relative", 4, settings={"hardware.x": "y"})]))
     assert "settings: hardware.x=&#34;y&#34; position.clip_distance=4" in html
 
 
-def test_many_runs_are_folded_by_variant(make):
-    runs = [make("relative", 2, seed=seed) for seed in range(MOST_IN_ONE_LIST)]
-    html = runs_of(page([*runs, make("none", seed=1), make("none", seed=2, status="failed")]))
+def test_many_runs_are_folded_by_variant():
+    runs = [fake_record("relative", 2, seed=seed) for seed in range(MOST_IN_ONE_LIST)]
+    html = runs_of(page([*runs, fake_record("none", seed=1), fake_record("none", seed=2, status="failed")]))
     assert "<summary>none: 2 runs, <span" in html and "1 without a result" in html
     assert f"<summary>relative, k = 2: {MOST_IN_ONE_LIST} runs</summary>" in html
     assert "<summary>relative, k = 2" not in runs_of(page(runs))
@@ -175,11 +169,11 @@ def page_of(folder, out):
     return built, (out / "index.html").read_text()
 
 
-def test_the_pictures_of_what_positions_learned(tmp_path, make):
-    """Next to record.json, or in a flat folder with the record's name; not one that is too large, nor a link."""
+def test_pictures_of_learned_positions(tmp_path):
+    """They are read from a run folder or a flat folder, unless too large or a link."""
     run, flat = tmp_path / "runs" / "a", tmp_path / "flat"
-    write_record(run / "record.json", make())
-    write_record(flat / "k16.json", make())
+    write_record(run / "record.json", fake_record())
+    write_record(flat / "k16.json", fake_record())
     for path in (run / "positions.svg", flat / "k16.positions.svg"):
         assert "What positions learned" not in page_of(path.parent, tmp_path / "out")[1]
         path.write_text("<svg/>")
@@ -199,8 +193,8 @@ def test_the_pictures_of_what_positions_learned(tmp_path, make):
     assert "What positions learned" not in page_of(run, tmp_path / "out")[1]
 
 
-def test_one_picture_a_variant_and_not_too_many(tmp_path, make):
-    runs = [make("relative", k, seed=seed) for k in range(8) for seed in (1, 2)]
+def test_one_picture_per_variant_up_to_a_limit(tmp_path):
+    runs = [fake_record("relative", k, seed=seed) for k in range(8) for seed in (1, 2)]
     for run in runs:
         (tmp_path / f"{run.name}.svg").write_text("<svg/>")
     [group] = run_groups(runs)
@@ -211,9 +205,8 @@ def test_one_picture_a_variant_and_not_too_many(tmp_path, make):
     assert remark.startswith("6 of 8 variants with a picture are shown")
 
 
-def test_the_page_forbids_scripts_and_fetching_by_its_own_policy(make):
-    html = page([make()])
+def test_content_security_policy_forbids_scripts_and_requests():
+    html = page([fake_record()])
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
-    assert policy is not None
     assert policy[1].replace("&#39;", "'").startswith("default-src 'none'; style-src 'unsafe-inline'; img-src data:;")
     assert html.index("Content-Security-Policy") < html.index("<style>")

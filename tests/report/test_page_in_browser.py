@@ -1,7 +1,6 @@
-"""The HTML page in a real browser: nothing leaves the file, nothing runs, every text can be read on a screen, in the
-dark, on a phone and on paper, links lead somewhere, markup in a record stays text, and thousands of runs load at once.
+"""The HTML page in a real browser: no requests and no scripts; readable in light, dark, on a phone and on paper.
 
-Needs an installed Chromium or Chrome; skipped without one, unless RPR_REQUIRE_BROWSER=1 is set: then it fails.
+Needs Chromium or Chrome; skipped without one, or failed if RPR_REQUIRE_BROWSER=1 is set.
 """
 
 from __future__ import annotations
@@ -29,26 +28,26 @@ from rpr.report.tables import build_tables
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score, write_run
 from tests.report.test_position_figure import made_up
 
-# Read when this file is imported: a test's own environment has no variable of ours.
+# Read at import, as conftest.py removes such variables from each test's environment.
 REQUIRED = os.environ.get("RPR_REQUIRE_BROWSER") == "1"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-ARGUMENTS = [  # no window, no first questions, no traffic of its own
+ARGUMENTS = [
     *("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),
 ]
 EVIL = '</title></pre></dd><script>alert(1)</script><img src="x" onerror="alert(2)">'
 REFERENCE = f"ein Hund läuft draußen herum {EVIL} ."
-DESK = {"width": 1280, "height": 800}
+DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}
 PAPER = {"width": 703, "height": 1000}  # A4 less margins of 12 mm, in CSS pixels
 
-# The nodes of all texts, for the scripts below, which run inside the page and return plain data.
+# All text nodes, for the scripts below.
 TEXTS = """() => {
   const all = [...document.querySelectorAll('body *')].flatMap(one => [...one.childNodes]);
   const texts = all.filter(node => node.nodeType === Node.TEXT_NODE && node.textContent.trim());
   const words = node => node.textContent.trim().slice(0, 60);
 """
-# Every text with the ratio of its colour to what is below it (WCAG 2, relative luminance), rounded to 0.01; ascending.
+# The contrast ratio of every text to its background (WCAG 2, relative luminance), ascending.
 CONTRASTS = f"""{TEXTS}
   const channels = text => (text.match(/[\\d.]+/g) || []).map(Number);
   const luminance = colour => {{
@@ -66,13 +65,13 @@ CONTRASTS = f"""{TEXTS}
     return [Math.round(100 * (a + 0.05) / (b + 0.05)) / 100, words(node)];
   }}).sort((x, y) => x[0] - y[0]);
 }}"""
-# The smallest size of a shown text in CSS pixels.
+# The smallest font size of a visible text in CSS pixels.
 SMALLEST_TEXT = f"""{TEXTS}
   const shown = texts.filter(node => node.parentElement.checkVisibility());
   const size = node => parseFloat(getComputedStyle(node.parentElement).fontSize);
   return shown.map(node => [size(node), words(node)]).sort((x, y) => x[0] - y[0])[0];
 }}"""
-# Text that is there, but not shown or without room.
+# Texts that are not visible.
 HIDDEN = f"""{TEXTS}
   const height = node => {{
     const range = document.createRange();
@@ -81,7 +80,7 @@ HIDDEN = f"""{TEXTS}
   }};
   return texts.filter(node => !node.parentElement.checkVisibility() || !height(node)).map(words);
 }}"""
-# Elements that reach beyond the window to the right and are not inside a box that scrolls.
+# Elements beyond the right edge of the window that are not inside a scrolling box.
 CUT_OFF = """() => [...document.querySelectorAll('body *')].filter(element => {
   const box = element.getBoundingClientRect();
   if (!box.width || box.right <= document.documentElement.clientWidth + 1) return false;
@@ -100,7 +99,7 @@ def scored(value: float) -> list[dict[str, Any]]:
 
 
 def write_runs(root: Path) -> None:
-    """Two groups, several seeds, a failed run with markup in its name, curves, translations, a learned picture."""
+    """Two groups, several seeds, a failed run with markup in its name, curves, translations, a position figure."""
     lengths = fake_by_length(40, 30, 25, 20)
     runs = [
         fake_record("relative", k, seed=seed, scores=scored(20 + k / 4 + seed / 10), by_length=lengths)
@@ -121,7 +120,6 @@ def write_runs(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page made by build_report."""
     folder = tmp_path_factory.mktemp("page")
     write_runs(folder / "runs")
     found = find_records(folder / "runs")
@@ -132,7 +130,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One browser for all tests of this file."""
     refuse = pytest.fail if REQUIRED else pytest.skip
     if importlib.util.find_spec("playwright") is None:
         refuse("playwright is not installed: pip install playwright")
@@ -152,7 +149,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 def opened(browser: Any, report: Path) -> Iterator[Open]:
-    """Opens the report in a window of its own, without a network; at the end nothing may have gone wrong in it."""
+    """Opens the report offline in a new window; fails on any request, console message or dialog."""
     contexts, wrong = [], []
 
     def open_page(path: Path = report, **options: Any) -> Any:
@@ -169,19 +166,19 @@ def opened(browser: Any, report: Path) -> Iterator[Open]:
     yield open_page
     for context in contexts:
         context.close()
-    assert wrong == [], "a request, a message in the console or a dialog"
+    assert wrong == []
 
 
 def unfold(page: Any) -> None:
     page.evaluate("() => document.querySelectorAll('details').forEach(one => { one.open = true; })")
 
 
-def test_light_and_dark_differ_and_every_text_stands_out(opened: Open, tmp_path: Path) -> None:
+def test_light_and_dark_schemes_have_enough_contrast(opened: Open, tmp_path: Path) -> None:
     from matplotlib.image import imread
 
     grounds = set()
     for scheme in ("light", "dark"):
-        page = opened(viewport=DESK, color_scheme=scheme)
+        page = opened(viewport=DESKTOP, color_scheme=scheme)
         ground, ink = page.evaluate(
             "() => { const s = getComputedStyle(document.body); return [s.backgroundColor, s.color]; }"
         )
@@ -192,10 +189,10 @@ def test_light_and_dark_differ_and_every_text_stands_out(opened: Open, tmp_path:
     assert len(grounds) == 4
     page.locator("#first img").screenshot(path=tmp_path / "plot.png")
     corner = [round(255 * float(channel)) for channel in imread(tmp_path / "plot.png")[3, 3, :3]]
-    assert ground == f"rgb({', '.join(map(str, corner))})", "in the dark plots have the ground of the page"
+    assert ground == f"rgb({', '.join(map(str, corner))})"
 
 
-def test_on_a_phone_nothing_sticks_out_and_no_text_is_tiny(opened: Open) -> None:
+def test_phone_layout_fits_and_text_is_large_enough(opened: Open) -> None:
     page = opened(viewport=PHONE, is_mobile=True, has_touch=True)
     unfold(page)
     wide, room = page.evaluate("() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]")
@@ -208,13 +205,13 @@ def test_on_a_phone_nothing_sticks_out_and_no_text_is_tiny(opened: Open) -> None
     assert any(inner > outer for inner, outer in scrolling), "wide tables scroll inside their boxes"
     assert all(outer <= 390 for _, outer in scrolling)
     lefts = "() => [...document.querySelector('.made').children].map(one => one.getBoundingClientRect().left)"
-    assert len(set(page.evaluate(lefts))) == 1, "samples are below each other"
-    assert len(set(opened(viewport=DESK).evaluate(lefts))) > 1, "on a desk next to each other"
+    assert len(set(page.evaluate(lefts))) == 1, "stacked on a phone"
+    assert len(set(opened(viewport=DESKTOP).evaluate(lefts))) > 1, "side by side on a desktop"
 
 
-def test_on_paper_nothing_is_hidden_or_cut(opened: Open) -> None:
+def test_print_hides_and_cuts_nothing(opened: Open) -> None:
     page = opened(viewport=PAPER, color_scheme="dark")
-    assert page.evaluate(HIDDEN) != [], "on a screen much is folded"
+    assert page.evaluate(HIDDEN) != []
     page.emulate_media(media="print")
     assert page.evaluate(HIDDEN) == []
     assert page.evaluate(CUT_OFF) == []
@@ -229,8 +226,8 @@ def test_on_paper_nothing_is_hidden_or_cut(opened: Open) -> None:
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) >= 4
 
 
-def test_links_lead_to_ids_that_exist_once(opened: Open) -> None:
-    page = opened(viewport=DESK)
+def test_links_point_to_unique_ids(opened: Open) -> None:
+    page = opened(viewport=DESKTOP)
     ids = page.evaluate("() => [...document.querySelectorAll('[id]')].map(one => one.id)")
     assert len(ids) == len(set(ids))
     links = page.evaluate("() => [...document.querySelectorAll('a')].map(one => one.getAttribute('href'))")
@@ -238,7 +235,7 @@ def test_links_lead_to_ids_that_exist_once(opened: Open) -> None:
     assert {link[1:] for link in links} <= set(ids)
     page.click("nav a[href='#t2']")
     assert 0 <= page.evaluate("() => document.getElementById('t2').getBoundingClientRect().top") < 400
-    # A mark in a cell opens the folded footnotes.
+    # A footnote mark opens the folded footnotes.
     mark = page.locator("#paper sup a").first
     note = page.locator(str(mark.get_attribute("href")))
     assert not note.is_visible()
@@ -247,8 +244,8 @@ def test_links_lead_to_ids_that_exist_once(opened: Open) -> None:
     assert 0 <= note.bounding_box()["y"] < 800
 
 
-def test_the_first_screen_has_plot_and_findings_and_all_plots_have_room(opened: Open) -> None:
-    page = opened(viewport=DESK)
+def test_first_screen_shows_plot_and_findings(opened: Open) -> None:
+    page = opened(viewport=DESKTOP)
     plot, found = page.locator("#first img").bounding_box(), page.locator("#findings").bounding_box()
     assert plot["y"] + plot["height"] <= 800 and plot["width"] > 600
     assert found["x"] > plot["x"] + plot["width"] and found["y"] + found["height"] <= 800
@@ -259,7 +256,7 @@ def test_the_first_screen_has_plot_and_findings_and_all_plots_have_room(opened: 
     sources = [
         one.evaluate("one => one.currentSrc") for one in (page.locator("#first img"), phone.locator("#first img"))
     ]
-    assert sources[0] != sources[1], "a phone has a plot of its own"
+    assert sources[0] != sources[1]
     boxes = page.evaluate(
         "() => [...document.querySelectorAll('figure img')].map(one => { const b = one.getBoundingClientRect(); "
         "return [one.alt, b.left, b.right, b.width, b.height, one.naturalWidth]; })"
@@ -285,21 +282,21 @@ def test_markup_in_records_and_sentences_stays_text(opened: Open) -> None:
     assert page.locator(".given dd").nth(0).text_content() == f"a dog runs around outside {EVIL} ."
     assert page.locator(".given dd").nth(1).text_content() == REFERENCE
     assert page.locator("summary", has_text="alert(1)").first.text_content() == f"{EVIL} failed"
-    made = page.locator(".made dd").first
-    kept = made.evaluate(
+    hypothesis = page.locator(".made dd").first
+    kept = hypothesis.evaluate(
         "node => { const copy = node.cloneNode(true); copy.querySelectorAll('del').forEach(d => d.remove()); "
         "return copy.textContent.replace(/\\s+/g, ' '); }"
     )
     assert kept == f"draußen rennt ein Hund {EVIL} ."
-    assert made.locator("ins").all_text_contents() == ["draußen rennt"]
-    assert made.locator("del").all_text_contents() == ["läuft draußen herum"]
+    assert hypothesis.locator("ins").all_text_contents() == ["draußen rennt"]
+    assert hypothesis.locator("del").all_text_contents() == ["läuft draußen herum"]
     look = "one => { const s = getComputedStyle(one); return s.textDecorationLine + ' ' + s.textDecorationStyle; }"
     looks = [page.locator(f".made {tag}").first.evaluate(look) for tag in ("ins", "del")]
     assert looks == ["underline solid", "line-through solid"], "differences show without colour"
 
 
 @pytest.mark.slow
-def test_thousands_of_runs_load_at_once(opened: Open, tmp_path: Path) -> None:
+def test_page_of_thousands_of_runs_loads_in_seconds(opened: Open, tmp_path: Path) -> None:
     settings = [{"optim.max_steps": steps, "position.tables": tables} for steps in (1000, 2000, 3000, 4000)
                 for tables in ("per_head", "shared_by_heads")]  # fmt: skip
     kinds = ("relative", "relative_keys", "relative_values", "absolute_and_relative")
@@ -310,9 +307,9 @@ def test_thousands_of_runs_load_at_once(opened: Open, tmp_path: Path) -> None:
     groups = run_groups(runs)
     assert len(runs) == 2880 and sum(len(group.variants) for group in groups) == 288
     chapters = [Chapter(group, tuple(statements(group))) for group in groups]
-    said = [statement for chapter in chapters for statement in chapter.statements[:1]]
+    headlines = [statement for chapter in chapters for statement in chapter.statements[:1]]
     path = tmp_path / "large.html"
-    path.write_text(html_page("Many runs", chapters, build_tables(groups), said), encoding="utf-8")
+    path.write_text(html_page("Many runs", chapters, build_tables(groups), headlines), encoding="utf-8")
     assert path.stat().st_size < 5_000_000
     started = time.monotonic()
     page = opened(path, viewport=PHONE)

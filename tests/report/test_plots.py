@@ -1,4 +1,4 @@
-"""Plots: error bars are what the caption says, many variants do not crowd a plot, and words fit next to the lines."""
+"""Plots: error bars and their captions, samples of many variants, labels inside the figure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from rpr.records.scores import Interval
 from rpr.report import plot_style, plots
 from rpr.report.groups import run_groups
 from rpr.report.learning import Learning, run_key
-
-
-def within(low: float, high: float) -> Interval:
-    return Interval(low=low, high=high, level=0.95, kind="sentences", samples=1000, seed=1, method="a bootstrap")
-
+from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score
 
 SEVERAL = Measurement(30.0, 3, 0.5, Interval(28.8, 31.2, 0.95, kind="seeds"))
 
@@ -29,25 +25,25 @@ def segments(axes):
     return sorted((round(float(line[0][1]), 3), round(float(line[1][1]), 3)) for line in lines)
 
 
-def test_an_error_bar_by_hand():
+def test_error_bar_reach():
     assert plot_style.reach(SEVERAL) == (0.5, 0.5)
-    assert plot_style.reach(single(30.0, within(29.0, 32.0))) == (1.0, 2.0)
-    assert plot_style.reach(single(30.0, within(30.5, 32.0))) == (0.0, 2.0)  # the score is outside of it
+    around, above = (single(30.0, Interval(**fake_interval(low, 32.0))) for low in (29.0, 30.5))
+    assert (plot_style.reach(around), plot_style.reach(above)) == ((1.0, 2.0), (0.0, 2.0))
     assert plot_style.reach(single(30.0)) is plot_style.reach(missing("failed")) is None
 
 
-def test_the_axis_says_which_error_bars_there_are():
-    one, none = single(30.0, within(29.0, 31.0)), single(30.0)
+def test_error_bar_caption():
+    one, none = single(30.0, Interval(**fake_interval(29.0, 31.0))), single(30.0)
     assert plot_style.bar_words([none]) == ""
     assert plot_style.bar_words([SEVERAL, none]) == "bars: ± standard deviation over the seeds"
     assert plot_style.bar_words([one]) == "bars: 95% interval over the test sentences (one seed)"
 
 
-def test_bleu_by_k_has_the_interval_of_one_seed_and_the_deviation_of_several(make, score, interval):
+def test_bleu_by_k_error_bars():
     runs = [
-        make("relative", 0, scores=[score("test", 12.0, interval=interval(11.0, 14.0))]),
-        *(make("relative", 2, seed=seed, scores={"test": 30.0 + 2 * seed}) for seed in (1, 2, 3)),
-        make("absolute", scores=[score("test", 20.0, interval=interval(19.5, 20.25))]),
+        fake_record("relative", 0, scores=[fake_score("test", 12.0, interval=fake_interval(11.0, 14.0))]),
+        *(fake_record("relative", 2, seed=seed, scores={"test": 30.0 + 2 * seed}) for seed in (1, 2, 3)),
+        fake_record("absolute", scores=[fake_score("test", 20.0, interval=fake_interval(19.5, 20.25))]),
     ]
     for narrow in (False, True):
         [axes] = plots.bleu_by_k(group_of(runs), narrow=narrow).axes
@@ -58,21 +54,21 @@ def test_bleu_by_k_has_the_interval_of_one_seed_and_the_deviation_of_several(mak
         assert axes.get_xlabel() == "clip distance k" + ("" if narrow else f"\nbars: {words}")
 
 
-def test_what_a_group_lacks_is_not_drawn(make):
-    [axes] = plots.bleu_by_k(group_of([make("relative", 2)])).axes
+def test_missing_data_is_not_drawn():
+    [axes] = plots.bleu_by_k(group_of([fake_record("relative", 2)])).axes
     assert segments(axes) == [] and axes.get_xlabel() == "clip distance k"
-    baselines = group_of([make("absolute"), make("none")])
+    baselines = group_of([fake_record("absolute"), fake_record("none")])
     assert plots.bleu_by_k(baselines) is None
     assert [plot.name for plot in plots.all_plots(baselines, [])] == ["speed"]
-    figure = plots.bleu_by_k(group_of([make("relative", 2, scores={"validation": 30.0})]))
+    figure = plots.bleu_by_k(group_of([fake_record("relative", 2, scores={"validation": 30.0})]))
     assert "relative, validation" in [text.get_text() for text in figure.axes[0].texts]
 
 
-def test_of_many_variants_a_plot_shows_some_and_says_so(make, by_length):
-    lengths = by_length(40, 30, 20, 10)
-    runs = [make(kind, k, by_length=lengths) for kind, count in (("relative", 26), ("relative_keys", 4))
+def test_plots_of_many_variants_show_and_report_a_sample():
+    lengths = fake_by_length(40, 30, 20, 10)
+    runs = [fake_record(kind, k, by_length=lengths) for kind, count in (("relative", 26), ("relative_keys", 4))
             for k in range(count)]  # fmt: skip
-    group = group_of([*runs, make("absolute", by_length=lengths)])
+    group = group_of([*runs, fake_record("absolute", by_length=lengths)])
     curves = [
         plots.Curve(one.label, one.position.kind, one.position.clip_distance, {"validation/bleu": ((1, 2.0), (2, 3.0))})
         for one in plots.lines_of(group)
@@ -88,14 +84,14 @@ def test_of_many_variants_a_plot_shows_some_and_says_so(make, by_length):
         assert words in drawn[name].description
         assert words in drawn[name].figure.axes[-1].get_xlabel()
     assert len(drawn["speed"].figure.axes[0].patches) == 24
-    # Of 28 values of k (0 to 25, 64 and 256 of the paper) at most 24 have their number, in the narrow one 12.
+    # Of 28 values of k (0 to 25, and the paper's 64 and 256) at most 24 have a tick label, 12 in the narrow figure.
     by_k = drawn["bleu_by_k"]
     assert len(by_k.figure.axes[0].get_xticks()) <= 24 and len(by_k.narrow.axes[0].get_xticks()) <= 12
-    assert "of 31" not in by_k.description, "which leaves none out"
+    assert "of 31" not in by_k.description
 
 
-def test_the_caption_says_which_variants_were_still_learning(make):
-    runs = [make("relative", 2), make("absolute")]
+def test_caption_names_variants_still_learning():
+    runs = [fake_record("relative", 2), fake_record("absolute")]
     for falling, words in (
         ((0.2, 0.0), "Still learning when the training ended: relative, k = 2."),
         ((0.2, 0.2), "Every variant was still learning when its training ended."),
@@ -107,8 +103,8 @@ def test_the_caption_says_which_variants_were_still_learning(make):
         assert words in caption if words else "earning" not in caption
 
 
-def test_of_few_variants_all_are_shown_and_the_same_figure_gives_the_same_bytes(make):
-    group = group_of([make("relative", 2), make("absolute")])
+def test_plots_of_few_variants_are_complete_and_reproducible():
+    group = group_of([fake_record("relative", 2), fake_record("absolute")])
     assert plots.lines_of(group) == list(group.variants)
     first, second = plots.all_plots(group, []), plots.all_plots(group, [])
     assert [plot.narrow is not None for plot in first] == [plot.name == "bleu_by_k" for plot in first]
@@ -117,20 +113,19 @@ def test_of_few_variants_all_are_shown_and_the_same_figure_gives_the_same_bytes(
         assert "of each kind" not in one.description
     svg = plot_style.rendered(first[0].narrow).decode()
     assert "dc:date" not in svg and "<text" in svg and "sans-serif" in svg
-    # For a phone: 1:1 on 390 CSS pixels less margins, the smallest text is 8 points, or 11 pixels.
+    # Shown 1:1 on a phone of 390 CSS pixels; the smallest text is 8 points, or 11 pixels.
     assert 3.5 <= first[0].narrow.get_figwidth() <= 4.0
     [speed] = [plot.figure for plot in first if plot.name == "speed"]
     assert "1.00   (2.00 steps/s)" in [text.get_text() for text in speed.axes[0].texts]
 
 
 def boxes_of(figure, texts):
-    """Where the texts are when the figure is drawn, in pixels."""
     with plot_style.styled():
         figure.draw_without_rendering()
         return [text.get_window_extent() for text in texts]
 
 
-def test_words_next_to_the_lines_are_inside_the_figure_and_apart():
+def test_line_labels_are_inside_the_figure_and_apart():
     with plot_style.styled():
         figure, (axes,) = plot_style.new_figure((8.4, 4.6), "x", "y")
         axes.set_ylim(0, 10)
@@ -142,11 +137,11 @@ def test_words_next_to_the_lines_are_inside_the_figure_and_apart():
     assert all(lower.y1 <= upper.y0 + 1 for lower, upper in pairwise(boxes))
 
 
-def test_every_text_of_the_plots_is_inside_its_figure(make):
+def test_every_text_is_inside_its_figure():
     shared = {"position.tables": "shared_by_heads_and_layers"}
-    runs = [make(kind, k, settings=settings) for kind, k in (("absolute_and_relative", 16), ("relative", 4))
+    runs = [fake_record(kind, k, settings=settings) for kind, k in (("absolute_and_relative", 16), ("relative", 4))
             for settings in (shared, {})]  # fmt: skip
-    for plot in plots.all_plots(group_of([*runs, make("absolute")]), []):
+    for plot in plots.all_plots(group_of([*runs, fake_record("absolute")]), []):
         for figure in filter(None, (plot.figure, plot.narrow)):
             [axes] = figure.axes
             texts = [*axes.get_yticklabels(), *axes.texts, axes.xaxis.label, axes.yaxis.label, *figure.texts]

@@ -1,6 +1,4 @@
-"""The picture of one run's positions, from numbers made up here: well-formed, the same bytes twice, every layer named,
-what is missing said in words; its JSON complete, its summary right by hand.
-"""
+"""The figure of one run's positions, its JSON document and its text summary, from made-up numbers."""
 
 from __future__ import annotations
 
@@ -85,7 +83,7 @@ def made_up(
 
 
 def drawn(numbers: PositionNumbers, path: Path, title: str = "A run") -> tuple[str, str]:
-    """The file, and all the text in it; any warning of matplotlib's is an error."""
+    """The SVG file and all its text; matplotlib warnings are errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plot_style.save(position_figure(numbers, title, "k = 3 | step 5"), path)
@@ -95,15 +93,14 @@ def drawn(numbers: PositionNumbers, path: Path, title: str = "A run") -> tuple[s
     return text, " ".join("".join(element.itertext()) for element in root.iter(f"{SVG}text"))
 
 
-def test_the_same_numbers_give_the_same_bytes(tmp_path):
-    numbers = made_up(layers=1, heads=2)
+def test_figure_of_one_kind_of_table_is_reproducible(tmp_path):
+    numbers = made_up(kinds="V", layers=1, heads=2, k=1)
     first, second = (drawn(numbers, tmp_path / name)[0] for name in ("1.svg", "2.svg"))
-    assert first == second
-    assert "dc:date" not in first
+    assert first == second and "dc:date" not in first
+    assert plot_style.COLOURS["absolute"] in first
 
 
-def test_every_layer_has_its_panels_and_every_part_its_definition(tmp_path):
-    """A dollar in a title is shown as it is."""
+def test_figure_has_panels_per_layer_and_definitions(tmp_path):
     _, words = drawn(made_up(heads=2, k=1), tmp_path / "figure.svg", title="a $x$ <b> & c")
     for stack in STACKS:
         for layer in (1, 2):
@@ -116,20 +113,18 @@ def test_every_layer_has_its_panels_and_every_part_its_definition(tmp_path):
     assert "4  Norm" not in words
 
 
-def test_without_tables_it_says_so_and_draws_the_attention(tmp_path):
-    """Many layers take further lines of a figure of bounded width."""
+def test_figure_without_relative_tables_shows_attention(tmp_path):
+    """The panels of many layers wrap, so that the width is bounded."""
     text, words = drawn(made_up(k=None, absolute=True, layers=7, heads=2), tmp_path / "figure.svg")
     assert words.count("This run has no relative tables: nothing to draw.") == 2
     assert all(words.count(f"{stack} layer {layer}") == 1 for stack in STACKS for layer in (1, 7))
     assert "4  Norm of each vector of the learned absolute" in words
     assert "source positions" in words and "target positions" in words
     width = re.search(r'<svg [^>]*width="([\d.]+)pt"', text)
-    assert width is not None and float(width[1]) / 72 < 16
+    assert float(width[1]) / 72 < 16
 
 
-def test_one_kind_of_table_k_0_and_tables_shared_by_layers(tmp_path):
-    text, _ = drawn(made_up(kinds="V", layers=1, heads=2, k=1), tmp_path / "figure.svg")
-    assert plot_style.COLOURS["absolute"] in text
+def test_figure_of_k_0_and_of_shared_tables(tmp_path):
     _, words = drawn(made_up(k=0, layers=1, heads=2), tmp_path / "figure.svg")
     assert "k = 0: there is one vector for every pair of positions, and it has no neighbour." in words
     assert words.count("encoder layer 1") == 2  # norms and attention
@@ -138,15 +133,15 @@ def test_one_kind_of_table_k_0_and_tables_shared_by_layers(tmp_path):
     assert words.count("All heads share one table.") == 2
 
 
-def test_distances_that_hardly_occur_are_left_out():
-    """Sentences of 4 pieces in a window of 8: the axis ends at 3. And 1 query in 100 is enough, fewer are not."""
+def test_rare_distances_are_left_out():
+    """Sentences of 4 pieces in a window of 8: the axis ends at 3. A distance needs 1% of the queries."""
     assert StackPairs("encoder", (0, 9, 10, 1000, 10, 9, 0), (0.1,) * 7).often == slice(2, 5)
     figure = position_figure(made_up(k=None, longest=4), "A run", "")
     limits = [axes.get_xlim() for axes in figure.axes if axes.images]
     assert limits == [(-3.5, 3.5)] * 2 + [(-3.5, 0.5)] * 2
 
 
-def test_the_document_says_what_each_number_is_and_reads_back():
+def test_document_defines_every_number_and_is_json():
     numbers = made_up(absolute=True)
     document = as_document({"name": "a run"}, numbers)
     assert json.loads(as_text(document)) == document
@@ -156,12 +151,12 @@ def test_the_document_says_what_each_number_is_and_reads_back():
     assert first["keys"]["cosines"][0] == [None, 0.540302, -0.416147, -0.989992, -0.653644, 0.283662]
     assert document["stacks"][0]["pairs"][6:11] == [600, 700, 800, 700, 600]
     assert document["attention"][3]["attention"][1][7:10] == [0.9, 0.45, None]
-    assert max(map(len, as_text(document).splitlines())) < 3000  # a line for each layer
+    assert max(map(len, as_text(document).splitlines())) < 3000  # one line per layer
     named = {key for entry in (document["tables"][0]["keys"], *document["stacks"]) for key in entry}
     assert named - {"stack"} <= set(DEFINITIONS)
 
 
-def test_summary_by_hand():
+def test_summary():
     lines = summary(made_up(layers=1, heads=2, k=1))
     # The offsets -1, 0, 1 of head 0: 3, 2, 1 2/3; head 1 a tenth more.
     assert lines[0] == "  encoder layer 1    norm of w^K at -1: 3.05, 0: 2.05, +1: 1.72"
@@ -170,7 +165,7 @@ def test_summary_by_hand():
     assert summary(made_up(layers=1, k=0))[0] == "  encoder layer 1    norm of w^K at 0: 2.15"
 
 
-def test_the_nearest_of_equal_distances_is_the_strongest():
+def test_strongest_prefers_the_nearest_of_equal_distances():
     assert strongest((-2, -1, 0, 1), (0.5, 0.1, None, 0.5)) == (1, 0.5)
     assert strongest((-1, 0, 1), (0.5, 0.5, 0.1)) == (0, 0.5)
     assert mean_over_heads([[1.0, None], [3.0, None]])[0] == 2.0

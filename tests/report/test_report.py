@@ -1,6 +1,4 @@
-"""A whole report: equal bytes when made twice, every file there and well formed, everything escaped; the summary of at
-most 40 lines of 100 columns.
-"""
+"""A whole report: its files, escaping, and the summary of at most 40 lines of 100 columns; the page of all results."""
 
 from __future__ import annotations
 
@@ -18,6 +16,7 @@ from rpr.config.commands import ReportConfig
 from rpr.errors import RecordError
 from rpr.records.record import find_records, write_record
 from rpr.report.build import MOST_LINES, Report, build_report
+from rpr.report.results_page import results_markdown
 from rpr.validation import validate
 from tests.fake_records import fake_by_length, fake_record, write_run
 
@@ -31,8 +30,8 @@ def report(runs: Path, out: Path, **options) -> Report:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> Path:
-    """A small sweep on disk: three values of k over two seeds, a baseline, a failed run with markup wherever there is
-    room for it; curves and translations. The last two runs are in flat files, with their names before those of theirs.
+    """A small sweep with curves and translations: three values of k with two seeds, a baseline and a failed run full of
+    markup. The last two records are flat files.
     """
     root = tmp_path_factory.mktemp("runs")
     records = [
@@ -53,16 +52,16 @@ def built(runs, tmp_path_factory) -> Report:
     return report(runs, tmp_path_factory.mktemp("report"))
 
 
-def test_two_reports_are_equal_byte_for_byte(runs, built, tmp_path):
+def test_report_is_reproducible(runs, built, tmp_path):
     again = report(runs, tmp_path)
     assert [path.name for path in again.files] == [path.name for path in built.files]
     for one, other in zip(again.files, built.files, strict=True):
         assert one.read_bytes() == other.read_bytes(), one.name
     assert again.everything == built.everything
-    assert again.summary.split("\n")[:-1] == built.summary.split("\n")[:-1]  # the last names the folder
+    assert again.summary.split("\n")[:-1] == built.summary.split("\n")[:-1]  # the last line names the folder
 
 
-def test_all_files_are_there_and_well_formed(built):
+def test_all_files_exist_and_are_well_formed(built):
     folder = built.files[0].parent
     names = ["report.md", "report.csv", "report.json", "report.tex", "index.html"]
     names += ["bleu_by_k.svg", "bleu_by_length.svg", "speed.svg", "learning_curves.svg"]
@@ -88,9 +87,9 @@ def test_sentences_titles_and_names_are_escaped(built, tmp_path):
     assert "&lt;script&gt;alert(&#39;$x$&#39;)&lt;/script&gt;" in page
 
 
-def test_the_summary_is_one_screen(built):
+def test_summary_fits_one_screen(built):
     lines = built.summary.split("\n")
-    assert len(lines) <= MOST_LINES and max(map(len, lines[:-1])) <= 100  # a path of the last line is not cut
+    assert len(lines) <= MOST_LINES and max(map(len, lines[:-1])) <= 100  # the path in the last line is not cut
     assert lines[0].endswith(": 7 of 8 runs finished")
     assert "Findings" in lines
     assert sum(line.startswith("- ") for line in lines) <= 5
@@ -100,7 +99,7 @@ def test_the_summary_is_one_screen(built):
 
 
 @pytest.mark.parametrize("groups, variants", [(1, 40), (3, 14)])
-def test_the_summary_of_many_groups_and_variants_is_one_screen(tmp_path, groups, variants):
+def test_summary_of_many_groups_and_variants_fits_one_screen(tmp_path, groups, variants):
     records = [
         (tmp_path / f"{steps}-{k}.json", fake_record("relative", k, settings={"optim.max_steps": 1000 + steps}))
         for steps in range(groups)
@@ -108,11 +107,10 @@ def test_the_summary_of_many_groups_and_variants_is_one_screen(tmp_path, groups,
     ]
     lines = build_report(records, tmp_path / "out", "x", show_samples=False).summary.split("\n")
     assert len(lines) <= MOST_LINES and max(map(len, lines[:-1])) <= 100
-    more = [line for line in lines if line.endswith("more variants, in the page") or "of runs, in the page" in line]
-    assert more  # whatever is left out is counted
+    assert any(line.endswith("more variants, in the page") or "of runs, in the page" in line for line in lines)
 
 
-def test_the_page_shows_findings_failures_commands_and_samples(runs, built, tmp_path):
+def test_page_shows_findings_failures_commands_and_samples(runs, built, tmp_path):
     text = (built.files[0].parent / "index.html").read_text()
     assert "1 of 8 runs have no result: 1 failed." in text
     assert "seed 1 failed: rank 1 died" in text
@@ -123,7 +121,7 @@ def test_the_page_shows_findings_failures_commands_and_samples(runs, built, tmp_
     assert "test, line" not in (tmp_path / "index.html").read_text()
 
 
-def test_several_groups_have_their_own_plots_and_damaged_metrics_are_a_problem_and_no_end(tmp_path):
+def test_plots_per_group_and_damaged_metrics_are_reported(tmp_path):
     for data in ("multi30k_en_de", "wmt14_en_de"):
         for position in ("absolute", "relative"):
             one = fake_record(position, settings={"data.name": data})
@@ -139,7 +137,23 @@ def test_several_groups_have_their_own_plots_and_damaged_metrics_are_a_problem_a
     assert "Not in this report: 1 file that cannot be read." in built.summary
 
 
-def test_no_records_and_no_place_are_refused(runs, tmp_path):
+def test_results_page_shows_the_group_with_most_converged_variants(tmp_path):
+    """Variants without a validation curve do not count as converged."""
+    falling, flat = (3.0, 2.0), (2.0, 2.0)
+    groups = {"early": (falling, falling, flat), "converged": (flat, flat), "unknown": (None,) * 4}
+    for steps, (group, variants) in enumerate(groups.items(), start=1000):
+        for k, losses in enumerate(variants):
+            folder = tmp_path / "runs" / group
+            write_record(folder / f"{k}.json", fake_record("relative", k, settings={"optim.max_steps": steps}))
+            rows = [
+                {"step": step, "validation/loss": loss} for step, loss in zip((900, 1000), losses or (), strict=False)
+            ]
+            (folder / f"{k}.metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "bleu_by_k.svg").write_text("<svg/>")
+    assert re.findall(r"!\[.*\]\((.*)\)", results_markdown(tmp_path / "runs")) == ["runs/converged/bleu_by_k.svg"]
+
+
+def test_no_records_and_an_unwritable_directory_are_errors(runs, tmp_path):
     with pytest.raises(RecordError, match="no run record to report; run `rpr-cli sweep"):
         build_report([], tmp_path / "out", "x")
     (tmp_path / "file").write_text("")
@@ -151,7 +165,7 @@ def test_no_records_and_no_place_are_refused(runs, tmp_path):
     (("table2", "mine"), "; did you mean table2? (available: mine, table2)"),
     ((), "; none of its runs belongs to a sweep: leave it out"),
 ])  # fmt: skip
-def test_a_sweep_that_no_run_belongs_to(tmp_path, sweeps, hint):
+def test_unknown_sweep_is_an_error(tmp_path, sweeps, hint):
     write_record(tmp_path / "runs" / "one" / "record.json", fake_record(sweeps=list(sweeps)))
     config = validate(
         ReportConfig, compose("report", ["sweep=tabel2", f"runs_dir={tmp_path}/runs", f"output_dir={tmp_path}/reports"])

@@ -1,6 +1,4 @@
-"""Sample translations: which sentences and variants a report shows, and how words that differ from the reference are
-found: by hand, and the hypothesis is always whole once what is missing is taken out.
-"""
+"""Sample translations: which sentences and variants a report shows, and the word diff with the reference."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from hypothesis import strategies as st
 
 from rpr.report.groups import run_groups
 from rpr.report.samples import MOST_VARIANTS, MOST_WORDS, samples, word_diff
+from tests.fake_records import fake_record
 
 MANY, LONG = "der " * 250, "a " * MOST_WORDS + "b"
 
@@ -27,9 +26,9 @@ MANY, LONG = "der " * 250, "a " * MOST_WORDS + "b"
     ("", "a  b", [("added", "a  b")]),
     ("a b", " a b ", [("same", " "), ("same", "a b ")]),
     (f"{MANY}Hund", f"ein {MANY}Hund", [("added", "ein "), ("same", f"{MANY}Hund")]),  # frequent words count too
-    ("a", LONG, [("same", LONG)]),  # shown, and not compared
+    ("a", LONG, [("same", LONG)]),  # too long to compare
 ])  # fmt: skip
-def test_words_are_compared_by_hand(reference, hypothesis, pieces):
+def test_word_diff(reference, hypothesis, pieces):
     assert list(word_diff(reference, hypothesis)) == pieces
 
 
@@ -38,7 +37,7 @@ WORDS = st.lists(st.sampled_from(["a", "b", "c,", "(d)", "É.", "<x>", "走る"]
 
 @settings(max_examples=30, derandomize=True)
 @given(WORDS, WORDS)
-def test_without_what_is_missing_it_is_the_hypothesis(reference, hypothesis):
+def test_word_diff_contains_hypothesis_and_reference(reference, hypothesis):
     pieces = list(word_diff(reference, hypothesis))
     assert "".join(text for kind, text in pieces if kind != "missing") == hypothesis
     kept = "".join(text for kind, text in pieces if kind != "added")
@@ -49,28 +48,27 @@ def test_without_what_is_missing_it_is_the_hypothesis(reference, hypothesis):
 
 @pytest.fixture
 def files(tmp_path):
-    """Writes a run's files, and says where a run's file is."""
 
     def file_of(run, name):
         return tmp_path / f"{run.run_id}.{name}"
 
-    def write(run, split="test", lines=6, source="source", hypothesis="made"):
+    def write(run, split="test", lines=6, source="source", hypothesis="hypothesis"):
         for kind, text in (("sources", source), ("references", "reference"), ("hypotheses", hypothesis)):
             file_of(run, f"{split}.{kind}.txt").write_text("".join(f"{text} {n}\n" for n in range(1, lines + 1)))
 
     return file_of, write
 
 
-def test_lines_are_evenly_spaced_and_of_the_first_finished_run(make, files):
+def test_lines_are_evenly_spaced_from_the_first_finished_run(files):
     file_of, write = files
-    failed, first, second = make(seed=1, status="failed"), make(seed=2), make(seed=3)
+    failed, first, second = fake_record(seed=1, status="failed"), fake_record(seed=2), fake_record(seed=3)
     odd = "first\u2028and\x0bsame"  # separators that do not end a line
-    for run, made in ((failed, "failed"), (first, odd), (second, "second")):
-        write(run, hypothesis=made)
+    for run, text in ((failed, "failed"), (first, odd), (second, "second")):
+        write(run, hypothesis=text)
     write(first, split="long", lines=2, hypothesis="long")
     [group] = run_groups([failed, first, second])
     found = samples(group, file_of)
-    # Of 6 lines the middles of three thirds, of 2 lines both.
+    # Of 6 lines one from the middle of each third, of 2 lines both.
     numbers = [(one.split, one.number) for one in found.sentences]
     assert numbers == [("test", 2), ("test", 4), ("test", 6), ("long", 1), ("long", 2)]
     assert found.sentences[0].hypotheses == (("relative, k = 16", f"{odd} 2"),)
@@ -78,9 +76,9 @@ def test_lines_are_evenly_spaced_and_of_the_first_finished_run(make, files):
     assert found.remarks == ()
 
 
-def test_files_that_do_not_fit_are_left_out_and_named(make, files):
+def test_runs_with_mismatched_files_are_reported(files):
     file_of, write = files
-    runs = [make("absolute"), make("none"), make("relative", 2), make("relative", 4)]
+    runs = [fake_record("absolute"), fake_record("none"), fake_record("relative", 2), fake_record("relative", 4)]
     write(runs[0])
     write(runs[1], source="another source")
     write(runs[2])
@@ -89,12 +87,12 @@ def test_files_that_do_not_fit_are_left_out_and_named(make, files):
     found = samples(group, file_of)
     assert [label for label, _ in found.sentences[0].hypotheses] == ["absolute (sinusoidal)"]
     assert found.remarks == ("test: not shown, as their files do not fit the others': none; relative, k = 2",)
-    assert samples(run_groups([make()])[0], file_of).sentences == ()
+    assert samples(run_groups([fake_record()])[0], file_of).sentences == ()
 
 
-def test_of_many_variants_some_of_each_kind_are_shown_and_the_rest_counted(make, files):
+def test_many_variants_are_sampled_and_counted(files):
     file_of, write = files
-    runs = [make("absolute"), make("none"), *(make("relative", k) for k in range(40))]
+    runs = [fake_record("absolute"), fake_record("none"), *(fake_record("relative", k) for k in range(40))]
     for run in runs:
         write(run)
     found = samples(run_groups(runs)[0], file_of)
@@ -104,9 +102,9 @@ def test_of_many_variants_some_of_each_kind_are_shown_and_the_rest_counted(make,
     assert found.remarks[0].startswith("12 of 42 variants are shown")
 
 
-def test_links_are_not_followed(make, files, tmp_path):
+def test_symlinks_are_not_followed(files, tmp_path):
     file_of, write = files
-    run = make()
+    run = fake_record()
     write(run)
     path = file_of(run, "test.hypotheses.txt")
     (tmp_path / "secret").write_text(path.read_text())

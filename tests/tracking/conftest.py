@@ -1,4 +1,4 @@
-"""For tests of what goes to W&B: a home without a key, and a server on the loopback."""
+"""Fixtures for tests of W&B: a home without a key, a fake server, a terminal and an agent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.tracking.fake_wandb import FakeWandb
 
 @pytest.fixture
 def wandb_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """No key, no cache and no settings of the person who runs the tests; process-wide settings left alone."""
+    """A home without a key, cache or settings; a run may write only into its own folder."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
     monkeypatch.delenv("NETRC", raising=False)
@@ -29,12 +29,12 @@ def wandb_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     monkeypatch.chdir(tmp_path / "here")
     yield
     tear_down()
-    assert not list((tmp_path / "here").iterdir())  # nothing beside the run's folder
+    assert not list((tmp_path / "here").iterdir())
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWandb]:
-    """A server, and an environment in which W&B finds it and a key."""
+    """A fake server, with its address and key in the environment."""
     with FakeWandb() as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
@@ -43,7 +43,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWandb]:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A terminal at which nobody sits."""
+    """A terminal on stdin that is never typed at."""
     asked, answers = pty.openpty()
     with os.fdopen(answers, "r+b", buffering=0) as end, os.fdopen(end.fileno(), closefd=False) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
@@ -54,9 +54,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, object]:
-    """As under `wandb agent`, which gives a run its id, its project and some settings: here the choice of a section, a
-    setting in it, and a flat key.
-    """
+    """The environment of `wandb agent`, with the choice of a section, a setting in a section and a flat key."""
     given: dict[str, object] = {"position": "absolute", "optim.max_steps": 25, "seed": 1}
     lines = "".join(f"{name}:\n  value: {value}\n" for name, value in given.items())
     (tmp_path / "parameters.yaml").write_text("wandb_version: 1\n" + lines)

@@ -1,10 +1,5 @@
-"""A W&B server for tests, on this machine's loopback: as much of its two protocols (GraphQL, and the stream of files)
-as the client speaks for runs, their resumption, `wandb sync`, artifacts, `wandb sweep`, `wandb agent` and reports. What
-arrives is kept as the real server shows it: one entry for each run, its history at the offsets that the client
-names.
-
-Each request is kept too; `hang` lets every later request wait, as a network does that swallows packets; `reject`
-refuses every key.
+"""A W&B server for tests on the loopback: the parts of GraphQL and of the file stream that the client uses for runs,
+resuming, `wandb sync`, artifacts, sweeps, agents and reports. Runs are kept as the real server shows them.
 """
 
 from __future__ import annotations
@@ -26,8 +21,6 @@ ENTITY = "tester"
 
 @dataclass
 class Run:
-    """A run as the server has it."""
-
     name: str
     project: str
     upserts: list[dict[str, Any]] = field(default_factory=list)
@@ -37,7 +30,7 @@ class Run:
     artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def last(self, name: str) -> Any:
-        """The newest value of a field that the client has sent and that is not empty."""
+        """The newest non-empty value of a field."""
         return next((upsert[name] for upsert in reversed(self.upserts) if upsert.get(name)), None)
 
     @property
@@ -46,12 +39,12 @@ class Run:
         return {name: entry["value"] for name, entry in entries.items() if name != "_wandb"}
 
     def forget_after(self, step: int) -> None:
-        """As if the later rows had never arrived."""
+        """Drops the later rows, as if they had never arrived."""
         self.history = [row for row in self.history if row["_step"] <= step]
         self.summary |= {"_step": step, "trainer/global_step": step}
 
     def series(self, name: str) -> list[tuple[int, Any]]:
-        """(optimiser step, value) of each history row that has the value."""
+        """(step, value) of each history row with this value."""
         return [(row["trainer/global_step"], row[name]) for row in self.history if name in row]
 
 
@@ -62,7 +55,7 @@ class FakeWandb:
         self.runs: dict[str, Run] = {}
         self.requests: list[tuple[str, Any]] = []
         self.uploads: dict[str, bytes] = {}
-        self.agent_jobs: list[dict[str, Any]] = []  # what agents are still told to run
+        self.agent_jobs: list[dict[str, Any]] = []  # for the next heartbeat of an agent
         self.sweep_command: list[str] = []
         self.sweep: dict[str, Any] = {}  # what `wandb sweep` sent last
         self.reports: list[dict[str, Any]] = []
@@ -86,7 +79,7 @@ class FakeWandb:
         self.close()
 
     def close(self) -> None:
-        """Gone: connections are refused from now on."""
+        """Later connections are refused."""
         if self._thread.is_alive():
             self._http.shutdown()
             self._thread.join()
@@ -94,22 +87,19 @@ class FakeWandb:
         self._released.set()
 
     def hang(self) -> None:
-        """Requests are accepted and never answered from now on."""
+        """Later requests are accepted and never answered."""
         self._released.clear()
 
     def reject(self) -> None:
-        """Every later request is of nobody it knows."""
+        """Later requests are answered with 401."""
         self._rejecting = True
 
     def answer_again(self) -> None:
-        """Later requests are answered; those that waited are dropped."""
+        """Ends `hang`; waiting requests are dropped."""
         self._released.set()
 
     def environment(self) -> dict[str, str]:
-        """What makes a client talk to this server."""
         return {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": KEY}
-
-    # What the requests do.
 
     def graphql(self, operation: str, variables: dict[str, Any]) -> dict[str, Any] | None:
         match operation:
@@ -143,7 +133,7 @@ class FakeWandb:
                 files = [{"name": name, "uploadUrl": f"{self.url}/store/{name}"} for name in variables["files"]]
                 return {"createRunFiles": {"runID": variables["run"], "uploadHeaders": [], "files": files}}
             case "ArtifactType":
-                return {"project": None}  # whether one of this name exists already: no
+                return {"project": None}  # no artifact of this name yet
             case "CreateArtifact":
                 return {"createArtifact": {"artifact": self._artifact(variables["input"])}}
             case "CreateArtifactManifest" | "UpdateArtifactManifest":
@@ -165,7 +155,6 @@ class FakeWandb:
         return {}
 
     def _stored(self, spec: dict[str, Any]) -> dict[str, Any]:
-        """Where a file of an artifact goes."""
         address = f"{self.url}/store/artifact/{spec['name']}"
         upload = {"uploadUrl": address, "uploadHeaders": [], "uploadMultipartUrls": None}
         return {"storagePath": f"s/{spec['name']}", **upload, "artifact": {"id": spec["artifactID"]}}
@@ -174,7 +163,7 @@ class FakeWandb:
         return {run.project for run in self.runs.values()}
 
     def _runs_of(self, variables: dict[str, Any]) -> dict[str, Any] | None:
-        """A project's runs, filtered by their group alone."""
+        """A project's runs; the only filter is the group."""
         if variables["project"] not in self.projects():
             return None
         wanted = json.loads(variables["filters"])
@@ -197,7 +186,7 @@ class FakeWandb:
         return {**given, "id": "Vmlldzox", "project": project, "updatedAt": "2024-01-01T00:00:00"}
 
     def _take_sweep(self, config: dict[str, Any]) -> None:
-        """A grid, as the server walks it: a job for each point, its values as JSON carries them."""
+        """Creates a job for each point of a grid."""
         self.sweep = config
         self.sweep_command = config["command"]
         parameters = {name: one["values"] for name, one in config["parameters"].items()}
@@ -219,7 +208,7 @@ class FakeWandb:
                 "summaryMetrics": json.dumps(run.summary), "config": run.last("config") or "{}",
                 "logLineCount": 0, "historyLineCount": len(run.history), "eventsLineCount": 0,
                 "historyTail": json.dumps(tail), "eventsTail": "[]", "tags": run.last("tags") or [],
-                "wandbConfig": '{"t": 1}',  # a run without it has not been started (a sweep's, made beforehand)
+                "wandbConfig": '{"t": 1}',  # without it the run counts as not started
             }  # fmt: skip
         return {"id": "p", "name": variables["project"], "entity": {"id": "e", "name": ENTITY}, "bucket": bucket}
 
@@ -263,7 +252,6 @@ def _project(name: str) -> dict[str, Any]:
 
 
 def _node(run: Run) -> dict[str, Any]:
-    """A run in a list."""
     named = {"displayName": run.last("displayName"), "group": run.last("groupName"), "jobType": run.last("jobType")}
     user = {"name": ENTITY, "username": ENTITY}
     made = {"state": "finished", "createdAt": "2024-01-01T00:00:00", "user": user}
@@ -284,7 +272,7 @@ class _QuietServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away in the middle is what some tests are about."""
+        """Ignores disconnecting clients, which some tests cause."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 

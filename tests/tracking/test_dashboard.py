@@ -1,7 +1,4 @@
-"""Checked here: the report that is saved in W&B, as a small server got it: every metric, setting and filter that it
-names is one that a mirrored run really has there; the paper's figures against rpr.paper; and each reason for
-which no report can be saved, told in one line, without a question and without anything saved.
-"""
+"""The report saved in W&B: its names are those of logged runs, its figures those of rpr.paper; errors save nothing."""
 
 from __future__ import annotations
 
@@ -22,8 +19,9 @@ from rpr.config.commands import DashboardConfig
 from rpr.errors import ConfigError
 from rpr.tracking import dashboard, naming, wandb_client
 from rpr.validation import validate
+from tests.fake_records import fake_score
 from tests.tracking.fake_wandb import ENTITY, FakeWandb, Run
-from tests.tracking.finished_runs import finished, mirrored, score
+from tests.tracking.finished_runs import mirror, write_finished_run
 
 pytestmark = [
     pytest.mark.usefixtures("wandb_home"),
@@ -42,33 +40,27 @@ def create(*overrides: str) -> str:
 
 @pytest.fixture
 def runs(server: FakeWandb) -> None:
-    """The server has runs of the sweep table2 in the project rpr."""
+    """Two runs of the sweep table2 in the project rpr."""
     for name in ("a", "b"):
         server.runs[name] = Run(name, "rpr", [{"groupName": "table2", "displayName": name}])
 
 
-def panels_of(report: dict[str, Any]) -> list[dict[str, Any]]:
-    (grid,) = (block for block in report["spec"]["blocks"] if block["type"] == "panel-grid")
-    panels: list[dict[str, Any]] = grid["metadata"]["panelBankSectionConfig"]["panels"]
-    return panels
+def panels_and_runset(report: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    (grid,) = (block["metadata"] for block in report["spec"]["blocks"] if block["type"] == "panel-grid")
+    (runset,) = grid["runSets"]
+    return grid["panelBankSectionConfig"]["panels"], runset
 
 
-def runset_of(report: dict[str, Any]) -> dict[str, Any]:
-    (grid,) = (block for block in report["spec"]["blocks"] if block["type"] == "panel-grid")
-    (runset,) = grid["metadata"]["runSets"]
-    return dict(runset)
-
-
-def test_what_the_report_names_is_what_runs_have(tiny_config, tmp_path, server):
+def test_report_uses_names_that_runs_have(tiny_config, tmp_path, server):
     config, run_dir = tiny_config("position.clip_distance=4", "sweep=table2", "logger=wandb"), tmp_path / "run"
-    finished(config, run_dir, scores=tuple(score(split, "sacrebleu", 20.0) for split in ("test", "validation")))
-    mirrored(config, run_dir, summary={naming.STEPS_PER_SECOND: 4.5})
+    write_finished_run(config, run_dir, scores=[fake_score(split, 20.0) for split in ("test", "validation")])
+    mirror(config, run_dir, summary={naming.STEPS_PER_SECOND: 4.5})
     address = create("sweep=table2")
     (report,) = server.reports
     assert address.startswith(f"{server.url}/{ENTITY}/rpr/reports/") and address.endswith("--Vmlldzox")
     assert (report["entityName"], report["projectName"], report["type"]) == (ENTITY, "rpr", "runs")
     assert report["displayName"] == "Position representations: sweep table2"
-    runset = runset_of(report)
+    panels, runset = panels_and_runset(report)
     assert (runset["project"]["entityName"], runset["project"]["name"]) == (ENTITY, "rpr")
     groups = {run.last("groupName") for run in server.runs.values()}
     assert [(one["key"], one["op"], one["value"]) for one in runset["filters"]["filters"]] == [
@@ -76,7 +68,7 @@ def test_what_the_report_names_is_what_runs_have(tiny_config, tmp_path, server):
     ]
     run = next(iter(server.runs.values()))
     logged = {name for row in run.history for name in row}
-    shown = [(panel["viewType"], panel["config"]) for panel in panels_of(report)]
+    shown = [(panel["viewType"], panel["config"]) for panel in panels]
     columns = [column.split(":", 1) for column in runset["runFeed"]["columnOrder"]]
     history = {
         name for kind, one in shown if kind == "Run History Line Plot" for name in (one["xAxis"], *one["metrics"])
@@ -99,18 +91,18 @@ def test_what_the_report_names_is_what_runs_have(tiny_config, tmp_path, server):
 
 
 @pytest.mark.usefixtures("runs")
-def test_the_command_saves_what_is_compared_next_to_the_papers_and_prints_the_address_alone(server, capfd):
+def test_command_saves_the_report_and_prints_its_address(server, capfd):
     command.run(configured("sweep=table2", "title=A report of mine"))
     out, err = capfd.readouterr()
     assert out.strip().endswith("--Vmlldzox") and len(out.splitlines()) == 1 and err == ""
     assert [name for name, _ in server.requests if name not in ("Viewer", "ViewerInfo")] == [
         "GetDefaultEntity", "Runs", "ProjectInternalId", "GetProjects", "upsertView",
     ]  # fmt: skip
-    assert wandb.run is None and not wandb.setup().settings.silent, "the process is left as it was"
+    assert wandb.run is None and not wandb.setup().settings.silent
     (report,) = server.reports
     assert json.dumps(report["spec"], allow_nan=False)
     assert report["displayName"] == "A report of mine"
-    panels = panels_of(report)
+    panels, runset = panels_and_runset(report)
     kinds = [panel["viewType"] for panel in panels]
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {
         "Scatter Plot": 2, "Bar Chart": 3, "Run History Line Plot": 4, "Run Comparer": 1,
@@ -124,7 +116,7 @@ def test_the_command_saves_what_is_compared_next_to_the_papers_and_prints_the_ad
     assert {(*shown["metrics"], shown["groupBy"]) for shown in lines} == {
         (metric, key) for metric in ("validation/bleu", "validation/loss") for key in ("k.value", "position_name.value")
     }
-    assert runset_of(report)["grouping"] == []  # or a point of the scatter plot would be several runs
+    assert runset["grouping"] == []  # or a point of the scatter plot would be several runs
     places = [tuple(panel["layout"][side] for side in "xywh") for panel in panels]
     squares = [(x + i, y + j) for x, y, w, h in places for i in range(w) for j in range(h)]
     assert len(squares) == len(set(squares)) and max(x for x, _ in squares) < 24
@@ -145,7 +137,7 @@ def test_the_command_saves_what_is_compared_next_to_the_papers_and_prints_the_ad
     (["logger=none"], "logger.mode: invalid value none: a dashboard is saved on W&B's server.*logger=wandb"),
     (["logger=wandb_offline"], "logger.mode: invalid value offline: a dashboard"),
 ])  # fmt: skip
-def test_what_is_not_there_is_refused(overrides, message, server):
+def test_unknown_sweep_project_or_mode_is_an_error(overrides, message, server):
     with pytest.raises(ConfigError, match=message):
         create(*overrides)
     assert server.reports == []
@@ -153,7 +145,7 @@ def test_what_is_not_there_is_refused(overrides, message, server):
 
 
 @pytest.mark.usefixtures("runs")
-def test_a_project_without_sweeps(server):
+def test_project_without_sweeps_is_an_error(server):
     for run in server.runs.values():
         run.upserts = [{"displayName": run.name}]
     with pytest.raises(ConfigError, match="belongs to 'table2'; none of its runs belongs to a sweep: leave it out"):
@@ -161,25 +153,32 @@ def test_a_project_without_sweeps(server):
 
 
 @pytest.mark.usefixtures("runs")
-def test_the_entity_is_the_one_that_runs_go_to(server, monkeypatch):
+def test_entity_is_that_of_runs(server, monkeypatch):
     create("logger.entity=a-team")
     monkeypatch.setenv("WANDB_ENTITY", "b-team")
     create()
     assert [report["entityName"] for report in server.reports] == ["a-team", "b-team"]
-    assert [runset_of(report)["filters"]["filters"] for report in server.reports] == [[], []], "of no sweep"
-    assert [runset_of(report)["project"]["entityName"] for report in server.reports] == ["a-team", "b-team"]
+    runsets = [panels_and_runset(report)[1] for report in server.reports]
+    assert [(runset["project"]["entityName"], runset["filters"]["filters"]) for runset in runsets] == [
+        ("a-team", []), ("b-team", []),
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["offline", "disabled"])
-def test_wandb_mode_holds(mode, server, monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", mode)
-    with pytest.raises(ConfigError, match=f"WANDB_MODE: {mode} .* unset it, or run `wandb online`"):
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("name, value, message", [
+    ("WANDB_MODE", "offline", "WANDB_MODE: offline .* unset it, or run `wandb online`"),
+    ("WANDB_MODE", "disabled", "WANDB_MODE: disabled .* unset it, or run `wandb online`"),
+    ("WANDB_API_KEY", "", "logger: no W&B key found; set WANDB_API_KEY, or run `wandb login`"),
+])  # fmt: skip
+def test_wandb_mode_or_missing_key_is_an_error_without_a_request(name, value, message, server, monkeypatch):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=message):
         create()
     assert server.requests == []
 
 
 @pytest.mark.parametrize("how", ["refused", pytest.param("silent", marks=pytest.mark.slow)])
-def test_a_server_that_does_not_answer(how, server, monkeypatch):
+def test_unreachable_server_is_an_error(how, server, monkeypatch):
     monkeypatch.setattr(dashboard, "TIMEOUT_SECONDS", 1)
     {"refused": server.close, "silent": server.hang}[how]()
     began = time.monotonic()
@@ -188,8 +187,8 @@ def test_a_server_that_does_not_answer(how, server, monkeypatch):
     assert time.monotonic() - began < 20 and "\n" not in str(caught.value)
 
 
-def test_a_process_of_wandb_that_does_not_end_is_ended(server, monkeypatch):
-    """It has been seen to hold on to a request for ever, and wandb.teardown waits for it."""
+def test_hanging_wandb_process_is_killed(server, monkeypatch):
+    """It can wait for a request forever, and wandb.teardown waits for it."""
     monkeypatch.setattr(wandb_client, "GRACE_SECONDS", 1)
     wandb.Api(timeout=1)
     process = wandb_client.service()
@@ -199,32 +198,24 @@ def test_a_process_of_wandb_that_does_not_end_is_ended(server, monkeypatch):
     began = time.monotonic()
     wandb_client.tear_down()
     assert process.poll() == -signal.SIGKILL and time.monotonic() - began < 5
-    with pytest.raises(ConfigError, match="no project"):  # and the next start is like the first
+    with pytest.raises(ConfigError, match="no project"):  # a new process is started
         create()
 
 
-def test_the_network_may_go_in_the_middle(runs, server, monkeypatch):
+def test_rejected_save_is_an_error(runs, server, monkeypatch):
     found = dashboard._check_has_runs
 
-    def then_lost(*arguments: Any) -> None:
+    def then_reject(*arguments: Any) -> None:
         found(*arguments)
         server.reject()
 
-    monkeypatch.setattr(dashboard, "_check_has_runs", then_lost)
+    monkeypatch.setattr(dashboard, "_check_has_runs", then_reject)
     with pytest.raises(ConfigError, match="logger: the report was not saved"):
         create("sweep=table2")
     assert server.reports == []
 
 
-@pytest.mark.usefixtures("terminal")
-def test_without_a_key_no_question_is_asked(server, monkeypatch):
-    monkeypatch.delenv("WANDB_API_KEY")
-    with pytest.raises(ConfigError, match="logger: no W&B key found; set WANDB_API_KEY, or run `wandb login`"):
-        create()
-    assert server.requests == []
-
-
-def test_without_the_extra(monkeypatch, server):
+def test_missing_extra_is_an_error(monkeypatch, server):
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "wandb_workspaces" else find(name, *rest)

@@ -1,7 +1,4 @@
-"""Checked here: what a W&B run holds, by reading the .wandb file on disk record by record, and by a small W&B server on
-the loopback, against the run's configuration, metrics.jsonl and record; what happens without a key, without a network,
-when either is lost in the middle, when the process or W&B's own is killed, and when the run is resumed.
-"""
+"""The W&B run on disk and on a fake server against the run's own files: online, offline, resumed, and with failures."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from rpr.records.record import read_record
 from rpr.tracking import naming, wandb_client, wandb_logger
 from rpr.training import fit
 from tests.tracking.fake_wandb import KEY, FakeWandb
-from tests.tracking.wandb_files import read_back, told
+from tests.tracking.wandb_files import messages, read_back
 
 pytestmark = pytest.mark.usefixtures("wandb_home")
 
@@ -47,7 +44,7 @@ FLAT = {
 
 
 def row(step):
-    """What training logs at a step; every fourth time as validation does."""
+    """What training, or validation if step % 100 is 99, logs at a step."""
     return {"validation/loss": step / 100} if step % 100 == 99 else {"train/loss": step / 10}
 
 
@@ -58,7 +55,7 @@ def write(run_dir, steps):
 
 
 def train_through(logger, run_dir, steps, *, resumed_from=None):
-    """What training does: rows after the checkpoint are forgotten, then each is written, and mirrored."""
+    """Drops the rows after the checkpoint, then writes and logs a row per step."""
     path = run_dir / "metrics.jsonl"
     if resumed_from is not None:
         kept = [line for line in path.read_text().splitlines(True) if json.loads(line)["step"] <= resumed_from]
@@ -84,11 +81,11 @@ def run_dir(tmp_path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_run_without_a_key_is_kept_offline_and_complete(tiny_config, small_data, capsys):
+def test_run_without_a_key_is_logged_offline(tiny_config, small_data, capsys):
     config = tiny_config(*RECIPE)
     typed = list(sys.argv)
     run_dir = train.run(config, command="rpr-cli train seed=1 'logger.tags=[a, b]'")
-    assert told(capsys) == [
+    assert messages(capsys) == [
         "no key found (WANDB_API_KEY, or `wandb login`); the run is logged offline, and "
         f"`wandb sync {run_dir}/wandb/offline-run-*` uploads it later"
     ]
@@ -101,17 +98,15 @@ def test_a_run_without_a_key_is_kept_offline_and_complete(tiny_config, small_dat
     assert set(run.tags) == TAGS
     assert found["config"].items() >= {**FLAT, "run_id": config.run_id}.items()
     assert found["config"]["optim"]["max_steps"] == 25
-    # The summary's BLEU is the record's.
     assert record.scores
     for score in record.scores:
         assert found["summary"][naming.score_name(score.split, score.metric)] == score.score
     assert found["exit"] == 0
-    # Of the machine and the checkout, what W&B's users look for.
     assert [found["program"], *found["args"]] == ["rpr-cli", "train", "seed=1", "logger.tags=[a, b]"]
     assert sys.argv == typed and found["commit"] == (record.git.commit or "")
     assert {"proc.memory.rssMB", "memory_percent"} <= found["stats"]
     assert not list(run_dir.rglob("*.patch"))
-    # Every number of metrics.jsonl at its step, which is the run's own step and the axis of every chart.
+    # Every number of metrics.jsonl is logged at its step, which is also the axis of every chart.
     step = "trainer/global_step"
     assert found["axes"] == {step: "", "*": step, "validation/loss": step, "validation/bleu": step, "k": ""}
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
@@ -123,8 +118,7 @@ def test_a_run_without_a_key_is_kept_offline_and_complete(tiny_config, small_dat
     assert [line["_step"] for line in found["history"]] == [line[step] for line in found["history"]]
 
 
-def fill(run_dir):
-    """Results, and two checkpoints."""
+def write_results(run_dir):
     files = {"record.json": "{}", "config.yaml": "k: 3", "test.hypotheses.txt": "ein Hund", "job.json": "{}"}
     for name, text in files.items():
         (run_dir / name).write_text(text)
@@ -133,7 +127,7 @@ def fill(run_dir):
         (run_dir / "checkpoints" / f"step{step:08d}.ckpt").write_bytes(b"weights" * step)
 
 
-def test_an_online_run_arrives_whole_with_its_artifacts(tiny_config, run_dir, server, capsys):
+def test_online_run_arrives_with_its_artifacts(tiny_config, run_dir, server, capsys):
     config = tiny_config(*RECIPE, "logger.artifacts=checkpoint")
     logger = start(config, run_dir)
     reference = wandb_logger.reference(logger)
@@ -142,7 +136,7 @@ def test_an_online_run_arrives_whole_with_its_artifacts(tiny_config, run_dir, se
     steps = [25, 50, 75, 99, 100]
     train_through(logger, run_dir, steps)
     logger.log_metrics({"validation/bleu": 20.0}, step=100)
-    fill(run_dir)
+    write_results(run_dir)
     wandb_logger.log_artifacts(logger, run_dir)
     wandb_logger.finish(logger, {"test/sacrebleu": 31.25, "steps_per_second": None}, failed=False)
     (run,) = server.runs.values()
@@ -159,7 +153,7 @@ def test_an_online_run_arrives_whole_with_its_artifacts(tiny_config, run_dir, se
     assert run.summary["test/sacrebleu"] == 31.25 and "steps_per_second" not in run.summary
     assert run.exit_code == 0
     assert KEY not in json.dumps(server.requests)
-    assert told(capsys) == [reference.url]
+    assert messages(capsys) == [reference.url]
     assert run.artifacts.keys() == {f"results-{config.run_id}", f"model-{config.run_id}"}
     assert server.uploads["artifact/step00000010.ckpt"] == b"weights" * 10
     assert server.uploads["artifact/test.hypotheses.txt"] == b"ein Hund"
@@ -170,7 +164,7 @@ def test_artifacts_of_an_offline_run(artifacts, tiny_config, run_dir):
     config = tiny_config(*OFFLINE, f"logger.artifacts={artifacts}", "logger.system_metrics=false")
     logger = start(config, run_dir)
     train_through(logger, run_dir, [25])
-    fill(run_dir)
+    write_results(run_dir)
     wandb_logger.log_artifacts(logger, run_dir)
     wandb_logger.finish(logger, {}, failed=False)
     whole, results, model = read_back(run_dir), f"results-{config.run_id}", f"model-{config.run_id}"
@@ -184,7 +178,7 @@ def test_artifacts_of_an_offline_run(artifacts, tiny_config, run_dir):
     assert whole["stats"] == set() and whole["program"] == "rpr-cli"  # system metrics were not requested
 
 
-def test_artifacts_that_fail_do_not_cost_the_summary(tiny_config, run_dir, monkeypatch, capsys):
+def test_failed_artifact_keeps_the_summary(tiny_config, run_dir, monkeypatch, capsys):
     def fails(*arguments: object, **settings: object) -> None:
         raise ValueError("no such type")
 
@@ -194,29 +188,29 @@ def test_artifacts_that_fail_do_not_cost_the_summary(tiny_config, run_dir, monke
     wandb_logger.finish(logger, {"test/sacrebleu": 12.5}, failed=False)
     found = read_back(run_dir)
     assert found["summary"]["test/sacrebleu"] == 12.5 and found["exit"] == 0
-    assert told(capsys) == [f"no such type; no artifact was uploaded; the files are in {run_dir}"]
+    assert messages(capsys) == [f"no such type; no artifact was uploaded; the files are in {run_dir}"]
 
 
-def test_a_resumed_run_continues_in_the_same_run_and_loses_no_row(tiny_config, run_dir, server):
+def test_resumed_run_continues_without_losing_rows(tiny_config, run_dir, server):
     config = tiny_config(*RECIPE)
     logger = start(config, run_dir)
     train_through(logger, run_dir, [25, 50, 75, 99, 100])
     wandb_logger.finish(logger, {}, failed=True)
     (run,) = server.runs.values()
     assert run.exit_code == 1
-    run.forget_after(75)  # the last rows were on their way when the process was killed
+    run.forget_after(75)  # the last rows were lost when the process was killed
     logger = start(config, run_dir)
-    # From a checkpoint before the last row that arrived: 75 is trained again; 99 and 100 come as new rows.
+    # Resumed before the last row that arrived: 75 is trained again, 99 and 100 are new rows.
     train_through(logger, run_dir, [75, 99, 100, 125], resumed_from=60)
     wandb_logger.finish(logger, {}, failed=False)
     assert list(server.runs) == [config.run_id] and run.exit_code == 0
     assert run.series("train/loss") == expected([25, 50, 75, 75, 100, 125])
     assert run.series("validation/loss") == expected([99], "validation/loss")
     steps = [line["_step"] for line in run.history]
-    assert steps == [25, 50, 75, 76, 99, 100, 125]  # W&B would have dropped the second 75 at its own step
+    assert steps == [25, 50, 75, 76, 99, 100, 125]  # W&B would drop a second row at step 75
     run.forget_after(99)
     logger = start(config, run_dir)
-    # From a checkpoint after it: what never arrived (100, 125) is taken from metrics.jsonl.
+    # Resumed after it: the missing rows (100, 125) are taken from metrics.jsonl.
     train_through(logger, run_dir, [150], resumed_from=130)
     wandb_logger.finish(logger, {}, failed=False)
     assert [line["_step"] for line in run.history] == [25, 50, 75, 76, 99, 100, 125, 150]
@@ -241,14 +235,14 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.slow
-def test_a_killed_offline_run_is_resumed_and_both_parts_become_one_run(tiny_config, run_dir, tmp_path):
+def test_killed_and_resumed_offline_parts_sync_to_one_run(tiny_config, run_dir, tmp_path):
     config = tiny_config(*OFFLINE)
     write(run_dir, (25, 50, 75, 100))
     arguments = [str(run_dir), config.model_dump_json()]
     killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], cwd=tmp_path / "here")
     assert killed.returncode == -signal.SIGKILL
     found = read_back(run_dir)
-    # All but the newest row, which W&B still held open; no end.
+    # W&B had not yet written the newest row, nor an end.
     assert [line["_step"] for line in found["history"]] == [25, 50, 75] and found["exit"] is None
     logger = start(config, run_dir)
     train_through(logger, run_dir, [125, 150], resumed_from=110)
@@ -264,13 +258,13 @@ def test_a_killed_offline_run_is_resumed_and_both_parts_become_one_run(tiny_conf
 
 
 def sync(server, arguments):
-    """What a person does when there is a network again: `wandb sync <run>/wandb/offline-run-*`."""
+    """Runs `wandb sync` in the run's folder, as it writes into the current one."""
     command = [sys.executable, "-m", "wandb", "sync", *map(str, arguments)]
-    elsewhere = Path(arguments[-1]).parent  # it writes into the folder where it is called
-    subprocess.run(command, env={**os.environ, **server.environment()}, check=True, cwd=elsewhere)
+    environment = {**os.environ, **server.environment()}
+    subprocess.run(command, env=environment, check=True, cwd=Path(arguments[-1]).parent)
 
 
-def test_a_failing_run_is_closed_too(tiny_config, small_data, monkeypatch):
+def test_failed_run_is_closed(tiny_config, small_data, monkeypatch):
     def fails(*arguments: object, **settings: object) -> None:
         raise RunError("the loss became non-finite")
 
@@ -283,21 +277,21 @@ def test_a_failing_run_is_closed_too(tiny_config, small_data, monkeypatch):
     found, record = read_back(run_dir), read_record(run_dir / "record.json")
     assert found["exit"] == 1 and found["config"]["k"] is None and found["config"]["keys"] is False
     assert (record.status, record.error) == ("failed", "the loss became non-finite")
-    assert wandb.run is None, "the process is free for the next run"
+    assert wandb.run is None
 
 
-def test_no_logger_leaves_nothing(tiny_config, run_dir):
+def test_no_logger_writes_nothing(tiny_config, run_dir):
     assert wandb_logger.start(tiny_config("logger=none"), run_dir, synthetic=True) is None
     assert not run_dir.exists()
     wandb_logger.log_results(None, run_dir)
     wandb_logger.finish(None, {}, failed=False)
 
 
-def test_where_a_key_is_looked_for(monkeypatch, tmp_path):
+def test_key_lookup(monkeypatch, tmp_path):
     home = tmp_path / "home"
 
     def found(host: str = "", line: str = "") -> bool:
-        """With a line for this host in ~/.netrc, as `wandb login` writes it, or without the file."""
+        """Whether a key is found with this host, or line, in ~/.netrc; without either there is no such file."""
         wandb.teardown()
         (home / ".netrc").unlink(missing_ok=True)
         if host or line:
@@ -320,16 +314,16 @@ def test_where_a_key_is_looked_for(monkeypatch, tmp_path):
 
 
 @pytest.mark.usefixtures("terminal")
-def test_without_a_key_no_question_is_asked_on_a_terminal(tiny_config, run_dir, capsys):
+def test_missing_key_does_not_prompt_on_a_terminal(tiny_config, run_dir, capsys):
     wandb_logger.finish(start(tiny_config(*RECIPE), run_dir), {}, failed=False)
-    assert [line.split(";")[0] for line in told(capsys)] == ["no key found (WANDB_API_KEY, or `wandb login`)"]
+    assert [line.split(";")[0] for line in messages(capsys)] == ["no key found (WANDB_API_KEY, or `wandb login`)"]
 
 
 SLOW = {"marks": pytest.mark.slow}
 
 
 @pytest.mark.parametrize("how", ["refused", pytest.param("silent", **SLOW), pytest.param("malformed key", **SLOW)])
-def test_a_server_that_cannot_be_had_means_offline(how, tiny_config, run_dir, monkeypatch, server, capsys):
+def test_unreachable_server_falls_back_to_offline(how, tiny_config, run_dir, monkeypatch, server, capsys):
     monkeypatch.setattr(wandb_logger, "INIT_TIMEOUT_SECONDS", 1.5)
     if how == "refused":
         server.close()
@@ -344,27 +338,27 @@ def test_a_server_that_cannot_be_had_means_offline(how, tiny_config, run_dir, mo
     train_through(logger, run_dir, [25, 50])
     assert wandb_logger.reference(logger).mode == "offline"
     wandb_logger.finish(logger, {}, failed=False)
-    (line,) = told(capsys)
+    (line,) = messages(capsys)
     assert line.endswith(f"the run is logged offline, and `wandb sync {run_dir}/wandb/offline-run-*` uploads it later")
-    # One part, whole: what was begun online is gone.
+    # There is one complete part: the online one was removed.
     found = read_back(run_dir, "*run-*")
     assert found["run"].run_id == config.run_id and found["exit"] == 0
     assert [line["_step"] for line in found["history"]] == [25, 50]
 
 
 @pytest.mark.parametrize("how", ["refused", pytest.param("silent", **SLOW)])
-def test_a_network_lost_in_the_middle(how, tiny_config, run_dir, server, capsys):
+def test_network_lost_during_training(how, tiny_config, run_dir, server, capsys):
     config = tiny_config(*RECIPE, "logger.finish_timeout_seconds=1.5")
     logger = start(config, run_dir)
     train_through(logger, run_dir, [25, 50])
     server.close() if how == "refused" else server.hang()
     train_through(logger, run_dir, [75, 100])
-    assert told(capsys) == [wandb_logger.reference(logger).url]
+    assert messages(capsys) == [wandb_logger.reference(logger).url]
     began = time.monotonic()
     wandb_logger.finish(logger, {"test/sacrebleu": 12.5}, failed=False)
     assert time.monotonic() - began < 1.5 + 5
     (part,) = run_dir.glob("wandb/run-*")
-    assert told(capsys) == [
+    assert messages(capsys) == [
         f"not everything was uploaded within 1.5 s; the run is complete in {run_dir}, "
         f"and `wandb sync --include-online {part}` uploads what W&B has on disk"
     ]
@@ -379,7 +373,7 @@ def test_a_network_lost_in_the_middle(how, tiny_config, run_dir, server, capsys)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, **SLOW)])
-def test_the_end_of_its_own_process_is_not_the_end_of_the_run(how, tiny_config, run_dir, tmp_path, capsys, monkeypatch):
+def test_run_survives_the_end_of_the_wandb_process(how, tiny_config, run_dir, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(wandb_logger, "GRACE_SECONDS", 1)
     settings = (*OFFLINE, "logger.finish_timeout_seconds=1")
     logger = start(tiny_config(*settings), run_dir)
@@ -392,27 +386,27 @@ def test_the_end_of_its_own_process_is_not_the_end_of_the_run(how, tiny_config, 
     wandb_logger.log_artifacts(logger, run_dir)
     wandb_logger.finish(logger, {"test/sacrebleu": 12.5}, failed=False)
     assert time.monotonic() - began < 8
-    (line,) = told(capsys)
+    (line,) = messages(capsys)
     (part,) = run_dir.glob("wandb/offline-run-*")
     assert line.endswith(
         f"; mirroring stopped; the run is complete in {run_dir}, and `wandb sync {part}` uploads what W&B has on disk"
     )
-    process.wait(5)  # nothing is left that the end of this process would wait for
-    # The next run of this process has a W&B of its own.
+    process.wait(5)
+    # The next run in this process starts a new one.
     logger = start(tiny_config(*settings, "seed=2"), tmp_path / "other")
     train_through(logger, tmp_path / "other", [25])
     wandb_logger.finish(logger, {}, failed=False)
     assert read_back(tmp_path / "other")["exit"] == 0
-    assert told(capsys) == []
+    assert messages(capsys) == []
 
 
-def test_nothing_that_wandb_raises_ends_a_run(tiny_config, run_dir, monkeypatch, capsys):
+def test_wandb_error_does_not_end_the_run(tiny_config, run_dir, monkeypatch, capsys):
     def fails(**settings: object) -> None:
         raise OSError("no space left\nmore")
 
     monkeypatch.setattr(wandb, "init", fails)
     assert wandb_logger.start(tiny_config(*OFFLINE), run_dir, synthetic=True) is None
-    assert told(capsys) == [f"no space left; the run continues without W&B, with its results in {run_dir}"]
+    assert messages(capsys) == [f"no space left; the run continues without W&B, with its results in {run_dir}"]
 
 
 @pytest.mark.parametrize("mode, configured, lines", [
@@ -420,17 +414,17 @@ def test_nothing_that_wandb_raises_ends_a_run(tiny_config, run_dir, monkeypatch,
     ("disabled", "wandb", ["disabled by WANDB_MODE"]),
     ("online", "wandb_offline", []),
 ])  # fmt: skip
-def test_wandb_mode_holds(mode, configured, lines, tiny_config, run_dir, monkeypatch, server, capsys):
+def test_wandb_mode_is_respected(mode, configured, lines, tiny_config, run_dir, monkeypatch, server, capsys):
     monkeypatch.setenv("WANDB_MODE", mode)
     logger = wandb_logger.start(tiny_config(*RECIPE, f"logger={configured}"), run_dir, synthetic=True)
     wandb_logger.finish(logger, {}, failed=False)
     assert (logger is not None) == run_dir.exists() == (mode != "disabled")
     assert server.requests == []
-    assert os.environ["WANDB_MODE"] == mode  # or the next run of this process would follow ours
-    assert [line.split(";")[0] for line in told(capsys)] == lines
+    assert os.environ["WANDB_MODE"] == mode
+    assert [line.split(";")[0] for line in messages(capsys)] == lines
 
 
-def test_under_an_agent_the_run_is_the_agents_and_what_it_gives_hides_no_setting(tiny_config, run_dir, server, agent):
+def test_run_under_an_agent_has_its_id_and_all_settings(tiny_config, run_dir, server, agent):
     config = tiny_config("position=absolute", "optim.max_steps=25", "logger=wandb", "sweep=table2")
     logger = start(config, run_dir)
     train_through(logger, run_dir, [25])
@@ -447,7 +441,6 @@ def test_under_an_agent_the_run_is_the_agents_and_what_it_gives_hides_no_setting
 
 @pytest.mark.slow
 def test_wandb_agent_runs_rpr_cli(tiny, small_data, tmp_path, server):
-    """The real agent, with the command that a sweep's configuration gives it."""
     overrides = [*tiny, "optim.max_steps=3", "logger=wandb", "evaluation.test_splits=[]"]
     server.sweep_command = [sys.executable, "-m", "rpr", "train", "${args_no_hyphens}", *overrides]
     job = {"type": "run", "run_id": "given", "program": None, "args": {"seed": {"value": 2}}, "logs": []}

@@ -1,6 +1,4 @@
-"""Checked here: the flat keys by which W&B groups runs, against the configurations that they are of; that none of them
-hides a section.
-"""
+"""The flat keys by which W&B groups runs."""
 
 from __future__ import annotations
 
@@ -19,11 +17,11 @@ from rpr.tracking import naming
     (["position.tables=shared_by_heads"], "relative, k = 16, shared by heads"),
     (["position.absolute=learned", "position.name=mine"], "mine (learned + relative, k = 16)"),
 ])  # fmt: skip
-def test_variants_in_words(overrides, variant, tiny_config):
+def test_variant_names(overrides, variant, tiny_config):
     assert naming.variant(tiny_config(*overrides)) == variant
 
 
-def test_seeds_share_a_variant_and_no_flat_key_hides_a_section(tiny_config):
+def test_flat_keys_do_not_hide_sections(tiny_config):
     config = tiny_config()
     flat, sections = naming.flat(config), naming.sections(config, {})
     other = naming.flat(tiny_config("seed=2"))

@@ -1,6 +1,4 @@
-"""Checked here: what W&B shows of a finished run (scores as metrics and summary, tables, charts), read back from its
-file on disk and from a small server, against the record and the translations; that an error there costs nothing else.
-"""
+"""Scores, tables and charts of a finished run in W&B against its record and translations."""
 
 from __future__ import annotations
 
@@ -13,8 +11,8 @@ import pytest
 import wandb
 
 from rpr.tracking import wandb_tables
-from tests.tracking.finished_runs import SCORES, STEPS, finished, mirrored
-from tests.tracking.wandb_files import read_back, tables_of, told
+from tests.tracking.finished_runs import SCORES, STEPS, mirror, write_finished_run
+from tests.tracking.wandb_files import messages, read_back, tables_of
 
 pytestmark = pytest.mark.usefixtures("wandb_home")
 
@@ -22,30 +20,30 @@ TABLES = {"results/scores", "results/translations", "results/bleu_by_length"}
 CHARTS = {"charts/bleu_by_k": "scatter", "charts/bleu_by_length": "line"}
 
 
-def test_the_scores_are_metrics_of_the_last_step_and_numbers_of_the_summary(tiny_config, tmp_path, server, capsys):
+def test_scores_are_in_the_last_row_and_the_summary(tiny_config, tmp_path, server, capsys):
     config, run_dir = tiny_config("logger=wandb", "position.clip_distance=3"), tmp_path / "run"
-    finished(config, run_dir)
-    mirrored(config, run_dir, summary={"steps_per_second": 4.5, "test/sacrebleu": 25.5})
+    write_finished_run(config, run_dir)
+    mirror(config, run_dir, summary={"steps_per_second": 4.5, "test/sacrebleu": 25.5})
     (run,) = server.runs.values()
     for (split, metric), value in SCORES.items():
-        assert run.series(f"{split}/{metric}") == [(STEPS, value)]  # one row: W&B draws it as a bar of each run
+        assert run.series(f"{split}/{metric}") == [(STEPS, value)]  # W&B draws a single row as a bar
         assert run.summary[f"{split}/{metric}"] == value
     assert run.series("k") == [(STEPS, 3)] and run.summary["k"] == 3
     assert run.summary["steps_per_second"] == 4.5
-    # The best of what is watched in training, not its last value; the rows keep both.
+    # The summary of validation metrics is their best value.
     assert run.summary["validation/loss"] == {"min": 2.5} and run.summary["validation/bleu"] == {"max": 10.0}
     assert run.series("validation/bleu") == [(25, 5.0), (50, 10.0)]
     assert [row["_step"] for row in run.history] == [25, 50]
     assert run.exit_code == 0
     assert len(run.artifacts) == len(TABLES | CHARTS.keys())  # W&B keeps each table as an artifact too
-    assert len(told(capsys)) == 1  # the address
+    assert len(messages(capsys)) == 1  # the address
 
 
-def test_tables_and_charts_say_what_the_record_says(tiny_config, tmp_path):
-    """Translations are evenly spaced lines as they are in the file."""
+def test_tables_and_charts_match_the_record(tiny_config, tmp_path):
+    """Translations are evenly spaced lines of the files."""
     config, run_dir = tiny_config("logger=wandb_offline", "position.clip_distance=3"), tmp_path / "run"
-    record = finished(config, run_dir)
-    mirrored(config, run_dir)
+    record = write_finished_run(config, run_dir)
+    mirror(config, run_dir)
     tables, found = tables_of(run_dir), read_back(run_dir)
     assert tables.keys() == TABLES | {f"Custom Chart Tables/{name}_table" for name in CHARTS}
     scores = [dict(zip(tables["results/scores"]["columns"], row, strict=True))
@@ -54,25 +52,26 @@ def test_tables_and_charts_say_what_the_record_says(tiny_config, tmp_path):
         {
             "split": one.split, "test set": one.test_set, "metric": one.metric, "score": one.score,
             "low": one.interval.low if one.interval else None, "high": one.interval.high if one.interval else None,
-            "sentences": 45, "checkpoint": "step 50", "signature": one.signature,
+            "sentences": 1000, "checkpoint": one.checkpoint, "signature": one.signature,
         }
         for one in record.scores
     ]  # fmt: skip
     lengths = tables["results/bleu_by_length"]["data"]
     assert [(row[0], row[2], row[4], row[5]) for row in lengths] == [
-        ("1–10", False, "sacrebleu", 30.0), ("1–10", False, "chrf", 60.0),
-        ("11–20", False, "sacrebleu", 20.0), ("11–20", False, "chrf", 50.0),
-        ("over 20", True, "sacrebleu", 10.0), ("over 20", True, "chrf", 40.0),
+        ("1–10", False, "sacrebleu", 30.0), ("1–10", False, "chrf", 50.0),
+        ("11–22", False, "sacrebleu", 20.0), ("11–22", False, "chrf", 40.0),
+        ("23–30", True, "sacrebleu", 10.0), ("23–30", True, "chrf", 30.0),
+        ("over 30", True, "sacrebleu", 5.0), ("over 30", True, "chrf", 25.0),
     ]  # fmt: skip
     by_k, by_length = (tables[f"Custom Chart Tables/{name}_table"] for name in CHARTS)
     assert by_k["columns"] == ["k", "sacreBLEU"] and by_k["data"] == [[3, 25.5]]
-    assert by_length["data"] == [[1, 30.0], [11, 20.0], [21, 10.0]]
+    assert by_length["data"] == [[1, 30.0], [11, 20.0], [23, 10.0], [31, 5.0]]
     for name, kind in CHARTS.items():
         panel = found["config"][f"_wandb.visualize.{name}"]["panel_config"]
         columns = tables[f"Custom Chart Tables/{name}_table"]["columns"]
         assert panel["panelDefId"] == f"wandb/{kind}/v0"
         assert [panel["fieldSettings"][axis] for axis in ("x", "y")] == columns
-        # The chart asks for the table of every run of the workspace, by the name that the summary has.
+        # The chart queries the table of each run of the workspace by its name in the summary.
         (query,) = panel["userQuery"]["queryFields"]
         (asked,) = (part for part in query["fields"] if part["name"] == "summaryTable")
         assert query["name"] == "runSets"
@@ -96,53 +95,53 @@ def test_evenly_spaced(count, expected):
     assert found == sorted(set(found)) and len(found) == 20 and found[-1] == 20 + count
 
 
-def test_what_a_record_lacks_is_left_out(tiny_config, tmp_path):
+def test_missing_results_are_left_out(tiny_config, tmp_path):
     """Without relative tables there is no k; without scored splits, nothing to show."""
     config = tiny_config("logger=wandb_offline", "position=absolute")
-    finished(config, tmp_path / "absolute", by_length=None)
-    mirrored(config, tmp_path / "absolute")
+    write_finished_run(config, tmp_path / "absolute", by_length=None)
+    mirror(config, tmp_path / "absolute")
     assert tables_of(tmp_path / "absolute").keys() == {"results/scores", "results/translations"}
     assert "k" not in read_back(tmp_path / "absolute")["summary"]
-    finished(config, tmp_path / "unscored", by_length=None, scores=())
-    mirrored(config, tmp_path / "unscored")
+    write_finished_run(config, tmp_path / "unscored", by_length=None, scores=[])
+    mirror(config, tmp_path / "unscored")
     assert tables_of(tmp_path / "unscored") == {}
     assert [row["_step"] for row in read_back(tmp_path / "unscored")["history"]] == [25, 50]
 
 
 @pytest.mark.parametrize("how", ["lines are missing", "no chart"])
-def test_an_error_costs_the_tables_and_nothing_else(how, tiny_config, tmp_path, monkeypatch, capsys):
+def test_table_error_keeps_the_summary(how, tiny_config, tmp_path, monkeypatch, capsys):
     def fails(*arguments: object, **settings: object) -> None:
         raise RuntimeError("no such chart\nmore")
 
     config, run_dir = tiny_config("logger=wandb_offline"), tmp_path / "run"
-    finished(config, run_dir)
+    write_finished_run(config, run_dir)
     if how == "lines are missing":
         (run_dir / "test.hypotheses.txt").write_text("one line\n")
     else:
         monkeypatch.setattr(wandb.plot, "line", fails)
-    mirrored(config, run_dir, summary={"test/sacrebleu": 25.5})
-    (line,) = told(capsys)
+    mirror(config, run_dir, summary={"test/sacrebleu": 25.5})
+    (line,) = messages(capsys)
     assert line.endswith(f"; W&B lacks some tables of the results; they are in {run_dir}")
     found = read_back(run_dir)
     assert found["summary"]["test/sacrebleu"] == 25.5 and found["exit"] == 0
     assert found["history"][-1]["long/chrf"] == 40.0
 
 
-def test_a_run_that_was_killed_after_its_training_loses_no_row(tiny_config, tmp_path, server):
-    """Resumed, it trains nothing and only translates: its rows are mirrored all the same, the last one too."""
+def test_rows_not_yet_logged_are_sent_at_the_end(tiny_config, tmp_path, server):
+    """As when a run was killed after training and its resumption only translates."""
     config, run_dir = tiny_config("logger=wandb"), tmp_path / "run"
-    finished(config, run_dir)
-    mirrored(config, run_dir, rows=False)
+    write_finished_run(config, run_dir)
+    mirror(config, run_dir, rows=False)
     (run,) = server.runs.values()
     assert run.series("validation/loss") == [(25, 2.5), (50, 5.0)] and run.series("test/sacrebleu") == [(50, 25.5)]
     assert [row["_step"] for row in run.history] == [25, 50]
 
 
 @pytest.mark.slow
-def test_what_was_kept_offline_arrives_with_its_tables(tiny_config, tmp_path, server):
+def test_synced_offline_run_has_its_tables(tiny_config, tmp_path, server):
     config, run_dir = tiny_config("logger=wandb_offline", "position.clip_distance=3"), tmp_path / "run"
-    finished(config, run_dir)
-    mirrored(config, run_dir)
+    write_finished_run(config, run_dir)
+    mirror(config, run_dir)
     assert server.requests == []
     (part,) = run_dir.glob("wandb/offline-run-*")
     subprocess.run([sys.executable, "-m", "wandb", "sync", str(part)], check=True, cwd=part.parent, timeout=60)

@@ -1,4 +1,4 @@
-"""Reading back what W&B keeps of a run on disk: the .wandb file record by record, and the tables beside it."""
+"""Reads what W&B wrote to disk for a run: the .wandb file and the tables beside it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def key(item: Any) -> str:
 
 
 def read_back(run_dir: Path, pattern: str = "offline-run-*") -> dict[str, Any]:
-    """The one run below the folder: identity, configuration, history rows, summary, exit code (None: never ended)."""
+    """The only run below the folder: identity, configuration, history, summary, exit code (None: never ended)."""
     (path,) = (path for path in run_dir.glob(f"wandb/{pattern}/run-*.wandb") if not path.parent.is_symlink())
     found: dict[str, Any] = {"config": {}, "history": [], "summary": {}, "exit": None, "axes": {}, "artifacts": {}}
     found |= {"args": [], "program": "", "commit": "", "stats": set(), "best": {}}
@@ -79,19 +79,19 @@ def read_back(run_dir: Path, pattern: str = "offline-run-*") -> dict[str, Any]:
 
 
 def files_of(artifact: Any) -> dict[str, dict[str, str]]:
-    """The artifact's name, with where each of its files lies."""
+    """The paths of an artifact's files, by its name."""
     return {artifact.name: {entry.path: entry.local_path for entry in artifact.manifest.contents}}
 
 
 def tables_of(run_dir: Path) -> dict[str, dict[str, Any]]:
-    """The tables of the run's history by their names, each with its columns and rows as they lie on disk."""
+    """The tables of the run's history by name."""
     (part,) = run_dir.glob("wandb/offline-run-*")
     rows = read_back(run_dir)["history"]
     paths = {name.removesuffix(".path"): path for row in rows for name, path in row.items() if name.endswith(".path")}
     return {name: json.loads((part / "files" / path).read_text()) for name, path in paths.items()}
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Our own lines on stderr about W&B."""
+def messages(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines about W&B that rpr printed to stderr."""
     lines = capsys.readouterr().err.splitlines()
     return [line.removeprefix("rpr-cli: W&B: ") for line in lines if line.startswith("rpr-cli: W&B: ")]
