@@ -1,7 +1,7 @@
-"""For the tests that need a CUDA device; torch and pytest are enough for most. Without a device they are skipped, and
-when most of the time is over that one call has, what is left: a line at the end says so, and which package is missing.
+"""Fixtures of the tests that need a CUDA device; most need only torch and pytest. Tests are skipped without a device or
+package, and once most of the time of one call has passed; the summary gives the reasons.
 
-`--device=cpu` tries the tests themselves, as far as a CPU can run them.
+`--device=cpu` runs what can run on a CPU, to test the tests.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS may give other bits each time
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for deterministic cuBLAS
 import torch
 
 HERE = Path(__file__).parent
 STARTED = time.monotonic()
-LAST_START_SECONDS = 400  # after which no test is begun, so that all end within eight minutes
+LAST_START_SECONDS = 400  # no test is started later, so that all end within eight minutes
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if config.rootpath != HERE:
-        return  # tests/conftest.py says it
+        return  # reported by tests/conftest.py
     reasons = [
         str(report.longrepr[2]).removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", [])
     ]
@@ -48,13 +48,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture(autouse=True)
-def _time_is_left() -> None:
+def _skip_after_time_limit() -> None:
     if time.monotonic() - STARTED > LAST_START_SECONDS:
-        pytest.skip(f"{LAST_START_SECONDS} seconds are over")
+        pytest.skip(f"{LAST_START_SECONDS} seconds have passed")
 
 
 @pytest.fixture(autouse=True)
-def _torch_as_it_was() -> object:
+def _reset_matmul_precision() -> object:
     torch.set_float32_matmul_precision("highest")
     yield
     torch.set_float32_matmul_precision("highest")
@@ -62,7 +62,7 @@ def _torch_as_it_was() -> object:
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> torch.device:
-    """With an index, as a tensor has it."""
+    """With an index, like the device of a tensor."""
     device = device_of(request.config)
     return device if device.type == "cpu" else torch.device("cuda", torch.cuda.current_device())
 
@@ -70,5 +70,5 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 @pytest.fixture
 def cuda(device: torch.device) -> torch.device:
     if device.type != "cuda":
-        pytest.skip("a CPU has nothing of what is measured here")
+        pytest.skip("measures a CUDA device")
     return device

@@ -1,6 +1,5 @@
-"""Checked here, on a CUDA device: a training step of every position scheme, in bfloat16 and float32, makes the CPU wait
-for nothing; a training that is cut and resumed ends with the same bits as one that was not; decoding finds what it
-finds on the CPU, within rounding.
+"""On a CUDA device: training steps of every position scheme do not synchronise with the CPU; a resumed run ends with
+the same bits as an uninterrupted one; decoding matches the CPU.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def hardware_of(device):
 
 
 def batch_on(device, sentences=16, longest=48):
-    """Sentences of many lengths, padded."""
+    """Padded sentences of many lengths."""
     random = torch.Generator().manual_seed(1)
     source, target = (torch.randint(4, VOCABULARY, (sentences, longest), generator=random) for _ in range(2))
     for rows in (source, target):
@@ -53,7 +52,7 @@ def batch_on(device, sentences=16, longest=48):
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
 @pytest.mark.parametrize("choice", CHOICES)
-def test_a_training_step_waits_for_nothing(choice, precision, device):
+def test_training_step_does_not_synchronise_with_the_cpu(choice, precision, device):
     config = composition.compose_train([f"position={choice}", hardware_of(device), *SMALL])
     module = TranslationModule(config, VOCABULARY).to(device)
     module._trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)
@@ -82,7 +81,7 @@ def test_a_training_step_waits_for_nothing(choice, precision, device):
 
 
 def same(one, other):
-    """Tensors bit for bit, in whatever they are kept."""
+    """Whether nested containers are equal, tensors bit for bit."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):
@@ -91,7 +90,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("choice", ["relative", "absolute", "t5"])
-def test_a_resumed_training_is_the_uninterrupted_one(choice, device, tmp_path):
+def test_resumed_run_equals_uninterrupted_run(choice, device, tmp_path):
     small = ["data.synthetic.num_train=2000", "data.synthetic.num_validation=24", "data.vocabulary_size=300"]
     config = composition.compose_train(
         [
@@ -102,7 +101,7 @@ def test_a_resumed_training_is_the_uninterrupted_one(choice, device, tmp_path):
     )  # fmt: skip
     data = prepare(config.data)
     before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)  # or torch's kernels for plain attention add in any order
+    torch.use_deterministic_algorithms(True, warn_only=True)  # for torch's kernels of plain attention
     try:
         fit.fit(config, data, tmp_path / "whole", logger=None, validation_bleu=None)
         (tmp_path / "cut" / "checkpoints").mkdir(parents=True)
@@ -117,7 +116,7 @@ def test_a_resumed_training_is_the_uninterrupted_one(choice, device, tmp_path):
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize("choice", CHOICES)
-def test_decoding_finds_what_it_finds_on_the_cpu(choice, beam_size, device):
+def test_decoding_matches_the_cpu(choice, beam_size, device):
     torch.manual_seed(0)
     model = (
         TranslationModule(composition.compose_train([f"position={choice}", *SMALL]), VOCABULARY).model.double().eval()
@@ -130,5 +129,5 @@ def test_decoding_finds_what_it_finds_on_the_cpu(choice, beam_size, device):
         assert [one.pieces for one in found] == [one.pieces for one in wanted]
         assert [one.score for one in found] == pytest.approx([one.score for one in wanted], abs=1e-9)
     rounded = beam_search(copy.deepcopy(model).float().to(device), source.to(device), **sizes)
-    for found, wanted in zip(rounded, expected, strict=True):  # a tie may go another way
+    for found, wanted in zip(rounded, expected, strict=True):  # ties may be resolved differently
         assert found[0].score == pytest.approx(wanted[0].score, abs=1e-3)

@@ -1,6 +1,5 @@
-"""Checked here, on a CUDA device: the compiled kernels of rpr/model/triton_kernels.py against equations 3 and 4 written
-out in float64, forward and in every gradient: each precision and each combination of tables, heads of every width that
-has tiles of its own, and up to 8,192 positions; the same inputs give the same bits.
+"""The compiled kernels of rpr/model/triton_kernels.py on a CUDA device against `reference` in float64, forward and
+backward: all precisions, combinations of tables and head widths with their own tiles, up to 8,192 positions.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from rpr.model.triton_attention import fused_attention
 pytestmark = pytest.mark.gpu
 
 HEADS = 2
-ROUNDING = {  # (dtype, precision of float32 products): the largest error of z and of each gradient, as a whole
+ROUNDING = {  # (dtype, precision of float32 products): the largest relative error of z and of each gradient
     (torch.float32, "highest"): 1e-5,
     (torch.float32, "high"): 3e-3,
     (torch.bfloat16, "highest"): 0.01,
@@ -35,8 +34,8 @@ CASES = [
 ]
 
 
-def in_pieces(tensors, tables, dz, mask, causal):
-    """z and all gradients of `reference` in float64, some queries at a time, as it holds [B, H, Q, K, D]."""
+def reference_in_blocks(tensors, tables, dz, mask, causal):
+    """z and all gradients of `reference` in float64; in blocks of queries, as it allocates [B, H, Q, K, D]."""
     q, k, v, *present = inputs = [x.double().requires_grad_() for x in tensors]
     given = dict(zip(tables, present, strict=True))
     num_keys, width = k.shape[2:]
@@ -57,7 +56,7 @@ def fused(tensors, tables, dz, mask, causal):
 
 
 @pytest.mark.parametrize("width, length, precision, tables, causal", CASES)
-def test_the_kernels_are_equations_3_and_4(width, length, precision, tables, causal, cuda):
+def test_kernels_match_reference(width, length, precision, tables, causal, cuda):
     dtype, products = precision
     torch.manual_seed(length)
     shapes = [(1, HEADS, length, width)] * 3
@@ -65,7 +64,7 @@ def test_the_kernels_are_equations_3_and_4(width, length, precision, tables, cau
     tensors = [torch.randn(shape, device=cuda).to(dtype) for shape in shapes]
     dz = torch.randn_like(tensors[0])
     mask = (torch.arange(length, device=cuda) < length - 77)[None, None, None, :]
-    expected = in_pieces(tensors, tables, dz, mask, causal)
+    expected = reference_in_blocks(tensors, tables, dz, mask, causal)
     torch.set_float32_matmul_precision(products)
     actual, again = (fused(tensors, tables, dz, mask, causal) for _ in range(2))
     errors = [

@@ -1,4 +1,4 @@
-"""Inputs for the tests of attention, its forms, and what is compared of them."""
+"""Inputs for the tests of attention, its implementations, and their comparison."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NAMES = ("q", "k", "v", "key_table", "value_table", "bias_table")
 
 @dataclass(frozen=True)
 class Case:
-    """Sizes of one attention and what it has besides q, k and v. A table is given by its k, None where there is none.
+    """Sizes and options of one attention. A table is given by its k, None for no table.
 
-    `mask` and `labels` name the axes they have, of "BHQK". Labels come with one row more, an even number.
+    `mask` and `labels` name their axes, of "BHQK". With labels, tables have an extra row, so an even number.
     """
 
     num_queries: int
@@ -41,11 +41,11 @@ class Case:
     seed: int = 0
 
     def inputs(self, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor | None], dict[str, Any]]:
-        """[q, k, v, key table, value table, bias], rounded to bfloat16 so that every dtype holds them; the options."""
+        """[q, k, v, key table, value table, bias], rounded to bfloat16 so that every dtype holds them; options."""
         draw = torch.Generator().manual_seed(self.seed)
 
         def normal(*shape: int) -> Tensor:
-            if self.strided and len(shape) == 4:  # a view, as heads are split from one projection
+            if self.strided and len(shape) == 4:  # a view, like heads of one projection
                 batch, heads, length, width = shape
                 whole = torch.randn(batch, length, heads, width + 1, generator=draw).bfloat16().to(dtype)
                 return whole[..., 1:].transpose(1, 2)
@@ -72,8 +72,8 @@ class Case:
             options["labels"] = torch.randint(rows, [sizes[axis] for axis in self.labels], generator=draw)
         return [q, k, v, *tables], options
 
-    def sees(self, options: dict[str, Any]) -> Tensor:
-        """Which queries see a key, [B, H, Q, 1]; the others are promised nothing but finite numbers."""
+    def has_visible_key(self, options: dict[str, Any]) -> Tensor:
+        """[B, H, Q, 1]; results of other queries are only guaranteed to be finite."""
         visible = options.get("mask", torch.ones(1, 1, 1, 1, dtype=torch.bool))
         visible = visible.expand(self.batch, self.heads, self.num_queries, self.num_keys)
         if self.causal:
@@ -89,7 +89,7 @@ def blockwise(
     q: Tensor, k: Tensor, v: Tensor, *, labels: Tensor | None = None, mask: Tensor | None = None, causal: bool = False,
     first_query: int = 0, queries_per_block: int | None = None, **tables: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """What `attend` does, with blocks of any number of queries (None: all at once, the weights stored)."""
+    """Like `attend`, with any number of queries per block (None: all at once, with the weights stored)."""
     keys, values, bias = (tables.get(name) for name in NAMES[3:])
 
     def edges(table: Tensor | None) -> Any:
@@ -115,12 +115,12 @@ FORMS: dict[str, Callable[..., Tensor]] = {
 
 
 def results(form: Callable[..., Tensor], inputs: list[Tensor | None], weight: Tensor, **options: Any) -> list[Tensor]:
-    """z, and the gradients of sum(weight z) by each of the inputs that is there."""
+    """z, and the gradients of sum(weight z) with respect to each input that is not None."""
     leaves = [None if x is None else x.detach().requires_grad_() for x in inputs]
     z = form(*leaves[:3], **dict(zip(NAMES[3:], leaves[3:], strict=False)), **options)
     assert z.isfinite().all()
-    there = [x for x in leaves if x is not None]
-    gradients = torch.autograd.grad(z, there, weight, allow_unused=True, materialize_grads=True)
+    present = [x for x in leaves if x is not None]
+    gradients = torch.autograd.grad(z, present, weight, allow_unused=True, materialize_grads=True)
     assert all(gradient.isfinite().all() for gradient in gradients)
     return [z.detach(), *gradients]
 
@@ -133,16 +133,16 @@ def assert_same(actual: list[Tensor], expected: list[Tensor], name: str, toleran
 
 
 def assert_all_forms_agree(case: Case, z: Tensor | None = None, tolerance: float = 1e-10) -> None:
-    """Forward, backward and without gradients; `z` is what `reference` is to give, 0 where a query sees no key."""
+    """Forward, backward and without gradients; `z`: expected in place of `reference`'s, 0 without a visible key."""
     inputs, options = case.inputs()
-    sees = case.sees(options)
-    weight = torch.randn(inputs[0].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * sees
+    valid = case.has_visible_key(options)
+    weight = torch.randn(inputs[0].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * valid
     expected = results(reference, inputs, weight, **options)
-    expected[0] = expected[0] * sees if z is None else z
+    expected[0] = expected[0] * valid if z is None else z
     tables = dict(zip(NAMES[3:], inputs[3:], strict=True))
     for name, form in FORMS.items():
         actual = results(form, inputs, weight, **options)
-        with torch.no_grad():  # a decoding step
-            again = form(*inputs[:3], **tables, **options)
-        assert_same([actual[0] * sees, *actual[1:]], expected, name, tolerance)
-        assert_same([again * sees], expected[:1], name, tolerance)
+        with torch.no_grad():  # as in decoding
+            no_grad = form(*inputs[:3], **tables, **options)
+        assert_same([actual[0] * valid, *actual[1:]], expected, name, tolerance)
+        assert_same([no_grad * valid], expected[:1], name, tolerance)

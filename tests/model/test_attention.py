@@ -1,8 +1,5 @@
-"""Checked here: every form of attention (`reference`, `per_position`, `composed`, `attend` with each implementation
-that runs on a CPU, the hand-written passes in blocks of queries) against equations 3 and 4 by explicit Python loops in
-float64, with masks, caches, labels, biases and tables of different k; gradients against finite differences and against
-`reference`; `weights` against loops; which implementation is chosen; rows right of the diagonal, hidden rows, narrow
-types, autocast, empty inputs.
+"""Every implementation of attention that runs on a CPU against equations 3 and 4 as Python loops in float64, gradients
+against finite differences and `reference`; which implementation is chosen; invalid shapes, masked rows, precision.
 """
 
 from __future__ import annotations
@@ -76,14 +73,14 @@ EACH_CASE = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 def table_row(table, head, distance):
-    """w_clip(distance, k) of one head: the definition below equation 4."""
+    """w_clip(distance, k) of one head, as defined below equation 4."""
     rows = table if table.dim() == 2 else table[head]
     clip_distance = (len(rows) - 1) // 2
     return rows[max(-clip_distance, min(clip_distance, distance)) + clip_distance].tolist()
 
 
 def edge_vectors(table, labels, b, h, i, distances):
-    """a_ij for every key j, whose distances from query i are given."""
+    """a_ij for every key j, given the distances from query i."""
     if table is None:
         return None
     if labels is None:
@@ -97,7 +94,7 @@ def dot(a, b):
 
 
 def by_loops(case, inputs, options):
-    """z and the weights; 0 where a query sees no key."""
+    """z and the weights; 0 for a query with no visible key."""
     q, k, v, key_table, value_table, bias = inputs
     bias = None if bias is None else bias[..., None]
     labels, first_query = options.get("labels"), options["first_query"]
@@ -121,7 +118,7 @@ def by_loops(case, inputs, options):
     return z, weights
 
 
-def test_two_positions_worked_by_hand():
+def test_attention_over_two_positions_matches_hand_computation():
     # q_1 = q_2 = 1, keys and values 0; d_z = 1, so no scaling. w^K = (0, 0, log 3): the key to the right counts three
     # times. w^V = (7, 0, 4). Query 1 attends to itself (1/4 of 0) and to the right (3/4 of 4); query 2 to both equally.
     q, zeros = torch.ones(1, 1, 2, 1, dtype=torch.float64), torch.zeros(1, 1, 2, 1, dtype=torch.float64)
@@ -133,35 +130,34 @@ def test_two_positions_worked_by_hand():
 
 
 @EACH_CASE
-def test_every_form_equals_the_loops_and_its_gradients_those_of_the_reference(case):
+def test_all_forms_match_loops_forward_and_reference_backward(case):
     inputs, options = case.inputs()
     z, of_keys = by_loops(case, inputs, options)
     assert_all_forms_agree(case, z)
     q, k, _, key_table, _, bias = inputs
-    actual = weights(q, k, key_table=key_table, bias_table=bias, **options) * case.sees(options)
+    actual = weights(q, k, key_table=key_table, bias_table=bias, **options) * case.has_visible_key(options)
     torch.testing.assert_close(actual, of_keys, rtol=1e-12, atol=1e-12)
-    assert ((actual == 0) == (of_keys == 0)).all()  # hidden is hidden, not small
+    assert ((actual == 0) == (of_keys == 0)).all()  # hidden keys get exactly 0
 
 
 @pytest.mark.parametrize("length, clip_distance, options", [(97, 16, {"causal": True}), (70, 64, {"mask": "K"})])
-def test_all_forms_agree_on_longer_sentences(length, clip_distance, options):
+def test_all_forms_match_reference_on_longer_sentences(length, clip_distance, options):
     assert_all_forms_agree(Case(length, length, keys=clip_distance, values=4, **options))
 
 
-@pytest.mark.parametrize("name", ["reference", "composed", "dense", "blockwise"])
 @pytest.mark.parametrize("case", [Case(2, 5, 3, keys=2, values=1, bias=1, causal=True), CASES["labels by sentence"]])
-def test_gradients_equal_finite_differences(name, case):
+def test_reference_gradients_match_finite_differences(case):
     inputs, options = case.inputs()
     if "mask" in options:
-        options["mask"][..., 0] = True  # every query sees a key
+        options["mask"][..., 0] = True  # every query has a visible key
 
     def function(q, k, v, *tables):
-        return FORMS[name](q, k, v, **dict(zip(NAMES[3:], tables, strict=True)), **options)
+        return reference(q, k, v, **dict(zip(NAMES[3:], tables, strict=True)), **options)
 
     assert torch.autograd.gradcheck(function, [x.requires_grad_() for x in inputs], fast_mode=True)
 
 
-def test_a_mask_may_have_fewer_axes():
+def test_mask_with_fewer_axes_is_broadcast():
     inputs, _ = Case(5, 6).inputs()
     tables = dict(zip(NAMES[3:], inputs[3:], strict=True))
     for shape in [(6,), (5, 6), (1, 6), (2, 1, 6)]:
@@ -175,7 +171,7 @@ def test_a_mask_may_have_fewer_axes():
 
 @EACH_PASS
 @pytest.mark.parametrize("case", [Case(8, 8, keys=3), Case(3, 7, 4, values=3), Case(5, 2, 3), Case(40, 40)])
-def test_causal_passes_never_read_rows_right_of_the_diagonal(form, case):
+def test_causal_passes_do_not_read_table_rows_of_future_keys(form, case):
     inputs, options = replace(case, causal=True).inputs()
     weight = torch.ones_like(inputs[0])
     before = results(form, inputs, weight, **options)
@@ -186,14 +182,14 @@ def test_causal_passes_never_read_rows_right_of_the_diagonal(form, case):
     assert not any(of_table[..., of_table.shape[-2] // 2 + 1 :, :].any() for of_table in before[4:])
 
 
-# What is chosen, and what is needed of it
+# Choice of implementation
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["whole", "whole, keys only", "clipped far", "causal, padding", "labels"])
-def test_the_compiled_form_equals_the_reference_forward_and_backward(name):
-    # Afresh each time: after some recompilations torch would run the function as it is, and this test check nothing.
+def test_compiled_form_matches_reference_forward_and_backward(name):
+    # After a few recompilations torch would fall back to eager, and this test would check nothing.
     torch.compiler.reset()
     counters.clear()
     inputs, options = CASES[name].inputs()
@@ -203,19 +199,18 @@ def test_the_compiled_form_equals_the_reference_forward_and_backward(name):
     assert_same(compiled, results(reference, inputs, weight, **options), name)
 
 
-def test_weights_are_kept_for_short_sentences_and_computed_again_for_long_ones(monkeypatch):
+def test_weights_are_stored_for_short_and_recomputed_for_long_sentences(monkeypatch):
     monkeypatch.setattr(attention, "LONG", 24)
-    for length, implementation, kept in [(23, "auto", 1), (24, "auto", 0), (25, "dense", 1), (23, "blockwise", 0)]:
+    for length, implementation, stored in [(23, "auto", 1), (24, "auto", 0), (25, "dense", 1), (23, "blockwise", 0)]:
         inputs, options = Case(length, length).inputs()
-        sizes = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda x, into=sizes: into.append(x.numel()) or x, lambda x: x):
+        saved = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x, into=saved: into.append(x.numel()) or x, lambda x: x):
             results(partial(attend, implementation=implementation), inputs, torch.ones_like(inputs[0]), **options)
-        assert (2 * 2 * length * length in sizes) == kept
+        assert (2 * 2 * length * length in saved) == stored
 
 
 @pytest.mark.parametrize("length", [255, 256])
-def test_plain_attention_equals_the_reference_where_torch_has_a_fused_kernel(length, monkeypatch):
-    # The kernel takes over at 256 keys; masks, caches and rows that see nothing must survive the change.
+def test_plain_attention_of_256_keys_uses_torch_kernel(length, monkeypatch):
     calls, kernel = [], F.scaled_dot_product_attention
     monkeypatch.setattr(
         F, "scaled_dot_product_attention", lambda *tensors, **options: calls.append(1) or kernel(*tensors, **options)
@@ -230,8 +225,8 @@ def test_plain_attention_equals_the_reference_where_torch_has_a_fused_kernel(len
         check(q, **options)
         check(q[:, :, -3:], first_query=length - 3, **options)
     assert len(calls) == (8 if length == 256 else 0)
-    check(q, causal=True, first_query=7)  # as many queries as keys, and each sees 7 keys more
-    check(q[:, :, -3:], first_query=length - 3, key_table=key_table)  # one table alone counts
+    check(q, causal=True, first_query=7)  # as many queries as keys, but not the kernel's own causal mask
+    check(q[:, :, -3:], first_query=length - 3, key_table=key_table)  # one table is enough to rule out the kernel
     check(q[:, :, -3:], first_query=length - 3, value_table=value_table)
     q.requires_grad_()
     hidden = attend(q, k, v, mask=torch.zeros(length, dtype=torch.bool))
@@ -240,8 +235,7 @@ def test_plain_attention_equals_the_reference_where_torch_has_a_fused_kernel(len
 
 
 @EACH_PASS
-def test_only_the_gradients_that_are_asked_for_are_needed(form):
-    # Frozen tables, or frozen keys and values: the others' gradients stay what they were.
+def test_gradient_of_one_input_does_not_require_the_others(form):
     inputs, _ = Case(6, 6, bias=2).inputs()
     weight = torch.ones_like(inputs[0])
     _, *expected = results(form, inputs, weight)
@@ -252,8 +246,7 @@ def test_only_the_gradients_that_are_asked_for_are_needed(form):
 
 
 @EACH_PASS
-def test_the_passes_refuse_to_be_differentiated_twice(form):
-    # Their backward is written by hand: better an error than a second derivative that misses terms.
+def test_second_derivative_of_a_hand_written_pass_raises(form):
     (q, k, v, key_table, *_), _ = Case(4, 4).inputs()
     (first,) = torch.autograd.grad(
         form(q.requires_grad_(), k, v, key_table=key_table).square().sum(), q, create_graph=True
@@ -263,8 +256,8 @@ def test_the_passes_refuse_to_be_differentiated_twice(form):
 
 
 @EACH_PASS
-def test_translating_first_and_training_afterwards_gives_the_same(form):
-    # What is cached between calls must not be left over from inference mode, in which autograd refuses to reuse it.
+def test_training_after_inference_mode_gives_the_same_results(form):
+    # Autograd cannot use tensors cached in inference mode.
     inputs, _ = Case(19, 19, keys=3).inputs()
     with torch.inference_mode():
         translated = form(*inputs[:3], key_table=inputs[3], value_table=inputs[4])
@@ -273,7 +266,7 @@ def test_translating_first_and_training_afterwards_gives_the_same(form):
     assert_same(gradients, results(reference, inputs, torch.ones_like(inputs[0]))[1:], "gradients")
 
 
-def test_keys_and_values_of_one_sentence_serve_every_query():
+def test_keys_and_values_of_batch_1_are_broadcast():
     (q, k, v, key_table, value_table, _), _ = Case(5, 7, batch=3).inputs()
     k, v = (x[:1].clone().requires_grad_() for x in (k, v))
     tables = {"key_table": key_table, "value_table": value_table}
@@ -286,8 +279,7 @@ def test_keys_and_values_of_one_sentence_serve_every_query():
 @pytest.mark.parametrize(
     "sizes, on_keys", [({"batch": 0}, True), ({"num_queries": 0}, True), ({"num_keys": 0}, True), ({"batch": 0}, False)]
 )
-def test_empty_inputs_give_empty_outputs_and_gradients(sizes, on_keys):
-    """No sentence, no query or no key: z has the shape of q, zeros where there is nothing to sum over."""
+def test_empty_inputs_give_empty_or_zero_outputs_and_gradients(sizes, on_keys):
     case = replace(Case(3, 3, keys=2 if on_keys else None, values=1), **sizes)
     inputs, _ = case.inputs()
     mask = torch.ones(case.batch, 1, 1, case.num_keys, dtype=torch.bool)
@@ -312,7 +304,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("wrong, message", REFUSED)
-def test_an_invalid_shape_is_refused_with_the_rule(wrong, message):
+def test_invalid_shape_raises(wrong, message):
     (q, k, v, *_), _ = Case(4, 5).inputs()
     dtype = wrong.get("dtype", torch.int64 if "labels" in wrong else q.dtype)
     options = {name: torch.zeros(shape, dtype=dtype) for name, shape in wrong.items() if name != "dtype"}
@@ -324,7 +316,7 @@ def test_an_invalid_shape_is_refused_with_the_rule(wrong, message):
             weights(q, k, **options)
 
 
-def test_triton_refuses_labels_and_a_bias():
+def test_triton_with_labels_or_bias_raises():
     (q, k, v, _, _, bias), options = Case(4, 4, bias=1, labels="QK").inputs()
     message = "implementation: triton supports only vectors by clipped distance; choose auto"
     for more in ({"labels": options["labels"]}, {"bias_table": bias[:, :3]}):
@@ -335,23 +327,19 @@ def test_triton_refuses_labels_and_a_bias():
 # Precision and masked rows
 
 
-def relative_error(actual, expected):
-    return ((actual.double() - expected).norm() / expected.norm()).item()
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("case", [Case(6, 6), Case(6, 6, causal=True, labels="BQK", bias=1)], ids=["plain", "causal"])
-def test_queries_that_see_nothing_have_no_nan_forward_or_backward(case, dtype):
+def test_fully_masked_queries_have_no_nan_forward_or_backward(case, dtype):
     inputs, options = case.inputs(dtype)
     mask = torch.ones(2, 1, 6, 6, dtype=torch.bool)
-    mask[1] = False  # a sentence of nothing but padding
-    mask[0, 0, :, :3] = False  # padding in front: a causal query before it sees nothing
-    mask[0, 0, 4] = False  # and one query that sees nothing
+    mask[1] = False  # only padding
+    mask[0, 0, :, :3] = False  # left padding: hides everything from the first causal queries
+    mask[0, 0, 4] = False
     options["mask"] = mask
     tolerance = {torch.float16: 0.01, torch.bfloat16: 0.05}.get(dtype, 1e-5)
     alone = {**options, "mask": mask[:1]} | ({"labels": options["labels"][:1]} if "labels" in options else {})
     for form in FORMS.values():
-        z, *_ = results(form, inputs, torch.ones_like(inputs[0]), **options)  # which are finite
+        z, *_ = results(form, inputs, torch.ones_like(inputs[0]), **options)  # asserts that all are finite
         expected, *_ = results(
             form, [x if x is None or at > 2 else x[:1] for at, x in enumerate(inputs)], z[:1], **alone
         )
@@ -360,23 +348,23 @@ def test_queries_that_see_nothing_have_no_nan_forward_or_backward(case, dtype):
 
 @pytest.mark.parametrize("dtype, error", [(torch.float32, 1e-5), (torch.bfloat16, 0.04)], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["whole", "causal, padding", "steps with cache", "labels by sentence", "long"])
-def test_narrower_numbers_are_within_their_rounding(name, dtype, error):
-    # bfloat16 rounds to 8 bits, at most 0.4 % a number; against the reference in float64 on the same numbers.
+def test_float32_and_bfloat16_are_within_rounding_of_float64(name, dtype, error):
+    # bfloat16 has 8 significant bits: at most 0.4 % error per number.
     narrow, options = CASES[name].inputs(dtype)
     if "mask" in options:
-        options["mask"][..., 0] = True  # every query sees a key
+        options["mask"][..., 0] = True  # every query has a visible key
     weight = torch.randn(narrow[0].shape, generator=torch.Generator().manual_seed(1)).to(dtype)
     right = results(reference, CASES[name].inputs()[0], weight.double(), **options)
     size = max(x.norm() for x in right[1:])
     for form_name, form in FORMS.items():
         for actual, exact in zip(results(form, narrow, weight, **options), right, strict=True):
             assert actual.dtype == dtype
-            # A gradient that is small compared with the others is what is left where they cancel.
+            # Gradients much smaller than the others are differences of large terms, with their rounding.
             assert (actual.double() - exact).norm() < error * max(exact.norm(), size / 4), form_name
 
 
-def test_bfloat16_keeps_the_tables_gradients_of_long_sentences(monkeypatch):
-    # The paper's own way sums 512^2 pairs into 33 rows in bfloat16 and must be seen to fail here.
+def test_bfloat16_table_gradients_of_long_sentences_are_accurate(monkeypatch):
+    # The paper's algorithm sums 512^2 pairs into 33 rows in bfloat16: the measure must show its error.
     monkeypatch.setattr(attention, "BLOCK_SCORES", 2**15)  # 64 queries in a block: 8 blocks
     algorithms = ["dense", "blockwise", "per_position"]
     sizes = {"length": 512, "clip_distance": 16, "d_head": 16}
@@ -386,23 +374,20 @@ def test_bfloat16_keeps_the_tables_gradients_of_long_sentences(monkeypatch):
     assert errors["per_position"].keys > 0.1 and errors["per_position"].values > 0.1
 
 
-def test_float32_tables_serve_bfloat16_queries_as_under_autocast():
+def test_float32_tables_work_with_bfloat16_queries():
     inputs, _ = Case(16, 16, keys=4, values=4, width=32, bias=2).inputs(torch.bfloat16)
     mixed = [*inputs[:3], *(table.float() for table in inputs[3:])]
     weight = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1)).bfloat16()
     for name, form in FORMS.items():
         actual, narrow = results(form, mixed, weight), results(form, inputs, weight)
         assert [x.dtype for x in actual] == [torch.bfloat16] * 4 + [torch.float32] * 3
-        # A row minus the anchor's is rounded once, not three times.
         for mine, right in zip(actual, narrow, strict=True):
-            assert relative_error(mine, right.double()) < 0.03, name
+            assert (mine.double() - right.double()).norm() < 0.03 * right.double().norm(), name
 
 
 @EACH_PASS
-def test_the_gradient_of_a_clipped_row_is_summed_in_float32_under_bfloat16(form):
-    """P sums to 1, so the rows' gradients of w^V sum to that of z. The clipped row, which most pairs use, gets what the
-    others leave of it: rounded to bfloat16 (half of 1/128) that would miss by more than all other roundings together.
-    """
+def test_gradient_of_a_clipped_row_is_summed_in_float32_under_bfloat16(form):
+    """The weights sum to 1, so the gradients of all rows of w^V add up to that of z, unless one is rounded."""
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 1, 400, 4, dtype=torch.bfloat16)
     weight = (1 + torch.rand(q.shape) / 16).to(torch.bfloat16)  # about 412 a column
@@ -413,7 +398,7 @@ def test_the_gradient_of_a_clipped_row_is_summed_in_float32_under_bfloat16(form)
 
 
 @EACH_PASS
-def test_autocast_leaves_float32_inputs_in_float32(form):
+def test_autocast_does_not_change_float32_results(form):
     inputs, _ = Case(9, 9).inputs(torch.float32)
     outside = results(form, inputs, torch.ones_like(inputs[0]))
     with torch.autocast("cpu", torch.bfloat16):

@@ -1,6 +1,5 @@
-"""Checked here, on tiny random models in float64: beam and greedy search against their definition, one sentence at a
-time and by decoding all at once, for models, lengths, prefixes and limits that Hypothesis chooses; the definition
-against the enumeration of every output; scores by hand; ties; the steps that a search for fewer saves.
+"""Beam and greedy search, on tiny random models in float64, against a plain definition without batches or caches, which
+is itself compared with the enumeration of all outputs; scores by hand; ties; limits; early stopping.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def weight(length: int, alpha: float) -> float:
 
 
 def next_log_probabilities(model: Transformer, source_S: torch.Tensor, pieces: list[tuple[int, ...]]) -> torch.Tensor:
-    """log p of every piece after each of some beginnings of one length, by decoding all at once: [N, V]."""
+    """log p of the next piece after each prefix (of equal lengths), without a cache: [N, V]."""
     with torch.no_grad():
         hidden = model(source_S.expand(len(pieces), -1), torch.tensor([[BOS, *some] for some in pieces]))
         return model.logits(hidden)[:, -1].log_softmax(-1)
@@ -61,7 +60,7 @@ def definition(
     model: Transformer, source_S: torch.Tensor, *, beam: int, alpha: float, extra: int, eos: int = EOS,
     min_length: int = 0, prefix: tuple[int, ...] = (),
 ) -> list[Hypothesis]:  # fmt: skip
-    """One sentence, lists, no caches and no stopping before the limit; a beam of 1 is greedy."""
+    """Beam search of one sentence without caches or early stopping; a beam of 1 is greedy."""
     limit = max(len(source_S) + extra, min_length + 1, len(prefix) + 1)
     alive: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     done: list[Hypothesis] = []
@@ -94,7 +93,7 @@ def assert_equal(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A model, sources (EOS counted in their lengths) and a search; `eos` is any piece but PAD and BOS."""
+    """A model, source lengths (with EOS) and search settings; `eos` is any piece but PAD and BOS."""
 
     norm: str = "post"
     absolute: str = "none"
@@ -136,13 +135,13 @@ CASES = st.builds(
 
 
 @SIZES
-def test_the_n_best_are_those_of_the_definition(size: Size) -> None:
+def test_n_best_match_the_definition(size: Size) -> None:
     @size(15)
     @given(CASES)
     @example(Case(beam=1, absolute="sinusoidal", relative=(False, False)))
-    @example(Case(beam=4, eos_scale=3.0, min_length=3))  # EOS is likely at once
-    @example(Case(beam=3, prefixes=((7, 5), (), (5,) * 12)))  # one is longer than the limit: one more piece is allowed
-    @example(Case(beam=1, lengths=(2, 7), extra=0, prefixes=((), (7, 6, 5, 7, 6), ())))  # the first leaves early
+    @example(Case(beam=4, eos_scale=3.0, min_length=3))  # EOS is likely at the first step
+    @example(Case(beam=3, prefixes=((7, 5), (), (5,) * 12)))  # longer than the limit: one more piece is allowed
+    @example(Case(beam=1, lengths=(2, 7), extra=0, prefixes=((), (7, 6, 5, 7, 6), ())))  # the first ends early
     @example(Case(beam=3, lengths=(2, 7), extra=0, prefixes=((), (7, 6, 5, 7, 6), ())))
     def property_(case: Case) -> None:
         model = build(
@@ -169,8 +168,8 @@ def test_the_n_best_are_those_of_the_definition(size: Size) -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.5])
-def test_a_wide_beam_and_the_definition_find_what_enumeration_finds(alpha: float) -> None:
-    """All 13 outputs of limit 3 and all 40 of limit 4, in order, with their scores."""
+def test_wide_beam_and_definition_match_enumeration(alpha: float) -> None:
+    """All 13 outputs up to length 3 and all 40 up to length 4, in order, with their scores."""
     model = build(**RELATIVE)
     source_BS = sources([2, 3], 6)
     search = {"beam_size": 60, "length_penalty": alpha, "max_extra_length": 1}
@@ -189,7 +188,7 @@ def test_a_wide_beam_and_the_definition_find_what_enumeration_finds(alpha: float
 
 
 def fixed(log_p_of: dict[int, float], vocabulary_size: int = 6) -> Transformer:
-    """A model that gives every prefix the same probabilities, so that scores can be worked by hand."""
+    """A model with the same probabilities after every prefix, so that scores can be computed by hand."""
     model = build(vocabulary_size)
     logits_V = torch.full((vocabulary_size,), -1e4, dtype=torch.float64)
     for piece, probability in log_p_of.items():
@@ -199,9 +198,9 @@ def fixed(log_p_of: dict[int, float], vocabulary_size: int = 6) -> Transformer:
     return model
 
 
-def test_length_penalty_by_hand() -> None:
-    """p(EOS) = 0.3, p(4) = 0.7: "" scores log .3 = -1.2040; "4 4 4" log(.7^3 .3) = -2.2740, at alpha 2 over
-    (9/6)^2 = 2.25 it is -1.0107 and wins; at alpha 0 the shorter always wins.
+def test_length_penalty_matches_hand_computation() -> None:
+    """p(EOS) = 0.3, p(4) = 0.7: "" scores log .3 = -1.2040 and "4 4 4" log(.7^3 .3) = -2.2740; with alpha 2 the latter
+    is divided by (9/6)^2 = 2.25 and ranks first with -1.0107.
     """
     model = fixed({EOS: torch.tensor(0.3).log().item(), 4: torch.tensor(0.7).log().item()})
     settings = {"beam_size": 4, "max_extra_length": 2}
@@ -215,7 +214,7 @@ def test_length_penalty_by_hand() -> None:
     assert penalty(7, 0.6).item() == pytest.approx(2**0.6)
 
 
-def test_equal_scores_go_to_the_lower_piece() -> None:
+def test_ties_prefer_the_lower_piece() -> None:
     model = fixed({UNK: 0.0, EOS: 0.0, 4: 0.0, 5: 0.0})
     (found,) = beam_search(model, torch.tensor([[4, EOS]]), beam_size=3, length_penalty=0.0, max_extra_length=1)
     assert [h.pieces for h in found] == [(), (UNK,), (4,)]
@@ -223,13 +222,16 @@ def test_equal_scores_go_to_the_lower_piece() -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_limits_by_hand(beam: int) -> None:
-    """PAD and BOS, given nearly all probability, are never generated, and what is left is not renormalised. With EOS
-    never among the best, the best alive is returned and marked, with source (2 with EOS) + 3 pieces.
-    """
+def test_pad_and_bos_are_never_generated(beam: int) -> None:
+    """Even with nearly all probability; the rest is not renormalised."""
     model = fixed({PAD: 5.0, BOS: 6.0, UNK: -1.0, EOS: -3.0, 4: 1.0, 5: 0.5})
     ((best, *_),) = beam_search(model, torch.tensor([[4, EOS]]), beam_size=beam, **SEARCH)
     assert not {PAD, BOS, EOS} & {*best.pieces} and best.log_probability < -4
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_hypothesis_at_the_length_limit_is_marked_unfinished(beam: int) -> None:
+    """The limit is the source's length, 2 with EOS, plus 3."""
     model = fixed({piece: -0.1 * piece for piece in range(4, 12)}, vocabulary_size=12)
     ((only,),) = beam_search(model, torch.tensor([[4, EOS, PAD]]), beam_size=beam, **SEARCH)
     assert (only.finished, only.pieces) == (False, (4,) * 5)
@@ -237,18 +239,20 @@ def test_limits_by_hand(beam: int) -> None:
     assert only.score == pytest.approx(only.log_probability / (10 / 6) ** 0.6)
 
 
-def test_an_empty_batch_and_a_model_in_training() -> None:
-    model = build()
-    assert beam_search(model, torch.empty(0, 4, dtype=torch.int64), beam_size=2, **SEARCH) == []
+def test_empty_batch_gives_no_hypotheses() -> None:
+    assert beam_search(build(), torch.empty(0, 4, dtype=torch.int64), beam_size=2, **SEARCH) == []
+
+
+def test_model_in_training_mode_raises() -> None:
     with pytest.raises(AssertionError, match=r"model\.eval\(\) first"):
-        beam_search(model.train(), torch.tensor([[4, EOS]]), beam_size=2, **SEARCH)
+        beam_search(build().train(), torch.tensor([[4, EOS]]), beam_size=2, **SEARCH)
 
 
 @pytest.mark.parametrize("beam, rows", [(1, 3), (3, 4), (3, 512)])
-def test_caches_that_grow_and_vocabularies_in_parts_change_nothing(
+def test_growing_caches_and_logits_in_parts_do_not_change_hypotheses(
     beam: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Up to 40 pieces with an initial capacity of 3, while sentences leave and hypotheses change."""
+    """Up to 40 pieces with an initial capacity of 3, while sentences finish and hypotheses are reordered."""
     model = build(30, seed=6, **RELATIVE, tables="shared_by_heads")
     source_BS = sources([9, 3, 30, 12, 5], 30)
     search = {"beam_size": beam, "length_penalty": 0.6, "max_extra_length": 10}
@@ -260,7 +264,7 @@ def test_caches_that_grow_and_vocabularies_in_parts_change_nothing(
         assert_equal(found, right)
 
 
-def test_a_search_for_fewer_finds_the_first_of_all_in_fewer_steps() -> None:
+def test_smaller_n_best_gives_the_first_hypotheses_in_fewer_steps() -> None:
     model = fixed({EOS: 0.0, 4: -1.0, 5: -2.0, 6: -3.0, 7: -4.0}, 8)
     steps = []
     next_hidden = model.next_hidden
@@ -277,10 +281,8 @@ def test_a_search_for_fewer_finds_the_first_of_all_in_fewer_steps() -> None:
 
 
 @pytest.mark.parametrize(("hypotheses", "vocabulary", "candidates"), [(4, 1000, 8), (1, 331, 8), (3, 70, 6), (2, 5, 8)])
-def test_the_best_extensions_are_those_of_all_rows_vocabularies_at_once(
-    hypotheses: int, vocabulary: int, candidates: int
-) -> None:
-    """Against sorting everything; vocabularies that are, and are not, whole numbers of columns."""
+def test_best_extensions_match_a_full_sort(hypotheses: int, vocabulary: int, candidates: int) -> None:
+    """With vocabularies that are and are not a whole number of columns."""
     torch.manual_seed(vocabulary)
     log_p_BNV = torch.randn(5, hypotheses, vocabulary).log_softmax(-1)
     log_p_BNV[:, :, [PAD, BOS]] = -torch.inf
@@ -297,7 +299,7 @@ def test_the_best_extensions_are_those_of_all_rows_vocabularies_at_once(
     assert torch.equal(places[real[:, :exist]], expected.indices[:, :exist][real[:, :exist]])
 
 
-def test_probabilities_are_float32_where_products_are_bfloat16() -> None:
+def test_log_probabilities_of_a_bfloat16_model_are_float32() -> None:
     model = build().to(torch.bfloat16)
     hidden_NM = torch.randn(3, 8).to(torch.bfloat16)
     log_p_NV = module._log_probabilities(model, hidden_NM, None, [PAD, BOS])

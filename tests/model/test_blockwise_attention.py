@@ -1,6 +1,5 @@
-"""Checked here: `BlockwiseAttention` in parts (of heads, of sentences) and in blocks of queries against `reference`,
-which tests/model/test_attention.py checks against loops; that two runs give the same bits; `SplitHeads` against torch's
-own chunk; any views as inputs; the largest tensor and the peak of memory against those of `dense`.
+"""`BlockwiseAttention` in parts (of heads, of sentences) and blocks of queries against `reference`; determinism;
+`SplitHeads` against torch.chunk; strided inputs; memory.
 """
 
 from __future__ import annotations
@@ -28,17 +27,16 @@ EACH_PASS = pytest.mark.parametrize("form", PASSES.values(), ids=PASSES)
 
 @pytest.fixture
 def parts(monkeypatch):
-    """The queries of each part that the passes compute."""
+    """The queries of each part that is computed."""
     made, forward = [], blockwise_attention._forward
     monkeypatch.setattr(blockwise_attention, "_forward", lambda q, *rest: made.append(q.detach()) or forward(q, *rest))
     return made
 
 
 @pytest.mark.parametrize("queries_per_block", [None, 3])
-# With 5 sentences of 3 heads: parts of one head of one sentence; of two sentences (the last has one); of three; of all
-# sentences of one head; and of two heads (then of one).
+# 5 sentences of 3 heads: parts of one head and 1, 2, 3 or 5 sentences, or of all sentences and 2 or 3 heads.
 @pytest.mark.parametrize("affordable, number", [(1, 15), (2, 9), (3, 6), (5, 3), (10, 2), (15, 1)])
-def test_parts_give_what_the_reference_gives(monkeypatch, parts, affordable, number, queries_per_block):
+def test_attention_in_parts_matches_reference(monkeypatch, parts, affordable, number, queries_per_block):
     for case in [
         Case(9, 9, keys=2, values=0, mask="BHQK", causal=True, bias=1),
         Case(7, 9, labels="BQK", mask="BK", bias=1, per_head=(False, True)),
@@ -46,8 +44,8 @@ def test_parts_give_what_the_reference_gives(monkeypatch, parts, affordable, num
     ]:
         case = Case(**{**vars(case), "batch": 5, "heads": 3, "width": WIDTH})
         inputs, options = case.inputs()
-        sees = case.sees(options)
-        weight = torch.randn(inputs[0].shape, dtype=torch.float64) * sees
+        valid = case.has_visible_key(options)
+        weight = torch.randn(inputs[0].shape, dtype=torch.float64) * valid
         scores = min(case.num_queries, queries_per_block or 99) * case.num_keys
         part_bytes = affordable * max(case.num_queries * WIDTH, scores) * 8
         monkeypatch.setattr(blockwise_attention, "PART_BYTES", part_bytes)
@@ -55,11 +53,11 @@ def test_parts_give_what_the_reference_gives(monkeypatch, parts, affordable, num
         actual = results(partial(blockwise, queries_per_block=queries_per_block), inputs, weight, **options)
         assert len(parts) == number
         expected = results(reference, inputs, weight, **options)
-        assert_same([actual[0] * sees, *actual[1:]], [expected[0] * sees, *expected[1:]], str(case))
+        assert_same([actual[0] * valid, *actual[1:]], [expected[0] * valid, *expected[1:]], str(case))
 
 
-def test_attend_cuts_long_sentences_into_blocks(monkeypatch):
-    monkeypatch.setattr(attention, "BLOCK_SCORES", 1)  # then 64 queries a block, the fewest
+def test_blockwise_matches_dense_over_several_blocks(monkeypatch):
+    monkeypatch.setattr(attention, "BLOCK_SCORES", 1)  # gives the smallest blocks, of 64 queries
     for causal in (False, True):
         inputs, options = Case(150, 150, keys=4, values=16, causal=causal).inputs()
         options["mask"] = torch.arange(150) < 140
@@ -69,9 +67,9 @@ def test_attend_cuts_long_sentences_into_blocks(monkeypatch):
 
 @EACH_PASS
 @pytest.mark.parametrize("labels", ["", "BQK"])
-def test_two_runs_of_a_sentence_that_threads_share_give_the_same_bits(form, labels):
+def test_results_with_two_threads_are_deterministic(form, labels):
     torch.set_num_threads(2)
-    # 200,000 scores: two threads in every operation
+    # 200,000 scores: enough for two threads in every operation
     inputs, options = Case(160, 160, keys=16, values=16, bias=16, causal=True, heads=4, width=16, labels=labels).inputs(
         torch.float32
     )
@@ -83,7 +81,7 @@ def test_two_runs_of_a_sentence_that_threads_share_give_the_same_bits(form, labe
 
 
 class Calls(TorchDispatchMode):
-    """The names of all operations, and the most elements that one tensor had."""
+    """Records the names of all operations, and the size of the largest tensor."""
 
     def __init__(self):
         super().__init__()
@@ -98,7 +96,7 @@ class Calls(TorchDispatchMode):
 
 
 def halves(q, k, v):
-    """Gradients laid out as if packed, in the middle of something else."""
+    """Attention over each half of the batch: gradients are packed in two storages."""
     chunks = (x.chunk(2) if x.shape[0] > 1 else (x,) for x in (q, k, v))
     return torch.cat([attend(*some, implementation="dense") for some in zip(*chunks, strict=True)])
 
@@ -114,7 +112,7 @@ USES = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_split_heads_and_its_gradient_equal_chunks(use):
+def test_split_heads_matches_chunk_forward_and_backward(use):
     draw = torch.Generator().manual_seed(4)
     for batch, length, heads in [(2, 5, 3), (1, 5, 3), (3, 1, 2), (1, 1, 1), (2, 4, 1)]:
         qkv = torch.randn(batch, length, 3 * heads * WIDTH, dtype=torch.float64, generator=draw, requires_grad=True)
@@ -126,7 +124,7 @@ def test_split_heads_and_its_gradient_equal_chunks(use):
         torch.testing.assert_close(actual, expected, rtol=1e-13, atol=1e-13)
 
 
-def test_only_gradients_that_are_not_packed_are_copied():
+def test_packed_gradients_are_not_copied():
     for use, copies in [("packed", False), ("more on q", True)]:
         qkv = torch.randn(2, 6, 3 * 2 * WIDTH, dtype=torch.float64, requires_grad=True)
         z = USES[use](*SplitHeads.apply(qkv, 2))
@@ -137,7 +135,7 @@ def test_only_gradients_that_are_not_packed_are_copied():
 
 @pytest.mark.parametrize("offset", [0, 7])
 @pytest.mark.parametrize("kind", ["packed", "exchanged", "three storages"])
-def test_packed_gradients_may_start_anywhere_in_one_storage(offset, kind):
+def test_packed_gradients_may_have_a_storage_offset(offset, kind):
     batch, length, heads = 2, 3, 2
     qkv = torch.randn(batch, length, 3 * heads * WIDTH, requires_grad=True)
     whole = torch.arange(float(offset + qkv.numel()))[offset:].view(batch, length, 3, heads, WIDTH)
@@ -151,14 +149,14 @@ def test_packed_gradients_may_start_anywhere_in_one_storage(offset, kind):
 
 
 @EACH_PASS
-def test_heads_are_joined_without_a_copy(form):
+def test_joining_heads_does_not_copy(form):
     z = form(*torch.randn(3, 2, 3, 5, WIDTH))
     joined = z.transpose(1, 2).flatten(-2)
     assert joined.data_ptr() == z.data_ptr() and joined.is_contiguous()
 
 
 @pytest.mark.parametrize("strides", ["transposed", "expanded", "every_other"])
-def test_inputs_and_cotangents_may_be_any_views(strides):
+def test_strided_inputs_and_cotangents_match_reference(strides):
     draw = torch.Generator().manual_seed(6)
 
     def view():
@@ -188,7 +186,7 @@ def long_step(implementation, causal):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_long_sentence_has_no_tensor_of_all_pairs(causal):
+def test_blockwise_allocates_no_tensor_of_all_query_key_pairs(causal):
     most = {}
     for implementation in ("auto", "blockwise", "dense"):
         with Calls() as calls:
@@ -198,7 +196,7 @@ def test_a_long_sentence_has_no_tensor_of_all_pairs(causal):
     assert most["blockwise"] == most["auto"] < 1024**2 / 3
 
 
-def test_a_long_sentence_takes_less_than_half_the_memory_by_blocks():
+def test_blockwise_peak_memory_is_less_than_half_of_dense():
     peaks = {name: peak_bytes(long_step(name, True), torch.device("cpu")) for name in ("dense", "blockwise")}
     assert peaks["dense"] > 2 * 4 * 1024**2  # the weights and their gradient
     assert peaks["blockwise"] < peaks["dense"] / 2

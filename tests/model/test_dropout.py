@@ -1,6 +1,4 @@
-"""Checked here: dropout's rate, mean and independence against the binomial distribution (within 4 standard
-deviations, at fixed seeds), its values and gradient against x * mask / (1 - p), identity where nothing is dropped.
-"""
+"""Dropout's rate, mean and independence within 4 standard deviations (at fixed seeds); values and gradients."""
 
 from __future__ import annotations
 
@@ -11,11 +9,11 @@ import torch
 
 from rpr.model.dropout import LEVELS, Dropout
 
-NUMBERS = 200_001  # not a multiple of the four levels in a word
+NUMBERS = 200_001  # not a multiple of the four levels of a random word
 
 
 @pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.9])
-def test_the_rate_is_p_in_each_level_of_a_word_and_the_mean_is_kept(p):
+def test_rate_is_p_for_each_level_of_a_word_and_mean_is_preserved(p):
     torch.manual_seed(1)
     out = Dropout(p)(torch.ones(NUMBERS, dtype=torch.float64))
     sigma = math.sqrt(p * (1 - p) / NUMBERS)
@@ -37,7 +35,7 @@ def test_neighbours_are_dropped_independently():
 
 
 @pytest.mark.parametrize("p", [0.1, 0.25, 0.5])
-def test_what_is_kept_is_scaled_by_one_over_one_minus_p_and_so_is_its_gradient(p):
+def test_kept_values_and_gradients_are_scaled_by_1_over_1_minus_p(p):
     torch.manual_seed(4)
     x = torch.randn(50, 7, 3, dtype=torch.float64, requires_grad=True)
     for view in (x, x.transpose(0, 2)):
@@ -50,8 +48,7 @@ def test_what_is_kept_is_scaled_by_one_over_one_minus_p_and_so_is_its_gradient(p
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3])
-def test_a_sum_with_dropout_is_the_sum_of_both(p):
-    """Value and both gradients, with the same draw."""
+def test_add_matches_dropout_then_addition(p):
     residual, x = (torch.randn(6, 5, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
     grad_out = torch.randn(6, 5, 4, dtype=torch.float64)
     dropout = Dropout(p)
@@ -66,13 +63,13 @@ def test_a_sum_with_dropout_is_the_sum_of_both(p):
     assert torch.equal(dropout.eval().add(residual, x), residual + x)
 
 
-def test_nothing_happens_in_eval_nor_at_p_0():
+def test_eval_mode_and_p_0_are_the_identity():
     x = torch.randn(1000)
     assert torch.equal(Dropout(0.5).eval()(x), x)
     assert torch.equal(Dropout(0.0)(x), x)
 
 
-def test_the_seed_decides_the_mask_and_each_call_draws_another():
+def test_mask_depends_on_the_seed_and_differs_between_calls():
     dropout, x = Dropout(0.5), torch.ones(1000)
     torch.manual_seed(6)
     first, second = dropout(x), dropout(x)
@@ -83,7 +80,7 @@ def test_the_seed_decides_the_mask_and_each_call_draws_another():
     assert not torch.equal(first, dropout(x))
 
 
-def test_shape_and_precision_are_kept():
+def test_shape_and_dtype_are_preserved():
     for shape in [(), (1,), (5,), (0,), (2, 0, 3), (3, 5, 7)]:
         for dtype in (torch.float32, torch.bfloat16, torch.float64):
             out = Dropout(0.5)(torch.ones(shape, dtype=dtype))
@@ -91,7 +88,7 @@ def test_shape_and_precision_are_kept():
             assert set(out.flatten().tolist()) <= {0.0, 2.0}
 
 
-def test_a_p_within_a_level_of_1_drops_nearly_everything_and_divides_by_nothing():
+def test_p_close_to_1_gives_finite_values():
     torch.manual_seed(10)
     for p in (0.99999, 1 - 2**-40):
         out = Dropout(p)(torch.ones(1000))
@@ -100,10 +97,10 @@ def test_a_p_within_a_level_of_1_drops_nearly_everything_and_divides_by_nothing(
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.0, float("nan")])
-def test_p_out_of_range_is_refused(p):
+def test_p_out_of_range_raises(p):
     with pytest.raises(ValueError, match=rf"dropout: {p} is not in \[0, 1\)"):
         Dropout(p)
 
 
-def test_the_module_prints_its_p():
+def test_repr_shows_p():
     assert repr(Dropout(0.25)) == "Dropout(p=0.25)"

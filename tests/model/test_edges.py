@@ -1,7 +1,5 @@
-"""Checked here: `Distances` and `Labels` against their definition by explicit Python loops over every (query, key),
-exactly (the numbers are small integers), whole and in blocks of queries, for shapes that Hypothesis chooses; that
-nothing outside the scores is written and no score by two threads; many queries against `Labels`; `Labels`' sum by
-products against its scatter.
+"""`Distances` and `Labels`, whole and in blocks of queries, against Python loops over every (query, key). Numbers are
+small integers, so results are exact.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @dataclass(frozen=True)
 class Pairs:
-    """Some queries and keys, and the definition of the row between them."""
+    """Queries and keys, and the definition of the table row of each pair."""
 
     num_queries: int
     num_keys: int
@@ -41,7 +39,7 @@ class Pairs:
         """clip(j - i, k) + k (Shaw et al. 2018, section 3.2), query i at its position."""
         return max(-self.clip_distance, min(self.clip_distance, j - self.first_query - i)) + self.clip_distance
 
-    def sees(self, i, j):
+    def is_visible(self, i, j):
         return not self.causal or j <= self.first_query + i
 
 
@@ -49,23 +47,24 @@ PAIRS = st.builds(
     Pairs, st.integers(1, 9), st.integers(1, 9), st.integers(0, 12), st.integers(0, 11), causal=st.booleans()
 )
 EXAMPLES = settings(max_examples=60, deadline=None, derandomize=True, database=None)
-# What chance meets seldom: one pair; everything clipped; wider than K + 1 columns; all queries far behind all keys.
+# Rarely generated: one pair; all distances clipped; more than K + 1 columns; all queries far behind all keys.
 CORNERS = [
-    Pairs(1, 1, 0, 0, False),
-    Pairs(1, 1, 0, 3, True),
-    Pairs(9, 9, 0, 0, False),
-    Pairs(9, 9, 0, 1, True),
-    Pairs(9, 2, 0, 11, False),
-    Pairs(9, 1, 4, 11, False),
-    Pairs(2, 3, 12, 2, False),
-    Pairs(2, 3, 12, 2, True),
-    Pairs(5, 9, 0, 8, False),
-    Pairs(5, 9, 4, 8, False),
+    (Pairs(1, 1, 0, 0, False), 0, 9),
+    (Pairs(1, 1, 0, 3, True), 0, 9),
+    (Pairs(9, 9, 0, 0, False), 0, 9),
+    (Pairs(9, 9, 0, 1, True), 0, 9),
+    (Pairs(9, 2, 0, 11, False), 0, 9),
+    (Pairs(9, 1, 4, 11, False), 0, 9),
+    (Pairs(2, 3, 12, 2, False), 0, 9),
+    (Pairs(2, 3, 12, 2, True), 0, 9),
+    (Pairs(5, 9, 0, 8, False), 0, 9),
+    (Pairs(5, 9, 4, 8, False), 0, 9),
+    *[(Pairs(20, 5, 0, clip_distance, False), 15, 5) for clip_distance in (1, 2, 3)],  # behind all keys: only row 0
 ]
 
 
 def integers(*shape):
-    """Numbers whose sums float64 holds exactly, none of them 0."""
+    """Non-zero numbers whose sums are exact in float64."""
     return (torch.randint(1, 1000, shape) * (torch.randint(2, shape) * 2 - 1)).double()
 
 
@@ -83,7 +82,7 @@ def margins_are_zero(scores):
 
 
 class WrittenTwice(TorchDispatchMode):
-    """Counts the cells that one in-place operation writes more than once."""
+    """Counts the cells that an in-place operation writes more than once."""
 
     def __init__(self):
         super().__init__()
@@ -101,12 +100,12 @@ class WrittenTwice(TorchDispatchMode):
 
 
 def check_block(pairs, start, stop):
-    """A block of queries, perhaps all, against the loops: what it adds and sums, in the columns of its rows."""
+    """Additions and sums of a block of queries against loops."""
     whole = pairs.distances()
     num_keys = min(pairs.num_keys, pairs.first_query + stop) if pairs.causal else pairs.num_keys
     block = whole.queries(start, stop, num_keys)
     columns = range(pairs.num_rows)[block.rows]
-    cells = [(i, j) for i in range(stop - start) for j in range(num_keys) if pairs.sees(start + i, j)]
+    cells = [(i, j) for i in range(stop - start) for j in range(num_keys) if pairs.is_visible(start + i, j)]
     rows = {(i, j): pairs.row(start + i, j) for i, j in cells}
     assert block.anchor == whole.anchor and block.anchor not in columns
     assert set(rows.values()) <= {*columns, block.anchor}
@@ -118,76 +117,59 @@ def check_block(pairs, start, stop):
     before, by_row = scores.clone(), integers(2, stop - start, pairs.num_rows)
     expected, sums = torch.zeros_like(scores), torch.zeros_like(by_row)
     anchor = 0 if block.anchor is None else by_row[..., block.anchor, None]
-    for (i, j), row in rows.items():  # rows right of the diagonal are not read
+    for (i, j), row in rows.items():
         sums[:, i, row] += scores[:, i, j]
         expected[:, i, j] = (by_row - anchor)[:, i, row]
     assert torch.equal(block.sum_weights(scores), sums[..., block.rows])
     assert torch.equal(scores, before)
     block.add_to_scores(scores, (by_row - anchor)[..., block.rows])
     assert torch.equal(scores - before, expected)
-    # Threads run through an operation's numbers in no fixed order. Where two of them read, add to and write the same
-    # cell, one of the additions can be lost, even where the other adds 0.
-    with WrittenTwice() as twice:  # the 0/1 matrices are cached from now on
+    # If two threads add to the same cell, one of the additions can be lost.
+    with WrittenTwice() as twice:  # the 0/1 matrices are cached by now
         block.add_to_scores(scores, (by_row - anchor)[..., block.rows])
     assert twice.cells == 0 and (twice.operations > 0 or not columns)
     assert margins_are_zero(scores)
 
 
 def corners(test):
-    for pairs in CORNERS:
-        test = example(pairs, 0, 9)(test)
+    for corner in CORNERS:
+        test = example(*corner)(test)
     return test
 
 
 @EXAMPLES
 @corners
 @given(PAIRS, st.just(0) | st.integers(0, 8), st.just(9) | st.integers(1, 9))
-def test_a_block_of_queries_adds_and_sums_as_the_loops_say(pairs, start, size):
+def test_distances_of_a_block_match_loops(pairs, start, size):
     start = min(start, pairs.num_queries - 1)
     check_block(pairs, start, min(start + size, pairs.num_queries))
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("clip_distance", [0, 1, 4, 40])
-def test_all_blocks_of_a_sentence(clip_distance, causal):
-    pairs = Pairs(12, 12, 0, clip_distance, causal)
-    for size in (1, 5, 12):
-        for start in range(0, 12, size):
-            check_block(pairs, start, min(start + size, 12))
-
-
-def test_a_block_of_queries_behind_all_keys_still_sums_its_clipped_row():
-    # 5 keys and 20 queries: the last queries have every key k or more to the left, in row 0, which is not the anchor.
-    for clip_distance in (1, 2, 3):
-        check_block(Pairs(20, 5, 0, clip_distance, False), 15, 20)
 
 
 @pytest.mark.parametrize(
     "num_queries, first_query, num_keys",
     [(63, 0, 63), (64, 0, 64), (65, 0, 65), (200, 0, 200), (70, 130, 200), (129, 3, 50), (200, 0, 7)],
 )
-def test_many_queries_do_what_labels_do(num_queries, first_query, num_keys):
-    # Pairs beyond the clip distance are handled some dozens of queries at a time; Labels are checked by loops below.
+def test_distances_of_many_queries_match_labels(num_queries, first_query, num_keys):
+    # Pairs beyond the clip distance are handled some dozens of queries at a time.
     for clip_distance, causal in [(0, False), (0, True), (16, False), (16, True), (300, False), (300, True)]:
         pairs = Pairs(num_queries, num_keys, first_query, clip_distance, causal)
         edges = pairs.distances()
         rows = relative_rows(num_queries, num_keys, clip_distance, first_query=first_query)
-        sees = torch.arange(num_keys) <= first_query + torch.arange(num_queries)[:, None] if causal else rows >= 0
+        visible = torch.arange(num_keys) <= first_query + torch.arange(num_queries)[:, None] if causal else rows >= 0
         labels = Labels(rows, pairs.num_rows)
         weights = filled_buffer(2, num_queries, num_keys)
-        assert torch.equal(edges.sum_weights(weights), labels.sum_weights(weights * sees)[..., edges.rows])
+        assert torch.equal(edges.sum_weights(weights), labels.sum_weights(weights * visible)[..., edges.rows])
         by_row = integers(2, num_queries, pairs.num_rows)
         if edges.anchor is not None:
             by_row -= by_row[..., edges.anchor, None].clone()
         one, two = (scores_buffer(2, num_queries, num_keys, like=weights).zero_() for _ in range(2))
         labels.add_to_scores(one, by_row)
         edges.add_to_scores(two, by_row[..., edges.rows])
-        assert torch.equal(two, one * sees)
+        assert torch.equal(two, one * visible)
         assert margins_are_zero(two)
 
 
-def test_float32_and_bfloat16_have_buffers_and_triangles_of_their_own():
-    # The 0/1 matrices are cached: by shape, but also by type.
+def test_cached_matrices_depend_on_the_dtype():
     pairs = Pairs(7, 7, 0, 2, False)
     edges = pairs.distances()
     counts = torch.zeros(1, 7, 5, dtype=torch.float64)
@@ -206,7 +188,7 @@ def test_float32_and_bfloat16_have_buffers_and_triangles_of_their_own():
     num_rows=st.integers(1, 6), by_sentence=st.booleans(), start=st.integers(0, 4), size=st.integers(1, 5),
     sentence=st.integers(0, 2),
 )  # fmt: skip
-def test_labels_add_and_sum_as_the_loops_say_whole_and_in_parts(
+def test_labels_match_loops_whole_and_in_parts(
     heads, sentences, num_queries, num_keys, num_rows, by_sentence, start, size, sentence
 ):
     labels = torch.randint(num_rows, ([sentences] if by_sentence else []) + [num_queries, num_keys])
@@ -221,10 +203,10 @@ def test_labels_add_and_sum_as_the_loops_say_whole_and_in_parts(
                 expected_sums[g, i, label] += scores[g, i, j]
                 expected_scores[g, i, j] += by_row[g, i, label]
     assert torch.equal(edges.sum_weights(scores), expected_sums)
-    assert torch.equal(edges._sum_by_matmul(scores), expected_sums)  # what a GPU does
+    assert torch.equal(edges._sum_by_matmul(scores), expected_sums)  # used on a GPU
     assert edges.anchor is None and edges.rows == slice(0, num_rows)
 
-    # Some queries of one sentence and all keys but the last, which alone have a weight.
+    # Only some queries of one sentence and all keys but the last have a weight.
     start, sentence, fewer = min(start, num_queries - 1), min(sentence, sentences - 1), max(1, num_keys - 1)
     part = edges.sentences(sentence, sentence + 1).queries(start, min(start + size, num_queries), fewer)
     of_part = scores.view(heads, sentences, num_queries, num_keys)[:, sentence, start : start + size, :fewer]

@@ -1,6 +1,5 @@
-"""Checked here: table rows against the paper's worked index matrix (n = 10, k = 3) and clip(j - i, k) + k by loops;
-sinusoids against values worked by hand; learned positions beyond their table; shapes, sharing and the Glorot-uniform
-range of the relative tables; every message.
+"""Table rows against the definition clip(j - i, k) + k; sinusoids against values computed by hand; learned positions;
+initial values of tables; error messages.
 """
 
 from __future__ import annotations
@@ -20,23 +19,8 @@ from rpr.model.vectors import (
 )
 
 
-def test_rows_of_ten_positions_with_k_3_are_the_matrix_of_the_paper():
-    assert relative_rows(10, 10, 3).tolist() == [
-        [3, 4, 5, 6, 6, 6, 6, 6, 6, 6],
-        [2, 3, 4, 5, 6, 6, 6, 6, 6, 6],
-        [1, 2, 3, 4, 5, 6, 6, 6, 6, 6],
-        [0, 1, 2, 3, 4, 5, 6, 6, 6, 6],
-        [0, 0, 1, 2, 3, 4, 5, 6, 6, 6],
-        [0, 0, 0, 1, 2, 3, 4, 5, 6, 6],
-        [0, 0, 0, 0, 1, 2, 3, 4, 5, 6],
-        [0, 0, 0, 0, 0, 1, 2, 3, 4, 5],
-        [0, 0, 0, 0, 0, 0, 1, 2, 3, 4],
-        [0, 0, 0, 0, 0, 0, 0, 1, 2, 3],
-    ]
-
-
 @pytest.mark.parametrize("num_queries, first_query, num_keys", [(1, 0, 1), (4, 0, 4), (3, 5, 8), (1, 9, 10), (2, 0, 7)])
-def test_rows_are_the_clipped_distance_key_minus_query_by_loops(num_queries, first_query, num_keys):
+def test_relative_rows_are_the_clipped_distance_key_minus_query(num_queries, first_query, num_keys):
     for k in (0, 1, 2, 4, 64):
         rows = relative_rows(num_queries, num_keys, k, first_query=first_query)
         assert rows.dtype == torch.int64
@@ -45,7 +29,7 @@ def test_rows_are_the_clipped_distance_key_minus_query_by_loops(num_queries, fir
         ]
 
 
-def test_sinusoids_of_width_6_are_those_worked_by_hand():
+def test_sinusoids_match_hand_computation():
     # Three frequencies, geometric from 1 to 1 / 10,000: 1, 0.01, 0.0001. Sines first, then cosines.
     table = sinusoids(6, 6)
     assert (table.dtype, table.shape) == (torch.float32, (6, 6))
@@ -55,7 +39,7 @@ def test_sinusoids_of_width_6_are_those_worked_by_hand():
     assert sinusoids(4, 2)[3].tolist() == pytest.approx([math.sin(3), math.cos(3)], rel=1e-6)  # one frequency, 1
 
 
-def test_sinusoid_wavelengths_run_from_2_pi_to_10000_times_2_pi():
+def test_sinusoid_wavelengths_are_2_pi_to_10000_times_2_pi():
     # A sixteenth of a turn of the slowest wave is about 3,927 positions; the fastest has turned 625 times by then.
     position = round(10_000 * 2 * math.pi / 16)
     row = sinusoids(position + 1, 512)[position]
@@ -63,7 +47,7 @@ def test_sinusoid_wavelengths_run_from_2_pi_to_10000_times_2_pi():
     assert row[[0, 256]].tolist() == pytest.approx([math.sin(position), math.cos(position)], abs=1e-6)
 
 
-def test_invalid_settings_are_refused():
+def test_invalid_settings_raise():
     with pytest.raises(ValueError, match="clip_distance: -1 is negative; a distance is clipped at k >= 0"):
         relative_rows(2, 2, -1)
     with pytest.raises(ValueError, match="d_model: 7 is odd; sinusoids come in pairs: choose an even width"):
@@ -72,14 +56,14 @@ def test_invalid_settings_are_refused():
         absolute_positions("rotary", d_model=8, max_positions=5)
 
 
-def test_sinusoidal_positions_are_rows_of_the_table_as_far_as_asked_and_no_state():
+def test_sinusoidal_positions_are_table_rows_and_have_no_state():
     positions = SinusoidalPositions(8)
     for first, length in [(0, 5), (3, 4), (255, 1), (255, 2), (250, 700), (5000, 3)]:
         assert torch.equal(positions(first, torch.zeros(1, length)), sinusoids(first + length, 8)[first:])
     assert [*positions.parameters(), *positions.buffers(), *positions.state_dict()] == []
 
 
-def test_a_table_grown_while_decoding_serves_training_afterwards():
+def test_sinusoids_cached_in_inference_mode_can_be_used_in_training():
     positions = SinusoidalPositions(8)
     with torch.inference_mode():
         positions(1000, torch.zeros(1, 2))
@@ -88,7 +72,7 @@ def test_a_table_grown_while_decoding_serves_training_afterwards():
     assert torch.equal(x.grad, sinusoids(1002, 8)[1000:])
 
 
-def test_learned_positions_are_rows_of_their_weight_and_the_last_one_beyond():
+def test_learned_positions_beyond_the_table_use_its_last_row():
     positions = LearnedPositions(5, 3)
     weight = positions.weight_LM
     for first, rows in [(0, [0, 1, 2, 3, 4]), (1, [1, 2]), (3, [3, 4, 4, 4]), (100, [4, 4])]:
@@ -108,13 +92,13 @@ def test_absolute_positions_by_name():
 
 
 @pytest.mark.parametrize("heads", [8, None])
-def test_relative_tables_start_glorot_uniform_as_tensor2tensors_variables_did(heads):
-    """2k+1 rows: [33, 64] shared by heads, one variable [33, 512] for eight heads with tables of their own."""
+def test_relative_tables_are_glorot_uniform(heads):
+    """As in Tensor2Tensor: [33, 64] if shared by heads, one variable [33, 512] for the tables of eight heads."""
     torch.manual_seed(0)
     table = relative_table(16, 64, heads)
     assert table.shape == ((8, 33, 64) if heads else (33, 64))
     bound = math.sqrt(6 / (33 + 512)) if heads else math.sqrt(6 / (33 + 64))
     assert table.abs().max() <= bound
-    assert table.max() > 0.99 * bound  # at least 2,112 draws: all below 99 % has probability 0.995^2112 < 3e-5
+    assert table.max() > 0.99 * bound  # at least 2,112 draws: none above 99 % has probability 0.995^2112 < 3e-5
     assert table.min() < -0.99 * bound
     assert abs(table.mean()) < 4 * bound / math.sqrt(3 * table.numel())

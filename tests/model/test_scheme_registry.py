@@ -1,5 +1,5 @@
-"""Checked here: `position=`, `position.encoder=` and `position.decoder=` on the command line, in sweeps and in records:
-what they compose to, what is refused and how, what a run is called, and which settings may change after training.
+"""`position=`, `position.encoder=` and `position.decoder=` on the command line, in sweeps and in records: composition,
+error messages, names and labels, settings that may change after training.
 """
 
 from __future__ import annotations
@@ -21,13 +21,7 @@ from tests.fake_records import fake_document
 from tests.shapes import choices, scheme
 
 
-def refusal(*overrides: str) -> str:
-    with pytest.raises(Exception) as refused:
-        compose_train(overrides)
-    return format_user_error(refused.value) or ""
-
-
-def test_a_choice_is_the_scheme_of_both_stacks() -> None:
+def test_choice_is_the_scheme_of_both_stacks() -> None:
     names = [choice for choice in choices() if scheme(choice).scheme != "vectors"] + ["relative"]
     for choice, config in zip(names, compose_train_jobs([[f"position={name}"] for name in names]), strict=True):
         shape = transformer_config(config, 50)
@@ -36,7 +30,7 @@ def test_a_choice_is_the_scheme_of_both_stacks() -> None:
         assert config.position.kind in COLOURS
 
 
-def test_each_stack_may_have_its_own() -> None:
+def test_each_stack_may_have_its_own_scheme() -> None:
     config = compose_train(
         ["position=relative", "position.encoder=alibi", "position.decoder=rope", "position.decoder.base=500"]
     )
@@ -47,19 +41,19 @@ def test_each_stack_may_have_its_own() -> None:
     shape = transformer_config(config, 50)
     assert (shape.encoder_positions.name, shape.decoder_positions.name) == ("alibi", "rope")
     assert flat(config)["decoder_base"] == 500.0
-    # the stack that is not named has the choice of both
+    # a stack that is not given has the scheme of `position=`
     one = compose_train(["position=relative", "position.decoder=none", "position.clip_distance=3"]).position
     assert (one.encoder.k, one.decoder.kind) == (3, "none")
 
 
-def test_two_equal_sides_are_one_choice_and_null_is_what_the_stack_has_anyway() -> None:
+def test_equal_sides_are_the_same_run_as_one_choice() -> None:
     rope = compose_train(["position=rope"])
     both = compose_train(["position=none", "position.encoder=rope", "position.decoder=rope"])
     assert (both.position, both.run_id) == (rope.position, rope.run_id)
     assert compose_train(["position=rope", "position.encoder=null"]) == rope
 
 
-def test_sides_are_swept_as_choices() -> None:
+def test_sides_can_be_swept() -> None:
     jobs = expand_multirun(["position=none", "position.encoder=rope,alibi"])
     configs = compose_train_jobs(jobs)
     assert [config.position.name for config in configs] == ["rope-none", "alibi-none"]
@@ -96,13 +90,14 @@ def test_sides_are_swept_as_choices() -> None:
         (["position=rope", "position.scaling=ntk"], "position.scaling: ntk has no effect with"),
     ],
 )  # fmt: skip
-def test_what_is_refused_begins_with_the_setting(overrides: list[str], beginning: str) -> None:
-    found = refusal(*overrides)
-    assert found.startswith(beginning)
-    assert "\n" not in found
+def test_error_message_is_one_line_that_starts_with_the_setting(overrides: list[str], beginning: str) -> None:
+    with pytest.raises(Exception) as caught:
+        compose_train(overrides)
+    message = format_user_error(caught.value) or ""
+    assert message.startswith(beginning) and "\n" not in message
 
 
-def test_a_run_is_evaluated_with_other_settings_only_where_no_parameter_depends_on_them() -> None:
+def test_only_settings_without_parameters_may_change_after_training() -> None:
     rope = scheme("rope")
     scaled = changed_after_training(rope, {"scaling": "ntk", "scaling_factor": 2})
     assert scaled.label == "RoPE, ntk scaling by 2"
@@ -115,7 +110,7 @@ def test_a_run_is_evaluated_with_other_settings_only_where_no_parameter_depends_
         changed_after_training(rope, {"scaling_factor": 0})
 
 
-def test_records_of_schemes_are_rows_of_their_own() -> None:
+def test_positions_of_records_have_kinds_and_labels() -> None:
     def record(position: dict[str, Any]) -> Record:
         document = fake_document("relative", 16)
         document["config"]["position"] = position
@@ -131,7 +126,7 @@ def test_records_of_schemes_are_rows_of_their_own() -> None:
     assert found[5].label == "spiral, arms = 3, scheme = spiral"
 
 
-def test_sides_with_other_sharing_have_other_names() -> None:
+def test_label_of_sides_shows_the_sharing_of_tables() -> None:
     labels = {
         Sides(name="two", scheme="sides", encoder=scheme("relative", tables=tables), decoder=scheme("rope")).label
         for tables in ("per_head", "shared_by_heads")

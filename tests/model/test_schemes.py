@@ -1,6 +1,5 @@
-"""Checked here: every position scheme against the equations of its source, written as loops over pairs in float64,
-forward and backward, in every implementation of attention; and each trap that the literature and other programs have
-fallen into, by its name.
+"""Every position scheme against the equations of its paper, as loops over pairs in float64, forward and backward, in
+every implementation of attention; known faults of other implementations; labels.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from tests.shapes import choices, scheme
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 HEADS, WIDTH, LENGTH = 4, 8, 7
-# The equations also rule out what others have fallen into: a rotation of half the width (x-transformers), one layout
-# for the other (transformers#25199, nanochat#264), T5's bias times sqrt(d) (x-transformers), Transformer-XL's shift in
-# another order, or with L rows where an encoder needs 2L-1.
+# The equations also rule out known faults: rotating half the width (x-transformers), confusing the two layouts
+# (transformers#25199, nanochat#264), T5's bias times sqrt(d) (x-transformers), Transformer-XL's shift in another order
+# or with L rows where an encoder needs 2L-1.
 VARIANTS = {
     "relative": {},
     "relative_keys": {"tables": "shared_by_heads"},
@@ -58,7 +57,7 @@ def site(causal, heads=HEADS, width=WIDTH, layers=2):
 
 
 def layer(variant, causal):
-    """The parameters of a layer, all random, in float64."""
+    """Positions of a layer with random parameters in float64."""
     torch.manual_seed(3)
     positions = LayerPositions(made(variant), site(causal)).double()
     for parameter in positions.parameters():
@@ -71,11 +70,11 @@ def inputs():
     return [torch.randn(1, HEADS, LENGTH, WIDTH, generator=draw, dtype=torch.float64) for _ in range(4)]
 
 
-# --- the sources' equations, by loops
+# --- the papers' equations, as loops
 
 
-def turned(vector, position, variant):
-    """Complex multiplication of each pair: Su et al. 2021, equation 34."""
+def rotated(vector, position, variant):
+    """Complex multiplication of each pair (Su et al. 2021, equation 34)."""
     given = made(variant)
     width = int(given.rotated_share * WIDTH)
     base = given.base
@@ -93,7 +92,7 @@ def turned(vector, position, variant):
 
 
 def t5_bucket(distance, buckets, max_distance, bidirectional):
-    """As the authors' code has it, with distance = key - query."""
+    """As in the authors' code, with distance = key - query."""
     bucket = 0
     if bidirectional:
         buckets //= 2
@@ -120,14 +119,14 @@ def alibi_bias(head, distance, form, causal):
 
 
 def score(variant, learned, q, k, head, i, j, causal):
-    """The score of one query and one key, after the scale."""
+    """The scaled score of one query and one key."""
     kind, given, root = variant.partition(" ")[0], made(variant), math.sqrt(WIDTH)
     if kind in ("relative", "relative_keys"):
         row = max(-given.clip_distance, min(given.clip_distance, j - i)) + given.clip_distance
         table = learned["keys"][head] if given.tables == "per_head" else learned["keys"]
         return q @ (k + table[row]) / root
     if kind == "rope":
-        return turned(q, i, variant) @ turned(k, j, variant) / root
+        return rotated(q, i, variant) @ rotated(k, j, variant) / root
     if kind == "t5":
         bucket = t5_bucket(j - i, given.buckets, given.max_distance, not causal)
         return q @ k / (root if given.scaled_queries else 1) + learned["buckets"][head, bucket]
@@ -167,9 +166,6 @@ def by_loops(variant, learned, q, k, v, causal):
     return z
 
 
-# --- our attention
-
-
 def by_layer(positions, q, k, v, causal, attention):
     q, k = positions.prepare(q, k, first=0)
     tables = positions.at(LENGTH - 1, q.device)
@@ -178,7 +174,7 @@ def by_layer(positions, q, k, v, causal, attention):
 
 @ALL_VARIANTS
 @SIDES
-def test_every_implementation_equals_the_sources_equations_forward_and_backward(variant, causal):
+def test_all_implementations_match_the_papers_equations(variant, causal):
     positions = layer(variant, causal)
     *qkv, cotangent = inputs()
 
@@ -197,11 +193,11 @@ def test_every_implementation_equals_the_sources_equations_forward_and_backward(
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
 
 
-# --- traps, by the name of what fell into them
+# --- known faults of other implementations
 
 
 def test_rope_angles_are_not_computed_in_half_precision():
-    """gpt-neox#66, transformers#25681, candle#3520: position 1857 in bfloat16 is another position."""
+    """gpt-neox#66, transformers#25681, candle#3520: bfloat16 rounds position 1857."""
     given = scheme("rope")
     x = torch.ones(1, 1, 1, WIDTH)
     exact, _ = given.prepare(x.double(), x.double(), torch.tensor([1857]), {}, site(False))
@@ -211,15 +207,15 @@ def test_rope_angles_are_not_computed_in_half_precision():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_t5_buckets_are_the_papers_at_every_edge(causal):
-    """32 buckets to 128: worked from the authors' formula; an edge moved by rounding would show at 16, 32 or 64."""
+def test_t5_buckets_match_the_authors_formula(causal):
+    """Rounding could move the boundaries at 16, 32 and 64."""
     distances = torch.arange(-300, 301)
     found = scheme("t5").bucket_of(distances, site(causal)).tolist()
     assert found == [t5_bucket(d, 32, 128, not causal) for d in distances.tolist()]
     assert max(found[:300]) == (31 if causal else 15)
 
 
-def test_t5_tables_differ_between_encoder_and_decoder_and_are_shared_by_the_layers():
+def test_t5_tables_are_shared_by_layers_but_not_by_stacks():
     encoder, decoder = (positions_of_layers(scheme("t5"), site(causal)) for causal in (False, True))
     assert encoder[0] is encoder[1]
     assert encoder[0] is not decoder[0]
@@ -237,7 +233,7 @@ def test_t5_tables_differ_between_encoder_and_decoder_and_are_shared_by_the_laye
         (1, [2**-8]),
     ],
 )
-def test_alibi_slopes_of_any_number_of_heads(heads, expected):
+def test_alibi_slopes_for_any_number_of_heads(heads, expected):
     assert slopes_of(heads) == pytest.approx(expected)
 
 
@@ -246,24 +242,24 @@ def test_alibi_slopes_are_float32_in_a_bfloat16_model():
     assert positions.at(5, torch.device("cpu")).bias.dtype == torch.float32
 
 
-def test_alibi_has_no_absolute_positions_unless_asked_for_by_name():
-    """x-transformers#70: absolute positions silently left on."""
+def test_alibi_has_no_absolute_positions_by_default():
+    """x-transformers#70: absolute positions left on."""
     assert scheme("alibi").embeddings(8) is None
     assert scheme("alibi", absolute="sinusoidal").embeddings(8) is not None
     assert scheme("alibi", absolute="sinusoidal").label == "ALiBi, sinusoidal positions too"
 
 
-def test_kerple_starts_and_stays_in_the_range_of_its_authors():
+def test_kerple_parameters_start_and_stay_in_the_authors_range():
     torch.manual_seed(0)
     positions = LayerPositions(scheme("kerple"), site(False, heads=500))
     assert 0 <= positions.p.min() < 0.02 and 1.98 < positions.p.max() <= 2
     assert 0 <= positions.a.min() < 0.01 and 0.99 < positions.a.max() <= 1
     positions.p.data.fill_(-3.0)
     bias = positions.at(4, torch.device("cpu")).bias
-    assert (bias[:, :4].diff() > 0).all()  # still falls with the distance
+    assert (bias[:, :4].diff() > 0).all()  # still decreases with the distance
 
 
-def test_shape_draws_an_offset_for_each_sentence_in_training_and_fixes_it_in_evaluation():
+def test_shape_offset_is_random_in_training_and_fixed_in_evaluation():
     """The authors' code evaluates at offset 500, not 0."""
     positions = scheme("shape", max_offset=9, evaluation_offset=5).embeddings(8)
     pieces = torch.zeros(200, 3, dtype=torch.int64)
@@ -278,17 +274,17 @@ def test_shape_draws_an_offset_for_each_sentence_in_training_and_fixes_it_in_eva
     torch.testing.assert_close(positions.eval()(2, pieces), sinusoids(20, 8)[7:10])
 
 
-def test_centred_sinusoids_have_no_mean_over_the_first_positions():
+def test_centred_sinusoids_have_zero_mean_over_the_first_positions():
     positions = scheme("centred", mean_over=40).embeddings(8)
     found, plain = (module(0, torch.zeros(1, 300, dtype=torch.int64)) for module in (positions, SinusoidalPositions(8)))
     torch.testing.assert_close(found[:40].mean(dim=0), torch.zeros(8))
     torch.testing.assert_close(found - found[0], plain - plain[0])
 
 
-# --- what a scheme is called
+# --- labels
 
 
-def test_every_choice_is_of_a_scheme_and_every_scheme_has_a_choice():
+def test_choices_and_schemes_match_and_have_own_labels_and_colours():
     found = {choice: scheme(choice) for choice in choices()}
     assert {one.scheme for one in found.values()} == set(SCHEMES)
     for choice, one in found.items():
@@ -320,10 +316,10 @@ OTHER_VALUES = {
 
 
 @pytest.mark.parametrize("choice", [name for name in choices() if scheme(name).scheme != "vectors"])
-def test_every_setting_that_changes_a_scheme_shows_in_its_label(choice):
-    usual = scheme(choice)
-    for name in set(type(usual).model_fields) - {"name", "scheme", "max_positions"}:
+def test_label_shows_every_setting_that_is_not_the_default(choice):
+    default = scheme(choice)
+    for name in set(type(default).model_fields) - {"name", "scheme", "max_positions"}:
         for value in OTHER_VALUES[name]:
             if name == "absolute" and choice in ("shape", "centred"):
                 continue
-            assert scheme(choice, **{name: value}).label != usual.label, name
+            assert scheme(choice, **{name: value}).label != default.label, name

@@ -1,6 +1,5 @@
-"""Checked here: the whole model, pre-norm and post-norm, against its equations written out over `reference` attention
-(itself checked by loops in test_attention.py) in float64; parameter counts against formulas worked by hand; cached
-decoding against full decoding; and properties: padding, shifts, permutations, causality, tied embeddings.
+"""The whole model, pre-norm and post-norm, in float64 against its equations over `reference` attention; parameter
+counts; cached against full decoding; padding, shifts, permutations, causality; initial values; dropout.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ from tests.shapes import changed, scheme, shape
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-
 PAD, EOS, BOS = 0, 1, 2
-TINY = shape(  # max_positions: fewer than the sentences here have; learned positions continue beyond their table
+TINY = shape(  # max_positions is less than the length of the sentences
     vocabulary_size=23, num_layers=2, d_model=12, num_heads=3, d_ff=10, dropout=0.0, norm="post", norm_epsilon=1e-6,
     max_positions=6, clip_distance=2,
 )  # fmt: skip
@@ -72,7 +70,7 @@ NORMS = pytest.mark.parametrize("norm", ["post", "pre"])
 
 
 def make_model(kind="none", **changes):
-    """A float64 model in eval mode whose parameters, norms and biases included, are all random."""
+    """A float64 model in eval mode; all parameters are random, also those of norms and biases."""
     torch.manual_seed(0)
     model = Transformer(changed(TINY, **{**KINDS[kind], **changes})).double().eval()
     for parameter in model.parameters():
@@ -84,7 +82,7 @@ def make_model(kind="none", **changes):
 
 
 def sentences(*lengths, seed=1):
-    """Random pieces (no special ones) with EOS, padded on the right: [B, S]."""
+    """Random pieces and EOS, padded on the right: [B, S]."""
     generator = torch.Generator().manual_seed(seed)
     pieces = torch.full((len(lengths), max(lengths)), PAD)
     for row, length in zip(pieces, lengths, strict=True):
@@ -94,7 +92,7 @@ def sentences(*lengths, seed=1):
 
 
 def target_inputs(*lengths, seed=2):
-    """BOS and then the pieces: what the decoder is fed in training."""
+    """The decoder's input in training: BOS and then the pieces."""
     pieces = sentences(*(length + 1 for length in lengths), seed=seed)[:, :-1]
     return torch.cat([torch.full((len(lengths), 1), BOS), pieces], dim=1)[:, : max(lengths)]
 
@@ -112,7 +110,7 @@ def norm_by_hand(x, norm, epsilon):
 
 
 def attention_by_hand(shape, x, y, w_q, w_k, w_v, w_o, mask, tables=None):
-    """x asks, y answers; each head takes its own slice of the projections."""
+    """Queries from x, keys and values from y; each head has its own slice of the projections."""
     width = shape.d_model // shape.num_heads
     heads = []
     for h in range(shape.num_heads):
@@ -127,7 +125,7 @@ def attention_by_hand(shape, x, y, w_q, w_k, w_v, w_o, mask, tables=None):
 
 
 def forward_by_hand(model, source, target_input, positions):
-    """Hidden states of every target position: post-norm norm(x + f(x)), pre-norm x + f(norm(x)) and a last norm."""
+    """Hidden states of all target positions: post-norm norm(x + f(x)), pre-norm x + f(norm(x)) and a final norm."""
     shape = model.config
 
     def residual(x, part, function):
@@ -183,7 +181,7 @@ def forward_by_hand(model, source, target_input, positions):
         ("shared_by_heads_and_layers", "post", 1e-6),
     ],
 )
-def test_the_model_equals_its_equations_written_out(kind, norm, norm_epsilon):
+def test_model_matches_its_equations(kind, norm, norm_epsilon):
     model = make_model(kind, norm=norm, norm_epsilon=norm_epsilon)
     source, target = sentences(9, 5, 7), target_inputs(6, 8, 3)
     no_positions = torch.zeros(9, TINY.d_model, dtype=torch.float64)
@@ -192,17 +190,17 @@ def test_the_model_equals_its_equations_written_out(kind, norm, norm_epsilon):
 
 @NORMS
 @pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
-def test_absolute_positions_enter_the_equations_on_both_sides(kind, norm):
+def test_model_with_absolute_positions_matches_its_equations(kind, norm):
     model = make_model(kind, norm=norm, max_positions=20)
     positions = sinusoids(9, TINY.d_model).double()
     if kind == "learned":
         positions = model.source_positions.weight_LM
-        model.target_positions.weight_LM.copy_(positions)  # one table serves the check of both
+        model.target_positions.weight_LM.copy_(positions)  # forward_by_hand has one table for both stacks
     source, target = sentences(9, 5), target_inputs(6, 8)
     assert_equal(model(source, target), forward_by_hand(model, source, target, positions))
 
 
-def test_source_and_target_learn_their_own_positions():
+def test_source_and_target_have_separate_learned_positions():
     model = make_model("learned")
     source, target = sentences(5), target_inputs(5)
     memory, mask = model.encode(source)
@@ -212,11 +210,11 @@ def test_source_and_target_learn_their_own_positions():
     assert (model.decode(target, memory, mask) - hidden).abs().max() > 1e-3
 
 
-# Padding, shifts, permutations, causality, cached decoding: pre-norm and post-norm by turns
+# Padding, shifts, permutations, causality, cached decoding; pre-norm and post-norm alternate
 
 
 @ALL_KINDS
-def test_padding_and_the_other_sentences_of_a_batch_change_nothing(kind):
+def test_padding_and_batching_do_not_change_outputs(kind):
     model = make_model(kind, norm=NORM[kind])
     source, target = sentences(7, 4, 2), target_inputs(3, 6, 2)
     memory, mask = model.encode(source)
@@ -234,18 +232,23 @@ def test_padding_and_the_other_sentences_of_a_batch_change_nothing(kind):
 
 
 @ALL_KINDS
-def test_later_inputs_do_not_change_earlier_outputs_and_cached_decoding_equals_full_decoding(kind):
+def test_outputs_do_not_depend_on_later_pieces(kind):
     model = make_model(kind, norm=NORM[kind])
     source, target = sentences(7, 4), target_inputs(9, 9)
-    memory, mask = model.encode(source)
-    hidden = model.decode(target, memory, mask)
+    hidden = model(source, target)
     for position in (1, 5, 8):
         changed = target.clone()
         changed[:, position] = 4 + (changed[:, position] - 3) % 19  # another piece
-        again = model.decode(changed, memory, mask)
-        assert_equal(again[:, :position], hidden[:, :position])
-        assert (again[:, position:] - hidden[:, position:]).abs().amax(dim=-1).min() > 1e-6
-    full = model.logits(hidden)
+        after = model(source, changed)
+        assert_equal(after[:, :position], hidden[:, :position])
+        assert (after[:, position:] - hidden[:, position:]).abs().amax(dim=-1).min() > 1e-6
+
+
+@ALL_KINDS
+def test_cached_decoding_matches_full_decoding(kind):
+    model = make_model(kind, norm=NORM[kind])
+    source, target = sentences(7, 4), target_inputs(9, 9)
+    full = model.logits(model(source, target))
     for pieces in ([1] * 9, [4, 1, 1, 3]):
         state = model.start_decoding(source)
         end = 0
@@ -255,28 +258,24 @@ def test_later_inputs_do_not_change_earlier_outputs_and_cached_decoding_equals_f
             assert state.length == end
 
 
-def outputs_before_and_after_a_shift(model):
-    """Encoder outputs of a sentence's real positions, and decoder outputs, with its padding right and then left."""
+@ALL_KINDS
+def test_left_padding_changes_outputs_only_with_absolute_positions(kind):
+    model = make_model(kind, norm=NORM[kind])
     source, target = sentences(6), target_inputs(5)
     padding = torch.full((1, 4), PAD)
     early = model.encode(torch.cat([source, padding], dim=1))
     late = model.encode(torch.cat([padding[:, :3], source, padding[:, 3:]], dim=1))
-    return early[0][:, :6], late[0][:, 3:9], model.decode(target, *early), model.decode(target, *late)
-
-
-@ALL_KINDS
-def test_shifting_a_sentence_inside_its_padding_changes_only_outputs_of_absolute_positions(kind):
-    early, late, hidden, hidden_late = outputs_before_and_after_a_shift(make_model(kind, norm=NORM[kind]))
+    hidden, hidden_late = model.decode(target, *early), model.decode(target, *late)
     if SHIFT_INVARIANT[kind]:
-        assert_equal(late, early)
+        assert_equal(late[0][:, 3:9], early[0][:, :6])
         assert_equal(hidden_late, hidden)
     else:
-        assert (late - early).abs().max() > 1e-2
+        assert (late[0][:, 3:9] - early[0][:, :6]).abs().max() > 1e-2
         assert (hidden_late - hidden).abs().max() > 1e-3
 
 
 @ALL_KINDS
-def test_an_encoder_knows_the_order_of_its_pieces_unless_it_has_no_positions_or_k_is_0(kind):
+def test_encoder_is_permutation_equivariant_only_without_positions(kind):
     model, source = make_model(kind, norm=NORM[kind]), sentences(8, 5)
     order = torch.tensor([3, 0, 6, 7, 2, 5, 1, 4])  # padding moves too
     real = source[:, order] != PAD
@@ -290,7 +289,7 @@ def test_an_encoder_knows_the_order_of_its_pieces_unless_it_has_no_positions_or_
 # Hypotheses
 
 
-def test_selection_before_the_first_step_keeps_the_empty_caches():
+def test_state_can_be_selected_before_the_first_step():
     model = make_model("relative")
     source = sentences(7, 4)
     state = model.start_decoding(source)
@@ -300,7 +299,7 @@ def test_selection_before_the_first_step_keeps_the_empty_caches():
 
 
 @pytest.mark.parametrize("implementation", ["dense", "blockwise", "composed"])
-def test_the_choice_of_implementation_reaches_every_self_attention_and_changes_no_output(implementation, monkeypatch):
+def test_use_attention_applies_to_all_self_attentions(implementation, monkeypatch):
     model = make_model("relative")
     source, target = sentences(7, 4), target_inputs(5, 6)
     expected, chosen = model(source, target), []
@@ -312,12 +311,12 @@ def test_the_choice_of_implementation_reaches_every_self_attention_and_changes_n
     monkeypatch.setattr(transformer, "attend", recorded)
     model.use_attention(implementation)
     assert_equal(model(source, target), expected)
-    # two layers a stack; encoder-decoder attention has no tables and no choice
+    # Two layers per stack; encoder-decoder attention has no tables and stays at auto.
     assert sorted(chosen) == sorted([implementation] * 4 + ["auto"] * 2)
 
 
 @pytest.mark.parametrize("precision", ["highest", "high", "medium"])
-def test_a_step_of_decoding_computes_its_small_products_exactly_and_leaves_the_precision_as_it_was(precision):
+def test_small_products_exact_restores_the_matmul_precision(precision):
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision(precision)
@@ -332,7 +331,7 @@ def test_a_step_of_decoding_computes_its_small_products_exactly_and_leaves_the_p
         torch.set_float32_matmul_precision(before)
 
 
-def test_several_pieces_of_several_hypotheses_and_another_number_of_them():
+def test_decoding_several_pieces_of_several_hypotheses():
     model = make_model("relative")
     source, target = sentences(7, 4), target_inputs(3, 3, 3, 3)
     state = model.start_decoding(source)
@@ -342,7 +341,7 @@ def test_several_pieces_of_several_hypotheses_and_another_number_of_them():
         model.next_logits(torch.full((6, 1), BOS), state)
 
 
-def test_logits_are_products_with_the_embedding_of_source_and_target():
+def test_embedding_is_shared_by_source_target_and_logits():
     model = make_model("none")
     hidden = torch.randn(2, 3, 12, dtype=torch.float64)
     assert_equal(model.logits(hidden), hidden @ model.embedding_VM.T)
@@ -363,7 +362,7 @@ BASE = shape(
 )  # fmt: skip
 
 
-def test_the_papers_base_model_has_the_parameters_counted_by_hand():
+def test_base_model_has_the_number_of_parameters_counted_by_hand():
     embedding = 32_768 * 512  #                              16,777,216
     attention = 4 * 512 * 512  #                              1,048,576  no biases
     feed_forward = 512 * 1024 + 1024 + 1024 * 512 + 512  #    1,050,112
@@ -383,19 +382,19 @@ def test_the_papers_base_model_has_the_parameters_counted_by_hand():
         ({"relative_values": False}, -12 * 8 * 33 * 64),
         ({"clip_distance": 0}, -12 * 2 * 8 * 32 * 64),
         ({"tables": "shared_by_heads"}, -12 * 2 * 7 * 33 * 64),
-        ({"tables": "shared_by_heads_and_layers"}, (2 * 2 - 12 * 2 * 8) * 33 * 64),  # one pair a stack
+        ({"tables": "shared_by_heads_and_layers"}, (2 * 2 - 12 * 2 * 8) * 33 * 64),  # one pair per stack
         ({"absolute": "sinusoidal"}, 0),
         ({"absolute": "learned"}, 2 * 256 * 512),
-        ({"norm": "pre"}, 2 * 2 * 512),  # one last norm a stack
+        ({"norm": "pre"}, 2 * 2 * 512),  # one final norm per stack
         ({"d_ff": 2048}, 12 * 1024 * (2 * 512 + 1)),
     ],
     ids=str,
 )
-def test_each_choice_changes_the_number_of_parameters_by_its_formula(changes, difference):
+def test_number_of_parameters_of_other_settings(changes, difference):
     assert count(changed(BASE, **changes)) == 48_689_152 + difference
 
 
-def test_tables_shared_by_layers_are_one_object_in_a_stack_and_another_in_the_other():
+def test_tables_may_be_shared_by_layers_but_never_by_stacks():
     for kind, one_object in [("shared_by_heads_and_layers", True), ("relative", False), ("shared_by_heads", False)]:
         model = make_model(kind)
         one, two = (layer.self_attention.tables for layer in model.encoder)
@@ -403,7 +402,7 @@ def test_tables_shared_by_layers_are_one_object_in_a_stack_and_another_in_the_ot
         assert one is not model.decoder[0].self_attention.tables
 
 
-def test_matrices_start_glorot_uniform_each_projection_as_if_alone_and_the_embedding_normal():
+def test_initial_matrices_are_glorot_uniform_and_the_embedding_normal():
     torch.manual_seed(0)
     model = Transformer(changed(TINY, d_model=64, num_heads=4, d_ff=128, vocabulary_size=500))
     layer = model.decoder[1]
@@ -430,7 +429,7 @@ def test_matrices_start_glorot_uniform_each_projection_as_if_alone_and_the_embed
 # Dropout
 
 
-def test_dropout_acts_on_the_embeddings_and_on_each_sublayers_output_only(monkeypatch):
+def test_dropout_applies_to_embeddings_and_sublayer_outputs_only(monkeypatch):
     model = make_model("relative", dropout=0.5).train()
     source, target = sentences(6), target_inputs(5)
     dropouts = [module for module in model.modules() if isinstance(module, Dropout)]
@@ -439,20 +438,20 @@ def test_dropout_acts_on_the_embeddings_and_on_each_sublayers_output_only(monkey
     with monkeypatch.context() as patch:
         patch.setattr(Dropout, "forward", lambda self, x: calls.append(x) or forward(self, x))
         patch.setattr(Dropout, "add", lambda self, residual, x: calls.append(x) or add(self, residual, x))
-        model.dropout.forward = lambda x: calls.append(x) or F.dropout(x, 0.5)  # whose own form would be seen twice
+        model.dropout.forward = lambda x: calls.append(x) or F.dropout(x, 0.5)  # to record each call once
         model(source, target)
         del model.dropout.forward
     # Two embeddings, two sublayers in each of 2 encoder layers, three in each of 2 decoder layers.
     assert sorted(tuple(x.shape) for x in calls) == [(1, 5, 12)] * (1 + 6) + [(1, 6, 12)] * (1 + 4)
     evaluated = model.eval()(source, target)
     assert (model.train()(source, target) - evaluated).abs().max() > 1e-2
-    monkeypatch.setattr(Dropout, "forward", lambda self, x: x)  # without these calls nothing random is left
+    monkeypatch.setattr(Dropout, "forward", lambda self, x: x)  # without them, nothing is random
     monkeypatch.setattr(Dropout, "add", lambda self, residual, x: residual + x)
     assert_equal(model.train()(source, target), evaluated)
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
-def test_positions_are_dropped_with_the_embeddings_they_are_added_to(kind, monkeypatch):
+def test_dropout_applies_to_embeddings_with_positions(kind, monkeypatch):
     model = make_model(kind)
     monkeypatch.setattr(Dropout, "forward", lambda self, x: torch.zeros_like(x))
     for positions in (model.source_positions, model.target_positions):
@@ -460,8 +459,8 @@ def test_positions_are_dropped_with_the_embeddings_they_are_added_to(kind, monke
 
 
 @NORMS
-def test_a_sublayers_output_is_dropped_before_it_is_added(norm, monkeypatch):
-    # With every sublayer's output dropped, post-norm leaves the norms alone, pre-norm the embeddings and the last norm.
+def test_sublayer_output_is_dropped_before_the_residual_addition(norm, monkeypatch):
+    # With all sublayer outputs dropped, post-norm applies only its norms to the embeddings, pre-norm the final norm.
     model = make_model("relative", norm=norm)
     monkeypatch.setattr(Dropout, "add", lambda self, residual, x: residual)
     source = sentences(6)
@@ -476,7 +475,7 @@ def test_a_sublayers_output_is_dropped_before_it_is_added(norm, monkeypatch):
 def test_every_parameter_gets_a_gradient(kind):
     model = make_model(kind).requires_grad_(True)
     model.logits(model(sentences(9, 6), target_inputs(9, 4))).square().sum().backward()
-    silent = {name for name, parameter in model.named_parameters() if parameter.grad.abs().max() < 1e-8}
-    # With k = 0 the softmax cancels the keys' one vector.
+    without = {name for name, parameter in model.named_parameters() if parameter.grad.abs().max() < 1e-8}
+    # With k = 0 all keys get the same vector, which the softmax cancels.
     key_tables = {f"{stack}.{i}.self_attention.tables.keys" for stack in ("encoder", "decoder") for i in range(2)}
-    assert silent == (key_tables if kind == "relative_k_0" else set())
+    assert without == (key_tables if kind == "relative_k_0" else set())

@@ -1,9 +1,8 @@
-"""Checked here: `fused_attention` and the kernels of triton_kernels.py, forward and backward, against `reference` in
-float64 to 1e-11, in Triton's interpreter on a CPU; float16 gradients against float64; and that the kernels compile for
-GPUs (which needs none). The compiled kernels on a GPU, also in bfloat16: tests/gpu/test_triton.py.
+"""`fused_attention` and its kernels in Triton's interpreter on a CPU against `reference`; compiling them, which needs
+no GPU. The compiled kernels on a GPU: tests/gpu/test_triton.py.
 
-The interpreter must be chosen before triton is first imported, and Lightning imports it too: these checks run in a
-process of their own. To see them one by one: TRITON_INTERPRET=1 python -m pytest tests/model/test_triton_attention.py
+The interpreter must be chosen before triton is imported, which Lightning does too, so these tests run in a process of
+their own. To run them directly: TRITON_INTERPRET=1 python -m pytest tests/model/test_triton_attention.py
 """
 
 from __future__ import annotations
@@ -28,11 +27,9 @@ from rpr.model.triton_attention import Tiles, fused_attention
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ROOT = Path(__file__).parents[2]
 SMALL = Tiles((16, 16), (16, 16), (16, 16))
-HEADS = 2
 
 
-def own_process(arguments, timeout_seconds, **environment):
-    """Run python with this environment; what it said if it failed."""
+def run_python(arguments, timeout_seconds, **environment):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | environment
     done = subprocess.run(
         [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_seconds
@@ -44,35 +41,35 @@ def own_process(arguments, timeout_seconds, **environment):
 def interpreted_tests(marked, timeout_seconds, coverage_environment):
     arguments = ["-m", "pytest", "--noconftest", "-p", "no:cacheprovider", "-m", marked, __file__]
     environment = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTEST_ADDOPTS": "", "CUDA_VISIBLE_DEVICES": ""}
-    return own_process(arguments, timeout_seconds, **environment, **coverage_environment)
+    return run_python(arguments, timeout_seconds, **environment, **coverage_environment)
 
 
-@pytest.mark.skipif(INTERPRETED, reason="this is the process that it starts")
-def test_the_arithmetic_in_the_interpreter(coverage_environment):
+@pytest.mark.skipif(INTERPRETED, reason="already in the interpreter")
+def test_kernels_in_the_interpreter(coverage_environment):
     assert " passed" in interpreted_tests("not slow", 280, coverage_environment)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.skipif(INTERPRETED, reason="this is the process that it starts")
-def test_the_arithmetic_in_the_interpreter_at_length(coverage_environment):
+@pytest.mark.skipif(INTERPRETED, reason="already in the interpreter")
+def test_kernels_in_the_interpreter_with_random_shapes(coverage_environment):
     assert " passed" in interpreted_tests("slow", 1700, coverage_environment)
 
 
 # In the interpreter
 
 
-def make_inputs(num_queries, num_keys, key_clip, value_clip, *, batch=1, per_head=True, width=8):
-    """q, k, v [B, H, ., D] and the two tables, float64, all with gradients; a clip distance of None is no table."""
+def make_inputs(num_queries, num_keys, key_clip, value_clip, *, batch=1, heads=1, per_head=True, width=8):
+    """q, k, v [B, H, ., D] and the tables in float64, all with gradients; a clip distance of None is no table."""
     torch.manual_seed(1000 * num_queries + num_keys)
 
     def normal(*shape):
         return torch.randn(shape, dtype=torch.float64).requires_grad_()
 
-    q, k, v = (normal(batch, HEADS, n, width) for n in (num_queries, num_keys, num_keys))
-    heads = [HEADS] if per_head else []
+    q, k, v = (normal(batch, heads, n, width) for n in (num_queries, num_keys, num_keys))
+    groups = [heads] if per_head else []
     clips = {"key_table": key_clip, "value_table": value_clip}
-    tables = {name: None if clip is None else normal(*heads, 2 * clip + 1, width) for name, clip in clips.items()}
+    tables = {name: None if clip is None else normal(*groups, 2 * clip + 1, width) for name, clip in clips.items()}
     return q, k, v, tables
 
 
@@ -81,7 +78,7 @@ def present(*tensors):
 
 
 def assert_equals_reference(q, k, v, tables, *, mask=None, causal=False, first_query=0, tiles=SMALL, tolerance=1e-11):
-    """Forward and every gradient. Queries that see nothing: zeros, and no gradient, whatever `reference` says."""
+    """Forward and all gradients. A query without a visible key has output 0 and no gradient, unlike in `reference`."""
     inputs = present(q, k, v, *tables.values())
     options = {"mask": mask, "causal": causal, "first_query": first_query}
     visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool) if mask is None else mask
@@ -106,47 +103,46 @@ class TestInterpreted:
     @pytest.mark.parametrize(
         "num_queries, first_query, num_keys, key_clip, value_clip, causal, mask",
         [
-            # 37 positions in tiles of 16: with k = 3 there are tiles near the diagonal and on both edges.
-            (37, 0, 37, 3, 3, False, None),
+            # Tiles are 16 x 16. Here each query has tiles to the left, near and to the right.
+            (16, 31, 66, 3, 3, False, None),
             (20, 0, 20, 3, None, True, (20,)),
             (20, 0, 20, None, 3, True, None),
-            (20, 0, 20, None, None, False, (2, 1, 1, 20)),
+            (5, 0, 20, None, None, False, (2, 1, 1, 20)),
             (20, 0, 20, 1, 0, False, None),
-            (35, 0, 35, 0, 2, True, None),
-            (18, 0, 20, 40, 16, True, (2, 1, 18, 20)),
-            # queries that start later
+            (20, 0, 20, 0, 2, True, None),
+            (3, 15, 20, 40, 16, True, (2, 1, 3, 20)),
             (1, 6, 7, 2, 4, True, None),
             (20, 17, 37, 2, 4, True, None),
-            (33, 6, 20, 5, 1, False, (1, HEADS, 33, 1)),
+            (20, 22, 20, 5, 1, False, (1, 2, 20, 1)),
             (2, 9, 1, 2, 4, False, None),
         ],
         ids=str,
     )
-    def test_equals_the_reference(self, num_queries, first_query, num_keys, key_clip, value_clip, causal, mask):
-        batch = 2 if mask is not None and mask[0] == 2 else 1
-        inputs = make_inputs(num_queries, num_keys, key_clip, value_clip, batch=batch, per_head=not causal)
+    def test_matches_reference(self, num_queries, first_query, num_keys, key_clip, value_clip, causal, mask):
+        sizes = {"batch": 1, "heads": 1} if mask is None else {"batch": 2 if mask[0] == 2 else 1, "heads": 2}
+        inputs = make_inputs(num_queries, num_keys, key_clip, value_clip, **sizes, per_head=not causal)
         if mask is not None:
             mask = torch.rand(mask, generator=torch.Generator().manual_seed(len(mask))) < 0.5
         assert_equals_reference(*inputs, mask=mask, first_query=first_query, causal=causal)
 
-    def test_masks_of_bytes_are_followed(self):
-        # In float64, as above, a mask is handed over as 32-bit numbers.
-        q, k, v, tables = make_inputs(7, 9, 2, 3, batch=2)
+    def test_byte_mask_matches_reference(self):
+        # In float64, as above, masks are converted to int32.
+        q, k, v, tables = make_inputs(7, 9, 2, 3)
         q, k, v = (x.detach().float().requires_grad_() for x in (q, k, v))
         tables = {name: table.detach().float().requires_grad_() for name, table in tables.items()}
-        mask = torch.rand((2, 1, 7, 9), generator=torch.Generator().manual_seed(1)) < 0.5
+        mask = torch.rand((7, 9), generator=torch.Generator().manual_seed(1)) < 0.5
         assert_equals_reference(q, k, v, tables, mask=mask, tolerance=1e-4)
 
-    def test_queries_that_see_nothing_give_zeros_and_no_gradient(self):
-        q, k, v, tables = make_inputs(20, 20, 2, 3, batch=2)
-        mask = torch.ones(2, 1, 20, 20, dtype=torch.bool)
-        mask[1] = False  # a sentence of nothing but padding
+    def test_fully_masked_queries_have_output_0_and_no_gradient(self):
+        inputs = make_inputs(4, 20, 2, 3, heads=2)
+        mask = torch.ones(1, 2, 4, 20, dtype=torch.bool)
+        mask[0, 1] = False
         mask[0, 0, 3] = False
-        mask[0, :, :, :16] = False  # and a first tile with nothing to see
-        assert_equals_reference(q, k, v, tables, mask=mask, causal=True)
+        mask[0, 0, :, :16] = False  # the first tile
+        assert_equals_reference(*inputs, mask=mask, causal=True, first_query=16)
 
-    def test_a_causal_query_reads_no_row_right_of_the_diagonal(self):
-        q, k, v, tables = make_inputs(20, 20, 3, 2)
+    def test_causal_attention_does_not_read_table_rows_of_future_keys(self):
+        q, k, v, tables = make_inputs(6, 6, 3, 2)
         clean = fused_attention(q, k, v, causal=True, tiles=SMALL, **tables)
         with torch.no_grad():
             for table in tables.values():
@@ -165,13 +161,13 @@ class TestInterpreted:
             pytest.param(None, True, id="default", marks=pytest.mark.slow),
         ],
     )
-    def test_tiles_of_any_shape_and_heads_of_any_width(self, tiles, causal):
-        inputs = make_inputs(33, 70, 2, 5, width=20)
+    def test_other_tiles_and_head_widths_match_reference(self, tiles, causal):
+        inputs = make_inputs(20, 70, 2, 5, width=20)
         assert_equals_reference(*inputs, tiles=tiles, causal=causal, first_query=5)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("seed", range(40))
-    def test_random_shapes(self, seed):
+    def test_random_shapes_match_reference(self, seed):
         random = torch.Generator().manual_seed(seed)
 
         def choose(*choices):
@@ -179,30 +175,30 @@ class TestInterpreted:
 
         num_queries, num_keys = choose(1, 7, 16, 31, 50, 130), choose(1, 5, 32, 33, 60, 200)
         clips = choose(None, 0, 1, 7, 70), choose(None, 0, 2, 15, 16)
-        inputs = make_inputs(num_queries, num_keys, *clips, batch=choose(1, 2), per_head=choose(True, False))
-        shape = choose(None, (num_keys,), (num_queries, num_keys), (HEADS, 1, num_keys))
+        inputs = make_inputs(num_queries, num_keys, *clips, batch=choose(1, 2), heads=2, per_head=choose(True, False))
+        shape = choose(None, (num_keys,), (num_queries, num_keys), (2, 1, num_keys))
         mask = None if shape is None else torch.rand(shape, generator=random) < 0.7
         sizes = [(choose(16, 32), choose(16, 32)) for _ in range(3)]
         assert_equals_reference(
             *inputs, mask=mask, causal=choose(True, False), first_query=choose(0, 1, 40), tiles=Tiles(*sizes)
         )
 
-    def test_views_of_one_projection_are_read_in_place_and_the_heads_join_as_a_view(self):
-        _, _, _, tables = make_inputs(20, 20, 2, 3)
-        qkv = torch.randn(1, 20, 3, HEADS, 8, dtype=torch.float64, requires_grad=True)
+    def test_strided_inputs_match_reference_and_heads_join_without_a_copy(self):
+        _, _, _, tables = make_inputs(6, 6, 2, 3, heads=2)
+        qkv = torch.randn(1, 6, 3, 2, 8, dtype=torch.float64, requires_grad=True)
         q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
         out = fused_attention(q, k, v, tiles=SMALL, **tables)
         assert out.transpose(1, 2).flatten(-2).data_ptr() == out.data_ptr()
-        # A gradient with strides of 0, as sum() gives it, and inputs whose last axis is not contiguous.
+        # The gradient of sum() has strides of 0; the last axis of `turned` is not contiguous.
         (expected,) = torch.autograd.grad(reference(q, k, v, **tables).sum(), qkv)
         torch.testing.assert_close(torch.autograd.grad(out.sum(), qkv)[0], expected, rtol=1e-11, atol=1e-11)
         turned = [x.detach().transpose(-2, -1).contiguous().transpose(-2, -1).requires_grad_() for x in (q, k, v)]
         assert_equals_reference(*turned, tables)
 
-    def test_the_same_inputs_give_the_same_bits_even_if_hooks_lay_saved_tensors_out_again(self):
+    def test_results_do_not_change_if_hooks_make_saved_tensors_contiguous(self):
         # As torch.autograd.graph.save_on_cpu(pin_memory=True) does: z is not contiguous, the mask has strides of 0.
-        q, k, v, tables = make_inputs(6, 6, 2, 1, batch=2)
-        mask = torch.arange(6) < torch.tensor([6, 4])[:, None, None, None]
+        q, k, v, tables = make_inputs(6, 6, 2, 1, heads=2)
+        mask = torch.arange(6) < 4
         runs = []
         for pack in (lambda x: x, lambda x: x.clone(memory_format=torch.contiguous_format)):
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
@@ -210,8 +206,8 @@ class TestInterpreted:
             runs.append([out, *torch.autograd.grad(out.square().sum(), present(q, k, v, *tables.values()))])
         assert all(torch.equal(one, two) for one, two in zip(*runs, strict=True))
 
-    def test_nothing_of_size_queries_times_keys_is_held(self):
-        length = 40
+    def test_allocates_no_tensor_of_all_query_key_pairs(self):
+        length = 20
         q, k, v, tables = make_inputs(length, length, 4, 4)
 
         class Largest(TorchDispatchMode):
@@ -226,9 +222,9 @@ class TestInterpreted:
         with Largest() as largest:
             fused_attention(q, k, v, **tables).square().sum().backward()
         assert v.grad is not None
-        assert largest.num_bytes == HEADS * length * 9 * 8  # a side table in float64: wider than the head's 8
+        assert largest.num_bytes == length * 9 * 8  # a side table in float64
 
-    def test_autocast_and_frozen_tables_change_nothing(self):
+    def test_autocast_and_frozen_tables_do_not_change_results(self):
         q, k, v, tables = make_inputs(9, 9, 2, 3)
         tables = {name: table.detach().float() for name, table in tables.items()}
         q, k, v = (x.detach().float().requires_grad_() for x in (q, k, v))
@@ -240,7 +236,7 @@ class TestInterpreted:
         for one, two in zip(gradients, torch.autograd.grad(plain.sum(), (q, k, v)), strict=True):
             assert torch.equal(one, two)
 
-    def test_no_keys_and_no_queries(self):
+    def test_empty_keys_or_queries_give_zeros(self):
         q, k, v, tables = make_inputs(3, 0, 2, 2)
         out = fused_attention(q, k, v, **tables)
         assert out.shape == q.shape and not out.any()
@@ -255,13 +251,13 @@ class TestInterpreted:
             (torch.float16, 100, 2e-3),
         ],
     )
-    def test_rounding_forward_and_in_every_gradient(self, dtype, length, largest_error):
-        # The sums over all queries in the tables' gradients are float32's.
+    def test_rounding_error_forward_and_in_all_gradients(self, dtype, length, largest_error):
+        # The tables' gradients are sums over all queries in float32.
         exact = make_inputs(length, length, 16, 16, width=32)
         tensors = [x.detach().to(dtype) for x in (*exact[:3], *exact[3].values())]
         outs, gradients = [], []
         dz = torch.randn_like(tensors[0])
-        large = Tiles((64, 64), (64, 64), (64, 64))  # fewer steps for the interpreter
+        large = Tiles((64, 64), (64, 64), (64, 64))  # fewer tiles to interpret
         for precision, attention in ((torch.float64, reference), (dtype, partial(fused_attention, tiles=large))):
             inputs = [x.to(precision).requires_grad_() for x in tensors]
             q, k, v, key_table, value_table = inputs
@@ -279,8 +275,7 @@ class TestInterpreted:
 def compile_cases(cases, capability):
     """Compile what fused_attention would launch for each (dtype, precision, width, key, value, causal, mask, tiles).
 
-    A driver that only names the target and a launch that ends before the launch: everything up to machine code is
-    Triton's own way, from the very arguments. Prints a line for each kernel.
+    The driver only names the target and the launch only compiles. Prints a line for each kernel.
     """
     import triton
     from triton.backends.compiler import GPUTarget
@@ -312,16 +307,9 @@ def compile_cases(cases, capability):
         q, k, v = (x.transpose(1, 2).requires_grad_() for x in torch.randn(2, 100, 3, 4, width).to(dtype).unbind(2))
         table = torch.randn(4, 33, width, requires_grad=True)
         mask = {"no_mask": None, "by_key": torch.ones(2, 1, 1, 100), "by_query": torch.ones(100, 100)}[masked]
-        out = fused_attention(
-            q,
-            k,
-            v,
-            key_table=table if on_keys else None,
-            value_table=table if on_values else None,
-            causal=causal,
-            mask=None if mask is None else mask.bool(),
-        )
-        out.sum().backward()
+        tables = {"key_table": table if on_keys else None, "value_table": table if on_values else None}
+        mask = None if mask is None else mask.bool()
+        fused_attention(q, k, v, **tables, causal=causal, mask=mask).sum().backward()
 
 
 HALF_OR_SINGLE, ON, EACH = (torch.bfloat16, torch.float32), (True,), (True, False)
@@ -338,8 +326,8 @@ TARGETS = pytest.mark.parametrize("capability", ["80", "90"], ids=["a100", "h100
 
 @pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
-def test_the_usual_kernels_compile(tmp_path):
-    printed = own_process([__file__, "90", "usual"], 280, TRITON_CACHE_DIR=str(tmp_path))
+def test_kernels_of_the_base_model_compile(tmp_path):
+    printed = run_python([__file__, "90", "usual"], 280, TRITON_CACHE_DIR=str(tmp_path))
     assert len(printed.splitlines()) == 3
 
 
@@ -347,10 +335,10 @@ def test_the_usual_kernels_compile(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
-def test_every_kind_of_kernel_compiles(tmp_path, capability):
-    printed = own_process([__file__, capability, "all"], 3500, TRITON_CACHE_DIR=str(tmp_path))
+def test_all_variants_of_the_kernels_compile(tmp_path, capability):
+    printed = run_python([__file__, capability, "all"], 3500, TRITON_CACHE_DIR=str(tmp_path))
     assert len(printed.splitlines()) == 3 * len(ALL_CASES)
 
 
-if __name__ == "__main__":  # in a process of its own: see compile_cases
+if __name__ == "__main__":  # started by run_python
     compile_cases(USUAL if sys.argv[2] == "usual" else ALL_CASES, int(sys.argv[1]))

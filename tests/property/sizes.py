@@ -1,4 +1,4 @@
-"""How many examples a property is tried on: few in `make test`, many where it is marked slow; each time the same."""
+"""Numbers of Hypothesis examples: few in `make test`, many in slow tests; always the same ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 @dataclass(frozen=True)
 class Size:
-    """`size(20)` decorates a property that takes 20 examples in `make test`."""
+    """`size(20)` decorates a property with 20 examples in `make test`."""
 
     factor: int
 

@@ -1,7 +1,5 @@
-"""Checked here, in float64, on shapes, clip distances, tables, masks, caches and labels that Hypothesis chooses: every
-form of attention, also in blocks of queries and parts of heads and sentences as small as can be, gives what `reference`
-gives (equations 3 and 4 written out), and the same gradients; and decoding step by step gives what decoding all at once
-gives.
+"""Properties of attention in float64: every implementation, also in blocks and parts of any size, matches `reference`
+forward and backward; decoding step by step matches decoding all at once.
 """
 
 from __future__ import annotations
@@ -44,10 +42,10 @@ CASES = st.builds(
 
 
 @SIZES
-def test_every_form_is_the_reference_forward_and_backward(size: Size, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_forms_match_reference_forward_and_backward(size: Size, monkeypatch: pytest.MonkeyPatch) -> None:
     @size(20)
     @given(CASES, st.sampled_from([1, 300, 2**23]))
-    @example(Case(1, 2, 9, keys=2, values=1, causal=True), 2**23)  # behind all keys, farther than both clip distances
+    @example(Case(1, 2, 9, keys=2, values=1, causal=True), 2**23)  # behind all keys by more than both clip distances
     def property_(case: Case, part_bytes: int) -> None:
         monkeypatch.setattr(blockwise_attention, "PART_BYTES", part_bytes)
         assert_all_forms_agree(case)
@@ -75,8 +73,8 @@ SHAPES = st.builds(
 
 
 @SIZES
-def test_decoding_step_by_step_is_decoding_at_once(size: Size) -> None:
-    """Rows of hypotheses are reordered on the way, and sentences leave, at steps that Hypothesis chooses."""
+def test_cached_decoding_matches_full_decoding(size: Size) -> None:
+    """While hypotheses are reordered and sentences finish."""
 
     @size(8)
     @given(

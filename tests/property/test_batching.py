@@ -1,6 +1,5 @@
-"""Checked here, for lengths, budgets, steps and devices that Hypothesis chooses: every pair in exactly one batch of an
-epoch, within the budget; the same plan for the same seed; ranks that share a step without overlap or loss; and a
-sampler that starts at any step gives the rest of one that starts at the first.
+"""Properties of batching: every pair in exactly one microbatch per epoch, within the budget; ranks share a step without
+overlap or loss; a sampler that starts at a later step gives the rest of one that starts at the first.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Case(NamedTuple):
 
 
 def sharing(microbatches_per_step: int) -> st.SearchStrategy[int]:
-    """Device counts that share `microbatches_per_step` equally."""
+    """Numbers of devices that share the microbatches of a step equally."""
     divisors = [number for number in range(1, microbatches_per_step + 1) if microbatches_per_step % number == 0]
     return st.sampled_from([*divisors, 2 * microbatches_per_step, 3 * microbatches_per_step])
 
@@ -77,7 +76,7 @@ def plain(specs: list[BatchSpec]) -> list[tuple[object, ...]]:
 
 
 @SIZES
-def test_every_pair_in_one_batch_of_an_epoch_within_the_budget(size: Size) -> None:
+def test_epoch_has_every_pair_once_within_the_budget(size: Size) -> None:
     @size(30)
     @given(CASES, st.integers(0, 3))
     @example(ONE_PAIR, 1)
@@ -119,7 +118,7 @@ def test_ranks_share_a_step_without_overlap_or_loss(size: Size) -> None:
 
 
 @SIZES
-def test_starting_at_any_step_gives_the_rest(size: Size) -> None:
+def test_start_step_gives_the_rest_of_the_batches(size: Size) -> None:
     @size(20)
     @given(CASES, st.integers(0, 12), st.integers(0, 50))
     def property_(case: Case, start: int, rank: int) -> None:
@@ -133,7 +132,7 @@ def test_starting_at_any_step_gives_the_rest(size: Size) -> None:
 
 
 @SIZES
-def test_every_pair_in_one_batch_of_an_evaluation_within_the_budget(size: Size) -> None:
+def test_evaluation_has_every_pair_once_within_the_budget(size: Size) -> None:
     @size(20)
     @given(CASES)
     @example(ONE_PAIR)

@@ -1,6 +1,5 @@
-"""Checked here: any lines of Unicode, plain or packed, come back pair by pair as they were written, up to the
-normalisation that is documented (stated again here in other words); any bytes come back so or are refused with the
-file and the line; and any sentence comes back from its pieces.
+"""Properties of corpora: Unicode lines, plain or gzipped, are read pair by pair as written, up to the documented
+normalisation; other bytes are read or refused with file and line; any sentence is decoded from its pieces.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from rpr.errors import DataError
 from tests.property.sizes import SIZES, Size
 
-# Characters at which a reader may stumble: line ends that are none here, blanks, controls, marks that combine.
+# Characters that readers may treat as line ends, spaces, control characters and combining marks.
 ODD = (
     "\r\x00\x0b\x0c\x1c\x1d\x1e\x1f\x7f\x85\xa0\u1680\u2000\u2028\u2029\u3000\u200b\ufeff\ufffe\ufffd\u0301\u0344\u212b"
 )
@@ -31,20 +30,20 @@ BOTH = st.tuples(st.booleans(), st.booleans())
 
 
 def clean(line: str) -> str:
-    """Each control character a blank, no byte order mark, no blank but single ones between words, composed (NFC)."""
-    blanks = "".join(" " if unicodedata.category(c) == "Cc" or c.isspace() else c for c in line if c != "\ufeff")
-    return unicodedata.normalize("NFC", " ".join(word for word in blanks.split(" ") if word))
+    """The documented normalisation: control characters are spaces, no byte order mark, single spaces, NFC."""
+    spaced = "".join(" " if unicodedata.category(c) == "Cc" or c.isspace() else c for c in line if c != "\ufeff")
+    return unicodedata.normalize("NFC", " ".join(word for word in spaced.split(" ") if word))
 
 
-def written(folder: Path, contents: list[bytes], packed: tuple[bool, bool]) -> list[Path]:
-    paths = [folder / f"{name}{'.gz' * gz}" for name, gz in zip(("a.en", "a.de"), packed, strict=True)]
-    for path, content, gz in zip(paths, contents, packed, strict=True):
+def write_files(folder: Path, contents: list[bytes], gzipped: tuple[bool, bool]) -> list[Path]:
+    paths = [folder / f"{name}{'.gz' * gz}" for name, gz in zip(("a.en", "a.de"), gzipped, strict=True)]
+    for path, content, gz in zip(paths, contents, gzipped, strict=True):
         path.write_bytes(gzip.compress(content) if gz else content)
     return paths
 
 
 def read_or_refused(sides: list[Path]) -> tuple[list[tuple[str, str]], str | None]:
-    """The pairs, or the line of a DataError."""
+    """The pairs, or the one-line message of a DataError."""
     try:
         return list(LinePairs(*sides)), None
     except DataError as error:
@@ -54,18 +53,18 @@ def read_or_refused(sides: list[Path]) -> tuple[list[tuple[str, str]], str | Non
 
 
 @SIZES
-def test_any_lines_come_back_pair_by_pair(size: Size, tmp_path: Path) -> None:
+def test_any_lines_are_read_pair_by_pair(size: Size, tmp_path: Path) -> None:
     @size(25)
     @given(st.lists(st.tuples(LINES, LINES), max_size=5), BOTH, BOTH, st.integers(0, 6))
     def property_(
-        pairs: list[tuple[str, str]], packed: tuple[bool, bool], ended: tuple[bool, bool], first: int
+        pairs: list[tuple[str, str]], gzipped: tuple[bool, bool], newline: tuple[bool, bool], first: int
     ) -> None:
         contents = []
         for side in (0, 1):
-            # Without a line end behind it, an empty last line would be none.
-            end = "\n" if pairs and (ended[side] or not pairs[-1][side]) else ""
+            # Without a line end, an empty last line would not exist.
+            end = "\n" if pairs and (newline[side] or not pairs[-1][side]) else ""
             contents.append(("\n".join(pair[side] for pair in pairs) + end).encode())
-        read = LinePairs(*written(tmp_path, contents, packed))
+        read = LinePairs(*write_files(tmp_path, contents, gzipped))
         expected = [(clean(source), clean(target)) for source, target in pairs]
         assert len(read) == len(pairs) and list(read) == expected
         assert list(read.read(min(first, len(pairs)), len(pairs))) == expected[first:]
@@ -82,7 +81,7 @@ def text_of(line: bytes) -> str | None:
 
 
 @SIZES
-def test_any_bytes_are_read_or_refused_with_the_file_and_the_line(size: Size, tmp_path: Path) -> None:
+def test_any_bytes_are_read_or_refused_with_file_and_line(size: Size, tmp_path: Path) -> None:
     contents_ = st.binary(max_size=30) | st.lists(
         st.sampled_from([b"\n", b"a", b"\xff", "ä".encode(), b"\xed\xa0\x80", b"\xc3", b"\x00", b"\r"]), max_size=8
     ).map(b"".join)
@@ -91,11 +90,11 @@ def test_any_bytes_are_read_or_refused_with_the_file_and_the_line(size: Size, tm
     @given(st.tuples(contents_, contents_), BOTH)
     @example((b"a\n\xff\n", b"a\nb\n"), (True, False))
     @example((b"a\nb\n", b"a\n\xed\xa0\x80\n"), (False, False))
-    def property_(contents: tuple[bytes, bytes], packed: tuple[bool, bool]) -> None:
+    def property_(contents: tuple[bytes, bytes], gzipped: tuple[bool, bool]) -> None:
         lines = [
             [text_of(line) for line in content.removesuffix(b"\n").split(b"\n") if content] for content in contents
         ]
-        sides = written(tmp_path, [*contents], packed)
+        sides = write_files(tmp_path, [*contents], gzipped)
         read, message = read_or_refused(sides)
         if message is None:
             assert read == list(zip(*lines, strict=True))
@@ -110,17 +109,17 @@ def test_any_bytes_are_read_or_refused_with_the_file_and_the_line(size: Size, tm
 
 
 @SIZES
-def test_a_damaged_packed_file_is_refused_by_name_or_read_whole(size: Size, tmp_path: Path) -> None:
-    """One byte changed or the end cut off: the checksum tells, unless what changed was no content."""
+def test_damaged_gzip_file_is_refused_by_name_or_read_whole(size: Size, tmp_path: Path) -> None:
+    """One byte changed or the end cut off; read whole only if the change is outside the content."""
     pairs = [(" ".join(["a line"] * number), "eine Zeile") for number in range(1, 6)]
     contents = ["".join(f"{pair[side]}\n" for pair in pairs).encode() for side in (0, 1)]
-    packed = gzip.compress(contents[0], mtime=0)
+    gzipped = gzip.compress(contents[0], mtime=0)
 
     @size(30)
-    @given(st.integers(0, len(packed) - 1), st.none() | st.integers(0, 255))
+    @given(st.integers(0, len(gzipped) - 1), st.none() | st.integers(0, 255))
     def property_(at: int, byte: int | None) -> None:
-        sides = written(tmp_path, contents, (True, False))
-        sides[0].write_bytes(packed[:at] if byte is None else packed[:at] + bytes([byte]) + packed[at + 1 :])
+        sides = write_files(tmp_path, contents, (True, False))
+        sides[0].write_bytes(gzipped[:at] if byte is None else gzipped[:at] + bytes([byte]) + gzipped[at + 1 :])
         read, message = read_or_refused(sides)
         assert read == pairs if message is None else str(sides[0]) in message
 
@@ -129,13 +128,13 @@ def test_a_damaged_packed_file_is_refused_by_name_or_read_whole(size: Size, tmp_
 
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
-    """With pieces for bytes, as every vocabulary of 1,024 pieces and more has them."""
+    """With byte pieces, like every vocabulary of at least 1,024 pieces."""
     words = {f"{a}{b}{c}": 1 for a in "abcdefghij" for b in "äoiueklmnr" for c in "stvwxyz"}
     return Vocabulary.learn(words, 1024, tmp_path_factory.mktemp("vocabulary") / "model")
 
 
 @SIZES
-def test_any_sentence_comes_back_from_its_pieces(size: Size, vocabulary: Vocabulary) -> None:
+def test_any_sentence_is_decoded_from_its_pieces(size: Size, vocabulary: Vocabulary) -> None:
     @size(100)
     @given(st.text(CHARACTERS | st.sampled_from("abäst▁<>/"), max_size=20))
     @example("\u2585 \u2047 <unk><s></s><0x41>")
@@ -147,4 +146,4 @@ def test_any_sentence_comes_back_from_its_pieces(size: Size, vocabulary: Vocabul
         assert vocabulary.decode(pieces) == text
 
     property_()
-    assert vocabulary.decode(vocabulary.encode("a\u2581b")) == "a b"  # sentencepiece's own sign for a blank
+    assert vocabulary.decode(vocabulary.encode("a\u2581b")) == "a b"  # sentencepiece's sign for a space

@@ -1,7 +1,6 @@
-"""Checked here: however runs are started, killed, finished, failed and tried again by two processes and another
-machine, `standing` says of each run what a simple model says, and no run is held by two. The locks are real ones on
-real files; a process is an open file description of its own, which is what the kernel's lock belongs to, and being
-killed is losing it with the file left as it was.
+"""State machine of runs that two processes and another machine start, kill, finish and retry: `job_status` matches a
+simple model, and no run has two holders. The locks are real; a process is an open file description, which is what
+owns a lock in the kernel, and a killed one closes it and leaves the file.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ def record(run: str, status: str, error: str | None, sweeps: tuple[str, ...] = (
 
 @dataclass
 class Expected:
-    """What the model knows of a run."""
+    """The model's state of a run."""
 
-    status: str | None = None  # of its record
+    status: str | None = None  # in the record
     error: str | None = None
-    holder: int | str | None = None  # a process, or another machine
+    holder: int | str | None = None  # a process, or ELSEWHERE
     sweeps: tuple[str, ...] = ()
 
     @property
@@ -79,15 +78,15 @@ class Runs(RuleBasedStateMachine):
         expected.status, expected.error = status, error
         write_record(self.root / run / "record.json", record(run, status, error, expected.sweeps))
 
-    def mine(self, process: int, run: str) -> bool:
+    def holds(self, process: int, run: str) -> bool:
         return self.expected[run].holder == process
 
     @rule(process=PROCESSES, run=RUNS)
     def start(self, process: int, run: str) -> None:
-        """A first start, a resumption and a retry are one thing to the lock."""
+        """The first start, a resumption or a retry."""
         expected = self.expected[run]
         if expected.holder == ELSEWHERE:
-            return  # it would be watched for two minutes: tests/runs/test_locks.py
+            return  # would wait two minutes for a heartbeat: tests/runs/test_locks.py
         manager = acquire(self.root / run)
         if expected.holder is not None:
             with pytest.raises(BusyError, match="in use by"):
@@ -100,7 +99,7 @@ class Runs(RuleBasedStateMachine):
 
     @rule(process=PROCESSES, run=RUNS)
     def kill(self, process: int, run: str) -> None:
-        if not self.mine(process, run):
+        if not self.holds(process, run):
             return
         manager, lock = self.held.pop((process, run))
         lock._end.set()
@@ -112,8 +111,7 @@ class Runs(RuleBasedStateMachine):
 
     @rule(process=PROCESSES, run=RUNS, status=st.just("finished") | STOPPED)
     def end(self, process: int, run: str, status: str) -> None:
-        """Finished, failed or interrupted."""
-        if not self.mine(process, run):
+        if not self.holds(process, run):
             return
         if self.expected[run].status != "finished":
             self.write(run, status, None if status == "finished" else "why")
@@ -121,20 +119,20 @@ class Runs(RuleBasedStateMachine):
         self.expected[run].holder = None
 
     @rule(process=PROCESSES, run=RUNS, status=STOPPED)
-    def stop_and_stay(self, process: int, run: str, status: str) -> None:
-        """The record says it has stopped, and the process has not ended yet."""
-        if self.mine(process, run) and self.expected[run].status != "finished":
+    def stop_but_keep_the_lock(self, process: int, run: str, status: str) -> None:
+        """The record says that the run has stopped, but the process has not exited yet."""
+        if self.holds(process, run) and self.expected[run].status != "finished":
             self.write(run, status, "why")
 
-    @rule(run=RUNS, silent=st.booleans())
-    def another_machine(self, run: str, silent: bool) -> None:
-        """It has begun, or has been silent for more than two minutes."""
+    @rule(run=RUNS, stale=st.booleans())
+    def start_elsewhere(self, run: str, stale: bool) -> None:
+        """Its heartbeat is current, or stale by more than two minutes."""
         expected = self.expected[run]
         if expected.holder is not None:
             return
         path = self.root / run / LOCK_NAME
         path.write_text(json.dumps({"host": "node7", "pid": 12, "started": "2026-01-01", "token": "t"}))
-        if silent:
+        if stale:
             then = time.time() - locks.STALE_SECONDS - 5
             os.utime(path, (then, then))
         else:
@@ -143,7 +141,7 @@ class Runs(RuleBasedStateMachine):
             self.write(run, "running")
 
     @rule(run=RUNS)
-    def another_machine_ends(self, run: str) -> None:
+    def end_elsewhere(self, run: str) -> None:
         expected = self.expected[run]
         if expected.holder == ELSEWHERE:
             if expected.status != "finished":
@@ -152,7 +150,7 @@ class Runs(RuleBasedStateMachine):
             expected.holder = None
 
     @rule(run=RUNS, sweep=st.sampled_from(["first", "second"]))
-    def join(self, run: str, sweep: str) -> None:
+    def add_to_sweep(self, run: str, sweep: str) -> None:
         expected = self.expected[run]
         if expected.status != "finished":
             return
@@ -161,13 +159,13 @@ class Runs(RuleBasedStateMachine):
 
     @precondition(lambda self: any(expected.holder is None for expected in self.expected.values()))
     @rule(run=RUNS, content=st.sampled_from([None, "", '{"host": "nod', "[]"]))
-    def a_lock_file_that_says_nothing(self, run: str, content: str | None) -> None:
+    def damage_unused_lock_file(self, run: str, content: str | None) -> None:
         if self.expected[run].holder is None:
             path = self.root / run / LOCK_NAME
             path.unlink(missing_ok=True) if content is None else path.write_text(content)
 
     @invariant()
-    def standing_is_what_the_model_says(self) -> None:
+    def job_status_matches_the_model(self) -> None:
         for run, expected in self.expected.items():
             found = job_status(self.root / run)
             assert found.state == expected.state
@@ -175,19 +173,19 @@ class Runs(RuleBasedStateMachine):
             if found.record is not None:
                 assert (found.record.status, found.record.error) == (expected.status, expected.error)
                 assert found.record.sweeps == expected.sweeps
-            of_lock = {ELSEWHERE: "t", None: None} | {
+            tokens = {ELSEWHERE: "t", None: None} | {
                 process: lock.holder.token for (process, name), (_, lock) in self.held.items() if name == run
             }
             holder = current_holder(self.root / run)
-            assert (holder and holder.token) == of_lock[expected.holder]
+            assert (holder and holder.token) == tokens[expected.holder]
             assert (found.holder is not None) == (expected.state == "running")
 
     @invariant()
-    def no_run_is_held_by_two(self) -> None:
+    def no_run_has_two_holders(self) -> None:
         assert all(sum(name == run for _, name in self.held) <= 1 for run in self.expected)
 
 
 @SIZES
-def test_standing_is_what_a_model_says_whatever_the_processes_do(size: Size, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_status_matches_a_model_of_runs(size: Size, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "_TRY_SECONDS", 0.0)
     run_state_machine_as_test(Runs, settings=size(10, stateful_step_count=20))

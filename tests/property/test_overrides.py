@@ -1,5 +1,5 @@
-"""Checked here: whatever is typed as an override of whatever setting, the outcome is a validated configuration or one
-line and exit code 2; and the jobs that `expand_multirun` makes of a sweep compose, one by one, to the listed values.
+"""Properties of overrides: any text for any setting gives a validated configuration, or a one-line error and exit code
+2; the jobs of a sweep compose to the listed values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def settings_below(kind: type[StrictModel], path: tuple[str, ...] = ()) -> Itera
             yield from settings_below(section, (*path, name))
 
 
-# What means something to Hydra, OmegaConf, YAML, pydantic or this project, and may meet in any order.
+# Text with a meaning for Hydra, OmegaConf, YAML, pydantic or this project.
 WORDS = [
     *"[]{}(),:=$'\"\\ .~@+-*&!%#|>?<_/", "${", "???", "null", "true", "no", "nan", "inf", "-1", "0", "1", "7", "1e400",
     "1e-400", "9" * 30, "9" * 5000, "0x1F", "1_0", "0.5", "seed", "${seed}", "${model.d_model}", "${oc.env:HOME}",
@@ -52,7 +52,7 @@ OVERRIDES = st.builds(
 )
 
 
-def ends_well(overrides: list[str]) -> None:
+def assert_configuration_or_one_line(overrides: list[str]) -> None:
     refusal: Exception | None = None
     try:
         config = compose_train(overrides)
@@ -64,11 +64,11 @@ def ends_well(overrides: list[str]) -> None:
         return
     assert isinstance(config, TrainConfig)
     assert config.run_dir_name == Path(config.run_dir_name).name
-    json.dumps(config.model_dump(mode="json"), allow_nan=False, ensure_ascii=False).encode()  # a record can hold it
+    json.dumps(config.model_dump(mode="json"), allow_nan=False, ensure_ascii=False).encode()  # as in a record
 
 
 @SIZES
-def test_any_text_for_any_setting_is_a_configuration_or_one_line(size: Size) -> None:
+def test_any_override_gives_a_configuration_or_a_one_line_error(size: Size) -> None:
     @size(12)
     @given(st.lists(OVERRIDES, min_size=1, max_size=2))
     @example(["seed=${seed}"])
@@ -81,17 +81,17 @@ def test_any_text_for_any_setting_is_a_configuration_or_one_line(size: Size) -> 
     @example(["data.test_name=" + "[" * 2000])
     @example(["optim.learning_rate_scale=1e400"])
     def property_(overrides: list[str]) -> None:
-        ends_well(overrides)
+        assert_configuration_or_one_line(overrides)
 
     property_()
 
 
 @SIZES
-def test_any_text_on_the_command_line_is_a_start_or_one_line_and_exit_code_2(
+def test_any_override_on_the_command_line_starts_or_exits_with_code_2(
     size: Size, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as app sets it; undone after the test
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # app sets it too; restores it after the test
     started: list[TrainConfig] = []
     monkeypatch.setattr(train, "run", lambda config, *, command, sweep_job: started.append(config))
 
@@ -110,7 +110,7 @@ def test_any_text_on_the_command_line_is_a_start_or_one_line_and_exit_code_2(
     property_()
 
 
-# Settings that take any value of their kind, and such values.
+# Settings that accept any value of their type, and such values.
 LISTED: dict[str, st.SearchStrategy[Any]] = {
     "seed": st.integers(0, 2**31 - 1),
     "position.clip_distance": st.integers(0, 10**6),
@@ -125,21 +125,20 @@ SWEEPS = st.lists(st.sampled_from(sorted(LISTED)), min_size=1, max_size=2, uniqu
 )
 
 
-def written(value: Any) -> str:
-    """A value as Hydra's grammar has it."""
+def in_hydra_syntax(value: Any) -> str:
     if isinstance(value, str):
         return quote_value(value)
     if isinstance(value, list):
-        return f"[{','.join(map(written, value))}]"
+        return f"[{','.join(map(in_hydra_syntax, value))}]"
     return json.dumps(value)
 
 
 @SIZES
-def test_the_jobs_of_a_sweep_compose_to_what_was_listed(size: Size) -> None:
+def test_jobs_of_a_sweep_compose_to_the_listed_values(size: Size) -> None:
     @size(4)
     @given(SWEEPS)
     def property_(sweep: dict[str, list[Any]]) -> None:
-        jobs = expand_multirun([f"{key}={','.join(map(written, values))}" for key, values in sweep.items()])
+        jobs = expand_multirun([f"{key}={','.join(map(in_hydra_syntax, values))}" for key, values in sweep.items()])
         expected = [dict(zip(sweep, row, strict=True)) for row in itertools.product(*sweep.values())]
         assert len(jobs) == len(expected)
         for job, values in zip(jobs, expected, strict=True):

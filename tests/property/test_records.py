@@ -1,7 +1,6 @@
-"""Checked here: any record that validates is read back equal, with what a terminal would obey made visible in all but
-what the run is repeated from; a file that was cut anywhere is refused with a RecordError of one line; one with any
-single byte changed is refused so too, or is a record whose properties can be read; and a file of metrics gives its
-lines wherever it was cut.
+"""Properties of records: any valid record is read back equal, with control characters escaped except in the command and
+configuration; a truncated file raises a one-line RecordError; one with a changed byte raises it too or is readable; a
+truncated metrics file gives its whole lines.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ def test_any_record_is_read_back_equal(size: Size) -> None:
 
 @pytest.fixture(scope="module")
 def content() -> bytes:
-    """A finished run's record with every part, as it is written; figures made up."""
+    """The file of a finished run's record with every part."""
     scores = [fake_score("tëst", 30.5, interval=fake_interval(29.5, 31.25))]
     wandb = {"id": "x1", "mode": "offline", "url": None}
     document = fake_document(scores=scores, wandb=wandb, by_length=fake_by_length(30.5, 29.25), error="Ctrl-C")
@@ -112,7 +111,7 @@ def content() -> bytes:
         return path.read_bytes()
 
 
-def refused_or_read(path: Path) -> Record | None:
+def read_or_refused(path: Path) -> Record | None:
     try:
         record, message = read_record(path), None
     except RecordError as error:
@@ -126,11 +125,9 @@ def refused_or_read(path: Path) -> Record | None:
 
 
 @SIZES
-def test_a_record_that_was_cut_is_refused_and_one_with_a_byte_changed_is_refused_or_a_record(
-    size: Size, content: bytes
-) -> None:
+def test_truncated_or_changed_record_is_refused_or_readable(size: Size, content: bytes) -> None:
     bytes_ = st.integers(0, 255) | st.sampled_from(list(b'"\\{}[],:.eE-+0189 \n\x00'))
-    length = len(content) - 1  # without its last line end it is still whole
+    length = len(content) - 1  # without the last line end it is complete
 
     @size(50)
     @given(st.integers(0, length - 1), bytes_)
@@ -139,9 +136,9 @@ def test_a_record_that_was_cut_is_refused_and_one_with_a_byte_changed_is_refused
     def property_(at: int, byte: int) -> None:
         with a_file() as path:
             path.write_bytes(content[:at])
-            assert refused_or_read(path) is None
+            assert read_or_refused(path) is None
             path.write_bytes(content[:at] + bytes([byte]) + content[at + 1 :])
-            record = refused_or_read(path)
+            record = read_or_refused(path)
             if record is not None:
                 write_record(path, record)
                 assert read_record(path) == record
@@ -150,7 +147,7 @@ def test_a_record_that_was_cut_is_refused_and_one_with_a_byte_changed_is_refused
 
 
 @SIZES
-def test_metrics_that_were_cut_give_the_lines_that_are_whole(size: Size) -> None:
+def test_truncated_metrics_give_the_whole_lines(size: Size) -> None:
     lines = st.dictionaries(TEXT, NUMBERS | TEXT, max_size=2).flatmap(
         lambda more: st.integers(0, 10**6).map(lambda step: {**more, "step": step})
     )
@@ -158,7 +155,7 @@ def test_metrics_that_were_cut_give_the_lines_that_are_whole(size: Size) -> None
     @size(20)
     @given(st.lists(lines, max_size=4), st.integers(0, 200))
     def property_(entries: list[dict[str, Any]], cut: int) -> None:
-        whole = [(json.dumps(entry) + "\n").encode() for entry in entries]  # as rpr.training.callbacks does
+        whole = [(json.dumps(entry) + "\n").encode() for entry in entries]  # as rpr.training.callbacks writes them
         content = b"".join(whole)
         kept = content[: len(content) - min(cut, len(content))]
         ends = [sum(map(len, whole[: number + 1])) - 1 for number in range(len(whole))]  # without the line end
