@@ -199,7 +199,7 @@ def bar_words(figures: Iterable[Measurement]) -> str:
     kinds = ["± standard deviation over the seeds"] if any(one.deviation is not None for one in known) else []
     if level is not None:
         kinds.append(f"{level} interval over the test sentences (one seed)")
-    return f"bars: {', or '.join(kinds)}" if kinds else ""
+    return "bars: " + ",\nor ".join(kinds) if kinds else ""
 
 
 def variant_colours(variants: Iterable[tuple[str, str, int | None]]) -> dict[str, str]:
