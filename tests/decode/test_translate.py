@@ -96,7 +96,7 @@ def test_training_mode_is_restored(model, vocabulary, rows, training):
 
 
 @pytest.mark.parametrize(
-    ("flags", "matmuls", "recorded"), [({"amx_bf16"}, "medium", "32, medium matmuls"), (set(), "highest", "32")]
+    ("flags", "matmuls", "recorded"), [({"amx_bf16"}, "medium", "32, medium products"), (set(), "highest", "32")]
 )
 def test_auto_matmul_precision_is_resolved_for_scoring(model, tiny_config, monkeypatch, flags, matmuls, recorded):
     monkeypatch.setattr(runtime, "_cpu_flags", lambda: flags)
