@@ -2,8 +2,9 @@
 
 The rule: the validation loss fell by more than 1% over the last tenth of the steps, on average over the seeds of a
 variant, whose mean a table shows: the loss of one seed goes up and down by 1% between two validations. It is
-interpolated linearly between validations, so the rule works with any validation interval. On the committed curves of
-Multi30k it flags every variant of 1,500 steps (falls of 2.3 to 4.3%).
+interpolated linearly between validations, so the rule works with any validation interval. On Multi30k, model=tiny,
+every variant still fell by 2.3 to 4.3% after 1,500 post-norm steps, and none by more than 0.7% after 5,000 pre-norm
+steps.
 """
 
 from __future__ import annotations

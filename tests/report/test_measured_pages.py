@@ -124,7 +124,7 @@ def preparation() -> str:
     ]  # fmt: skip
     digests, cpu, size = (extrapolated([(pairs(one), value(one)) for one in found[-2:]], EN_FR) for value in values)
     seconds = cpu / found[-1]["cores"]
-    last = [f"{EN_FR:,} (straight on)", f"{digests:.1f}", f"{seconds:.0f}", f"{cpu:.0f}", "", "", f"{size / 1e9:.2f}"]
+    last = [f"{EN_FR:,} (extrapolated)", f"{digests:.1f}", f"{seconds:.0f}", f"{cpu:.0f}", "", "", f"{size / 1e9:.2f}"]
     head = "pairs | digests, s | all, s | CPU, s | peak memory, GB | of a worker, GB | cache, GB"
     return markdown(head, [*rows, last], left=0)
 
