@@ -9,8 +9,10 @@ READY := $(VENV)/.installed
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 12
 
-# The pins of constraints.txt decide the versions; pyproject.toml only says which ranges are right. Python compiles the
-# modules that it imports; compiling all of them takes a third of the set-up.
+# The pins of constraints.txt decide the versions; pyproject.toml only says which ranges are right. Python compiles each
+# module at its first import; compiling all of them takes a third of the set-up. Where PYTHONDONTWRITEBYTECODE is set, as
+# in many containers, every process would compile them again.
+unexport PYTHONDONTWRITEBYTECODE
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev,slurm,parallel]'
