@@ -17,6 +17,7 @@ RECIPE = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_run_finishes_when_clock_is_set_back(tiny, tiny_config, tmp_path, small_data, fork_server, assert_same):
     command, runs = ["train", *tiny, *RECIPE], tmp_path / "runs"
     run_dir, expected = runs / tiny_config(*RECIPE).run_dir_name, tmp_path / "expected"

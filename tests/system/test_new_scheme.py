@@ -74,8 +74,7 @@ for command in {commands!r}:
 def test_position_scheme_needs_one_python_and_one_yaml_file(tmp_path, cache_dir, small_data):
     tree = tmp_path / "tree"
     for name in ("rpr", "conf", "sweeps"):
-        ignored = shutil.ignore_patterns("__pycache__", "results")
-        shutil.copytree(data_dir("conf").parent / name, tree / name, ignore=ignored)
+        shutil.copytree(data_dir("conf").parent / name, tree / name, ignore=shutil.ignore_patterns("results"))
     (tree / "rpr" / "model" / "positions" / "window.py").write_text(SCHEME)
     (tree / "conf" / "position" / "window.yaml").write_text(CHOICE)
     train = [

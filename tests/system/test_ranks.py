@@ -17,7 +17,7 @@ from tests.system.conftest import SCRIPT
 
 ENDLESS = (
     "hardware=2xcpu", "hardware.num_workers=1", "optim.max_steps=100000", "optim.microbatches_per_step=2",
-    "optim.checkpoint_every_n_steps=20", "optim.validate_every_n_steps=100000",
+    "optim.checkpoint_every_n_steps=5", "optim.validate_every_n_steps=100000",
 )  # fmt: skip
 COMMAND, TORCHRUN, RANK = "rpr-cli train", "rpr.training.launch", "-u -m rpr.commands.train"
 SIGNALLED = [

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -84,32 +85,37 @@ def test_repeated_sweep_skips_finished_jobs_and_adds_seeds(sweep, tmp_path):
     assert len(records(tmp_path / "runs")) == 6
 
 
-def test_failed_job_waits_for_retry(sweep, tmp_path):
+def test_failed_job_waits_for_retry(fork_server, sweep_file, tmp_path):
     """A failure stops no other job. Here weights overflow."""
-    words = ("optim.learning_rate_scale=1,1e38", "optim.max_steps=5")
-    _, err = finish(sweep(*words), 1)
-    found = records(tmp_path / "runs")
-    failed = {name: record for name, record in found.items() if record.status == "failed"}
-    assert len(failed) == 3 and len(found) == 6  # each job with both scales
-    for name, record in failed.items():
-        assert record.config["optim"]["learning_rate_scale"] == 1e38 and record.error is not None
-        assert record.error.startswith("step 2: the loss or its gradient is not finite (loss ")
-        assert f"rpr-cli: failed: {name}: step 2: the loss" in err
-    assert err.count("rpr-cli: failed: ") == err.count("\n  to retry: rpr-cli train ") == 3
-    assert "sweep mine: 6 jobs: 3 finished, 3 failed\n" in err
+    file = tmp_path / "mine.yaml"
+    jobs = ["position=absolute optim.learning_rate_scale=1e38,1"]
+    file.write_text(json.dumps(json.loads(Path(sweep_file).read_text()) | {"jobs": jobs}))
+
+    def sweep(*more):
+        words = ["sweep", str(file), f"runs_dir={tmp_path / 'runs'}", "optim.max_steps=5"]
+        return fork_server.start([*words, *more], tmp_path, patch="forked_jobs")
+
+    _, err = finish(sweep(), 1)
+    found = {record.status: (name, record) for name, record in records(tmp_path / "runs").items()}
+    assert found.keys() == {"finished", "failed"}
+    failed, record = found["failed"]
+    assert record.config["optim"]["learning_rate_scale"] == 1e38 and record.error is not None
+    assert record.error.startswith("step 2: the loss or its gradient is not finite (loss ")
+    assert f"rpr-cli: failed: {failed}: step 2: the loss" in err
+    assert err.count("rpr-cli: failed: ") == err.count("\n  to retry: rpr-cli train ") == 1
+    assert "sweep mine: 2 jobs: 1 finished, 1 failed\n" in err
     assert err.endswith("retry_failed=true runs failed jobs again, from their last checkpoint\n")
-    _, err = finish(sweep(*words), 1)
-    assert err.startswith("sweep mine: 6 jobs: 3 finished, 3 failed before\n") and "job 1 of" not in err
+    _, err = finish(sweep(), 1)
+    assert err.startswith("sweep mine: 2 jobs: 1 finished, 1 failed before\n") and "job 1 of" not in err
     assert "training: 5/5 steps" not in err
     # A retry finishes a job whose error is gone.
-    [name] = [name for name, record in found.items() if "k2" in name and record.status == "finished"]
+    name, _ = found["finished"]
     path = tmp_path / "runs" / name / "record.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "failed", "error": "the disk was full"}))
-    words = ("optim.learning_rate_scale=1", "optim.max_steps=5")
-    _, err = finish(sweep(*words), 1)
-    assert f"rpr-cli: failed: {name}: the disk was full\n    " in err and "training: 5/5 steps" in err
-    _, err = finish(sweep(*words, "retry_failed=true"))
-    assert "sweep mine: job 1 of 1: " in err and err.endswith("sweep mine: 3 jobs: 3 finished\n")
+    _, err = finish(sweep(), 1)
+    assert f"rpr-cli: failed: {name}: the disk was full\n    " in err
+    _, err = finish(sweep("retry_failed=true"), 1)
+    assert "sweep mine: job 1 of 2: " in err and "sweep mine: 2 jobs: 1 finished, 1 failed\n" in err
 
 
 def test_concurrent_sweep_processes_run_no_job_twice(concurrent):
@@ -124,6 +130,7 @@ def test_concurrent_sweep_processes_run_no_job_twice(concurrent):
         assert (runs / name / "log.txt").read_text().count("training: 20/20 steps") == 1, name
 
 
+@pytest.mark.slow
 def test_repeatedly_interrupted_sweep_matches_uninterrupted_sweep(sweep, concurrent, tmp_path, wait_for):
     draw = random.Random(5)
 
