@@ -46,14 +46,14 @@ COMMANDS = {
     "report": Command(
         "tables next to the paper's, plots and an HTML page; run=runs/...: what its positions learned", "ReportConfig"
     ),
-    "evaluate": Command("translate and score a trained run again: run=runs/...", "EvaluateConfig"),
-    "translate": Command("translate stdin, or a file, line by line: run=runs/... [-- IN [OUT]]", "TranslateConfig"),
+    "evaluate": Command("translate and score a trained run again: evaluate RUN", "EvaluateConfig"),
+    "translate": Command("translate stdin, or a file, line by line: translate RUN [-- IN [OUT]]", "TranslateConfig"),
     "compare": Command("test which runs differ significantly: compare RUN RUN ..., or sweep=...", "CompareConfig"),
-    "export": Command("export a run for CTranslate2, or as safetensors: run=runs/... format=...", "ExportConfig"),
+    "export": Command("export a run for CTranslate2, or as safetensors: export RUN format=...", "ExportConfig"),
     "rerun": Command("repeat a run from its record and check that the results are the same: rerun RUN", "RerunConfig"),
     "diff": Command("show what differs between two runs: diff RUN_A RUN_B", "DiffConfig"),
     "dashboard": Command("create a report in W&B that compares runs: sweep=...", "DashboardConfig"),
-    "verify": Command("check a trained run: caching, padding, shifts, exports: run=runs/...", "VerifyConfig"),
+    "verify": Command("check a trained run: caching, padding, shifts, exports: verify RUN", "VerifyConfig"),
     "prepare": Command("build the vocabulary and token cache of a corpus before training: data=...", "PrepareConfig"),
     "bench": Command("benchmark the position variants: steps/s and memory", "BenchConfig"),
 }
@@ -200,6 +200,12 @@ def _parse_flags(name: str, arguments: list[str]) -> Any:
             f"{name}: {message}; settings have the form key=value, and rpr-cli {name} --hydra-help lists the flags"
         )
 
+    if name == "train":
+        from rpr.sweep import spec
+
+        settings = () if {"-m", "--multirun"} & {*arguments} else map(override_key, spec.SETTINGS)
+        if found := {*spec.FLAGS, *settings} & {*map(override_key, arguments)}:
+            raise ConfigError(f"{min(found)}: belongs to rpr-cli sweep; add the sweep's name, e.g. rpr-cli sweep quick")
     parser = hydra_bridge.flag_parser()
     parser.error = reject  # type: ignore[method-assign]  # argparse would print several lines and end the process
     flags: Any = parser.parse_args(arguments)

@@ -8,35 +8,50 @@ import shlex
 from rpr.compose.composition import override_key, typed_choices
 from rpr.errors import ConfigError
 
+OF_ONE_RUN = ("evaluate", "export", "rerun", "translate", "verify")
+OF_RUNS = ("compare", "diff")
+# Hydra's flags whose value may be the next word.
+_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-name", "-cn", "--config-dir", "-cd", "--config-path", "-cp",
+               "--info", "-i")  # fmt: skip
+
 
 def to_overrides(name: str, arguments: list[str]) -> list[str]:
-    """Replace positional arguments by overrides: runs of `compare`, `diff` and `rerun`, and files after `--` of
-    `translate`. For `train`, split job='...', all overrides of a job in one word (from a W&B agent).
+    """Replace positional arguments by overrides: the runs of the commands above, and files after `--` of `translate`.
+    For `train`, split job='...', all overrides of a job in one word (from a W&B agent).
 
     Raises:
         ConfigError: too many positional arguments, a duplicate, or a job with an unclosed quotation mark.
     """
     if name == "train":
         return typed_choices([word for argument in arguments for word in _split_job(argument)])
-    if name in ("compare", "diff", "rerun"):
-        words = [word for word in arguments if "=" not in word and not word.startswith("-")]
-        others = [word for word in arguments if word not in words]
-        if name == "rerun" and len(words) > 1:
-            raise ConfigError(f"rerun: {len(words)} runs given, expected one")
-        if words:
-            _reject_duplicate(others, "run" if name == "rerun" else "runs")
-        given = ",".join(quote_value(word) for word in words)
-        return [*others, f"run={given}" if name == "rerun" else f"runs=[{given}]"] if words else others
     if name == "translate" and "--" in arguments:
         at = arguments.index("--")
-        words = arguments[at + 1 :]
-        if not 1 <= len(words) <= 2:
-            raise ConfigError(f"--: {len(words)} files after it, expected IN or IN OUT")
-        places = list(zip(("input", "output"), words, strict=False))
-        for key, _ in places:
-            _reject_duplicate(arguments[:at], key)
-        return [*arguments[:at], *(f"{key}={quote_value(word)}" for key, word in places)]
-    return arguments
+        return [*_with_runs(name, arguments[:at]), *_files(arguments[:at], arguments[at + 1 :])]
+    return _with_runs(name, arguments) if name in (*OF_ONE_RUN, *OF_RUNS) else arguments
+
+
+def _with_runs(name: str, arguments: list[str]) -> list[str]:
+    runs: list[str] = []
+    others: list[str] = []
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        positional = "=" not in word and not word.startswith(("-", "+", "~")) and before not in _WITH_VALUE
+        (runs if positional else others).append(word)
+    if not runs:
+        return arguments
+    if name in OF_ONE_RUN and len(runs) > 1:
+        raise ConfigError(f"{name}: {len(runs)} runs given, expected one")
+    _reject_duplicate(others, "run" if name in OF_ONE_RUN else "runs")
+    given = ",".join(quote_value(run) for run in runs)
+    return [*others, f"run={given}" if name in OF_ONE_RUN else f"runs=[{given}]"]
+
+
+def _files(others: list[str], files: list[str]) -> list[str]:
+    if not 1 <= len(files) <= 2:
+        raise ConfigError(f"--: {len(files)} files after it, expected IN or IN OUT")
+    places = list(zip(("input", "output"), files, strict=False))
+    for key, _ in places:
+        _reject_duplicate(others, key)
+    return [f"{key}={quote_value(file)}" for key, file in places]
 
 
 def _reject_duplicate(arguments: list[str], key: str) -> None:

@@ -241,5 +241,6 @@ def test_positional_arguments_are_not_parsed_by_hydra():
     composed = app.compose("compare", to_overrides("compare", [*names[:3], "samples=200", *names[3:]]))
     assert composed["runs"] == names and composed["samples"] == 200
     for first, second in zip(names[::2], names[1::2], strict=True):
-        composed = app.compose("translate", to_overrides("translate", ["run=x", "--", first, second]))
-        assert (composed["input"], composed["output"]) == (first, second)
+        composed = app.compose("translate", to_overrides("translate", [first, "n_best=2", "--", second, first]))
+        assert (composed["run"], composed["input"], composed["output"]) == (first, second, first)
+    assert to_overrides("compare", ["--cfg", "job", "runs/A"]) == ["--cfg", "job", "runs=['runs/A']"]
