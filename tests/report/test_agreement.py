@@ -59,17 +59,19 @@ def test_speed_verdict_needs_alternating_rounds(low, high, verdict):
 # Still learning
 
 
-@pytest.mark.parametrize("losses, fall", [
-    ([(900, 2.0), (1000, 1.99)], 0.005),
-    ([(100, 9.0), (900, 2.0), (1000, 1.9)], 0.05),
-    ([(500, 3.0), (1000, 2.0)], 0.2 / 2.2),  # 2.2 at step 900, between the two validations
-    ([(950, 2.0), (1000, 1.9)], 0.05),  # none before step 900: from the first
-    ([(900, 2.0), (1000, 2.1)], -0.05),
+@pytest.mark.parametrize("losses, fall, falling", [
+    ([(900, 2.0), (1000, 1.99)], 0.005, False),
+    ([(100, 9.0), (900, 2.0), (1000, 1.9)], 0.05, True),
+    ([(500, 3.0), (1000, 2.0)], 0.2 / 2.2, True),  # 2.2 at step 900, between the two validations
+    ([(950, 2.0), (1000, 1.9)], 0.05, True),  # none before step 900: from the first
+    ([(900, 2.0), (1000, 2.1)], -0.05, False),
+    ([(900, 0.009), (1000, 0.0045)], 0.5, False),  # a task learned exactly: less than 0.005 nats
+    ([(900, 0.3), (1000, 0.294)], 0.02, True),
 ])  # fmt: skip
-def test_fall_over_the_last_tenth_of_the_steps(losses, fall):
+def test_fall_over_the_last_tenth_of_the_steps(losses, fall, falling):
     found = learning_of(fake_record(), losses)
     assert found.fall == pytest.approx(fall)
-    assert found.falling == (fall > 0.01 + 1e-12)
+    assert found.falling is falling
 
 
 def test_fewer_than_two_validations_give_no_fall():

@@ -97,7 +97,7 @@ def test_caption_names_variants_still_learning():
         ((0.2, 0.2), "Every variant was still learning when its training ended."),
         ((0.0, 0.0), None),
     ):
-        learning = {run_key(run): Learning(fall, 1800, 2.0) for run, fall in zip(runs, falling, strict=True)}
+        learning = {run_key(run): Learning(fall, 2 * fall, 1800, 2.0) for run, fall in zip(runs, falling, strict=True)}
         [group] = run_groups(runs, learning)
         [caption] = [plot.caption for plot in plots.all_plots(group, []) if plot.name == "bleu_by_k"]
         assert words in caption if words else "earning" not in caption

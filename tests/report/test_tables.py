@@ -115,7 +115,7 @@ def test_differs_names_data_model_steps_and_test_set():
 def test_still_learning_variant_is_marked_and_undecided():
     records = runs()
     learning = {
-        run_key(run): Learning(0.02, 1800, 2.0) for run in records if run.setting("position.clip_distance") == 16
+        run_key(run): Learning(0.02, 0.04, 1800, 2.0) for run in records if run.setting("position.clip_distance") == 16
     }
     table = grids(records, learning)["table2"]
     assert row(table, "16")["note"].value == "still learning"
@@ -254,7 +254,7 @@ def test_statements_have_figures_seeds_and_verdicts():
 def test_statements_of_one_seed_and_still_learning_are_undecided():
     records = runs(seeds=(1,))
     assert sentences(records)[0].endswith("the paper: +0.3. Not decided: one seed.")
-    found = sentences(records, {run_key(run): Learning(0.05, 1800, 2.0) for run in records})
+    found = sentences(records, {run_key(run): Learning(0.05, 0.1, 1800, 2.0) for run in records})
     assert found[0] == (
         "Every variant was still learning when training ended: the validation loss fell by 5.0% over the last tenth of "
         "the steps. No comparison with them is decided; train at least twice as long: optim.max_steps=3600 (30 min a "

@@ -269,7 +269,7 @@ def test_manifest_shows_changes_since_the_last_start(tiny_config: Config, tmp_pa
         "2 of its 3 jobs are new, 1 were removed (their runs are kept)"
     ]
     assert ledger.diff_manifest(tmp_path, "mine", jobs("optim.max_steps=9", "name=x")) == [
-        'settings changed for every job: name "x" (before: null); optim.max_steps 9 (before: 700)',
+        'settings changed for every job: name "x" (before: null); optim.max_steps 9 (before: 1600)',
         "2 of its 2 jobs are new, 2 were removed (their runs are kept)",
     ]
     (tmp_path / ".sweeps" / "mine.json").write_text("{")
