@@ -3,6 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
+TOOLS := $(VENV)/.tools
 
 .PHONY: help demo results test coverage test-slow test-gpu test-slurm lint type bench package clean
 
@@ -13,10 +14,16 @@ help:  ## this list
 # module at its first import; compiling all of them takes a third of the set-up. Where PYTHONDONTWRITEBYTECODE is set, as
 # in many containers, every process would compile them again.
 unexport PYTHONDONTWRITEBYTECODE
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev,slurm,parallel]'
+INSTALL = $(PYTHON) -m venv $(VENV) && \
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt -e
+
+$(READY): pyproject.toml constraints.txt  # rpr, and what runs several jobs at a time
+	$(INSTALL) '.[parallel]'
 	@touch $@
+
+$(TOOLS): pyproject.toml constraints.txt  # and what its tests and checks need
+	$(INSTALL) '.[dev,slurm,parallel]'
+	@touch $(READY) $@
 
 # One job per core: threads that wait for each other can slow down tenfold next to another busy program.
 CORES := $(shell nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
@@ -32,31 +39,31 @@ results: $(READY)  ## render sweeps/RESULTS.md again from the records in sweeps/
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 MANY := -n auto --maxprocesses=8 --dist worksteal
 
-test: $(READY)  ## the tests a change must pass, without measuring coverage
+test: $(TOOLS)  ## the tests a change must pass, without measuring coverage
 	$(PYTEST) -m "not slow and not gpu and not slurm" $(MANY)
 
-coverage: $(READY)  ## the same tests, and which lines and branches they reach: at least fail_under of pyproject.toml
+coverage: $(TOOLS)  ## the same tests, and which lines and branches they reach: at least fail_under of pyproject.toml
 	@$(BIN)/coverage erase
 	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -m "not slow and not gpu and not slurm" $(MANY)
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
 
-test-slow: $(READY)  ## the long tests: faults at many moments, several processes, large numbers
+test-slow: $(TOOLS)  ## the long tests: faults at many moments, several processes, large numbers
 	$(PYTEST) -m "slow and not gpu"
 
-test-gpu: $(READY)  ## the tests that need a CUDA device (8 minutes); from a plain checkout: python -m pytest -m gpu tests/gpu
+test-gpu: $(TOOLS)  ## the tests that need a CUDA device (8 minutes); from a plain checkout: python -m pytest -m gpu tests/gpu
 	$(PYTEST) -m gpu tests/gpu
 
-test-slurm: $(READY)  ## the tests that need a SLURM of two nodes, as its operator
+test-slurm: $(TOOLS)  ## the tests that need a SLURM of two nodes, as its operator
 	$(PYTEST) -m slurm
 
-lint: $(READY)  ## style, format, dead code and the import contracts
+lint: $(TOOLS)  ## style, format, dead code and the import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/vulture
 	$(BIN)/lint-imports
 
-type: $(READY)  ## strict types
+type: $(TOOLS)  ## strict types
 	$(BIN)/python -m mypy
 
 bench: $(READY)  ## steps/s of the position variants, side by side

@@ -93,9 +93,16 @@ def launcher_overrides(words: Sequence[str], options: Options) -> list[str]:
         ]
         chosen = "joblib"
     for name, (module, extra) in _PLUGINS.items():
-        if chosen and chosen.startswith(name) and importlib.util.find_spec(f"hydra_plugins.{module}") is None:
+        if chosen and chosen.startswith(name) and not _is_installed(f"hydra_plugins.{module}"):
             raise ConfigError(f"hydra/launcher: {chosen} is not installed; pip install 'rpr[{extra}]'")
     return given
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of its package: no plugin is installed
+        return False
 
 
 def check(name: str, overrides: Sequence[str], *, multirun: bool, config_dir: Path | None = None) -> None:

@@ -42,8 +42,14 @@ def test_launcher_overrides() -> None:
         launcher_overrides(["hydra/launcher=submitit_local"], Options(2))
 
 
-def test_missing_launcher_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+@pytest.mark.parametrize("every_plugin", [False, True])
+def test_missing_launcher_is_an_error(every_plugin: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if every_plugin:  # none is installed, so their package does not exist
+        for name in [name for name in sys.modules if name.startswith("hydra_plugins.")]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, "hydra_plugins", None)
+    else:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"hydra/launcher: joblib is not installed; pip install 'rpr\[parallel\]'"):
         launcher_overrides([], Options(2))
     with pytest.raises(ConfigError, match=r"submitit_slurm is not installed; pip install 'rpr\[slurm\]'"):
