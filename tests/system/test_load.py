@@ -47,7 +47,7 @@ def work(job):
         os.kill(os.getpid(), signal.SIGKILL)
     if first and seed % {FAILED_EVERY} == 0:
         print("about to fail", file=sys.stderr, flush=True)
-        train._after_a_failure(run_dir, RunError(f"seed {{seed}} is unlucky"))
+        train._handle_rank_failure(run_dir, RunError(f"seed {{seed}} is unlucky"))
         return train.FAULT_EXIT
     record = read_record(run_dir / "record.json")
     done = {{"status": "finished", "finished": provenance.now(), "steps": record.max_steps}}
