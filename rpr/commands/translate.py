@@ -41,7 +41,11 @@ def run(config: TranslateConfig) -> None:
         BrokenPipeError: the reader of stdout is gone.
     """
     with Interrupts() as interrupts, ExitStack() as files:
-        job = _Job(config, files, interrupts)
+        try:
+            job = _Job(config, files, interrupts)
+        except SystemExit:
+            print("rpr-cli: interrupted; 0 lines were translated", file=sys.stderr)
+            raise
         try:
             job.translate(Translator.from_config(config))
         except BaseException as error:

@@ -277,6 +277,17 @@ def test_piped_line_is_translated_at_once(start, expected, tmp_path):
         assert stdout.read() == ""
 
 
+def test_interrupt_while_files_are_opened_is_reported(run_translate, tmp_path, monkeypatch, capfd):
+    def interrupted(path):
+        raise SystemExit(130)  # as Interrupts does
+
+    monkeypatch.setattr("rpr.commands.translate.FileOutput", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        run_translate(b"", f"output={tmp_path / 'out.txt'}")
+    assert stopped.value.code == 130 and not (tmp_path / "out.txt").exists()
+    assert capfd.readouterr().err == "rpr-cli: interrupted; 0 lines were translated\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_output_ends_with_whole_line(start, expected, tmp_path, wait_for, number):
     target, part = tmp_path / "out.txt", tmp_path / "out.txt.part"
