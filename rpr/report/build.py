@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from rpr import paper
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.records.metrics import read_metrics
@@ -30,6 +31,7 @@ from rpr.report.tables import Tables, build_tables, summary_grid
 
 CURVES = ("validation/bleu", "validation/loss", "train/loss")
 MOST_LINES, MOST_STATEMENTS = 40, 5  # on a terminal
+_PAPERS_TESTS = {paper.TABLE1_TEST_SET, paper.TABLE2_TEST_SET}
 FileOf = Callable[[Record, str], Path]
 
 
@@ -109,7 +111,7 @@ def build_report(
             "report.md": _markdown(title, groups, tables, group_statements, unusable),
             "report.csv": as_csv(tables.grids),
             "report.json": to_json(document, indent=1).decode() + "\n",
-            "report.tex": "\n".join(map(latex, (*tables.paper, *((tables.speed,) if tables.speed else ())))),
+            "report.tex": "\n".join(map(latex, tables.main)),
             "index.html": html.html_page(title, chapters, tables, headlines, unusable),
         }
         for name, text in texts.items():
@@ -147,7 +149,7 @@ def differs_line(groups: Sequence[Group]) -> str:
     found: list[Difference] = []
     for group in groups:
         found += group.differences
-        if any(column.test_set not in ("newstest2013", "newstest2014") for column in group.columns):
+        if not group.task and any(column.test_set not in _PAPERS_TESTS for column in group.columns):
             found.append(Difference("test set", ""))
     kinds = list(dict.fromkeys(one.kind for one in found))
     return f"These runs differ from the paper's in {', '.join(kinds)}." if kinds else ""

@@ -17,7 +17,7 @@ from rpr.model.positions.vectors import SHARING
 from rpr.records.measurement import Measurement, mean, missing, single
 from rpr.records.position import Position, positions_of
 from rpr.records.record import Record, flat
-from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, SPLITS, ByLength, LengthScore, Score
+from rpr.records.scores import EXACT_MATCH, HEADLINE_METRIC, METRIC_NAMES, SPLITS, ByLength, LengthScore, Score
 from rpr.report.learning import Learning, RunKey, advice, mean_over_seeds, run_key
 from rpr.report.protocol import Difference, differences
 
@@ -33,6 +33,8 @@ _NOT_DECIDING = {
     "evaluation.validation_sentences",
 }
 NEVER_RUN = "never run"
+# Percent exact match within the training lengths: with less, a task is not learned, and scores beyond say little.
+TASK_LEARNED = 95.0
 
 
 class TestColumn(NamedTuple):
@@ -104,15 +106,28 @@ class Variant:
         )
 
     @property
-    def converged(self) -> bool:
-        """Whether it has validation curves and their mean over the seeds had stopped falling."""
-        return bool(self.learning) and self.still_learning is None
+    def task(self) -> bool:
+        """Whether its corpus is a generated task, scored by exact match."""
+        return any(run.task is not None for run in self.records)
 
     @property
     def still_learning(self) -> Learning | None:
-        """How the validation loss ended, if its mean over the seeds was still falling."""
+        """How the validation loss ended, if its mean over the seeds was still falling.
+
+        Not for tasks, whose loss near zero goes up and down by multiples: see `unlearned`.
+        """
         found = mean_over_seeds(self.learning)
-        return found if found is not None and found.falling else None
+        return found if found is not None and found.falling and not self.task else None
+
+    @property
+    def unlearned(self) -> bool:
+        """Whether it did not learn its task: too few exact matches even within the training lengths."""
+        within = [
+            one.value
+            for column, one in self.measurements.items()
+            if column.split == "test" and column.metric == EXACT_MATCH
+        ]
+        return self.task and any(value is not None and value < TASK_LEARNED for value in within)
 
     @cached_property
     def measurements(self) -> dict[TestColumn, Measurement]:
@@ -179,7 +194,18 @@ class Group:
     @cached_property
     def task(self) -> bool:
         """Whether the corpus is a generated task, scored by exact match."""
-        return self.runs[0].task is not None
+        return self.variants[0].task
+
+    @property
+    def metric(self) -> str:
+        """The metric of its findings."""
+        return EXACT_MATCH if self.task else HEADLINE_METRIC
+
+    @cached_property
+    def split(self) -> str:
+        """The split of its findings: `test`, or `long` for a task, whose variants all learn the training lengths."""
+        order = ("long", "test", "validation") if self.task else ("test", "validation")
+        return next((split for split in order if self.column(split) is not None), order[-2])
 
     @cached_property
     def columns(self) -> tuple[TestColumn, ...]:
@@ -205,8 +231,8 @@ class Group:
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
-        """How the finished runs differ from the paper's."""
-        return differences(self.finished, self.size, self.papers_languages)
+        """How the finished runs differ from the paper's; none for tasks, on which the paper has no figure."""
+        return () if self.task else differences(self.finished, self.size, self.papers_languages)
 
     @cached_property
     def advice(self) -> str | None:
@@ -237,8 +263,10 @@ class Group:
         papers = paper.MODELS[self.size].tables
         return sorted(found, key=lambda name: (name != papers, str(name))) or [None]
 
-    def column(self, split: str, metric: str = HEADLINE_METRIC) -> TestColumn | None:
-        return next((one for one in self.columns if (one.split, one.metric) == (split, metric)), None)
+    def column(self, split: str, metric: str | None = None) -> TestColumn | None:
+        """The column of a metric (by default the one of the findings) on a split."""
+        wanted = (split, metric or self.metric)
+        return next((one for one in self.columns if (one.split, one.metric) == wanted), None)
 
     def get(self, kind: str, k: int | None = None, tables: str | None = None) -> Variant | None:
         """The first variant of a kind, with this k and table sharing if given."""
@@ -248,12 +276,12 @@ class Group:
                 return one
         return None
 
-    def score(self, variant: Variant | None, split: str, metric: str = HEADLINE_METRIC) -> Measurement:
+    def score(self, variant: Variant | None, split: str, metric: str | None = None) -> Measurement:
         """A variant's score on a split, or why there is none."""
         return missing(NEVER_RUN) if variant is None else variant.score(self.column(split, metric), split)
 
     def change(self, variant: Variant | None, reference: Variant | None, split: str, name: str) -> Measurement:
-        """A variant's sacreBLEU minus the reference's: per seed if both have the same seeds, else of the means.
+        """A variant's score minus the reference's: per seed if both have the same seeds, else of the means.
 
         Args:
             name: the reference's name, used in the reason of a missing result.

@@ -81,7 +81,7 @@ def length_grids(group: Group) -> Iterator[Grid]:
         for bucket in shown
     )
     label = Column("position", "position", lambda row: row.variant.label if row.variant else "sentences", label=True)
-    for metric in METRIC_NAMES:
+    for metric in sorted(METRIC_NAMES, key=lambda metric: metric != group.metric):
         if metric == EXACT_MATCH and not group.task:
             continue
         if any(score.metric == metric for one in found for bucket in one.buckets for score in bucket.scores):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from rpr.records.measurement import Measurement, missing
-from rpr.records.scores import EXACT_MATCH, HEADLINE_METRIC, METRIC_NAMES
+from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES
 from rpr.report.agreement import Agreement, agreement
 from rpr.report.grid import Cell, Column
-from rpr.report.groups import Group, TestColumn, Variant
+from rpr.report.groups import TASK_LEARNED, Group, TestColumn, Variant
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.protocol import Difference, differences, is_the_papers_corpus
 
@@ -40,7 +40,7 @@ class Line:
     splits: tuple[str, ...]
     remarks: tuple[str, ...] = ()
 
-    def ours(self, split: str, metric: str = HEADLINE_METRIC) -> Measurement:
+    def ours(self, split: str, metric: str | None = None) -> Measurement:
         return self.group.score(self.variant, split, metric)
 
     def change(self, split: str) -> Measurement:
@@ -125,17 +125,20 @@ def _differs(line: Line) -> Cell:
 
 
 def _note(line: Line) -> Cell:
-    """Whether the variant was still learning, and its seeds without a result."""
+    """Whether the variant was still learning or did not learn its task, and its seeds without a result."""
     variant = line.variant
     words, remarks = [], []
     if variant is not None and variant.still_learning is not None:
         words, remarks = ["still learning"], [f"{LEARNING_RULE}; {line.group.advice}"]
+    if variant is not None and variant.unlearned:
+        words, remarks = ["not learned"], [NOT_LEARNED]
     if variant is not None and variant.unfinished and variant.finished:
         words.append("incomplete")
         remarks.extend(variant.unfinished)
     return Cell(", ".join(words), tuple(remarks))
 
 
+NOT_LEARNED = f"not learned: exact match within the training lengths is below {TASK_LEARNED:g}%"
 SEEDS = Column("n", "n", _seeds)
 PAPER = Column("paper", "paper", lambda line: line.printed)
 PAPER_CHANGE = Column("paper_change", "change", lambda line: line.printed_change, signed=True)
@@ -152,32 +155,37 @@ def score_columns(lines: Sequence[Line]) -> tuple[Column, ...]:
     headline = [column for column in _columns(lines) if column.metric == HEADLINE_METRIC]
     changed = lines[0].splits
     splits = list(dict.fromkeys([*(s for s in changed), *(column.split for column in headline)]))
-    task = all(line.group.task for line in lines)  # exact match comes first for tasks, and is folded otherwise
-    matches = [one for one in _columns(lines) if task and one.metric == EXACT_MATCH]
-    columns = [SEEDS, *(_column(one, priority=0) for one in matches), PAPER, PAPER_CHANGE]
+    columns = [SEEDS, PAPER, PAPER_CHANGE]
     for split in splits:
-        columns.append(Column(split, split, partial(Line.ours, split=split), priority=0 if split in changed else 1))
+        columns.append(score_column(split, priority=0 if split in changed else 1))
         if split in changed:
-            columns.append(
-                Column(
-                    f"{split}_change",
-                    "change",
-                    partial(Line.change, split=split),
-                    signed=True,
-                    priority=0 if split == splits[0] else 1,
-                )
-            )
-    columns += AFTER_THE_SCORES
-    others = [one for one in _columns(lines) if one.metric != HEADLINE_METRIC and one not in matches]
-    columns += [_column(one, priority=3) for one in others]
+            columns.append(change_column(split, priority=0 if split == splits[0] else 1))
+    columns += [*AFTER_THE_SCORES, *folded_scores(lines, HEADLINE_METRIC)]
     return tuple({column.key: column for column in columns}.values())
 
 
-def _column(one: TestColumn, *, priority: int) -> Column:
-    """The column of a score other than the headline metric."""
-    read = partial(Line.ours, split=one.split, metric=one.metric)
-    name = METRIC_NAMES.get(one.metric, one.metric)
-    return Column(f"{one.metric}_{one.split}", f"{name} {one.split}", read, priority=priority)
+def score_column(split: str, priority: int = 0) -> Column:
+    """The scores that a group's findings are about."""
+    return Column(split, split, partial(Line.ours, split=split), priority=priority)
+
+
+def change_column(split: str, priority: int = 0) -> Column:
+    """How these scores change from the reference."""
+    return Column(f"{split}_change", "change", partial(Line.change, split=split), signed=True, priority=priority)
+
+
+def folded_scores(lines: Sequence[Line], shown: str) -> list[Column]:
+    """The folded columns of all metrics except the one already shown."""
+    return [
+        Column(
+            f"{one.metric}_{one.split}",
+            f"{METRIC_NAMES.get(one.metric, one.metric)} {one.split}",
+            partial(Line.ours, split=one.split, metric=one.metric),
+            priority=3,
+        )
+        for one in _columns(lines)
+        if one.metric != shown
+    ]
 
 
 def _columns(lines: Sequence[Line]) -> list[TestColumn]:

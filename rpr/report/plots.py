@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rpr import paper
 from rpr.records.measurement import Measurement
-from rpr.records.scores import EXACT_MATCH, HEADLINE_METRIC, pooled
+from rpr.records.scores import pooled
 from rpr.report.groups import Group, Variant, left_out, sample_evenly
 from rpr.report.lengths import buckets, length_score
 from rpr.report.plot_style import (
@@ -137,10 +137,11 @@ class _Series:
 def bleu_by_k(group: Group, *, narrow: bool = False) -> Figure | None:
     """Our sacreBLEU against k on test and, dashed, on long; variants without k as horizontal lines, the paper in grey.
 
-    Error bars: the standard deviation over several seeds, or one run's interval over sentences. None if no relative run
-    has a score. The k axis is categorical: 0 has no logarithm, and every k gets the same space.
+    Error bars: the standard deviation over several seeds, or one run's interval over sentences. None for a task, on
+    which the paper has no figure, or if no relative run has a score. The k axis is categorical: 0 has no logarithm, and
+    every k gets the same space.
     """
-    found = list(_series(group))
+    found = [] if group.task else list(_series(group))
     if all(k is None for one in found for k, _ in one.points):
         return None
     ks = sorted({k for one in found for k, _ in one.points if k is not None} | set(paper.TABLE2))
@@ -242,9 +243,9 @@ def bleu_by_length(group: Group, remark: str = "") -> Figure | None:
     Lengths beyond all training examples are shaded. The axis is categorical: every bucket gets the same space.
     """
     columns = buckets(group)
-    metric = EXACT_MATCH if group.task else HEADLINE_METRIC
     scores = {
-        variant.label: [length_score(variant, metric, bucket) for bucket in columns] for variant in lines_of(group)
+        variant.label: [length_score(variant, group.metric, bucket) for bucket in columns]
+        for variant in lines_of(group)
     }
     scores = {label: some for label, some in scores.items() if any(one.value is not None for one in some)}
     if not scores:

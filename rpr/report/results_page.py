@@ -56,9 +56,7 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     parts += ["## What agrees with the paper, and what does not", RULE]
     parts += _agreement([one for group in groups for one in statements(group)])
     parts += ["## The tables", _items([*legend(tables.grids), f"{LEARNING_RULE}."])]
-    parts += [
-        markdown(grid, "###", signs=False) for grid in (*tables.paper, *((tables.speed,) if tables.speed else ()))
-    ]
+    parts += [markdown(grid, "###", signs=False) for grid in tables.main]
     parts += [markdown(_runs(groups)), "## The folders", *_folders(root, home)]
     if unusable:
         parts += ["## Not on this page", _items(unusable)]
@@ -74,24 +72,33 @@ def _link(path: Path, home: Path) -> str:
 
 
 def _picture(groups: Sequence[Group], paths: Mapping[RunKey, Path], home: Path) -> list[str]:
-    """BLEU by k of the group with the most converged variants, if its directory has that picture."""
+    """BLEU by k of the group with the most converged variants, and each task's exact match by length, if drawn."""
 
     def converged(group: Group) -> tuple[int, int]:
-        return sum(one.converged for one in group.variants), len(group.variants)
+        return sum(bool(one.learning) and not one.still_learning for one in group.variants), len(group.variants)
 
-    group = max(groups, key=converged)
-    folder = paths[run_key(group.runs[0])].parent
-    for name in (f"bleu_by_k{slug(group)}.svg", "bleu_by_k.svg"):
-        if (folder / name).is_file():
-            return [f"![BLEU by clip distance, beside the paper's curve]({_link(folder / name, home)})"]
-    return []
+    best = max((group for group in groups if not group.task), key=converged, default=None)
+    wanted = [(best, "bleu_by_k", "BLEU by clip distance, beside the paper's curve")] if best else []
+    wanted += [(group, "bleu_by_length", f"Exact match by length: {group.heading}") for group in groups if group.task]
+    found = []
+    for group, name, description in wanted:
+        folder = paths[run_key(group.runs[0])].parent
+        paths_of = [folder / f"{name}{slug(group)}.svg", folder / f"{name}.svg"]
+        pictures = [path for path in paths_of if path.is_file()]
+        found += [f"![{escape_markdown(description)}]({_link(path, home)})" for path in pictures[:1]]
+    return found
 
 
 def _agreement(found_statements: Sequence[Statement]) -> list[str]:
     parts = []
     verdicts = [*HEADINGS.items(), (None, "Without a figure of the paper's")]
-    for verdict, heading in verdicts:
-        found = [one for one in found_statements if (one.agreement.verdict if one.agreement else None) == verdict]
+    of_tasks = [one for one in found_statements if one.group is not None and one.group.task]
+    others = [one for one in found_statements if one not in of_tasks]
+    listed = [
+        (heading, [one for one in others if (one.agreement.verdict if one.agreement else None) == verdict])
+        for verdict, heading in verdicts
+    ]
+    for heading, found in [*listed, *([("Generated tasks", of_tasks)] if of_tasks else [])]:
         lines = _items([f"{one.group.heading if one.group else ''}: {one}" for one in found])
         if len(found) > 6:
             lines = f"<details><summary>{len(found)} statements</summary>\n\n{lines}\n\n</details>"
@@ -138,6 +145,9 @@ def _limits(groups: Sequence[Group]) -> list[str]:
     limits = []
     if falling:
         limits.append(f"{len(falling)} of {len(known)} variants were still learning when their training ended.")
+    if unlearned := sum(variant.unlearned for variant in known):
+        tasks = sum(variant.task for variant in known)
+        limits.append(f"{unlearned} of {tasks} variants on generated tasks did not learn the training lengths.")
     limits += [*_scale(runs), *_seeds(groups), *_distances(groups)]
     tests = {score.test_set for run in runs for score in run.scores}
     theirs = [name for name in (paper.TABLE1_TEST_SET, paper.TABLE2_TEST_SET) if name not in tests]
@@ -175,9 +185,10 @@ def _seeds(groups: Sequence[Group]) -> list[str]:
     lines = []
     if alone := sum(one.n == 1 for one in known):
         lines.append(f"{alone} of {len(known)} measured rows have one seed: another seed may order them differently.")
-    halves = [(one.interval.high - one.interval.low) / 2 for one in known if one.n > 1 and one.interval is not None]
+    bleu = [group.score(one, "test") for group in groups if not group.task for one in group.variants]
+    halves = [(one.interval.high - one.interval.low) / 2 for one in bleu if one.n > 1 and one.interval is not None]
     if halves:
-        counts = sorted({one.n for one in known if one.n > 1})
+        counts = sorted({one.n for one in bleu if one.n > 1})
         seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         lines.append(
             f"With {seeds} seeds the 95% interval of a mean reaches {statistics.median(halves):.1f} BLEU to either "

@@ -11,7 +11,7 @@ from rpr.model.positions import SCHEMES
 from rpr.records.measurement import Measurement
 from rpr.report.agreement import Agreement, agreement, speed_agreement
 from rpr.report.grid import number
-from rpr.report.groups import Group, Variant
+from rpr.report.groups import TASK_LEARNED, Group, Variant
 from rpr.report.speed import ratio_to_absolute
 
 # Below this BLEU at the reference k a model has learned too little to interpret its failures.
@@ -62,21 +62,29 @@ def _relative(group: Group) -> list[Variant]:
     scored = [
         one
         for one in group.variants
-        if one.position.kind == "relative" and group.score(one, _split(group)).value is not None
+        if one.position.kind == "relative" and group.score(one, group.split).value is not None
     ]
     return [one for one in scored if one.position.tables == scored[0].position.tables]
 
 
-def _split(group: Group) -> str:
-    return "test" if group.column("test") is not None or group.column("validation") is None else "validation"
-
-
-def _compared(group: Group, one: Variant, other: Variant, papers: float, split: str) -> Agreement:
+def _compared(group: Group, one: Variant, other: Variant, text: str, papers: float) -> Statement:
+    """The text of a comparison and, unless the group is of a task, the paper's figure and the agreement with it."""
+    if group.task:
+        return Statement(f"{text}.", group=group)
     learning = one.still_learning or other.still_learning
-    return agreement(group.change(one, other, split, other.label), papers, still_learning=learning is not None)
+    change = group.change(one, other, group.split, other.label)
+    found = agreement(change, papers, still_learning=learning is not None)
+    return Statement(f"{text}; the paper: {number(papers, 1, signed=True)}.", found, group)
 
 
 def _learning(group: Group) -> Iterator[Statement]:
+    if unlearned := [one for one in group.variants if one.unlearned]:
+        names = _first_upper(", ".join(one.label for one in unlearned))
+        yield Statement(
+            f"{names} did not learn the task: less than {TASK_LEARNED:g}% exact match within the training lengths, so "
+            "the scores beyond them say little.",
+            group=group,
+        )
     falling = [one for one in group.variants if one.still_learning is not None]
     if (advice := group.advice) is None:
         return
@@ -101,14 +109,15 @@ def _incomplete(group: Group) -> Iterator[Statement]:
 
 
 def _ranking(group: Group) -> Iterator[Statement]:
-    """A ranking of all schemes by score, if some are not in the paper."""
-    split = _split(group)
-    scored = [(one, score) for one in group.variants if (score := group.score(one, split)).value is not None]
-    if sum(one.position.kind not in SCHEMES["vectors"].colours() for one, _ in scored) < 2:
+    """A ranking of all schemes by score, if some are not in the paper; for a task always."""
+    scored = [(one, score) for one in group.variants if (score := group.score(one, group.split)).value is not None]
+    others = sum(one.position.kind not in SCHEMES["vectors"].colours() for one, _ in scored)
+    if len(scored) < 2 or (others < 2 and not group.task):
         return
     ranked = sorted(scored, key=lambda item: -(item[1].value or 0.0))
     words = [f"{one.label} {_with_interval(score)}" for one, score in ranked]
-    yield Statement(f"By score on {split}, best first: {'; '.join(words)}.", group=group)
+    measure = "exact match beyond the training lengths" if group.task else f"score on {group.split}"
+    yield Statement(f"By {measure}, best first: {'; '.join(words)}.", group=group)
 
 
 def _with_interval(score: Measurement) -> str:
@@ -128,18 +137,21 @@ def _absolute(group: Group, best: Variant) -> Iterator[Statement]:
         mine, its = group.score(best, split), group.score(absolute, split)
         if mine.value is None or its.value is None:
             continue
-        text = f"{_first_upper(best.label)} on {split}: {_figures(mine, its, absolute.label)}"
-        if split != "test":
+        text = f"{_first_upper(best.label)} on {split}: {_figures(group, mine, its, absolute.label)}"
+        if split != group.split:
             yield Statement(f"{text}.", group=group)
-            continue
-        found = _compared(group, best, absolute, papers, split)
-        yield Statement(f"{text}; the paper: {number(papers, 1, signed=True)}.", found, group)
+        else:
+            yield _compared(group, best, absolute, text, papers)
 
 
-def _figures(mine: Measurement, its: Measurement, name: str) -> str:
+def _unit(group: Group) -> str:
+    return "points of exact match" if group.task else "BLEU"
+
+
+def _figures(group: Group, mine: Measurement, its: Measurement, name: str) -> str:
     assert mine.value is not None and its.value is not None
-    change = mine.value - its.value
-    words = f"{abs(change):.1f} BLEU {'more' if change > 0 else 'less'} than" if round(change, 1) else "the same as"
+    change, more = mine.value - its.value, "more" if mine.value > its.value else "less"
+    words = f"{abs(change):.1f} {_unit(group)} {more} than" if round(change, 1) else "the same as"
     return f"{words} {name}: {mine.value:.1f} and {its.value:.1f} ({_seeds(mine, its)})"
 
 
@@ -149,52 +161,48 @@ def _order(group: Group, best: Variant) -> Iterator[Statement]:
     for one, printed in ((zero, paper.TABLE2[0]), (none, paper.TABLE3[False, False])):
         if one is None:
             continue
-        split = _split(group)
-        mine, its = group.score(one, split), group.score(best, split)
+        mine, its = group.score(one, group.split), group.score(best, group.split)
         if mine.value is None or its.value is None:
             continue
-        papers = round(printed - paper.TABLE2[16], 1)
         what = "no positions at all" if one is none else one.label
-        text = f"{_first_upper(what)}: {_figures(mine, its, best.label)}"
-        if its.value < LEARNED:
+        text = f"{_first_upper(what)}: {_figures(group, mine, its, best.label)}"
+        if its.value < LEARNED and not group.task:
             yield Statement(f"{text}: too little is learned to compare.", group=group)
         else:
-            found = _compared(group, one, best, papers, split)
-            yield Statement(f"{text}; the paper: {number(papers, 1, signed=True)}.", found, group)
+            yield _compared(group, one, best, text, round(printed - paper.TABLE2[16], 1))
 
 
 def _spread(group: Group, best: Variant) -> Iterator[Statement]:
     some = [one for one in _relative(group) if (one.position.clip_distance or 0) >= 2]
     if len(some) < 2:
         return
-    scores = [group.score(one, _split(group)) for one in some]
+    scores = [group.score(one, group.split) for one in some]
     values = [one.value for one in scores if one.value is not None]
     printed = [value for k, value in paper.TABLE2.items() if k >= 2]
     first, last = some[0].position.clip_distance, some[-1].position.clip_distance
     deviation = max((one.deviation for one in scores if one.deviation is not None), default=None)
     noise = f", and the largest deviation over seeds is {deviation:.1f}" if deviation is not None else ""
+    papers = "" if group.task else f"; the paper: {max(printed) - min(printed):.1f}"
     yield Statement(
-        f"From k = {first} to k = {last} the scores lie within {max(values) - min(values):.1f} BLEU{noise} "
-        f"({_seeds(*scores)}); the paper: {max(printed) - min(printed):.1f}.",
+        f"From k = {first} to k = {last} the scores lie within {max(values) - min(values):.1f} {_unit(group)}{noise} "
+        f"({_seeds(*scores)}){papers}.",
         group=group,
     )
 
 
 def _sides(group: Group, best: Variant) -> Iterator[Statement]:
-    split = _split(group)
     for kind, words in (("relative_keys", "keys alone"), ("relative_values", "values alone")):
         for one in group.variants:
             both = group.get("relative", one.position.clip_distance, one.position.tables)
             if one.position.kind != kind or both is None:
                 continue
-            mine, its = group.score(one, split), group.score(both, split)
+            mine, its = group.score(one, group.split), group.score(both, group.split)
             if mine.value is None or its.value is None:
                 continue
             which = kind == "relative_values", kind == "relative_keys"
             papers = round(paper.TABLE3[which] - paper.TABLE3[True, True], 1)
-            text = f"Relative {words}, k = {one.position.clip_distance}: {_figures(mine, its, 'keys and values')}"
-            found = _compared(group, one, both, papers, split)
-            yield Statement(f"{text}; the paper: {number(papers, 1, signed=True)}.", found, group)
+            figures = _figures(group, mine, its, "keys and values")
+            yield _compared(group, one, both, f"Relative {words}, k = {one.position.clip_distance}: {figures}", papers)
 
 
 def _together(group: Group, best: Variant) -> Iterator[Statement]:
@@ -202,19 +210,17 @@ def _together(group: Group, best: Variant) -> Iterator[Statement]:
     if together is None:
         return
     alone = group.get("relative", together.position.clip_distance, together.position.tables)
-    mine, its = group.score(together, _split(group)), group.score(alone, _split(group))
+    mine, its = group.score(together, group.split), group.score(alone, group.split)
     if alone is None or mine.value is None or its.value is None:
         return
-    yield Statement(
-        f"Absolute and relative positions together: {_figures(mine, its, f'{alone.label} alone')}; the paper observed "
-        "no benefit and prints no figure.",
-        group=group,
-    )
+    figures = _figures(group, mine, its, f"{alone.label} alone")
+    papers = "" if group.task else "; the paper observed no benefit and prints no figure"
+    yield Statement(f"Absolute and relative positions together: {figures}{papers}.", group=group)
 
 
 def _speed(group: Group, best: Variant) -> Iterator[Statement]:
     ratio = ratio_to_absolute(group, best)
-    if ratio.value is None:
+    if ratio.value is None or group.task:
         return
     text = f"{_first_upper(best.label)} trains at {ratio.value:.2f} of absolute's steps/s ({_seeds(ratio)})"
     found = speed_agreement(ratio, paper.RELATIVE_SPEED)

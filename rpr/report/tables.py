@@ -6,7 +6,7 @@ Rows and columns are defined in `rpr.report.lines`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from rpr import paper
 from rpr.model.positions.vectors import SHARING
@@ -17,6 +17,7 @@ from rpr.report.lengths import length_grids
 from rpr.report.lines import AFTER_THE_SCORES, Line, labels, score_columns
 from rpr.report.scoring import scoring_notes
 from rpr.report.speed import Bench, ratio_to_absolute, speed_grid, steps_per_second
+from rpr.report.tasks import task_grid
 
 PAPER_TABLES = {"table1": "Table 1", "table2": "Table 2", "table3": "Table 3"}
 SIDES = {(True, True): "relative", (False, True): "relative_keys", (True, False): "relative_values"}
@@ -55,32 +56,45 @@ class Tables:
     """All tables of a report, in page order."""
 
     paper: tuple[Grid, ...]  # Tables 1 to 3
+    tasks: tuple[Grid, ...]
     speed: Grid | None
     lengths: tuple[Grid, ...]
-    lines: tuple[Line, ...] = field(default=())  # of the paper's tables
+
+    @property
+    def main(self) -> tuple[Grid, ...]:
+        """All but the scores by length."""
+        return (*self.paper, *self.tasks, *((self.speed,) if self.speed is not None else ()))
 
     @property
     def grids(self) -> tuple[Grid, ...]:
-        return (*self.paper, *((self.speed,) if self.speed is not None else ()), *self.lengths)
+        return (*self.main, *self.lengths)
 
 
 def build_tables(groups: Sequence[Group], benches: Sequence[Bench] = ()) -> Tables:
-    """Every table for which the groups have rows; each variant is in one of the paper's three, the paper's k in all."""
-    found = list(_tables1(groups))
-    for group in groups:
+    """Every table for which the groups have rows.
+
+    Each variant of a translation corpus is in one of the paper's three tables, the paper's k in all.
+    """
+    translation = [group for group in groups if not group.task]
+    found = list(_tables1(translation))
+    for group in translation:
         for sharing in group.sharings:
             found += _table2(group, sharing)
             found += _table3(group, sharing)
     return Tables(
         tuple(found),
+        tuple(task_grid(group) for group in groups if group.task),
         speed_grid(groups, benches),
         tuple(grid for group in groups for grid in length_grids(group)),
-        tuple(line for grid in found for line in grid.rows),
     )
 
 
 def summary_grid(group: Group, variants: Sequence[Variant]) -> Grid:
-    """Variants of a group in one table for a terminal: scores, the paper's figures, speed."""
+    """Variants of a group in one table for a terminal: scores, published figures, speed."""
+    if group.task:
+        grid = task_grid(replace(group, variants=tuple(variants)))
+        kept = [one for one in grid.columns if one.priority < 3 and one.key != "note"]
+        return replace(grid, columns=(*kept, *_SUMMARY)).without_empty_columns()
     k = paper.MODELS["base"].clip_distance
     reference = group.get("relative", k, group.sharings[0])
     name = f"relative, k = {k}"
@@ -106,8 +120,12 @@ _SUMMARY = (
     Column("speed", "speed", lambda line: ratio_to_absolute(line.group, line.variant), digits=2, priority=1),
     Column("steps_per_second", "steps/s", lambda line: steps_per_second(line.variant), digits=2, priority=2),
     # Without a footnote: the findings below the table give the advice.
-    Column("note", "note", lambda line: "still learning" if line.variant.still_learning else "", words=True),
+    Column("note", "note", lambda line: _note(line.variant), words=True),
 )
+
+
+def _note(variant: Variant) -> str:
+    return "not learned" if variant.unlearned else "still learning" if variant.still_learning else ""
 
 
 def _printed(variant: Variant, group: Group, k: int) -> tuple[Measurement, Measurement]:

@@ -17,7 +17,7 @@ from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_
 
 
 def test_exact_match_comes_first_and_by_length_for_a_task():
-    """For a corpus of sentences it is folded in the tables and omitted by length."""
+    """For a corpus of sentences it is folded in the tables and omitted by length; a task has a table of its own."""
     interval = {"low": 70.0, "high": 90.0, "level": 0.95, "kind": "sentences", "method": "Wilson's"}
     scores = [fake_score("test", 30.0), fake_score("long", 20.0)]
     scores.append(fake_score("test", 81.0, "exact_match", interval=interval))
@@ -32,18 +32,22 @@ def test_exact_match_comes_first_and_by_length_for_a_task():
         [group] = run_groups(runs)
         assert (runs[0].task, runs[0].synthetic, group.task) == (("scan", True, True) if task else (None, False, False))
         tables = build_tables([group])
-        places = {column.key: (place, column.priority) for place, column in enumerate(tables.paper[0].columns)}
-        return group, tables, places
+        return group, tables
 
-    _, tables, places = grouped(None)
-    assert places["exact_match_test"][1] == 3
+    _, tables = grouped(None)
+    assert {column.key: column.priority for column in tables.paper[0].columns}["exact_match_test"] == 3
+    assert tables.tasks == ()
     assert "lengths_exact_match" not in [grid.name for grid in tables.lengths]
-    group, tables, places = grouped({"kind": "scan", "max_train_length": 22})
-    assert places["exact_match_test"] == (places["n"][0] + 1, 0)
-    assert "exact match by length, test and long together" in [grid.title for grid in tables.lengths]
+    group, tables = grouped({"kind": "scan", "max_train_length": 22})
+    [task] = tables.tasks
+    assert (tables.paper, group.differences) == ((), ())
+    assert [column.key for column in task.columns][:5] == ["position", "n", "test", "test_change", "note"]
+    assert [row[2].value.value for row in task.cells] == [81.0, 81.0]
+    assert task.cells[0][4].value == "not learned"
+    assert tables.lengths[0].title == "exact match by length, test and long together"
     notes = " ".join(note.text for grid in tables.lengths for note in grid.notes)
     assert "longer than any example of the training data, whose longest has 22 actions of the output" in notes
-    assert "trainings (Wilson's)" in " ".join(legend([tables.paper[0].only(lambda column: "exact" in column.key)]))
+    assert "trainings (Wilson's)" in " ".join(legend([task.only(lambda column: column.key == "test")]))
     [axes] = bleu_by_length(group).axes
     assert axes.get_ylabel() == "exact match, percent"
     vertical = [line for line in axes.get_lines() if list(line.get_xdata()) == [1.5, 1.5]]

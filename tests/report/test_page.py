@@ -52,7 +52,7 @@ def test_findings_come_first_then_the_papers_tables():
     assert '<span class="verdict not-decided">not decided</span>' in html
     assert "26.8" in html and "30.0" in html, "the paper's base model and ours"
     [table] = build_tables(run_groups(runs)).paper
-    many = page(runs, tables=Tables((table,) * (MOST_TABLES + 2), None, ()))
+    many = page(runs, tables=Tables((table,) * (MOST_TABLES + 2), (), None, ()))
     sections = many[many.index('<section id="paper"') : many.index('<section id="t1"')]
     assert sections.count("<h3 ") == MOST_TABLES and sections.count(f"<summary>{table.title}") == 2
 
@@ -74,11 +74,11 @@ def test_first_plot_is_of_a_group_with_a_curve():
     groups = run_groups([fake_record("absolute"), fake_record("relative", 2, settings={"data.name": "wmt14_en_de"})])
     speed, curve = (Picture(b"<svg/>", narrow, name, "") for name, narrow in (("speed", None), ("curve", b"<svg />")))
     chapters = [Chapter(groups[0], plots=(speed,)), Chapter(groups[1], plots=(curve,))]
-    html = html_page("x", chapters, Tables((), None, ()), ())
+    html = html_page("x", chapters, Tables((), (), None, ()), ())
     assert re.findall(r'<img [^>]*alt="([^"]*)"', html) == ["curve", "speed"]
     assert html.count("<source ") == 1 and base64.b64encode(b"<svg />").decode() in html
     assert 'href="#first">curve</a>' in html
-    html = html_page("x", chapters[:1], Tables((), None, ()), ())
+    html = html_page("x", chapters[:1], Tables((), (), None, ()), ())
     assert re.findall(r'<img [^>]*alt="([^"]*)"', html) == ["speed"] and "<source" not in html
 
 

@@ -73,7 +73,8 @@ def test_table3_and_table1():
 def test_every_variant_is_in_a_table():
     odd = fake_record("absolute_and_relative", 4, scores={"test": 30.0})
     groups = run_groups([*runs(), odd, fake_record("relative_keys", 2)])
-    shown = {line.variant.label for line in build_tables(groups).lines if line.variant is not None}
+    lines = [line for grid in build_tables(groups).paper for line in grid.rows]
+    shown = {line.variant.label for line in lines if line.variant is not None}
     assert shown == {variant.label for group in groups for variant in group.variants}
     # Only a single relative variant has a Table 1.
     assert next(iter(grids([fake_record("relative", k) for k in (2, 16)]))) == "table2"

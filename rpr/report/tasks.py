@@ -1,0 +1,85 @@
+"""The table of a generated task: exact match within and beyond the training lengths, beside published figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from rpr.records.measurement import Measurement, missing, single
+from rpr.records.scores import EXACT_MATCH
+from rpr.report.grid import Column, Grid, Note
+from rpr.report.groups import Group
+from rpr.report.lines import NOTE, SEEDS, Line, change_column, folded_scores, labels, score_column
+from rpr.report.scoring import scoring_notes
+
+
+@dataclass(frozen=True)
+class Published:
+    """Accuracy beyond the training lengths in percent, by kind of positions.
+
+    `train_length`: the longest training output, if the figures are only of this cut-off.
+    """
+
+    source: str
+    protocol: str
+    figures: MappingProxyType[str, float]
+    train_length: int | None = None
+
+
+_KAZEMNEJAD = (
+    "Kazemnejad et al. 2023 (arXiv 2305.19466), computed from the records that the authors published",
+    "a decoder of 107M parameters, RoPE on a quarter of the width, other lengths, 3 seeds: compare the order only",
+)
+_CSORDAS = (
+    "Csordás et al. 2021 (arXiv 2108.12284), from the abstract",
+    "relative positions as in Transformer-XL, 50,000 steps of 256 pairs, median of 5 seeds",
+)
+# By task. Figures of a decoder without positions are left out: it has the order of its tokens from the causal mask.
+PUBLISHED = MappingProxyType(
+    {
+        "copy": (Published(*_KAZEMNEJAD, MappingProxyType({"t5": 93.9, "alibi": 17.0, "rope": 1.6, "absolute": 0.0})),),
+        "reverse": (
+            Published(*_KAZEMNEJAD, MappingProxyType({"t5": 24.2, "alibi": 17.1, "rope": 7.7, "absolute": 2.3})),
+        ),
+        "scan": (
+            Published(*_KAZEMNEJAD, MappingProxyType({"t5": 79.9, "alibi": 43.8, "rope": 28.3, "absolute": 5.7}), 25),
+            Published(*_CSORDAS, MappingProxyType({"transformer_xl": 100.0}), 26),
+        ),
+    }
+)
+
+
+_PUBLISHED_COLUMN = Column("published", "published", lambda line: line.printed, priority=1)
+
+
+def task_grid(group: Group) -> Grid:
+    """Every variant of a group on a generated task."""
+    absolute, run = group.get("absolute"), group.runs[0]
+    cut_off = run.setting("data.task.max_train_length")
+    used = [one for one in PUBLISHED.get(str(run.task), ()) if one.train_length in (None, cut_off)]
+    figures = {kind: figure for one in used for kind, figure in one.figures.items()}
+    other = missing("of other models: their differences are not ours")
+
+    def published(kind: str) -> Measurement:
+        return single(figures[kind]) if kind in figures else missing("no published figure known to us")
+
+    lines = tuple(
+        Line((one.label,), group, one, absolute, "absolute", published(one.position.kind), other, "", ())
+        for one in group.variants
+    )
+    splits = [split for split in ("test", "long") if group.column(split) is not None]
+    columns = (*map(score_column, splits), change_column(group.split), _PUBLISHED_COLUMN, NOTE)
+    notes = [
+        "test: lengths of training; long: greater ones; change: of long from absolute, seed by seed where both have "
+        "the same seeds",
+        *(f"published, beyond the training lengths: {one.source}; {one.protocol}" for one in used),
+    ]
+    return Grid(
+        "task",
+        "Exact match on a generated task, percent",
+        (*labels("position"), SEEDS, *columns, *folded_scores(lines, EXACT_MATCH)),
+        lines,
+        group.heading,
+        (*scoring_notes(group), *map(Note, notes)),
+        synthetic=True,
+    ).without_empty_columns()

@@ -1,0 +1,85 @@
+"""Reports of generated tasks from fake records: exact match beyond the training lengths, never the paper's BLEU."""
+
+from __future__ import annotations
+
+from rpr.records.record import find_records
+from rpr.report.build import build_report
+from rpr.report.groups import run_groups
+from rpr.report.learning import learning_of
+from rpr.report.results_page import results_markdown
+from rpr.report.statements import statements
+from rpr.report.tasks import task_grid
+from tests.fake_records import fake_by_length, fake_record, fake_score, write_run
+
+
+def runs(kind="reverse", within=99.0, **beyond):
+    """One run per kind of positions with its exact match on long."""
+    found = []
+    lengths = fake_by_length(99.0, 99.0, 60.0, 40.0, unit="symbols of the input")
+    lengths["signatures"]["exact_match"] = "unit:sentence"
+    for bucket in lengths["buckets"]:
+        bucket["scores"].append({"metric": "exact_match", "score": 50.0, "interval": None})
+    for name, long in ({"absolute": 6.7, "relative": 60.0} | beyond).items():
+        scores = [fake_score("test", 99.8), fake_score("long", 70.0)]
+        scores += [fake_score("test", within, "exact_match"), fake_score("long", long, "exact_match")]
+        task = {"kind": kind, "max_train_length": 26}
+        settings = {"data.name": kind, "data.task": task}
+        found.append(fake_record(name, scores=scores, by_length=lengths, settings=settings))
+    return found
+
+
+def text(records):
+    [group] = run_groups(records)
+    return " ".join(map(str, statements(group)))
+
+
+def test_findings_of_a_task_are_about_exact_match_and_name_no_figure_of_the_paper():
+    found = text(runs(none=1.0, relative_keys=55.0, absolute_and_relative=58.0))
+    assert found.startswith("By exact match beyond the training lengths, best first: relative, k = 16 60.0;")
+    assert "Relative, k = 16 on long: 53.3 points of exact match more than absolute (sinusoidal): 60.0 and 6.7" in found
+    assert "No positions at all: 59.0 points of exact match less than relative, k = 16: 1.0 and 60.0" in found
+    assert "BLEU" not in found and "the paper" not in found
+
+
+def test_published_figures_are_shown_with_their_source():
+    def column(records):
+        [group] = run_groups(records)
+        grid = task_grid(group)
+        keys = [column.key for column in grid.columns]
+        notes = " ".join(note.text for note in grid.notes)
+        return notes, [row[keys.index("published")].value for row in grid.cells] if "published" in keys else []
+
+    notes, [absolute, relative] = column(runs())
+    assert (absolute.value, relative.reason) == (2.3, "no published figure known to us")
+    assert "Kazemnejad et al. 2023" in notes and "compare the order only" in notes
+    assert column(runs("duplicate")) == (column(runs("duplicate"))[0], [])
+    assert "Kazemnejad" not in column(runs("scan"))[0], "its figures are of another cut-off"
+
+
+def test_task_that_is_not_learned_says_so_and_a_learned_one_is_not_still_learning():
+    unlearned = text(runs(within=80.0))
+    assert "did not learn the task: less than 95% exact match within the training lengths" in unlearned
+    records = runs()
+    falling = {(run.run_id, run.seed, run.hardware, run.started): learning_of(run, [(900, 1.0), (1000, 0.5)])
+               for run in records}  # fmt: skip
+    [group] = run_groups(records, falling)
+    assert all(not one.unlearned and one.still_learning is None for one in group.variants)
+
+
+def test_report_and_results_page_list_tasks_apart_from_translation(tmp_path):
+    translation = [fake_record("absolute", scores={"test": 36.2}), fake_record("relative", scores={"test": 37.7})]
+    folder = tmp_path / "runs"
+    for number, record in enumerate([*runs(), *translation]):
+        write_run(folder / f"{number}.json", record, "1 2", "2 1", "2 1")
+    found = find_records(folder)
+    report = build_report(found.records, folder, "x")
+    [task] = [table for table in report.document["tables"] if table["name"] == "task"]
+    assert {(line["position"], line["long"]["value"]) for line in task["rows"]} == {("absolute (sinusoidal)", 6.7), ("relative, k = 16", 60.0)}
+    html = (folder / "index.html").read_text()
+    assert html.index('<section id="paper">') < html.index('<section id="tasks">') < html.index('<section id="t1">')
+    assert "Generated tasks" in html
+    page = results_markdown(folder)
+    tasks = page[page.index("### Generated tasks") : page.index("## The tables")]
+    assert "53.3 points of exact match more" in tasks
+    assert "reverse" not in page[page.index("## What agrees") : page.index("### Generated tasks")]
+    assert "bleu_by_length-reverse-small-1800-cpu.svg" in page[: page.index("## What")]
