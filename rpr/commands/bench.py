@@ -61,7 +61,7 @@ def as_text(document: dict[str, Any]) -> str:
     """The document's tables."""
     config = document["config"]
     hardware, model, layer, gradients = (config[part] for part in ("hardware", "model", "layer", "gradients"))
-    versus = f"of {config['variants'][0]}"
+    versus = f"vs {config['variants'][0]}"
     head = (
         f"{document['device']}, torch {document['versions']['torch']}, precision {hardware['precision']} "
         f"(matmuls: {hardware['matmul_precision']}), attention={hardware['attention']}"

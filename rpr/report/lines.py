@@ -141,7 +141,7 @@ def _note(line: Line) -> Cell:
 NOT_LEARNED = f"not learned: exact match within the training lengths is below {TASK_LEARNED:g}%"
 SEEDS = Column("n", "n", _seeds)
 PAPER = Column("paper", "paper", lambda line: line.printed)
-PAPER_CHANGE = Column("paper_change", "change", lambda line: line.printed_change, signed=True)
+PAPER_CHANGE = Column("paper_change", "Δ paper", lambda line: line.printed_change, signed=True)
 AGREEMENT = Column("agreement", "agreement", _agreement, words=True, priority=1)
 NOTE = Column("note", "note", _note, words=True, priority=1)
 DIFFERS = Column("differs", "differs", _differs, words=True, priority=2)
@@ -171,7 +171,7 @@ def score_column(split: str, priority: int = 0) -> Column:
 
 def change_column(split: str, priority: int = 0) -> Column:
     """How these scores change from the reference."""
-    return Column(f"{split}_change", "change", partial(Line.change, split=split), signed=True, priority=priority)
+    return Column(f"{split}_change", f"Δ {split}", partial(Line.change, split=split), signed=True, priority=priority)
 
 
 def folded_scores(lines: Sequence[Line], shown: str) -> list[Column]:

@@ -169,7 +169,14 @@ def escape_markdown(text: str) -> str:
     return escape_control_characters(" ".join(text.translate(_MARKDOWN).split()))
 
 
-_ESCAPES = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", DASH: "--"}
+_ESCAPES = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "Δ": r"$\Delta$",
+    DASH: "--",
+}
 _ESCAPES |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "×": r"$\times$"}
 _ESCAPES |= {character: f"\\{character}" for character in "&%$#_{}"}
 _LATEX = {ord(character): escape for character, escape in _ESCAPES.items()}

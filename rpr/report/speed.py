@@ -214,7 +214,7 @@ _COLUMNS = (
     Column("position", "position", lambda row: Cell(row.labels[2], row.remarks), label=True),
     Column("n", "n", lambda row: str(row.steps.n)),
     Column("steps_per_second", "steps/s", lambda row: row.steps, digits=2),
-    Column("ratio", "of absolute", lambda row: row.ratio, digits=2),
+    Column("ratio", "vs absolute", lambda row: row.ratio, digits=2),
     Column("paper", "paper", lambda row: row.papers, digits=2),
     Column("agreement", "agreement", _verdict, words=True, priority=1),
     Column("measured", "measured", lambda row: row.how, words=True, priority=1),

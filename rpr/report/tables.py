@@ -29,8 +29,8 @@ def _score_grid(
 ) -> Grid:
     about = [
         f"paper: BLEU on {lines[0].printed_set}, {paper.SOURCE}; {paper.BLEU_KIND}",
-        f"ours: sacreBLEU; n: seeds; change: of the column before it, from {lines[0].reference_name}, seed by seed "
-        "where both have the same seeds",
+        f"ours: sacreBLEU; n: seeds; Δ: change from {lines[0].reference_name}, seed by seed where both have the same "
+        "seeds",
         *notes,
     ]
     groups = list({id(line.group): line.group for line in lines}.values())
