@@ -143,7 +143,8 @@ def _extent(chapters: Sequence[Chapter]) -> str:
     if len(chapters) > 1:
         words += f" in {len(chapters)} groups trained alike"
     left = f": {finished:,} finished, {len(runs) - finished:,} without a result" if finished < len(runs) else ""
-    return f"{words}{left}. Scores of Transformers by how they represent positions, beside the paper's figures."
+    papers = "" if all(one.group.task for one in chapters) else ", beside the paper's figures"
+    return f"{words}{left}. Scores of Transformers by how they represent positions{papers}."
 
 
 def _count(number: int, noun: str) -> str:

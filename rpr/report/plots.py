@@ -281,7 +281,11 @@ def bleu_by_length(group: Group, remark: str = "") -> Figure | None:
 
 
 def speed(group: Group, remark: str = "") -> Figure | None:
-    """Steps/s relative to the absolute baseline, one bar per variant, and the paper's 0.93; None without any."""
+    """Steps/s relative to the absolute baseline, one bar per variant, and the paper's 0.93; None without any or for a
+    task.
+    """
+    if group.task:
+        return None
     having = [(one, ratio) for one in group.variants if (ratio := ratio_to_absolute(group, one)).value is not None]
     shown = sample_evenly(having, MOST_BARS)
     if all(variant.position.kind == "absolute" for variant, _ in shown):

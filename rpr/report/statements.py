@@ -115,7 +115,7 @@ def _ranking(group: Group) -> Iterator[Statement]:
     if len(scored) < 2 or (others < 2 and not group.task):
         return
     ranked = sorted(scored, key=lambda item: -(item[1].value or 0.0))
-    words = [f"{one.label} {_with_interval(score)}" for one, score in ranked]
+    words = [f"{one.label} at {_with_interval(score)}" for one, score in ranked]
     measure = "exact match beyond the training lengths" if group.task else f"score on {group.split}"
     yield Statement(f"By {measure}, best first: {'; '.join(words)}.", group=group)
 

@@ -84,7 +84,7 @@ def build_tables(groups: Sequence[Group], benches: Sequence[Bench] = ()) -> Tabl
     return Tables(
         tuple(found),
         tuple(task_grid(group) for group in groups if group.task),
-        speed_grid(groups, benches),
+        speed_grid(translation, benches),  # a task's models are so small that their steps/s say nothing of positions
         tuple(grid for group in groups for grid in length_grids(group)),
     )
 
@@ -93,8 +93,7 @@ def summary_grid(group: Group, variants: Sequence[Variant]) -> Grid:
     """Variants of a group in one table for a terminal: scores, published figures, speed."""
     if group.task:
         grid = task_grid(replace(group, variants=tuple(variants)))
-        kept = [one for one in grid.columns if one.priority < 3 and one.key != "note"]
-        return replace(grid, columns=(*kept, *_SUMMARY)).without_empty_columns()
+        return grid.only(lambda column: column.priority < 3)
     k = paper.MODELS["base"].clip_distance
     reference = group.get("relative", k, group.sharings[0])
     name = f"relative, k = {k}"
@@ -120,12 +119,8 @@ _SUMMARY = (
     Column("speed", "speed", lambda line: ratio_to_absolute(line.group, line.variant), digits=2, priority=1),
     Column("steps_per_second", "steps/s", lambda line: steps_per_second(line.variant), digits=2, priority=2),
     # Without a footnote: the findings below the table give the advice.
-    Column("note", "note", lambda line: _note(line.variant), words=True),
+    Column("note", "note", lambda line: "still learning" if line.variant.still_learning else "", words=True),
 )
-
-
-def _note(variant: Variant) -> str:
-    return "not learned" if variant.unlearned else "still learning" if variant.still_learning else ""
 
 
 def _printed(variant: Variant, group: Group, k: int) -> tuple[Measurement, Measurement]:

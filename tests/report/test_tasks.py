@@ -35,7 +35,7 @@ def text(records):
 
 def test_findings_of_a_task_are_about_exact_match_and_name_no_figure_of_the_paper():
     found = text(runs(none=1.0, relative_keys=55.0, absolute_and_relative=58.0))
-    assert found.startswith("By exact match beyond the training lengths, best first: relative, k = 16 60.0;")
+    assert found.startswith("By exact match beyond the training lengths, best first: relative, k = 16 at 60.0;")
     assert "Relative, k = 16 on long: 53.3 points of exact match more than absolute (sinusoidal): 60.0 and 6.7" in found
     assert "No positions at all: 59.0 points of exact match less than relative, k = 16: 1.0 and 60.0" in found
     assert "BLEU" not in found and "the paper" not in found
