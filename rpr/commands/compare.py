@@ -136,7 +136,7 @@ def _notes(config: CompareConfig, found: Sequence[Sequence[Family]]) -> list[str
         "Intervals and p concern the test sentences: whether the result would hold on another, similar test set.",
     ]
     if any(len(family.comparisons) > 1 for family in families):
-        notes.append("Holm: the p before it, corrected for all comparisons of the same metric and split.")
+        notes.append("Holm: the p before it, corrected for all comparisons of its table.")
     if not any(comparison.verdict for comparison in comparisons):
         notes.append(f"No difference is below p = {ALPHA} by both tests: no run is shown to be better.")
     seeds = [one.n for family in families for one in family.variants.values()]

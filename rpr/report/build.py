@@ -99,7 +99,7 @@ def build_report(
     files: list[Path] = []
     try:
         chapters = []
-        for group, suffix, sentences in zip(groups, _suffixes(groups), group_statements, strict=True):
+        for group, suffix, sentences in zip(groups, suffixes(groups), group_statements, strict=True):
             drawn = plots.all_plots(group, _curves(group, file_of))
             pictures = tuple(_saved(plot, out_dir / f"{plot.name}{suffix}.svg", files) for plot in drawn)
             learned, remark = html.learned_pictures(group, file_of, unusable)
@@ -280,15 +280,15 @@ def _group_json(group: Group, group_statements: Sequence[Statement]) -> dict[str
     }
 
 
-def slug(group: Group) -> str:
-    """The suffix that distinguishes a group's files."""
+def _slug(group: Group) -> str:
     return re.sub(r"[^A-Za-z0-9_]+", "-", f"-{group.data}-{group.model}-{group.max_steps}-{group.hardware}")
 
 
-def _suffixes(groups: Sequence[Group]) -> list[str]:
+def suffixes(groups: Sequence[Group]) -> list[str]:
+    """What distinguishes the file names of the plots of several groups."""
     if len(groups) == 1:
         return [""]
-    slugs = [slug(group) for group in groups]
+    slugs = [_slug(group) for group in groups]
     return [
         one if slugs.count(one) == 1 else f"{one}-{slugs[: index + 1].count(one)}" for index, one in enumerate(slugs)
     ]

@@ -56,6 +56,7 @@ class TestColumn(NamedTuple):
 class Speed(NamedTuple):
     """Steps/s of one run, the setting it was measured in, and, on a CPU, the cores it used (None: unknown)."""
 
+    seed: int
     value: float
     setting: tuple[str, str | None, str | None]
     on_cpu: bool
@@ -96,6 +97,7 @@ class Variant:
         """The speeds of the finished runs, without those whose device other jobs shared."""
         return tuple(
             Speed(
+                run.seed,
                 run.training.steps_per_second,
                 (run.device, run.training.precision, run.training.matmul_precision),
                 run.setting("hardware.accelerator") == "cpu",
@@ -356,11 +358,11 @@ def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _joined(records: Iterable[Record]) -> list[Record]:
-    """Merge runs of one configuration and seed that differ only in the scored splits into one with all scores."""
+    """Merge runs of one seed that differ only in settings that decide no result, as the scored splits, into one."""
     finished: dict[str, Record] = {}
     others: list[Record] = []
     for run in sorted(records, key=lambda run: (run.rerun_of is None, run.started)):
-        key = json.dumps([run.config["position"], run.seed], sort_keys=True)
+        key = json.dumps([run.config["position"], run.config["hardware"], run.seed], sort_keys=True)
         older = finished.get(key)
         if run.status != "finished":
             others.append(run)
@@ -387,7 +389,16 @@ def _variants(records: list[Record], learning: Mapping[RunKey, Learning]) -> tup
         plain = Variant(position, position.label + sharing, tuple(runs))
         known = tuple(learning[run_key(run)] for run in plain.finished if run_key(run) in learning)
         variants.append(replace(plain, learning=known))
-    return tuple(variants)
+    return tuple(replace(one, label=one.label + _own_settings(one, variants)) for one in variants)
+
+
+def _own_settings(one: Variant, variants: Sequence[Variant]) -> str:
+    """`, max_positions = 64`: the settings that distinguish a variant from others with its label; mostly empty."""
+    alike = [other for other in variants if other.label == one.label]
+    settings = [flat(other.records[0].config["position"]) for other in alike]
+    mine = settings[alike.index(one)]
+    varying = [key for key in mine if key != "name" and len({str(other.get(key)) for other in settings}) > 1]
+    return "".join(f", {key} = {mine[key]}" for key in varying)
 
 
 def sample_evenly(items: Sequence[Any], most: int) -> list[Any]:

@@ -10,8 +10,9 @@ from pathlib import Path
 from rpr import paper
 from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, find_records
+from rpr.records.scores import SOURCE_UNIT
 from rpr.report.agreement import HEADINGS, RULE
-from rpr.report.build import read_learning, run_file, slug
+from rpr.report.build import read_learning, run_file, suffixes
 from rpr.report.grid import Column, Grid, legend
 from rpr.report.groups import Group, run_groups
 from rpr.report.learning import RULE as LEARNING_RULE
@@ -83,9 +84,10 @@ def _picture(groups: Sequence[Group], paths: Mapping[RunKey, Path], home: Path) 
     found = []
     for group, name, description in wanted:
         folder = paths[run_key(group.runs[0])].parent
-        paths_of = [folder / f"{name}{slug(group)}.svg", folder / f"{name}.svg"]
-        pictures = [path for path in paths_of if path.is_file()]
-        found += [f"![{escape_markdown(description)}]({_link(path, home)})" for path in pictures[:1]]
+        reported = [one for one in groups if any(paths[run_key(run)].parent == folder for run in one.runs)]
+        path = folder / f"{name}{suffixes(reported)[reported.index(group)]}.svg"
+        if path.is_file():
+            found.append(f"![{escape_markdown(description)}]({_link(path, home)})")
     return found
 
 
@@ -202,7 +204,8 @@ def _distances(groups: Sequence[Group]) -> list[str]:
     """Values of k that never clip; the longest training source is known from records with scores by length."""
     lines = []
     for group in groups:
-        longest = {run.by_length.longest_training_source for run in group.finished if run.by_length}
+        lengths = [run.by_length for run in group.finished if run.by_length and run.by_length.unit == SOURCE_UNIT]
+        longest = {one.longest_training_source for one in lengths}
         ks = {one.position.clip_distance for one in group.variants if one.position.kind == "relative"}
         beyond = sorted(k for k in ks if k is not None and longest and k >= max(longest) - 1)
         if beyond:

@@ -41,7 +41,9 @@ def steps_per_second(variant: Variant | None) -> Measurement:
 
 
 def ratio_to_absolute(group: Group, variant: Variant | None) -> Measurement:
-    """Steps/s divided by those of the group's sinusoidal baseline on the same device and precision."""
+    """Steps/s divided by those of the group's sinusoidal baseline on the same device and precision: seed by seed where
+    both have the same seeds, else by the baseline's mean, without an interval, which would leave out its variation.
+    """
     mine = steps_per_second(variant)
     speeds = variant.speeds if variant is not None else ()
     if not speeds:
@@ -53,15 +55,22 @@ def ratio_to_absolute(group: Group, variant: Variant | None) -> Measurement:
     for speed in absolute.speeds if absolute is not None else ():
         by_setting.setdefault(speed.setting, []).append(speed)
     ratios = []
+    paired = all(
+        {one.seed for one in speeds if one.setting == setting} == {one.seed for one in baselines}
+        for setting, baselines in by_setting.items()
+    )
     for speed in speeds:
         if (baselines := by_setting.get(speed.setting)) is not None:
             if (why := _not_comparable(speed, baselines)) is not None:
                 return missing(why)
-            ratios.append(speed.value / statistics.fmean(one.value for one in baselines))
+            same = [one for one in baselines if one.seed == speed.seed] if paired else baselines
+            ratios.append(speed.value / statistics.fmean(one.value for one in same))
+    if variant is absolute and ratios:
+        return Measurement(1.0, len(ratios))
     if not ratios:
         where = "on this device and precision" if by_setting else "of this corpus, model and hardware"
         return missing(f"no finished absolute (sinusoidal) run {where} to compare with")
-    return mean(ratios)
+    return mean(ratios) if paired else Measurement(statistics.fmean(ratios), len(ratios))
 
 
 def _not_comparable(speed: Speed, baselines: Sequence[Speed]) -> str | None:

@@ -67,9 +67,9 @@ def _relative(group: Group) -> list[Variant]:
     return [one for one in scored if one.position.tables == scored[0].position.tables]
 
 
-def _compared(group: Group, one: Variant, other: Variant, text: str, papers: float) -> Statement:
-    """The text of a comparison and, unless the group is of a task, the paper's figure and the agreement with it."""
-    if group.task:
+def _compared(group: Group, one: Variant, other: Variant, text: str, papers: float | None) -> Statement:
+    """The text of a comparison and, if the paper made the same one, its figure and the agreement with it."""
+    if group.task or papers is None:
         return Statement(f"{text}.", group=group)
     learning = one.still_learning or other.still_learning
     change = group.change(one, other, group.split, other.label)
@@ -116,7 +116,8 @@ def _ranking(group: Group) -> Iterator[Statement]:
         return
     ranked = sorted(scored, key=lambda item: -(item[1].value or 0.0))
     words = [f"{one.label} at {_with_interval(score)}" for one, score in ranked]
-    measure = "exact match beyond the training lengths" if group.task else f"score on {group.split}"
+    beyond = " beyond the training lengths" if group.split == "long" else ""
+    measure = f"exact match{beyond}" if group.task else f"score on {group.split}"
     yield Statement(f"By {measure}, best first: {'; '.join(words)}.", group=group)
 
 
@@ -132,7 +133,9 @@ def _absolute(group: Group, best: Variant) -> Iterator[Statement]:
     if absolute is None:
         return
     pair = group.papers_languages or "en_de"
-    papers = round(paper.TABLE1[group.size, "relative", pair] - paper.TABLE1[group.size, "absolute", pair], 1)
+    papers = None
+    if best.position.clip_distance == paper.MODELS[group.size].clip_distance:
+        papers = round(paper.TABLE1[group.size, "relative", pair] - paper.TABLE1[group.size, "absolute", pair], 1)
     for split in dict.fromkeys(column.split for column in group.columns if column.split != "validation"):
         mine, its = group.score(best, split), group.score(absolute, split)
         if mine.value is None or its.value is None:
@@ -169,7 +172,8 @@ def _order(group: Group, best: Variant) -> Iterator[Statement]:
         if its.value < LEARNED and not group.task:
             yield Statement(f"{text}: too little is learned to compare.", group=group)
         else:
-            yield _compared(group, one, best, text, round(printed - paper.TABLE2[16], 1))
+            beside = paper.TABLE2.get(best.position.clip_distance or 0)
+            yield _compared(group, one, best, text, None if beside is None else round(printed - beside, 1))
 
 
 def _spread(group: Group, best: Variant) -> Iterator[Statement]:

@@ -56,7 +56,8 @@ def task_grid(group: Group) -> Grid:
     """Every variant of a group on a generated task."""
     absolute, run = group.get("absolute"), group.runs[0]
     cut_off = run.setting("data.task.max_train_length")
-    used = [one for one in PUBLISHED.get(str(run.task), ()) if one.train_length in (None, cut_off)]
+    available = PUBLISHED.get(str(run.task), ()) if group.column("long") else ()
+    used = [one for one in available if one.train_length in (None, cut_off)]
     figures = {kind: figure for one in used for kind, figure in one.figures.items()}
     other = missing("of other models: their differences are not ours")
 

@@ -174,11 +174,12 @@ def _data_record(data: PreparedData) -> Data:
 
 def mark_stopped(run_dir: Path, error: BaseException) -> None:
     """Set the record's status to failed or interrupted, with the reason. What the training process itself wrote is not
-    replaced by its parent's report. On a full disk the record stays as it is, like that of a killed run.
+    replaced by its parent's report, and a finished run stays finished: what can still fail then is its logging. On a
+    full disk the record stays as it is, like that of a killed run.
     """
     path = run_dir / RECORD_NAME
     record = read_record(path)
-    if record.status in ("failed", "interrupted") and isinstance(error, RunError):
+    if record.status == "finished" or (record.status in ("failed", "interrupted") and isinstance(error, RunError)):
         return
     interrupted = isinstance(error, (InterruptedRun, KeyboardInterrupt, SystemExit))
     if isinstance(error, RprError):

@@ -131,9 +131,18 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
         trainer.save_checkpoint(self._folder / f"step{trainer.global_step:08d}.ckpt")
         self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
         if trainer.is_global_zero:
-            for _, old in checkpoints(self._folder)[: -self._keep]:
+            for old in self._superseded(trainer.max_steps):
                 old.unlink(missing_ok=True)
         self._stopwatch.resume()
+
+    def _superseded(self, max_steps: int) -> list[Path]:
+        """All but the newest and the last `keep` on schedule: with the one that a time limit adds off schedule, the
+        final average would be of other steps than if training had never stopped.
+        """
+        found = checkpoints(self._folder)
+        every = self._every_n_steps
+        on_schedule = [one for one in found if every is None or one[0] % every == 0 or one[0] == max_steps]
+        return [path for step, path in found[:-1] if (step, path) not in on_schedule[-self._keep :]]
 
     def validates_at(self, step: int) -> bool:
         """Whether this step has a validation, after which its checkpoint is written."""

@@ -86,6 +86,26 @@ def test_runs_scored_on_different_splits_are_joined():
     assert [group.score(variant, split).value for split in ("test", "validation")] == [30.0, 28.0]
 
 
+def test_runs_of_other_precision_are_not_joined():
+    runs = [
+        fake_record("relative", scores={split: 30.0}, settings={"hardware.precision": precision})
+        for split, precision in (("test", "32"), ("validation", "bf16"))
+    ]
+    [variant] = run_groups(runs)[0].variants
+    assert len(variant.records) == 2
+    assert [len(run.scores) for run in variant.records] == [1, 1]
+
+
+def test_learned_positions_of_other_lengths_are_other_variants():
+    lengths = ((1, 64), (2, 512))
+    [group] = run_groups(
+        fake_record("learned", seed=n, settings={"position.max_positions": rows}) for n, rows in lengths
+    )
+    assert [one.label for one in group.variants] == [f"absolute (learned), max_positions = {n}" for n in (64, 512)]
+    [group] = run_groups(fake_record(seed=seed, settings={"position.max_positions": seed * 64}) for seed in (1, 2))
+    assert [one.label for one in group.variants] == ["relative, k = 16"], "without effect on sinusoids and tables"
+
+
 def test_newest_original_run_of_a_seed_counts():
     def scored(score: float, started: str, **changes: object) -> Record:
         return fake_record(scores={"test": score}, started=started, **changes)

@@ -164,6 +164,16 @@ def test_speeds_with_different_cores_used_are_not_compared(cores, ratio, reason)
     assert (found.value, found.reason) == (ratio if ratio is None else pytest.approx(ratio), reason)
 
 
+def test_speeds_are_compared_seed_by_seed_or_without_an_interval():
+    def three(position, *speeds):
+        return [fake_record(position, seed=seed, steps_per_second=speed) for seed, speed in enumerate(speeds)]
+
+    found = speed_ratio(*three("absolute", 1.0, 2.0, 4.0), *three("relative", 2.0, 2.0, 2.0))
+    assert (found.value, found.n, found.deviation) == (pytest.approx(3.5 / 3), 3, pytest.approx(0.7637626))
+    found = speed_ratio(*three("absolute", 1.0, 2.0, 3.0), *three("relative", 2.0, 2.0))
+    assert (found.value, found.n, found.interval) == (1.0, 2, None)
+
+
 def test_speed_of_a_run_on_a_shared_device_is_ignored():
     def absolute(*jobs):
         return [fake_record("absolute", seed=seed, concurrent_jobs=n) for seed, n in enumerate(jobs)]
@@ -269,6 +279,13 @@ def test_statements_count_runs_without_result_and_low_scores():
     assert "2 of 3 runs have no result: 1 failed, 1 running." in found
     found = sentences([fake_record("relative", k, scores={"test": 1.0}) for k in (0, 16)])
     assert any("too little is learned to compare" in one for one in found)
+
+
+def test_statements_compare_with_the_papers_figures_of_the_same_k_only():
+    found = sentences([fake_record("relative", 1, scores={"test": 33.0}), fake_record("none", scores={"test": 20.0}),
+                       fake_record("absolute", scores={"test": 32.0})])  # fmt: skip
+    assert "Relative, k = 1 on test: 1.0 BLEU more than absolute (sinusoidal): 33.0 and 32.0 (one seed)." in found
+    assert any("13.0 BLEU less than relative, k = 1" in one and "the paper: -13.0" in one for one in found)
 
 
 def test_schemes_beyond_the_paper_are_ranked():

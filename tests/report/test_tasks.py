@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rpr.records.record import find_records
 from rpr.report.build import build_report
 from rpr.report.groups import run_groups
@@ -12,7 +14,7 @@ from rpr.report.tasks import task_grid
 from tests.fake_records import fake_by_length, fake_record, fake_score, write_run
 
 
-def runs(kind="reverse", within=99.0, **beyond):
+def runs(kind="reverse", within=99.0, cut_off=26, **beyond):
     """One run per kind of positions with its exact match on long."""
     found = []
     lengths = fake_by_length(99.0, 99.0, 60.0, 40.0, unit="symbols of the input")
@@ -22,7 +24,7 @@ def runs(kind="reverse", within=99.0, **beyond):
     for name, long in ({"absolute": 6.7, "relative": 60.0} | beyond).items():
         scores = [fake_score("test", 99.8), fake_score("long", 70.0)]
         scores += [fake_score("test", within, "exact_match"), fake_score("long", long, "exact_match")]
-        task = {"kind": kind, "max_train_length": 26}
+        task = {"kind": kind, "max_train_length": cut_off}
         settings = {"data.name": kind, "data.task": task}
         found.append(fake_record(name, scores=scores, by_length=lengths, settings=settings))
     return found
@@ -39,6 +41,26 @@ def test_findings_of_a_task_are_about_exact_match_and_name_no_figure_of_the_pape
     assert "Relative, k = 16 on long: 53.3 points of exact match more than absolute (sinusoidal): 60.0 and 6.7" in found
     assert "No positions at all: 59.0 points of exact match less than relative, k = 16: 1.0 and 60.0" in found
     assert "BLEU" not in found and "the paper" not in found
+
+
+def test_without_longer_examples_nothing_is_said_of_them():
+    records = [
+        run.model_copy(update={"scores": tuple(one for one in run.scores if one.split == "test")}) for run in runs()
+    ]
+    [group] = run_groups(records)
+    assert text(records).startswith("By exact match, best first: absolute (sinusoidal) at 99.0;")
+    assert "Kazemnejad" not in " ".join(note.text for note in task_grid(group).notes)
+
+
+def test_pages_of_several_cut_offs_link_their_own_pictures(tmp_path):
+    records = [*runs("scan", cut_off=22), *runs("scan", cut_off=26)]
+    for number, record in enumerate(records):
+        write_run(tmp_path / "runs" / f"{number}.json", record, "1 2", "2 1", "2 1")
+    build_report(find_records(tmp_path / "runs").records, tmp_path / "runs", "x")
+    page = results_markdown(tmp_path / "runs")
+    linked = re.findall(r"= (\d+)\]\(runs/bleu_by_length-scan-small-1800-cpu-(\d).svg\)", page)
+    assert linked == [("22", "1"), ("26", "2")]
+    assert "no training source has more than" not in page, "a task's lengths are not in tokens"
 
 
 def test_published_figures_are_shown_with_their_source():

@@ -217,6 +217,23 @@ def test_training_stopped_by_its_time_limit_is_resumed(
     assert_same_result(tmp_path / "full", tmp_path / "resumed", assert_same)
 
 
+def test_checkpoints_of_a_time_limit_do_not_change_what_is_averaged(
+    tiny_config: Config, small_data: Data, tmp_path: Path
+) -> None:
+    settings = ("optim.max_steps=7", "optim.checkpoint_every_n_steps=2", "optim.keep_checkpoints=2")
+    settings += ("optim.average_checkpoints=2",)
+    train(tiny_config(*settings), small_data, tmp_path / "full")
+    assert steps(tmp_path / "full") == [6, 7]
+    limited, seen = tiny_config(*settings, "stop_after_minutes=1e-9"), []
+    for _ in range(6):
+        with pytest.raises(InterruptedRun):
+            train(limited, small_data, tmp_path / "resumed")
+        seen.append(steps(tmp_path / "resumed"))
+    assert seen == [[1], [2], [2, 3], [2, 4], [2, 4, 5], [4, 6]]
+    train(limited, small_data, tmp_path / "resumed")
+    assert steps(tmp_path / "resumed") == [6, 7]
+
+
 # --- precision
 
 

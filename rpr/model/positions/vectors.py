@@ -91,6 +91,7 @@ class Vectors(Scheme):
             "relative_values": self.relative_values,
             "clip_distance": self.k,
             "tables": self.sharing,
+            **({"max_positions": self.max_positions} if self.absolute == "learned" else {}),
         }
 
     @property
