@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rpr import paper
 from rpr.model.positions import SCHEMES
 from rpr.records.measurement import Measurement
+from rpr.report import tasks
 from rpr.report.agreement import Agreement, agreement, speed_agreement
 from rpr.report.grid import number
 from rpr.report.groups import TASK_LEARNED, Group, Variant
@@ -47,7 +48,7 @@ def statements(group: Group) -> list[Statement]:
         _together,
         _speed,
     ]
-    found = [*_learning(group), *_incomplete(group), *_ranking(group)]
+    found = [*_learning(group), *_incomplete(group), *_ranking(group), *_published_order(group)]
     if best is not None:
         found += [statement for maker in makers for statement in maker(group, best)]
     return found
@@ -119,6 +120,24 @@ def _ranking(group: Group) -> Iterator[Statement]:
     beyond = " beyond the training lengths" if group.split == "long" else ""
     measure = f"exact match{beyond}" if group.task else f"score on {group.split}"
     yield Statement(f"By {measure}, best first: {'; '.join(words)}.", group=group)
+
+
+def _published_order(group: Group) -> Iterator[Statement]:
+    """Whether a task's schemes come in the published order beyond the training lengths."""
+    for published in tasks.published(group):
+        ours: dict[str, Measurement] = {}
+        theirs: dict[str, float] = {}
+        for kind, figure in published.figures.items():
+            one = group.get(kind)
+            if one is not None and (score := group.score(one, "long")).value is not None:
+                ours[one.label], theirs[one.label] = score, figure
+        if len(ours) < 2:
+            continue
+        names = sorted(theirs, key=lambda name: -theirs[name])
+        mine = sorted(ours, key=lambda name: -(ours[name].value or 0.0))
+        here = "the same order here" if mine == names else f"here {', '.join(mine)}"
+        text = f"Published order, best first ({published.source}): {', '.join(names)}; {here}"
+        yield Statement(f"{text} ({_seeds(*ours.values())}).", group=group)
 
 
 def _with_interval(score: Measurement) -> str:

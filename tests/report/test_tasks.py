@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from rpr.records.record import find_records
 from rpr.report.build import build_report
@@ -12,6 +13,7 @@ from rpr.report.results_page import results_markdown
 from rpr.report.statements import statements
 from rpr.report.tasks import task_grid
 from tests.fake_records import fake_by_length, fake_record, fake_score, write_run
+from tests.shapes import scheme
 
 
 def runs(kind="reverse", within=99.0, cut_off=26, **beyond):
@@ -63,6 +65,27 @@ def test_pages_of_several_cut_offs_link_their_own_pictures(tmp_path):
     assert "no training source has more than" not in page, "a task's lengths are not in tokens"
 
 
+def test_order_of_schemes_is_compared_with_the_published_one():
+    def found(**long):
+        return [one for one in (str(one) for one in statements(run_groups(schemes(**long))[0])) if "Published" in one]
+
+    def schemes(**long):
+        one = runs()[0]
+        return [
+            one.model_copy(update={
+                "config": one.config | {"position": scheme(choice).model_dump(mode="json")},
+                "scores": [*one.scores[:3], replace(one.scores[3], score=score)],
+            })
+            for choice, score in long.items()
+        ]  # fmt: skip
+
+    [same] = found(absolute=1.0, t5=60.0, rope=12.0, relative=90.0)
+    assert same.endswith("the authors published): T5, RoPE, absolute (sinusoidal); the same order here (one seed).")
+    [other] = found(absolute=20.0, rope=12.0)
+    assert other.endswith("RoPE, absolute (sinusoidal); here absolute (sinusoidal), RoPE (one seed).")
+    assert found(t5=60.0, relative=90.0) == []
+
+
 def test_published_figures_are_shown_with_their_source():
     def column(records):
         [group] = run_groups(records)
@@ -75,7 +98,8 @@ def test_published_figures_are_shown_with_their_source():
     assert (absolute.value, relative.reason) == (2.3, "no published figure known to us")
     assert "Kazemnejad et al. 2023" in notes and "compare the order only" in notes
     assert column(runs("duplicate")) == (column(runs("duplicate"))[0], [])
-    assert "Kazemnejad" not in column(runs("scan"))[0], "its figures are of another cut-off"
+    assert "Csordás" in column(runs("scan"))[0]
+    assert "Csordás" not in column(runs("scan", cut_off=22))[0], "its figure is of another cut-off"
 
 
 def test_task_that_is_not_learned_says_so_and_a_learned_one_is_not_still_learning():
