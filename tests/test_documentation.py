@@ -19,6 +19,7 @@ from rpr.cli import app
 from rpr.cli.positionals import to_overrides
 from rpr.compose import composition
 from rpr.config import commands as commands_config
+from rpr.model.positions import scheme
 from rpr.sweep import spec
 from rpr.validation import validate
 
@@ -222,7 +223,9 @@ def test_check_finds_invalid_commands(command, complaint, home, monkeypatch):
 @pytest.mark.parametrize("fence", [one for page in PAGES for one in fences(page) if one.language == "python"], ids=str)
 def test_python_runs(fence: Fence, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home.folder)
-    exec(compile(home.filled_in(fence.text), str(fence.page), "exec"), {})
+    monkeypatch.setattr(scheme, "REGISTERED", dict(scheme.REGISTERED))
+    code = compile(home.filled_in(fence.text), str(fence.page), "exec", dont_inherit=True)
+    exec(code, {"__name__": "example"})
 
 
 def prose(page: Path) -> str:

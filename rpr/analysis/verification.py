@@ -79,7 +79,7 @@ def cached_decoding(exact: Transformer, pairs: Pairs, max_tokens: int, name: str
                 step_BV = exact.next_logits(inputs_BT[:, t : t + 1], state).log_softmax(dim=-1)
                 full_BV = exact.logits(hidden_BTM[:, t]).log_softmax(dim=-1)
                 largest = max(largest, _largest(step_BV[real_B] - full_BV[real_B]))
-    return _check(name, "log p, piece by piece against all at once", largest, len(pairs))
+    return _check(name, "log p of step-by-step decoding and of one full pass", largest, len(pairs))
 
 
 def padding_invariance(exact: Transformer, pairs: Pairs, max_tokens: int) -> Check:
@@ -101,7 +101,7 @@ def padding_invariance(exact: Transformer, pairs: Pairs, max_tokens: int) -> Che
                 log_p_TV = exact.logits(hidden_BTM[row, : inputs_1T.shape[1]]).log_softmax(dim=-1)
                 largest = max(largest, _largest(memory_BSM[row, : source_1S.shape[1]] - memory_1SM[0]))
                 largest = max(largest, _largest(log_p_TV - log_p_1TV[0]))
-    return _check("padding", "memory and log p, alone against in a padded batch", largest, len(pairs))
+    return _check("padding", "encoder output and log p, alone and in a padded batch", largest, len(pairs))
 
 
 def shift_invariance(exact: Transformer, pairs: Pairs) -> Check:
@@ -177,7 +177,7 @@ def scores_of_hypotheses(exact: Transformer, sources: Rows, search: Search) -> C
         for row, hypothesis in zip(rows, hypotheses, strict=True):
             again = _score(row, hypothesis.finished, search.length_penalty)
             largest = max(largest, _largest(torch.tensor(again - hypothesis.score, dtype=torch.float64)))
-    what = f"beam {search.beam_size}: best first, none twice; scores against all pieces at once"
+    what = f"beam {search.beam_size}: sorted, distinct, and scored as in one full pass"
     if wrong:
         reason = f"the hypotheses of {wrong} sentences are not sorted by score, or not distinct"
         return Check("n best", what, "failed", len(sources), largest, EXACT, reason)

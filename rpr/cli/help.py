@@ -34,6 +34,9 @@ def command_help(name: str, overrides: Sequence[str], config_dir: Path | None) -
                 of_one_stack.append(group.partition("@")[2])
             else:
                 groups[group] = str(given.get(group, choice))
+    # A choice may select another one with it, as model=base does with the corpus.
+    for group, choice in [*groups.items()]:
+        groups |= {other: one for other, one in _selected(group, choice, config_dir) if other not in given}
     groups = {group: re.sub(r"\$\{(\w+)\}", lambda found: groups[found[1]], choice) for group, choice in groups.items()}
     lines = [*purpose, "", f"usage: rpr-cli {name} {'[GROUP=CHOICE ...] ' if groups else ''}[SETTING=VALUE ...]"]
     if groups:
@@ -50,6 +53,17 @@ def command_help(name: str, overrides: Sequence[str], config_dir: Path | None) -
         lines += ["", f"{group}.* of {group}={choice}:", *(f"  # {line}" for line in about), *_indented(settings)]
     lines += ["", f"rpr-cli {name} --cfg job prints the composed configuration; --hydra-help lists Hydra's flags."]
     return "\n".join(lines)
+
+
+def _selected(group: str, choice: str, config_dir: Path | None) -> list[tuple[str, str]]:
+    """The choices of other groups that a choice selects: `override /data@...: wmt14_en_de`."""
+    defaults = [] if "$" in choice else _defaults(f"{group}/{choice}", config_dir)
+    pairs = [pair for default in defaults if isinstance(default, dict) for pair in default.items()]
+    return [
+        (key.removeprefix("override /").partition("@")[0], str(value))
+        for key, value in pairs
+        if key.startswith("override /")
+    ]
 
 
 def _read(file: Path, config_dir: Path | None) -> tuple[list[str], dict[str, str]]:

@@ -8,7 +8,7 @@ import shlex
 from rpr.compose.composition import override_key, typed_choices
 from rpr.errors import ConfigError
 
-OF_ONE_RUN = ("evaluate", "export", "rerun", "translate", "verify")
+OF_ONE_RUN = ("evaluate", "export", "report", "rerun", "train", "translate", "verify")
 OF_RUNS = ("compare", "diff")
 # Hydra's flags whose value may be the next word.
 _WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-name", "-cn", "--config-dir", "-cd", "--config-path", "-cp",
@@ -23,7 +23,7 @@ def to_overrides(name: str, arguments: list[str]) -> list[str]:
         ConfigError: too many positional arguments, a duplicate, or a job with an unclosed quotation mark.
     """
     if name == "train":
-        return typed_choices([word for argument in arguments for word in _split_job(argument)])
+        return typed_choices(_with_runs(name, [word for argument in arguments for word in _split_job(argument)]))
     if name == "translate" and "--" in arguments:
         at = arguments.index("--")
         return [*_with_runs(name, arguments[:at]), *_files(arguments[:at], arguments[at + 1 :])]
@@ -39,7 +39,8 @@ def _with_runs(name: str, arguments: list[str]) -> list[str]:
     if not runs:
         return arguments
     if name in OF_ONE_RUN and len(runs) > 1:
-        raise ConfigError(f"{name}: {len(runs)} runs given, expected one")
+        files = "; the files to translate are given as -- IN OUT" if name == "translate" else ""
+        raise ConfigError(f"{name}: {len(runs)} runs given, expected one{files}")
     _reject_duplicate(others, "run" if name in OF_ONE_RUN else "runs")
     given = ",".join(quote_value(run) for run in runs)
     return [*others, f"run={given}" if name in OF_ONE_RUN else f"runs=[{given}]"]

@@ -95,7 +95,7 @@ def run(config: EvaluateConfig) -> None:
     if config.format == "json":
         print(json.dumps(document, indent=2))
         return
-    how = f"{search_in_words(evaluation)}, {system.precision}"
+    how = f"{search_in_words(evaluation)}, precision {system.precision}"
     print("\n".join(wrapped([("", f"{run_dir.name}: {system.checkpoint}, {how}")])))
     grids = [score_grid(found.scores)] if found.scores else []
     grids += [] if found.by_length is None else [length_grid(found.by_length)]

@@ -175,7 +175,8 @@ def _run_in_own_process(config: TrainConfig, command: str, run_dir: Path, sweep_
 def _run_in_this_process(config: TrainConfig, command: str, run_dir: Path, rerun_of: RerunOf | None) -> None:
     """A run on its own, with its result on stdout; several ranks are processes that this one starts and waits for."""
     if not config.position.encoder.ordered:
-        print(f"rpr-cli: {config.position.encoder.label}: this encoder ignores word order", file=sys.stderr)
+        label = config.position.encoder.label
+        print(f"rpr-cli: warning: with positions {label} the encoder ignores word order", file=sys.stderr)
     with _recorded(config, command, run_dir, rerun_of=rerun_of) as started:
         if started is None:
             return

@@ -86,6 +86,16 @@ def _no_choice(text: str) -> str | None:
     return None
 
 
+# What users of other tools, and readers of the paper, try first.
+_SHORT = {
+    "k": "position.clip_distance",
+    "lr": "optim.learning_rate_scale",
+    "learning_rate": "optim.learning_rate_scale",
+    "batch_size": "optim.max_tokens_per_microbatch",
+    "steps": "optim.max_steps",
+}
+
+
 def _unknown_key(text: str, kind: type[StrictModel] | None) -> str | None:
     """The message for `Could not override 'model.kk'...`, with the settings that exist at that key."""
     from rpr import validation
@@ -103,6 +113,8 @@ def _unknown_key(text: str, kind: type[StrictModel] | None) -> str | None:
         sections_there = validation.sections_at(kind or config.TrainConfig, path[:depth])
         names = {name for section in sections_there for name in section.model_fields}
         if sections_there and part not in names:
+            if part in _SHORT:
+                return f"{found[1]}: no such setting; did you mean {_SHORT[part]}?"
             if elsewhere := [f"{name}.{part}" for name in sorted(names) if _has(sections_there, name, part)]:
                 return f"{found[1]}: no such setting; did you mean {' or '.join(elsewhere)}?"
             return f"{'.'.join(path[: depth + 1])}: no such setting" + did_you_mean(part, names)

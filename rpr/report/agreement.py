@@ -66,8 +66,10 @@ def speed_agreement(ratio: Measurement, papers: float) -> Agreement:
     interval = ratio.interval
     if interval is None or interval.kind != "rounds" or ratio.value is None:
         return Agreement("not decided", "whole runs, at different times; rpr-cli bench times the variants in turn")
+    if interval.low > 1:
+        return Agreement("contradicts")
+    if interval.high >= 1:
+        return Agreement("not decided", "slower and faster rounds")
     if interval.low <= papers <= interval.high:
         return Agreement("agrees")
-    if interval.high < 1:
-        return Agreement("same direction", factor=(1 - ratio.value) / (1 - papers))
-    return Agreement("contradicts") if interval.low > 1 else Agreement("not decided", "slower and faster rounds")
+    return Agreement("same direction", factor=(1 - ratio.value) / (1 - papers))

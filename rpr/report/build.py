@@ -105,7 +105,7 @@ def build_report(
             learned, remark = html.learned_pictures(group, file_of, unusable)
             found = samples(group, file_of) if show_samples else Samples()
             chapters.append(html.Chapter(group, tuple(sentences), pictures, found, learned, remark))
-        headlines = _headlines(group_statements)
+        headlines = _headlines(groups, group_statements)
         document = _document(title, groups, tables, group_statements, unusable)
         texts = {
             "report.md": _markdown(title, groups, tables, group_statements, unusable),
@@ -158,13 +158,13 @@ def differs_line(groups: Sequence[Group]) -> str:
 # A terminal
 
 
-def _headlines(group_statements: Sequence[Sequence[Statement]]) -> list[Statement]:
+def _headlines(groups: Sequence[Group], group_statements: Sequence[Sequence[Statement]]) -> list[Statement]:
     """The first statements of the groups, round robin; one statement covers all groups that were still learning."""
     learning = [one for some in group_statements for one in some if one.learning]
     if len(learning) > 1:
-        variants = [variant for one in learning if one.group for variant in one.group.variants]
+        variants = [variant for group in groups for variant in group.variants if not variant.task]
         falling = sum(variant.still_learning is not None for variant in variants)
-        words = f"{falling} of the {len(variants)} variants of {len(learning)} groups were still learning when training"
+        words = f"{falling} of the {len(variants)} variants were still learning when training"
         learning = [
             Statement(f"{words} ended: no comparison with them is decided. Train longer; the page says how long.")
         ]

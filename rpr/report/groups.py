@@ -339,7 +339,7 @@ def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | 
             deciding[same] = json.dumps(_settings(sections), sort_keys=True)
         found.setdefault(key, {}).setdefault(deciding[same], []).append(record)
     if not found:
-        raise RecordError("no run record to report; run `rpr-cli sweep ...` first, or name its folder")
+        raise RecordError("no run record to report; run `rpr-cli sweep ...` first, or give runs_dir=...")
     groups = []
     for key, by_settings in sorted(found.items()):
         settings = {text: json.loads(text) for text in sorted(by_settings)}

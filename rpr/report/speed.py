@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ def steps_per_second(variant: Variant | None) -> Measurement:
         return missing(why if variant.finished else variant.why_not())
     if len({speed.setting for speed in speeds}) > 1:
         return missing("the seeds ran on different devices or precisions, so they have no mean")
-    return mean([speed.value for speed in speeds])
+    # Without its interval over seeds, which reaches below zero: machines slow down by more than they vary.
+    return replace(mean([speed.value for speed in speeds]), interval=None)
 
 
 def ratio_to_absolute(group: Group, variant: Variant | None) -> Measurement:
@@ -84,7 +85,7 @@ def _not_comparable(speed: Speed, baselines: Sequence[Speed]) -> str | None:
     few, many = sorted((speed.cores, baseline))
     if few > (1 - CORES_MAY_DIFFER) * many:
         return None
-    return f"{speed.cores:.2f} cores worked on it and {baseline:.2f} on absolute: other work slowed one of them"
+    return f"it used {speed.cores:.2f} cores and absolute {baseline:.2f}: other work slowed one of the two runs"
 
 
 # What rpr-cli bench has measured

@@ -189,7 +189,7 @@ def _order(group: Group, best: Variant) -> Iterator[Statement]:
         what = "no positions at all" if one is none else one.label
         text = f"{_first_upper(what)}: {_figures(group, mine, its, best.label)}"
         if its.value < LEARNED and not group.task:
-            yield Statement(f"{text}: too little is learned to compare.", group=group)
+            yield Statement(f"{text}: the model has learned too little for this comparison.", group=group)
         else:
             beside = paper.TABLE2.get(best.position.clip_distance or 0)
             yield _compared(group, one, best, text, None if beside is None else round(printed - beside, 1))

@@ -26,17 +26,18 @@ def run(arguments: list[str]) -> int:
     if not arguments or {"-h", "--help"} & set(arguments):
         print(spec.usage())
         return 0 if arguments else 2
-    sweep = spec.read(arguments[0])
-    flags = {word for word in arguments[1:] if word.startswith("-")}
+    name, *rest = sorted(arguments, key=lambda word: word.startswith("-"))  # flags may come first
+    sweep = spec.read(name)
+    flags = {word for word in rest if word.startswith("-")}
     if unknown := flags - {*spec.FLAGS}:
         raise ConfigError(
             f"sweep: unknown flag {min(unknown)}; give settings (data=..., seed=1,2), --dry-run or --wandb-yaml"
         )
     of_file = [word for words in (sweep.overrides, *sweep.rows) for word in words]
-    words = [word for word in arguments[1:] if word not in flags]
+    words = [word for word in rest if word not in flags]
     if "sweep" in {override_key(word) for word in (*words, *of_file)}:
         raise ConfigError("sweep: cannot be set, as a sweep is named after its file; copy the file to another name")
-    _reject_hydra_settings(of_file, arguments[0])
+    _reject_hydra_settings(of_file, name)
     return _run(sweep, words, flags)
 
 

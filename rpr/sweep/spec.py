@@ -69,9 +69,11 @@ def read(name: str) -> SweepSpec:
         raise ConfigError(
             f"{path}: cannot be read as a sweep ({' '.join(str(error).split())}); give a file like those in sweeps/"
         ) from None
-    keys = {"description", "overrides", "jobs"}
-    if not isinstance(content, dict) or set(content) - keys or not isinstance(content.get("jobs"), list):
-        raise ConfigError(f"{path}: a sweep has the keys description, overrides and jobs (a list of override lines)")
+    keys = ("description", "overrides", "jobs")
+    if isinstance(content, dict) and (unknown := [str(key) for key in content if key not in keys]):
+        raise ConfigError(f"{path}: {unknown[0]}: no such key of a sweep" + did_you_mean(unknown[0], keys))
+    if not isinstance(content, dict) or not isinstance(content.get("jobs"), list):
+        raise ConfigError(f"{path}: jobs: must be a list of lines with settings, e.g. '- position=none seed=1,2'")
     if not NAME.fullmatch(path.stem):
         raise ConfigError(f"{path}: the sweep is named after its file; use letters, digits, '.', '_' and '-'")
     overrides, jobs = content.get("overrides") or [], content["jobs"]

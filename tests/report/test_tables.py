@@ -156,7 +156,7 @@ def cpu(position, speed, cores):
 
 @pytest.mark.parametrize("cores, ratio, reason", [
     ((2.0, 1.95), 0.9, None),
-    ((2.0, 1.5), None, "1.50 cores worked on it and 2.00 on absolute: other work slowed one of them"),
+    ((2.0, 1.5), None, "it used 1.50 cores and absolute 2.00: other work slowed one of the two runs"),
     ((None, 2.0), None, "CPU utilisation was not recorded for one of the two runs, so their speeds are not comparable"),
 ])  # fmt: skip
 def test_speeds_with_different_cores_used_are_not_compared(cores, ratio, reason):
@@ -278,7 +278,7 @@ def test_statements_count_runs_without_result_and_low_scores():
     found = sentences([fake_record(), fake_record("none", status="failed"), fake_record("absolute", status="running")])
     assert "2 of 3 runs have no result: 1 failed, 1 running." in found
     found = sentences([fake_record("relative", k, scores={"test": 1.0}) for k in (0, 16)])
-    assert any("too little is learned to compare" in one for one in found)
+    assert any("has learned too little for this comparison" in one for one in found)
 
 
 def test_statements_compare_with_the_papers_figures_of_the_same_k_only():

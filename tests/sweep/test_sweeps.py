@@ -83,7 +83,7 @@ def test_custom_sweep_file(tmp_path: Path) -> None:
     assert len(jobs(str(file), "data.synthetic.seed=1,2,3")) == 15
 
 
-KEYS = r"a\.yaml: a sweep has the keys description, overrides and jobs \(a list"
+KEYS = r"a\.yaml: (rows: no such key of a sweep; available: description, jobs, overr|jobs: must be a list of lines)"
 STRINGS = r"a\.yaml: overrides and jobs must be lists of strings, e\.g\. .*, and jobs not empty"
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_
 
 from pydantic import PositiveInt, model_validator
 
+from rpr.errors import ConfigError
 from rpr.validation import StrictModel
 
 if TYPE_CHECKING:
@@ -62,7 +63,24 @@ REGISTERED: dict[str, type[Scheme]] = {}
 
 
 def register(scheme: type[Scheme]) -> type[Scheme]:
-    """Register a scheme under the value of its `scheme` field."""
+    """Register a scheme under the value of its `scheme` field.
+
+    Raises:
+        ConfigError: the class lacks something that every scheme has.
+    """
+    field = scheme.model_fields["scheme"]
+    own_colours = scheme.colours.__func__ is not Scheme.colours.__func__  # type: ignore[attr-defined]
+    lacking = [
+        what
+        for what, found in (
+            ('its name as a field, scheme: Literal["..."]', len(get_args(field.annotation)) == 1),
+            ('TITLE = "...", its name in tables', hasattr(scheme, "TITLE")),
+            ('COLOUR = "#rrggbb", its colour in plots', hasattr(scheme, "COLOUR") or own_colours),
+        )
+        if not found
+    ]
+    if lacking:
+        raise ConfigError(f"{scheme.__module__}: the position scheme {scheme.__name__} lacks {' and '.join(lacking)}")
     REGISTERED[scheme.scheme_name()] = scheme
     return scheme
 
