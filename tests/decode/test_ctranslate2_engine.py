@@ -40,7 +40,7 @@ def write_export(tmp_path_factory, tiny_overrides):
 
     def write(model, kind="ctranslate2"):
         inputs, folder = make_export_inputs(model, vocabulary, config), tmp_path_factory.mktemp(kind)
-        write_files(kind, folder, model, vocabulary, inputs.config, inputs.record, inputs.checkpoint)
+        write_files(kind, folder, inputs)
         return folder
 
     return write

@@ -213,10 +213,10 @@ def test_export_that_differs_from_the_model_is_an_error(kind, tamper, message, e
     pytest.importorskip("ctranslate2")
     write, clip_distance = writing.write_files, 60 if tamper is change_row_of_distance_60 else 3
 
-    def write_another(kind, folder, model, *rest):
+    def write_another(kind, folder, inputs):
         another = make_model(clip_distance=clip_distance)
         tamper(another)
-        write(kind, folder, another, *rest)
+        write(kind, folder, dataclasses.replace(inputs, model=another))
 
     monkeypatch.setattr(writing, "write_files", write_another)
     with pytest.raises(RunError, match=message):
