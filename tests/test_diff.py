@@ -171,19 +171,6 @@ def test_json_document(put, diff):
     assert document["losses"] == [{"name": "train/loss", "equal": 1, "equal_until": 25, "parting": parting}]
 
 
-def test_error_messages_are_one_line(put, diff, tmp_path):
-    put("a")
-    (tmp_path / "no.json").write_text("{")
-    (put("b") / "metrics.jsonl").write_text("{\n{}\n")
-    for other, line in {
-        ".": "record.json: no such record; give the folder of a run",
-        "no.json": "no.json: truncated or not JSON (line 1, ",
-        "b": "b/metrics.jsonl:1: not JSON; delete this line",
-    }.items():
-        message = diff("a", other, code=2)
-        assert message.startswith(f"rpr-cli: {line}") and message.count("\n") == 1
-
-
 def test_diff_imports_nothing_heavy(put):
     heavy = ("torch", "pytorch_lightning", "wandb", "datasets", "matplotlib", "sacrebleu", "sentencepiece")
     code = (
