@@ -89,9 +89,16 @@ def test_commands_match_the_files_of_conf():
 # --- the paper's settings, from its section 4 (and tensor2tensor where it leaves a gap)
 
 
-def assert_paper_recipe(cfg):
-    """What base and big share."""
-    optim, model = cfg.optim, cfg.model
+@pytest.mark.parametrize(
+    "model, shape, position, steps, averaged, minutes",
+    [
+        ("big", (1024, 16, 4096, 0.3), (8, "shared_by_heads"), 300_000, 20, 10),
+        ("base", (512, 8, 1024, 0.1), (16, "per_head"), 100_000, 1, None),
+    ],
+)
+def test_models_of_the_paper(model, shape, position, steps, averaged, minutes):
+    cfg = train(f"model={model}", "hardware=8xgpu")
+    model, optim = cfg.model, cfg.optim
     assert (optim.adam_beta1, optim.adam_beta2, optim.adam_epsilon) == (0.9, 0.98, 1e-9)
     assert (optim.warmup_steps, optim.learning_rate_scale, optim.label_smoothing) == (4000, 1.0, 0.1)
     assert (optim.microbatches_per_step, optim.max_tokens_per_microbatch) == (8, 4096)  # 8 GPUs
@@ -104,19 +111,6 @@ def assert_paper_recipe(cfg):
     assert (cfg.position.relative_keys, cfg.position.relative_values) == (True, True)
     assert cfg.position.absolute == "none"
     assert (cfg.hardware.accelerator, cfg.hardware.num_ranks) == ("gpu", 8)
-
-
-@pytest.mark.parametrize(
-    "model, shape, position, steps, averaged, minutes",
-    [
-        ("big", (1024, 16, 4096, 0.3), (8, "shared_by_heads"), 300_000, 20, 10),
-        ("base", (512, 8, 1024, 0.1), (16, "per_head"), 100_000, 1, None),
-    ],
-)
-def test_models_of_the_paper(model, shape, position, steps, averaged, minutes):
-    cfg = train(f"model={model}", "hardware=8xgpu")
-    assert_paper_recipe(cfg)
-    model, optim = cfg.model, cfg.optim
     assert (model.d_model, model.num_heads, model.d_ff, model.dropout) == shape
     assert (cfg.position.clip_distance, cfg.position.tables) == position
     assert (optim.max_steps, optim.average_checkpoints) == (steps, averaged)

@@ -94,11 +94,6 @@ def test_long_and_empty_pairs_are_dropped_and_counted(tmp_path):
     assert prepared.meta.split_names == {"validation": "held-out-validation", "test": "held-out-test"}
 
 
-def test_train_pairs_equal_to_held_out_ones_are_counted(tmp_path):
-    meta = prepare(line_config(tmp_path, [*PAIRS, PAIRS[3]])).meta
-    assert (meta.counts["train"], meta.dropped) == (90, {"train": {"empty": 0, "too_long": 0, "held_out": 1}})
-
-
 def test_empty_side_in_a_scored_split_is_an_error_naming_the_line(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "PAIRS_PER_CHUNK", 3)
     write_lines(tmp_path / "corpus" / "train", PAIRS)

@@ -32,13 +32,6 @@ ctranslate2 = pytest.importorskip(
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def write_encoder(model: Transformer, folder: Path) -> None:
-    """Write a folder for ctranslate2.Encoder: a Translator does not return its encoder's output."""
-    spec = ctranslate2.specs.TransformerEncoderModelSpec(encoder_spec(model), pooling_layer=False)
-    spec.register_vocabulary(VOCABULARY)
-    save(spec, model.config, VOCABULARY, folder)
-
-
 VOCABULARY = ["<pad>", "<unk>", "<s>", "</s>", *(f"piece{index}" for index in range(4, 100))]
 GRID = {
     "keys_and_values-k_3-post_norm": {"clip_distance": 3, "norm": "post"},
@@ -75,7 +68,10 @@ class Engine:
     @classmethod
     def of(cls, model: Transformer, folder: Path) -> Engine:
         write_model(model, VOCABULARY, folder / "model")
-        write_encoder(model, folder / "encoder")
+        # A Translator does not return its encoder's output.
+        spec = ctranslate2.specs.TransformerEncoderModelSpec(encoder_spec(model), pooling_layer=False)
+        spec.register_vocabulary(VOCABULARY)
+        save(spec, model.config, VOCABULARY, folder / "encoder")
         options = {"compute_type": "float32", "inter_threads": 1, "intra_threads": 1}
         return cls(
             ctranslate2.Translator(str(folder / "model"), flash_attention=False, **options),

@@ -43,7 +43,6 @@ def tree(root):
 def _home(monkeypatch, tmp_path):
     """No credentials of the user who runs the tests, and no hub."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as app sets it, but undone after the test
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.delenv("NETRC", raising=False)
 
