@@ -17,11 +17,11 @@ from torch import Tensor
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.ctranslate2 import library
 from rpr.decode.exported import Kind
-from rpr.decode.torch_engine import Engine, Search, TorchEngine, length_batches
+from rpr.decode.torch_engine import Engine, Search, TorchEngine, length_batches, pad_rows
 from rpr.errors import ConfigError, RunError
 from rpr.export.card import ExportInputs
 from rpr.export.ctranslate2_spec import unrepresentable
-from rpr.export.parity import Rows, pad_rows, piece_scores
+from rpr.export.parity import Rows, piece_scores
 from rpr.export.writing import prove, write_files
 from rpr.model.beam_search import Hypothesis, penalty
 from rpr.model.transformer import Transformer
