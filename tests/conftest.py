@@ -5,9 +5,11 @@ without the user's settings. The end of a session lists why tests were not run, 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         counts[reason.removeprefix("Skipped: ")] += 1
     for reason, number in counts.most_common():
         terminalreporter.write_line(f"not run: {number:4} ({reason})")
+
+
+def imported(code: str, names: Sequence[str]) -> list[str]:
+    """Which of these modules a new process has imported after running this code."""
+    code = f"import sys\n{code}\nprint(*(name for name in {[*names]} if name in sys.modules))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return ended.stdout.splitlines()[-1].split()
 
 
 @pytest.fixture(autouse=True, scope="session")

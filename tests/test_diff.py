@@ -2,13 +2,12 @@
 
 import json
 import shlex
-import subprocess
-import sys
 
 import pytest
 
 from rpr.cli import app
 from rpr.report.build import run_file
+from tests.conftest import imported
 from tests.fake_records import edited, fake_document, fake_interval, fake_score
 
 COMMAND = "rpr-cli train data=multi30k_en_de seed=1"
@@ -173,9 +172,5 @@ def test_json_document(put, diff):
 
 def test_diff_imports_nothing_heavy(put):
     heavy = ("torch", "pytorch_lightning", "wandb", "datasets", "matplotlib", "sacrebleu", "sentencepiece")
-    code = (
-        f"import sys; from rpr.cli import app; code = app.main(['diff', {str(put('a'))!r}, {str(put('b'))!r}]);"
-        f"print(code, [m for m in {heavy} if m in sys.modules])"
-    )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert printed.splitlines()[-1] == "0 []"
+    code = f"from rpr.cli import app; assert app.main(['diff', {str(put('a'))!r}, {str(put('b'))!r}]) == 0"
+    assert imported(code, heavy) == []

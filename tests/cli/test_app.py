@@ -14,6 +14,7 @@ from rpr.cli import app
 from rpr.cli.positionals import to_overrides
 from rpr.commands import train
 from rpr.errors import RunError
+from tests.conftest import imported
 
 SCRIPT = Path(sys.executable).with_name("rpr-cli")
 
@@ -181,9 +182,7 @@ def test_installed_script_is_quick_and_imports_nothing_heavy():
 
     assert any(seconds() < 2 for _ in range(3))  # 0.1 s on an idle machine
     heavy = ("torch", "hydra", "omegaconf", "pydantic", "pytorch_lightning", "wandb", "numpy", "datasets")
-    code = f"import sys; from rpr.cli import app; app.main(['--help']); print([m for m in {heavy} if m in sys.modules])"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert printed.splitlines()[-1] == "[]"
+    assert imported("from rpr.cli import app; app.main(['--help'])", heavy) == []
 
 
 def test_cli_py_is_the_same_command():
