@@ -5,8 +5,11 @@ without the user's settings. The end of a session lists why tests were not run, 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ TINY = (
     "evaluation.max_extra_length=5",
 )  # fmt: skip
 MARKERS = {"gpu": "make test-gpu", "slow": "make test-slow", "slurm": "make test-slurm"}  # excluded by `make test`
+WaitFor = Callable[[Callable[[], bool], float], bool]
 NOT_RUN = pytest.StashKey[Counter[str]]()
 
 
@@ -62,6 +66,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"not run: {number:4} ({reason})")
 
 
+def imported(code: str, names: Sequence[str]) -> list[str]:
+    """Which of these modules a new process has imported after running this code."""
+    code = f"import sys\n{code}\nprint(*(name for name in {[*names]} if name in sys.modules))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return ended.stdout.splitlines()[-1].split()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def coverage_environment() -> dict[str, str]:
     """The variables with which coverage measures child processes; removed from the environment, since a signal handler
@@ -76,6 +87,8 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*os.environ]:
         if name.startswith(("WANDB_", "RPR_", "HYDRA_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "COMP_LINE")):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # unset again, since app may set it: this undoes it after the test
+    monkeypatch.delenv("HYDRA_FULL_ERROR")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -156,6 +169,21 @@ def assert_same() -> Callable[[Any, Any], None]:
             assert one == other
 
     return same
+
+
+@pytest.fixture(scope="session")
+def wait_for() -> WaitFor:
+    """Polls a condition for some seconds; whether it became true."""
+
+    def wait(condition: Callable[[], bool], seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if condition():
+                return True
+            time.sleep(0.002)
+        return condition()
+
+    return wait
 
 
 @pytest.fixture

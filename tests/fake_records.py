@@ -145,14 +145,16 @@ def fake_document(
 
 
 def edited(document: dict[str, Any], edits: dict[str, Any]) -> dict[str, Any]:
-    """A copy with other values at dotted keys; a number is the index of a list."""
+    """A copy with other values at dotted keys (... deletes one); a number is the index of a list."""
     found = copy.deepcopy(document)
     for key, value in edits.items():
         *path, last = key.split(".")
         place: Any = found
         for name in path:
-            place = place[int(name) if name.isdigit() else name]
+            place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
         place[last] = value
+        if value is ...:
+            del place[last]
     return found
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from rpr.config.train import TrainConfig
 from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary, count_words
 from rpr.decode.torch_engine import search_of
-from rpr.export.writing import ExportInputs
+from rpr.export.card import ExportInputs
 from rpr.model.transformer import Transformer
 from tests.fake_records import fake_record, fake_score
 from tests.shapes import changed, shape

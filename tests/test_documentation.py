@@ -116,7 +116,6 @@ def home(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, tiny_overrid
 @pytest.fixture(autouse=True)
 def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as app sets it; undone after the test
 
 
 def compose(words: list[str]) -> None:

@@ -140,12 +140,3 @@ def test_pretended_gpu_detects_mixed_devices_and_synchronisation() -> None:
         x[x > 2]
         counts = {"_to_copy.default": 2, "_local_scalar_dense.default": 1, "nonzero.default": 1, "index.Tensor": 1}
         assert gpu.waits == counts
-
-
-def test_hardware_with_gpus_composes_with_every_model() -> None:
-    models = [[f"model={model}", "optim.microbatches_per_step=8"] for model in ("tiny", "small", "base", "big")]
-    jobs = [["hardware=8xgpu", *words] for words in models]
-    jobs += [["hardware=1xgpu", "model=base"], ["hardware=slurm_8xgpu", "model=big", "hardware.attention=triton"]]
-    for job, config in zip(jobs, composition.compose_train_jobs(jobs), strict=True):
-        assert config.hardware.accelerator == "gpu" and config.hardware.precision == "bf16"
-        assert config.hardware.num_ranks == (1 if job[0] == "hardware=1xgpu" else 8)

@@ -12,6 +12,7 @@ from rpr.records import provenance
 from rpr.records.metrics import read_metrics
 from rpr.records.record import Git, RerunOf, read_record
 from rpr.runs import runtime
+from tests.fake_records import edited
 
 RECIPE = (
     "optim.max_steps=12", "optim.warmup_steps=6", "optim.checkpoint_every_n_steps=4", "optim.validate_every_n_steps=6",
@@ -68,16 +69,8 @@ def changed(original, tmp_path):
 
     def write(edits, name="changed.json"):
         document = json.loads((original / "record.json").read_text("utf-8"))
-        for key, value in edits.items():
-            *path, last = key.split(".")
-            place = document
-            for part in path:
-                place = place[int(part) if part.isdigit() else part]
-            place[last] = value
-            if value is ...:
-                del place[last]
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
-        (tmp_path / name).write_text(json.dumps(document), "utf-8")
+        (tmp_path / name).write_text(json.dumps(edited(document, edits)), "utf-8")
         return tmp_path / name
 
     return write

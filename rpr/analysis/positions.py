@@ -23,7 +23,7 @@ from rpr.analysis.position_numbers import (
     TableNumbers,
 )
 from rpr.data.vocabulary import BOS, PAD
-from rpr.decode.torch_engine import length_batches
+from rpr.decode.torch_engine import length_batches, pad_rows
 from rpr.model.attention import weights
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.transformer import DecoderLayer, EncoderLayer, SelfAttention, Transformer
@@ -64,8 +64,8 @@ def measure(
     try:
         with torch.inference_mode():
             for batch in length_batches(lengths, max_tokens_per_batch):
-                source_BS = _padded([[*pairs[index][0]] for index in batch]).to(device)
-                target_BT = _padded([[BOS, *pairs[index][1][:-1]] for index in batch]).to(device)
+                source_BS = pad_rows([pairs[index][0] for index in batch], device)
+                target_BT = pad_rows([[BOS, *pairs[index][1][:-1]] for index in batch], device)
                 encoder.start_batch(source_BS != PAD)
                 decoder.start_batch(target_BT != PAD)
                 model(source_BS, target_BT)
@@ -230,8 +230,3 @@ def _absolute_tables(model: Transformer, longest: tuple[int, int]) -> Iterator[A
         if isinstance(positions, LearnedPositions):
             norms = positions.weight_LM.detach().double().norm(dim=-1)
             yield AbsoluteTable(stack, tuple(norms.tolist()), length)
-
-
-def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows], dtype=torch.int64)

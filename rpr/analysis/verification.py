@@ -17,11 +17,12 @@ from torch import Tensor
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.ctranslate2 import library
 from rpr.decode.exported import Kind
-from rpr.decode.torch_engine import Engine, Search, TorchEngine, length_batches
+from rpr.decode.torch_engine import Engine, Search, TorchEngine, length_batches, pad_rows
 from rpr.errors import ConfigError, RunError
+from rpr.export.card import ExportInputs
 from rpr.export.ctranslate2_spec import unrepresentable
-from rpr.export.parity import Rows, pad_rows, piece_scores
-from rpr.export.writing import ExportInputs, prove, write_files
+from rpr.export.parity import Rows, piece_scores
+from rpr.export.writing import prove, write_files
 from rpr.model.beam_search import Hypothesis, penalty
 from rpr.model.transformer import Transformer
 
@@ -195,7 +196,7 @@ def export_check(kind: Kind, inputs: ExportInputs, folder: Path) -> Check:
         reason = str(error)
     if reason is not None:
         return Check(name, what, "not applicable", 0, reason=reason)
-    write_files(kind, folder, inputs.model, inputs.vocabulary, inputs.config, inputs.record, inputs.checkpoint)
+    write_files(kind, folder, inputs)
     try:
         proven, int8 = prove(kind, folder, inputs)
     except RunError as error:

@@ -56,7 +56,7 @@ def run(config: EvaluateConfig) -> None:
         engine = CTranslate2Engine(
             folder, compute_type=config.compute_type, threads=config.hardware.threads, device=device
         )
-        system = Scored(engine, engine.exported.checkpoint, f"ctranslate2 {config.compute_type}")
+        system = Scored(engine, engine.exported.settings.checkpoint, f"ctranslate2 {config.compute_type}")
         name = f"ctranslate2-{config.compute_type}-{search}"
     else:
         data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)

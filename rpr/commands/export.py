@@ -8,6 +8,7 @@ from rpr.config.commands import ExportConfig, VerifyConfig
 from rpr.data.cache import PreparedData
 from rpr.errors import DataError, RunError
 from rpr.export import writing
+from rpr.export.card import ExportInputs
 from rpr.progress import Progress
 from rpr.runs import loading
 from rpr.runs.model_config import transformer_config
@@ -41,7 +42,7 @@ def run(config: ExportConfig) -> None:
         print(f"in int8: {card['int8_identical']:.1%} identical to float32")
 
 
-def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> writing.ExportInputs:
+def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> ExportInputs:
     """A run's model, set up for the configured hardware, and the first sentences of a split.
 
     Raises:
@@ -54,7 +55,7 @@ def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> writing.ExportIn
         raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are not usable: finish the run first")
     data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
     sources, references = pairs_of(data, config.split, config.sentences)
-    return writing.ExportInputs(
+    return ExportInputs(
         record=record,
         config=trained,
         model=model,

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from rpr.errors import DataError
 from rpr.io.atomic import put_in_place
@@ -102,19 +101,6 @@ def count_lines(descriptor: int) -> int | None:
     return lines + (last != b"\n")
 
 
-class Output(Protocol):
-    """A destination of lines."""
-
-    def write(self, lines: bytes) -> None:
-        """Write complete lines, unbuffered."""
-
-    def finish(self) -> None:
-        """Everything has been written."""
-
-    def give_up(self) -> str:
-        """Stop early; returns words that say where the lines written so far are, or an empty string."""
-
-
 class DescriptorOutput:
     """Standard output."""
 
@@ -122,13 +108,19 @@ class DescriptorOutput:
         self._descriptor = descriptor
 
     def write(self, lines: bytes) -> None:
-        """Raises BrokenPipeError if the reader is gone, DataError if the disk is full."""
+        """Write complete lines, unbuffered.
+
+        Raises:
+            BrokenPipeError: the reader is gone.
+            DataError: the disk is full.
+        """
         _write_all(self._descriptor, lines, "output")
 
     def finish(self) -> None:
         """Nothing is buffered."""
 
     def give_up(self) -> str:
+        """As of FileOutput."""
         return ""
 
 
@@ -158,7 +150,7 @@ class FileOutput:
             os.close(self._descriptor)
 
     def write(self, lines: bytes) -> None:
-        """Raises DataError if the disk is full."""
+        """Write complete lines, unbuffered. Raises DataError if the disk is full."""
         if self._bytes is None:
             os.ftruncate(self._descriptor, 0)
             self._bytes = 0
@@ -175,12 +167,16 @@ class FileOutput:
         os.close(self._descriptor)
 
     def give_up(self) -> str:
+        """Stop early; returns words that say where the lines written so far are, or an empty string."""
         if self._bytes is not None:
             os.ftruncate(self._descriptor, self._bytes)
         if self._bytes is None and not self._existed:
             self.part.unlink()
         os.close(self._descriptor)
         return f" in {self.part}; {self.path} was not written" if self._bytes else ""
+
+
+Output = DescriptorOutput | FileOutput
 
 
 def part_of(path: Path) -> Path:

@@ -17,8 +17,8 @@ from rpr.commands.scoring import torch_scored
 from rpr.config.commands import VerifyConfig
 from rpr.decode.exported import Kind
 from rpr.decode.torch_engine import search_of
+from rpr.export.card import ExportInputs
 from rpr.export.parity import in_float64
-from rpr.export.writing import ExportInputs
 from rpr.progress import Progress
 from rpr.records.measurement import single
 from rpr.report.grid import DASH, Cell, Column, Grid

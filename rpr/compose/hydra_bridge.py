@@ -132,23 +132,6 @@ def session(config_name: str, overrides: Sequence[str], *, multirun: bool, confi
     return Session(hydra, settings)
 
 
-def typed_overrides() -> list[str]:
-    """The overrides of the running job, as typed: ${...} is left unresolved."""
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import OmegaConf
-
-    words: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
-    return [str(word) for word in words]
-
-
-def job_number() -> int:
-    """The index of the running job in its launch, from 0."""
-    from hydra.core.hydra_config import HydraConfig
-
-    number: int = HydraConfig.get().job.num
-    return number
-
-
 def answer(name: str, arguments: Sequence[str]) -> None:
     """Let Hydra answer --cfg, --info or --hydra-help on stdout; it may end the process."""
     import hydra

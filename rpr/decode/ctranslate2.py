@@ -70,7 +70,7 @@ class CTranslate2Engine:
         """
         ctranslate2 = library()
         self.exported = read_export(folder)
-        if self.exported.kind != "ctranslate2":
+        if self.exported.settings.kind != "ctranslate2":
             raise DataError(f"{folder}: is a safetensors export; export the run with format=ctranslate2")
         supported = sorted(ctranslate2.get_supported_compute_types(device))
         if compute_type not in supported:
@@ -162,7 +162,7 @@ class CTranslate2Engine:
         return [[float(log_p) for log_p in result.log_probs] for result in results]
 
     def _check_lengths(self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]]) -> None:
-        rows = self.exported.position_rows
+        rows = self.exported.settings.position_rows
         if rows is None:
             return
         lengths = [*map(len, sources), *(len(prefix) + 2 for prefix in prefixes)]  # one more token, and BOS
@@ -176,7 +176,7 @@ class CTranslate2Engine:
     def _limit(self, source: Sequence[int], prefix: Sequence[int], search: Search) -> int:
         """The maximum length of a translation, EOS counted, as in our beam search."""
         limit = max(search.min_length + 1, len(source) + search.max_extra_length, len(prefix) + 1)
-        rows = self.exported.position_rows
+        rows = self.exported.settings.position_rows
         return limit if rows is None else min(limit, rows - 1)  # BOS precedes it when it is scored
 
     def _start(

@@ -80,16 +80,16 @@ def _of_run(folder: Path, config: TranslateConfig) -> tuple[Engine, Vocabulary, 
 
 
 def _of_export(exported: Exported, config: TranslateConfig) -> tuple[Engine, Vocabulary, Search, int]:
-    kind = "torch" if exported.kind == "safetensors" else "ctranslate2"
+    kind = "torch" if exported.settings.kind == "safetensors" else "ctranslate2"
     if config.backend not in (None, kind):
         raise ConfigError(
-            f"backend: {config.backend} cannot read {exported.folder}, which is a {exported.kind} export; "
+            f"backend: {config.backend} cannot read {exported.folder}, which is a {exported.settings.kind} export; "
             "omit backend, or give the run's folder"
         )
     if config.average_checkpoints is not None:
         raise ConfigError(
-            f"average_checkpoints: {exported.folder} is an export of one model ({exported.checkpoint}); omit it, or "
-            "export the run again with it"
+            f"average_checkpoints: {exported.folder} is an export of one model ({exported.settings.checkpoint}); "
+            "omit it, or export the run again with it"
         )
     search = override_search(exported.search, config.beam_size, config.length_penalty, config.n_best)
     hardware = config.hardware
@@ -112,7 +112,7 @@ def _of_export(exported: Exported, config: TranslateConfig) -> tuple[Engine, Voc
         threads=hardware.threads,
         device=runtime.torch_device(hardware).type,
     )
-    rows = exported.position_rows
+    rows = exported.settings.position_rows
     longest = config.max_source_length if rows is None else min(config.max_source_length, rows - 1)
     return engine, exported.vocabulary(), search, longest
 

@@ -42,7 +42,11 @@ REMEDY = "export the run again (rpr-cli export)"
 
 
 class Settings(StrictModel):
-    """The contents of config.json or rpr.json, without the format and its version."""
+    """The contents of config.json or rpr.json, without the format and its version.
+
+    `checkpoint` describes the run's checkpoint it was made from; `position_rows` is the number of positions, None if
+    unlimited; `rpr` is the version that wrote it.
+    """
 
     kind: Kind
     rpr: str
@@ -62,23 +66,12 @@ class Settings(StrictModel):
 
 @dataclass(frozen=True)
 class Exported:
-    """The settings of an export; its weights are not read yet.
-
-    `checkpoint` describes the run's checkpoint it was made from; `position_rows` is the number of positions, None if
-    unlimited; `rpr` is the version that wrote it.
-    """
+    """An export whose weights are not read yet."""
 
     folder: Path
-    kind: Kind
+    settings: Settings
     config: TransformerConfig
     search: Search
-    run_name: str
-    run_id: str
-    checkpoint: str
-    source_language: str
-    target_language: str
-    position_rows: int | None
-    rpr: str
 
     @property
     def vocabulary_path(self) -> Path:
@@ -126,8 +119,7 @@ def read_export(folder: Path) -> Exported:
     except (ValidationError, TypeError, ValueError) as error:
         raise DataError(f"{path}: damaged ({reason_of(error)}); {REMEDY}") from None
     search = Search(**{name: getattr(settings, name) for name in SEARCH})
-    same = settings.model_dump(exclude={"shape", *SEARCH})
-    return Exported(folder=folder, config=config, search=search, **same)
+    return Exported(folder, settings, config, search)
 
 
 def load_exported_model(folder: Path) -> Transformer:
@@ -138,7 +130,7 @@ def load_exported_model(folder: Path) -> Transformer:
     """
     exported = read_export(folder)
     path = folder / WEIGHTS_NAMES["safetensors"]
-    if exported.kind != "safetensors":
+    if exported.settings.kind != "safetensors":
         raise DataError(f"{folder}: is a CTranslate2 export; export the run with format=safetensors")
     model = Transformer(exported.config)
     parameters = dict(model.named_parameters())

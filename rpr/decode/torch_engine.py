@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rpr.config.train import EvaluationConfig
 from rpr.data.vocabulary import EOS, PAD
@@ -107,11 +107,9 @@ class TorchEngine:
             for batch in length_batches(
                 [len(source) for source in sources], search.max_tokens_per_batch // search.beam_size
             ):
-                longest = max(len(sources[index]) for index in batch)
-                rows = [[*sources[index], *[PAD] * (longest - len(sources[index]))] for index in batch]
                 hypotheses = beam_search(
                     self.model,
-                    torch.tensor(rows, dtype=torch.int64).to(self.device),
+                    pad_rows([sources[index] for index in batch], self.device),
                     beam_size=search.beam_size,
                     length_penalty=search.length_penalty,
                     max_extra_length=search.max_extra_length,
@@ -138,6 +136,12 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int
         rows = max(1, max_tokens // lengths[order[start]])
         yield order[start : start + rows]
         start += rows
+
+
+def pad_rows(rows: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Tensor:
+    """Token IDs padded on the right: int64 [B, S]."""
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows], dtype=torch.int64).to(device)
 
 
 @contextmanager

@@ -81,7 +81,7 @@ class Translator:
             ConfigError: an invalid value, or contradictory ones.
             DataError, RecordError: the folder is not a run or an export, or is damaged.
         """
-        defaults = _settings("translate")
+        defaults = yaml.safe_load((data_dir("conf") / "translate.yaml").read_text(encoding="utf-8"))
         arguments = {
             "backend": backend,
             "compute_type": compute_type,
@@ -290,9 +290,3 @@ def _hardware(name: str) -> HardwareConfig:
 def _default_hardware(defaults: Sequence[Any]) -> str:
     """The hardware choice in a `defaults` list."""
     return next(str(entry["hardware"]) for entry in defaults if isinstance(entry, dict) and "hardware" in entry)
-
-
-def _settings(name: str) -> dict[str, Any]:
-    """A file of conf/ as a plain dictionary."""
-    settings: dict[str, Any] = yaml.safe_load((data_dir("conf") / f"{name}.yaml").read_text(encoding="utf-8"))
-    return settings

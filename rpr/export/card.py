@@ -5,11 +5,12 @@ README.md has the same content as text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rpr import __version__
 from rpr.config.train import TrainConfig
+from rpr.data.vocabulary import Vocabulary
 from rpr.decode.ctranslate2 import DIFFERENCES, library
 from rpr.decode.exported import Kind
 from rpr.export.ctranslate2_spec import position_rows
@@ -21,22 +22,32 @@ from rpr.records.record import Record
 CARD_VERSION = 1
 
 
-def card(
-    kind: Kind,
-    model: Transformer,
-    config: TrainConfig,
-    record: Record,
-    checkpoint: str,
-    split: str,
-    proven: Parity,
-    int8: float | None,
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class ExportInputs:
+    """A loaded run, and sentences of its data to check the export with.
+
+    `model` is in evaluation mode; `checkpoint` describes its checkpoint; `sources` and `references` are token IDs of
+    `split`, each with EOS.
+    """
+
+    record: Record
+    config: TrainConfig
+    model: Transformer
+    checkpoint: str
+    vocabulary: Vocabulary
+    split: str
+    sources: Sequence[Sequence[int]]
+    references: Sequence[Sequence[int]]
+
+
+def card(kind: Kind, inputs: ExportInputs, proven: Parity, int8: float | None) -> dict[str, Any]:
     """The card as plain data; deterministic for the same run and library versions.
 
     Args:
-        split: the split that `proven` was measured on.
+        proven: measured on `inputs.split`.
         int8: the fraction of its sentences with the same translation in int8 and float32; None: not measured.
     """
+    model, config, record = inputs.model, inputs.config, inputs.record
     data = record.data
     versions = {"rpr": __version__, "torch": record.versions.get("torch")}
     if kind == "ctranslate2":
@@ -52,7 +63,7 @@ def card(
             "commit": record.git.commit,
             "dirty": record.git.dirty,
             "steps": record.steps,
-            "checkpoint": checkpoint,
+            "checkpoint": inputs.checkpoint,
         },
         "model": {
             "size": record.model_name,
@@ -74,7 +85,7 @@ def card(
             for key in ("beam_size", "length_penalty", "max_extra_length", "min_length")
         },
         "differences": list(_differences(kind, model)),
-        "parity": {"split": split, **asdict(proven)},
+        "parity": {"split": inputs.split, **asdict(proven)},
         "int8_identical": int8,
         "versions": versions,
     }

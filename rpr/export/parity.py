@@ -12,8 +12,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rpr.data.vocabulary import BOS, EOS, PAD
-from rpr.decode.torch_engine import Engine, Progress, Search, TorchEngine, length_batches
+from rpr.data.vocabulary import BOS, EOS
+from rpr.decode.torch_engine import Engine, Progress, Search, TorchEngine, length_batches, pad_rows
 from rpr.model.incremental import float32_matmuls
 from rpr.model.transformer import Transformer
 
@@ -131,12 +131,6 @@ def in_float64(model: Transformer) -> Transformer:
     exact = copy.deepcopy(model).double().eval()
     exact.use_attention("auto")
     return exact
-
-
-def pad_rows(rows: Rows, device: torch.device) -> Tensor:
-    """Token IDs padded on the right: int64 [B, S]."""
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows], dtype=torch.int64).to(device)
 
 
 def piece_scores(model: Transformer, sources: Rows, targets: Rows, max_tokens: int) -> list[Tensor]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,6 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from rpr import __version__
-from rpr.config.train import TrainConfig
-from rpr.data.vocabulary import Vocabulary
 from rpr.decode.ctranslate2 import CTranslate2Engine, library
 from rpr.decode.exported import (
     CARD_NAME,
@@ -33,13 +29,12 @@ from rpr.decode.exported import (
 )
 from rpr.decode.torch_engine import Progress, TorchEngine, search_of
 from rpr.errors import ConfigError, RunError
-from rpr.export.card import card, readme
+from rpr.export.card import ExportInputs, card, readme
 from rpr.export.ctranslate2_spec import position_rows, unrepresentable, write_model
 from rpr.export.parity import Parity, Rows, identical_share, parity, piece_scores
 from rpr.io.atomic import replacing
 from rpr.io.locks import exclusive
 from rpr.model.transformer import Transformer, TransformerConfig
-from rpr.records.record import Record
 from rpr.runs.loading import VOCABULARY_NAME
 
 README_NAME = "README.md"
@@ -55,24 +50,6 @@ class TorchScorer(TorchEngine):
     def score(self, sources: Rows, targets: Rows) -> list[list[float]]:
         """log p of each token of the targets (given without EOS), and of the final EOS."""
         return [row.tolist() for row in piece_scores(self.model, sources, targets, self.max_tokens)]
-
-
-@dataclass(frozen=True)
-class ExportInputs:
-    """A loaded run, and sentences of its data to check the export with.
-
-    `model` is in evaluation mode; `checkpoint` describes its checkpoint; `sources` and `references` are token IDs of
-    `split`, each with EOS.
-    """
-
-    record: Record
-    config: TrainConfig
-    model: Transformer
-    checkpoint: str
-    vocabulary: Vocabulary
-    split: str
-    sources: Sequence[Sequence[int]]
-    references: Sequence[Sequence[int]]
 
 
 def check(kind: Kind, out: Path, config: TransformerConfig | None = None) -> None:
@@ -113,31 +90,14 @@ def export(kind: Kind, out: Path, inputs: ExportInputs, progress: Progress | Non
 def _write_checked(kind: Kind, temporary: Path, inputs: ExportInputs, progress: Progress | None) -> dict[str, Any]:
     """Write the export to a new folder and check it against the model; returns the card."""
     temporary.mkdir()
-    write_files(
-        kind,
-        temporary,
-        inputs.model,
-        inputs.vocabulary,
-        inputs.config,
-        inputs.record,
-        inputs.checkpoint,
-    )
+    write_files(kind, temporary, inputs)
     proven, int8 = prove(kind, temporary, inputs, progress)
     if not proven.passed:
         raise RunError(
             f"export: the {kind} export does not match the model ({proven}; allowed: {proven.tolerance:.0e}); it was "
             "removed: please report this with the run's record"
         )
-    document = card(
-        kind,
-        inputs.model,
-        inputs.config,
-        inputs.record,
-        inputs.checkpoint,
-        inputs.split,
-        proven,
-        int8,
-    )
+    document = card(kind, inputs, proven, int8)
     (temporary / README_NAME).write_text(readme(document), "utf-8")
     (temporary / CARD_NAME).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return document
@@ -176,21 +136,14 @@ def _check_weights(model: Transformer, copied: Transformer) -> None:
             )
 
 
-def write_files(
-    kind: Kind,
-    folder: Path,
-    model: Transformer,
-    vocabulary: Vocabulary,
-    config: TrainConfig,
-    record: Record,
-    checkpoint: str,
-) -> None:
+def write_files(kind: Kind, folder: Path, inputs: ExportInputs) -> None:
     """Write everything except the card and README to an empty folder.
 
     Raises:
         ConfigError: CTranslate2 cannot represent the model, or is not installed.
         OSError: the folder cannot be written.
     """
+    model, vocabulary, config = inputs.model, inputs.vocabulary, inputs.config
     if kind == "safetensors":
         try:
             # A table shared by layers is stored once, under the first layer's name.
@@ -204,9 +157,9 @@ def write_files(
     settings = Settings(
         kind=kind,
         rpr=__version__,
-        run_name=record.name,
-        run_id=record.run_id,
-        checkpoint=checkpoint,
+        run_name=inputs.record.name,
+        run_id=inputs.record.run_id,
+        checkpoint=inputs.checkpoint,
         source_language=config.data.source_language,
         target_language=config.data.target_language,
         shape=CONFIG_ADAPTER.dump_python(model.config, mode="json"),

@@ -12,7 +12,9 @@ from torch import Tensor
 
 def bias_of_pairs(bias_HR: Tensor, num_queries: int, num_keys: int, first_query: int) -> Tensor:
     """The bias of each (query, key) pair, by its clipped distance: [H, Q, K]."""
-    return distances_to_keys(_bias_by_distance(bias_HR, num_queries, num_keys, first_query), num_keys)
+    first_row, last_row, left, right = occurring_rows(num_queries, num_keys, bias_HR.shape[1], first_query)
+    by_distance_HC = repeat_edges(bias_HR[:, first_row : last_row + 1], left, right)  # the same for every query
+    return distances_to_keys(by_distance_HC[:, None].expand(-1, num_queries, -1), num_keys)
 
 
 def sum_by_row(of_pairs_HQK: Tensor, num_rows: int, first_query: int) -> Tensor:
@@ -21,13 +23,6 @@ def sum_by_row(of_pairs_HQK: Tensor, num_rows: int, first_query: int) -> Tensor:
     first_row, last_row, left, right = occurring_rows(num_queries, num_keys, num_rows, first_query)
     by_row = sum_edges(keys_to_distances(of_pairs_HQK).sum(1), left, right)
     return F.pad(by_row, (first_row, num_rows - 1 - last_row))
-
-
-def _bias_by_distance(bias_HR: Tensor, num_queries: int, num_keys: int, first_query: int) -> Tensor:
-    """[H, Q, C], the same for every query."""
-    first_row, last_row, left, right = occurring_rows(num_queries, num_keys, bias_HR.shape[1], first_query)
-    by_distance_HC = repeat_edges(bias_HR[:, first_row : last_row + 1], left, right)
-    return by_distance_HC[:, None].expand(-1, num_queries, -1)
 
 
 def occurring_rows(num_queries: int, num_keys: int, num_rows: int, first_query: int) -> tuple[int, int, int, int]:

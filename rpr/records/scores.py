@@ -98,13 +98,6 @@ def pooled(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{' and '.join(names)} together"
 
 
-def length_label(shortest: int, longest: int | None) -> str:
-    """`11–20`; `25` for a single length; `over 80` if there is no longest."""
-    if shortest == longest:
-        return str(shortest)
-    return f"over {shortest - 1}" if longest is None else f"{shortest}–{longest}"
-
-
 @dataclass(frozen=True, slots=True, config=STRICT)
 class LengthScore:
     """One metric on the sentences of one bucket."""
@@ -126,7 +119,10 @@ class LengthBucket:
 
     @property
     def label(self) -> str:
-        return length_label(self.shortest, self.longest)
+        """`11–20`; `25` for a single length; `over 80` if there is no longest."""
+        if self.shortest == self.longest:
+            return str(self.shortest)
+        return f"over {self.shortest - 1}" if self.longest is None else f"{self.shortest}–{self.longest}"
 
     @property
     def key(self) -> tuple[int, int]:

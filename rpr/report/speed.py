@@ -15,7 +15,7 @@ from rpr import paper
 from rpr.io.escape import escape_control_characters, escape_tree
 from rpr.records.measurement import Measurement, mean, missing, single
 from rpr.records.scores import Interval
-from rpr.report.agreement import Agreement, speed_agreement
+from rpr.report.agreement import speed_agreement
 from rpr.report.grid import Cell, Column, Grid, Note
 from rpr.report.groups import NEVER_RUN, Group, Speed, Variant
 from rpr.validation import rule_of
@@ -206,16 +206,12 @@ class SpeedRow:
     memory: Measurement
     remarks: tuple[str, ...] = ()
 
-    @property
-    def agreement(self) -> Agreement | None:
-        if self.ratio.value is None or self.papers.value is None:
-            return None
-        return speed_agreement(self.ratio, self.papers.value)
-
 
 def _verdict(row: SpeedRow) -> Cell:
-    found = row.agreement
-    return Cell("") if found is None else Cell(found.words, (f"{found.verdict}: {found.why}",) if found.why else ())
+    if row.ratio.value is None or row.papers.value is None:
+        return Cell("")
+    found = speed_agreement(row.ratio, row.papers.value)
+    return Cell(found.words, (f"{found.verdict}: {found.why}",) if found.why else ())
 
 
 _COLUMNS = (

@@ -39,7 +39,7 @@ def create_run_dir(run_dir: Path) -> list[Path]:
         with (run_dir / LOCK_NAME).open("ab"):
             pass
     except OSError as error:
-        raise _unwritable(run_dir, error) from None
+        raise unwritable(run_dir, error) from None
     return created
 
 
@@ -66,8 +66,9 @@ def add_to_sweep(run_dir: Path, sweep: str) -> None:
             write_record(path, record.model_copy(update={"sweeps": (*record.sweeps, sweep)}))
 
 
-def _unwritable(run_dir: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"runs_dir: {run_dir} cannot be written ({error.strerror}); choose another runs_dir=...")
+def unwritable(folder: Path, error: OSError) -> ConfigError:
+    """The error for a run's folder, or the folder of runs, that cannot be written."""
+    return ConfigError(f"runs_dir: {folder} cannot be written ({error.strerror}); choose another runs_dir=...")
 
 
 def start_record(
@@ -128,7 +129,7 @@ def start_record(
         replace_file(job, json.dumps(config.model_dump(mode="json"), indent=2))
         replace_file(run_dir / "config.yaml", _as_yaml(config))
     except OSError as error:
-        raise _unwritable(run_dir, error) from None
+        raise unwritable(run_dir, error) from None
     return job
 
 

@@ -228,13 +228,18 @@ def _task(
             return one_job(settings)
 
     def one_job(settings: Any) -> RunError | None:
+        from hydra.core.hydra_config import HydraConfig
+        from omegaconf import OmegaConf
+
         from rpr.commands import train
         from rpr.config.train import TrainConfig
         from rpr.sweep.gpus import share
         from rpr.validation import validate
 
-        number = hydra_bridge.job_number() + 1
-        overrides = [word for word in hydra_bridge.typed_overrides() if override_key(word) != "sweep"]
+        running = HydraConfig.get()
+        number = running.job.num + 1
+        words: Any = OmegaConf.to_container(running.overrides.task, resolve=False)  # as typed
+        overrides = [word for word in map(str, words) if override_key(word) != "sweep"]
         try:
             typed = validate(TrainConfig, to_plain(settings))
             if not sys.stderr.isatty():  # a terminal shows the bars of rpr.sweep.progress instead

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.data.cache import cache_key
-from rpr.errors import ConfigError, RecordError, RprError
+from rpr.errors import RecordError, RprError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import escape_control_characters
 from rpr.io.locks import exclusive
@@ -27,6 +27,7 @@ from rpr.records.record import (
     flat,
     read_record,
 )
+from rpr.runs.lifecycle import unwritable
 from rpr.runs.locks import Holder, current_holder
 
 State = Literal["new", "finished", "failed", "interrupted", "running"]
@@ -191,15 +192,8 @@ def save_manifest(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> None:
         with exclusive(runs_dir / SWEEPS, f"{sweep}.json"):
             replace_file(runs_dir / SWEEPS / f"{sweep}.json", json.dumps(document, indent=1) + "\n")
     except OSError as error:
-        raise ConfigError(
-            f"runs_dir: {runs_dir} cannot be written ({error.strerror}); choose another runs_dir=..."
-        ) from None
+        raise unwritable(runs_dir, error) from None
 
 
 def _settings_by_run(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
     return {job.run_dir.name: flat(job.config.model_dump(mode="json", exclude={"logger"})) for job in jobs}
-
-
-def unreadable_record(run_dir: Path, error: RecordError) -> ConfigError:
-    """The error for a folder whose record cannot be read, with the remedy."""
-    return ConfigError(f"{error}; or move {run_dir} away to start its job from scratch")

@@ -71,7 +71,7 @@ def load_status(sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]]) -
         try:
             job_statuses.append(ledger.job_status(job.run_dir))
         except RecordError as error:
-            raise ledger.unreadable_record(job.run_dir, error) from None
+            raise ConfigError(f"{error}; or move {job.run_dir} away to start its job from scratch") from None
         if (record := job_statuses[-1].record) is not None and record.status == "finished":
             lifecycle.check_same_corpus(job.config, job.run_dir, record)
     return SweepStatus(sweep, tuple(jobs), tuple(job_statuses))

@@ -64,8 +64,8 @@ def fit(
     data: PreparedData,
     run_dir: Path,
     *,
-    logger: WandbLogger | None,
-    validation_bleu: Callable[[nn.Module], float] | None,
+    logger: WandbLogger | None = None,
+    validation_bleu: Callable[[nn.Module], float] | None = None,
 ) -> Outcome:
     """Train to config.optim.max_steps, with checkpoints in <run_dir>/checkpoints, including one of the last step.
 

@@ -84,11 +84,11 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
         self._validate_every_n_steps = validate_every_n_steps
         self._before_saving = before_saving
         self._pending = False  # until the end of a validation
-        self._saved_step = 0
+        self.saved_step = 0  # of the newest checkpoint
         self._saved_at = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
+        self.saved_step, self._saved_at = trainer.global_step, time.monotonic()
         if not trainer.is_global_zero:
             return
         try:
@@ -107,7 +107,7 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         step = trainer.global_step
-        if ends_step(trainer, batch_idx) and step != self._saved_step and self._is_due(trainer, step):
+        if ends_step(trainer, batch_idx) and step != self.saved_step and self._is_due(trainer, step):
             self._pending = self.validates_at(step)
             if not self._pending:
                 self.save(trainer, pl_module)
@@ -129,7 +129,7 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
         self._stopwatch.pause()
         self._before_saving(trainer, pl_module)
         trainer.save_checkpoint(self._folder / f"step{trainer.global_step:08d}.ckpt")
-        self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
+        self.saved_step, self._saved_at = trainer.global_step, time.monotonic()
         if trainer.is_global_zero:
             for old in self._superseded(trainer.max_steps):
                 old.unlink(missing_ok=True)
@@ -147,11 +147,6 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
     def validates_at(self, step: int) -> bool:
         """Whether this step has a validation, after which its checkpoint is written."""
         return step % self._validate_every_n_steps == 0
-
-    @property
-    def saved_step(self) -> int:
-        """The step of the newest checkpoint."""
-        return self._saved_step
 
     def _warn_if_disk_is_short(self, trainer: pl.Trainer) -> None:
         """Warn if the disk cannot hold the checkpoints to be kept (weights and both of Adam's moments)."""

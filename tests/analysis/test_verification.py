@@ -200,10 +200,10 @@ def test_correct_export_passes_and_wrong_one_fails(kind, export_inputs, tmp_path
     assert_outcome(check, "passed")
     assert (check.difference == 0) == (kind == "safetensors") and "of 12 identical" in str(check.reason)
 
-    def write_another(kind: Any, folder: Any, model: Transformer, *rest: Any) -> None:
+    def write_another(kind: Any, folder: Any, inputs: Any) -> None:
         other = make_model()
         other.encoder[0].self_attention.tables.keys[0] *= -1
-        writing.write_files(kind, folder, other, *rest)
+        writing.write_files(kind, folder, dataclasses.replace(inputs, model=other))
 
     monkeypatch.setattr(verification, "write_files", write_another)
     assert_outcome(export_check(kind, export_inputs(make_model()), tmp_path / "wrong"), "failed")

@@ -51,7 +51,6 @@ def pipe_without_reader():
 
 def exit_code(arguments, stdout, monkeypatch):
     """The exit code of a command in this process with another stdout, which is then closed, as at Python's exit."""
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as app sets it; undone after the test
     monkeypatch.setenv("COMP_LINE", "rpr-cli tr")
     monkeypatch.setattr(sys, "stdout", stdout)
     try:

@@ -19,6 +19,7 @@ from rpr.config.train import TrainConfig
 from rpr.errors import ConfigError
 from rpr.paths import data_dir
 from rpr.validation import validate
+from tests.fake_records import edited
 
 CONF = data_dir("conf")
 PARSER = OverridesParser.create()
@@ -65,21 +66,7 @@ def settings_of(typed):
     command, *words = shlex.split(typed)
     choices = [word for word in words if word.partition("=")[0] in GROUPS]
     parsed = PARSER.parse_overrides([word for word in words if word not in choices])
-    return changed(composed(command, *choices), {one.key_or_group: one.value() for one in parsed})
-
-
-def changed(settings, changes):
-    """A copy with other values at dotted keys; ... removes one."""
-    result = deepcopy(settings)
-    for key, value in changes.items():
-        *path, last = key.split(".")
-        section = result
-        for part in path:
-            section = section.setdefault(part, {})
-        section[last] = value
-        if value is ...:
-            del section[last]
-    return result
+    return edited(composed(command, *choices), {one.key_or_group: one.value() for one in parsed})
 
 
 @pytest.mark.parametrize(
@@ -102,9 +89,16 @@ def test_commands_match_the_files_of_conf():
 # --- the paper's settings, from its section 4 (and tensor2tensor where it leaves a gap)
 
 
-def assert_paper_recipe(cfg):
-    """What base and big share."""
-    optim, model = cfg.optim, cfg.model
+@pytest.mark.parametrize(
+    "model, shape, position, steps, averaged, minutes",
+    [
+        ("big", (1024, 16, 4096, 0.3), (8, "shared_by_heads"), 300_000, 20, 10),
+        ("base", (512, 8, 1024, 0.1), (16, "per_head"), 100_000, 1, None),
+    ],
+)
+def test_models_of_the_paper(model, shape, position, steps, averaged, minutes):
+    cfg = train(f"model={model}", "hardware=8xgpu")
+    model, optim = cfg.model, cfg.optim
     assert (optim.adam_beta1, optim.adam_beta2, optim.adam_epsilon) == (0.9, 0.98, 1e-9)
     assert (optim.warmup_steps, optim.learning_rate_scale, optim.label_smoothing) == (4000, 1.0, 0.1)
     assert (optim.microbatches_per_step, optim.max_tokens_per_microbatch) == (8, 4096)  # 8 GPUs
@@ -117,19 +111,6 @@ def assert_paper_recipe(cfg):
     assert (cfg.position.relative_keys, cfg.position.relative_values) == (True, True)
     assert cfg.position.absolute == "none"
     assert (cfg.hardware.accelerator, cfg.hardware.num_ranks) == ("gpu", 8)
-
-
-@pytest.mark.parametrize(
-    "model, shape, position, steps, averaged, minutes",
-    [
-        ("big", (1024, 16, 4096, 0.3), (8, "shared_by_heads"), 300_000, 20, 10),
-        ("base", (512, 8, 1024, 0.1), (16, "per_head"), 100_000, 1, None),
-    ],
-)
-def test_models_of_the_paper(model, shape, position, steps, averaged, minutes):
-    cfg = train(f"model={model}", "hardware=8xgpu")
-    assert_paper_recipe(cfg)
-    model, optim = cfg.model, cfg.optim
     assert (model.d_model, model.num_heads, model.d_ff, model.dropout) == shape
     assert (cfg.position.clip_distance, cfg.position.tables) == position
     assert (optim.max_steps, optim.average_checkpoints) == (steps, averaged)
@@ -201,21 +182,22 @@ def test_invalid_setting(typed, answer):
 @pytest.mark.parametrize("key", ["model", "data.synthetic.seed"])
 def test_missing_setting_is_named(plain, key):
     with pytest.raises(ConfigError, match=rf"^{key}: missing; every default is in conf/$"):
-        validate(TrainConfig, changed(plain, {key: ...}))
+        validate(TrainConfig, edited(plain, {key: ...}))
 
 
 def test_control_characters_are_refused(plain):
     for key, value in {"runs_dir": "a\0b", "logger.tags": ["a", "b\0"], "name": "a\nb"}.items():
         with pytest.raises(ConfigError, match=rf"^{key}: .*(contains a NUL character|not a valid folder name)"):
-            validate(TrainConfig, changed(plain, {key: value}))
+            validate(TrainConfig, edited(plain, {key: value}))
 
 
 def test_valid_extremes(plain):
     """Any number of devices that share the microbatches equally; k = 0 as in the paper's Table 2."""
-    validate(TrainConfig, changed(plain, {"position.clip_distance": 0, "model.dropout": 0, "seed": 0}))
+    validate(TrainConfig, edited(plain, {"position.clip_distance": 0, "model.dropout": 0, "seed": 0}))
     for devices in (1, 2, 4, 8, 16):
-        validate(TrainConfig, changed(plain, {"hardware.devices": devices, "optim.microbatches_per_step": 8}))
-    assert validate(TrainConfig, changed(plain, {"hardware.precision": 32})).hardware.precision == "32"
+        validate(TrainConfig, edited(plain, {"hardware.devices": devices, "optim.microbatches_per_step": 8}))
+    assert validate(TrainConfig, edited(plain, {"hardware.precision": 32})).hardware.precision == "32"
+    assert train("model=big", "hardware=1xgpu", "hardware.attention=triton").hardware.attention == "triton"
 
 
 # --- form
@@ -288,7 +270,7 @@ def test_run_id_depends_on_what_affects_the_result(plain):
         "name": "x", "sweep": "y", "runs_dir": "/z", "data.cache_dir": "/c", "logger.mode": "none",
         "logger.project": "p", "logger.tags": ["t"],
     }.items():  # fmt: skip
-        assert validate(TrainConfig, changed(plain, {key: value})).run_id == first.run_id, key
+        assert validate(TrainConfig, edited(plain, {key: value})).run_id == first.run_id, key
     relevant = {
         "seed": 2, "model.dropout": 0.2, "model.num_layers": 3, "position.clip_distance": 3,
         "position.tables": "shared_by_heads", "position.max_positions": 512, "data.train_limit": 100,
@@ -296,7 +278,7 @@ def test_run_id_depends_on_what_affects_the_result(plain):
         "optim.average_checkpoints": 2,
         "hardware.precision": "bf16", "hardware.threads": 1, "evaluation.beam_size": 5,
     }  # fmt: skip
-    ids = {key: validate(TrainConfig, changed(plain, {key: value})).run_id for key, value in relevant.items()}
+    ids = {key: validate(TrainConfig, edited(plain, {key: value})).run_id for key, value in relevant.items()}
     assert len({first.run_id, *ids.values()}) == 1 + len(relevant), ids
 
 

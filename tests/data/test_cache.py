@@ -18,6 +18,7 @@ from rpr.data.cache import cache_key, prepare
 from rpr.data.vocabulary import EOS
 from rpr.errors import DataError
 from tests.data.helpers import data_config, write_lines
+from tests.system import bad_files
 
 SYNTHETIC = SyntheticConfig(seed=1, num_train=400, num_validation=20, num_test=30, num_long=10)
 
@@ -93,11 +94,6 @@ def test_long_and_empty_pairs_are_dropped_and_counted(tmp_path):
     assert prepared.meta.split_names == {"validation": "held-out-validation", "test": "held-out-test"}
 
 
-def test_train_pairs_equal_to_held_out_ones_are_counted(tmp_path):
-    meta = prepare(line_config(tmp_path, [*PAIRS, PAIRS[3]])).meta
-    assert (meta.counts["train"], meta.dropped) == (90, {"train": {"empty": 0, "too_long": 0, "held_out": 1}})
-
-
 def test_empty_side_in_a_scored_split_is_an_error_naming_the_line(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "PAIRS_PER_CHUNK", 3)
     write_lines(tmp_path / "corpus" / "train", PAIRS)
@@ -129,10 +125,17 @@ def test_key_depends_on_content_and_settings(tmp_path):
         ("test.target.txt", Path.unlink),
         ("meta.json", Path.unlink),
         ("meta.json", lambda path: path.write_bytes(path.read_bytes()[:-7])),
+        ("meta.json", lambda path: path.write_bytes(path.read_bytes().replace(b'"counts"', b'"numbers"'))),
+        ("train.source.pieces", lambda path: path.write_bytes(path.read_bytes()[:-1])),
+        ("test.source.txt", lambda path: bad_files.replace_by_folder(path.name)(path.parent)),
         ("vocabulary.model", lambda path: path.write_bytes(bytes(path.stat().st_size))),
+        ("vocabulary.model", lambda path: bad_files.replace_vocabulary(path.parent)),
     ],
-    ids=["missing text", "missing meta", "truncated meta", "zeros for the vocabulary"],
-)
+    ids=[
+        "missing text", "missing meta", "truncated meta", "missing counts", "truncated pieces", "a folder for text",
+        "zeros for the vocabulary", "another vocabulary",
+    ],
+)  # fmt: skip
 def test_damaged_cache_is_rebuilt_with_a_warning(copy, caplog, file, damage):
     data, first = copy
     path = first.directory / file

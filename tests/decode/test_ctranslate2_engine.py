@@ -15,10 +15,10 @@ from rpr.cli import app
 from rpr.config.train import TrainConfig
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.ctranslate2 import CTranslate2Engine
-from rpr.decode.torch_engine import Search, TorchEngine
+from rpr.decode.torch_engine import Search, TorchEngine, pad_rows
 from rpr.errors import ConfigError, DataError
 from rpr.export import ctranslate2_spec
-from rpr.export.parity import pad_rows, piece_scores
+from rpr.export.parity import piece_scores
 from rpr.export.writing import write_files
 from rpr.model.beam_search import Hypothesis, penalty
 from rpr.validation import validate
@@ -40,7 +40,7 @@ def write_export(tmp_path_factory, tiny_overrides):
 
     def write(model, kind="ctranslate2"):
         inputs, folder = make_export_inputs(model, vocabulary, config), tmp_path_factory.mktemp(kind)
-        write_files(kind, folder, model, vocabulary, inputs.config, inputs.record, inputs.checkpoint)
+        write_files(kind, folder, inputs)
         return folder
 
     return write
@@ -59,7 +59,7 @@ def log_p(index: int, hypothesis: Hypothesis, *, renormalised: bool) -> float:
     """The log p of a hypothesis by our model, teacher-forced."""
     model = make_model().double()
     pieces = list(hypothesis.pieces)
-    logits = model.logits(model(pad_rows([SOURCES[index]], torch.device("cpu")), torch.tensor([[BOS, *pieces]])))
+    logits = model.logits(model(pad_rows([SOURCES[index]]), torch.tensor([[BOS, *pieces]])))
     if renormalised:
         logits[..., [PAD, BOS]] = -torch.inf
     targets = torch.tensor([[*pieces, EOS]])

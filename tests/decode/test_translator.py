@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import string
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -28,6 +26,7 @@ from rpr.records.record import Git, Record, write_record
 from rpr.runs.loading import VOCABULARY_NAME
 from rpr.runs.model_config import transformer_config
 from rpr.validation import validate
+from tests.conftest import imported
 
 GARDEN = "In front of the garden the doctor laughs ."
 SENTENCES = ["The old dog runs .", "A cat sings", "", GARDEN, " ", "My fox", "A cat"]
@@ -343,12 +342,8 @@ def test_ctranslate2_export_translates_as_its_run(run_dir, exported, double, tra
 
 
 def test_import_of_rpr_is_light():
-    code = (
-        "import sys, rpr; heavy = ('torch', 'pytorch_lightning', 'wandb', 'hydra', 'datasets', 'matplotlib');"
-        "print([m for m in heavy if m in sys.modules]); from rpr import Translator; Translator.from_run;"
-        "print([m for m in heavy if m in sys.modules])"
-    )
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert output.splitlines() == ["[]", "['torch']"]
+    heavy = ("torch", "pytorch_lightning", "wandb", "hydra", "datasets", "matplotlib")
+    assert imported("import rpr", heavy) == []
+    assert imported("from rpr import Translator; Translator.from_run", heavy) == ["torch"]
     with pytest.raises(ImportError, match="cannot import name 'Translater' from 'rpr'"):
         exec("from rpr import Translater", {})

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rpr.data.vocabulary import BOS, EOS, PAD
+from rpr.decode.torch_engine import pad_rows
 from rpr.errors import ConfigError
 from rpr.export.ctranslate2_spec import encoder_spec, position_rows, save, write_model
 from rpr.model.beam_search import Hypothesis, beam_search
@@ -30,13 +31,6 @@ ctranslate2 = pytest.importorskip(
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def write_encoder(model: Transformer, folder: Path) -> None:
-    """Write a folder for ctranslate2.Encoder: a Translator does not return its encoder's output."""
-    spec = ctranslate2.specs.TransformerEncoderModelSpec(encoder_spec(model), pooling_layer=False)
-    spec.register_vocabulary(VOCABULARY)
-    save(spec, model.config, VOCABULARY, folder)
 
 
 VOCABULARY = ["<pad>", "<unk>", "<s>", "</s>", *(f"piece{index}" for index in range(4, 100))]
@@ -57,10 +51,6 @@ MISTAKE = 100 * ROUNDING
 MAX_EXTRA_LENGTH = 10
 
 
-def padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    return nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD)
-
-
 def texts(rows: Sequence[Sequence[int]]) -> list[list[str]]:
     return [[VOCABULARY[piece] for piece in row] for row in rows]
 
@@ -75,7 +65,10 @@ class Engine:
     @classmethod
     def of(cls, model: Transformer, folder: Path) -> Engine:
         write_model(model, VOCABULARY, folder / "model")
-        write_encoder(model, folder / "encoder")
+        # A Translator does not return its encoder's output.
+        spec = ctranslate2.specs.TransformerEncoderModelSpec(encoder_spec(model), pooling_layer=False)
+        spec.register_vocabulary(VOCABULARY)
+        save(spec, model.config, VOCABULARY, folder / "encoder")
         options = {"compute_type": "float32", "inter_threads": 1, "intra_threads": 1}
         return cls(
             ctranslate2.Translator(str(folder / "model"), flash_attention=False, **options),
@@ -91,7 +84,7 @@ def pair(request, tmp_path_factory):
 
 def encoder_difference(model: Transformer, engine: Engine) -> float:
     """The largest at any position, all sources in one padded batch."""
-    memory_BSM, mask = model.encode(padded(SOURCES))
+    memory_BSM, mask = model.encode(pad_rows(SOURCES))
     theirs_BSM = torch.from_numpy(np.array(engine.encoder.forward_batch(SOURCES).last_hidden_state))
     assert theirs_BSM.shape == memory_BSM.shape
     return (theirs_BSM - memory_BSM)[mask[:, 0, 0]].abs().max().item()
@@ -101,8 +94,8 @@ def log_probabilities(
     model: Transformer, targets: Sequence[Sequence[int]], *, suppressed: Sequence[int] = ()
 ) -> Tensor:
     """log p of the whole vocabulary at every target position, teacher-forced: [B, T, V]."""
-    inputs_BT = padded([[BOS, *target[:-1]] for target in targets])
-    logits_BTV = model.logits(model(padded(SOURCES), inputs_BT))
+    inputs_BT = pad_rows([[BOS, *target[:-1]] for target in targets])
+    logits_BTV = model.logits(model(pad_rows(SOURCES), inputs_BT))
     logits_BTV[..., list(suppressed)] = -torch.inf
     return logits_BTV.log_softmax(dim=-1)
 
@@ -126,7 +119,7 @@ def score_difference(model: Transformer, engine: Engine) -> float:
 
 def greedy(model: Transformer) -> list[Hypothesis]:
     found = beam_search(
-        model, padded(SOURCES), beam_size=1, length_penalty=0.0, max_extra_length=MAX_EXTRA_LENGTH, eos=EOS
+        model, pad_rows(SOURCES), beam_size=1, length_penalty=0.0, max_extra_length=MAX_EXTRA_LENGTH, eos=EOS
     )
     return [hypotheses[0] for hypotheses in found]
 

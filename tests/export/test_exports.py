@@ -101,8 +101,8 @@ def test_ctranslate2_export(changes, export_inputs, tmp_path):
     assert 0 < parity["largest_difference"] < parity["tolerance"] < 5e-4  # another engine: not exact
     assert card["int8_identical"] is None or 0 <= card["int8_identical"] <= 1
     read = read_export(tmp_path / "out")
-    assert (read.kind, read.config) == ("ctranslate2", inputs.model.config)
-    assert read.position_rows == (2048 if changes else None)
+    assert (read.settings.kind, read.config) == ("ctranslate2", inputs.model.config)
+    assert read.settings.position_rows == (2048 if changes else None)
     text = (tmp_path / "out" / "README.md").read_text()
     assert "CTranslate2 ranks by log p / length^alpha" in text
     assert ("The absolute positions are a table of 2048 rows." in text) == bool(changes)
@@ -114,14 +114,15 @@ def test_ctranslate2_export(changes, export_inputs, tmp_path):
 def test_contents_of_an_export(exported, vocabulary):
     read = read_export(exported)
     assert is_export(exported) and not is_export(exported.parent)
-    assert (read.folder, read.kind, read.config, read.search) == (
+    assert (read.folder, read.settings.kind, read.config, read.search) == (
         exported,
         "safetensors",
         BASIC,
         Search(4, 0.6, 10, 400),
     )
-    assert (read.run_name, read.run_id, read.checkpoint) == ("some-run", "0123abcd", "step 7")
-    assert (read.source_language, read.target_language, read.position_rows) == ("en", "de", None)
+    settings = read.settings
+    assert (settings.run_name, settings.run_id, settings.checkpoint) == ("some-run", "0123abcd", "step 7")
+    assert (settings.source_language, settings.target_language, settings.position_rows) == ("en", "de", None)
     assert read.vocabulary().digest == vocabulary.digest
     card = json.loads((exported / "card.json").read_text())
     assert card["run"]["commit"] == "c0ffee" and card["scores"][0]["signature"] == "nrefs:1|case:mixed"
@@ -213,10 +214,10 @@ def test_export_that_differs_from_the_model_is_an_error(kind, tamper, message, e
     pytest.importorskip("ctranslate2")
     write, clip_distance = writing.write_files, 60 if tamper is change_row_of_distance_60 else 3
 
-    def write_another(kind, folder, model, *rest):
+    def write_another(kind, folder, inputs):
         another = make_model(clip_distance=clip_distance)
         tamper(another)
-        write(kind, folder, another, *rest)
+        write(kind, folder, dataclasses.replace(inputs, model=another))
 
     monkeypatch.setattr(writing, "write_files", write_another)
     with pytest.raises(RunError, match=message):

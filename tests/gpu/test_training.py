@@ -103,10 +103,10 @@ def test_resumed_run_equals_uninterrupted_run(choice, device, tmp_path):
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)  # for torch's kernels of plain attention
     try:
-        fit.fit(config, data, tmp_path / "whole", logger=None, validation_bleu=None)
+        fit.fit(config, data, tmp_path / "whole")
         (tmp_path / "cut" / "checkpoints").mkdir(parents=True)
         shutil.copy(tmp_path / "whole" / "checkpoints" / "step00000010.ckpt", tmp_path / "cut" / "checkpoints")
-        fit.fit(config, data, tmp_path / "cut", logger=None, validation_bleu=None)
+        fit.fit(config, data, tmp_path / "cut")
     finally:
         torch.use_deterministic_algorithms(before)
     whole, cut = (load_checkpoint(tmp_path / name / "checkpoints" / "step00000020.ckpt") for name in ("whole", "cut"))

@@ -394,14 +394,6 @@ def test_number_of_parameters_of_other_settings(changes, difference):
     assert count(changed(BASE, **changes)) == 48_689_152 + difference
 
 
-def test_tables_may_be_shared_by_layers_but_never_by_stacks():
-    for kind, one_object in [("shared_by_heads_and_layers", True), ("relative", False), ("shared_by_heads", False)]:
-        model = make_model(kind)
-        one, two = (layer.self_attention.tables for layer in model.encoder)
-        assert (one is two) == one_object
-        assert one is not model.decoder[0].self_attention.tables
-
-
 def test_initial_matrices_are_glorot_uniform_and_the_embedding_normal():
     torch.manual_seed(0)
     model = Transformer(changed(TINY, d_model=64, num_heads=4, d_ff=128, vocabulary_size=500))

@@ -42,11 +42,6 @@ def markdown(head: str, rows: Sequence[Sequence[object]], *, left: int = 1) -> s
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
-def unpadded(text: str) -> str:
-    """Without the blanks beside the bars of a table."""
-    return re.sub(r" *\| *", "|", text)
-
-
 def by_label(document: Document) -> dict[str, Document]:
     """The rounds of each toolkit."""
     return {label: [one for one in document if one["label"] == label] for label in {x["label"]: 0 for x in document}}
@@ -300,7 +295,8 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
 
 @pytest.mark.parametrize("page, name", TABLES)
 def test_tables_match_the_documents(page: str, name: str) -> None:
-    text, table = (unpadded(one) for one in ((RESULTS / page).read_text(encoding="utf-8"), TABLES[page, name]()))
+    texts = (RESULTS / page).read_text(encoding="utf-8"), TABLES[page, name]()
+    text, table = (re.sub(r" *\| *", "|", one) for one in texts)  # without the blanks beside the bars
     assert table in text and f"{table}\n|" not in text, f"{name}: render it again"
 
 

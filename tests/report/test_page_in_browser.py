@@ -98,8 +98,11 @@ def scored(value: float) -> list[dict[str, Any]]:
     ]
 
 
-def write_runs(root: Path) -> None:
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two groups, several seeds, a failed run with markup in its name, curves, translations, a position figure."""
+    folder = tmp_path_factory.mktemp("page")
+    root = folder / "runs"
     lengths = fake_by_length(40, 30, 25, 20)
     runs = [
         fake_record("relative", k, seed=seed, scores=scored(20 + k / 4 + seed / 10), by_length=lengths)
@@ -116,13 +119,7 @@ def write_runs(root: Path) -> None:
         hypothesis = f"draußen rennt ein Hund {EVIL} ."
         write_run(root / str(number) / "record.json", run, f"a dog runs around outside {EVIL} .", REFERENCE, hypothesis)
     plot_style.save(position_figure(made_up(), "A run", "k = 3"), root / "4" / "positions.svg")
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("page")
-    write_runs(folder / "runs")
-    found = find_records(folder / "runs")
+    found = find_records(root)
     assert not found.problems
     build_report(found.records, folder / "out", f"A report {EVIL}", [f"a record {EVIL} is damaged"])
     return folder / "out" / "index.html"

@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from rpr.runs import runtime
 from rpr.signals import SIGTERM_EXIT
 from rpr.sweep.gpus import share
 from rpr.sweep.launcher import Launcher, Options, launcher_overrides
+from tests.conftest import WaitFor
 
 ONE_GPU = composition.compose_train(["hardware=1xgpu"]).hardware
 EIGHT_GPUS = composition.compose_train(["hardware=8xgpu"]).hardware
@@ -184,31 +183,22 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("waiting", [4, 2], ids=["no job left", "two jobs left"])
-def test_joblib_processes_end_with_their_parent(tmp_path: Path, waiting: int) -> None:
+def test_joblib_processes_end_with_their_parent(tmp_path: Path, waiting: int, wait_for: WaitFor) -> None:
     (tmp_path / "six.py").write_text(SIX_JOBS.format(waiting=waiting))
     process = subprocess.Popen(
         [sys.executable, tmp_path / "six.py", tmp_path], start_new_session=True, stderr=subprocess.DEVNULL
     )
     started = {str(number) for number in range(waiting + 2)}
     try:
-        assert becomes_true(lambda: started <= {path.name for path in tmp_path.iterdir()}, 30)
+        assert wait_for(lambda: started <= {path.name for path in tmp_path.iterdir()}, 30)
         assert len(session_processes(process.pid)) > 2
         process.kill()
         process.wait()
-        assert becomes_true(lambda: not session_processes(process.pid), 10), session_processes(process.pid)
+        assert wait_for(lambda: not session_processes(process.pid), 10), session_processes(process.pid)
         assert {path.name for path in tmp_path.iterdir()} == {"six.py", *started}
     finally:
         for pid in session_processes(process.pid):
             os.kill(pid, signal.SIGKILL)
-
-
-def becomes_true(condition: Callable[[], bool], seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def session_processes(number: int) -> list[int]:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import torch
 
 from rpr.data.vocabulary import Vocabulary, count_words
+from tests.fake_records import edited
 
 SWEEPS = {
     "ok": 'jobs: ["seed=1,2"]',
@@ -135,18 +136,7 @@ def update_record(**fields):
 
 def set_config(key, value, **fields):
     """Change a setting of the record's configuration, and fields of the record; ... deletes the setting."""
-
-    def change(document):
-        *path, last = key.split(".")
-        section = document["config"]
-        for part in path:
-            section = section[part]
-        section[last] = value
-        if value is ...:
-            del section[last]
-        document.update(fields)
-
-    return edit_record(change)
+    return edit_record(lambda document: document.update(edited(document, {f"config.{key}": value}) | fields))
 
 
 def replace_content(name, new):

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -24,7 +23,6 @@ FOUR_STEPS = (
     "optim.max_steps=4", "optim.warmup_steps=4", "optim.checkpoint_every_n_steps=2", "optim.validate_every_n_steps=4",
     "evaluation.test_splits=[]", "hardware.threads=1", "model.relative_defaults.clip_distance=3",
 )  # fmt: skip
-WaitFor = Callable[[Callable[[], bool], float], bool]
 
 
 class ProcessTree:
@@ -102,18 +100,3 @@ def small_run(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, small_d
         return next(runs.glob("*/record.json")).parent
 
     return run
-
-
-@pytest.fixture(scope="session")
-def wait_for() -> WaitFor:
-    """Polls a condition for some seconds; whether it became true."""
-
-    def wait(condition: Callable[[], bool], seconds: float) -> bool:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if condition():
-                return True
-            time.sleep(0.002)
-        return condition()
-
-    return wait

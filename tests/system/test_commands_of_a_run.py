@@ -62,14 +62,14 @@ def test_export_is_verified_and_replaceable(kind, run_dir, run_command):
     assert len(lines) == (2 if kind == "safetensors" else 3) and err == ""
     assert is_export(folder) and (run_dir / "record.json").read_bytes() == record
     exported = read_export(folder)
-    assert (exported.kind, exported.run_name) == (kind, read_record(run_dir / "record.json").name)
+    assert (exported.settings.kind, exported.settings.run_name) == (kind, read_record(run_dir / "record.json").name)
     assert len(exported.vocabulary()) == exported.config.vocabulary_size == 300
     # To another folder, from the last checkpoint only; the second export replaces the first.
     elsewhere = run_dir.parent / "elsewhere"
     words = (f"format={kind}", "sentences=2", f"output_dir='{elsewhere}'", "average_checkpoints=1", "split=test")
     for _ in range(2):
         assert "\nverified on 2 sentences of test: " in run_command("export", run_dir, *words)[0]
-    assert read_export(elsewhere).checkpoint == "step 4"
+    assert read_export(elsewhere).settings.checkpoint == "step 4"
     assert not [path for path in run_dir.parent.iterdir() if path.name.startswith(".")]
     if kind == "safetensors":
         weights = torch.load(max((run_dir / "checkpoints").glob("*.ckpt")), weights_only=True)["state_dict"]

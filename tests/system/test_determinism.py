@@ -12,39 +12,29 @@ import pytest
 from rpr.runs.checkpoints import load_checkpoint
 from tests.conftest import TINY
 from tests.system.conftest import SCRIPT
+from tests.system.trainings import without_timings
 
 RECIPE = (
     "optim.max_steps=20", "optim.warmup_steps=20", "optim.microbatches_per_step=2", "optim.checkpoint_every_n_steps=10",
     "optim.validate_every_n_steps=10", "evaluation.validation_sentences=4", "evaluation.beam_size=2",
 )  # fmt: skip
-MEASURED = {
-    "started", "finished", "seconds", "processor_seconds", "cores_used", "peak_memory_bytes", "time",
-    "steps_per_second", "source_tokens_per_second", "target_tokens_per_second",
-}  # fmt: skip
 HARDWARE = [
     ("hardware.threads=1",), ("hardware.threads=2",), ("hardware.threads=1", "hardware.num_workers=2"),
     ("hardware=2xcpu", "hardware.threads=1"),
 ]  # fmt: skip
 
 
-def unmeasured(document):
-    """A document without the values of measured fields; their names stay."""
-    if isinstance(document, dict):
-        return {key: None if key in MEASURED else unmeasured(value) for key, value in document.items()}
-    return [unmeasured(one) for one in document] if isinstance(document, list) else document
-
-
 def contents(folder):
-    """The unmeasured contents of each file below a folder."""
+    """The contents of each file below a folder, without timings."""
     found = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = str(path.relative_to(folder))
         if path.suffix == ".ckpt":
-            found[name] = unmeasured(load_checkpoint(path))
+            found[name] = without_timings(load_checkpoint(path))
         elif path.suffix == ".json":
-            found[name] = unmeasured(json.loads(path.read_text()))
+            found[name] = without_timings(json.loads(path.read_text()))
         elif path.suffix == ".jsonl":
-            found[name] = [unmeasured(json.loads(line)) for line in path.read_text().splitlines()]
+            found[name] = [without_timings(json.loads(line)) for line in path.read_text().splitlines()]
         elif path.name != ".lock":
             found[name] = path.read_bytes()
     return found

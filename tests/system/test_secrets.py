@@ -37,7 +37,6 @@ FAILS = "optim.learning_rate_scale=1e30"  # the gradient of the second step is n
 @pytest.fixture(autouse=True)
 def _person(monkeypatch, tmp_path):
     """A user with secrets in the environment and in .netrc, in an empty folder."""
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as app sets it, but undone after the test
     for name, value in CANARIES.items():
         monkeypatch.setenv(name, value)
     home = tmp_path / "home"

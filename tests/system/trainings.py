@@ -12,7 +12,7 @@ from rpr.runs.locks import LOCK_NAME
 
 VARYING = {
     "started", "finished", "git", "steps_per_second", "source_tokens_per_second", "target_tokens_per_second",
-    "measured_steps", "seconds", "peak_memory_bytes", "cores_used", "time",
+    "measured_steps", "seconds", "processor_seconds", "peak_memory_bytes", "cores_used", "time",
 }  # fmt: skip
 
 

@@ -24,7 +24,6 @@ from rpr.errors import InterruptedRun, RunError
 from rpr.runs.checkpoints import averaged_weights, checkpoints, load_checkpoint
 from rpr.training import fit, saving
 from rpr.training.callbacks import Stopwatch
-from rpr.training.fit import Outcome
 from rpr.training.module import TranslationModule
 from rpr.training.saving import AtomicCheckpointIO, PeriodicCheckpoint
 
@@ -36,10 +35,6 @@ RECIPE = (
     "model.dropout=0.1", "position.clip_distance=2", "optim.max_steps=12", "optim.warmup_steps=4",
     "optim.microbatches_per_step=2", "optim.checkpoint_every_n_steps=4", "optim.validate_every_n_steps=6",
 )  # fmt: skip
-
-
-def train(config: TrainConfig, data: Data, run_dir: Path, bleu: Callable[..., float] | None = None) -> Outcome:
-    return fit.fit(config, data, run_dir, logger=None, validation_bleu=bleu)
 
 
 def steps(run_dir: Path) -> list[int]:
@@ -76,7 +71,7 @@ def full_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def full(config: TrainConfig, small_data: Data, full_folder: Path) -> Path:
     """An uninterrupted run, trained once for this module."""
     if not (full_folder / "checkpoints").exists():
-        outcome = train(config, small_data, full_folder, lambda model: 12.5)
+        outcome = fit.fit(config, small_data, full_folder, validation_bleu=lambda model: 12.5)
         assert outcome.steps == 12 and outcome.measured_steps == 2 and outcome.steps_per_second is not None
         assert outcome.train_loss is not None and outcome.validation_loss is not None
     return full_folder
@@ -109,7 +104,7 @@ def test_resumed_run_equals_uninterrupted_run(
     (run_dir / "metrics.jsonl").write_text((full / "metrics.jsonl").read_text() + '{"step": 12, "val')
     (run_dir / "checkpoints" / ".step00000009.ckpt.1234.tmp").write_bytes(b"half")
     torch.manual_seed(999)
-    train(config, small_data, run_dir, lambda model: 12.5)
+    fit.fit(config, small_data, run_dir, validation_bleu=lambda model: 12.5)
     assert_same_result(full, run_dir, assert_same)
     assert steps(run_dir) == [4, 8, 12] and len([*(run_dir / "checkpoints").iterdir()]) == 3
     assert rows_of(run_dir) == rows_of(full)
@@ -122,7 +117,7 @@ def test_damaged_newest_checkpoint_is_set_aside(
     newest = run_dir / "checkpoints" / "step00000012.ckpt"
     damaged = newest.read_bytes()[:1000]
     newest.write_bytes(damaged)
-    train(config, small_data, run_dir)
+    fit.fit(config, small_data, run_dir)
     assert "step00000012.ckpt: cannot be read as a checkpoint (" in capsys.readouterr().err
     assert_same_result(full, run_dir, assert_same)
     weights, words = averaged_weights(run_dir, 3)
@@ -137,7 +132,7 @@ def test_finished_training_is_not_trained_again(
     """As after a kill while the test splits were translated."""
     run_dir = copy_run(full, tmp_path / "resumed", 8, 12)
     before = (run_dir / "checkpoints" / "step00000012.ckpt").read_bytes()
-    outcome = train(config, small_data, run_dir)
+    outcome = fit.fit(config, small_data, run_dir)
     assert outcome.steps == 12 and outcome.measured_steps == 2  # from the checkpoint
     assert (run_dir / "checkpoints" / "step00000012.ckpt").read_bytes() == before
 
@@ -149,15 +144,15 @@ def test_run_that_failed_in_validation_is_resumed(
         *RECIPE, "optim.max_steps=11", "optim.checkpoint_every_n_steps=2", "optim.keep_checkpoints=3",
         "optim.validate_every_n_steps=7",
     )  # fmt: skip
-    train(config, small_data, tmp_path / "full")
+    fit.fit(config, small_data, tmp_path / "full")
 
     def fail(model: object) -> float:
         raise RunError("no luck")
 
     with pytest.raises(RunError, match="no luck"):
-        train(config, small_data, tmp_path / "resumed", fail)
+        fit.fit(config, small_data, tmp_path / "resumed", validation_bleu=fail)
     assert steps(tmp_path / "resumed") == [2, 4, 6]
-    train(config, small_data, tmp_path / "resumed")
+    fit.fit(config, small_data, tmp_path / "resumed")
     assert steps(tmp_path / "full") == steps(tmp_path / "resumed") == [8, 10, 11]  # the last step's too
     assert_same_result(tmp_path / "full", tmp_path / "resumed", assert_same)
 
@@ -171,15 +166,15 @@ def test_checkpoints_by_minutes(tiny_config: Config, small_data: Data, tmp_path:
     """One is always due; a run that is interrupted twice, the second time right after it was resumed."""
     config = tiny_config(*ACCUMULATED, "optim.checkpoint_every_n_minutes=1e-9", "optim.keep_checkpoints=9")
     full = tmp_path / "full"
-    train(config, small_data, full)
+    fit.fit(config, small_data, full)
     assert steps(full) == [1, 2, 3, 4, 5, 6]
     run_dir = copy_run(full, tmp_path / "resumed", 2)
-    train(config, small_data, run_dir)
+    fit.fit(config, small_data, run_dir)
     assert steps(run_dir) == [2, 3, 4, 5, 6]
     for step, path in checkpoints(run_dir / "checkpoints"):
         if step > 3:
             path.unlink()
-    train(config, small_data, run_dir)
+    fit.fit(config, small_data, run_dir)
     assert_same_result(full, run_dir, assert_same)
 
 
@@ -203,17 +198,17 @@ def test_training_stopped_by_its_time_limit_is_resumed(
     """The time has always passed: each call trains one step, or two if the first has a validation."""
     settings = (*ACCUMULATED, "optim.checkpoint_every_n_minutes=60", "optim.validate_every_n_steps=3")
     config, limited = tiny_config(*settings), tiny_config(*settings, "stop_after_minutes=1e-9")
-    train(config, small_data, tmp_path / "full")
+    fit.fit(config, small_data, tmp_path / "full")
     assert steps(tmp_path / "full") == [6]
     assert (limited.run_id, limited.run_dir_name) == (config.run_id, config.run_dir_name)
     stopped_at = []
     for _ in range(4):
         reason = r"stop_after_minutes: 1e-09 minutes have passed at step \d of 6; the s"
         with pytest.raises(InterruptedRun, match=reason):
-            train(limited, small_data, tmp_path / "resumed")
+            fit.fit(limited, small_data, tmp_path / "resumed")
         stopped_at.append(steps(tmp_path / "resumed")[-1])
     assert stopped_at == [1, 2, 4, 5]
-    train(limited, small_data, tmp_path / "resumed")
+    fit.fit(limited, small_data, tmp_path / "resumed")
     assert_same_result(tmp_path / "full", tmp_path / "resumed", assert_same)
 
 
@@ -222,15 +217,15 @@ def test_checkpoints_of_a_time_limit_do_not_change_what_is_averaged(
 ) -> None:
     settings = ("optim.max_steps=7", "optim.checkpoint_every_n_steps=2", "optim.keep_checkpoints=2")
     settings += ("optim.average_checkpoints=2",)
-    train(tiny_config(*settings), small_data, tmp_path / "full")
+    fit.fit(tiny_config(*settings), small_data, tmp_path / "full")
     assert steps(tmp_path / "full") == [6, 7]
     limited, seen = tiny_config(*settings, "stop_after_minutes=1e-9"), []
     for _ in range(6):
         with pytest.raises(InterruptedRun):
-            train(limited, small_data, tmp_path / "resumed")
+            fit.fit(limited, small_data, tmp_path / "resumed")
         seen.append(steps(tmp_path / "resumed"))
     assert seen == [[1], [2], [2, 3], [2, 4], [2, 4, 5], [4, 6]]
-    train(limited, small_data, tmp_path / "resumed")
+    fit.fit(limited, small_data, tmp_path / "resumed")
     assert steps(tmp_path / "resumed") == [6, 7]
 
 
@@ -286,7 +281,7 @@ def test_unwritable_checkpoint_folder_is_an_error_before_the_first_step(
     (tmp_path / "checkpoints").symlink_to("/proc")
     reason = r"/checkpoints: checkpoints cannot be written there \(.*make the folder writable"
     with pytest.raises(RunError, match=reason):
-        train(config, small_data, tmp_path)
+        fit.fit(config, small_data, tmp_path)
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
@@ -295,7 +290,7 @@ def test_disk_too_small_for_checkpoints_is_reported(
     free: int, warned: bool, tiny_config: Config, small_data: Data, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     monkeypatch.setattr(saving.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
-    train(tiny_config("optim.max_steps=1", "optim.keep_checkpoints=4"), small_data, tmp_path)
+    fit.fit(tiny_config("optim.max_steps=1", "optim.keep_checkpoints=4"), small_data, tmp_path)
     lines = [line for line in capsys.readouterr().err.splitlines() if "lower optim.keep_checkpoints" in line]
     assert len(lines) == warned
     reason = "/checkpoints: 4 checkpoints of 0.0 GB are to be kept, but only 0.0 GB are free; lower optim.keep"

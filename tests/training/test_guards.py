@@ -30,10 +30,6 @@ RECIPE = (
 BAD_STEP = 4
 
 
-def fitted(config: TrainConfig, data: Data, run_dir: Path) -> Any:
-    return fit.fit(config, data, run_dir, logger=None, validation_bleu=None)
-
-
 @pytest.fixture
 def one_bad_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second microbatch of step 4 gets an infinite loss."""
@@ -49,7 +45,7 @@ def one_bad_step(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("one_bad_step")
 def test_non_finite_gradient_stops_the_run(tiny_config: Config, small_data: Data, tmp_path: Path) -> None:
     with pytest.raises(RunError) as stopped:
-        fitted(tiny_config(*RECIPE), small_data, tmp_path)
+        fit.fit(tiny_config(*RECIPE), small_data, tmp_path)
     message = str(stopped.value)
     assert message.startswith("step 4: the loss or its gradient is not finite (loss ")
     assert "; the last good checkpoint is step00000003.ckpt; lower optim.learning_rate_scale, check these" in message
@@ -67,7 +63,7 @@ def test_skipped_step_changes_no_weight_and_is_counted(
     tiny_config: Config, small_data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tiny_config(*RECIPE, "optim.non_finite=skip")
-    outcome = fitted(config, small_data, tmp_path)
+    outcome = fit.fit(config, small_data, tmp_path)
     assert outcome.steps == 6 and outcome.skipped_steps == 1
     assert "the step is skipped, with no weight changed" in capsys.readouterr().err
     before, after, later = (load_checkpoint(tmp_path / "checkpoints" / f"step0000000{n}.ckpt") for n in (3, 4, 5))
@@ -78,7 +74,7 @@ def test_skipped_step_changes_no_weight_and_is_counted(
     assert any(not torch.equal(later["state_dict"][name], weight) for name, weight in after["state_dict"].items())
     assert after["callbacks"]["Guard"]["skipped_steps"] == 1  # the key of existing checkpoints
     (tmp_path / "checkpoints" / "step00000006.ckpt").unlink()
-    assert fitted(config, small_data, tmp_path).skipped_steps == 1  # also after resuming
+    assert fit.fit(config, small_data, tmp_path).skipped_steps == 1  # also after resuming
 
 
 @pytest.mark.parametrize("scale, step", [("1e41", 2), ("1e38", 4)], ids=["infinite weights", "huge weights"])
@@ -90,13 +86,13 @@ def test_diverged_run_is_stopped_despite_skip(
         "optim.max_steps=6", f"optim.learning_rate_scale={scale}", "optim.warmup_steps=1", "optim.non_finite=skip"
     )
     with pytest.raises(RunError, match=rf"^step {step}: .*; there is no checkpoint yet; lower optim"):
-        fitted(config, small_data, tmp_path)
+        fit.fit(config, small_data, tmp_path)
 
 
 def test_non_finite_weights_are_not_saved(tiny_config: Config, small_data: Data, tmp_path: Path) -> None:
     config = tiny_config("optim.max_steps=1", "optim.learning_rate_scale=1e41", "optim.warmup_steps=1")
     with pytest.raises(RunError, match=r"^step 1: weights are not finite; there is no checkpoint yet; lower optim"):
-        fitted(config, small_data, tmp_path)
+        fit.fit(config, small_data, tmp_path)
     assert not checkpoints(tmp_path / "checkpoints")
 
 
@@ -142,7 +138,7 @@ def test_loss_spike_is_reported_once(
 
     monkeypatch.setattr(TranslationModule, "_loss_sum", jumping)
     config = tiny_config("optim.max_steps=9", "optim.learning_rate_scale=0.01")
-    outcome = fitted(config, small_data, tmp_path)
+    outcome = fit.fit(config, small_data, tmp_path)
     assert outcome.loss_spikes == 1
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "spike" in line]
     assert line.startswith("rpr-cli: step 8: loss spike: ") and "pairs of the token cache: " in line

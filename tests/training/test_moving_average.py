@@ -33,7 +33,7 @@ def test_moving_average(tiny_config: Config, small_data: Data, tmp_path: Path) -
         seen.append({name: weight.detach().clone() for name, weight in model.named_parameters()})
         return 1.0
 
-    fit.fit(config, small_data, tmp_path / "run", logger=None, validation_bleu=validate)
+    fit.fit(config, small_data, tmp_path / "run", validation_bleu=validate)
     found = checkpoints(tmp_path / "run" / "checkpoints")
     assert [step for step, _ in found] == [1, 2, 3, 4, 5, 6]
     expected = dict(TranslationModule(config, len(small_data.vocabulary)).model.named_parameters())  # the first weights
@@ -47,12 +47,12 @@ def test_moving_average(tiny_config: Config, small_data: Data, tmp_path: Path) -
         if step == 4:  # used for validation
             assert all(torch.equal(seen[0][name], kept[name]) for name in kept)
     # Training itself is not affected, and a resumed run has the same average.
-    fit.fit(tiny_config(*RECIPE), small_data, tmp_path / "plain", logger=None, validation_bleu=None)
+    fit.fit(tiny_config(*RECIPE), small_data, tmp_path / "plain")
     plain = model_weights(checkpoints(tmp_path / "plain" / "checkpoints")[-1][1])
     assert all(torch.equal(model_weights(found[-1][1])[name], weight) for name, weight in plain.items())
     (tmp_path / "cut" / "checkpoints").mkdir(parents=True)
     shutil.copy(found[2][1], tmp_path / "cut" / "checkpoints")
-    fit.fit(config, small_data, tmp_path / "cut", logger=None, validation_bleu=None)
+    fit.fit(config, small_data, tmp_path / "cut")
     again = moving_average(checkpoints(tmp_path / "cut" / "checkpoints")[-1][1])
     assert all(torch.equal(again[name], weight) for name, weight in moving_average(found[-1][1]).items())
 
