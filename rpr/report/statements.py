@@ -111,7 +111,8 @@ def _incomplete(group: Group) -> Iterator[Statement]:
 
 def _ranking(group: Group) -> Iterator[Statement]:
     """A ranking of all schemes by score, if some are not in the paper; for a task always."""
-    scored = [(one, score) for one in group.variants if (score := group.score(one, group.split)).value is not None]
+    learned = [one for one in group.variants if not one.unlearned]
+    scored = [(one, score) for one in learned if (score := group.score(one, group.split)).value is not None]
     others = sum(one.position.kind not in SCHEMES["vectors"].colours() for one, _ in scored)
     if len(scored) < 2 or (others < 2 and not group.task):
         return
