@@ -82,7 +82,9 @@ def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
         if record.outcome is None and path.name == RECORD_NAME
     ]
     if not runs:
-        raise RunError(f"sweep {sweep}: no finished run in {runs_dir}; train it first (rpr-cli sweep {sweep})")
+        collected = any(record.outcome is None for _, record in found.records)
+        why = "only records, but compare needs the translations next to them" if collected else "no finished run"
+        raise RunError(f"sweep {sweep}: {why} in {runs_dir}; train it first (rpr-cli sweep {sweep})")
     return runs
 
 

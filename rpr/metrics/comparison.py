@@ -72,7 +72,9 @@ class Family:
 
 
 def read_run(folder: Path) -> Run:
-    """Raises RecordError if the folder has no readable record; RunError if the run is not finished."""
+    """Raises RecordError if the folder has no readable record; RunError if the run is not finished or no folder."""
+    if folder.is_file():
+        raise RunError(f"{folder}: is a file; give the folder of a run, whose translations compare needs")
     return as_run(folder, read_record(folder / RECORD_NAME))
 
 

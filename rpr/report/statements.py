@@ -106,7 +106,9 @@ def _incomplete(group: Group) -> Iterator[Statement]:
     found = Counter(run.status for run in group.runs if run.status != "finished")
     if found:
         words = ", ".join(f"{count} {status}" for status, count in sorted(found.items()))
-        yield Statement(f"{sum(found.values())} of {len(group.runs)} runs have no result: {words}.", group=group)
+        count, total = sum(found.values()), len(group.runs)
+        has = f"run{'s' if total > 1 else ''} {'have' if count > 1 else 'has'}"
+        yield Statement(f"{count} of {total} {has} no result: {words}.", group=group)
 
 
 def _ranking(group: Group) -> Iterator[Statement]:

@@ -112,7 +112,7 @@ def test_summary_of_many_groups_and_variants_fits_one_screen(tmp_path, groups, v
 
 def test_page_shows_findings_failures_commands_and_samples(runs, built, tmp_path):
     text = (built.files[0].parent / "index.html").read_text()
-    assert "1 of 8 runs have no result: 1 failed." in text
+    assert "1 of 8 runs has no result: 1 failed." in text
     assert "seed 1 failed: rank 1 died" in text
     assert "rpr-cli train position=relative position.clip_distance=16 seed=2" in text
     # Lines (2 i + 1) 7 // 6 + 1 for i = 0, 1, 2 of the 7 lines of test: 2, 4, 6.
