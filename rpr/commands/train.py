@@ -177,6 +177,13 @@ def _run_in_this_process(config: TrainConfig, command: str, run_dir: Path, rerun
     if not config.position.encoder.ordered:
         label = config.position.encoder.label
         print(f"rpr-cli: warning: with positions {label} the encoder ignores word order", file=sys.stderr)
+    if not (run_dir / RECORD_NAME).exists() and (alike := lifecycle.trained_alike(config, run_dir)) is not None:
+        folder, differing = alike
+        print(
+            f"rpr-cli: {folder} has the same training and differs only in {', '.join(differing)}; "
+            f"to score it again instead: rpr-cli evaluate {folder}",
+            file=sys.stderr,
+        )
     with _recorded(config, command, run_dir, rerun_of=rerun_of) as started:
         if started is None:
             return

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rpr.config.train import TrainConfig
+from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import ConfigError, DataError, InterruptedRun, RprError, RunError
 from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.io.locks import exclusive
@@ -19,6 +20,7 @@ from rpr.records.record import (
     Data,
     Record,
     RerunOf,
+    flat,
     read_record,
     write_record,
 )
@@ -55,6 +57,28 @@ def rollback_on_error(run_dir: Path, created: Sequence[Path]) -> Iterator[None]:
                 for path in dict.fromkeys((run_dir, *created)):
                     path.rmdir()
         raise
+
+
+def trained_alike(config: TrainConfig, run_dir: Path) -> tuple[Path, list[str]] | None:
+    """A finished run next to `run_dir` with the same training, and the settings of evaluation in which it differs."""
+
+    def settings(of: TrainConfig) -> dict[str, Any]:
+        exclude = {"name", "stop_after_minutes", "sweep", "runs_dir", "logger"}
+        return {
+            key: one for key, one in flat(of.model_dump(mode="json", exclude=exclude)).items() if "cache" not in key
+        }
+
+    mine = settings(config)
+    for path in sorted(run_dir.parent.glob(f"{glob.escape(config.label)}-*/{RECORD_NAME}")):
+        try:
+            record = read_record(path)
+            theirs = settings(config_from_record(record.config))
+        except RprError:  # of another version, or damaged
+            continue
+        differing = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
+        if record.status == "finished" and differing and all(key.startswith("evaluation.") for key in differing):
+            return path.parent, differing
+    return None
 
 
 def add_to_sweep(run_dir: Path, sweep: str) -> None:

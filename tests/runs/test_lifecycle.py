@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from rpr.config.train import TrainConfig
 from rpr.errors import RunError
 from rpr.records.record import RECORD_NAME, read_record, write_record
 from rpr.runs import lifecycle
@@ -18,3 +20,21 @@ def test_finished_run_stays_finished_when_its_logging_is_interrupted(tmp_path: P
     lifecycle.mark_stopped(tmp_path, KeyboardInterrupt())
     lifecycle.mark_stopped(tmp_path, RunError("the parent's report of it"))
     assert read_record(tmp_path / RECORD_NAME).status == after
+
+
+def test_run_with_the_same_training_is_found(tiny_config: Callable[..., TrainConfig], tmp_path: Path) -> None:
+    config = tiny_config("evaluation.beam_size=4")
+    for name, status, settings in (
+        ("a", "finished", ("evaluation.beam_size=4", "optim.max_steps=7")),
+        ("b", "failed", ("evaluation.beam_size=1",)),
+        ("c", "finished", ("evaluation.beam_size=1", "data.cache_dir=elsewhere")),
+    ):
+        record = fake_record(status=status).model_copy(
+            update={"config": tiny_config(*settings).model_dump(mode="json")}
+        )
+        folder = tmp_path / f"{config.label}-{name}"
+        folder.mkdir()
+        write_record(folder / RECORD_NAME, record)
+    found = lifecycle.trained_alike(config, tmp_path / "new")
+    assert found == (tmp_path / f"{config.label}-c", ["evaluation.beam_size"])
+    assert lifecycle.trained_alike(tiny_config("optim.max_steps=9"), tmp_path / "new") is None
