@@ -80,6 +80,9 @@ def test_help_shows_the_settings_of_the_choices(capsys):
         "position.encoder: ",
     ]
     assert [text for text in shown if text not in out] == []
+    assert "[wmt14_en_de]" in out and "data.* of data=wmt14_en_de" in out, "the corpus that model=big selects"
+    assert app.main(["train", "--help", "model=big", "data=reverse"]) == 0
+    assert "[reverse]" in capsys.readouterr().out
     assert "_vectors" not in out and "did you mean rope?" in refused(capsys, "train", "--help", "position=nope")
 
 

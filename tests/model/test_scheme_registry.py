@@ -13,6 +13,7 @@ from rpr.compose.composition import compose_train, compose_train_jobs, expand_mu
 from rpr.compose.messages import format_user_error
 from rpr.errors import ConfigError
 from rpr.model.positions import COLOURS, Sides, changed_after_training
+from rpr.model.positions import scheme as scheme_module
 from rpr.records.position import OTHER, positions_of
 from rpr.records.record import Record
 from rpr.runs.model_config import transformer_config
@@ -28,6 +29,18 @@ def test_choice_is_the_scheme_of_both_stacks() -> None:
         assert shape.encoder_positions == shape.decoder_positions == config.position
         assert config.position.name == choice
         assert config.position.kind in COLOURS
+
+
+def test_incomplete_scheme_is_an_error_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheme_module, "REGISTERED", {})
+    reason = r"the position scheme Unnamed lacks its name as a field, scheme: Literal\[.*and TITLE = .* and COLOUR = "
+    with pytest.raises(ConfigError, match=reason):
+
+        @scheme_module.register
+        class Unnamed(scheme_module.Scheme):
+            pass
+
+    assert not scheme_module.REGISTERED
 
 
 def test_each_stack_may_have_its_own_scheme() -> None:

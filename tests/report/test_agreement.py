@@ -48,7 +48,13 @@ def test_undecided_verdict_has_a_reason():
 
 @pytest.mark.parametrize(
     "low, high, verdict",
-    [(0.9, 0.95, "agrees"), (0.95, 0.99, "same direction"), (1.01, 1.05, "contradicts"), (0.95, 1.01, "not decided")],
+    [
+        (0.9, 0.95, "agrees"),
+        (0.95, 0.99, "same direction"),
+        (1.01, 1.05, "contradicts"),
+        (0.95, 1.01, "not decided"),
+        (0.77, 1.09, "not decided"),
+    ],
 )
 def test_speed_verdict_needs_alternating_rounds(low, high, verdict):
     ratio = Measurement((low + high) / 2, 7, interval=Interval(low, high, 1.0, kind="rounds"))

@@ -227,7 +227,7 @@ def test_dry_run_finds_a_finished_run_of_another_name(capsys: pytest.CaptureFixt
     make_run(configured("seed=1", "name=bar"), status="finished")
     make_run(configured("seed=2"), status="running")
     Path("mine.yaml").write_text("jobs: [name=foo seed=1, name=foo2 seed=2]")
-    assert app.main(["sweep", "mine.yaml", "--dry-run"]) == 0
+    assert app.main(["sweep", "--dry-run", "mine.yaml"]) == 0  # a flag may come first
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("# 1 of 2, finished: ") and lines[2].startswith("# 2 of 2, new: ")
 
