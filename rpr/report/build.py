@@ -19,12 +19,13 @@ from rpr.records.record import METRICS_NAME, RECORD_NAME, Record
 from rpr.report import html, plot_style, plots
 from rpr.report.agreement import RULE
 from rpr.report.grid import legend
-from rpr.report.groups import Group, run_groups, sample_evenly
+from rpr.report.groups import Group, run_groups
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.learning import Learning, RunKey, learning_of, run_key
 from rpr.report.protocol import Difference
 from rpr.report.render import as_csv, as_json, escape_markdown, latex, markdown, terminal, wrapped
 from rpr.report.samples import Samples, samples
+from rpr.report.sampling import sample_evenly
 from rpr.report.speed import Bench
 from rpr.report.statements import Statement, statements
 from rpr.report.tables import Tables, build_tables, summary_grid

@@ -124,11 +124,8 @@ class Variant:
     @property
     def unlearned(self) -> bool:
         """Whether it did not learn its task: too few exact matches even within the training lengths."""
-        within = [
-            one.value
-            for column, one in self.measurements.items()
-            if column.split == "test" and column.metric == EXACT_MATCH
-        ]
+        found = self.measurements.items()
+        within = [one.value for (split, _, metric), one in found if (split, metric) == ("test", EXACT_MATCH)]
         return self.task and any(value is not None and value < TASK_LEARNED for value in within)
 
     @cached_property
@@ -205,7 +202,7 @@ class Group:
 
     @cached_property
     def split(self) -> str:
-        """The split of its findings: `test`, or `long` for a task, whose variants all learn the training lengths."""
+        """The split of its findings: `test`, or `long` for a task, as most variants learn the training lengths."""
         order = ("long", "test", "validation") if self.task else ("test", "validation")
         return next((split for split in order if self.column(split) is not None), order[-2])
 
@@ -395,41 +392,9 @@ def _variants(records: list[Record], learning: Mapping[RunKey, Learning]) -> tup
 def _own_settings(one: Variant, variants: Sequence[Variant]) -> str:
     """`, max_positions = 64`: the settings that distinguish a variant from others with its label; mostly empty."""
     alike = [other for other in variants if other.label == one.label]
+    if len(alike) == 1:
+        return ""
     settings = [flat(other.records[0].config["position"]) for other in alike]
     mine = settings[alike.index(one)]
     varying = [key for key in mine if key != "name" and len({str(other.get(key)) for other in settings}) > 1]
     return "".join(f", {key} = {mine[key]}" for key in varying)
-
-
-def sample_evenly(items: Sequence[Any], most: int) -> list[Any]:
-    """At most `most` items: for each kind of positions evenly spaced ones, including its first and last.
-
-    The choice never depends on results. Kinds get places in turn, so a kind with many items leaves room for others.
-
-    Args:
-        items: variants, or tuples whose first element is one.
-    """
-    if len(items) <= most:
-        return list(items)
-    places: dict[str, list[int]] = {}
-    for place, item in enumerate(items):
-        variant = item[0] if isinstance(item, tuple) else item
-        places.setdefault(variant.position.kind, []).append(place)
-    room, free = dict.fromkeys(places, 0), most
-    while free:
-        for kind, mine in places.items():
-            if free and room[kind] < len(mine):
-                room[kind] += 1
-                free -= 1
-    return [items[place] for place in sorted(p for kind, mine in places.items() for p in _spaced(mine, room[kind]))]
-
-
-def _spaced(places: Sequence[int], count: int) -> list[int]:
-    if count <= 1:
-        return list(places[:count])
-    return [places[round(index * (len(places) - 1) / (count - 1))] for index in range(count)]
-
-
-def left_out(shown: int, of: int, what: str) -> str:
-    """One line saying that items are left out; empty if none are."""
-    return "" if shown == of else f"{shown} of {of:,} {what}: of each kind, evenly spaced, not chosen by their quality"

@@ -17,9 +17,10 @@ from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, flat
 from rpr.report.agreement import HEADINGS, RULE, Verdict
 from rpr.report.grid import Grid, figure_text, legend
-from rpr.report.groups import Group, left_out, sample_evenly
+from rpr.report.groups import Group
 from rpr.report.lines import Line
 from rpr.report.samples import FileOf, Samples, own_file, word_diff
+from rpr.report.sampling import left_out, sample_evenly
 from rpr.report.statements import Statement
 from rpr.report.tables import PAPER_TABLES, Tables
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rpr import paper
 from rpr.records.measurement import Measurement
 from rpr.records.scores import pooled
-from rpr.report.groups import Group, Variant, left_out, sample_evenly
+from rpr.report.groups import Group, Variant
 from rpr.report.lengths import buckets, length_score
 from rpr.report.plot_style import (
     COLOURS,
@@ -30,6 +30,7 @@ from rpr.report.plot_style import (
     text_width,
     variant_colours,
 )
+from rpr.report.sampling import left_out, sample_evenly
 from rpr.report.speed import ratio_to_absolute, steps_per_second
 
 if TYPE_CHECKING:

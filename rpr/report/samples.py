@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from rpr.records.record import Record
-from rpr.report.groups import Group, Variant, left_out, sample_evenly
+from rpr.report.groups import Group, Variant
+from rpr.report.sampling import left_out, sample_evenly
 
 SAMPLES_PER_SPLIT = {"test": 3, "long": 2}
 MOST_VARIANTS = 12  # shown; a line says how many are left out

@@ -132,7 +132,7 @@ def _published_order(group: Group) -> Iterator[Statement]:
         theirs: dict[str, float] = {}
         for kind, figure in published.figures.items():
             one = group.get(kind)
-            if one is not None and (score := group.score(one, "long")).value is not None:
+            if one is not None and not one.unlearned and (score := group.score(one, "long")).value is not None:
                 ours[one.label], theirs[one.label] = score, figure
         if len(ours) < 2:
             continue

@@ -9,9 +9,10 @@ import pytest
 from rpr.records.position import position_of, positions_of
 from rpr.records.record import Record
 from rpr.report.grid import legend
-from rpr.report.groups import left_out, run_groups, sample_evenly
+from rpr.report.groups import run_groups
 from rpr.report.plot_style import variant_colours
 from rpr.report.plots import bleu_by_length
+from rpr.report.sampling import left_out, sample_evenly
 from rpr.report.tables import build_tables
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score
 
