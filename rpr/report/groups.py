@@ -21,16 +21,13 @@ from rpr.records.scores import EXACT_MATCH, HEADLINE_METRIC, METRIC_NAMES, SPLIT
 from rpr.report.learning import Learning, RunKey, advice, mean_over_seeds, run_key
 from rpr.report.protocol import Difference, differences
 
-# Sections whose settings determine what a figure means; runs that differ in one of them never share a group.
+# Sections whose settings determine what a figure means; runs that differ in one of them, or in the precision of their
+# arithmetic, never share a group.
 _DECIDING = ("model", "data", "optim", "evaluation")
 # Except for these, which concern only file locations, decoding batches and the choice of scores.
 _NOT_DECIDING = {
-    "data.cache_dir",
-    "evaluation.max_tokens_per_batch",
-    "evaluation.bootstrap_samples",
-    "evaluation.length_buckets",
-    "evaluation.test_splits",
-    "evaluation.validation_sentences",
+    *("data.cache_dir", "evaluation.max_tokens_per_batch", "evaluation.bootstrap_samples"),
+    *("evaluation.length_buckets", "evaluation.test_splits", "evaluation.validation_sentences"),
 }
 NEVER_RUN = "never run"
 # Percent exact match within the training lengths: with less, a task is not learned, and scores beyond say little.
@@ -332,6 +329,7 @@ def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | 
     for record in sorted(records, key=lambda record: (record.name, record.seed, record.run_id, record.started)):
         key = (record.data_name, record.model_name, record.max_steps, record.hardware)
         sections = {name: record.config.get(name) for name in _DECIDING}
+        sections["hardware"] = {"precision": record.setting("hardware.precision")}
         if (same := to_json(sections)) not in deciding:
             deciding[same] = json.dumps(_settings(sections), sort_keys=True)
         found.setdefault(key, {}).setdefault(deciding[same], []).append(record)
