@@ -115,13 +115,13 @@ def _agreement(line: Line) -> Cell:
 
 
 def _differs(line: Line) -> Cell:
-    """`smaller: data, model, steps`, with details in a footnote."""
+    """`smaller data, steps; other recipe`, with details in a footnote."""
     found = line.differs
-    if not found:
-        return Cell("")
-    kinds = ", ".join(dict.fromkeys(one.kind for one in found))
-    smaller = "smaller: " if any(one.smaller for one in found) else ""
-    return Cell(smaller + kinds, ("differs from the paper: " + ". ".join(one.text for one in found),))
+    smaller = dict.fromkeys(one.kind for one in found if one.smaller)
+    other = dict.fromkeys(one.kind for one in found if one.kind not in smaller)
+    words = [f"{how} {', '.join(kinds)}" for how, kinds in (("smaller", smaller), ("other", other)) if kinds]
+    details = "differs from the paper: " + ". ".join(one.text for one in found)
+    return Cell("; ".join(words), (details,) if found else ())
 
 
 def _note(line: Line) -> Cell:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from rpr import paper
@@ -32,7 +34,7 @@ _INTRODUCTION = (
 
 
 def results_markdown(root: Path, folder: Path | None = None) -> str:
-    """The page of all records below `root`: picture, limits, agreement with the paper, tables, runs, links.
+    """The page of all records below `root`: picture, tables, agreement with the paper, limits, runs, links.
 
     Args:
         folder: the page's directory, for its links; the parent of `root` by default.
@@ -52,12 +54,18 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     groups = run_groups((record for _, record in found.records), learning)
     tables = build_tables(groups, benches)
     home = root.parent if folder is None else folder
-    parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`"), *_picture(groups, paths, home)]
-    parts += ["## What this scale cannot tell", _items(_limits(groups))]
+    parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`")]
+    pictures = partial(_pictures, groups, paths, home)
+    parts += pictures("bleu_by_k", _most_converged(groups))
+    symbols = _items([*legend(tables.grids), f"{LEARNING_RULE}."])
+    parts += ["## The tables", f"<details><summary>How to read them</summary>\n\n{symbols}\n\n</details>"]
+    parts += [markdown(grid, "###", signs=False) for grid in tables.paper]
+    for group, grid in zip((group for group in groups if group.task), tables.tasks, strict=True):
+        parts += [markdown(grid, "###", signs=False), *pictures("bleu_by_length", [group])]
+    parts += [markdown(tables.speed, "###", signs=False)] if tables.speed is not None else []
     parts += ["## What agrees with the paper, and what does not", RULE]
     parts += _agreement([one for group in groups for one in statements(group)])
-    parts += ["## The tables", _items([*legend(tables.grids), f"{LEARNING_RULE}."])]
-    parts += [markdown(grid, "###", signs=False) for grid in tables.main]
+    parts += ["## What this scale cannot tell", _items(_limits(groups))]
     parts += [markdown(_runs(groups)), "## The folders", *_folders(root, home)]
     if unusable:
         parts += ["## Not on this page", _items(unusable)]
@@ -72,36 +80,46 @@ def _link(path: Path, home: Path) -> str:
     return escape_control_characters(Path(os.path.relpath(path, home)).as_posix())
 
 
-def _picture(groups: Sequence[Group], paths: Mapping[RunKey, Path], home: Path) -> list[str]:
-    """BLEU by k of the group with the most converged variants, and each task's exact match by length, if drawn."""
+def _most_converged(groups: Sequence[Group]) -> list[Group]:
+    """The translation group with the most converged variants, if there is one."""
 
     def converged(group: Group) -> tuple[int, int]:
         return sum(bool(one.learning) and not one.still_learning for one in group.variants), len(group.variants)
 
-    best = max((group for group in groups if not group.task), key=converged, default=None)
-    wanted = [(best, "bleu_by_k", "BLEU by clip distance, beside the paper's curve")] if best else []
-    wanted += [(group, "bleu_by_length", f"Exact match by length: {group.heading}") for group in groups if group.task]
+    return sorted((group for group in groups if not group.task), key=converged)[-1:]
+
+
+_PICTURES = {"bleu_by_k": "BLEU by clip distance, beside the paper's curve", "bleu_by_length": "Exact match by length"}
+
+
+def _pictures(
+    groups: Sequence[Group], paths: Mapping[RunKey, Path], home: Path, name: str, wanted: Sequence[Group]
+) -> list[str]:
+    """Links to the pictures of this name that were drawn for the wanted ones of the groups."""
     found = []
-    for group, name, description in wanted:
-        folder = paths[run_key(group.runs[0])].parent
+    for group in wanted:
+        # A run may be in the folders of several sweeps.
+        [(folder, _)] = Counter(paths[run_key(run)].parent for run in group.runs).most_common(1)
         reported = [one for one in groups if any(paths[run_key(run)].parent == folder for run in one.runs)]
         path = folder / f"{name}{suffixes(reported)[reported.index(group)]}.svg"
         if path.is_file():
-            found.append(f"![{escape_markdown(description)}]({_link(path, home)})")
+            found.append(f"![{escape_markdown(f'{_PICTURES[name]}: {group.heading}')}]({_link(path, home)})")
     return found
 
 
 def _agreement(found_statements: Sequence[Statement]) -> list[str]:
-    parts = []
-    verdicts = [*HEADINGS.items(), (None, "Without a figure of the paper's")]
     of_tasks = [one for one in found_statements if one.group is not None and one.group.task]
     others = [one for one in found_statements if one not in of_tasks]
-    listed = [
-        (heading, [one for one in others if (one.agreement.verdict if one.agreement else None) == verdict])
-        for verdict, heading in verdicts
-    ]
-    for heading, found in [*listed, *([("Generated tasks", of_tasks)] if of_tasks else [])]:
-        lines = _items([f"{one.group.heading if one.group else ''}: {one}" for one in found])
+    by_verdict = {
+        heading: [one for one in others if (one.agreement.verdict if one.agreement else None) == verdict]
+        for verdict, heading in (*HEADINGS.items(), (None, "Without a figure of the paper's"))
+    }
+    parts = []
+    for heading, found in (by_verdict | ({"Generated tasks": of_tasks} if of_tasks else {})).items():
+        by_group: dict[str, list[str]] = {}
+        for one in found:
+            by_group.setdefault(one.group.heading if one.group else "", []).append(f"  {_items([str(one)])}")
+        lines = "\n".join(line for name, mine in by_group.items() for line in (_items([name]), *mine)) or "Nothing."
         if len(found) > 6:
             lines = f"<details><summary>{len(found)} statements</summary>\n\n{lines}\n\n</details>"
         parts += [f"### {heading}", lines]

@@ -40,14 +40,9 @@ def statements(group: Group) -> list[Statement]:
     k = paper.MODELS[group.size].clip_distance
     known = [one for one in _relative(group) if one.position.clip_distance]
     best = next((one for one in known if one.position.clip_distance == k), known[-1] if known else None)
-    makers: list[Callable[[Group, Variant], Iterator[Statement]]] = [
-        _absolute,
-        _order,
-        _spread,
-        _sides,
-        _together,
-        _speed,
-    ]
+    makers: list[Callable[[Group, Variant], Iterator[Statement]]] = [_absolute]
+    if not group.task:  # the ranking of a task has the other comparisons
+        makers += [_order, _spread, _sides, _together, _speed]
     found = [*_learning(group), *_incomplete(group), *_ranking(group), *_published_order(group)]
     if best is not None:
         found += [statement for maker in makers for statement in maker(group, best)]
@@ -158,7 +153,8 @@ def _absolute(group: Group, best: Variant) -> Iterator[Statement]:
     papers = None
     if best.position.clip_distance == paper.MODELS[group.size].clip_distance:
         papers = round(paper.TABLE1[group.size, "relative", pair] - paper.TABLE1[group.size, "absolute", pair], 1)
-    for split in dict.fromkeys(column.split for column in group.columns if column.split != "validation"):
+    tests = (column.split for column in group.columns if column.split != "validation")
+    for split in [group.split] if group.task else dict.fromkeys(tests):
         mine, its = group.score(best, split), group.score(absolute, split)
         if mine.value is None or its.value is None:
             continue
@@ -169,14 +165,11 @@ def _absolute(group: Group, best: Variant) -> Iterator[Statement]:
             yield _compared(group, best, absolute, text, papers)
 
 
-def _unit(group: Group) -> str:
-    return "points of exact match" if group.task else "BLEU"
-
-
 def _figures(group: Group, mine: Measurement, its: Measurement, name: str) -> str:
     assert mine.value is not None and its.value is not None
     change, more = mine.value - its.value, "more" if mine.value > its.value else "less"
-    words = f"{abs(change):.1f} {_unit(group)} {more} than" if round(change, 1) else "the same as"
+    unit = "points of exact match" if group.task else "BLEU"
+    words = f"{abs(change):.1f} {unit} {more} than" if round(change, 1) else "the same as"
     return f"{words} {name}: {mine.value:.1f} and {its.value:.1f} ({_seeds(mine, its)})"
 
 
@@ -191,7 +184,7 @@ def _order(group: Group, best: Variant) -> Iterator[Statement]:
             continue
         what = "no positions at all" if one is none else one.label
         text = f"{_first_upper(what)}: {_figures(group, mine, its, best.label)}"
-        if its.value < LEARNED and not group.task:
+        if its.value < LEARNED:
             yield Statement(f"{text}: the model has learned too little for this comparison.", group=group)
         else:
             beside = paper.TABLE2.get(best.position.clip_distance or 0)
@@ -208,10 +201,9 @@ def _spread(group: Group, best: Variant) -> Iterator[Statement]:
     first, last = some[0].position.clip_distance, some[-1].position.clip_distance
     deviation = max((one.deviation for one in scores if one.deviation is not None), default=None)
     noise = f", and the largest deviation over seeds is {deviation:.1f}" if deviation is not None else ""
-    papers = "" if group.task else f"; the paper: {max(printed) - min(printed):.1f}"
     yield Statement(
-        f"From k = {first} to k = {last} the scores lie within {max(values) - min(values):.1f} {_unit(group)}{noise} "
-        f"({_seeds(*scores)}){papers}.",
+        f"From k = {first} to k = {last} the scores lie within {max(values) - min(values):.1f} BLEU{noise} "
+        f"({_seeds(*scores)}); the paper: {max(printed) - min(printed):.1f}.",
         group=group,
     )
 
@@ -240,13 +232,15 @@ def _together(group: Group, best: Variant) -> Iterator[Statement]:
     if alone is None or mine.value is None or its.value is None:
         return
     figures = _figures(group, mine, its, f"{alone.label} alone")
-    papers = "" if group.task else "; the paper observed no benefit and prints no figure"
-    yield Statement(f"Absolute and relative positions together: {figures}{papers}.", group=group)
+    yield Statement(
+        f"Absolute and relative positions together: {figures}; the paper observed no benefit and prints no figure.",
+        group=group,
+    )
 
 
 def _speed(group: Group, best: Variant) -> Iterator[Statement]:
     ratio = ratio_to_absolute(group, best)
-    if ratio.value is None or group.task:
+    if ratio.value is None:
         return
     text = f"{_first_upper(best.label)} trains at {ratio.value:.2f} of absolute's steps/s ({_seeds(ratio)})"
     found = speed_agreement(ratio, paper.RELATIVE_SPEED)

@@ -13,13 +13,13 @@ from rpr.records.position import position_of
 from rpr.records.record import read_record
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE.parents[1] / "sweeps" / "results"  # records of earlier versions are in old_records/
+SWEEPS = HERE.parents[1] / "sweeps"  # records of earlier versions are in old_records/
 FROZEN: dict[str, Any] = json.loads((HERE / "records.json").read_text())
 
 
 @pytest.mark.parametrize("name", FROZEN)
 def test_committed_record_reads_back_equal(name: str) -> None:
-    path = HERE / name if name.startswith("old_records/") else RESULTS / name
+    path = HERE / name if name.startswith("old_records/") else SWEEPS / name
     record = read_record(path)
     frozen = FROZEN[name]
     assert (record.run_id, config_from_record(record.config).run_id) == (frozen["run_id"], frozen["today"])

@@ -17,16 +17,14 @@ from rpr.report.groups import Group, run_groups
 from rpr.report.lengths import buckets, length_score
 from rpr.report.speed import ratio_to_absolute, steps_per_second
 
-RESULTS = Path(__file__).resolve().parents[2] / "sweeps" / "results"
+SWEEPS = Path(__file__).resolve().parents[2] / "sweeps"
 with Path(__file__).with_name("report_values.csv").open(encoding="utf-8") as file:
     FROZEN = list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize("folder", sorted({line["folder"] for line in FROZEN}))
 def test_values_of_a_committed_folder(folder: str) -> None:
-    if not (RESULTS / folder).is_dir():
-        pytest.skip(f"sweeps/results/{folder} is not committed any more")
-    groups = run_groups(record for _, record in find_records(RESULTS / folder).records)
+    groups = run_groups(record for _, record in find_records(SWEEPS / folder).records)
     found = Counter(line for group in groups for line in _figures(group))
     columns = ("position", "figure", "mean", "sd", "n", "low", "high")
     frozen = Counter(tuple(line[name] for name in columns) for line in FROZEN if line["folder"] == folder)

@@ -10,11 +10,11 @@ from rpr.records.record import find_records
 from rpr.report.build import build_report
 from rpr.report.results_page import results_markdown
 
-RESULTS = Path(__file__).resolve().parents[2] / "sweeps" / "results"
-SWEEPS = sorted(path.parent for path in RESULTS.glob("*/report.md"))
+SWEEPS = Path(__file__).resolve().parents[2] / "sweeps"
+REPORTED = sorted(path.parent for path in SWEEPS.rglob("report.md"))
 
 
-@pytest.mark.parametrize("folder", SWEEPS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", REPORTED, ids=lambda folder: folder.name)
 def test_committed_tables_match_their_records(folder: Path, tmp_path: Path) -> None:
     found = find_records(folder)
     assert not found.problems
@@ -25,7 +25,7 @@ def test_committed_tables_match_their_records(folder: Path, tmp_path: Path) -> N
 
 
 def test_results_page_matches_the_records() -> None:
-    assert SWEEPS
-    page = RESULTS.parent / "RESULTS.md"
+    assert REPORTED
+    page = SWEEPS / "RESULTS.md"
     remedy = "render it again: rpr-cli report runs_dir=sweeps/results results_page=sweeps/RESULTS.md"
-    assert page.read_text(encoding="utf-8") == results_markdown(RESULTS), remedy
+    assert page.read_text(encoding="utf-8") == results_markdown(SWEEPS / "results"), remedy

@@ -109,7 +109,7 @@ def test_difference_from_the_paper_needs_its_corpus_and_test_set():
 
 def test_differs_names_data_model_steps_and_test_set():
     cell = row(grids(runs())["table2"], "16")["differs"]
-    assert cell.value.startswith("smaller: data, model, steps")
+    assert cell.value.startswith("smaller data, model, steps; other ")
     assert "test set: test_2016_flickr; the paper: newstest2013" in cell.remarks[0]
 
 
