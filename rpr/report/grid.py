@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from rpr.records.measurement import Measurement
 from rpr.records.scores import Interval
 
+_T = TypeVar("_T")
 DASH = "–"  # an en dash, which is not mistaken for a minus or a zero
 
 
@@ -134,6 +135,19 @@ class Layout:
     columns: tuple[Column, ...]
     lines: tuple[tuple[Shown, ...], ...]
     footnotes: tuple[str, ...]
+
+    def without_shared_words(self) -> tuple[Layout, list[tuple[str, Shown]]]:
+        """Without the columns of words that are the same in every row; their headings and words."""
+        shared = {}
+        for index, column in enumerate(self.columns):
+            words = [line[index] for line in self.lines]
+            if column.words and len(words) > 1 and len(set(words)) == 1 and words[0].text:
+                shared[index] = (column.heading, words[0])
+
+        def kept(items: Sequence[_T]) -> tuple[_T, ...]:
+            return tuple(item for index, item in enumerate(items) if index not in shared)
+
+        return Layout(kept(self.columns), tuple(map(kept, self.lines)), self.footnotes), [*shared.values()]
 
 
 def layout(grid: Grid, footnotes: list[str] | None = None) -> Layout:

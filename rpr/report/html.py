@@ -128,9 +128,12 @@ def _by_group(
 
 
 def _first_plot(chapters: Sequence[Chapter]) -> Picture | None:
-    """The first plot of the group with the most variants, preferring curves over k."""
-    having = [chapter for chapter in chapters if chapter.plots]
-    best = max(having, key=lambda one: (one.plots[0].narrow is not None, len(one.group.variants)), default=None)
+    """The first plot of the group with the most variants that learned their task, preferring curves over k."""
+
+    def interest(chapter: Chapter) -> tuple[bool, int]:
+        return chapter.plots[0].narrow is not None, sum(not one.unlearned for one in chapter.group.variants)
+
+    best = max((chapter for chapter in chapters if chapter.plots), key=interest, default=None)
     return None if best is None else best.plots[0]
 
 
@@ -252,8 +255,10 @@ def _settings(settings: Mapping[str, Any], between: str = "\n") -> str:
 def _parts(grid: Grid) -> dict[str, Any]:
     """A grid as the template shows it."""
     main, more = grid.pages
+    columns, shared = main.without_shared_words()
     return {
-        "main": main,
+        "main": columns,
+        "shared": shared,
         "more": more,
         "footnotes": (more or main).footnotes,
         "warnings": [note.text for note in grid.notes if note.severity == "warning"],

@@ -66,13 +66,13 @@ def markdown(grid: Grid, level: str = "##", *, signs: bool = True) -> str:
         signs: whether to include a legend of the symbols in the cells.
     """
     main, more = grid.pages
-    main, common = _common(main)
+    main, shared = main.without_shared_words()
     parts = [f"{level} {escape_markdown(grid.title)}", ""]
     if grid.setting:
         parts += [escape_markdown(grid.setting), ""]
     parts += [f"**Warning:** {escape_markdown(note.text)}\n" for note in grid.notes if note.severity == "warning"]
     parts += [*_pipes(main), ""]
-    parts += [f"**{heading}**, every row: {text}\n" for heading, text in common]
+    parts += [f"**{escape_markdown(name)}**, every row: {escape_markdown(one.line())}\n" for name, one in shared]
     if more is not None:
         parts += ["<details><summary>More figures</summary>", "", *_pipes(more), "", "</details>"]
         parts.append("")
@@ -82,19 +82,6 @@ def markdown(grid: Grid, level: str = "##", *, signs: bool = True) -> str:
     if lines:
         parts += ["<details><summary>Notes</summary>", "", *lines, "", "</details>"]
     return "\n".join(parts).rstrip("\n") + "\n"
-
-
-def _common(page: Layout) -> tuple[Layout, list[tuple[str, str]]]:
-    """The page without the columns of words that are the same in all rows that have any, and these words by heading."""
-    common = {}
-    for index, column in enumerate(page.columns):
-        texts = [line[index].line() for line in page.lines if line[index].text]
-        if column.words and len(texts) > 1 and len(set(texts)) == 1:
-            common[index] = (escape_markdown(column.heading), escape_markdown(texts[0]))
-    kept = [index for index in range(len(page.columns)) if index not in common]
-    columns = tuple(page.columns[index] for index in kept)
-    lines = tuple(tuple(line[index] for index in kept) for line in page.lines)
-    return Layout(columns, lines, page.footnotes), list(common.values())
 
 
 def _pipes(page: Layout) -> list[str]:

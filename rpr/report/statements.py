@@ -114,10 +114,12 @@ def _ranking(group: Group) -> Iterator[Statement]:
     if len(scored) < 2 or (others < 2 and not group.task):
         return
     ranked = sorted(scored, key=lambda item: -(item[1].value or 0.0))
-    words = [f"{one.label} at {_with_interval(score)}" for one, score in ranked]
+    words = [f"{one.label} at {score.value:.1f}" for one, score in ranked]
     beyond = " beyond the training lengths" if group.split == "long" else ""
     measure = f"exact match{beyond}" if group.task else f"score on {group.split}"
-    yield Statement(f"By {measure}, best first: {'; '.join(words)}.", group=group)
+    yield Statement(
+        f"By {measure}, best first: {'; '.join(words)} ({_seeds(*(score for _, score in ranked))}).", group=group
+    )
 
 
 def _published_order(group: Group) -> Iterator[Statement]:
@@ -136,13 +138,6 @@ def _published_order(group: Group) -> Iterator[Statement]:
         here = "the same order here" if mine == names else f"here {', '.join(mine)}"
         text = f"Published order, best first ({published.source}): {', '.join(names)}; {here}"
         yield Statement(f"{text} ({_seeds(*ours.values())}).", group=group)
-
-
-def _with_interval(score: Measurement) -> str:
-    assert score.value is not None
-    if score.interval is None:
-        return f"{score.value:.1f}"
-    return f"{score.value:.1f} [{score.interval.low:.1f}, {score.interval.high:.1f}]"
 
 
 def _absolute(group: Group, best: Variant) -> Iterator[Statement]:

@@ -19,7 +19,7 @@ from tests.fake_records import fake_record
 SENTENCES = Interval(29.0, 31.0, 0.95, kind="sentences", samples=1000, seed=1, method="bootstrap")
 
 
-def make_grid(*, notes=()):
+def make_grid(*, notes=(), rows=None):
     columns = (
         Column("position", "position", lambda row: row[0], label=True),
         Column("test", "test", lambda row: row[1]),
@@ -27,12 +27,12 @@ def make_grid(*, notes=()):
         Column("words", "differs", lambda row: row[3], words=True, priority=2),
         Column("chrf", "chrF", lambda row: row[1], priority=3),
     )
-    rows = (
+    three = (
         ("a|b", single(30.04, SENTENCES), single(-0.04), Cell("data", ("all of it",))),
         ("c & d", mean([10.0, 12.0]), single(1.26), ""),
         ("<e>", missing("never run"), missing("never run"), Cell("x", ("all of it",))),
     )
-    return Grid("table2", "A title", columns, rows, "a setting", tuple(notes))
+    return Grid("table2", "A title", columns, rows or three, "a setting", tuple(notes))
 
 
 def test_mean_over_seeds():
@@ -84,6 +84,15 @@ def test_markdown_folds_details_and_shows_warnings():
     assert "| a\\|b | 30.0 [29.0, 31.0] | 0.0 | data [1] |" in head
     assert "| position | chrF |" in folded and "- [2] never run" in folded
     assert "&lt;e>" in text
+
+
+def test_words_that_all_rows_share_are_said_once_and_others_stay_in_their_rows():
+    one, without, _ = make_grid().rows
+    text = markdown(make_grid(rows=(one, ("another", *one[1:]))))
+    assert "| position | test | change |\n" in text
+    assert "**differs**, every row: data [1]\n" in text
+    for rows in ((one,), (one, without)):  # a single row; one of two
+        assert "| position | test | change | differs |\n" in markdown(make_grid(rows=rows))
 
 
 def test_latex_escapes_and_typesets_minus():
