@@ -38,16 +38,14 @@ NO_PAIRS: Indices = np.empty(0, np.int64)
 
 @dataclass(frozen=True, eq=False)
 class BatchSpec:
-    """One shard of one rank, before its tokens are read. `micro` counts the rank's shards of the step. `indices` is
-    empty when the last step of an epoch has too few microbatches.
+    """One shard of one rank, before its tokens are read. `indices` is empty when the last step of an epoch has too few
+    microbatches.
 
     `step_source_tokens` and `step_target_tokens` count the tokens (EOS included, no padding) of the whole step over all
     ranks; the loss is divided by them.
     """
 
     indices: Indices
-    step: int
-    micro: int
     step_source_tokens: int
     step_target_tokens: int
 
@@ -56,8 +54,8 @@ class Batch(NamedTuple):
     """Padded tokens of one shard, int64, PAD = 0. The counts include EOS and exclude padding.
 
     The decoder reads target_input_BT (BOS, then the target without its last token) and predicts target_output_BT (the
-    target with EOS). Outside training `step` is None and the step's token counts are those of the batch. A shard
-    without pairs is one row: source EOS, target output PAD only.
+    target with EOS). Outside training the step's token counts are those of the batch. A shard without pairs is one
+    row: source EOS, target output PAD only.
     """
 
     source_BS: torch.Tensor
@@ -65,7 +63,6 @@ class Batch(NamedTuple):
     target_output_BT: torch.Tensor
     num_source_tokens: int
     num_target_tokens: int
-    step: int | None
     step_source_tokens: int
     step_target_tokens: int
 
@@ -92,25 +89,14 @@ class TrainingBatches(Sampler[BatchSpec]):
         assert (
             len(split) > 0 and max_tokens_per_microbatch > 0 and microbatches_per_step > 0 and 0 <= rank < num_devices
         )
-        self.accumulate = accumulation(microbatches_per_step, num_devices)
+        accumulation(microbatches_per_step, num_devices)  # raises if the devices cannot share a step
         self.start_step = start_step
-        self._microbatches_per_step, self._seed, self._num_devices, self._rank = (
-            microbatches_per_step,
-            seed,
-            num_devices,
-            rank,
-        )
+        self._microbatches_per_step, self._seed = microbatches_per_step, seed
+        self._num_devices, self._rank = num_devices, rank
         self._source_lengths, self._target_lengths = split.source_lengths, split.target_lengths
         self._plan = Plan(self._source_lengths, self._target_lengths, max_tokens_per_microbatch)
         self._epoch_order: EpochOrder | None = None
         self._ahead: tuple[int, Future[EpochOrder]] | None = None
-        self._lock = threading.Lock()
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_lock": None, "_epoch_order": None, "_ahead": None}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
         self._lock = threading.Lock()
 
     @property
@@ -164,7 +150,7 @@ class TrainingBatches(Sampler[BatchSpec]):
         return self._plan.padding_waste(order, self._source_lengths, self._target_lengths)
 
     def step_specs(self, step: int) -> list[BatchSpec]:
-        """This rank's `accumulate` shards of a step."""
+        """This rank's shards of a step."""
         microbatches = self.step_microbatches(step)
         pairs = np.concatenate(microbatches)
         source, target = int(self._source_lengths[pairs].sum()), int(self._target_lengths[pairs].sum())
@@ -174,7 +160,7 @@ class TrainingBatches(Sampler[BatchSpec]):
             num_shards = self._num_devices // self._microbatches_per_step
             # every num_shards-th row, since neighbours have similar lengths
             shards = [microbatches[self._rank // num_shards][self._rank % num_shards :: num_shards]]
-        return [BatchSpec(shard, step, micro, source, target) for micro, shard in enumerate(shards)]
+        return [BatchSpec(shard, source, target) for shard in shards]
 
     def __iter__(self) -> Iterator[BatchSpec]:
         step = self.start_step
@@ -226,7 +212,6 @@ class TranslationDataset(Dataset[Batch]):
         return len(self.split)
 
     def __getitem__(self, item: BatchSpec | Sequence[int] | Indices) -> Batch:
-        step = item.step if isinstance(item, BatchSpec) else None
         indices = np.asarray(item.indices if isinstance(item, BatchSpec) else item).tolist()
         if indices:
             pieces, lengths = self.split.source_rows(indices)
@@ -245,7 +230,6 @@ class TranslationDataset(Dataset[Batch]):
             torch.from_numpy(output),
             source_tokens,
             target_tokens,
-            step,
             item.step_source_tokens if isinstance(item, BatchSpec) else source_tokens,
             item.step_target_tokens if isinstance(item, BatchSpec) else target_tokens,
         )

@@ -111,7 +111,6 @@ def test_ranks_share_a_step_without_overlap_or_loss(size: Size) -> None:
         assert all_pairs(of_ranks) == pairs
         assert all(not share or any({*share} <= {*microbatch} for microbatch in whole) for share in of_ranks)
         for specs in shares:
-            assert [(spec.step, spec.micro) for spec in specs] == [(step, micro) for micro in range(len(specs))]
             assert {(spec.step_source_tokens, spec.step_target_tokens) for spec in specs} == {tokens(case, pairs)}
 
     property_()

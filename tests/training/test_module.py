@@ -89,7 +89,7 @@ def test_empty_microbatch_has_zero_gradients(tiny_config: Config, small_data: Da
     module._trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=2)  # type: ignore[assignment]
     spec = batches(module.config, small_data, 1, 0).step_specs(0)[0]
     empty = TranslationDataset(small_data.split("train"))[
-        type(spec)(spec.indices[:0], 0, 0, spec.step_source_tokens, spec.step_target_tokens)
+        type(spec)(spec.indices[:0], spec.step_source_tokens, spec.step_target_tokens)
     ]
     loss = module.training_step(empty, 0)
     assert float(loss.detach()) == 0.0
