@@ -72,8 +72,8 @@ class TrainingBatches(Sampler[BatchSpec]):
     sampler=..., batch_size=None).
 
     Every pair occurs once per epoch. If the last step of an epoch has fewer microbatches, some ranks get empty shards,
-    so that all ranks process the same number. Set `start_step` before iterating to resume; earlier batches are not
-    computed. Raises ConfigError when `num_devices` neither divides microbatches_per_step nor is a multiple of it.
+    so that all ranks process the same number. Batches before `start_step` are not computed. Raises ConfigError when
+    `num_devices` neither divides microbatches_per_step nor is a multiple of it.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class TrainingBatches(Sampler[BatchSpec]):
             len(split) > 0 and max_tokens_per_microbatch > 0 and microbatches_per_step > 0 and 0 <= rank < num_devices
         )
         accumulation(microbatches_per_step, num_devices)  # raises if the devices cannot share a step
-        self.start_step = start_step
+        self._start_step = start_step
         self._microbatches_per_step, self._seed = microbatches_per_step, seed
         self._num_devices, self._rank = num_devices, rank
         self._source_lengths, self._target_lengths = split.source_lengths, split.target_lengths
@@ -163,7 +163,7 @@ class TrainingBatches(Sampler[BatchSpec]):
         return [BatchSpec(shard, source, target) for shard in shards]
 
     def __iter__(self) -> Iterator[BatchSpec]:
-        step = self.start_step
+        step = self._start_step
         while True:
             yield from self.step_specs(step)
             step += 1

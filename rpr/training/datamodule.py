@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import pytorch_lightning as pl
-from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 
 from rpr.config.train import TrainConfig
 from rpr.data.batches import NO_PAIRS, Batch, TrainingBatches, TranslationDataset, evaluation_batches
 from rpr.data.cache import PreparedData
-
-
-class RankShard(Sampler[Any]):
-    """Every `world`-th batch, starting at `rank`."""
-
-    def __init__(self, batches: list[NDArray[Any]], rank: int, world: int) -> None:
-        self.batches = batches[rank::world]
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[NDArray[Any]]:
-        return iter(self.batches)
 
 
 class TranslationData(pl.LightningDataModule):
@@ -35,7 +22,6 @@ class TranslationData(pl.LightningDataModule):
         self.config = config
         self.data = data
         self.start_step = 0
-        self._batches: TrainingBatches | None = None
 
     def state_dict(self) -> dict[str, Any]:
         # global_step and not a count of batches: checkpoints are written before Lightning counts the batch as done.
@@ -45,22 +31,20 @@ class TranslationData(pl.LightningDataModule):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.start_step = state_dict["step"]
 
-    @property
+    @cached_property
     def batches(self) -> TrainingBatches:
-        """This rank's training stream, planned once."""
-        if self._batches is None:
-            assert self.trainer is not None
-            optim = self.config.optim
-            self._batches = TrainingBatches(
-                self.data.split("train"),
-                optim.max_tokens_per_microbatch,
-                optim.microbatches_per_step,
-                self.config.seed,
-                num_devices=self.trainer.world_size,
-                rank=self.trainer.global_rank,
-            )
-        self._batches.start_step = self.start_step
-        return self._batches
+        """This rank's training stream; not before the checkpoint has been loaded."""
+        assert self.trainer is not None
+        optim = self.config.optim
+        return TrainingBatches(
+            self.data.split("train"),
+            optim.max_tokens_per_microbatch,
+            optim.microbatches_per_step,
+            self.config.seed,
+            num_devices=self.trainer.world_size,
+            rank=self.trainer.global_rank,
+            start_step=self.start_step,
+        )
 
     def pairs_of_step(self, step: int) -> list[int]:
         """Indices of the training pairs of a step (from 0), over all ranks."""
@@ -85,9 +69,9 @@ class TranslationData(pl.LightningDataModule):
         batches = evaluation_batches(validation, self.config.optim.max_tokens_per_microbatch)
         world = self.trainer.world_size
         batches += [NO_PAIRS] * (-len(batches) % world)  # Lightning needs the same number of batches on every rank
-        return self._loader(validation, RankShard(batches, self.trainer.global_rank, world), workers=0)
+        return self._loader(validation, batches[self.trainer.global_rank :: world], workers=0)
 
-    def _loader(self, split: Any, sampler: Sampler[Any], workers: int | None = None) -> DataLoader[Batch]:
+    def _loader(self, split: Any, sampler: Iterable[Any], workers: int | None = None) -> DataLoader[Batch]:
         num_workers = self.config.hardware.num_workers if workers is None else workers
         return DataLoader(
             TranslationDataset(split),
