@@ -214,9 +214,9 @@ class TranslationDataset(Dataset[Batch]):
     def __getitem__(self, item: BatchSpec | Sequence[int] | Indices) -> Batch:
         indices = np.asarray(item.indices if isinstance(item, BatchSpec) else item).tolist()
         if indices:
-            pieces, lengths = self.split.source_rows(indices)
+            pieces, lengths = self.split.rows("source", indices)
             source, source_tokens = _pad(pieces, lengths), len(pieces)
-            pieces, lengths = self.split.target_rows(indices)
+            pieces, lengths = self.split.rows("target", indices)
             output, target_tokens = _pad(pieces, lengths), len(pieces)
         else:
             source, output = np.full((1, 1), EOS, np.int64), np.full((1, 1), PAD, np.int64)

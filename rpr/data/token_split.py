@@ -35,11 +35,11 @@ class TokenSplit:
 
     def source(self, index: int) -> NDArray[Any]:
         """Token IDs of one source, EOS included; uint16 or uint32."""
-        return self.source_rows([index])[0]
+        return self.rows("source", [index])[0]
 
     def target(self, index: int) -> NDArray[Any]:
         """Token IDs of one target, EOS included; uint16 or uint32."""
-        return self.target_rows([index])[0]
+        return self.rows("target", [index])[0]
 
     @cached_property
     def source_lengths(self) -> NDArray[np.int32]:
@@ -51,15 +51,9 @@ class TokenSplit:
         """(N,) tokens per target, EOS included."""
         return self._lengths("target")
 
-    def source_rows(self, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The token IDs of the selected sources, concatenated, and the length of each."""
-        return self._rows(*self._source, indices)
-
-    def target_rows(self, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """As source_rows, for the targets."""
-        return self._rows(*self._target, indices)
-
-    def _rows(self, pieces: int, offsets: int, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def rows(self, side: str, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The token IDs of the selected sources or targets, concatenated, and the length of each."""
+        pieces, offsets = self._descriptors[side]
         size = np.dtype(self._piece_type).itemsize
         rows = []
         for index in indices:
@@ -79,19 +73,14 @@ class TokenSplit:
         return lengths
 
     @cached_property
-    def _source(self) -> tuple[int, int]:
-        return self._open("source")
-
-    @cached_property
-    def _target(self) -> tuple[int, int]:
-        return self._open("target")
-
-    def _open(self, side: str) -> tuple[int, int]:
-        """File descriptors of the side's pieces and offsets, closed when this object is garbage-collected."""
-        pieces, offsets = (os.open(self._file(side, kind), os.O_RDONLY) for kind in ("pieces", "offsets"))
-        for descriptor in (pieces, offsets):
-            weakref.finalize(self, os.close, descriptor)
-        return pieces, offsets
+    def _descriptors(self) -> dict[str, list[int]]:
+        """Those of the pieces and offsets of each side, closed when this object is garbage-collected."""
+        opened = {}
+        for side in ("source", "target"):
+            opened[side] = [os.open(self._file(side, kind), os.O_RDONLY) for kind in ("pieces", "offsets")]
+            for descriptor in opened[side]:
+                weakref.finalize(self, os.close, descriptor)
+        return opened
 
     def _file(self, side: str, kind: str) -> Path:
         return self.directory / f"{self.name}.{side}.{kind}"

@@ -123,7 +123,7 @@ def test_reading_a_split_keeps_memory_bounded(tmp_path):
     def read():
         assert split.source_lengths.sum() == split.target_lengths.sum() == 12_000_000
         for first in range(0, 30_000, 100):
-            assert split.source_rows(range(first, first + 100))[1].tolist() == [400] * 100
+            assert split.rows("source", range(first, first + 100))[1].tolist() == [400] * 100
 
     assert memory_growth(read) < 10e6
 
