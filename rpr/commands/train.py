@@ -310,11 +310,13 @@ def work(config: TrainConfig, run_dir: Path) -> None:
                 }
             ),
         )
-        wandb_logger.log_results(logger, run_dir)
-        wandb_logger.log_artifacts(logger, run_dir)
+        if logger is not None:
+            logger.log_results()
+            logger.log_artifacts()
         failed = False
     finally:
-        wandb_logger.finish(logger, summary, failed=failed)
+        if logger is not None:
+            logger.finish(summary, failed=failed)
 
 
 def _prepare(config: TrainConfig) -> PreparedData:

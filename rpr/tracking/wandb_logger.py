@@ -96,47 +96,54 @@ class WandbMirror(WandbLogger):
         sync = f"wandb sync {'' if self._run.offline else '--include-online '}{self.part}"
         _report(f"{reason}; the run is complete in {self.run_dir}, and `{sync}` uploads what W&B has on disk")
 
-    def log_results(self, run_dir: Path) -> None:
-        self._jobs.put(lambda: self._log_results(run_dir))
+    def log_results(self) -> None:
+        """Log the scores of a finished run, with tables and charts; call it once its record has them."""
+        self._jobs.put(self._log_results)
 
-    def _log_results(self, run_dir: Path) -> None:
+    def _log_results(self) -> None:
         """An error here does not end the mirroring: the summary is still to come."""
         try:
-            record = read_record(run_dir / RECORD_NAME)
+            record = read_record(self.run_dir / RECORD_NAME)
             step = record.steps or self._next_step
             if self._missing_from is not None:  # no training was left: the last row may be missing too
                 self._catch_up(self._missing_from, step + 1)
             self._log(final_row(record), step)
-            self._log(tables(record, run_dir), step)
+            self._log(tables(record, self.run_dir), step)
         except Exception as error:
-            _report(f"{first_line(error)}; W&B lacks some tables of the results; they are in {run_dir}")
+            _report(f"{first_line(error)}; W&B lacks some tables of the results; they are in {self.run_dir}")
 
-    def log_files(self, run_dir: Path) -> None:
+    def log_artifacts(self) -> None:
+        """Upload the artifacts that logger.artifacts selects (offline: keep them for `wandb sync`); call it after the
+        results are written.
+        """
         if self.artifacts != "none":
-            self._jobs.put(lambda: self._log_files(run_dir))
+            self._jobs.put(self._log_artifacts)
 
-    def _log_files(self, run_dir: Path) -> None:
+    def _log_artifacts(self) -> None:
         """An error here does not end the mirroring: the summary is still to come."""
         import wandb
 
         try:
             results = wandb.Artifact(f"results-{self._run.id}", type="results")
-            for path in sorted([*run_dir.glob("*.txt"), *(run_dir / name for name in RESULTS)]):
+            for path in sorted([*self.run_dir.glob("*.txt"), *(self.run_dir / name for name in RESULTS)]):
                 if path.is_file() and not path.is_symlink():  # a link could lead to anything
                     results.add_file(str(path), name=path.name)
             self._run.log_artifact(results)
-            found = checkpoints(run_dir / "checkpoints")
+            found = checkpoints(self.run_dir / "checkpoints")
             if self.artifacts == "checkpoint" and found:
                 step, path = found[-1]
                 model = wandb.Artifact(f"model-{self._run.id}", type="model", metadata={"step": step})
                 model.add_file(str(path), name=path.name, policy="immutable")  # uploaded in place, without a copy
                 self._run.log_artifact(model)
         except Exception as error:
-            _report(f"{first_line(error)}; no artifact was uploaded; the files are in {run_dir}")
+            _report(f"{first_line(error)}; no artifact was uploaded; the files are in {self.run_dir}")
 
-    def end(self, summary: Mapping[str, Any], *, failed: bool) -> None:
-        """Close the run; returns within its finish_timeout and a few seconds."""
-        self._jobs.put(lambda: self._run.summary.update(dict(summary)))
+    def finish(self, summary: Mapping[str, Any], *, failed: bool) -> None:
+        """Write the summary and close the run, so that this process can start another; returns within its
+        finish_timeout and a few seconds.
+        """
+        known = {key: value for key, value in summary.items() if value is not None}
+        self._jobs.put(lambda: self._run.summary.update(known))
         self._jobs.put(lambda: self._run.finish(exit_code=1 if failed else 0))
         self._jobs.put(None)
         self._thread.join(self._run.settings.finish_timeout + GRACE_SECONDS)
@@ -243,26 +250,6 @@ def _argv_of_record(run_dir: Path) -> Iterator[None]:
         yield
     finally:
         sys.argv = before
-
-
-def log_results(logger: WandbMirror | None, run_dir: Path) -> None:
-    """Log the scores of a finished run, with tables and charts; call it once its record has them."""
-    if logger is not None:
-        logger.log_results(run_dir)
-
-
-def log_artifacts(logger: WandbMirror | None, run_dir: Path) -> None:
-    """Upload the artifacts that logger.artifacts selects (offline: keep them for `wandb sync`); call it after the
-    results are written and before `finish`.
-    """
-    if logger is not None:
-        logger.log_files(run_dir)
-
-
-def finish(logger: WandbMirror | None, summary: dict[str, Any], *, failed: bool) -> None:
-    """Write the summary and close the run, so that this process can start another."""
-    if logger is not None:
-        logger.end({key: value for key, value in summary.items() if value is not None}, failed=failed)
 
 
 def reference(logger: WandbMirror) -> WandbRun:

@@ -41,5 +41,5 @@ def mirror(config: TrainConfig, run_dir: Path, *, summary: dict[str, Any] | None
     for line in (run_dir / "metrics.jsonl").read_text().splitlines() if rows else ():
         row = json.loads(line)
         logger.log_metrics({name: row[name] for name in ("validation/loss", "validation/bleu")}, step=row["step"])
-    wandb_logger.log_results(logger, run_dir)
-    wandb_logger.finish(logger, summary or {}, failed=False)
+    logger.log_results()
+    logger.finish(summary or {}, failed=False)

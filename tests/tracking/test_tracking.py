@@ -137,8 +137,8 @@ def test_online_run_arrives_with_its_artifacts(tiny_config, run_dir, server, cap
     train_through(logger, run_dir, steps)
     logger.log_metrics({"validation/bleu": 20.0}, step=100)
     write_results(run_dir)
-    wandb_logger.log_artifacts(logger, run_dir)
-    wandb_logger.finish(logger, {"test/sacrebleu": 31.25, "steps_per_second": None}, failed=False)
+    logger.log_artifacts()
+    logger.finish({"test/sacrebleu": 31.25, "steps_per_second": None}, failed=False)
     (run,) = server.runs.values()
     assert (run.name, run.project, run.last("groupName"), run.last("jobType"), run.last("displayName")) == (
         config.run_id, "rpr", "table2", "train", config.label,
@@ -165,8 +165,8 @@ def test_artifacts_of_an_offline_run(artifacts, tiny_config, run_dir):
     logger = start(config, run_dir)
     train_through(logger, run_dir, [25])
     write_results(run_dir)
-    wandb_logger.log_artifacts(logger, run_dir)
-    wandb_logger.finish(logger, {}, failed=False)
+    logger.log_artifacts()
+    logger.finish({}, failed=False)
     whole, results, model = read_back(run_dir), f"results-{config.run_id}", f"model-{config.run_id}"
     found = whole["artifacts"]
     assert found.keys() == {"none": set(), "results": {results}, "checkpoint": {results, model}}[artifacts]
@@ -184,8 +184,8 @@ def test_failed_artifact_keeps_the_summary(tiny_config, run_dir, monkeypatch, ca
 
     logger = start(tiny_config(*OFFLINE, "logger.artifacts=results"), run_dir)
     monkeypatch.setattr(wandb, "Artifact", fails)
-    wandb_logger.log_artifacts(logger, run_dir)
-    wandb_logger.finish(logger, {"test/sacrebleu": 12.5}, failed=False)
+    logger.log_artifacts()
+    logger.finish({"test/sacrebleu": 12.5}, failed=False)
     found = read_back(run_dir)
     assert found["summary"]["test/sacrebleu"] == 12.5 and found["exit"] == 0
     assert messages(capsys) == [f"no such type; no artifact was uploaded; the files are in {run_dir}"]
@@ -195,14 +195,14 @@ def test_resumed_run_continues_without_losing_rows(tiny_config, run_dir, server)
     config = tiny_config(*RECIPE)
     logger = start(config, run_dir)
     train_through(logger, run_dir, [25, 50, 75, 99, 100])
-    wandb_logger.finish(logger, {}, failed=True)
+    logger.finish({}, failed=True)
     (run,) = server.runs.values()
     assert run.exit_code == 1
     run.forget_after(75)  # the last rows were lost when the process was killed
     logger = start(config, run_dir)
     # Resumed before the last row that arrived: 75 is trained again, 99 and 100 are new rows.
     train_through(logger, run_dir, [75, 99, 100, 125], resumed_from=60)
-    wandb_logger.finish(logger, {}, failed=False)
+    logger.finish({}, failed=False)
     assert list(server.runs) == [config.run_id] and run.exit_code == 0
     assert run.series("train/loss") == expected([25, 50, 75, 75, 100, 125])
     assert run.series("validation/loss") == expected([99], "validation/loss")
@@ -212,7 +212,7 @@ def test_resumed_run_continues_without_losing_rows(tiny_config, run_dir, server)
     logger = start(config, run_dir)
     # Resumed after it: the missing rows (100, 125) are taken from metrics.jsonl.
     train_through(logger, run_dir, [150], resumed_from=130)
-    wandb_logger.finish(logger, {}, failed=False)
+    logger.finish({}, failed=False)
     assert [line["_step"] for line in run.history] == [25, 50, 75, 76, 99, 100, 125, 150]
     assert run.series("train/loss") == expected([25, 50, 75, 75, 100, 125, 150])
     assert "time" not in run.history[-2]
@@ -246,7 +246,7 @@ def test_killed_and_resumed_offline_parts_sync_to_one_run(tiny_config, run_dir, 
     assert [line["_step"] for line in found["history"]] == [25, 50, 75] and found["exit"] is None
     logger = start(config, run_dir)
     train_through(logger, run_dir, [125, 150], resumed_from=110)
-    wandb_logger.finish(logger, {"test/sacrebleu": 12.5}, failed=False)
+    logger.finish({"test/sacrebleu": 12.5}, failed=False)
     parts = sorted(run_dir.glob("wandb/offline-run-*"))
     assert len(parts) == 2
     with FakeWandb() as server:
@@ -283,8 +283,6 @@ def test_failed_run_is_closed(tiny_config, small_data, monkeypatch):
 def test_no_logger_writes_nothing(tiny_config, run_dir):
     assert wandb_logger.start(tiny_config("logger=none"), run_dir, synthetic=True) is None
     assert not run_dir.exists()
-    wandb_logger.log_results(None, run_dir)
-    wandb_logger.finish(None, {}, failed=False)
 
 
 def test_key_lookup(monkeypatch, tmp_path):
@@ -315,7 +313,7 @@ def test_key_lookup(monkeypatch, tmp_path):
 
 @pytest.mark.usefixtures("terminal")
 def test_missing_key_does_not_prompt_on_a_terminal(tiny_config, run_dir, capsys):
-    wandb_logger.finish(start(tiny_config(*RECIPE), run_dir), {}, failed=False)
+    start(tiny_config(*RECIPE), run_dir).finish({}, failed=False)
     assert [line.split(";")[0] for line in messages(capsys)] == ["no key found (WANDB_API_KEY, or `wandb login`)"]
 
 
@@ -337,7 +335,7 @@ def test_unreachable_server_falls_back_to_offline(how, tiny_config, run_dir, mon
     assert time.monotonic() - began < 10
     train_through(logger, run_dir, [25, 50])
     assert wandb_logger.reference(logger).mode == "offline"
-    wandb_logger.finish(logger, {}, failed=False)
+    logger.finish({}, failed=False)
     (line,) = messages(capsys)
     assert line.endswith(f"the run is logged offline, and `wandb sync {run_dir}/wandb/offline-run-*` uploads it later")
     # There is one complete part: the online one was removed.
@@ -355,7 +353,7 @@ def test_network_lost_during_training(how, tiny_config, run_dir, server, capsys)
     train_through(logger, run_dir, [75, 100])
     assert messages(capsys) == [wandb_logger.reference(logger).url]
     began = time.monotonic()
-    wandb_logger.finish(logger, {"test/sacrebleu": 12.5}, failed=False)
+    logger.finish({"test/sacrebleu": 12.5}, failed=False)
     assert time.monotonic() - began < 1.5 + 5
     (part,) = run_dir.glob("wandb/run-*")
     assert messages(capsys) == [
@@ -383,8 +381,8 @@ def test_run_survives_the_end_of_the_wandb_process(how, tiny_config, run_dir, tm
     began = time.monotonic()
     train_through(logger, run_dir, list(range(75, 20_000, 25)))  # more than the pipe holds
     assert time.monotonic() - began < 2
-    wandb_logger.log_artifacts(logger, run_dir)
-    wandb_logger.finish(logger, {"test/sacrebleu": 12.5}, failed=False)
+    logger.log_artifacts()
+    logger.finish({"test/sacrebleu": 12.5}, failed=False)
     assert time.monotonic() - began < 8
     (line,) = messages(capsys)
     (part,) = run_dir.glob("wandb/offline-run-*")
@@ -395,7 +393,7 @@ def test_run_survives_the_end_of_the_wandb_process(how, tiny_config, run_dir, tm
     # The next run in this process starts a new one.
     logger = start(tiny_config(*settings, "seed=2"), tmp_path / "other")
     train_through(logger, tmp_path / "other", [25])
-    wandb_logger.finish(logger, {}, failed=False)
+    logger.finish({}, failed=False)
     assert read_back(tmp_path / "other")["exit"] == 0
     assert messages(capsys) == []
 
@@ -417,7 +415,8 @@ def test_wandb_error_does_not_end_the_run(tiny_config, run_dir, monkeypatch, cap
 def test_wandb_mode_is_respected(mode, configured, lines, tiny_config, run_dir, monkeypatch, server, capsys):
     monkeypatch.setenv("WANDB_MODE", mode)
     logger = wandb_logger.start(tiny_config(*RECIPE, f"logger={configured}"), run_dir, synthetic=True)
-    wandb_logger.finish(logger, {}, failed=False)
+    if logger is not None:
+        logger.finish({}, failed=False)
     assert (logger is not None) == run_dir.exists() == (mode != "disabled")
     assert server.requests == []
     assert os.environ["WANDB_MODE"] == mode
@@ -429,7 +428,7 @@ def test_run_under_an_agent_has_its_id_and_all_settings(tiny_config, run_dir, se
     logger = start(config, run_dir)
     train_through(logger, run_dir, [25])
     assert wandb_logger.reference(logger).id == "given"
-    wandb_logger.finish(logger, {}, failed=False)
+    logger.finish({}, failed=False)
     (run,) = server.runs.values()
     assert (run.name, run.project, run.last("sweep"), run.last("groupName")) == ("given", "theirs", "s1", "table2")
     assert run.series("train/loss") == expected([25]) and run.config["run_id"] == config.run_id
