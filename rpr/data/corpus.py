@@ -141,7 +141,8 @@ def load_corpus(data: DataConfig) -> Corpus:
         splits["train"] = PairSlice(splits["train"], 0, data.train_limit)
     if held_out:
         # One range for both splits: reading the end of line files scans everything before it.
-        kept = _without_repeats(data, splits["train"], found["train"].read(first_held_out, len(found["train"])))
+        all_held_out = PairSlice(found["train"], first_held_out, len(found["train"]))
+        kept = _without_repeats(data, splits["train"], all_held_out)
         repeated = len(splits["train"]) - len(kept)
         if repeated:
             notes += (f"train: {repeated} pairs left out, each equal to a held-out one",)

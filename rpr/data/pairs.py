@@ -76,7 +76,7 @@ class Chunk:
 
 
 class Pairs(ABC):
-    """A split: sentence pairs, read on demand. Iteration streams; indexing may scan line files from the start."""
+    """A split: sentence pairs, read on demand."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -89,18 +89,10 @@ class Pairs(ABC):
         """The pair's location, for error messages."""
         return f"pair {index + 1}"
 
-    def read(self, start: int, stop: int) -> Iterator[Pair]:
-        """The pairs start, ..., stop - 1, normalised."""
-        for chunk in self.chunks(start, stop, READ_AT_ONCE):
-            yield from chunk.pairs()
-
     def __iter__(self) -> Iterator[Pair]:
-        return self.read(0, len(self))
-
-    def __getitem__(self, index: int) -> Pair:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        return next(self.read(index, index + 1))
+        """The normalised pairs."""
+        for chunk in self.chunks(0, len(self), READ_AT_ONCE):
+            yield from chunk.pairs()
 
 
 def local_path(data: DataConfig) -> Path:

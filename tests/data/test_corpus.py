@@ -81,9 +81,6 @@ def test_folder_of_line_files(config, folder, validation):
     assert content(corpus) == splits
     assert corpus.split_names == {"validation": "newstest2013", "test": "newstest2014", "test2016": "test2016"}
     assert (corpus.notes, corpus.synthetic, corpus.held_out) == ((), False, frozenset())
-    assert corpus.splits["train"][7] == PAIRS[7] and list(corpus.splits["train"].read(75, 80)) == PAIRS[75:80]
-    with pytest.raises(IndexError):
-        corpus.splits["train"][80]
 
 
 def test_crlf_bom_gzip_and_missing_final_newline(config, folder):
@@ -203,9 +200,8 @@ def test_folder_of_parquet(config, folder, flat):
     write_parquet(folder / "data" / "validation-00000-of-00001.parquet", PAIRS[:5], flat=flat)
     corpus = load_corpus(config(hub="wmt/wmt14", hub_config="de-en"))
     assert content(corpus) == {"train": PAIRS[:95], "validation": PAIRS[:5], "test": PAIRS[95:]}
-    assert corpus.splits["train"][3] == PAIRS[3] and list(corpus.splits["train"].read(90, 95)) == PAIRS[90:95]
     turned = load_corpus(config(source_language="de", target_language="en"))
-    assert turned.splits["train"][3] == PAIRS[3][::-1]
+    assert list(turned.splits["test"]) == [pair[::-1] for pair in PAIRS[95:]]
 
 
 def test_reading_a_large_table_keeps_memory_bounded(config, folder):
@@ -262,14 +258,14 @@ def test_other_csv_columns_may_have_missing_values(config, folder):
     rows[10_010] = "x,a 10010,b,\n"
     (folder / "train.csv").write_text("id,en,de,score\n" + "".join(rows))
     (folder / "dev.csv").write_text("id,en,de,score\n1,c,d,\n")
-    assert load_corpus(config()).splits["train"][9_500] == ("a 9500", "b")
+    assert list(load_corpus(config()).splits["train"])[9_500] == ("a 9500", "b")
 
 
 def test_readme_sets_csv_options(config, folder):
     (folder / "train.csv").write_text("en;de\n" + "".join(f"NA {index};0{index}\n" for index in range(20)))
     split = "  data_files:\n  - split: train\n    path: train.csv\n"
     (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: all\n  sep: ';'\n{split}---\n")
-    assert load_corpus(config()).splits["train"][3] == ("NA 3", "03")
+    assert list(load_corpus(config()).splits["train"])[3] == ("NA 3", "03")
 
 
 def test_folder_with_several_configs(config, folder):
@@ -363,4 +359,4 @@ def test_shared_data_sets(config, name, target, expected):
     assert all(source and reference for source, reference in corpus.splits["test"])
     if name.startswith("multi30k"):
         lion = "A man is smiling at a stuffed lion", "Ein Mann lächelt einen ausgestopften Löwen an."
-        assert corpus.splits["train"][6] == lion
+        assert list(corpus.splits["train"])[6] == lion
