@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import TypeVar
 
 from rpr.config.train import DataConfig
 from rpr.data.workers import process_pool
 from rpr.errors import RunError
 from rpr.io.resources import resident_peak
 
-T = TypeVar("T")
 SEED = 1  # of the batches; their speed does not depend on it
 
 
@@ -76,17 +73,21 @@ def _measure(
     for _ in range(num_batches):
         batch = next(stream)
         tokens += batch.num_source_tokens + batch.num_target_tokens
-    seconds = time.monotonic() - times[-1]
-    parts = [after - before for before, after in itertools.pairwise(times)]
-    padding_waste, padding_seconds = _timed(batches.padding_waste)
-    _, order_seconds = _timed(lambda: batches.step_microbatches(batches.steps_per_epoch))  # the first of the next epoch
+    times.append(time.monotonic())
+    padding_waste = batches.padding_waste()
+    times.append(time.monotonic())
+    batches.step_microbatches(batches.steps_per_epoch)  # the first of the next epoch
+    times.append(time.monotonic())
+    started_in, opened_in, planned_in, first_in, seconds, padding_seconds, order_seconds = (
+        after - before for before, after in itertools.pairwise(times)
+    )
     return LoaderSpeed(
         pairs=len(split),
         units=batches.microbatches_per_epoch,
-        import_seconds=parts[0],
-        open_seconds=parts[1],
-        plan_seconds=parts[2],
-        first_batch_seconds=parts[3],
+        import_seconds=started_in,
+        open_seconds=opened_in,
+        plan_seconds=planned_in,
+        first_batch_seconds=first_in,
         order_seconds=order_seconds,
         batches=num_batches,
         batches_per_second=num_batches / seconds,
@@ -95,9 +96,3 @@ def _measure(
         padding_seconds=padding_seconds,
         peak_bytes=resident_peak(),
     )
-
-
-def _timed(call: Callable[[], T]) -> tuple[T, float]:
-    start = time.perf_counter()
-    result = call()
-    return result, time.perf_counter() - start

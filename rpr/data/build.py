@@ -146,9 +146,9 @@ def _learn(corpus: Corpus, data: DataConfig, path: Path, workers: Workers, progr
     tasks: Iterator[tuple[Chunk, NDArray[np.bool_] | None]] = (
         (chunk, chosen(len(chunk))) for chunk in train.chunks(0, len(train), PAIRS_PER_CHUNK)
     )
-    for counted in workers.map(count_chunk_words, tasks):
-        words = add_words(words, counted.counts)
-        done += counted.num_pairs
+    for num_pairs, counts in workers.map(count_chunk_words, tasks):
+        words = add_words(words, counts)
+        done += num_pairs
         progress(done, len(train), what)
     words = most_frequent(words)
     return Vocabulary.learn(words, data.vocabulary_size, path, data.tokenizer)

@@ -17,13 +17,6 @@ from rpr.data.vocabulary import Vocabulary, count_words
 SIDES = ("source", "target")
 
 
-class WordCounts(NamedTuple):
-    """The word counts of one chunk, for learning the vocabulary."""
-
-    num_pairs: int
-    counts: dict[str, int]
-
-
 class Side(NamedTuple):
     """One language of a chunk: all token IDs, concatenated; the tokens per sentence; and the text."""
 
@@ -44,10 +37,10 @@ class Encoded(NamedTuple):
     sides: tuple[Side, Side]
 
 
-def count_chunk_words(task: tuple[Chunk, NDArray[np.bool_] | None]) -> WordCounts:
-    """The word counts of the chosen pairs of a chunk; None: of all pairs."""
+def count_chunk_words(task: tuple[Chunk, NDArray[np.bool_] | None]) -> tuple[int, dict[str, int]]:
+    """The number of pairs of a chunk, and the word counts of the chosen ones; None: of all."""
     chunk, chosen = task
-    return WordCounts(len(chunk), count_words(itertools.chain.from_iterable(chunk.pairs(chosen))))
+    return len(chunk), count_words(itertools.chain.from_iterable(chunk.pairs(chosen)))
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,10 @@ def start_record(
         DataError: the run was started on another corpus, or the corpus has none of the splits to score.
         ConfigError: the folder cannot be written.
     """
+    import yaml
+
     path = run_dir / RECORD_NAME
+    settings = config.model_dump(mode="json")
     earlier = read_record(path) if path.exists() else None
     _check_corpus_to_resume(run_dir, earlier, data)
     splits = config.evaluation.test_splits
@@ -133,7 +136,7 @@ def start_record(
             sweeps=sweeps,
             command=command,
             rerun_of=rerun_of or (earlier.rerun_of if earlier else None),
-            config=config.model_dump(mode="json"),
+            config=settings,
             git=provenance.git_state(),
             versions=provenance.versions(),
             device=config.hardware.name,
@@ -150,8 +153,8 @@ def start_record(
         )
         write_record(path, record)
         job = run_dir / JOB_NAME
-        replace_file(job, json.dumps(config.model_dump(mode="json"), indent=2))
-        replace_file(run_dir / "config.yaml", _as_yaml(config))
+        replace_file(job, json.dumps(settings, indent=2))
+        replace_file(run_dir / "config.yaml", yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
     except OSError as error:
         raise unwritable(run_dir, error) from None
     return job
@@ -162,13 +165,6 @@ def _concurrent_jobs(earlier: Record | None, now: int) -> int | None:
     if earlier is None:
         return now
     return None if earlier.concurrent_jobs is None else max(now, earlier.concurrent_jobs)
-
-
-def _as_yaml(config: TrainConfig) -> str:
-    import yaml
-
-    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    return text
 
 
 def _check_corpus_to_resume(run_dir: Path, earlier: Record | None, data: PreparedData) -> None:
