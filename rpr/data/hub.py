@@ -1,4 +1,7 @@
-"""Sentence pairs read with the datasets library: the Hugging Face hub, or local parquet, JSON and CSV folders."""
+"""Sentence pairs read with the datasets library: the Hugging Face hub, or local parquet, JSON and CSV folders.
+
+The functions import it themselves: that takes a second or two, for which not every command should wait.
+"""
 
 from __future__ import annotations
 
@@ -68,13 +71,6 @@ def _arrow_types(fields: Any) -> dict[str, Any]:
     return {field.name: field.type for field in fields} if isinstance(fields, Iterable) else {}
 
 
-def _datasets() -> Any:
-    """The library, imported lazily because that takes a second or two."""
-    import datasets  # type: ignore[import-untyped, unused-ignore]
-
-    return datasets
-
-
 def dataset_files(data: DataConfig) -> tuple[Path, list[Path]]:
     """The folder, and the sorted relative paths of its README and data files (only those of data.hub_config if that
     has its own subfolder).
@@ -93,7 +89,7 @@ def dataset_files(data: DataConfig) -> tuple[Path, list[Path]]:
 
 
 def dataset_splits(data: DataConfig) -> dict[str, Pairs]:
-    splits = _datasets_call(data, _load)
+    splits = _datasets_call(data, lambda config: _load(data, config))
     canonical = {name: split for split, names in SPLIT_NAMES.items() for name in names}
     canonical |= {name: name for name in splits if name.startswith("test")}
     return {canonical[name]: ArrowPairs(rows, data, name) for name, rows in splits.items() if name in canonical}
@@ -103,7 +99,7 @@ def _load(data: DataConfig, config: str | None) -> Any:
     """Load every split. Local CSV is read as plain text: `NA` and `null` stay words and `007` keeps its zeros, where
     the library's default would produce nulls and numbers.
     """
-    datasets = _datasets()
+    import datasets
 
     if data.path is not None:
         source, cache = str(local_path(data)), str(cache_root(data) / "arrow")
@@ -121,9 +117,9 @@ def _csv_as_text(builder: Any) -> dict[str, Any]:
     options = getattr(builder.config, "pd_read_csv_kwargs", None)
     if options is None:
         return {}
+    import datasets
     import pandas  # type: ignore[import-untyped, unused-ignore]
 
-    datasets = _datasets()
     first = next(iter(builder.config.data_files.values()))[0]
     names = pandas.read_csv(first, **(options | {"nrows": 0, "chunksize": None})).columns
     # All columns, although two are needed: the reader requires types for all or none, and would infer different types
@@ -137,21 +133,17 @@ def hub_revision(data: DataConfig) -> str:
     store = cache_root(data) / "hub_revisions.json"
     revision = read_json(store).get(str(data.hub))
     if not isinstance(revision, str):
-        revision = str(_datasets_call(data, _builder).hash)
+        import datasets
+
+        builder = _datasets_call(data, lambda config: datasets.load_dataset_builder(str(data.hub), config))
+        revision = str(builder.hash)
         update_json(store, str(data.hub), revision)
     return revision
 
 
-def _builder(data: DataConfig, config: str | None) -> Any:
-    datasets = _datasets()
-
-    assert data.hub is not None
-    return datasets.load_dataset_builder(data.hub, config)
-
-
-def _datasets_call(data: DataConfig, call: Callable[[DataConfig, str | None], Any]) -> Any:
+def _datasets_call(data: DataConfig, call: Callable[[str | None], Any]) -> Any:
     """Call with the config to load; every error becomes a one-line DataError."""
-    datasets = _datasets()
+    import datasets
 
     source, config = str(local_path(data) if data.path is not None else data.hub), data.hub_config
     otherwise = "give a local copy (a folder with parquet or line files) as data.path=..."
@@ -162,7 +154,7 @@ def _datasets_call(data: DataConfig, call: Callable[[DataConfig, str | None], An
             if data.path is not None:
                 datasets.disable_progress_bars()
                 config = _local_config(data)
-            return call(data, config)
+            return call(config)
     except DataError:
         raise
     except ConnectionError:
@@ -193,7 +185,7 @@ def _local_config(data: DataConfig) -> str | None:
     """data.hub_config if the folder has it; else its only config, if that is `default` (parquet files without README)
     or none was requested.
     """
-    datasets = _datasets()
+    import datasets
 
     names = datasets.get_dataset_config_names(str(dataset_files(data)[0]))
     if data.hub_config in names:
@@ -210,7 +202,7 @@ def _offline_if_unreachable(*, local: bool) -> Iterator[None]:
     """Avoid the library's 23 seconds of retries if the hub does not answer or is not needed; cached datasets still
     open.
     """
-    datasets = _datasets()
+    import datasets
     from huggingface_hub import constants
 
     saved = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
