@@ -84,15 +84,7 @@ def fit(
     guard = NonFiniteGuard(run_dir, optim.non_finite, batches.pairs_of_step, batches.text_of_pair)
     translate = None if validation_bleu is None else lambda module: validation_bleu(module.model)
     signals = SignalPolicy()
-    saving = PeriodicCheckpoint(
-        folder,
-        stopwatch,
-        keep=optim.keep_checkpoints,
-        every_n_steps=optim.checkpoint_every_n_steps,
-        every_n_minutes=optim.checkpoint_every_n_minutes,
-        validate_every_n_steps=optim.validate_every_n_steps,
-        before_saving=guard.before_saving,
-    )
+    saving = PeriodicCheckpoint(folder, optim, stopwatch, guard.before_saving)
     limit = config.stop_after_minutes
     # The order matters: the guard before the callbacks that write, and the moving average's weights in place while
     # Metrics translates with them.

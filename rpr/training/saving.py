@@ -14,6 +14,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.plugins.io import CheckpointIO
 
+from rpr.config.train import OptimConfig
 from rpr.data.batches import Batch
 from rpr.errors import InterruptedRun, RunError
 from rpr.io.atomic import remove_leftovers, replacing
@@ -60,7 +61,7 @@ def _os_error(error: BaseException) -> str:
 
 
 class PeriodicCheckpoint(pl.callbacks.Checkpoint):
-    """Writes checkpoints every N steps or minutes and at the last step, and keeps the last `keep`.
+    """Writes checkpoints every N steps or minutes and at the last step, and keeps the last of them, as `optim` says.
 
     They are written between steps: within a step, gradients of some microbatches would be lost. At a step with a
     validation the checkpoint is written after it: a run resumed from it does not validate there again, and would lack
@@ -71,18 +72,12 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
     def __init__(
         self,
         folder: Path,
+        optim: OptimConfig,
         stopwatch: Stopwatch,
-        *,
-        keep: int,
-        every_n_steps: int | None,
-        every_n_minutes: float | None,
-        validate_every_n_steps: int,
         before_saving: Callable[[pl.Trainer, pl.LightningModule], None],
     ) -> None:
-        self._folder, self._stopwatch, self._keep = folder, stopwatch, keep
-        self._every_n_steps, self._every_n_minutes = every_n_steps, every_n_minutes
-        self._validate_every_n_steps = validate_every_n_steps
-        self._before_saving = before_saving
+        self._folder, self._optim = folder, optim
+        self._stopwatch, self._before_saving = stopwatch, before_saving
         self._pending = False  # until the end of a validation
         self.saved_step = 0  # of the newest checkpoint
         self._saved_at = 0.0
@@ -120,10 +115,10 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
     def _is_due(self, trainer: pl.Trainer, step: int) -> bool:
         if step == trainer.max_steps:
             return True
-        if self._every_n_steps is not None:
-            return step % self._every_n_steps == 0
-        assert self._every_n_minutes is not None
-        return _have_passed(self._every_n_minutes, self._saved_at, trainer)
+        if self._optim.checkpoint_every_n_steps is not None:
+            return step % self._optim.checkpoint_every_n_steps == 0
+        assert self._optim.checkpoint_every_n_minutes is not None
+        return _have_passed(self._optim.checkpoint_every_n_minutes, self._saved_at, trainer)
 
     def save(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._stopwatch.pause()
@@ -136,28 +131,29 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
         self._stopwatch.resume()
 
     def _superseded(self, max_steps: int) -> list[Path]:
-        """All but the newest and the last `keep` on schedule: with the one that a time limit adds off schedule, the
+        """All but the newest and the last ones on schedule: with the one that a time limit adds off schedule, the
         final average would be of other steps than if training had never stopped.
         """
         found = checkpoints(self._folder)
-        every = self._every_n_steps
+        every = self._optim.checkpoint_every_n_steps
         on_schedule = [one for one in found if every is None or one[0] % every == 0 or one[0] == max_steps]
-        return [path for step, path in found[:-1] if (step, path) not in on_schedule[-self._keep :]]
+        return [path for step, path in found[:-1] if (step, path) not in on_schedule[-self._optim.keep_checkpoints :]]
 
     def validates_at(self, step: int) -> bool:
         """Whether this step has a validation, after which its checkpoint is written."""
-        return step % self._validate_every_n_steps == 0
+        return step % self._optim.validate_every_n_steps == 0
 
     def _warn_if_disk_is_short(self, trainer: pl.Trainer) -> None:
         """Warn if the disk cannot hold the checkpoints to be kept (weights and both of Adam's moments)."""
         existing = checkpoints(self._folder)
         size = sum(3 * parameter.nbytes for parameter in trainer.lightning_module.parameters())
+        keep = self._optim.keep_checkpoints
         # While the newest is written, there is one more than are kept.
-        needed = (self._keep + 1 - min(len(existing), self._keep)) * size
+        needed = (keep + 1 - min(len(existing), keep)) * size
         free = shutil.disk_usage(self._folder).free
         if needed > free:
             print(
-                f"rpr-cli: {self._folder}: {self._keep} checkpoints of {size / 1e9:.1f} GB are to be kept, but only "
+                f"rpr-cli: {self._folder}: {keep} checkpoints of {size / 1e9:.1f} GB are to be kept, but only "
                 f"{free / 1e9:.1f} GB are free; lower optim.keep_checkpoints or choose another runs_dir",
                 file=sys.stderr,
                 flush=True,

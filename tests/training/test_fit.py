@@ -180,8 +180,10 @@ def test_checkpoints_by_minutes(tiny_config: Config, small_data: Data, tmp_path:
 
 def test_checkpoint_is_never_saved_within_a_step(tmp_path: Path) -> None:
     """One is due from the first microbatch on; callbacks see step 4 until the third one updates the weights."""
-    settings: Any = {"keep": 1, "every_n_steps": None, "every_n_minutes": 0.0, "validate_every_n_steps": 100}
-    saving = PeriodicCheckpoint(tmp_path, Stopwatch(), before_saving=lambda *_: None, **settings)
+    optim: Any = SimpleNamespace(
+        keep_checkpoints=1, checkpoint_every_n_steps=None, checkpoint_every_n_minutes=0.0, validate_every_n_steps=100
+    )
+    saving = PeriodicCheckpoint(tmp_path, optim, Stopwatch(), lambda *_: None)
     saved = []
     trainer: Any = SimpleNamespace(max_steps=9, accumulate_grad_batches=3, world_size=1, is_global_zero=False)
     trainer.strategy = SimpleNamespace(broadcast=lambda due: due)
