@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from pathlib import Path
 
 from rpr.errors import BusyError
 from rpr.io.escape import escape_control_characters
+from rpr.io.locks import try_shared_lock
 
 LOCK_NAME = ".lock"
 HEARTBEAT_SECONDS = 15.0
@@ -51,9 +52,8 @@ class Holder:
 class RunLock:
     """A lock that is held. Processes that inherit `descriptor` hold it too."""
 
-    def __init__(self, path: Path, descriptor: int, holder: Holder, lost: Callable[[], None]) -> None:
+    def __init__(self, path: Path, descriptor: int, holder: Holder) -> None:
         self.path, self.descriptor, self.holder = path, descriptor, holder
-        self._lost = lost
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="run lock", daemon=True)
         self._thread.start()
@@ -69,7 +69,7 @@ class RunLock:
             except OSError:  # an unavailable file system, or no descriptor left; the next heartbeat tries again
                 continue
             if found is None or found.token != self.holder.token:
-                self._lost()
+                _end_process()
                 return
             with contextlib.suppress(OSError):  # as above
                 os.utime(self.path)
@@ -85,19 +85,16 @@ class RunLock:
 
 
 @contextmanager
-def acquire(folder: Path, lost: Callable[[], None] | None = None) -> Iterator[RunLock]:
-    """Hold the lock of the run in `folder`, which must exist.
-
-    Args:
-        lost: called on another thread when another machine has taken over the lock, because this one seemed dead (it
-            may have been suspended); by default the process ends as by SIGTERM.
+def acquire(folder: Path) -> Iterator[RunLock]:
+    """Hold the lock of the run in `folder`, which must exist. When another machine has taken over the lock, because
+    this one seemed dead (it may have been suspended), this process ends as by SIGTERM.
 
     Raises:
         BusyError: another process holds it.
         OSError: the folder cannot be written.
     """
     path = folder / LOCK_NAME
-    lock = RunLock(path, *_lock_file(path), lost or _end_process)
+    lock = RunLock(path, *_lock_file(path))
     try:
         yield lock
     finally:
@@ -111,12 +108,9 @@ def current_holder(folder: Path) -> Holder | None:
         return None
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return _read(path)
-        except OSError:  # no locks on this file system: only the heartbeat tells
-            pass
+        with contextlib.suppress(OSError):  # no locks on this file system: only the heartbeat tells
+            if not try_shared_lock(descriptor):
+                return _read(path)
         found = _read(path)
         return found if found is not None and _on_other_host(found) and _age(path) < STALE_SECONDS else None
     finally:

@@ -156,9 +156,10 @@ def quick_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick_heartbeats")
-def test_heartbeat_touches_the_file_and_reports_a_takeover(tmp_path: Path) -> None:
+def test_heartbeat_touches_the_file_and_reports_a_takeover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = threading.Event()
-    with acquire(tmp_path, lost.set):
+    monkeypatch.setattr(locks, "_end_process", lost.set)
+    with acquire(tmp_path):
         path = tmp_path / LOCK_NAME
         age(path, 50)
         time.sleep(0.5)
@@ -179,7 +180,8 @@ def test_unreadable_lock_file_is_no_takeover(
         tried.set()
         raise OSError(number, os.strerror(number))
 
-    with acquire(tmp_path, reported.set):
+    monkeypatch.setattr(locks, "_end_process", reported.set)
+    with acquire(tmp_path):
         with monkeypatch.context() as patch:
             patch.setattr(locks, "_read_holder", fail)
             assert tried.wait(5)
