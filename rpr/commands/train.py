@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +16,7 @@ from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.errors import InterruptedRun, ProcessEnded, RprError, RunError
 from rpr.io.escape import escape_control_characters
 from rpr.records import provenance
-from rpr.records.record import (
-    LOG_NAME,
-    RECORD_NAME,
-    Record,
-    RerunOf,
-    Training,
-    read_record,
-    write_record,
-)
+from rpr.records.record import LOG_NAME, RECORD_NAME, Record, RerunOf, read_record, write_record
 from rpr.records.scores import EXACT_MATCH, HEADLINE_METRIC, METRIC_NAMES
 from rpr.runs import lifecycle
 from rpr.signals import die_with_parent, exit_on_sigterm
@@ -276,7 +268,9 @@ def work(config: TrainConfig, run_dir: Path) -> None:
                 )
             return sacrebleu_13a(hypotheses, data.text("validation")[1][:sentences]).score
 
-        outcome = fit.fit(config, data, run_dir, logger=logger, validation_bleu=validation_bleu if sentences else None)
+        steps, parameters, training = fit.fit(
+            config, data, run_dir, logger=logger, validation_bleu=validation_bleu if sentences else None
+        )
         if not first:
             failed = False
             return
@@ -285,10 +279,8 @@ def work(config: TrainConfig, run_dir: Path) -> None:
         model, checkpoint = loading.model_of(config, run_dir, None, len(data.vocabulary))
         found = score_run(config, data, torch_scored(config, model, checkpoint), run_dir)
         summary = {f"{score.split}/{score.metric}": score.score for score in found.scores}
-        summary |= {"steps_per_second": outcome.steps_per_second, "validation_loss": outcome.validation_loss}
+        summary |= {"steps_per_second": training.steps_per_second, "validation_loss": training.validation_loss}
         record = read_record(run_dir / RECORD_NAME)
-        measured = asdict(outcome)
-        steps, parameters = measured.pop("steps"), measured.pop("parameters")
         write_record(
             run_dir / RECORD_NAME,
             record.model_copy(
@@ -298,12 +290,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
                     "device": runtime.device_name(config.hardware),
                     "steps": steps,
                     "parameters": parameters,
-                    "training": Training(
-                        excludes=fit.EXCLUDES,
-                        matmul_precision=runtime.matmul_precision(config.hardware),
-                        precision=config.hardware.precision,
-                        **measured,
-                    ),
+                    "training": training,
                     "scores": found.scores,
                     "by_length": found.by_length,
                     "wandb": None if logger is None else wandb_logger.reference(logger),

@@ -8,7 +8,6 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from rpr.data.batches import accumulation
 from rpr.data.cache import PreparedData
 from rpr.errors import DataError
 from rpr.records.metrics import read_metrics
-from rpr.records.record import METRICS_NAME
+from rpr.records.record import METRICS_NAME, Training
 from rpr.runs import checkpoints, runtime
 from rpr.signals import die_on_sigterm
 from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch
@@ -36,29 +35,6 @@ PRECISIONS: dict[str, Any] = {"64": "64-true", "32": "32-true", "bf16": "bf16-mi
 EXCLUDES = f"the first {WARM_UP_STEPS} steps, validation, checkpoints"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The measurements of a run's training, over all its parts if it was resumed. Speeds are None if too few steps were
-    run to measure them.
-    """
-
-    steps: int
-    parameters: int
-    seconds: float
-    measured_steps: int
-    steps_per_second: float | None
-    source_tokens_per_second: float | None
-    target_tokens_per_second: float | None
-    peak_memory_bytes: int
-    peak_memory_kind: str
-    train_loss: float | None  # mean over the steps of the last logged line
-    validation_loss: float | None
-    skipped_steps: int
-    loss_spikes: int
-    padding_waste: float
-    cores_used: float | None
-
-
 def fit(
     config: TrainConfig,
     data: PreparedData,
@@ -66,8 +42,11 @@ def fit(
     *,
     logger: WandbLogger | None = None,
     validation_bleu: Callable[[nn.Module], float] | None = None,
-) -> Outcome:
+) -> tuple[int, int, Training]:
     """Train to config.optim.max_steps, with checkpoints in <run_dir>/checkpoints, including one of the last step.
+
+    Returns the steps, the number of parameters, and what was measured, over all parts of the run if it was resumed.
+    Speeds are None if too few steps were run to measure them.
 
     Raises:
         DataError: the newest checkpoint is from another model.
@@ -111,9 +90,8 @@ def fit(
     measured = steps > 0 and seconds > 0
     peak, kind = runtime.peak_memory(config.hardware)
     logged = read_metrics(run_dir / METRICS_NAME) if runtime.is_first_rank() else []
-    return Outcome(
-        steps=trainer.global_step,
-        parameters=sum(p.numel() for p in module.parameters()),
+    training = Training(
+        excludes=EXCLUDES,
         seconds=seconds,
         measured_steps=steps,
         steps_per_second=steps / seconds if measured else None,
@@ -123,11 +101,14 @@ def fit(
         peak_memory_kind=kind,
         train_loss=_last(logged, "train/loss"),
         validation_loss=_last(logged, "validation/loss"),
+        matmul_precision=runtime.matmul_precision(config.hardware),
+        precision=config.hardware.precision,
         skipped_steps=guard.skipped_steps,
         loss_spikes=guard.loss_spikes,
         padding_waste=batches.padding_waste(),
         cores_used=stopwatch.cores_used if config.hardware.accelerator == "cpu" else None,
     )
+    return trainer.global_step, sum(p.numel() for p in module.parameters()), training
 
 
 def _trainer(

@@ -71,9 +71,9 @@ def full_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def full(config: TrainConfig, small_data: Data, full_folder: Path) -> Path:
     """An uninterrupted run, trained once for this module."""
     if not (full_folder / "checkpoints").exists():
-        outcome = fit.fit(config, small_data, full_folder, validation_bleu=lambda model: 12.5)
-        assert outcome.steps == 12 and outcome.measured_steps == 2 and outcome.steps_per_second is not None
-        assert outcome.train_loss is not None and outcome.validation_loss is not None
+        number, _, training = fit.fit(config, small_data, full_folder, validation_bleu=lambda model: 12.5)
+        assert number == 12 and training.measured_steps == 2 and training.steps_per_second is not None
+        assert training.train_loss is not None and training.validation_loss is not None
     return full_folder
 
 
@@ -132,8 +132,8 @@ def test_finished_training_is_not_trained_again(
     """As after a kill while the test splits were translated."""
     run_dir = copy_run(full, tmp_path / "resumed", 8, 12)
     before = (run_dir / "checkpoints" / "step00000012.ckpt").read_bytes()
-    outcome = fit.fit(config, small_data, run_dir)
-    assert outcome.steps == 12 and outcome.measured_steps == 2  # from the checkpoint
+    number, _, training = fit.fit(config, small_data, run_dir)
+    assert number == 12 and training.measured_steps == 2  # from the checkpoint
     assert (run_dir / "checkpoints" / "step00000012.ckpt").read_bytes() == before
 
 

@@ -63,8 +63,8 @@ def test_skipped_step_changes_no_weight_and_is_counted(
     tiny_config: Config, small_data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tiny_config(*RECIPE, "optim.non_finite=skip")
-    outcome = fit.fit(config, small_data, tmp_path)
-    assert outcome.steps == 6 and outcome.skipped_steps == 1
+    steps, _, training = fit.fit(config, small_data, tmp_path)
+    assert steps == 6 and training.skipped_steps == 1
     assert "the step is skipped, with no weight changed" in capsys.readouterr().err
     before, after, later = (load_checkpoint(tmp_path / "checkpoints" / f"step0000000{n}.ckpt") for n in (3, 4, 5))
     assert all(torch.equal(after["state_dict"][name], weight) for name, weight in before["state_dict"].items())
@@ -74,7 +74,7 @@ def test_skipped_step_changes_no_weight_and_is_counted(
     assert any(not torch.equal(later["state_dict"][name], weight) for name, weight in after["state_dict"].items())
     assert after["callbacks"]["Guard"]["skipped_steps"] == 1  # the key of existing checkpoints
     (tmp_path / "checkpoints" / "step00000006.ckpt").unlink()
-    assert fit.fit(config, small_data, tmp_path).skipped_steps == 1  # also after resuming
+    assert fit.fit(config, small_data, tmp_path)[2].skipped_steps == 1  # also after resuming
 
 
 @pytest.mark.parametrize("scale, step", [("1e41", 2), ("1e38", 4)], ids=["infinite weights", "huge weights"])
@@ -138,7 +138,6 @@ def test_loss_spike_is_reported_once(
 
     monkeypatch.setattr(TranslationModule, "_loss_sum", jumping)
     config = tiny_config("optim.max_steps=9", "optim.learning_rate_scale=0.01")
-    outcome = fit.fit(config, small_data, tmp_path)
-    assert outcome.loss_spikes == 1
+    assert fit.fit(config, small_data, tmp_path)[2].loss_spikes == 1
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "spike" in line]
     assert line.startswith("rpr-cli: step 8: loss spike: ") and "pairs of the token cache: " in line
