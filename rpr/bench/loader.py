@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 
 from rpr.config.train import DataConfig
 from rpr.data.workers import process_pool
@@ -15,35 +14,15 @@ from rpr.io.resources import resident_peak
 SEED = 1  # of the batches; their speed does not depend on it
 
 
-@dataclass(frozen=True)
-class LoaderSpeed:
-    """Seconds from the start of the process to its first batch, by part; then the speed in one process.
-
-    `import_seconds` covers the start of Python and the import of torch; `open_seconds` the check of the corpus digests
-    and of the cache; `plan_seconds` the lengths and the plan; `first_batch_seconds` an epoch's order and a batch.
-    Tokens exclude padding, source and target together.
-    """
-
-    pairs: int
-    units: int
-    import_seconds: float
-    open_seconds: float
-    plan_seconds: float
-    first_batch_seconds: float
-    order_seconds: float
-    batches: int
-    batches_per_second: float
-    tokens_per_second: float
-    padding_waste: float
-    padding_seconds: float
-    peak_bytes: int
-
-
 def measure_loader(
     data: DataConfig, max_tokens_per_microbatch: int, microbatches_per_step: int, batches: int
-) -> LoaderSpeed:
-    """Measure in a fresh process; the cache must exist. Raises DataError as opening the cache does; RunError if that
-    process dies.
+) -> dict[str, float]:
+    """Seconds from the start of a fresh process to its first batch, by part; then the speed in one process.
+
+    `import_seconds` covers the start of Python and the import of torch; `open_seconds` the check of the corpus digests
+    and of the cache, which must exist; `plan_seconds` the lengths and the plan; `first_batch_seconds` an epoch's order
+    and a batch. Tokens exclude padding, source and target together. Raises DataError as opening the cache does;
+    RunError if that process dies.
     """
     try:
         with process_pool(1) as pool:
@@ -55,7 +34,7 @@ def measure_loader(
 
 def _measure(
     data: DataConfig, max_tokens_per_microbatch: int, microbatches_per_step: int, num_batches: int, started: float
-) -> LoaderSpeed:
+) -> dict[str, float]:
     from torch.utils.data import DataLoader
 
     from rpr.data.batches import TrainingBatches, TranslationDataset
@@ -81,18 +60,18 @@ def _measure(
     started_in, opened_in, planned_in, first_in, seconds, padding_seconds, order_seconds = (
         after - before for before, after in itertools.pairwise(times)
     )
-    return LoaderSpeed(
-        pairs=len(split),
-        units=batches.microbatches_per_epoch,
-        import_seconds=started_in,
-        open_seconds=opened_in,
-        plan_seconds=planned_in,
-        first_batch_seconds=first_in,
-        order_seconds=order_seconds,
-        batches=num_batches,
-        batches_per_second=num_batches / seconds,
-        tokens_per_second=tokens / seconds,
-        padding_waste=padding_waste,
-        padding_seconds=padding_seconds,
-        peak_bytes=resident_peak(),
-    )
+    return {
+        "pairs": len(split),
+        "units": batches.microbatches_per_epoch,
+        "import_seconds": started_in,
+        "open_seconds": opened_in,
+        "plan_seconds": planned_in,
+        "first_batch_seconds": first_in,
+        "order_seconds": order_seconds,
+        "batches": num_batches,
+        "batches_per_second": num_batches / seconds,
+        "tokens_per_second": tokens / seconds,
+        "padding_waste": padding_waste,
+        "padding_seconds": padding_seconds,
+        "peak_bytes": resident_peak(),
+    }

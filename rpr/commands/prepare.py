@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from operator import itemgetter
 from typing import Any
 
@@ -50,10 +49,8 @@ def run(config: PrepareConfig) -> None:
             "worker_peak_bytes": data.build_result.peak_bytes,
         }
     if config.measure_loader:
-        document["loader"] = asdict(
-            measure_loader(
-                config.data, config.optim.max_tokens_per_microbatch, config.optim.microbatches_per_step, config.batches
-            )
+        document["loader"] = measure_loader(
+            config.data, config.optim.max_tokens_per_microbatch, config.optim.microbatches_per_step, config.batches
         )
     if config.format == "json":
         print(json.dumps(document, indent=2))
