@@ -146,7 +146,7 @@ def _build(
     """Build in `partial`, which is removed after a corpus error, or an interruption before the first save."""
     try:
         built = build(corpus, data, partial, progress, processes)
-        meta = json.dumps(asdict(_meta(data, key, partial, built)), indent=1, ensure_ascii=False)
+        meta = json.dumps(asdict(_meta(key, partial, built)), indent=1, ensure_ascii=False)
         replace_file(partial / "meta.json", meta)
     except DataError:
         shutil.rmtree(partial, ignore_errors=True)
@@ -215,7 +215,7 @@ def _dropped(built: BuildResult) -> dict[str, dict[str, int]]:
     return {"train": train} | {split: lost for split, lost in built.dropped.items() if split != "train"}
 
 
-def _meta(data: DataConfig, key: str, directory: Path, built: BuildResult) -> Meta:
+def _meta(key: str, directory: Path, built: BuildResult) -> Meta:
     sizes = {
         file.name: file.stat().st_size for file in sorted(directory.iterdir()) if not file.name.startswith(STATE_NAME)
     }

@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import itertools
 import json
-import re
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -54,11 +53,9 @@ def find_line_files(data: DataConfig) -> dict[str, tuple[Path, Path]]:
     stems: list[tuple[str, Path]] = [("train", path)]
     if path.is_dir():
         stems = [(split, path / name) for split, names in SPLIT_NAMES.items() for name in names]
-        more = {re.sub(r"\.gz$", "", file.name) for file in path.glob(f"test?*.{languages[0]}*")}
-        stems += [
-            (name.removesuffix(f".{languages[0]}"), path / name.removesuffix(f".{languages[0]}"))
-            for name in sorted(more)
-        ]
+        more = {file.name.removesuffix(".gz") for file in path.glob(f"test?*.{languages[0]}*")}
+        names = [name.removesuffix(f".{languages[0]}") for name in sorted(more)]
+        stems += [(name, path / name) for name in names]
     files: dict[str, tuple[Path, Path]] = {}
     for split, stem in stems:
         sides = [
