@@ -89,8 +89,8 @@ class Stopwatch(pl.Callback):
             return
         if self._running_since is not None:
             self.steps += 1
-            self.source_tokens += int(batch.step_source_tokens or 0)
-            self.target_tokens += int(batch.step_target_tokens or 0)
+            self.source_tokens += batch.step_source_tokens
+            self.target_tokens += batch.step_target_tokens
         self._seen += 1
         self.resume()
 

@@ -32,8 +32,8 @@ class TranslationData(pl.LightningDataModule):
         self.start_step = state_dict["step"]
 
     @cached_property
-    def batches(self) -> TrainingBatches:
-        """This rank's training stream; not before the checkpoint has been loaded."""
+    def stream(self) -> TrainingBatches:
+        """This rank's training batches; not before the checkpoint has been loaded."""
         assert self.trainer is not None
         optim = self.config.optim
         return TrainingBatches(
@@ -48,7 +48,7 @@ class TranslationData(pl.LightningDataModule):
 
     def pairs_of_step(self, step: int) -> list[int]:
         """Indices of the training pairs of a step (from 0), over all ranks."""
-        return [int(pair) for microbatch in self.batches.step_microbatches(step) for pair in microbatch]
+        return [int(pair) for microbatch in self.stream.step_microbatches(step) for pair in microbatch]
 
     def text_of_pair(self, pair: int) -> tuple[str, str]:
         """Source and target text of a training pair, decoded from its pieces."""
@@ -56,12 +56,8 @@ class TranslationData(pl.LightningDataModule):
         source, target = (self.data.vocabulary.decode(side(pair).tolist()) for side in (train.source, train.target))
         return source, target
 
-    def padding_waste(self) -> float:
-        """Padding as a fraction of an epoch's tokens, padding included."""
-        return self.batches.padding_waste()
-
     def train_dataloader(self) -> DataLoader[Batch]:
-        return self._loader(self.data.split("train"), self.batches)
+        return self._loader(self.data.split("train"), self.stream)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None

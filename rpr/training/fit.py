@@ -105,7 +105,7 @@ def fit(
         precision=config.hardware.precision,
         skipped_steps=guard.skipped_steps,
         loss_spikes=guard.loss_spikes,
-        padding_waste=batches.padding_waste(),
+        padding_waste=batches.stream.padding_waste(),
         cores_used=stopwatch.cores_used if config.hardware.accelerator == "cpu" else None,
     )
     return trainer.global_step, sum(p.numel() for p in module.parameters()), training
