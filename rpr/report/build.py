@@ -26,7 +26,7 @@ from rpr.report.protocol import Difference
 from rpr.report.render import as_csv, as_json, escape_markdown, latex, markdown, terminal, wrapped
 from rpr.report.samples import Samples, samples
 from rpr.report.sampling import sample_evenly
-from rpr.report.speed import Bench
+from rpr.report.speed import SpeedRow
 from rpr.report.statements import Statement, statements
 from rpr.report.tables import Tables, build_tables, summary_grid
 
@@ -69,7 +69,7 @@ def build_report(
     title: str,
     problems: Sequence[str] = (),
     show_samples: bool = True,
-    benches: Sequence[Bench] = (),
+    benches: Sequence[SpeedRow] = (),
 ) -> Report:
     """Write report.md, .csv, .json and .tex, index.html and the plots as SVG into `out_dir`.
 

@@ -88,20 +88,22 @@ def _not_comparable(speed: Speed, baselines: Sequence[Speed]) -> str | None:
     return f"it used {speed.cores:.2f} cores and absolute {baseline:.2f}: other work slowed one of the two runs"
 
 
-# What rpr-cli bench has measured
-
-
 @dataclass(frozen=True)
-class Bench:
-    """Whole training steps of absolute and another variant, timed alternately; ratios are within a round."""
+class SpeedRow:
+    """A variant's speed. `how`: `whole runs`, or `in turn` for rpr-cli bench."""
 
-    name: str
-    model: str
-    batch: str
+    labels: tuple[str, str, str]
+    how: str
     device: str
-    variant: str
-    steps_per_second: float
+    steps: Measurement
     ratio: Measurement
+    papers: Measurement
+    parameters: Measurement
+    memory: Measurement
+    remarks: tuple[str, ...] = ()
+
+
+# What rpr-cli bench has measured
 
 
 class _Named(BaseModel):
@@ -143,9 +145,9 @@ class _Document(BaseModel):
     step: list[_Step]
 
 
-def read_benches(paths: Iterable[Path]) -> tuple[list[Bench], list[str]]:
+def read_benches(paths: Iterable[Path]) -> tuple[list[SpeedRow], list[str]]:
     """The speeds of all bench documents among JSON files, and a line for each damaged one."""
-    benches: list[Bench] = []
+    benches: list[SpeedRow] = []
     problems: list[str] = []
     for path in paths:
         try:
@@ -167,21 +169,25 @@ def read_benches(paths: Iterable[Path]) -> tuple[list[Bench], list[str]]:
     return benches, problems
 
 
-def _of_a_document(name: str, document: _Document) -> Iterator[Bench]:
-    """The benches of a document; none if its baseline is not absolute."""
+def _of_a_document(name: str, document: _Document) -> Iterator[SpeedRow]:
+    """The speeds of a document, timed alternately, with ratios within a round; none if its baseline is not absolute."""
     config = document.config
     if config.variants[0] != "absolute":
         return
+    reason = f"see the document of rpr-cli bench, {name}"
     for step in document.step:
         interval = Interval(step.min, step.max, 1.0, kind="rounds") if step.variant != "absolute" else None
-        yield Bench(
-            name,
-            config.model.name,
-            f"{config.sentences} sentences of {config.length}, {config.data.vocabulary_size:,} tokens",
-            _device(document.device, config.hardware.precision, config.hardware.matmul_precision),
-            step.variant,
-            step.steps_per_second,
+        batch = f"{config.sentences} sentences of {config.length}, {config.data.vocabulary_size:,} tokens"
+        device = _device(document.device, config.hardware.precision, config.hardware.matmul_precision)
+        yield SpeedRow(
+            (config.model.name, batch, step.variant),
+            "in turn",
+            f"{device} ({name})",
+            Measurement(step.steps_per_second, config.rounds),
             Measurement(step.relative_speed, config.rounds, interval=interval),
+            single(paper.RELATIVE_SPEED) if step.variant == "relative" else missing("the paper prints one ratio"),
+            missing(reason),
+            missing(reason),
         )
 
 
@@ -190,21 +196,6 @@ def _device(name: str, precision: str | None, matmul_precision: str | None) -> s
 
 
 # The table
-
-
-@dataclass(frozen=True)
-class SpeedRow:
-    """A variant's speed. `how`: `whole runs`, or `in turn` for rpr-cli bench."""
-
-    labels: tuple[str, str, str]
-    how: str
-    device: str
-    steps: Measurement
-    ratio: Measurement
-    papers: Measurement
-    parameters: Measurement
-    memory: Measurement
-    remarks: tuple[str, ...] = ()
 
 
 def _verdict(row: SpeedRow) -> Cell:
@@ -230,9 +221,9 @@ _COLUMNS = (
 )
 
 
-def speed_grid(groups: Sequence[Group], benches: Sequence[Bench] = ()) -> Grid | None:
+def speed_grid(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Grid | None:
     """All variants with a measured speed; None without any."""
-    rows = [row for group in groups for row in _run_rows(group)] + [_bench_row(bench) for bench in benches]
+    rows = [row for group in groups for row in _run_rows(group)] + [*benches]
     if not rows:
         return None
     excluded = sorted({run.training.excludes for group in groups for run in group.finished if run.training is not None})
@@ -273,17 +264,3 @@ def _run_rows(group: Group) -> Iterator[SpeedRow]:
             single(max(memory) / 1e6) if memory else missing("not recorded"),
             (group.variant,) if group.variant else (),
         )
-
-
-def _bench_row(bench: Bench) -> SpeedRow:
-    reason = f"see the document of rpr-cli bench, {bench.name}"
-    return SpeedRow(
-        (bench.model, bench.batch, bench.variant),
-        "in turn",
-        f"{bench.device} ({bench.name})",
-        Measurement(bench.steps_per_second, bench.ratio.n),
-        bench.ratio,
-        single(paper.RELATIVE_SPEED) if bench.variant == "relative" else missing("the paper prints one ratio"),
-        missing(reason),
-        missing(reason),
-    )

@@ -16,7 +16,7 @@ from rpr.report.groups import Group, Variant
 from rpr.report.lengths import length_grids
 from rpr.report.lines import AFTER_THE_SCORES, Line, labels, score_columns
 from rpr.report.scoring import scoring_notes
-from rpr.report.speed import Bench, ratio_to_absolute, speed_grid, steps_per_second
+from rpr.report.speed import SpeedRow, ratio_to_absolute, speed_grid, steps_per_second
 from rpr.report.tasks import task_grid
 
 PAPER_TABLES = {"table1": "Table 1", "table2": "Table 2", "table3": "Table 3"}
@@ -70,7 +70,7 @@ class Tables:
         return (*self.main, *self.lengths)
 
 
-def build_tables(groups: Sequence[Group], benches: Sequence[Bench] = ()) -> Tables:
+def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Tables:
     """Every table for which the groups have rows.
 
     Each variant of a translation corpus is in one of the paper's three tables, the paper's k in all.

@@ -213,7 +213,7 @@ def test_bench_documents_decide_the_papers_speed(tmp_path):
     (tmp_path / "bad.json").write_text(json.dumps(bench(step=[{"variant": "absolute"}])))
     (tmp_path / "list.json").write_text("[1]")
     benches, problems = read_benches(find_records(tmp_path).others)
-    assert [one.variant for one in benches] == ["absolute", "relative"]
+    assert [one.labels[-1] for one in benches] == ["absolute", "relative"]
     (problem,) = problems
     assert "bad.json: not a valid rpr-cli bench document (step.0.steps_per_second" in problem
     speed = {grid.name: grid for grid in build_tables(run_groups([fake_record()]), benches).grids}["speed"]
