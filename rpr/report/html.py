@@ -38,7 +38,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri
 class Picture:
     """An SVG image. `narrow`: the version for a phone; `description`: the alternative text."""
 
-    svg: str | bytes
+    svg: bytes
     narrow: bytes | None
     description: str
     caption: str
@@ -103,11 +103,9 @@ def html_page(
         title=title,
         policy=POLICY,
         extent=_extent(chapters),
-        chapters=[
-            # With a single chapter its first findings are already at the top of the page.
-            _Section(number, chapter, headlines if len(chapters) == 1 else ())
-            for number, chapter in enumerate(chapters, start=1)
-        ],
+        chapters=chapters,
+        # With a single chapter its first findings are already at the top of the page.
+        above=headlines if len(chapters) == 1 else (),
         tables=tables,
         verdicts=_verdicts(tables),
         rule=RULE,
@@ -174,28 +172,8 @@ def _comparison(line: Line) -> str:
     return f"{what}: {change} {interval} on {line.decided_on}, the paper {papers}{words}; {_spaced(line.group.heading)}"
 
 
-class _Section:
-    """A chapter as the template shows it."""
-
-    def __init__(self, number: int, chapter: Chapter, above: Sequence[Statement]) -> None:
-        self.name, self.chapter, self.group = f"t{number}", chapter, chapter.group
-        self.corpus, self.setting = chapter.group.corpus, chapter.group.setting
-        self.statements = [one for one in chapter.statements if one not in above]
-        self.differences = [one.text for one in chapter.group.differences]
-        self.runs = _count(len(chapter.group.runs), "run")
-
-
-@dataclass(frozen=True)
-class _Details:
-    """The provenance of a group's figures: what all runs share, then each run's own, by variant."""
-
-    facts: str
-    settings: str
-    shared: int
-    variants: list[tuple[str, int, list[tuple[Record, str]]]]  # label, runs without a result, (run, its own facts)
-
-
-def _details(group: Group) -> _Details:
+def _details(group: Group) -> dict[str, Any]:
+    """The provenance of a group's figures, as the template shows it: what all runs share, then each run's own."""
     runs = group.runs
     facts, settings = [_facts(run) for run in runs], [flat(run.config) for run in runs]
     same_facts, same_settings = _shared(facts), _shared(settings)
@@ -205,11 +183,16 @@ def _details(group: Group) -> _Details:
         if mine := _without(values, same_settings):
             texts.append(f"settings: {_settings(mine, ' ')}")
         own[id(run)] = "\n".join(texts)
-    variants = [
+    variants = [  # label, runs without a result, (run, its own facts)
         (one.label, sum(run.status != "finished" for run in one.records), [(run, own[id(run)]) for run in one.records])
         for one in group.variants
     ]
-    return _Details(_lines(same_facts), _settings(same_settings), len(same_settings), variants)
+    return {
+        "facts": _lines(same_facts),
+        "settings": _settings(same_settings),
+        "shared": len(same_settings),
+        "variants": variants,
+    }
 
 
 def _facts(run: Record) -> dict[str, str]:
@@ -266,9 +249,8 @@ def _parts(grid: Grid) -> dict[str, Any]:
     }
 
 
-def _image(svg: str | bytes) -> str:
-    data = svg.encode() if isinstance(svg, str) else svg
-    return f"data:image/svg+xml;base64,{base64.b64encode(data).decode()}"
+def _image(svg: bytes) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
 
 
 def _spaced(heading: str) -> str:
