@@ -38,21 +38,6 @@ class Bucket:
         return f"{self.first.label}{'*' if self.first.beyond_training else ''}"
 
 
-@dataclass(frozen=True)
-class LengthRow:
-    """The row of a variant or, for None, of the number of sentences per bucket."""
-
-    variant: Variant | None
-    metric: str
-
-    def read(self, bucket: Bucket) -> str | Cell | Measurement:
-        if self.variant is not None:
-            return length_score(self.variant, self.metric, bucket)
-        if bucket.num_sentences is not None:
-            return f"{bucket.num_sentences:,}"
-        return Cell("–", ("the runs were scored on different numbers of sentences",))
-
-
 def buckets(group: Group) -> tuple[Bucket, ...]:
     """Every bucket of the group's finished runs, the shortest sources first."""
     found: dict[tuple[int, int], list[LengthBucket]] = {}
@@ -74,22 +59,28 @@ def length_grids(group: Group) -> Iterator[Grid]:
     if not found:
         return
     shown = buckets(group)
-    columns = tuple(
-        Column(
-            f"length_{bucket.key[0]}_{bucket.key[1] or 'up'}", bucket.heading, partial(LengthRow.read, bucket=bucket)
-        )
-        for bucket in shown
-    )
-    label = Column("position", "position", lambda row: row.variant.label if row.variant else "sentences", label=True)
+    label = Column("position", "position", lambda row: row.label if row else "sentences", label=True)
     for metric in sorted(METRIC_NAMES, key=lambda metric: metric != group.metric):
         if metric == EXACT_MATCH and not group.task:
             continue
         if any(score.metric == metric for one in found for bucket in one.buckets for score in bucket.scores):
-            rows = (LengthRow(None, metric), *(LengthRow(variant, metric) for variant in group.variants))
+            columns = [label]
+            for bucket in shown:
+                key = f"length_{bucket.key[0]}_{bucket.key[1] or 'up'}"
+                columns.append(Column(key, bucket.heading, partial(_cell, metric=metric, bucket=bucket)))
             title = f"{METRIC_NAMES[metric]} by {found[0].axis}, {pooled(found[0].splits)}"
             name = "lengths" if metric == HEADLINE_METRIC else f"lengths_{metric}"
             notes = tuple(_notes(shown, found, metric))
-            yield Grid(name, title, (label, *columns), rows, group.heading, notes, group.synthetic)
+            yield Grid(name, title, tuple(columns), (None, *group.variants), group.heading, notes, group.synthetic)
+
+
+def _cell(variant: Variant | None, metric: str, bucket: Bucket) -> str | Cell | Measurement:
+    """The score of a variant or, for None, the number of sentences."""
+    if variant is not None:
+        return length_score(variant, metric, bucket)
+    if bucket.num_sentences is not None:
+        return f"{bucket.num_sentences:,}"
+    return Cell("–", ("the runs were scored on different numbers of sentences",))
 
 
 def length_score(variant: Variant, metric: str, bucket: Bucket) -> Measurement:
