@@ -12,14 +12,13 @@ from pydantic_core import to_json
 
 from rpr import paper
 from rpr.errors import RecordError
-from rpr.migrations import EARLIER_DEFAULTS, RENAMED
 from rpr.model.positions.vectors import SHARING
 from rpr.records.measurement import Measurement, mean, missing, single
 from rpr.records.position import Position, positions_of
 from rpr.records.record import Record, flat
 from rpr.records.scores import EXACT_MATCH, HEADLINE_METRIC, METRIC_NAMES, SPLITS, ByLength, LengthScore, Score
 from rpr.report.learning import Learning, RunKey, advice, mean_over_seeds, run_key
-from rpr.report.protocol import Difference, differences
+from rpr.report.protocol import Difference, differences, settings_of
 
 # Sections whose settings determine what a figure means; runs that differ in one of them, or in the precision of their
 # arithmetic, never share a group.
@@ -328,28 +327,23 @@ def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | 
     deciding: dict[bytes, str] = {}  # many of thousands of records have the same sections
     for record in sorted(records, key=lambda record: (record.name, record.seed, record.run_id, record.started)):
         key = (record.data_name, record.model_name, record.max_steps, record.hardware)
-        sections = {name: record.config.get(name) for name in _DECIDING}
-        sections["hardware"] = {"precision": record.setting("hardware.precision")}
-        if (same := to_json(sections)) not in deciding:
-            deciding[same] = json.dumps(_settings(sections), sort_keys=True)
+        precision = record.setting("hardware.precision")
+        if (same := to_json([precision, *(record.config.get(name) for name in _DECIDING)])) not in deciding:
+            settings = settings_of(record.config, _DECIDING) | {"hardware.precision": precision}
+            kept = {name: value for name, value in settings.items() if name not in _NOT_DECIDING}
+            deciding[same] = json.dumps(kept, sort_keys=True)
         found.setdefault(key, {}).setdefault(deciding[same], []).append(record)
     if not found:
         raise RecordError("no run record to report; run `rpr-cli sweep ...` first, or give runs_dir=...")
     groups = []
     for key, by_settings in sorted(found.items()):
-        settings = {text: json.loads(text) for text in sorted(by_settings)}
-        names = sorted({name for one in settings.values() for name in one})
-        varying = [name for name in names if len({json.dumps(one.get(name)) for one in settings.values()}) > 1]
-        for text, mine in settings.items():
+        by_text = {text: json.loads(text) for text in sorted(by_settings)}
+        names = sorted({name for one in by_text.values() for name in one})
+        varying = [name for name in names if len({json.dumps(one.get(name)) for one in by_text.values()}) > 1]
+        for text, mine in by_text.items():
             variant = ", ".join(f"{name} = {mine.get(name)}" for name in varying)
             groups.append(Group(*key, variant, _variants(_joined(by_settings[text]), learning or {})))
     return tuple(groups)
-
-
-def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
-    earlier = {key: value for key, value in EARLIER_DEFAULTS.items() if key.partition(".")[0] in _DECIDING}
-    recorded = {RENAMED.get(key, key): value for key, value in flat(sections).items()}
-    return {key: value for key, value in (earlier | recorded).items() if key not in _NOT_DECIDING}
 
 
 def _joined(records: Iterable[Record]) -> list[Record]:

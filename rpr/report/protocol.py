@@ -23,23 +23,16 @@ from rpr.records.record import Record, flat
 # Numbers of sentence pairs of the paper's corpora; `paper.TRAIN_PAIRS` has the paper's wording.
 _PAIRS: dict[paper.Pair, int] = {"en_de": 4_500_000, "en_fr": 36_000_000}
 SECTIONS = ("model", "position", "data", "optim", "evaluation", "hardware")
-_BIG: dict[str, Any] = {"model.d_model": 1024, "model.num_heads": 16, "model.d_ff": 4096, "optim.max_steps": 300_000}
-_BIG |= {"position.tables": "shared_by_heads", "optim.average_checkpoints": 20, "optim.checkpoint_every_n_minutes": 10}
-# The paper's settings or, where it states none, those of tensor2tensor at that time.
+_BIG: dict[str, Any] = {"optim.average_checkpoints": 20, "optim.checkpoint_every_n_minutes": 10}
+# The paper's settings besides `paper.MODELS` or, where it states none, those of tensor2tensor at that time.
 _BASE: dict[str, Any] = {
-    "model.num_layers": 6,
-    "model.d_model": 512,
-    "model.num_heads": 8,
-    "model.d_ff": 1024,
     "model.dropout": 0.1,
     "model.norm": "post",
     "model.norm_epsilon": 1e-6,
-    "position.tables": "per_head",
     "data.tokenizer": "bpe",
     "data.vocabulary_size": 32_768,
     "data.max_length": 250,
     "data.train_limit": None,
-    "optim.max_steps": 100_000,
     "optim.warmup_steps": 4_000,
     "optim.learning_rate_scale": 1.0,
     "optim.adam_beta1": 0.9,
@@ -95,29 +88,25 @@ class Difference:
 
 def papers_settings(size: paper.Size, languages: paper.Pair) -> dict[str, Any]:
     """The paper's settings by dotted key."""
+    model = paper.MODELS[size]
+    printed = {key: getattr(model, key.removeprefix("model.")) for key in _SHAPE}
+    printed |= {"position.tables": model.tables, "optim.max_steps": model.steps}
     if size == "base":
-        return _BASE
-    return _BASE | _BIG | {"model.dropout": 0.3 if languages == "en_de" else 0.1}
+        return _BASE | printed
+    return _BASE | printed | _BIG | {"model.dropout": 0.3 if languages == "en_de" else 0.1}
 
 
 def differences(runs: Sequence[Record], size: paper.Size, languages: paper.Pair | None) -> tuple[Difference, ...]:
     """How training and decoding of these runs differ from the paper's model of this size, each difference once."""
     if not runs:
         return ()
-    found: dict[str, Difference] = {}
-    pair = languages or "en_de"
     # Most of thousands of runs share their settings and data: only one run of each kind is checked.
     kinds = {(to_json([run.config.get(name) for name in SECTIONS]), _corpus(run)): run for run in runs}
     some = list(kinds.values())
-    for one in _of_data(some, languages):
-        found.setdefault(one.text, one)
-    for run in some:
-        for one in _of_settings(run, size, pair):
-            found.setdefault(one.text, one)
-    for run in runs:
-        for one in _of_the_run(run):
-            found.setdefault(one.text, one)
-    return tuple(found.values())
+    found = [*_of_data(some, languages)]
+    found += [one for run in some for one in _of_settings(run, size, languages or "en_de")]
+    found += [one for run in runs for one in _of_the_run(run)]
+    return tuple(dict.fromkeys(found))
 
 
 def _corpus(run: Record) -> tuple[bool, int] | None:
@@ -135,11 +124,16 @@ def is_the_papers_corpus(runs: Iterable[Record], languages: paper.Pair) -> bool:
     )
 
 
+def settings_of(config: Mapping[str, Any], sections: Sequence[str]) -> dict[str, Any]:
+    """The recorded settings of some sections by dotted key; later settings get their earlier defaults."""
+    earlier = {key: value for key, value in EARLIER_DEFAULTS.items() if key.partition(".")[0] in sections}
+    recorded = flat({name: config.get(name) for name in sections})
+    return earlier | {RENAMED.get(key, key): value for key, value in recorded.items()}
+
+
 def compared_settings(run: Record) -> dict[str, Any]:
-    """Every setting of a run that affects its result, by dotted key; later settings get their earlier defaults."""
-    sections = {name: run.config.get(name) for name in SECTIONS}
-    settings = {**EARLIER_DEFAULTS, **{RENAMED.get(key, key): value for key, value in flat(sections).items()}}
-    settings = {key: value for key, value in settings.items() if key.partition(".")[0] in SECTIONS}
+    """Every setting of a run that affects its result, by dotted key."""
+    settings = settings_of(run.config, SECTIONS)
     tokens, units = settings.get("optim.max_tokens_per_microbatch"), settings.get("optim.microbatches_per_step")
     if tokens and units:
         settings["optim.padded_tokens_per_step"] = tokens * units
