@@ -30,7 +30,7 @@ from rpr.records.measurement import single
 from rpr.records.record import RECORD_NAME, find_records
 from rpr.records.scores import METRIC_NAMES
 from rpr.report.grid import Column, Grid, Note
-from rpr.report.render import escape_markdown, markdown, wrapped
+from rpr.report.render import bullets, escape_markdown, markdown, wrapped
 
 _NAME = 60  # characters of a run's name: with its score and interval it fits in a line
 
@@ -57,8 +57,7 @@ def run(config: CompareConfig) -> None:
     tables = [table for families in found for family in families for table in _tables(family)]
     if config.format == "markdown":
         title = f"Paired tests{f': sweep {config.sweep}' if config.sweep else ''}"
-        lines = [f"- {escape_markdown(note)}" for note in notes]
-        print("\n".join([f"# {escape_markdown(title)}\n", *map(markdown, tables), *lines]))
+        print("\n".join([f"# {escape_markdown(title)}\n", *map(markdown, tables), bullets(notes)]))
         return
     print("\n\n".join([*map(titled, tables), "\n".join(wrapped([("", note) for note in notes]))]))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ from rpr.report.groups import Group, run_groups
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.learning import Learning, RunKey, learning_of, run_key
 from rpr.report.protocol import Difference
-from rpr.report.render import as_csv, as_json, escape_markdown, latex, markdown, terminal, wrapped
-from rpr.report.samples import Samples, samples
+from rpr.report.render import as_csv, as_json, bullets, escape_markdown, latex, markdown, terminal, wrapped
+from rpr.report.samples import FileOf, samples
 from rpr.report.sampling import sample_evenly
 from rpr.report.speed import SpeedRow
 from rpr.report.statements import Statement, statements
@@ -33,7 +33,6 @@ from rpr.report.tables import Tables, build_tables, summary_grid
 CURVES = ("validation/bleu", "validation/loss", "train/loss")
 MOST_LINES, MOST_STATEMENTS = 40, 5  # on a terminal
 _PAPERS_TESTS = {paper.TABLE1_TEST_SET, paper.TABLE2_TEST_SET}
-FileOf = Callable[[Record, str], Path]
 
 
 @dataclass(frozen=True)
@@ -44,17 +43,16 @@ class Report:
     document: dict[str, Any]
     files: tuple[Path, ...]
     problems: tuple[str, ...]
-    groups: tuple[Group, ...]
+    chapters: Sequence[html.Chapter]
     tables: Tables
-    statements: Sequence[Sequence[Statement]]  # of each group
 
     @property
     def everything(self) -> str:
         """The whole report as text for a terminal."""
         parts = []
-        for group, some in zip(self.groups, self.statements, strict=True):
-            findings = wrapped([("- ", str(one)) for one in some] or [("- ", "no finding yet")])
-            parts.append("\n".join([group.heading, *findings]))
+        for chapter in self.chapters:
+            findings = wrapped([("- ", str(one)) for one in chapter.statements] or [("- ", "no finding yet")])
+            parts.append("\n".join([chapter.group.heading, *findings]))
         for grid in self.tables.grids:
             head = wrapped([("", one) for one in (grid.title, grid.setting) if one])
             notes = wrapped([("", note.text) for note in grid.notes])
@@ -68,7 +66,6 @@ def build_report(
     out_dir: Path,
     title: str,
     problems: Sequence[str] = (),
-    show_samples: bool = True,
     benches: Sequence[SpeedRow] = (),
 ) -> Report:
     """Write report.md, .csv, .json and .tex, index.html and the plots as SVG into `out_dir`.
@@ -79,7 +76,6 @@ def build_report(
     Args:
         records: each with the path of its file, as find_records returns them.
         problems: lines about unusable records, which the report shows.
-        show_samples: whether the page shows sample translations.
         benches: speeds measured by alternating rounds, for the table of speeds.
 
     Raises:
@@ -92,24 +88,26 @@ def build_report(
         return run_file(paths[run_key(record)], name)
 
     unusable = list(problems)
-    groups = run_groups(
-        (record for _, record in shown), read_learning((record for _, record in shown), file_of, unusable)
-    )
+    groups = run_groups((record for _, record in shown), read_learning(shown, unusable))
     tables = build_tables(groups, benches)
-    group_statements = [statements(group) for group in groups]
     files: list[Path] = []
     try:
         chapters = []
-        for group, suffix, sentences in zip(groups, suffixes(groups), group_statements, strict=True):
+        for group, suffix in zip(groups, suffixes(groups), strict=True):
             drawn = plots.all_plots(group, _curves(group, file_of))
             pictures = tuple(_saved(plot, out_dir / f"{plot.name}{suffix}.svg", files) for plot in drawn)
             learned, remark = html.learned_pictures(group, file_of, unusable)
-            found = samples(group, file_of) if show_samples else Samples()
-            chapters.append(html.Chapter(group, tuple(sentences), pictures, found, learned, remark))
-        headlines = _headlines(groups, group_statements)
-        document = _document(title, groups, tables, group_statements, unusable)
+            sentences = samples(group, file_of)
+            chapters.append(html.Chapter(group, tuple(statements(group)), pictures, sentences, learned, remark))
+        headlines = _headlines(chapters)
+        document = {
+            "title": title,
+            "tables": [as_json(grid) for grid in tables.grids],
+            "groups": [_group_json(chapter) for chapter in chapters],
+            "problems": list(unusable),
+        }
         texts = {
-            "report.md": _markdown(title, groups, tables, group_statements, unusable),
+            "report.md": _markdown(title, chapters, tables, unusable),
             "report.csv": as_csv(tables.grids),
             "report.json": to_json(document, indent=1).decode() + "\n",
             "report.tex": "\n".join(map(latex, tables.main)),
@@ -121,17 +119,17 @@ def build_report(
     except OSError as error:
         raise RecordError(f"{out_dir}: cannot write the report ({error}); choose another directory") from None
     summary = _summary(title, groups, headlines, unusable, out_dir)
-    return Report(summary, document, tuple(files), tuple(unusable), groups, tables, group_statements)
+    return Report(summary, document, tuple(files), tuple(unusable), chapters, tables)
 
 
-def read_learning(records: Iterator[Record], file_of: FileOf, problems: list[str]) -> dict[RunKey, Learning]:
+def read_learning(records: Sequence[tuple[Path, Record]], problems: list[str]) -> dict[RunKey, Learning]:
     """How the validation curve of each finished run ended, if its metrics file exists and is long enough."""
     found = {}
-    for record in records:
+    for path, record in records:
         if record.status != "finished":
             continue
         try:
-            losses = _series(read_metrics(file_of(record, METRICS_NAME)), "validation/loss")
+            losses = _series(read_metrics(run_file(path, METRICS_NAME)), "validation/loss")
         except RecordError as error:
             problems.append(str(error))
             continue
@@ -159,17 +157,17 @@ def differs_line(groups: Sequence[Group]) -> str:
 # A terminal
 
 
-def _headlines(groups: Sequence[Group], group_statements: Sequence[Sequence[Statement]]) -> list[Statement]:
+def _headlines(chapters: Sequence[html.Chapter]) -> list[Statement]:
     """The first statements of the groups, round robin; one statement covers all groups that were still learning."""
-    learning = [one for some in group_statements for one in some if one.learning]
+    learning = [one for chapter in chapters for one in chapter.statements if one.learning]
     if len(learning) > 1:
-        variants = [variant for group in groups for variant in group.variants if not variant.task]
+        variants = [variant for chapter in chapters for variant in chapter.group.variants if not variant.task]
         falling = sum(variant.still_learning is not None for variant in variants)
         words = f"{falling} of the {len(variants)} variants were still learning when training"
         learning = [
             Statement(f"{words} ended: no comparison with them is decided. Train longer; the page says how long.")
         ]
-    others = [[one for one in some if not one.learning] for some in group_statements]
+    others = [[one for one in chapter.statements if not one.learning] for chapter in chapters]
     longest = max(map(len, others), default=0)
     in_turn = [some[place] for place in range(longest) for some in others if place < len(some)]
     return [*learning, *in_turn][:MOST_STATEMENTS]
@@ -218,50 +216,26 @@ def _fitting(group: Group, room: int) -> list[str] | None:
 # Files
 
 
-def _markdown(
-    title: str,
-    groups: Sequence[Group],
-    tables: Tables,
-    group_statements: Sequence[Sequence[Statement]],
-    problems: Sequence[str],
-) -> str:
+def _markdown(title: str, chapters: Sequence[html.Chapter], tables: Tables, problems: Sequence[str]) -> str:
     parts = [f"# {escape_markdown(title)}"]
-    for group, some in zip(groups, group_statements, strict=True):
-        if some:
-            parts += [f"## {escape_markdown(group.heading)}", _items(map(str, some))]
+    for chapter in chapters:
+        if chapter.statements:
+            parts += [f"## {escape_markdown(chapter.group.heading)}", bullets(map(str, chapter.statements))]
     parts += [markdown(grid, signs=False) for grid in tables.grids]
-    parts += ["## How to read the tables", _items(how_to_read(tables))]
+    parts += ["## How to read the tables", bullets(how_to_read(tables))]
     if problems:
-        parts += ["## Not in this report", _items(problems)]
+        parts += ["## Not in this report", bullets(problems)]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
-def _items(lines: Iterator[str] | Sequence[str]) -> str:
-    return "\n".join(f"- {escape_markdown(line)}" for line in lines)
-
-
-def _document(
-    title: str,
-    groups: Sequence[Group],
-    tables: Tables,
-    group_statements: Sequence[Sequence[Statement]],
-    problems: Sequence[str],
-) -> dict[str, Any]:
-    return {
-        "title": title,
-        "tables": [as_json(grid) for grid in tables.grids],
-        "groups": [_group_json(group, some) for group, some in zip(groups, group_statements, strict=True)],
-        "problems": list(problems),
-    }
-
-
-def _group_json(group: Group, group_statements: Sequence[Statement]) -> dict[str, Any]:
+def _group_json(chapter: html.Chapter) -> dict[str, Any]:
+    group = chapter.group
     return {
         "heading": group.heading,
         "synthetic": group.synthetic,
         "findings": [
             {"text": one.text, "agreement": one.agreement.verdict if one.agreement else None}
-            for one in group_statements
+            for one in chapter.statements
         ],
         "differs": [{"kind": one.kind, "text": one.text} for one in group.differences],
         "variants": [
@@ -281,15 +255,12 @@ def _group_json(group: Group, group_statements: Sequence[Statement]) -> dict[str
     }
 
 
-def _slug(group: Group) -> str:
-    return re.sub(r"[^A-Za-z0-9_]+", "-", f"-{group.data}-{group.model}-{group.max_steps}-{group.hardware}")
-
-
 def suffixes(groups: Sequence[Group]) -> list[str]:
     """What distinguishes the file names of the plots of several groups."""
     if len(groups) == 1:
         return [""]
-    slugs = [_slug(group) for group in groups]
+    names = [f"-{group.data}-{group.model}-{group.max_steps}-{group.hardware}" for group in groups]
+    slugs = [re.sub(r"[^A-Za-z0-9_]+", "-", name) for name in names]
     return [
         one if slugs.count(one) == 1 else f"{one}-{slugs[: index + 1].count(one)}" for index, one in enumerate(slugs)
     ]

@@ -84,6 +84,11 @@ def markdown(grid: Grid, level: str = "##", *, signs: bool = True) -> str:
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
+def bullets(lines: Iterable[str]) -> str:
+    """A list in Markdown; text from records is escaped."""
+    return "\n".join(f"- {escape_markdown(line)}" for line in lines) or "Nothing."
+
+
 def _pipes(page: Layout) -> list[str]:
     headings = [escape_markdown(column.heading) for column in page.columns]
     rule = ["---" if column.label or column.words else "---:" for column in page.columns]

@@ -14,13 +14,13 @@ from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, find_records
 from rpr.records.scores import SOURCE_UNIT
 from rpr.report.agreement import HEADINGS, RULE
-from rpr.report.build import read_learning, run_file, suffixes
+from rpr.report.build import read_learning, suffixes
 from rpr.report.grid import Column, Grid, legend
 from rpr.report.groups import Group, run_groups
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.learning import RunKey, run_key
 from rpr.report.protocol import is_the_papers_corpus
-from rpr.report.render import escape_markdown, markdown
+from rpr.report.render import bullets, escape_markdown, markdown
 from rpr.report.speed import read_benches
 from rpr.report.statements import Statement, statements
 from rpr.report.tables import build_tables
@@ -46,18 +46,13 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     benches, problems = read_benches(found.others)
     paths = {run_key(record): path for path, record in found.records}
     unusable = [*found.problems, *problems]
-    learning = read_learning(
-        (record for _, record in found.records),
-        lambda record, name: run_file(paths[run_key(record)], name),
-        unusable,
-    )
-    groups = run_groups((record for _, record in found.records), learning)
+    groups = run_groups((record for _, record in found.records), read_learning(found.records, unusable))
     tables = build_tables(groups, benches)
     home = root.parent if folder is None else folder
     parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`")]
     pictures = partial(_pictures, groups, paths, home)
     parts += pictures("bleu_by_k", _most_converged(groups))
-    symbols = _items([*legend(tables.grids), f"{LEARNING_RULE}."])
+    symbols = bullets([*legend(tables.grids), f"{LEARNING_RULE}."])
     parts += ["## The tables", f"<details><summary>How to read them</summary>\n\n{symbols}\n\n</details>"]
     parts += [markdown(grid, "###", signs=False) for grid in tables.paper]
     for group, grid in zip((group for group in groups if group.task), tables.tasks, strict=True):
@@ -65,15 +60,11 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     parts += [markdown(tables.speed, "###", signs=False)] if tables.speed is not None else []
     parts += ["## What agrees with the paper, and what does not", RULE]
     parts += _agreement([one for group in groups for one in statements(group)])
-    parts += ["## What this scale cannot tell", _items(_limits(groups))]
+    parts += ["## What this scale cannot tell", bullets(_limits(groups))]
     parts += [markdown(_runs(groups)), "## The folders", *_folders(root, home)]
     if unusable:
-        parts += ["## Not on this page", _items(unusable)]
+        parts += ["## Not on this page", bullets(unusable)]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
-
-
-def _items(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {escape_markdown(line)}" for line in lines) or "Nothing."
 
 
 def _link(path: Path, home: Path) -> str:
@@ -118,8 +109,8 @@ def _agreement(found_statements: Sequence[Statement]) -> list[str]:
     for heading, found in (by_verdict | ({"Generated tasks": of_tasks} if of_tasks else {})).items():
         by_group: dict[str, list[str]] = {}
         for one in found:
-            by_group.setdefault(one.group.heading if one.group else "", []).append(f"  {_items([str(one)])}")
-        lines = "\n".join(line for name, mine in by_group.items() for line in (_items([name]), *mine)) or "Nothing."
+            by_group.setdefault(one.group.heading if one.group else "", []).append(f"  {bullets([str(one)])}")
+        lines = "\n".join(line for name, mine in by_group.items() for line in (bullets([name]), *mine)) or "Nothing."
         if len(found) > 6:
             lines = f"<details><summary>{len(found)} statements</summary>\n\n{lines}\n\n</details>"
         parts += [f"### {heading}", lines]
