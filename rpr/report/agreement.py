@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rpr.records.measurement import Measurement
-from rpr.report.grid import number
+from rpr.report.grid import Cell, number
 
 WIDEST = 1.0  # BLEU to either side of the mean: wider intervals are inconclusive
 _ROUNDING = 1e-9  # tolerance for binary floating point: 30.0 - 29.7 is not 0.3
@@ -42,6 +42,11 @@ class Agreement:
     def sentence(self) -> str:
         """`not decided: one seed`."""
         return f"{self.words}: {self.why}" if self.why else self.words
+
+    @property
+    def cell(self) -> Cell:
+        """The words, with the reason in a footnote."""
+        return Cell(self.words, (f"{self.verdict}: {self.why}",) if self.why else ())
 
 
 def agreement(mine: Measurement, papers: float, *, still_learning: bool = False) -> Agreement:

@@ -78,7 +78,8 @@ class Grid:
         """One tuple of cells per row."""
         for column in self.columns:
             if column not in self._read:
-                self._read[column] = [_cell(column.read(row)) for row in self.rows]
+                values = map(column.read, self.rows)
+                self._read[column] = [value if isinstance(value, Cell) else Cell(value) for value in values]
         return list(zip(*(self._read[column] for column in self.columns), strict=True))
 
     def only(self, keep: Callable[[Column], bool]) -> Grid:
@@ -109,10 +110,6 @@ class Grid:
             if not any(cell.value if isinstance(cell.value, str) else cell.value.value is not None for cell in cells)
         }
         return self.only(lambda column: column.key not in empty)
-
-
-def _cell(value: str | Measurement | Cell) -> Cell:
-    return value if isinstance(value, Cell) else Cell(value)
 
 
 @dataclass(frozen=True)

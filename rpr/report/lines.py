@@ -107,13 +107,6 @@ def _seeds(line: Line) -> str:
     return str(len(line.variant.finished) if line.variant is not None else 0)
 
 
-def _agreement(line: Line) -> Cell:
-    found = line.agreement
-    if found is None:
-        return Cell("")
-    return Cell(found.words, (f"{found.verdict}: {found.why}",) if found.why else ())
-
-
 def _differs(line: Line) -> Cell:
     """`smaller data, steps; other recipe`, with details in a footnote."""
     found = line.differs
@@ -142,7 +135,9 @@ NOT_LEARNED = f"not learned: exact match within the training lengths is below {T
 SEEDS = Column("n", "n", _seeds)
 PAPER = Column("paper", "paper", lambda line: line.printed)
 PAPER_CHANGE = Column("paper_change", "Δ paper", lambda line: line.printed_change, signed=True)
-AGREEMENT = Column("agreement", "agreement", _agreement, words=True, priority=1)
+AGREEMENT = Column(
+    "agreement", "agreement", lambda line: line.agreement.cell if line.agreement else "", words=True, priority=1
+)
 NOTE = Column("note", "note", _note, words=True, priority=1)
 DIFFERS = Column("differs", "differs", _differs, words=True, priority=2)
 DIFFERENCE = Column("difference", "ours - paper", Line.difference, signed=True, priority=2)
@@ -154,7 +149,7 @@ def score_columns(lines: Sequence[Line]) -> tuple[Column, ...]:
     """The paper's figure, ours on each split with its change, the verdict, then all other scores."""
     headline = [column for column in _columns(lines) if column.metric == HEADLINE_METRIC]
     changed = lines[0].splits
-    splits = list(dict.fromkeys([*(s for s in changed), *(column.split for column in headline)]))
+    splits = list(dict.fromkeys([*changed, *(column.split for column in headline)]))
     columns = [SEEDS, PAPER, PAPER_CHANGE]
     for split in splits:
         columns.append(score_column(split, priority=0 if split in changed else 1))

@@ -150,18 +150,21 @@ def _absolute(group: Group, best: Variant) -> Iterator[Statement]:
         papers = round(paper.TABLE1[group.size, "relative", pair] - paper.TABLE1[group.size, "absolute", pair], 1)
     tests = (column.split for column in group.columns if column.split != "validation")
     for split in [group.split] if group.task else dict.fromkeys(tests):
-        mine, its = group.score(best, split), group.score(absolute, split)
-        if mine.value is None or its.value is None:
+        figures = _figures(group, best, absolute, absolute.label, split)
+        if figures is None:
             continue
-        text = f"{_first_upper(best.label)} on {split}: {_figures(group, mine, its, absolute.label)}"
+        text = f"{_first_upper(best.label)} on {split}: {figures}"
         if split != group.split:
             yield Statement(f"{text}.", group=group)
         else:
             yield _compared(group, best, absolute, text, papers)
 
 
-def _figures(group: Group, mine: Measurement, its: Measurement, name: str) -> str:
-    assert mine.value is not None and its.value is not None
+def _figures(group: Group, one: Variant | None, other: Variant, name: str, split: str | None = None) -> str | None:
+    """By how much the scores of two variants differ, by default on the split of the findings; None without both."""
+    mine, its = (group.score(variant, split or group.split) for variant in (one, other))
+    if mine.value is None or its.value is None:
+        return None
     change, more = mine.value - its.value, "more" if mine.value > its.value else "less"
     unit = "points of exact match" if group.task else "BLEU"
     words = f"{abs(change):.1f} {unit} {more} than" if round(change, 1) else "the same as"
@@ -172,14 +175,12 @@ def _order(group: Group, best: Variant) -> Iterator[Statement]:
     zero = next((one for one in _relative(group) if one.position.clip_distance == 0), None)
     none = group.get("none")
     for one, printed in ((zero, paper.TABLE2[0]), (none, paper.TABLE3[False, False])):
-        if one is None:
-            continue
-        mine, its = group.score(one, group.split), group.score(best, group.split)
-        if mine.value is None or its.value is None:
+        figures = _figures(group, one, best, best.label)
+        if one is None or figures is None:
             continue
         what = "no positions at all" if one is none else one.label
-        text = f"{_first_upper(what)}: {_figures(group, mine, its, best.label)}"
-        if its.value < LEARNED:
+        text = f"{_first_upper(what)}: {figures}"
+        if (group.score(best, group.split).value or 0.0) < LEARNED:
             yield Statement(f"{text}: the model has learned too little for this comparison.", group=group)
         else:
             beside = paper.TABLE2.get(best.position.clip_distance or 0)
@@ -209,12 +210,10 @@ def _sides(group: Group, best: Variant) -> Iterator[Statement]:
             both = group.get("relative", one.position.clip_distance, one.position.tables)
             if one.position.kind != kind or both is None:
                 continue
-            mine, its = group.score(one, group.split), group.score(both, group.split)
-            if mine.value is None or its.value is None:
+            if (figures := _figures(group, one, both, "keys and values")) is None:
                 continue
             which = kind == "relative_values", kind == "relative_keys"
             papers = round(paper.TABLE3[which] - paper.TABLE3[True, True], 1)
-            figures = _figures(group, mine, its, "keys and values")
             yield _compared(group, one, both, f"Relative {words}, k = {one.position.clip_distance}: {figures}", papers)
 
 
@@ -223,10 +222,8 @@ def _together(group: Group, best: Variant) -> Iterator[Statement]:
     if together is None:
         return
     alone = group.get("relative", together.position.clip_distance, together.position.tables)
-    mine, its = group.score(together, group.split), group.score(alone, group.split)
-    if alone is None or mine.value is None or its.value is None:
+    if alone is None or (figures := _figures(group, together, alone, f"{alone.label} alone")) is None:
         return
-    figures = _figures(group, mine, its, f"{alone.label} alone")
     yield Statement(
         f"Absolute and relative positions together: {figures}; the paper observed no benefit and prints no figure.",
         group=group,
