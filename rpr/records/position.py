@@ -95,16 +95,13 @@ def _read(settings: str) -> tuple[Positions | None, tuple[tuple[str, str], ...]]
 def _position(
     known: Positions | None, unknown: Sequence[tuple[str, str]], varying: Set[str], record: Record
 ) -> Position:
-    own_name = record.setting("position.name") not in COLOURS
+    name = record.setting("position.name")
     if known is None:
-        words = [str(record.setting("position.name")), *(f"{key} = {value}" for key, value in unknown if key != "name")]
+        words = [str(name), *(f"{key} = {value}" for key, value in unknown if key != "name")]
         settings = json.dumps(record.config["position"], sort_keys=True)
         return Position(OTHER, ", ".join(words), None, None, settings)
-    mixed_name = isinstance(known, Sides)
-    return _variant(known, [(key, value) for key, value in unknown if (own_name and not mixed_name) or key in varying])
-
-
-def _variant(known: Positions, more: Sequence[tuple[str, str]]) -> Position:
+    of_scheme = name not in COLOURS and not isinstance(known, Sides)
+    more = [(key, value) for key, value in unknown if of_scheme or key in varying]
     identity = json.dumps([known.scheme, known.identity(), *more], sort_keys=True)
     if not more:
         return Position(known.kind, known.label, known.k, known.sharing, identity)

@@ -31,14 +31,7 @@ SHOWN_METRICS = {  # columns of metrics.jsonl that a progress bar shows, with th
 }
 LOG_NAME = "log.txt"  # the output of the run's processes, if they were started by another one of ours
 # Without these a record cannot be put into a table; the rest of the configuration is free-form.
-REQUIRED_SETTINGS = (
-    "model.name",
-    "data.name",
-    "position.name",
-    "optim.max_steps",
-    "hardware.name",
-)
-WHOLE_NUMBERS = ("optim.max_steps",)  # among them
+REQUIRED_SETTINGS = ("model.name", "data.name", "position.name", "optim.max_steps", "hardware.name")
 # What write_record puts first; it distinguishes a truncated record in a flat folder from any other JSON file.
 _HEAD = re.compile(r'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"name"\s*:')
 _SCHEMA_1 = re.compile(r'"schema"\s*:\s*1\b')  # a text that contains it may be of schema 1
@@ -154,9 +147,8 @@ class Record(RecordPart):
         for key in REQUIRED_SETTINGS:
             if self.setting(key) is None:
                 raise ValueError(f"config.{key}: missing")
-        for key in WHOLE_NUMBERS:
-            if type(self.setting(key)) is not int:
-                raise ValueError(f"config.{key}: {self.setting(key)!r} is not an integer")
+        if type(self.setting("optim.max_steps")) is not int:
+            raise ValueError(f"config.optim.max_steps: {self.setting('optim.max_steps')!r} is not an integer")
         return self
 
     def setting(self, key: str) -> Any:

@@ -291,7 +291,7 @@ def _curves(group: Group, file_of: FileOf) -> list[plots.Curve]:
                 continue
             series = {name: _series(metrics, name) for name in CURVES}
             if any(series.values()):
-                curves.append(plots.Curve(variant.label, variant.position.kind, variant.position.clip_distance, series))
+                curves.append(plots.Curve(variant, series))
     return curves
 
 

@@ -22,13 +22,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, MUTED, GRID, PAPER, WHITE = (
-    "#1b1f24",
-    "#5d6670",
-    "#e4e7eb",
-    "#8b939d",
-    "#ffffff",
-)  # PAPER: the paper's figures are always grey
+    from rpr.report.groups import Variant
+
+# PAPER: the paper's figures are always grey.
+INK, MUTED, GRID, PAPER, WHITE = "#1b1f24", "#5d6670", "#e4e7eb", "#8b939d", "#ffffff"
 COLOURS = {**COLOURS_OF_KINDS, OTHER: "#444c56"}
 LINE = 0.165  # height of a line of text in inches
 _WORDS_AT = 1.042  # start of the text to the right of the axes, in widths of the axes
@@ -202,9 +199,9 @@ def bar_words(figures: Iterable[Measurement]) -> str:
     return "bars: " + ",\nor ".join(kinds) if kinds else ""
 
 
-def variant_colours(variants: Iterable[tuple[str, str, int | None]]) -> dict[str, str]:
-    """A colour for each (label, kind, k): that of the kind, for relative positions shaded in the order of k."""
-    known = list(variants)
+def variant_colours(variants: Iterable[Variant]) -> dict[str, str]:
+    """A colour for each variant's label: that of its kind, for relative positions shaded in the order of k."""
+    known = [(one.label, one.position.kind, one.position.clip_distance) for one in variants]
     ks = sorted({k for _, kind, k in known if kind == "relative" and k is not None})
     last = len(K_SHADES) - 1
     shades = {k: K_SHADES[last if len(ks) == 1 else round(at * last / (len(ks) - 1))] for at, k in enumerate(ks)}

@@ -46,11 +46,9 @@ _ROOM = 0.5  # share of a length bucket's width over which the points of all var
 
 @dataclass(frozen=True)
 class Curve:
-    """One run's training metrics under its variant's label: (step, value) pairs for each metric."""
+    """One run's training metrics: (step, value) pairs for each metric."""
 
-    label: str
-    kind: str
-    clip_distance: int | None
+    variant: Variant
     series: Mapping[str, tuple[tuple[int, float], ...]]
 
 
@@ -252,7 +250,7 @@ def bleu_by_length(group: Group, remark: str = "") -> Figure | None:
     if not scores:
         return None
     one = next(run.by_length for run in group.finished if run.by_length is not None)
-    colours = variant_colours((one.label, one.position.kind, one.position.clip_distance) for one in group.variants)
+    colours = variant_colours(group.variants)
     with styled():
         title = f"{_length_title(group)}, {pooled(one.splits)}"
         figure, (axes,) = new_figure((8.4, 5.0), title, group.heading)
@@ -332,7 +330,7 @@ def learning_curves(group: Group, curves: Sequence[Curve], remark: str = "") -> 
     if not panels:
         return None
     means = _means(curves)
-    colours = variant_colours((curve.label, curve.kind, curve.clip_distance) for curve in curves)
+    colours = variant_colours(curve.variant for curve in curves)
     with styled():
         figure, all_axes = new_figure((8.4, 3.6 * len(panels) + 0.7), "Learning curves", group.heading, len(panels))
         named = []
@@ -364,7 +362,7 @@ def _means(curves: Sequence[Curve]) -> dict[str, _ByName]:
     """The mean curves of each variant, at the steps that all its seeds share."""
     members: dict[str, list[Curve]] = {}
     for curve in curves:
-        members.setdefault(curve.label, []).append(curve)
+        members.setdefault(curve.variant.label, []).append(curve)
     means: dict[str, _ByName] = {}
     for label, some in members.items():
         means[label] = {}

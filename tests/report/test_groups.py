@@ -182,7 +182,7 @@ def _shown(records: list[Record]) -> dict[str, list[object]]:
     groups = run_groups(records)
     variants: list[object] = []
     for group in groups:
-        colours = variant_colours((one.label, one.position.kind, one.position.clip_distance) for one in group.variants)
+        colours = variant_colours(group.variants)
         variants += [(one.position.kind, one.label, colours[one.label]) for one in group.variants]
     return {"variants": variants, "tables": [(grid.name, len(grid.rows)) for grid in build_tables(groups).paper]}
 
