@@ -136,8 +136,7 @@ class PositionNumbers:
 
 def as_document(run: Mapping[str, Any], numbers: PositionNumbers) -> dict[str, Any]:
     """One JSON document: the run, the definition of each number, and the numbers with six digits."""
-    document: dict[str, Any] = {"run": dict(run), "definitions": DEFINITIONS, **_rounded(asdict(numbers))}
-    return document
+    return {"run": dict(run), "definitions": DEFINITIONS, **_rounded(asdict(numbers))}
 
 
 def as_text(document: Mapping[str, Any]) -> str:

@@ -22,8 +22,8 @@ from rpr.analysis.position_numbers import (
     StackPairs,
     TableNumbers,
 )
-from rpr.data.vocabulary import BOS, PAD
-from rpr.decode.torch_engine import length_batches, pad_rows
+from rpr.data.vocabulary import PAD
+from rpr.decode.torch_engine import pair_batches
 from rpr.model.attention import weights
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.transformer import DecoderLayer, EncoderLayer, SelfAttention, Transformer
@@ -57,37 +57,33 @@ def measure(
     """
     assert not model.training, "attention without dropout: call model.eval() first"
     assert len(pairs) > 0, "at least one pair is needed to measure attention"
-    encoder, decoder = (_StackAttention(attention, max_distance) for attention in _self_attention(model))
-    hooks = [hook for stack in (encoder, decoder) for hook in stack.register_hooks()]
-    lengths = [max(len(source), len(target)) for source, target in pairs]
+    encoder = [cast(EncoderLayer, layer).self_attention for layer in model.encoder]
+    decoder = [cast(DecoderLayer, layer).self_attention for layer in model.decoder]
+    stacks = (_StackAttention("encoder", encoder, max_distance), _StackAttention("decoder", decoder, max_distance))
+    hooks = [hook for stack in stacks for hook in stack.register_hooks()]
     measured = 0
     try:
         with torch.inference_mode():
-            for batch in length_batches(lengths, max_tokens_per_batch):
-                source_BS = pad_rows([pairs[index][0] for index in batch], device)
-                target_BT = pad_rows([[BOS, *pairs[index][1][:-1]] for index in batch], device)
-                encoder.start_batch(source_BS != PAD)
-                decoder.start_batch(target_BT != PAD)
-                model(source_BS, target_BT)
-                measured += len(batch)
+            for batch in pair_batches(pairs, max_tokens_per_batch, device):
+                for stack, ids in zip(stacks, batch, strict=True):
+                    stack.start_batch(ids != PAD)
+                model(*batch)
+                measured += len(batch[0])
                 if progress is not None:
                     progress(measured, len(pairs))
     finally:
         for hook in hooks:
             hook.remove()
-    assert all(sums.any() for stack in (encoder, decoder) for sums in stack.sums_HW), "the hook of a layer did not run"
+    assert all(sums.any() for stack in stacks for sums in stack.sums_HW), "the hook of a layer did not run"
     longest = max(len(source) for source, _ in pairs), max(len(target) for _, target in pairs)
     return PositionNumbers(
         num_sentences=len(pairs),
         max_distance=max_distance,
-        tables=(*_tables("encoder", encoder.attention), *_tables("decoder", decoder.attention)),
+        tables=tuple(tables for stack in stacks for tables in _tables(stack.name, stack.attention)),
         absolute=tuple(_absolute_tables(model, longest)),
-        attention=(*encoder.layers("encoder"), *decoder.layers("decoder")),
-        stacks=(encoder.pairs("encoder"), decoder.pairs("decoder")),
-        biases=(
-            *_biases("encoder", encoder.attention, max_distance),
-            *_biases("decoder", decoder.attention, max_distance),
-        ),
+        attention=tuple(layer for stack in stacks for layer in stack.layers()),
+        stacks=tuple(stack.pairs() for stack in stacks),
+        biases=tuple(bias for stack in stacks for bias in _biases(stack.name, stack.attention, max_distance)),
     )
 
 
@@ -111,7 +107,8 @@ class _StackAttention:
     The columns are -max_distance - 1 .. max_distance + 1; the outermost two collect all larger distances.
     """
 
-    def __init__(self, attention: Sequence[SelfAttention], max_distance: int) -> None:
+    def __init__(self, name: Stack, attention: Sequence[SelfAttention], max_distance: int) -> None:
+        self.name: Stack = name
         self.attention = attention
         self.max_distance = max_distance
         num_columns = 2 * max_distance + 3
@@ -141,23 +138,18 @@ class _StackAttention:
 
             yield attention.qkv.register_forward_hook(add)
 
-    def layers(self, stack: Stack) -> Iterator[LayerAttention]:
+    def layers(self) -> Iterator[LayerAttention]:
         for number, sums_HW in enumerate(self.sums_HW, start=1):
-            yield LayerAttention(stack, number, tuple(self._means(head_W) for head_W in sums_HW))
+            yield LayerAttention(self.name, number, tuple(self._means(head_W) for head_W in sums_HW))
 
-    def pairs(self, stack: Stack) -> StackPairs:
-        return StackPairs(stack, tuple(int(count) for count in self.pairs_W[1:-1]), self._means(self.even_W))
+    def pairs(self) -> StackPairs:
+        return StackPairs(self.name, tuple(int(count) for count in self.pairs_W[1:-1]), self._means(self.even_W))
 
     def _summed_over_sentences(self, attention: SelfAttention, qkv_BQM: Tensor) -> Tensor:
         """Sum of P_ij over the sentences of the batch in which i and j are not padding: [H, Q, K]."""
         q_BHQD, k_BHKD, _, tables = attention.attended(qkv_BQM)
         p_BHQK = weights(
-            q_BHQD,
-            k_BHKD,
-            key_table=tables.keys,
-            bias_table=tables.bias,
-            mask=self.mask,
-            causal=attention.causal,
+            q_BHQD, k_BHKD, key_table=tables.keys, bias_table=tables.bias, mask=self.mask, causal=attention.causal
         )
         return torch.einsum("bhqk,bqk->hqk", p_BHQK.double(), self.visible_BQK)
 
@@ -174,11 +166,6 @@ class _StackAttention:
             float(total / count) if count else None
             for total, count in zip(sums_W[1:-1], self.pairs_W[1:-1], strict=True)
         )
-
-
-def _self_attention(model: Transformer) -> tuple[list[SelfAttention], list[SelfAttention]]:
-    encoder = [cast(EncoderLayer, layer).self_attention for layer in model.encoder]
-    return encoder, [cast(DecoderLayer, layer).self_attention for layer in model.decoder]
 
 
 def _owners(layers: Sequence[SelfAttention]) -> Iterator[tuple[LayerPositions, tuple[int, ...]]]:

@@ -14,10 +14,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rpr.data.vocabulary import BOS, EOS, PAD
+from rpr.data.vocabulary import EOS, PAD
 from rpr.decode.ctranslate2 import library
 from rpr.decode.exported import Kind
-from rpr.decode.torch_engine import Engine, Search, TorchEngine, length_batches, pad_rows
+from rpr.decode.torch_engine import Engine, Search, TorchEngine, pad_pairs, pair_batches
 from rpr.errors import ConfigError, RunError
 from rpr.export.card import ExportInputs
 from rpr.export.ctranslate2_spec import unrepresentable
@@ -72,7 +72,7 @@ def cached_decoding(exact: Transformer, pairs: Pairs, max_tokens: int, name: str
     """
     largest = 0.0
     with torch.inference_mode():
-        for source_BS, inputs_BT in _batches(exact, pairs, max_tokens):
+        for source_BS, inputs_BT in pair_batches(pairs, max_tokens, exact.embedding_VM.device):
             hidden_BTM = exact(source_BS, inputs_BT)
             state = exact.start_decoding(source_BS)
             for t in range(inputs_BT.shape[1]):
@@ -92,11 +92,11 @@ def padding_invariance(exact: Transformer, pairs: Pairs, max_tokens: int) -> Che
     with torch.inference_mode():
         for first in range(0, len(mixed), rows):
             batch = mixed[first : first + rows]
-            source_BS, inputs_BT = _padded_pairs(exact, batch)
+            source_BS, inputs_BT = pad_pairs(batch, exact.embedding_VM.device)
             memory_BSM, mask = exact.encode(source_BS)
             hidden_BTM = exact.decode(inputs_BT, memory_BSM, mask)
             for row, pair in enumerate(batch):
-                source_1S, inputs_1T = _padded_pairs(exact, [pair])
+                source_1S, inputs_1T = pad_pairs([pair], exact.embedding_VM.device)
                 memory_1SM, mask = exact.encode(source_1S)
                 log_p_1TV = exact.logits(exact.decode(inputs_1T, memory_1SM, mask)).log_softmax(dim=-1)
                 log_p_TV = exact.logits(hidden_BTM[row, : inputs_1T.shape[1]]).log_softmax(dim=-1)
@@ -110,7 +110,7 @@ def shift_invariance(exact: Transformer, pairs: Pairs) -> Check:
     largest, least = 0.0, float("inf")
     with torch.inference_mode():
         for source, target in pairs:
-            source_1S, inputs_1T = _padded_pairs(exact, [(source, target)])
+            source_1S, inputs_1T = pad_pairs([(source, target)], exact.embedding_VM.device)
             memory_1SM, mask = exact.encode(source_1S)
             log_p_1TV = exact.logits(exact.decode(inputs_1T, memory_1SM, mask)).log_softmax(dim=-1)
             for shift in SHIFTS:
@@ -137,10 +137,8 @@ def batch_independence(exact: Transformer, sources: Rows, search: Search) -> Che
     log_ps = [[hypotheses[0].log_probability for hypotheses in same] for same in zip(*searches, strict=True)]
     largest = max(max(row) - min(row) for row in log_ps)
     what = f"beam {search.beam_size}: translations alone, as configured and all together; their log p"
-    if different:
-        reason = f"{different} sentences have different translations in different batches"
-        return Check("batches", what, "failed", len(sources), largest, EXACT, reason)
-    return _check("batches", what, largest, len(sources))
+    wrong = f"{different} sentences have different translations in different batches" if different else None
+    return _check("batches", what, largest, len(sources), wrong)
 
 
 def batch_rounding(engine: Engine, exact: Transformer, sources: Rows, search: Search, precision: str) -> Check:
@@ -169,20 +167,18 @@ def batch_rounding(engine: Engine, exact: Transformer, sources: Rows, search: Se
 def scores_of_hypotheses(exact: Transformer, sources: Rows, search: Search) -> Check:
     """All hypotheses of the beam: distinct, sorted by score, and with the score that teacher forcing gives."""
     n_best_lists = _translate(exact, sources, replace(search, n_best=search.beam_size))
-    largest, wrong = 0.0, 0
+    largest, different = 0.0, 0
     for source, hypotheses in zip(sources, n_best_lists, strict=True):
         pieces = [hypothesis.pieces for hypothesis in hypotheses]
         ranks = [hypothesis.score for hypothesis in hypotheses]
-        wrong += ranks != sorted(ranks, reverse=True) or len(set(pieces)) < len(pieces)
+        different += ranks != sorted(ranks, reverse=True) or len(set(pieces)) < len(pieces)
         rows = piece_scores(exact, [source] * len(pieces), pieces, search.max_tokens_per_batch)
         for row, hypothesis in zip(rows, hypotheses, strict=True):
             again = _score(row, hypothesis.finished, search.length_penalty)
             largest = max(largest, _largest(torch.tensor(again - hypothesis.score, dtype=torch.float64)))
     what = f"beam {search.beam_size}: sorted, distinct, and scored as in one full pass"
-    if wrong:
-        reason = f"the hypotheses of {wrong} sentences are not sorted by score, or not distinct"
-        return Check("n best", what, "failed", len(sources), largest, EXACT, reason)
-    return _check("n best", what, largest, len(sources))
+    wrong = f"the hypotheses of {different} sentences are not sorted by score, or not distinct" if different else None
+    return _check("n best", what, largest, len(sources), wrong)
 
 
 def export_check(kind: Kind, inputs: ExportInputs, folder: Path) -> Check:
@@ -244,22 +240,12 @@ def _budgets(search: Search, sources: Rows) -> list[Search]:
     return [replace(search, max_tokens_per_batch=tokens) for tokens in (1, search.max_tokens_per_batch, everything)]
 
 
-def _batches(model: Transformer, pairs: Pairs, max_tokens: int) -> Iterator[tuple[Tensor, Tensor]]:
-    for batch in length_batches([max(len(source), len(target)) for source, target in pairs], max_tokens):
-        yield _padded_pairs(model, [pairs[index] for index in batch])
-
-
-def _padded_pairs(model: Transformer, pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """Sources [B, S] and decoder inputs [B, T]: BOS, then the target without EOS."""
-    device = model.embedding_VM.device
-    inputs = [[BOS, *target[:-1]] for _, target in pairs]
-    return pad_rows([source for source, _ in pairs], device), pad_rows(inputs, device)
-
-
 def _largest(difference: Tensor) -> float:
     """The largest absolute value; NaN counts as infinite."""
     return float(difference.abs().nan_to_num(nan=torch.inf).max()) if difference.numel() else 0.0
 
 
-def _check(name: str, what: str, largest: float, sentences: int) -> Check:
-    return Check(name, what, "passed" if largest <= EXACT else "failed", sentences, largest, EXACT)
+def _check(name: str, what: str, largest: float, sentences: int, wrong: str | None = None) -> Check:
+    """`wrong`: what failed besides the tolerance."""
+    passed = largest <= EXACT and wrong is None
+    return Check(name, what, "passed" if passed else "failed", sentences, largest, EXACT, wrong)

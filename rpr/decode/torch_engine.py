@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rpr.config.train import EvaluationConfig
-from rpr.data.vocabulary import EOS, PAD
+from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.model.beam_search import Hypothesis, beam_search
 from rpr.model.incremental import float32_matmuls
 from rpr.model.transformer import Transformer
@@ -142,6 +142,22 @@ def pad_rows(rows: Sequence[Sequence[int]], device: torch.device | str = "cpu") 
     """Token IDs padded on the right: int64 [B, S]."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows], dtype=torch.int64).to(device)
+
+
+def pad_pairs(
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]], device: torch.device | str
+) -> tuple[Tensor, Tensor]:
+    """Sources [B, S] and decoder inputs [B, T]: BOS, then the target without EOS."""
+    inputs = [[BOS, *target[:-1]] for _, target in pairs]
+    return pad_rows([source for source, _ in pairs], device), pad_rows(inputs, device)
+
+
+def pair_batches(
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]], max_tokens: int, device: torch.device | str
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches of `length_batches`, by the longer side of each pair, as from `pad_pairs`."""
+    for batch in length_batches([max(len(source), len(target)) for source, target in pairs], max_tokens):
+        yield pad_pairs([pairs[index] for index in batch], device)
 
 
 @contextmanager
