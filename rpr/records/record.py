@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -359,22 +358,11 @@ def _rank(record: Record) -> tuple[bool, bool, str]:
     return (record.status == "finished", record.rerun_of is None, record.started)
 
 
-def _candidates(folder: str | Path) -> Iterator[Path]:
+def _candidates(root: Path) -> Iterator[Path]:
     """The JSON files of a folder, then those of its subfolders; unreadable folders are skipped."""
-    folders: list[str] = []
-    files: list[str] = []
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for one in entries:
-            if one.name.startswith("."):
-                continue
-            if one.is_dir():
-                if one.name not in _NOT_WALKED and not one.is_symlink():
-                    folders.append(one.path)
-            elif one.name.endswith(".json"):
-                files.append(one.path)
-    yield from map(Path, sorted(files))
-    for path in sorted(folders):
-        yield from _candidates(path)
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _NOT_WALKED)
+        yield from (Path(folder, name) for name in sorted(files) if name.endswith(".json") and not name.startswith("."))
 
 
 def _looks_like_a_record(text: str) -> bool:

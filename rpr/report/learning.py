@@ -68,7 +68,7 @@ def advice(found: Sequence[Learning]) -> str | None:
     if not falling:
         return None
     steps = 2 * max(one.steps for one in falling)
-    minutes = max((one.minutes_for_twice or 0.0 for one in falling), default=0.0)
+    minutes = max(one.minutes_for_twice or 0.0 for one in falling)
     words = f"{minutes / 60:.1f} h" if minutes >= 90 else f"{max(1, round(minutes))} min"
     return f"train at least twice as long: optim.max_steps={steps}{f' ({words} a run)' if minutes else ''}"
 

@@ -160,10 +160,9 @@ def _json(cell: Cell) -> Any:
     if isinstance(cell.value, str):
         return {"text": cell.value, **remarks} if remarks else cell.value
     one = cell.value
-    interval = None
-    if one.interval is not None:
-        values = {name: getattr(one.interval, name) for name in _INTERVAL}
-        interval = {name: value for name, value in values.items() if value is not None}
+    interval = one.interval and {
+        name: value for name in _INTERVAL if (value := getattr(one.interval, name)) is not None
+    }
     known = {"value": one.value, "n": one.n, "deviation": one.deviation, "interval": interval}
     return known | ({} if one.reason is None else {"missing_because": one.reason}) | remarks
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rpr import paper
@@ -40,12 +40,12 @@ def statements(group: Group) -> list[Statement]:
     k = paper.MODELS[group.size].clip_distance
     known = [one for one in _relative(group) if one.position.clip_distance]
     best = next((one for one in known if one.position.clip_distance == k), known[-1] if known else None)
-    makers: list[Callable[[Group, Variant], Iterator[Statement]]] = [_absolute]
-    if not group.task:  # the ranking of a task has the other comparisons
-        makers += [_order, _spread, _sides, _together, _speed]
     found = [*_learning(group), *_incomplete(group), *_ranking(group), *_published_order(group)]
     if best is not None:
-        found += [statement for maker in makers for statement in maker(group, best)]
+        found += _absolute(group, best)
+    if best is not None and not group.task:  # the ranking of a task has the other comparisons
+        for maker in (_order, _spread, _sides, _together, _speed):
+            found += maker(group, best)
     return found
 
 

@@ -106,7 +106,7 @@ def summary_grid(group: Group, variants: Sequence[Variant]) -> Grid:
             name,
             *_printed(variant, group, k),
             paper.TABLE2_TEST_SET,
-            ("test",) if group.column("test") or not group.column("validation") else ("validation",),
+            (group.split,),
         )
         for variant in variants
     ]
@@ -138,10 +138,19 @@ def _printed(variant: Variant, group: Group, k: int) -> tuple[Measurement, Measu
         figure = paper.TABLE3[False, False]
     elif position.kind in ("relative_keys", "relative_values") and position.clip_distance == paper.TABLE3_CLIP_DISTANCE:
         figure = paper.TABLE3[position.kind == "relative_values", position.kind == "relative_keys"]
+    return _with_change(figure, sixteen, _why_none(variant))
+
+
+def _with_change(figure: float | None, reference: float, why_none: str) -> tuple[Measurement, Measurement]:
+    """A figure of the paper's, and its change from another one."""
     if figure is None:
-        reason = NO_FIGURE if position.kind == "absolute_and_relative" else "not in the paper"
-        return missing(reason), missing(reason)
-    return single(figure), single(round(figure - sixteen, 1))
+        return missing(why_none), missing(why_none)
+    return single(figure), single(round(figure - reference, 1))
+
+
+def _why_none(variant: Variant) -> str:
+    """Why the paper has no figure for a variant."""
+    return NO_FIGURE if variant.position.kind == "absolute_and_relative" else "not in the paper"
 
 
 def _tables1(groups: Sequence[Group]) -> Iterator[Grid]:
@@ -197,17 +206,12 @@ def _lines1(group: Group) -> Iterator[Line]:
 
 def _printed1(variant: Variant, group: Group) -> tuple[Measurement, Measurement]:
     """The paper's figure in Table 1, and its change from absolute."""
-    kind, pair, size = variant.position.kind, group.papers_languages, group.size
+    pair, size = group.papers_languages, group.size
     if pair is None:
         reason = f"the paper has no figure for {group.languages.upper().replace('_', '-')}"
-    elif kind == "absolute_and_relative":
-        reason = NO_FIGURE
-    elif kind in ("absolute", "relative"):
-        figure, absolute = paper.TABLE1[size, kind, pair], paper.TABLE1[size, "absolute", pair]
-        return single(figure), single(round(figure - absolute, 1))
-    else:
-        reason = "not in the paper"
-    return missing(reason), missing(reason)
+        return missing(reason), missing(reason)
+    figure = paper.TABLE1.get((size, variant.position.kind, pair))
+    return _with_change(figure, paper.TABLE1[size, "absolute", pair], _why_none(variant))
 
 
 def _setting(group: Group, sharing: str | None) -> str:
@@ -221,24 +225,19 @@ def _table2(group: Group, sharing: str | None) -> Iterator[Grid]:
     sixteen = paper.MODELS["base"].clip_distance
     if not set(by_k) - {sixteen}:
         return
-    lines = []
-    for k in sorted({*paper.TABLE2, *by_k}):
-        printed = paper.TABLE2.get(k)
-        reason = "the paper's Table 2 has no row for this k"
-        change = missing(reason) if printed is None else single(round(printed - paper.TABLE2[sixteen], 1))
-        lines.append(
-            Line(
-                (str(k),),
-                group,
-                by_k.get(k),
-                by_k.get(sixteen),
-                f"k = {sixteen}",
-                missing(reason) if printed is None else single(printed),
-                change,
-                paper.TABLE2_TEST_SET,
-                ("validation", "test"),
-            )
+    lines = [
+        Line(
+            (str(k),),
+            group,
+            by_k.get(k),
+            by_k.get(sixteen),
+            f"k = {sixteen}",
+            *_with_change(paper.TABLE2.get(k), paper.TABLE2[sixteen], "the paper's Table 2 has no row for this k"),
+            paper.TABLE2_TEST_SET,
+            ("validation", "test"),
         )
+        for k in sorted({*paper.TABLE2, *by_k})
+    ]
     yield _score_grid("table2", "Table 2: BLEU by clip distance k", _setting(group, sharing), ("k",), lines)
 
 
