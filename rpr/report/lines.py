@@ -103,10 +103,6 @@ def labels(*headings: str) -> tuple[Column, ...]:
     )
 
 
-def _seeds(line: Line) -> str:
-    return str(len(line.variant.finished) if line.variant is not None else 0)
-
-
 def _differs(line: Line) -> Cell:
     """`smaller data, steps; other recipe`, with details in a footnote."""
     found = line.differs
@@ -132,7 +128,7 @@ def _note(line: Line) -> Cell:
 
 
 NOT_LEARNED = f"not learned: exact match within the training lengths is below {TASK_LEARNED:g}%"
-SEEDS = Column("n", "n", _seeds)
+SEEDS = Column("n", "n", lambda line: str(len(line.variant.finished) if line.variant else 0))
 PAPER = Column("paper", "paper", lambda line: line.printed)
 PAPER_CHANGE = Column("paper_change", "Δ paper", lambda line: line.printed_change, signed=True)
 AGREEMENT = Column(

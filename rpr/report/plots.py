@@ -161,15 +161,8 @@ def bleu_by_k(group: Group, *, narrow: bool = False) -> Figure | None:
                 axes.axhline(points[0][1].value or 0.0, color=one.colour, lw=1.3, ls=one.dashes, alpha=0.9, zorder=1)
             else:
                 filled = WHITE if one.split == "long" else one.colour
-                look: dict[str, Any] = {
-                    "lw": 2.2,
-                    "marker": "o",
-                    "ms": 5,
-                    "mfc": filled,
-                    "mec": one.colour,
-                    "zorder": 4,
-                }
-                axes.plot(*_xy(points), color=one.colour, ls=one.dashes, **look)
+                look: dict[str, Any] = {"color": one.colour, "ls": one.dashes, "mfc": filled, "mec": one.colour}
+                axes.plot(*_xy(points), **look, lw=2.2, marker="o", ms=5, zorder=4)
             error_bars(axes, points, one.colour)
             ends.append((points[-1][1].value or 0.0, one.label, one.colour))
         every = -(-len(ks) // (MOST_TICKS // 2 if narrow else MOST_TICKS))
@@ -192,15 +185,12 @@ def bleu_by_k(group: Group, *, narrow: bool = False) -> Figure | None:
 
 def _series(group: Group) -> Iterable[_Series]:
     """The curve of each kind of table sharing, then the baselines, each on every split with a score."""
-    names = {
-        sharing: "relative" if len(group.sharings) == 1 else f"relative, {str(sharing).replace('_', ' ')}"
-        for sharing in group.sharings
-    }
     shades = (COLOURS["relative"], COLOURS["absolute_and_relative"], COLOURS["other"])
-    members = [
-        (name, colour, [one for one in group.variants if _is_relative(one, sharing)])
-        for (sharing, name), colour in zip(names.items(), shades, strict=False)
-    ]
+    relative = [one for one in group.variants if one.position.kind == "relative"]
+    members = []
+    for sharing, colour in zip(group.sharings, shades, strict=False):
+        name = "relative" if len(group.sharings) == 1 else f"relative, {str(sharing).replace('_', ' ')}"
+        members.append((name, colour, [one for one in relative if one.position.tables == sharing]))
     members += [(kind, COLOURS[kind], [one for one in (group.get(kind),) if one is not None]) for kind in _BASELINES]
     splits = [split for split in ("test", "long") if group.column(split)] or ["validation"]
     for name, colour, variants in members:
@@ -208,10 +198,6 @@ def _series(group: Group) -> Iterable[_Series]:
             scores = [(one.position.clip_distance, group.score(one, split)) for one in variants]
             if points := tuple(point for point in scores if point[1].value is not None):
                 yield _Series(name, split, colour, points)
-
-
-def _is_relative(variant: Variant, sharing: str | None) -> bool:
-    return variant.position.kind == "relative" and variant.position.tables == sharing
 
 
 def _xy(points: Sequence[tuple[float, Measurement]]) -> tuple[list[float], list[float]]:

@@ -179,21 +179,16 @@ def _of_settings(run: Record, size: paper.Size, pair: paper.Pair) -> Iterable[Di
     if "position.tables" in other:
         mine, theirs = (SHARING.get(str(name), str(name)) for name in other["position.tables"])
         yield Difference("tables", f"relative tables: {mine}; the paper's {size} model: {theirs}")
+    rest = {key: values for key, values in other.items() if key not in (*_SHAPE, "optim.max_steps", "position.tables")}
     for kind, sections in (
         ("recipe", ("model", "data", "optim")),
         ("decoding", ("evaluation",)),
         ("precision", ("hardware",)),
+        ("positions", ("position",)),
     ):
-        rest = {
-            key: values
-            for key, values in other.items()
-            if key.partition(".")[0] in sections and key not in (*_SHAPE, "optim.max_steps")
-        }
-        if rest:
-            yield Difference(kind, f"{kind} (the paper's in brackets): {_listed(rest)}")
-    unknown = {key: values for key, values in other.items() if key.startswith("position.") and key != "position.tables"}
-    if unknown:
-        yield Difference("positions", f"positions (the paper's in brackets): {_listed(unknown)}")
+        found = {key: values for key, values in rest.items() if key.partition(".")[0] in sections}
+        if found:
+            yield Difference(kind, f"{kind} (the paper's in brackets): {_listed(found)}")
 
 
 _UNKNOWN = "not in its recipe"
