@@ -53,9 +53,12 @@ def find_line_files(data: DataConfig) -> dict[str, tuple[Path, Path]]:
     stems: list[tuple[str, Path]] = [("train", path)]
     if path.is_dir():
         stems = [(split, path / name) for split, names in SPLIT_NAMES.items() for name in names]
-        more = {file.name.removesuffix(".gz") for file in path.glob(f"test?*.{languages[0]}*")}
-        names = [name.removesuffix(f".{languages[0]}") for name in sorted(more)]
-        stems += [(name, path / name) for name in names]
+        more = {
+            file.name.removesuffix(".gz").removesuffix(f".{language}")
+            for language in languages
+            for file in path.glob(f"test?*.{language}*")
+        }
+        stems += [(name, path / name) for name in sorted(more)]
     files: dict[str, tuple[Path, Path]] = {}
     for split, stem in stems:
         sides = [

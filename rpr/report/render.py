@@ -131,7 +131,7 @@ def _label(columns: Sequence[Column], line: Sequence[Cell]) -> str:
 
 def _csv(value: str | Measurement) -> list[Any]:
     if isinstance(value, str):
-        return [value, *[None] * (len(CSV_COLUMNS) - 7), None]
+        return [value, *[None] * (len(CSV_COLUMNS) - 7)]
     interval = value.interval
     ends = [None] * 4 if interval is None else [interval.low, interval.high, interval.kind, interval.level]
     return [None, value.value, value.n, value.deviation, *ends, value.reason]

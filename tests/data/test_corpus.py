@@ -83,6 +83,14 @@ def test_folder_of_line_files(config, folder, validation):
     assert (corpus.notes, corpus.synthetic, corpus.held_out) == ((), False, frozenset())
 
 
+@pytest.mark.parametrize("side", ["en", "de"])
+def test_further_test_file_without_its_other_side_is_refused(config, folder, side):
+    write_lines(folder / "train", PAIRS)
+    (folder / f"test2016.{side}.gz").write_bytes(gzip.compress(b"a\n"))
+    with pytest.raises(DataError, match=rf"test2016.{side}.gz has no counterpart .*test2016\."):
+        load_corpus(config())
+
+
 def test_crlf_bom_gzip_and_missing_final_newline(config, folder):
     write_lines(folder / "train", PAIRS, end="\r\n")
     english, german = folder / "train.en", folder / "train.de"

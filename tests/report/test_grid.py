@@ -104,7 +104,7 @@ def test_latex_escapes_and_typesets_minus():
 
 def test_csv_has_a_line_per_figure_and_a_reason_if_missing():
     lines = list(csv.DictReader(io.StringIO(as_csv([make_grid()]))))
-    assert len(lines) == 3 * 4
+    assert len(lines) == 3 * 4 and all(None not in line for line in lines), "as many fields as headings"
     missing_line = next(line for line in lines if (line["row"], line["column"]) == ("<e>", "test"))
     assert (missing_line["value"], missing_line["missing_because"]) == ("", "never run")
     first = lines[0]
