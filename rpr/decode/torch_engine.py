@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rpr.config.train import EvaluationConfig
 from rpr.data.vocabulary import BOS, EOS, PAD
+from rpr.errors import RunError
 from rpr.model.beam_search import Hypothesis, beam_search
 from rpr.model.incremental import float32_matmuls
 from rpr.model.transformer import Transformer
@@ -96,7 +97,11 @@ class TorchEngine:
         prefixes: Sequence[Sequence[int]] | None = None,
         progress: Progress | None = None,
     ) -> list[list[Hypothesis]]:
-        """As Engine.search; batches sentences of similar length, the longest first."""
+        """As Engine.search; batches sentences of similar length, the longest first.
+
+        Raises:
+            RunError: the model gives no finite probability.
+        """
         results: list[list[Hypothesis]] = [[] for _ in sources]
         translated = 0
         with (
@@ -123,6 +128,8 @@ class TorchEngine:
                 translated += len(batch)
                 if progress is not None:
                     progress(translated, len(sources))
+        if not all(results):
+            raise RunError("the model's probabilities are not finite, so there is no translation; use another run")
         return results
 
 

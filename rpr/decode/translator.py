@@ -225,8 +225,6 @@ class Translator:
         return [_join_parts([self._translations(next(hypotheses)) for _ in parts], search.n_best) for parts in sources]
 
     def _translations(self, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
-        if not hypotheses:
-            raise RunError("the model's probabilities are not finite, so there is no translation; use another run")
         return [
             Translation(
                 decode_line(self.vocabulary, hypothesis.pieces),

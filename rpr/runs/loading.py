@@ -82,6 +82,10 @@ def model_of(config: TrainConfig, run_dir: Path, average: int | None, vocabulary
     weights, checkpoint = averaged_weights(run_dir, average or config.optim.average_checkpoints, ema_decay)
     model = Transformer(transformer_config(config, vocabulary_size))
     model.use_attention(config.hardware.attention)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for name, parameter in model.named_parameters(remove_duplicate=False):  # a moving average has shared ones once
+        if (first := names[id(parameter)]) in weights:
+            weights.setdefault(name, weights[first])
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

@@ -13,7 +13,8 @@ from rpr.training.module import as_translation_module, ends_step
 
 
 class MovingAverage(pl.Callback):
-    """average = decay * average + (1 - decay) * weights after every step; validation sees the average.
+    """average = d * average + (1 - d) * weights after step t, d = min(decay, (1 + t) / (10 + t)), so that the average
+    soon forgets the first weights; validation sees the average.
 
     Saved in checkpoints under its own key, next to the weights with which training continues.
     """
@@ -38,7 +39,8 @@ class MovingAverage(pl.Callback):
     ) -> None:
         if ends_step(trainer, batch_idx):
             current = [weight.detach() for weight in _weights(pl_module).values()]
-            torch._foreach_lerp_(list(self.weights.values()), current, 1 - self.decay)
+            decay = min(self.decay, (1 + trainer.global_step) / (10 + trainer.global_step))
+            torch._foreach_lerp_(list(self.weights.values()), current, 1 - decay)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._swap(pl_module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import string
@@ -227,10 +228,14 @@ def test_long_sentence_is_translated_in_parts(run_dir, double):
         short.translate(["a", "b"], prefixes=["", "das " * 30])
 
 
-def test_model_with_nan_is_an_error(translator):
-    broken = Translator(Scripted({5: []}), translator.vocabulary, translator.search, max_source_length=8)
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_model_without_finite_probabilities_is_an_error(translator, beam_size):
+    model = copy.deepcopy(translator.engine.model)
+    with torch.no_grad():
+        model.embedding_VM.mul_(1e30)  # finite weights of logits that are not
+    search = dataclasses.replace(translator.search, beam_size=beam_size, n_best=1)
     with pytest.raises(RunError, match="probabilities are not finite"):
-        broken.translate_encoded([[[5, EOS]]], broken.search)
+        translate_split(TorchEngine(model, "cpu"), translator.vocabulary, [[5, EOS]], search)
 
 
 def test_defaults_equal_conf(run_dir):
