@@ -124,7 +124,8 @@ def compose(words: list[str]) -> None:
     if name == "sweep":
         assert app.main([*words, *([] if "--wandb-yaml" in rest else ["--dry-run"])]) == 0
     elif name == "train" and "-m" in rest:
-        assert composition.compose_train_jobs(composition.expand_multirun([word for word in rest if word != "-m"]))
+        for job in composition.expand_multirun([word for word in rest if word != "-m"]):
+            composition.compose_train(job)
     elif name == "train":
         composition.compose_train(rest)
     else:
@@ -143,11 +144,8 @@ def show(words: list[str]) -> None:
 
 def first_job(sweep: spec.SweepSpec) -> spec.SweepSpec:
     """The sweep with its first job only; tests/sweep composes all of them."""
-    overrides, row = (
-        tuple(word if "[" in word else word.partition(",")[0] for word in words)
-        for words in (sweep.overrides, sweep.rows[0])
-    )
-    return replace(sweep, overrides=overrides, rows=(row,))
+    row = tuple(word if "[" in word else word.partition(",")[0] for word in sweep.rows[0])
+    return replace(sweep, rows=(row,))
 
 
 def check(command: str, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

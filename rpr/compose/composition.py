@@ -105,8 +105,8 @@ def _of_choices(name: str, choices: tuple[str, ...], config_dir: Path | None) ->
     return hydra_bridge.compose(name, choices, config_dir)
 
 
-def compose_train(overrides: Sequence[str]) -> TrainConfig:
-    """Compose and validate one job of train.
+def compose_train(overrides: Sequence[str], config_dir: Path | None = None) -> TrainConfig:
+    """Compose and validate one job of train, without a comma list.
 
     Raises:
         ConfigError: invalid settings.
@@ -114,19 +114,7 @@ def compose_train(overrides: Sequence[str]) -> TrainConfig:
     from rpr.config.train import TrainConfig
     from rpr.validation import validate
 
-    return validate(TrainConfig, compose("train", overrides))
-
-
-def compose_train_jobs(jobs: Sequence[Sequence[str]], config_dir: Path | None = None) -> list[TrainConfig]:
-    """Compose and validate jobs of train, none with a comma list.
-
-    Raises:
-        ConfigError: a job has invalid settings.
-    """
-    from rpr.config.train import TrainConfig
-    from rpr.validation import validate
-
-    return [validate(TrainConfig, compose("train", job, config_dir)) for job in jobs]
+    return validate(TrainConfig, compose("train", overrides, config_dir))
 
 
 def to_plain(settings: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rpr.compose.composition import compose_train_jobs, expand_multirun, override_key
+from rpr.compose.composition import compose_train, expand_multirun, override_key
 from rpr.errors import ConfigError, RunError
 from rpr.sweep import launcher, spec
 
@@ -33,7 +33,7 @@ def run(arguments: list[str]) -> int:
         raise ConfigError(
             f"sweep: unknown flag {min(unknown)}; give settings (data=..., seed=1,2), --dry-run or --wandb-yaml"
         )
-    of_file = [word for words in (sweep.overrides, *sweep.rows) for word in words]
+    of_file = [word for row in sweep.rows for word in row]
     words = [word for word in rest if word not in flags]
     if "sweep" in {override_key(word) for word in (*words, *of_file)}:
         raise ConfigError("sweep: cannot be set, as a sweep is named after its file; copy the file to another name")
@@ -53,7 +53,7 @@ def run_multirun(overrides: Sequence[str], config_dir: Path | None) -> int:
     if name is None:
         settings = sorted(word for word in _split_settings(row)[0] if not launcher.is_hydra_override(word))
         name = "multirun-" + hashlib.sha256("\0".join(settings).encode()).hexdigest()[:8]
-    return _run(spec.SweepSpec(name, "", (), ((),)), list(row), set(), config_dir)
+    return _run(spec.SweepSpec(name, "", ((),)), list(row), set(), config_dir)
 
 
 def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_dir: Path | None = None) -> int:
@@ -68,14 +68,10 @@ def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_di
         job
         for row in sweep.rows
         for job in expand_multirun(
-            [
-                *(word for word in (*sweep.overrides, *row) if override_key(word) not in given),
-                *overrides,
-                f"sweep={sweep.name}",
-            ]
+            [*(word for word in row if override_key(word) not in given), *overrides, f"sweep={sweep.name}"]
         )
     ]
-    made = list(zip(jobs, compose_train_jobs(jobs, config_dir), strict=True))
+    made = [(job, compose_train(job, config_dir)) for job in jobs]
     options = options.with_gpus_shared([config.hardware for _, config in made])
     launcher_overrides = launcher.launcher_overrides(words, options)
     if "--wandb-yaml" in flags:
@@ -89,7 +85,10 @@ def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_di
         return 0
     engine = launcher.Launcher(jobs, launcher_overrides, config_dir)
     if engine.local:
-        status.check_devices(before)
+        from rpr.runs import runtime
+
+        for hardware in {job.config.hardware for job, _ in before.jobs}:
+            runtime.check_devices(hardware)
     todo = status.prepare_launch(before, retry_failed=retry_failed)
     problems: Mapping[tuple[str, ...], RunError] = {}
     if todo:
@@ -120,20 +119,15 @@ def _split_settings(words: Sequence[str]) -> tuple[list[str], launcher.Options, 
     own = {override_key(word): word.partition("=")[2] for word in words if override_key(word) in known}
     if own.get("retry_failed", "true") not in ("true", "false"):
         raise ConfigError(f"retry_failed: invalid value {own['retry_failed']!r}: expected true or false")
-    num_jobs = own.get("jobs")
-    if num_jobs is not None and not (num_jobs.isdecimal() and int(num_jobs) > 0):
-        raise ConfigError(
-            f"jobs: invalid value {num_jobs!r}: expected the number of jobs to run at a time, e.g. jobs=2"
-        )
-    jobs_per_gpu = own.get("jobs_per_gpu", "1")
-    if not (jobs_per_gpu.isdecimal() and int(jobs_per_gpu) > 0):
-        raise ConfigError(
-            f"jobs_per_gpu: invalid value {jobs_per_gpu!r}: expected the number of jobs per GPU, e.g. jobs_per_gpu=4"
-        )
+    for key, example in (("jobs", "to run at a time, e.g. jobs=2"), ("jobs_per_gpu", "per GPU, e.g. jobs_per_gpu=4")):
+        value = own.get(key, "1")
+        if not (value.isdecimal() and int(value) > 0):
+            raise ConfigError(f"{key}: invalid value {value!r}: expected the number of jobs {example}")
     gpus: tuple[str, ...] = ()
     if "gpus" in own:
         from rpr.sweep.gpus import parse_gpus
 
         gpus = parse_gpus(own["gpus"])
-    options = launcher.Options(None if num_jobs is None else int(num_jobs), gpus, int(jobs_per_gpu))
+    num_jobs = int(own["jobs"]) if "jobs" in own else None
+    options = launcher.Options(num_jobs, gpus, int(own.get("jobs_per_gpu", "1")))
     return [word for word in words if override_key(word) not in own], options, own.get("retry_failed") == "true"

@@ -18,11 +18,10 @@ FLAGS = ("--dry-run", "--wandb-yaml")
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """A sweep: `overrides` of every job, and rows of overrides; a comma list in a row is swept over (their product)."""
+    """A sweep as rows of overrides; the comma lists in a row are swept over (their product)."""
 
     name: str
     description: str
-    overrides: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
@@ -82,11 +81,8 @@ def read(name: str) -> SweepSpec:
             f"{path}: overrides and jobs must be lists of strings, e.g. 'position=none seed=1,2', and jobs not empty"
         )
     try:
-        return SweepSpec(
-            name=path.stem,
-            description=str(content.get("description", "")),
-            overrides=tuple(word for line in overrides for word in shlex.split(line)),
-            rows=tuple(tuple(shlex.split(line)) for line in jobs),
-        )
+        common = [word for line in overrides for word in shlex.split(line)]
+        rows = tuple((*common, *shlex.split(line)) for line in jobs)
+        return SweepSpec(path.stem, str(content.get("description", "")), rows)
     except ValueError as error:
         raise ConfigError(f"{path}: unclosed quotation mark ({error})") from None

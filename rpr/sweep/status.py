@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 from rpr.config.train import TrainConfig
+from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, ProcessEnded, RecordError, RunError
 from rpr.records.record import Record
 from rpr.runs import lifecycle
@@ -34,15 +35,13 @@ _AFTER: Mapping[State, str] = {
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """The jobs of a sweep, and the status of each when it was read."""
+    """The jobs of a sweep, each with its status when it was read."""
 
     sweep: str
-    jobs: tuple[Job, ...]
-    job_statuses: tuple[JobStatus, ...]
+    jobs: tuple[tuple[Job, JobStatus], ...]
 
     def of(self, *states: State) -> list[tuple[Job, JobStatus]]:
-        pairs = zip(self.jobs, self.job_statuses, strict=True)
-        return [(job, job_status) for job, job_status in pairs if job_status.state in states]
+        return [(job, job_status) for job, job_status in self.jobs if job_status.state in states]
 
     def counts(self, words: Mapping[State, str]) -> str:
         """`9 jobs: 3 finished, 6 new`."""
@@ -59,22 +58,25 @@ def load_status(sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]]) -
         DataError: a corpus on disk cannot be read.
     """
     _check_names([config for _, config in made])
-    _check_corpora([config for _, config in made])
+    corpora = {config.data.model_dump_json(): config.data for _, config in made if config.data.path}
+    for data in corpora.values():  # one on the hub is checked by the first job that needs it
+        cache_key(data)
     jobs = ledger.unique_jobs(made)
     if len(jobs) < len(made):
         print(
             f"sweep {sweep}: {len(made) - len(jobs)} of its {len(made)} jobs are duplicates of others",
             file=sys.stderr,
         )
-    job_statuses = []
+    found = []
     for job in jobs:
         try:
-            job_statuses.append(ledger.job_status(job.run_dir))
+            job_status = ledger.job_status(job.run_dir)
         except RecordError as error:
             raise ConfigError(f"{error}; or move {job.run_dir} away to start its job from scratch") from None
-        if (record := job_statuses[-1].record) is not None and record.status == "finished":
+        if (record := job_status.record) is not None and record.status == "finished":
             lifecycle.check_same_corpus(job.config, job.run_dir, record)
-    return SweepStatus(sweep, tuple(jobs), tuple(job_statuses))
+        found.append((job, job_status))
+    return SweepStatus(sweep, tuple(found))
 
 
 def _check_names(configs: Sequence[TrainConfig]) -> None:
@@ -87,31 +89,11 @@ def _check_names(configs: Sequence[TrainConfig]) -> None:
             )
 
 
-def _check_corpora(configs: Sequence[TrainConfig]) -> None:
-    """Check corpora on disk; one on the hub is checked by the first job that needs it."""
-    from rpr.data.cache import cache_key
-
-    for data in {config.data.model_dump_json(): config.data for config in configs if config.data.path}.values():
-        cache_key(data)
-
-
-def check_devices(status: SweepStatus) -> None:
-    """Check that this machine has the GPUs that the jobs need.
-
-    Raises:
-        ConfigError: a job needs more than there are.
-    """
-    from rpr.runs import runtime
-
-    for hardware in {job.config.hardware for job in status.jobs}:
-        runtime.check_devices(hardware)
-
-
 def prepare_launch(status: SweepStatus, *, retry_failed: bool) -> list[Job]:
     """Print the status of the sweep, store its list of jobs and add finished runs to it; returns the jobs to launch."""
     changes = []
-    for root in sorted({job.config.runs_dir for job in status.jobs}):
-        here = [job for job in status.jobs if job.config.runs_dir == root]
+    for root in sorted({job.config.runs_dir for job, _ in status.jobs}):
+        here = [job for job, _ in status.jobs if job.config.runs_dir == root]
         changes += ledger.diff_manifest(Path(root), status.sweep, here)
         ledger.save_manifest(Path(root), status.sweep, here)
     print(f"sweep {status.sweep}: {status.counts(_BEFORE)}", file=sys.stderr)
@@ -130,22 +112,17 @@ def commands(status: SweepStatus) -> list[str]:
     from rpr.sweep.cost import costs, duration
 
     records = []
-    for root in sorted({job.config.runs_dir for job in status.jobs}):
+    for root in sorted({job.config.runs_dir for job, _ in status.jobs}):
         if Path(root).is_dir():
             records += [record for _, record in find_records(Path(root)).records]
-    found = costs([job.config for job in status.jobs], records)
-    lines = []
-    for number, (job, job_status, cost) in enumerate(
-        zip(status.jobs, status.job_statuses, found, strict=True), start=1
-    ):
+    found = costs([job.config for job, _ in status.jobs], records)
+    lines, remaining = [], []
+    for number, ((job, job_status), cost) in enumerate(zip(status.jobs, found, strict=True), start=1):
         lines.append(f"# {number} of {len(status.jobs)}, {_BEFORE[job_status.state]}: {cost}")
         lines.append(shlex.join(["rpr-cli", "train", *job.overrides]))
-    remaining = [
-        cost
-        for job_status, cost in zip(status.job_statuses, found, strict=True)
-        if job_status.state not in ("finished", "running")
-    ]
-    known = [cost.seconds for cost in remaining if cost.seconds is not None]
+        if job_status.state not in ("finished", "running"):
+            remaining.append(cost.seconds)
+    known = [seconds for seconds in remaining if seconds is not None]
     total = f"about {duration(sum(known))} of training, one after another" if known else "time unknown"
     if 0 < len(known) < len(remaining):
         total += f", plus {len(remaining) - len(known)} of unknown time"
@@ -160,9 +137,9 @@ def print_summary(before: SweepStatus, problems: Mapping[tuple[str, ...], RunErr
         before: the status before the launch.
         problems: the launcher's error of a job, by its overrides.
     """
-    after = SweepStatus(before.sweep, before.jobs, tuple(ledger.job_status(job.run_dir) for job in before.jobs))
+    after = SweepStatus(before.sweep, tuple((job, ledger.job_status(job.run_dir)) for job, _ in before.jobs))
     failures = 0
-    for job, job_status in zip(after.jobs, after.job_statuses, strict=True):
+    for job, job_status in after.jobs:
         problem = problems.get(job.overrides)
         if job_status.state == "running":
             print(f"rpr-cli: {job.run_dir.name}: in use by {job_status.holder}", file=sys.stderr)

@@ -57,7 +57,7 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], li
 def jobs_of(name: str, *overrides: str) -> list[list[str]]:
     """The jobs of a named sweep, as `rpr-cli sweep` expands them."""
     plan = spec.read(name)
-    rows = [[*plan.overrides, *row, *overrides, f"sweep={name}"] for row in plan.rows]
+    rows = [[*row, *overrides, f"sweep={name}"] for row in plan.rows]
     return [job for row in rows for job in composition.expand_multirun(row)]
 
 

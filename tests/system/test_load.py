@@ -14,9 +14,8 @@ import pytest
 
 from rpr.cli import app
 from rpr.compose import composition, hydra_bridge
-from rpr.compose.composition import compose_train, compose_train_jobs, expand_multirun
+from rpr.compose.composition import compose_train, expand_multirun
 from rpr.compose.messages import format_user_error
-from rpr.config.train import TrainConfig
 from rpr.records.record import find_records, read_record
 from tests.conftest import TINY
 from tests.system.conftest import SCRIPT
@@ -207,10 +206,10 @@ WORDS = [
 
 
 @pytest.mark.parametrize("words", WORDS, ids=lambda words: " ".join(words) or "none")
-def test_compose_train_jobs_matches_compose_train(words):
-    one = composed(lambda: compose_train(words))
-    many = composed(lambda: compose_train_jobs([["seed=9"], words, words])[1:])
-    assert many == ([one, one] if isinstance(one, TrainConfig) else one)
+def test_jobs_are_composed_independently(words):
+    first = composed(lambda: compose_train(words))
+    compose_train(["seed=9"])
+    assert composed(lambda: compose_train(words)) == first
 
 
 def test_conf_is_read_once_for_many_jobs(monkeypatch):
@@ -223,7 +222,7 @@ def test_conf_is_read_once_for_many_jobs(monkeypatch):
 
     monkeypatch.setattr(hydra_bridge, "compose", compose)
     composition._of_choices.cache_clear()
-    made = compose_train_jobs(expand_multirun(["seed=range(1,41)", "sweep=mine", "position=relative"]))
+    made = [compose_train(job) for job in expand_multirun(["seed=range(1,41)", "sweep=mine", "position=relative"])]
     assert len({config.run_id for config in made}) == 40
     assert [list(choices) for choices in read] == [["position=relative"]]
 
