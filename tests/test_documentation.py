@@ -18,7 +18,6 @@ import pytest
 from rpr.cli import app
 from rpr.cli.positionals import to_overrides
 from rpr.compose import composition
-from rpr.config import commands as commands_config
 from rpr.model.positions import scheme
 from rpr.sweep import spec
 from rpr.validation import validate
@@ -129,8 +128,7 @@ def compose(words: list[str]) -> None:
     elif name == "train":
         composition.compose_train(rest)
     else:
-        kind = getattr(commands_config, app.COMMANDS[name].config)
-        validate(kind, composition.compose(name, to_overrides(name, rest)))
+        validate(app._config_class(name), composition.compose(name, to_overrides(name, rest)))
 
 
 def show(words: list[str]) -> None:

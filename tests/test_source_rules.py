@@ -40,7 +40,6 @@ FROM_URLLIB = {"urllib.request.getproxies"}  # it reads the environment
 EXCEPTIONS = {
     ("rpr/data/hub.py", "pickle"): "copies an object of this process in memory",
     ("rpr/data/hub.py", "network"): "checks that the hub answers, as the library would retry for long",
-    ("rpr/__init__.py", "code"): "imports one of two modules that are listed there",
     ("rpr/sweep/launcher.py", "target"): "refuses it, and recognises Hydra's own launcher",
 }
 

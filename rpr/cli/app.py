@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from rpr import __version__
 from rpr.cli import stdio
@@ -28,34 +28,20 @@ RESUMABLE = ("train", "sweep", "rerun")
 WRITE_FILES = ("train", "sweep", "rerun", "prepare", "export")  # their result is files, so stdout may be closed
 
 
-class Command(NamedTuple):
-    """A sub-command: its help text, and its typed configuration in rpr.config.train or rpr.config.commands."""
-
-    purpose: str
-    config: str
-
-
-COMMANDS = {
-    "train": Command(
-        "train one run and score it: model= position= data= optim= hardware= logger=; -m sweeps; run=... resumes",
-        "TrainConfig",
-    ),
-    "sweep": Command(
-        "run a sweep from sweeps/, or from a YAML file of your own: rpr-cli sweep quick [--dry-run]", "TrainConfig"
-    ),
-    "report": Command(
-        "tables next to the paper's, plots and an HTML page; run=runs/...: what its positions learned", "ReportConfig"
-    ),
-    "evaluate": Command("translate and score a trained run again: evaluate RUN", "EvaluateConfig"),
-    "translate": Command("translate stdin, or a file, line by line: translate RUN [-- IN [OUT]]", "TranslateConfig"),
-    "compare": Command("test which runs differ significantly: compare RUN RUN ..., or sweep=...", "CompareConfig"),
-    "export": Command("export a run for CTranslate2, or as safetensors: export RUN format=...", "ExportConfig"),
-    "rerun": Command("repeat a run from its record and check that the results are the same: rerun RUN", "RerunConfig"),
-    "diff": Command("show what differs between two runs: diff RUN_A RUN_B", "DiffConfig"),
-    "dashboard": Command("create a report in W&B that compares runs: sweep=...", "DashboardConfig"),
-    "verify": Command("check a trained run: caching, padding, shifts, exports: verify RUN", "VerifyConfig"),
-    "prepare": Command("build the vocabulary and token cache of a corpus before training: data=...", "PrepareConfig"),
-    "bench": Command("benchmark the position variants: steps/s and memory", "BenchConfig"),
+COMMANDS = {  # with their purpose
+    "train": "train one run and score it: model= position= data= optim= hardware= logger=; -m sweeps; run=... resumes",
+    "sweep": "run a sweep from sweeps/, or from a YAML file of your own: rpr-cli sweep quick [--dry-run]",
+    "report": "tables next to the paper's, plots and an HTML page; run=runs/...: what its positions learned",
+    "evaluate": "translate and score a trained run again: evaluate RUN",
+    "translate": "translate stdin, or a file, line by line: translate RUN [-- IN [OUT]]",
+    "compare": "test which runs differ significantly: compare RUN RUN ..., or sweep=...",
+    "export": "export a run for CTranslate2, or as safetensors: export RUN format=...",
+    "rerun": "repeat a run from its record and check that the results are the same: rerun RUN",
+    "diff": "show what differs between two runs: diff RUN_A RUN_B",
+    "dashboard": "create a report in W&B that compares runs: sweep=...",
+    "verify": "check a trained run: caching, padding, shifts, exports: verify RUN",
+    "prepare": "build the vocabulary and token cache of a corpus before training: data=...",
+    "bench": "benchmark the position variants: steps/s and memory",
 }
 
 
@@ -126,7 +112,7 @@ def _answer(name: str, arguments: list[str]) -> int:
 
 def _usage() -> str:
     lines = ["usage: rpr-cli COMMAND [setting=value ...] [Hydra flags]", ""]
-    lines += [f"  {name:<10} {command.purpose}" for name, command in COMMANDS.items()]
+    lines += [f"  {name:<10} {purpose}" for name, purpose in COMMANDS.items()]
     lines += [
         "",
         "`rpr-cli COMMAND --help` lists the settings; `--cfg job` prints the composed configuration.",
@@ -158,7 +144,7 @@ def _run(name: str, arguments: list[str]) -> int:
     if flags.package:
         _check_package(flags.package, compose(config_name, flags.overrides, config_dir))
     if not flags.hydra_help:
-        launcher.check(config_name, flags.overrides, multirun=False, config_dir=config_dir)
+        launcher.check(config_name, flags.overrides, config_dir)
     if question:
         _print_hydra_output(name, arguments)
         return 0
@@ -259,11 +245,10 @@ def _resume(arguments: list[str]) -> None:
 
 
 def _config_class(name: str) -> Any:
-    """The class of a sub-command's configuration."""
-    from rpr.config import commands as commands_config
-    from rpr.config import train as config
+    """The class of a sub-command's configuration: TrainConfig, or one like ReportConfig of rpr.config.commands."""
+    from rpr.config import commands, train
 
-    return getattr(config if COMMANDS[name].config == "TrainConfig" else commands_config, COMMANDS[name].config)
+    return train.TrainConfig if name in ("train", "sweep") else getattr(commands, f"{name.capitalize()}Config")
 
 
 def _compose_position(variant: str, overrides: Sequence[str]) -> Any:

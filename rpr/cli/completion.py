@@ -13,7 +13,6 @@ from rpr.cli.positionals import to_overrides
 from rpr.compose import hydra_bridge
 from rpr.compose.composition import override_key
 from rpr.errors import ConfigError
-from rpr.paths import data_dir
 from rpr.sweep import spec
 
 _SEPARATORS = {"bash": " ", "zsh": " ", "fish": "\n"}  # between suggestions
@@ -55,7 +54,7 @@ def suggestions(line: str, commands: Collection[str]) -> list[str]:
     own: list[str] = []
     if name == "sweep":
         if not before:
-            return sorted(path.stem for path in data_dir("sweeps").glob("*.yaml") if path.stem.startswith(word))
+            return sorted(sweep for sweep in spec.available() if sweep.startswith(word))
         own = [one for one in (*spec.SETTINGS, *spec.FLAGS) if one.startswith(word)]
         keys = {override_key(one) for one in spec.SETTINGS}
         settings = [one for one in before[1:] if override_key(one) not in keys and one not in spec.FLAGS]

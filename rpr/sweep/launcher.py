@@ -105,15 +105,15 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def check(name: str, overrides: Sequence[str], *, multirun: bool, config_dir: Path | None = None) -> None:
-    """Check settings of Hydra itself, and choices from the user's own folder, before Hydra acts on them.
+def check(name: str, overrides: Sequence[str], config_dir: Path | None) -> None:
+    """Check settings of Hydra itself, and choices from the user's own folder, before Hydra acts on a single job.
 
     Raises:
-        ConfigError: a setting names code to run; a folder does not exist; a launcher cannot work here.
+        ConfigError: a setting names code to run; a folder does not exist.
     """
     if config_dir is None and not any("hydra" in word for word in overrides):
         return
-    _check(hydra_bridge.session(name, overrides, multirun=multirun, config_dir=config_dir).settings, many=multirun)
+    _check(hydra_bridge.session(name, overrides, multirun=False, config_dir=config_dir).settings, many=False)
 
 
 def _check(settings: Any, *, many: bool) -> None:
@@ -233,7 +233,7 @@ def _task(
 
         from rpr.commands import train
         from rpr.config.train import TrainConfig
-        from rpr.sweep.gpus import share
+        from rpr.sweep.gpus import Share, share
         from rpr.validation import validate
 
         running = HydraConfig.get()
@@ -244,13 +244,10 @@ def _task(
             typed = validate(TrainConfig, to_plain(settings))
             if not sys.stderr.isatty():  # a terminal shows the bars of rpr.sweep.progress instead
                 print(f"sweep {sweep}: job {number} of {total}: {typed.run_dir_name}", file=sys.stderr, flush=True)
-            gpus, devices = options.gpus, typed.hardware.devices
-            with share(gpus, devices, jobs_per_gpu=options.jobs_per_gpu) if gpus else nullcontext() as shared:
-                sweep_job = train.SweepJob(
-                    min(at_once, options.jobs_per_gpu) if shared else at_once,
-                    gpus=shared.gpus if shared else (),
-                    keep_open=shared.descriptors if shared else (),
-                )
+            gpus, sharing, devices = options.gpus, options.jobs_per_gpu, typed.hardware.devices
+            with share(gpus, devices, jobs_per_gpu=sharing) if gpus else nullcontext(Share((), ())) as own:
+                concurrent = min(at_once, sharing) if gpus else at_once
+                sweep_job = train.SweepJob(concurrent, gpus=own.gpus, keep_open=own.descriptors)
                 train.run(typed, command=shlex.join(["rpr-cli", "train", *overrides]), sweep_job=sweep_job)
         except BusyError:
             return None  # in use by another process: reported at the end, with its holder
