@@ -12,8 +12,7 @@ from rpr.commands.scoring import Scored, length_grid, score_grid, score_run, tor
 from rpr.config.commands import EvaluateConfig
 from rpr.config.train import TrainConfig
 from rpr.data.cache import prepare
-from rpr.decode.ctranslate2 import CTranslate2Engine
-from rpr.decode.engines import exported_folder
+from rpr.decode.engines import ctranslate2_engine, exported_folder
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.io.locks import exclusive
@@ -52,10 +51,7 @@ def run(config: EvaluateConfig) -> None:
         runtime.set_up(config.hardware)
         data = prepare(trained.data)
         loading.check_same_vocabulary(run_dir, data)
-        device = runtime.torch_device(config.hardware).type
-        engine = CTranslate2Engine(
-            folder, compute_type=config.compute_type, threads=config.hardware.threads, device=device
-        )
+        engine = ctranslate2_engine(folder, config.hardware, config.compute_type)
         system = Scored(engine, engine.exported.settings.checkpoint, f"ctranslate2 {config.compute_type}")
         name = f"ctranslate2-{config.compute_type}-{search}"
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,8 @@ class CTranslate2Engine:
             for batch in results([index for index in again if limits[index] == limit], limit):
                 for index, result in batch:
                     output = result.result()
-                    hypotheses[index] = self._finished(output, limit, search) or [self._best_unfinished(output, search)]
+                    best = self._hypothesis(output.hypotheses[0], output.scores[0], search)
+                    hypotheses[index] = self._finished(output, limit, search) or [best]
         if progress is not None and again:
             progress(len(sources), len(sources))
         self._rescore(sources, forced, hypotheses, search)
@@ -214,9 +216,6 @@ class CTranslate2Engine:
             if tokens[-1] == eos and len(tokens) <= limit
         ]
 
-    def _best_unfinished(self, result: Any, search: Search) -> Hypothesis:
-        return self._hypothesis(result.hypotheses[0], result.scores[0], search)
-
     def _hypothesis(self, tokens: Sequence[str], score: float, search: Search) -> Hypothesis:
         finished = tokens[-1] == self._tokens[EOS]
         pieces = tuple(self._index[token] for token in (tokens[:-1] if finished else tokens))
@@ -233,22 +232,20 @@ class CTranslate2Engine:
         """Score hypotheses with a forced prefix or a minimum length again, in full: CTranslate2 counts forced tokens as
         log p 0 and renormalises where EOS is not allowed.
         """
-        forced = [
-            index
+        rows = [
+            (index, place, hypothesis)
             for index, prefix in enumerate(prefixes)
             if (prefix or search.min_length) and not _is_empty(sources[index])
+            for place, hypothesis in enumerate(hypotheses[index])
         ]
-        rows = [(index, hypothesis) for index in forced for hypothesis in hypotheses[index]]
         if not rows:
             return
-        scores = self.score([sources[index] for index, _ in rows], [hypothesis.pieces for _, hypothesis in rows])
-        for index in forced:
-            hypotheses[index] = []
-        for (index, old), log_ps in zip(rows, scores, strict=True):
+        scores = self.score([sources[index] for index, _, _ in rows], [old.pieces for _, _, old in rows])
+        for (index, place, old), log_ps in zip(rows, scores, strict=True):
             counted = log_ps if old.finished else log_ps[:-1]
             log_p = sum(counted)
-            hypotheses[index].append(
-                Hypothesis(old.pieces, _paper_score(log_p, len(counted), search), log_p, old.finished)
+            hypotheses[index][place] = replace(
+                old, log_probability=log_p, score=_paper_score(log_p, len(counted), search)
             )
 
     def _texts(self, rows: Sequence[Sequence[int]]) -> list[list[str]]:

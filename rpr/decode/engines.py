@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rpr.config.commands import TranslateConfig
 from rpr.config.train import HardwareConfig
@@ -25,12 +26,8 @@ def override_search(search: Search, beam_size: int | None, length_penalty: float
     Raises:
         ConfigError: a value is out of range.
     """
-    if beam_size is not None:
-        search = replace(search, beam_size=beam_size)
-    if length_penalty is not None:
-        search = replace(search, length_penalty=length_penalty)
-    if n_best is not None:
-        search = replace(search, n_best=n_best)
+    given: dict[str, Any] = {"beam_size": beam_size, "length_penalty": length_penalty, "n_best": n_best}
+    search = replace(search, **{key: value for key, value in given.items() if value is not None})
     if search.beam_size < 1:
         raise ConfigError(f"beam_size: invalid value {search.beam_size}: must be at least 1")
     if not search.length_penalty >= 0:
@@ -92,28 +89,20 @@ def _of_export(exported: Exported, config: TranslateConfig) -> tuple[Engine, Voc
             "omit it, or export the run again with it"
         )
     search = override_search(exported.search, config.beam_size, config.length_penalty, config.n_best)
-    hardware = config.hardware
+    hardware, longest = config.hardware, config.max_source_length
     runtime.set_up(hardware)
+    engine: Engine
     if kind == "torch":
         _check_compute_type(config)
         model = load_exported_model(exported.folder).to(runtime.torch_device(hardware))
         model.use_attention(hardware.attention)
-        return (
-            torch_engine(model, config.hardware, config.matmul_precision),
-            exported.vocabulary(),
-            search,
-            config.max_source_length,
-        )
-    if hardware.precision == "64":
-        raise ConfigError("hardware.precision: CTranslate2 does not support 64; use a run with backend=torch")
-    engine = CTranslate2Engine(
-        exported.folder,
-        compute_type=config.compute_type,
-        threads=hardware.threads,
-        device=runtime.torch_device(hardware).type,
-    )
-    rows = exported.settings.position_rows
-    longest = config.max_source_length if rows is None else min(config.max_source_length, rows - 1)
+        engine = torch_engine(model, hardware, config.matmul_precision)
+    else:
+        if hardware.precision == "64":
+            raise ConfigError("hardware.precision: CTranslate2 does not support 64; use a run with backend=torch")
+        engine = ctranslate2_engine(exported.folder, hardware, config.compute_type)
+        if (rows := exported.settings.position_rows) is not None:
+            longest = min(longest, rows - 1)
     return engine, exported.vocabulary(), search, longest
 
 
@@ -133,3 +122,9 @@ def torch_engine(model: Transformer, hardware: HardwareConfig, matmul_precision:
         bfloat16=hardware.precision == "bf16",
         matmul_precision=matmul_precision,
     )
+
+
+def ctranslate2_engine(folder: Path, hardware: HardwareConfig, compute_type: str) -> CTranslate2Engine:
+    """CTranslate2's search with the export in this folder."""
+    device = runtime.torch_device(hardware).type
+    return CTranslate2Engine(folder, compute_type=compute_type, threads=hardware.threads, device=device)

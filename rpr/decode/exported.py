@@ -73,17 +73,13 @@ class Exported:
     config: TransformerConfig
     search: Search
 
-    @property
-    def vocabulary_path(self) -> Path:
-        return self.folder / VOCABULARY_NAME
-
     def vocabulary(self) -> Vocabulary:
         """Raises DataError if it is missing, damaged, or does not match the model's vocabulary size."""
-        vocabulary = Vocabulary.load(self.vocabulary_path)
+        path = self.folder / VOCABULARY_NAME
+        vocabulary = Vocabulary.load(path)
         if len(vocabulary) != self.config.vocabulary_size:
             raise DataError(
-                f"{self.vocabulary_path}: has {len(vocabulary)} pieces but the model has "
-                f"{self.config.vocabulary_size}; {REMEDY}"
+                f"{path}: has {len(vocabulary)} pieces but the model has {self.config.vocabulary_size}; {REMEDY}"
             )
         return vocabulary
 

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -81,7 +80,10 @@ class Translator:
             ConfigError: an invalid value, or contradictory ones.
             DataError, RecordError: the folder is not a run or an export, or is damaged.
         """
-        defaults = yaml.safe_load((data_dir("conf") / "translate.yaml").read_text(encoding="utf-8"))
+        settings = yaml.safe_load((data_dir("conf") / "translate.yaml").read_text(encoding="utf-8"))
+        default_hardware = next(one["hardware"] for one in settings.pop("defaults") if isinstance(one, dict))
+        if not isinstance(hardware, HardwareConfig):
+            hardware = _hardware(hardware or default_hardware)
         arguments = {
             "backend": backend,
             "compute_type": compute_type,
@@ -89,16 +91,8 @@ class Translator:
             "cache_dir": cache_dir,
             "max_source_length": max_source_length,
         }
-        if not isinstance(hardware, HardwareConfig):
-            hardware = _hardware(hardware or _default_hardware(defaults.pop("defaults")))
-        settings = {
-            **defaults,
-            **{key: value for key, value in arguments.items() if value is not None},
-            "run": str(path),
-            "hardware": hardware,
-        }
-        known = {key: value for key, value in settings.items() if key not in ("defaults", "hydra")}
-        return cls.from_config(validate(TranslateConfig, known))
+        settings |= {key: value for key, value in arguments.items() if value is not None}
+        return cls.from_config(validate(TranslateConfig, {**settings, "run": str(path), "hardware": hardware}))
 
     @classmethod
     def from_config(cls, config: TranslateConfig) -> Translator:
@@ -246,29 +240,20 @@ def _join_parts(parts: Sequence[Sequence[Translation]], n_best: int) -> list[Tra
         return [EMPTY]
     if len(parts) == 1:
         return list(parts[0])
-    best: list[tuple[float, tuple[int, ...]]] = [
-        (0.0, ())
-    ]  # (score, index of the translation chosen for each part so far)
+    best: list[tuple[float, tuple[Translation, ...]]] = [(0.0, ())]  # the score and translations of the parts so far
     for translations in parts:
-        longer = [
-            (score + translation.score, before, place)
-            for score, before in best
-            for place, translation in enumerate(translations)
-        ]
+        longer = [(score + part.score, before, part) for score, before in best for part in translations]
         longer.sort(key=lambda choice: -choice[0])  # stable: ties go to the better beginning
-        best = [(score, (*before, place)) for score, before, place in longer[:n_best]]
-    joined = []
-    for score, places in best:
-        chosen = [translations[place] for translations, place in zip(parts, places, strict=True)]
-        joined.append(
-            Translation(
-                " ".join(translation.text for translation in chosen if translation.text),
-                score,
-                sum(translation.log_probability for translation in chosen),
-                all(translation.finished for translation in chosen),
-            )
+        best = [(score, (*before, part)) for score, before, part in longer[:n_best]]
+    return [
+        Translation(
+            " ".join(translation.text for translation in chosen if translation.text),
+            score,
+            sum(translation.log_probability for translation in chosen),
+            all(translation.finished for translation in chosen),
         )
-    return joined
+        for score, chosen in best
+    ]
 
 
 def _hardware(name: str) -> HardwareConfig:
@@ -283,8 +268,3 @@ def _hardware(name: str) -> HardwareConfig:
     if name not in complete:
         raise ConfigError(f"hardware: no such choice {name!r}" + did_you_mean(name, complete))
     return validate(HardwareConfig, choices[name])
-
-
-def _default_hardware(defaults: Sequence[Any]) -> str:
-    """The hardware choice in a `defaults` list."""
-    return next(str(entry["hardware"]) for entry in defaults if isinstance(entry, dict) and "hardware" in entry)

@@ -119,7 +119,7 @@ def readme(card: Mapping[str, Any]) -> str:
         "",
         *_scores(card["scores"]),
         "",
-        *(_section("What differs from rpr", card["differences"])),
+        *_section("What differs from rpr", card["differences"]),
         "## Proof",
         "",
         f"Of {proof['sentences']} sentences of {proof['split']}: {proof['identical']} greedy translations are those of "
@@ -141,10 +141,8 @@ def _differences(kind: Kind, model: Transformer) -> Sequence[str]:
     rows = position_rows(model.config)
     if rows is None:
         return DIFFERENCES
-    beyond = (
-        f"The absolute positions are a table of {rows} rows. A longer sentence is refused; a translation ends there.",
-    )
-    return (*DIFFERENCES, *beyond)
+    note = f"The absolute positions are a table of {rows} rows. A longer sentence is refused; a translation ends there."
+    return (*DIFFERENCES, note)
 
 
 def _use(kind: Kind, search: Mapping[str, Any]) -> list[str]:

@@ -96,9 +96,8 @@ def parity(
     """
     assert len(sources) == len(references)
     exact = in_float64(model)
-    greedy = replace(search, beam_size=1, n_best=1, length_penalty=0.0)
-    ours = _first(TorchEngine(exact, exact.embedding_VM.device), sources, greedy, progress)
-    theirs = _first(engine, sources, greedy, None)
+    ours = _greedy(TorchEngine(exact, exact.embedding_VM.device), sources, search, progress)
+    theirs = _greedy(engine, sources, search)
     targets = [*(row[0] for row in ours), *(list(reference[:-1]) for reference in references)]
     twice = [*sources, *sources]
     our_scores = piece_scores(exact, twice, targets, search.max_tokens_per_batch)
@@ -121,8 +120,7 @@ def parity(
 
 def identical_share(engine: Engine, other: Engine, sources: Rows, search: Search) -> float:
     """The fraction of sentences, 0 to 1, with the same greedy translation from two engines."""
-    greedy = replace(search, beam_size=1, n_best=1, length_penalty=0.0)
-    pairs = zip(_first(engine, sources, greedy, None), _first(other, sources, greedy, None), strict=True)
+    pairs = zip(_greedy(engine, sources, search), _greedy(other, sources, search), strict=True)
     return sum(one == two for one, two in pairs) / len(sources)
 
 
@@ -156,11 +154,12 @@ def _largest_difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> flo
     return float(differences.abs().nan_to_num(nan=torch.inf).max())
 
 
-def _first(
-    engine: Engine, sources: Rows, search: Search, progress: Progress | None
+def _greedy(
+    engine: Engine, sources: Rows, search: Search, progress: Progress | None = None
 ) -> list[tuple[tuple[int, ...], bool]]:
-    """Token IDs of each best translation, and whether it is finished."""
-    n_best_lists = engine.search(sources, search, progress=progress)
+    """Token IDs of each greedy translation, and whether it is finished."""
+    greedy = replace(search, beam_size=1, n_best=1, length_penalty=0.0)
+    n_best_lists = engine.search(sources, greedy, progress=progress)
     return [(hypotheses[0].pieces, hypotheses[0].finished) for hypotheses in n_best_lists]
 
 

@@ -52,7 +52,7 @@ class TorchScorer(TorchEngine):
         return [row.tolist() for row in piece_scores(self.model, sources, targets, self.max_tokens)]
 
 
-def check(kind: Kind, out: Path, config: TransformerConfig | None = None) -> None:
+def check(kind: Kind, out: Path, config: TransformerConfig) -> None:
     """Checks before anything is computed.
 
     Raises:
@@ -64,8 +64,7 @@ def check(kind: Kind, out: Path, config: TransformerConfig | None = None) -> Non
         )
     if kind == "ctranslate2":
         library()
-        reason = None if config is None else unrepresentable(config)
-        if reason is not None:
+        if (reason := unrepresentable(config)) is not None:
             raise ConfigError(reason)
 
 
