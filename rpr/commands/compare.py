@@ -41,18 +41,13 @@ def run(config: CompareConfig) -> None:
         groups = [pairs_of_runs(_named([read_run(Path(folder)) for folder in config.runs]))]
     else:
         groups = pairs_of_sweep(_named(_of_sweep(config.sweep, Path(config.runs_dir))), config.sweep)
-    found = []
-    for pairs in groups:
-        found.append(
-            compare_runs(
-                pairs, config.splits, config.metrics, samples=config.samples, trials=config.trials, seed=config.seed
-            )
-        )
+    numbers = config.model_dump(include={"samples", "trials", "seed"})
+    found = [compare_runs(pairs, config.splits, config.metrics, **numbers) for pairs in groups]
     notes = _notes(config, found)
     if config.format == "json":
         families = [_document(family) for families in found for family in families]
-        settings = {"level": LEVEL, "alpha": ALPHA, **config.model_dump(include={"samples", "trials", "seed"})}
-        print(json.dumps({**settings, "tests": families, "notes": notes}, indent=2, ensure_ascii=False))
+        document = {"level": LEVEL, "alpha": ALPHA, **numbers, "tests": families, "notes": notes}
+        print(json.dumps(document, indent=2, ensure_ascii=False))
         return
     tables = [table for families in found for family in families for table in _tables(family)]
     if config.format == "markdown":

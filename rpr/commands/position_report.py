@@ -9,7 +9,6 @@ from pathlib import Path
 from rpr.analysis.position_numbers import as_document, as_text, summary
 from rpr.analysis.positions import measure
 from rpr.config.commands import ReportConfig
-from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.errors import DataError, RecordError, RunError
 from rpr.io.atomic import replace_file
@@ -37,11 +36,12 @@ def report(config: ReportConfig, run_dir: Path) -> None:
         raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are not usable: finish the run first")
     data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
     pairs = _validation_pairs(data, config.validation_sentences)
+    k = trained.position.k
     with Progress(len(pairs), "sentences", "attention") as bar:
         numbers = measure(
             model,
             pairs,
-            max_distance=_max_distance(config, trained),
+            max_distance=config.max_distance if k is None else min(config.max_distance, max(MIN_DISTANCE, 2 * k)),
             max_tokens_per_batch=trained.evaluation.max_tokens_per_batch,
             device=runtime.torch_device(config.hardware),
             progress=bar.reach,
@@ -81,13 +81,6 @@ def _validation_pairs(data: PreparedData, limit: int) -> list[tuple[list[int], l
     if not len(split):
         raise DataError(f"data {data.meta.name}: the validation split is empty; prepare data with one")
     return [(split.source(index).tolist(), split.target(index).tolist()) for index in range(min(limit, len(split)))]
-
-
-def _max_distance(config: ReportConfig, trained: TrainConfig) -> int:
-    clip_distance = trained.position.k
-    if clip_distance is None:
-        return config.max_distance
-    return min(config.max_distance, max(MIN_DISTANCE, 2 * clip_distance))
 
 
 def _subtitle(record: Record, facts: dict[str, object]) -> str:

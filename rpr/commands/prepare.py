@@ -30,6 +30,7 @@ def run(config: PrepareConfig) -> None:
     digest_seconds = time.monotonic() - start
     with progress_bars(config.data.name) as report:
         data = prepare(config.data, report, config.processes)
+    build = data.build_result
     document: dict[str, Any] = {
         "cores": num_cores(),
         "git": git_state().model_dump(),
@@ -40,18 +41,12 @@ def run(config: PrepareConfig) -> None:
         "cpu_seconds": sum(os.times()[:4]),  # of this process and its finished workers
         "digest_seconds": digest_seconds,
         "peak_bytes": resident_peak(),
-        "build": None,
+        "build": None if build is None else {"processes": build.processes, "worker_peak_bytes": build.peak_bytes},
         "loader": None,
     }
-    if data.build_result is not None:
-        document["build"] = {
-            "processes": data.build_result.processes,
-            "worker_peak_bytes": data.build_result.peak_bytes,
-        }
     if config.measure_loader:
-        document["loader"] = measure_loader(
-            config.data, config.optim.max_tokens_per_microbatch, config.optim.microbatches_per_step, config.batches
-        )
+        batch = (config.optim.max_tokens_per_microbatch, config.optim.microbatches_per_step)
+        document["loader"] = measure_loader(config.data, *batch, config.batches)
     if config.format == "json":
         print(json.dumps(document, indent=2))
     else:

@@ -125,7 +125,7 @@ def _report_deviations(config: RerunConfig, path: Path, record: Record, typed: T
     ]
     if record.status == "finished":
         found += _machine_deviations(record.device, _device(typed.hardware), typed.hardware.threads)
-    found += _corpus_deviations(record, _corpus_key(typed))
+    found += _corpus_deviations(record, typed)
     if config.strict and found:
         raise RecordError(f"{path}: strict=true, and not as recorded: {'; '.join(found)}")
     for line in found:
@@ -172,24 +172,21 @@ def _device(hardware: HardwareConfig) -> str:
     return runtime.device_name(hardware)
 
 
-def _corpus_deviations(record: Record, key: str) -> Iterator[str]:
-    if record.data is not None and record.data.key != key:
-        keys = f"key {record.data.key[:12]} in the record, {key[:12]} here"
-        yield f"data: the corpus or its preparation differs ({keys})"
-
-
-def _corpus_key(typed: TrainConfig) -> str:
-    """The key of the current corpus, computed without preparing it.
+def _corpus_deviations(record: Record, typed: TrainConfig) -> Iterator[str]:
+    """By the key of the current corpus, computed without preparing it.
 
     Raises:
         DataError: it does not exist or cannot be read.
     """
     try:
-        return cache_key(typed.data)
+        key = cache_key(typed.data)
     except DataError as error:
         if typed.data.path is None:
             raise
         raise DataError(f"{error}; if the corpus has moved, set data_path=...") from None
+    if record.data is not None and record.data.key != key:
+        keys = f"key {record.data.key[:12]} in the record, {key[:12]} here"
+        yield f"data: the corpus or its preparation differs ({keys})"
 
 
 def _outcome(found: Difference) -> list[str]:

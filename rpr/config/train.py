@@ -292,7 +292,7 @@ class TrainConfig(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def positions_fit_the_model(self) -> TrainConfig:
+    def positions_and_kernels_fit_the_model(self) -> TrainConfig:
         one = self.position.encoder == self.position.decoder
         for causal, scheme in ((False, self.position.encoder), (True, self.position.decoder)):
             site = Site(self.model.num_layers, self.model.num_heads, self.model.d_model, causal)
@@ -305,10 +305,6 @@ class TrainConfig(StrictModel):
                 raise ValueError(
                     f"hardware.attention: triton does not support the score bias of position={scheme.name}; choose auto"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def triton_has_tiles_for_the_heads(self) -> TrainConfig:
         width = self.model.d_model // self.model.num_heads
         if self.hardware.attention == "triton" and width > WIDEST_TRITON_HEAD:
             raise ValueError(

@@ -28,9 +28,14 @@ def wandb_sweep(jobs: Sequence[Sequence[str]], name: str, description: str, proj
         project: the W&B project of the sweep and its runs.
     """
     assert jobs, "a sweep has a job"
-    varying = None if any(_order_counts(job) for job in jobs) else _product(jobs)
+    order_counts = any(_order_counts(job) for job in jobs)
+    varying = None if order_counts else _product(jobs)
+    parameters: dict[str, list[Any]]
     if varying is None:
-        parameters, command = _whole_jobs(jobs)
+        movable = [] if order_counts or len(jobs) == 1 else jobs[0]
+        common = [word for word in movable if all(word in job for job in jobs)]
+        own = dict.fromkeys(shlex.join(word for word in job if word not in common) for job in jobs)
+        parameters, command = {JOB: list(own)}, [*PROGRAM, GIVEN, *common]
     else:
         parameters = {key: [_number(value) for value in values] for key, values in varying.items()}
         command = [*PROGRAM, GIVEN, *(word for word in jobs[0] if _key(word) not in varying)]
@@ -58,15 +63,6 @@ def _product(jobs: Sequence[Sequence[str]]) -> dict[str, list[str]] | None:
         return None
     distinct = {tuple(pair[key] for key in varying) for pair in pairs}
     return varying if len(distinct) == math.prod(len(found) for found in varying.values()) else None
-
-
-def _whole_jobs(jobs: Sequence[Sequence[str]]) -> tuple[dict[str, list[Any]], list[str]]:
-    """One parameter with a value for each job: its overrides beyond those that all jobs share."""
-    common = [word for word in jobs[0] if len(jobs) > 1 and all(word in job for job in jobs)]
-    if any(_order_counts(job) for job in jobs):
-        common = []
-    own = dict.fromkeys(shlex.join(word for word in job if word not in common) for job in jobs)
-    return {JOB: list(own)}, [*PROGRAM, GIVEN, *common]
 
 
 def _order_counts(job: Sequence[str]) -> bool:
