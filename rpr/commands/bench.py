@@ -46,12 +46,9 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
         size = config.model.d_model * (16 if config.hardware.accelerator == "gpu" else 4)
         rate = benchmark.matmul_rate(config.hardware, runtime.torch_device(config.hardware), size)
         document["products"] = {"size": size, "operations_per_second": rate}
-        if "step" in config.parts:
-            document["step"] = _steps(config, positions, rate)
-        if "length" in config.parts:
-            document["length"] = _lengths(config, positions, rate)
-        if "layer" in config.parts:
-            document["layer"] = _layers(config, positions, rate)
+        for part, measure in (("step", _steps), ("length", _lengths), ("layer", _layers)):
+            if part in config.parts:
+                document[part] = measure(config, positions, rate)
     if "gradients" in config.parts:
         document["gradients"] = _gradients(config)
     print(json.dumps(document, indent=2) if config.format == "json" else as_text(document))

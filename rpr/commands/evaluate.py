@@ -79,10 +79,7 @@ def run(config: EvaluateConfig) -> None:
     try:
         with exclusive(out_dir, "*"):
             found = score_run(trained, data, system, out_dir)
-            document = {
-                "scores": [asdict(score) for score in found.scores],
-                "by_length": None if found.by_length is None else asdict(found.by_length),
-            }
+            document = asdict(found)
             replace_file(out_dir / "scores.json", json.dumps(document, indent=2) + "\n")
     except OSError as error:
         raise RecordError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from rpr.config.commands import ExportConfig, VerifyConfig
-from rpr.data.cache import PreparedData
 from rpr.errors import DataError, RunError
 from rpr.export import writing
 from rpr.export.card import ExportInputs
@@ -46,7 +45,7 @@ def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> ExportInputs:
     """A run's model, set up for the configured hardware, and the first sentences of a split.
 
     Raises:
-        RecordError, DataError: no readable run, or no such sentences.
+        RecordError, DataError: no readable run, or no such split, or an empty one.
         RunError: the run failed or was interrupted.
     """
     trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
@@ -54,7 +53,10 @@ def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> ExportInputs:
     if record.status in ("failed", "interrupted"):
         raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are not usable: finish the run first")
     data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
-    sources, references = pairs_of(data, config.split, config.sentences)
+    split = data.split(config.split)
+    if not len(split):
+        raise DataError(f"data {data.meta.name}: the split {config.split} is empty; choose another, split=...")
+    indices = range(min(config.sentences, len(split)))
     return ExportInputs(
         record=record,
         config=trained,
@@ -62,19 +64,6 @@ def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> ExportInputs:
         checkpoint=checkpoint,
         vocabulary=loading.vocabulary_of(run_dir, trained),
         split=config.split,
-        sources=sources,
-        references=references,
+        sources=[split.source(index).tolist() for index in indices],
+        references=[split.target(index).tolist() for index in indices],
     )
-
-
-def pairs_of(data: PreparedData, name: str, limit: int) -> tuple[list[list[int]], list[list[int]]]:
-    """The first `limit` sources and targets of a split, as piece IDs with EOS.
-
-    Raises:
-        DataError: the data has no such split, or an empty one.
-    """
-    split = data.split(name)
-    if not len(split):
-        raise DataError(f"data {data.meta.name}: the split {name} is empty; choose another, split=...")
-    indices = range(min(limit, len(split)))
-    return [split.source(index).tolist() for index in indices], [split.target(index).tolist() for index in indices]

@@ -14,7 +14,7 @@ from rpr.errors import DataError, RecordError, RunError
 from rpr.io.atomic import replace_file
 from rpr.progress import Progress
 from rpr.records.position import position_of
-from rpr.records.record import RECORD_NAME, Record, read_record
+from rpr.records.record import RECORD_NAME, read_record
 from rpr.report import plot_style
 from rpr.report.position_figure import position_figure
 from rpr.runs import loading, runtime
@@ -57,9 +57,11 @@ def report(config: ReportConfig, run_dir: Path) -> None:
         "matmul_precision": runtime.matmul_precision(config.hardware),
     }
     document = as_document(facts, numbers)
-    figure = position_figure(
-        numbers, config.title or f"What positions learned: {record.name}", _subtitle(record, facts)
-    )
+    words = [position_of(record).label, checkpoint]
+    words += [] if record.status == "finished" else ["not finished"]
+    words += ["synthetic data"] if record.synthetic else []
+    subtitle = " | ".join(words)
+    figure = position_figure(numbers, config.title or f"What positions learned: {record.name}", subtitle)
     files = [run_dir / "positions.svg", run_dir / "positions.json"]
     try:
         plot_style.save(figure, files[0])
@@ -71,7 +73,7 @@ def report(config: ReportConfig, run_dir: Path) -> None:
     if config.format == "json":
         print(json.dumps(document, indent=2, ensure_ascii=False))
         return
-    print(f"{run_dir.name}: {_subtitle(record, facts)}")
+    print(f"{run_dir.name}: {subtitle}")
     print("\n".join(summary(numbers)))
     print("\n".join(f"written: {path}" for path in files), file=sys.stderr)
 
@@ -81,12 +83,3 @@ def _validation_pairs(data: PreparedData, limit: int) -> list[tuple[list[int], l
     if not len(split):
         raise DataError(f"data {data.meta.name}: the validation split is empty; prepare data with one")
     return [(split.source(index).tolist(), split.target(index).tolist()) for index in range(min(limit, len(split)))]
-
-
-def _subtitle(record: Record, facts: dict[str, object]) -> str:
-    words = [position_of(record).label, str(facts["checkpoint"])]
-    if record.status != "finished":
-        words.append("not finished")
-    if record.synthetic:
-        words.append("synthetic data")
-    return " | ".join(words)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
-from rpr.decode.corpus import translate_split
+from rpr.decode.corpus import translate_sources
 from rpr.decode.engines import torch_engine
 from rpr.decode.torch_engine import Engine, search_of
 from rpr.io.atomic import replace_file
@@ -75,8 +75,9 @@ def _translate(
     """(hypotheses, references) of a split; writes them and the sources to the run's folder."""
     evaluation = config.evaluation
     pairs = data.split(split)
-    with Progress(len(pairs), "sentences", f"translating {split} (beam {evaluation.beam_size})", lines="last") as bar:
-        hypotheses = translate_split(engine, pairs, data.vocabulary, search_of(evaluation), progress=bar.reach)
+    rows = [pairs.source(index).tolist() for index in range(len(pairs))]
+    with Progress(len(rows), "sentences", f"translating {split} (beam {evaluation.beam_size})", lines="last") as bar:
+        hypotheses = translate_sources(engine, rows, data.vocabulary, search_of(evaluation), bar.reach)
     sources, references = data.text(split)
     for kind, lines in (("sources", sources), ("references", references), ("hypotheses", hypotheses)):
         replace_file(run_dir / f"{split}.{kind}.txt", "".join(line + "\n" for line in lines))

@@ -238,7 +238,7 @@ def _run_worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
 def work(config: TrainConfig, run_dir: Path) -> None:
     """Train on every rank; then the first rank alone translates, scores and completes the record."""
     from rpr.commands.scoring import score_run, torch_scored
-    from rpr.decode.corpus import translate_split
+    from rpr.decode.corpus import translate_sources
     from rpr.decode.torch_engine import search_of
     from rpr.metrics.bleu import sacrebleu_13a
     from rpr.progress import Progress
@@ -262,10 +262,9 @@ def work(config: TrainConfig, run_dir: Path) -> None:
             engine = torch_scored(config, model, "in training").engine
             search = search_of(config.evaluation, greedy=True)
             split = data.split("validation")
-            with Progress(min(sentences, len(split)), "sentences", "translating validation", keep=False) as bar:
-                hypotheses = translate_split(
-                    engine, split, data.vocabulary, search, limit=sentences, progress=bar.reach
-                )
+            sources = [split.source(index).tolist() for index in range(min(sentences, len(split)))]
+            with Progress(len(sources), "sentences", "translating validation", keep=False) as bar:
+                hypotheses = translate_sources(engine, sources, data.vocabulary, search, bar.reach)
             return sacrebleu_13a(hypotheses, data.text("validation")[1][:sentences]).score
 
         steps, parameters, training = fit.fit(

@@ -83,20 +83,16 @@ def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None)
     Raises:
         ConfigError: as `to_plain`.
     """
-    return to_plain(_composed(name, overrides, config_dir))
-
-
-def _composed(name: str, overrides: Sequence[str], config_dir: Path | None) -> Any:
     overrides = typed_choices(overrides)
     reject_path_traversal(overrides)
     if not all(_CHOICE_OR_VALUE.match(word) for word in overrides):
-        return hydra_bridge.compose(name, overrides, config_dir)
+        return to_plain(hydra_bridge.compose(name, overrides, config_dir))
     folders = [data_dir("conf"), *([] if config_dir is None else [config_dir])]
     groups = {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
     choices = [word for word in overrides if override_key(word).partition("@")[0] in groups]
     settings = copy.deepcopy(_of_choices(name, tuple(choices), config_dir))
     hydra_bridge.set_values(settings, [word for word in overrides if word not in choices])
-    return settings
+    return to_plain(settings)
 
 
 @lru_cache(64)

@@ -233,9 +233,7 @@ def _both_tables(tables: Tables, d_head: int) -> tuple[Any, Any]:
     CTranslate2 requires both: it infers k from the key table, and adds sinusoids if there is none.
     """
     keys, values = tables.keys, tables.values
-    present = values if keys is None else keys
-    if present is None:
-        return _array(torch.zeros(1, d_head)), _array(torch.zeros(1, d_head))
+    present = next((table for table in (keys, values) if table is not None), torch.zeros(1, d_head))
     zeros = torch.zeros_like(present)
     return _array(zeros if keys is None else keys), _array(zeros if values is None else values)
 

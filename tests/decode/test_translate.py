@@ -1,4 +1,4 @@
-"""Translating a split against beam search of single sentences (float64), order, token budget and training mode."""
+"""Translating many sources against beam search of single sentences (float64), order, token budget and training mode."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from rpr.commands.scoring import torch_scored
-from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import EOS, Vocabulary, count_words
-from rpr.decode.corpus import translate_split
+from rpr.decode.corpus import translate_sources
 from rpr.decode.torch_engine import Search, TorchEngine, length_batches
 from rpr.model.beam_search import beam_search
 from rpr.model.transformer import Transformer
@@ -40,8 +39,8 @@ def model(vocabulary):
     return model
 
 
-def translated(model: Transformer, split: Any, vocabulary: Vocabulary, **more: Any) -> list[str]:
-    return translate_split(TorchEngine(model, "cpu"), split, vocabulary, SETTINGS, **more)
+def translated(model: Transformer, sources: Any, vocabulary: Vocabulary, **more: Any) -> list[str]:
+    return translate_sources(TorchEngine(model, "cpu"), sources, vocabulary, SETTINGS, **more)
 
 
 @pytest.fixture(scope="module")
@@ -64,19 +63,11 @@ def test_translation_is_one_line(model, vocabulary, rows, monkeypatch):
     assert set(translated(model, rows, vocabulary)) == {"the cat sat on"}
 
 
-def test_token_split_equals_lists_of_pieces(model, vocabulary, rows, tmp_path):
-    np.asarray([piece for row in rows for piece in row], np.uint16).tofile(tmp_path / "test.source.pieces")
-    np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64).tofile(tmp_path / "test.source.offsets")
-    split = TokenSplit(tmp_path, "test", len(rows), "uint16")
-    assert translated(model, split, vocabulary) == translated(model, rows, vocabulary)
-
-
-def test_limit_and_progress(model, vocabulary, rows):
+def test_progress_and_order(model, vocabulary, rows):
     calls = []
-    first = translated(model, rows, vocabulary, limit=4, progress=lambda done, of: calls.append((done, of)))
+    first = translated(model, rows[:4], vocabulary, progress=lambda done, of: calls.append((done, of)))
     assert first == translated(model, rows, vocabulary)[:4]
     assert calls == [(1, 4), (4, 4)]  # 13 pieces: 20 // 13 = 1 row; then 6 pieces: 3 rows
-    assert len(translated(model, rows, vocabulary, limit=100)) == 8
     assert translated(model, [], vocabulary) == []
 
 

@@ -20,7 +20,7 @@ from rpr.cli import app
 from rpr.commands import train
 from rpr.config.train import TrainConfig
 from rpr.data.cache import prepare
-from rpr.decode.corpus import translate_split
+from rpr.decode.corpus import translate_sources
 from rpr.decode.torch_engine import TorchEngine, search_of
 from rpr.runs import loading, runtime
 from rpr.training import callbacks
@@ -58,9 +58,10 @@ def trained(overrides: Sequence[str], folder: Path, cache: Path) -> dict[str, An
     model, _ = loading.model_of(config, run_dir, None, len(data.vocabulary))
     search = search_of(config.evaluation, greedy=True)
     engine = TorchEngine(model, torch.device("cpu"), matmul_precision="highest")
+    sources = [data.split("validation").source(index).tolist() for index in range(8)]
     return {
         "losses": [float(line["train/loss"]).hex() for line in lines if "train/loss" in line],
-        "translations": translate_split(engine, data.split("validation"), data.vocabulary, search, limit=8),
+        "translations": translate_sources(engine, sources, data.vocabulary, search),
     }
 
 
