@@ -81,10 +81,9 @@ def _describe(kind: type[StrictModel], problem: Any) -> str:
     *sections, last = path or ("",)
     key = ".".join(part for at, part in enumerate(path) if not _is_tag(kind, path[:at], part))
     if problem["type"] == "extra_forbidden":
-        names = {name for section in sections_at(kind, sections) for name in section.model_fields}
         if new := renamed_to(key):
             return f"{key}: renamed to {new}"
-        return f"{key}: no such setting" + did_you_mean(last, names)
+        return f"{key}: no such setting" + did_you_mean(last, settings_at(kind, sections))
     if problem["type"] == "missing":
         return f"{key}: missing; every default is in conf/"
     message = rule_of(problem)
@@ -109,15 +108,19 @@ def rule_of(problem: Any) -> str:
 
 def _is_tag(kind: type[StrictModel], before: Sequence[str], part: str) -> bool:
     """Whether a part of a problem's location is the tag of a section in a union, not the name of a setting."""
-    found = sections_at(kind, before)
-    return len(found) > 1 and part not in {name for section in found for name in section.model_fields}
+    return len(sections_at(kind, before)) > 1 and part not in settings_at(kind, before)
+
+
+def settings_at(kind: type[StrictModel], path: Sequence[str]) -> set[str]:
+    """The names of the settings and sections at a path below a section."""
+    return {name for section in sections_at(kind, path) for name in section.model_fields}
 
 
 def sections_at(kind: type[StrictModel], path: Sequence[str]) -> list[type[StrictModel]]:
     """The typed sections at a path below another: several where they depend on a choice, none for a plain value."""
     found = [kind]
     for part in path:
-        if len(found) > 1 and (tagged := [one for one in found if one.__name__ and _tag(one) == part]):
+        if len(found) > 1 and (tagged := [one for one in found if _tag(one) == part]):
             found = tagged
             continue
         annotations = [one.model_fields[part].annotation for one in found if part in one.model_fields]

@@ -32,6 +32,7 @@ def run(config: RerunConfig) -> None:
     `strict` they are an error instead, and different results end the command with exit code 1.
     """
     path, record, metrics = read_run_files(config.run)
+    shown = escape_control_characters(str(path))
     typed = _configuration(config, path, record)
     if runtime.is_rank():
         raise ConfigError("rerun: cannot run under torchrun; start it once, and it starts the run's processes itself")
@@ -42,10 +43,7 @@ def run(config: RerunConfig) -> None:
                 f"{path}: {record.outcome}; strict=true needs the record of a finished run, because machine, corpus "
                 "and scores are written at its end: omit strict"
             )
-        print(
-            f"rpr-cli: {escape_control_characters(str(path))}: {record.outcome}; it has no results to compare with",
-            file=sys.stderr,
-        )
+        print(f"rpr-cli: {shown}: {record.outcome}; it has no results to compare with", file=sys.stderr)
     _report_deviations(config, path, record, typed)
     run_dir = _folder(config, path, record, typed)
     rerun_of = RerunOf(run_id=record.run_id, started=record.started)
@@ -56,10 +54,7 @@ def run(config: RerunConfig) -> None:
     found = difference(record, again, metrics, metrics_again)
     print("\n".join(["", *_outcome(found)]))
     if config.strict and not found.reproduced:
-        print(
-            f"rpr-cli: {run_dir.name}: its results are not those of {escape_control_characters(str(path))}",
-            file=sys.stderr,
-        )
+        print(f"rpr-cli: {run_dir.name}: its results are not those of {shown}", file=sys.stderr)
         raise SystemExit(1)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -174,9 +175,5 @@ def is_parsing_error(error: BaseException) -> bool:
     """Whether it is a plain ValueError that Hydra raised while it parsed overrides: for `model=3`, as a choice must be
     text, or for `seed=range(1,5,0)`.
     """
-    last = error.__traceback__
-    if last is None or not isinstance(error, ValueError):
-        return False
-    while last.tb_next is not None:
-        last = last.tb_next
-    return str(last.tb_frame.f_globals.get("__name__")).startswith("hydra.")
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return isinstance(error, ValueError) and modules != [] and modules[-1].startswith("hydra.")

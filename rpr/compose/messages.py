@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rpr.compose.composition import choices_of
@@ -98,8 +97,8 @@ _SHORT = {
 
 def _unknown_key(text: str, kind: type[StrictModel] | None) -> str | None:
     """The message for `Could not override 'model.kk'...`, with the settings that exist at that key."""
-    from rpr import validation
-    from rpr.config import train as config
+    from rpr.config.train import TrainConfig
+    from rpr.validation import settings_at
 
     found = re.match(r"Could not override '(?:[\w/]+@)?([\w.]+)'", text)
     if found is None:
@@ -110,22 +109,14 @@ def _unknown_key(text: str, kind: type[StrictModel] | None) -> str | None:
     if path[0] == "hydra":  # Hydra's own settings, of which we have no typed section
         return None
     for depth, part in enumerate(path):
-        sections_there = validation.sections_at(kind or config.TrainConfig, path[:depth])
-        names = {name for section in sections_there for name in section.model_fields}
-        if sections_there and part not in names:
+        names = settings_at(kind or TrainConfig, path[:depth])
+        if names and part not in names:
             if part in _SHORT:
                 return f"{found[1]}: no such setting; did you mean {_SHORT[part]}?"
-            if elsewhere := [f"{name}.{part}" for name in sorted(names) if _has(sections_there, name, part)]:
+            inner = {name: settings_at(kind or TrainConfig, [*path[:depth], name]) for name in sorted(names)}
+            if elsewhere := [f"{name}.{part}" for name, settings in inner.items() if part in settings]:
                 return f"{found[1]}: no such setting; did you mean {' or '.join(elsewhere)}?"
             return f"{'.'.join(path[: depth + 1])}: no such setting" + did_you_mean(part, names)
     if len(path) > 1:
         return f"{found[1]}: no such setting in the selected {path[0]}, though others have it; see --cfg job"
     return None
-
-
-def _has(sections: Sequence[type[StrictModel]], name: str, part: str) -> bool:
-    """Whether the section `name` of one of the sections has a setting `part`."""
-    from rpr import validation
-
-    inner = [one for section in sections for one in validation.sections_at(section, [name])]
-    return any(part in one.model_fields for one in inner)

@@ -62,11 +62,8 @@ def load_status(sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]]) -
     for data in corpora.values():  # one on the hub is checked by the first job that needs it
         cache_key(data)
     jobs = ledger.unique_jobs(made)
-    if len(jobs) < len(made):
-        print(
-            f"sweep {sweep}: {len(made) - len(jobs)} of its {len(made)} jobs are duplicates of others",
-            file=sys.stderr,
-        )
+    if repeated := len(made) - len(jobs):
+        print(f"sweep {sweep}: {repeated} of its {len(made)} jobs are duplicates of others", file=sys.stderr)
     found = []
     for job in jobs:
         try:
