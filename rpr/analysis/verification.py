@@ -231,7 +231,7 @@ def _score(log_p_T: Tensor, finished: bool, length_penalty: float) -> float:
 
 
 def _translate(model: Transformer, sources: Rows, search: Search) -> list[list[Hypothesis]]:
-    return TorchEngine(model, model.embedding_VM.device).search(sources, search)
+    return TorchEngine(model).search(sources, search)
 
 
 def _budgets(search: Search, sources: Rows) -> list[Search]:

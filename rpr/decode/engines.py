@@ -118,7 +118,6 @@ def torch_engine(model: Transformer, hardware: HardwareConfig, matmul_precision:
     """Our own beam search with this model, in the precision of `hardware`."""
     return TorchEngine(
         model.double() if hardware.precision == "64" else model,
-        runtime.torch_device(hardware),
         bfloat16=hardware.precision == "bf16",
         matmul_precision=matmul_precision,
     )

@@ -70,22 +70,13 @@ class Engine(Protocol):
 
 
 class TorchEngine:
-    """Our own beam search; restores the model's training mode."""
+    """Our own beam search, on the model's device; restores the model's training mode."""
 
-    def __init__(
-        self,
-        model: Transformer,
-        device: torch.device | str,
-        *,
-        bfloat16: bool = False,
-        matmul_precision: str | None = None,
-    ) -> None:
-        """`model` must be on `device`; `bfloat16` enables autocast; `matmul_precision` is the precision of float32
-        matmuls (highest | high | medium), None for the process's own. Below `highest` a translation can depend on the
-        rest of its batch.
+    def __init__(self, model: Transformer, *, bfloat16: bool = False, matmul_precision: str | None = None) -> None:
+        """`bfloat16` enables autocast; `matmul_precision` is the precision of float32 matmuls (highest | high |
+        medium), None for the process's own. Below `highest` a translation can depend on the rest of its batch.
         """
         self.model = model
-        self.device = torch.device(device)
         self.bfloat16 = bfloat16
         self.matmul_precision = matmul_precision
 
@@ -104,17 +95,18 @@ class TorchEngine:
         """
         results: list[list[Hypothesis]] = [[] for _ in sources]
         translated = 0
+        device = self.model.embedding_VM.device
         with (
             _evaluating(self.model),
             float32_matmuls(self.matmul_precision),
-            torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16),
+            torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16),
         ):
             for batch in length_batches(
                 [len(source) for source in sources], search.max_tokens_per_batch // search.beam_size
             ):
                 hypotheses = beam_search(
                     self.model,
-                    pad_rows([sources[index] for index in batch], self.device),
+                    pad_rows([sources[index] for index in batch], device),
                     beam_size=search.beam_size,
                     length_penalty=search.length_penalty,
                     max_extra_length=search.max_extra_length,

@@ -96,7 +96,7 @@ def parity(
     """
     assert len(sources) == len(references)
     exact = in_float64(model)
-    ours = _greedy(TorchEngine(exact, exact.embedding_VM.device), sources, search, progress)
+    ours = _greedy(TorchEngine(exact), sources, search, progress)
     theirs = _greedy(engine, sources, search)
     targets = [*(row[0] for row in ours), *(list(reference[:-1]) for reference in references)]
     twice = [*sources, *sources]

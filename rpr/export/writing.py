@@ -44,7 +44,7 @@ class TorchScorer(TorchEngine):
     """Our own engine with scoring of given translations."""
 
     def __init__(self, model: Transformer, max_tokens: int) -> None:
-        super().__init__(model, model.embedding_VM.device)
+        super().__init__(model)
         self.max_tokens = max_tokens
 
     def score(self, sources: Rows, targets: Rows) -> list[list[float]]:

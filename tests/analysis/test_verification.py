@@ -157,21 +157,21 @@ def test_dependence_on_the_batch_fails():
     check = batch_independence(model, SOURCES[:8], SEARCH)
     assert_outcome(check, "failed")
     assert check.reason is not None and "sentences have different translations in different batches" in check.reason
-    rounding = batch_rounding(TorchEngine(model, "cpu"), exact(), SOURCES[:8], SEARCH, "float64")
+    rounding = batch_rounding(TorchEngine(model), exact(), SOURCES[:8], SEARCH, "float64")
     assert_outcome(rounding, "reported")
     assert rounding.difference is not None and rounding.difference > 1e-3 and rounding.reason is not None
     assert rounding.reason.endswith("of 8 translations differ") and rounding.reason[0] != "0"
 
 
 def test_rounding_is_not_a_failure():
-    check = batch_rounding(TorchEngine(make_model(), "cpu"), exact(), SOURCES[:8], SEARCH, "float32")
+    check = batch_rounding(TorchEngine(make_model()), exact(), SOURCES[:8], SEARCH, "float32")
     assert check.outcome in ("passed", "reported") and "of 8 translations differ" in str(check.reason)
 
 
 def test_wrong_hypotheses_fail(monkeypatch):
     model, search = exact(), TorchEngine.search
     assert_outcome(scores_of_hypotheses(model, SOURCES[:8], SEARCH), "passed")
-    right = search(TorchEngine(model, "cpu"), SOURCES[:8], dataclasses.replace(SEARCH, n_best=4))
+    right = search(TorchEngine(model), SOURCES[:8], dataclasses.replace(SEARCH, n_best=4))
     at = next(index for index, hypotheses in enumerate(right) if len(hypotheses) > 1)
     first, second, *others = right[at]
     last = right[at][-1]

@@ -52,7 +52,7 @@ def engine(write_export):
 
 
 def ours(search: Search, **more: Any) -> list[list[Hypothesis]]:
-    return TorchEngine(make_model().double(), "cpu").search(SOURCES, search, **more)
+    return TorchEngine(make_model().double()).search(SOURCES, search, **more)
 
 
 def log_p(index: int, hypothesis: Hypothesis, *, renormalised: bool) -> float:
@@ -159,7 +159,7 @@ def test_min_length_equals_ours(write_export, min_length, prefixes):
     model = make_model()
     with torch.no_grad():
         model.embedding_VM[EOS] *= 2
-    theirs, our = CTranslate2Engine(write_export(model), threads=1), TorchEngine(copy.deepcopy(model).double(), "cpu")
+    theirs, our = CTranslate2Engine(write_export(model), threads=1), TorchEngine(copy.deepcopy(model).double())
     if prefixes is None:
         assert sum(not hypotheses[0].pieces for hypotheses in our.search(SOURCES, GREEDY)) >= 3
     search = dataclasses.replace(GREEDY, min_length=min_length)
@@ -205,7 +205,7 @@ def test_position_table_limits_the_lengths(changes, write_export, monkeypatch):
     short = [source for source in SOURCES if len(source) <= 12]
     assert max(map(len, short)) == 12
     found = engine.search(short, GREEDY)
-    expected = TorchEngine(model.double(), "cpu").search(short, GREEDY)
+    expected = TorchEngine(model.double()).search(short, GREEDY)
     for theirs, our in zip(found, expected, strict=True):
         assert len(theirs[0].pieces) + theirs[0].finished <= 11
         assert theirs[0].pieces == our[0].pieces[:11]

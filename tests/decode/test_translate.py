@@ -40,7 +40,7 @@ def model(vocabulary):
 
 
 def translated(model: Transformer, sources: Any, vocabulary: Vocabulary, **more: Any) -> list[str]:
-    return translate_sources(TorchEngine(model, "cpu"), sources, vocabulary, SETTINGS, **more)
+    return translate_sources(TorchEngine(model), sources, vocabulary, SETTINGS, **more)
 
 
 @pytest.fixture(scope="module")

@@ -249,10 +249,7 @@ def test_parity_of_equal_rounded_and_different_models():
         sorted(wrong.near_ties + wrong.different, key=attrgetter("sentence"))
     )
     assert f"{len(lenient.near_ties)} differing at a tie" in str(lenient)
-    shares = [
-        identical_share(TorchEngine(one, "cpu"), TorchEngine(model, "cpu"), SOURCES[:8], SEARCH)
-        for one in (model, other)
-    ]
+    shares = [identical_share(TorchEngine(one), TorchEngine(model), SOURCES[:8], SEARCH) for one in (model, other)]
     assert shares[0] == 1 and shares[1] < 1
 
 

@@ -57,7 +57,7 @@ def trained(overrides: Sequence[str], folder: Path, cache: Path) -> dict[str, An
     data = prepare(config.data)
     model, _ = loading.model_of(config, run_dir, None, len(data.vocabulary))
     search = search_of(config.evaluation, greedy=True)
-    engine = TorchEngine(model, torch.device("cpu"), matmul_precision="highest")
+    engine = TorchEngine(model, matmul_precision="highest")
     sources = [data.split("validation").source(index).tolist() for index in range(8)]
     return {
         "losses": [float(line["train/loss"]).hex() for line in lines if "train/loss" in line],
