@@ -19,6 +19,7 @@ from rpr.config.train import HardwareConfig, TrainConfig
 from rpr.data.pairs import normalise
 from rpr.data.vocabulary import EOS, Vocabulary, count_words
 from rpr.decode import translator as module
+from rpr.decode.corpus import translate_sources
 from rpr.decode.torch_engine import Search, TorchEngine
 from rpr.errors import ConfigError, DataError, RecordError, RunError
 from rpr.model.beam_search import Hypothesis, beam_search
@@ -235,7 +236,7 @@ def test_model_without_finite_probabilities_is_an_error(translator, beam_size):
         model.embedding_VM.mul_(1e30)  # finite weights of logits that are not
     search = dataclasses.replace(translator.search, beam_size=beam_size, n_best=1)
     with pytest.raises(RunError, match="probabilities are not finite"):
-        translate_split(TorchEngine(model, "cpu"), translator.vocabulary, [[5, EOS]], search)
+        translate_sources(TorchEngine(model), [[5, EOS]], translator.vocabulary, search)
 
 
 def test_defaults_equal_conf(run_dir):
