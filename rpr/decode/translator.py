@@ -23,7 +23,7 @@ from rpr.decode.corpus import decode_line
 from rpr.decode.engines import load_engine, override_search
 from rpr.decode.split_long import split_long_source
 from rpr.decode.torch_engine import Engine, Progress, Search
-from rpr.errors import ConfigError, DataError, RunError, did_you_mean
+from rpr.errors import ConfigError, DataError, did_you_mean
 from rpr.model.beam_search import Hypothesis
 from rpr.paths import data_dir
 from rpr.runs import runtime

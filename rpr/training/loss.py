@@ -20,8 +20,9 @@ def label_smoothed_loss(hidden_NM: Tensor, embedding_VM: Tensor, targets_N: Tens
     """Sum over N of the cross entropy of softmax(hidden embedding^T) against 1 - smoothing on the target and
     smoothing / (V - 1) on every other piece.
 
-    As in tensor2tensor. Scores are summed in float32, or in float64 if the inputs are; under autocast the products are bfloat16. The gradients, if needed, are computed in the
-    forward pass, chunk by chunk with the loss; they cannot be differentiated again.
+    As in tensor2tensor. Scores are summed in float32, or in float64 if the inputs are; under autocast the products are
+    bfloat16. The gradients, if needed, are computed in the forward pass, chunk by chunk with the loss; they cannot be
+    differentiated again.
     """
     total: Tensor = _ProjectedLoss.apply(hidden_NM, embedding_VM, targets_N, smoothing)  # type: ignore[no-untyped-call]
     return total
