@@ -231,9 +231,8 @@ def test_long_sentence_is_translated_in_parts(run_dir, double):
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_model_without_finite_probabilities_is_an_error(translator, beam_size):
-    model = copy.deepcopy(translator.engine.model)
-    with torch.no_grad():
-        model.embedding_VM.mul_(1e30)  # finite weights of logits that are not
+    model = copy.deepcopy(translator.engine.model).float()
+    torch._foreach_mul_([weight.data for weight in model.parameters()], 1e30)  # finite, but not what comes of them
     search = dataclasses.replace(translator.search, beam_size=beam_size, n_best=1)
     with pytest.raises(RunError, match="probabilities are not finite"):
         translate_sources(TorchEngine(model), [[5, EOS]], translator.vocabulary, search)

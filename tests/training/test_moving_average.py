@@ -68,7 +68,7 @@ def test_moving_average(tiny_config: Config, small_data: Data, tmp_path: Path) -
 def test_moving_average_of_a_table_that_layers_share_fits_the_model(
     tiny_config: Config, small_data: Data, tmp_path: Path
 ) -> None:
-    config = tiny_config(*RECIPE, "optim.max_steps=1", "optim.ema_decay=0.4", "position=t5")
+    config = tiny_config(*RECIPE, "optim.max_steps=1", "optim.ema_decay=0.4", "position=t5", "model.num_layers=2")
     fit.fit(config, small_data, tmp_path)
     model, _ = loading.model_of(config, tmp_path, None, len(small_data.vocabulary))
     kept = moving_average(checkpoints(tmp_path / "checkpoints")[-1][1])
