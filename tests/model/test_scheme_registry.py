@@ -136,11 +136,3 @@ def test_positions_of_records_have_kinds_and_labels() -> None:
     assert found[0] == found[4] != found[1]
     assert [one.label for one in found[1:4]] == ["RoPE, base 50", "none", "ALiBi in the encoder, none in the decoder"]
     assert found[5].label == "spiral, arms = 3, scheme = spiral"
-
-
-def test_label_of_sides_shows_the_sharing_of_tables() -> None:
-    labels = {
-        Sides(name="two", scheme="sides", encoder=scheme("relative", tables=tables), decoder=scheme("rope")).label
-        for tables in ("per_head", "shared_by_heads")
-    }
-    assert len(labels) == 2

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from rpr.model.positions import Sides
 from rpr.records.position import position_of, positions_of
 from rpr.records.record import Record
 from rpr.report.grid import legend
@@ -15,6 +16,7 @@ from rpr.report.plots import bleu_by_length
 from rpr.report.sampling import left_out, sample_evenly
 from rpr.report.tables import build_tables
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score
+from tests.shapes import scheme
 
 
 def test_exact_match_comes_first_and_by_length_for_a_task():
@@ -99,6 +101,17 @@ def test_learned_positions_of_other_lengths_are_other_variants():
     assert [one.label for one in group.variants] == [f"absolute (learned), max_positions = {n}" for n in (64, 512)]
     [group] = run_groups(fake_record(seed=seed, settings={"position.max_positions": seed * 64}) for seed in (1, 2))
     assert [one.label for one in group.variants] == ["relative, k = 16"], "without effect on sinusoids and tables"
+
+
+def test_sides_that_share_tables_differently_are_rows_of_their_own():
+    def sides(tables):
+        one = Sides(name="a-b", scheme="sides", encoder=scheme("relative", tables=tables), decoder=scheme("rope"))
+        run = fake_record()
+        return run.model_copy(update={"config": run.config | {"position": one.model_dump(mode="json")}})
+
+    [group] = run_groups([sides("per_head"), sides("shared_by_heads")])
+    words = "relative, k = 2 in the encoder, RoPE in the decoder, encoder.tables = "
+    assert {one.label for one in group.variants} == {f"{words}{tables}" for tables in ("per_head", "shared_by_heads")}
 
 
 def test_newest_original_run_of_a_seed_counts():

@@ -57,7 +57,7 @@ class Sides(StrictModel):
 
     @property
     def label(self) -> str:
-        return f"{self.encoder.full_label} in the encoder, {self.decoder.full_label} in the decoder"
+        return f"{self.encoder.label} in the encoder, {self.decoder.label} in the decoder"
 
     @property
     def k(self) -> int | None:

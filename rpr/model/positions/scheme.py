@@ -147,11 +147,6 @@ class Scheme(StrictModel):
         absolute = [] if self.absolute == "none" else [f"{self.absolute} positions too"]
         return ", ".join([self.TITLE, *self.details(), *absolute])
 
-    @property
-    def full_label(self) -> str:
-        """The label including which heads and layers share relative tables."""
-        return self.label
-
     def details(self) -> list[str]:
         """The settings that differ from the published ones, in words."""
         return []

@@ -73,10 +73,6 @@ class Vectors(Scheme):
         return f"{words}, k = {self.clip_distance}" if self.relative else words
 
     @property
-    def full_label(self) -> str:
-        return f"{self.label}, {SHARING[self.tables]}" if self.relative else self.label
-
-    @property
     def k(self) -> int | None:
         return self.clip_distance if self.relative else None
 
