@@ -1,6 +1,7 @@
 """The command line from argv to exit code, without training; the installed script's speed and imports."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -48,6 +49,14 @@ def test_help_and_version(capsys):
     assert capsys.readouterr().out == f"rpr-cli {__version__}\n"
     assert app.main([]) == 2
     assert capsys.readouterr().out.startswith("usage: ")
+
+
+def test_caches_of_onednn_are_bounded_unless_the_user_set_them(monkeypatch):
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "")  # so that it is restored
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+    assert app.main(["--version"]) == 0
+    assert (os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], os.environ["LRU_CACHE_CAPACITY"]) == ("64", "7")
 
 
 def test_cfg_job_prints_the_composed_configuration(capsys, started):
