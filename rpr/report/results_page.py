@@ -52,6 +52,10 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`")]
     pictures = partial(_pictures, groups, paths, home)
     parts += pictures("bleu_by_k", _most_converged(groups))
+    findings = [one for group in groups for one in statements(group)]
+    counts = Counter(one.agreement.verdict for one in findings if one.agreement)
+    words = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in HEADINGS)
+    parts += [f"Of {counts.total()} comparisons with the paper's figures, {words}."] if counts else []
     symbols = bullets([*legend(tables.grids), f"{LEARNING_RULE}."])
     parts += ["## The tables", f"<details><summary>How to read them</summary>\n\n{symbols}\n\n</details>"]
     parts += [markdown(grid, "###", signs=False) for grid in tables.paper]
@@ -59,7 +63,7 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
         parts += [markdown(grid, "###", signs=False), *pictures("bleu_by_length", [group])]
     parts += [markdown(tables.speed, "###", signs=False)] if tables.speed is not None else []
     parts += ["## What agrees with the paper, and what does not", RULE]
-    parts += _agreement([one for group in groups for one in statements(group)])
+    parts += _agreement(findings)
     parts += ["## What this scale cannot tell", bullets(_limits(groups))]
     parts += [markdown(_runs(groups)), "## The folders", *_folders(root, home)]
     if unusable:
