@@ -98,6 +98,7 @@ def fake_document(
         "status": status,
         "error": {"failed": "RuntimeError: rank 1 died", "interrupted": "SIGTERM"}.get(status),
         "sweeps": ["table2"],
+        "concurrent_jobs": 1,
         "command": f"rpr-cli train position={position} position.clip_distance={k} seed={seed}",
         "config": config,
         "git": {"commit": "0123abc", "dirty": False},

@@ -7,7 +7,7 @@ smaller than pydantic models, but still parsed and validated by pydantic.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -160,3 +160,14 @@ class ByLength:
         if self.unit == SOURCE_UNIT:
             return f"longer than any source of the training data, whose longest has {longest}"
         return f"longer than any example of the training data, whose longest has {longest} {self.unit}"
+
+
+def how_scored(score: Score) -> tuple[Any, ...]:
+    """The settings that two scores must share to be comparable."""
+    return (score.signature, score.num_sentences, score.beam_size, score.length_penalty, score.min_length)
+
+
+def how_scored_by_length(one: ByLength, metric: str) -> tuple[Any, ...]:
+    """The same for scores by length."""
+    decoding = (one.signatures.get(metric), one.beam_size, one.length_penalty, one.min_length, one.precision)
+    return (*decoding, one.splits, one.test_sets, one.longest_training_source)

@@ -19,7 +19,8 @@ from rpr.records.record import METRICS_NAME, RECORD_NAME, Record
 from rpr.report import html, plot_style, plots
 from rpr.report.agreement import RULE
 from rpr.report.grid import legend
-from rpr.report.groups import Group, run_groups
+from rpr.report.grouping import run_groups
+from rpr.report.groups import Group
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.learning import Learning, RunKey, learning_of, run_key
 from rpr.report.protocol import Difference

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from pydantic_core import to_json
-
 from rpr import paper
-from rpr.errors import RecordError
-from rpr.model.positions.vectors import SHARING
 from rpr.records.measurement import Measurement, mean, missing, single
-from rpr.records.position import Position, positions_of
-from rpr.records.record import Record, flat
-from rpr.records.scores import EXACT_MATCH, HEADLINE_METRIC, METRIC_NAMES, SPLITS, ByLength, LengthScore, Score
-from rpr.report.learning import Learning, RunKey, advice, mean_over_seeds, run_key
-from rpr.report.protocol import Difference, differences, settings_of
+from rpr.records.position import Position
+from rpr.records.record import Record
+from rpr.records.scores import (
+    EXACT_MATCH,
+    HEADLINE_METRIC,
+    METRIC_NAMES,
+    SPLITS,
+    LengthScore,
+    Score,
+    how_scored,
+    how_scored_by_length,
+)
+from rpr.report.learning import Learning, advice, mean_over_seeds
+from rpr.report.protocol import Difference, differences
 
-# Sections whose settings determine what a figure means; runs that differ in one of them, or in the precision of their
-# arithmetic, never share a group.
-_DECIDING = ("model", "data", "optim", "evaluation")
-# Except for these, which concern only file locations, decoding batches and the choice of scores.
-_NOT_DECIDING = {
-    *("data.cache_dir", "evaluation.max_tokens_per_batch", "evaluation.bootstrap_samples"),
-    *("evaluation.length_buckets", "evaluation.test_splits", "evaluation.validation_sentences"),
-}
 NEVER_RUN = "never run"
 # Percent exact match within the training lengths: with less, a task is not learned, and scores beyond say little.
 TASK_LEARNED = 95.0
@@ -100,7 +96,7 @@ class Variant:
                 run.training.cores_used,
             )
             for run in self.finished
-            if run.training is not None and run.training.steps_per_second and (run.concurrent_jobs or 1) == 1
+            if run.training is not None and run.training.steps_per_second and run.concurrent_jobs == 1
         )
 
     @property
@@ -202,6 +198,11 @@ class Group:
         order = ("long", "test", "validation") if self.task else ("test", "validation")
         return next((split for split in order if self.column(split) is not None), order[-2])
 
+    @property
+    def development(self) -> str:
+        """The split to compare with the paper's Tables 2 and 3, on newstest2013: validation, if it was scored."""
+        return self.split if self.task or self.column("validation") is None else "validation"
+
     @cached_property
     def columns(self) -> tuple[TestColumn, ...]:
         """Every metric and test set that a finished run has scores for."""
@@ -297,96 +298,7 @@ class Group:
         return Measurement(mine.value - its.value, min(mine.n, its.n))
 
 
-def how_scored(score: Score) -> tuple[Any, ...]:
-    """The settings that two scores must share to be comparable."""
-    return (score.signature, score.num_sentences, score.beam_size, score.length_penalty, score.min_length)
-
-
-def how_scored_by_length(one: ByLength, metric: str) -> tuple[Any, ...]:
-    """The same for scores by length."""
-    decoding = (one.signatures.get(metric), one.beam_size, one.length_penalty, one.min_length, one.precision)
-    return (*decoding, one.splits, one.test_sets, one.longest_training_source)
-
-
 def one_per_seed(records: Iterable[Record]) -> list[Record]:
     """The newest record of each seed, an original before a rerun of it, by ascending seed."""
     newest = {run.seed: run for run in sorted(records, key=lambda run: (run.rerun_of is None, run.started))}
     return [newest[seed] for seed in sorted(newest)]
-
-
-def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | None = None) -> tuple[Group, ...]:
-    """One group for each (corpus, model, steps, hardware) and each combination of other settings that affect results.
-
-    Args:
-        learning: how each run's validation curve ended, by `run_key`, where known.
-
-    Raises:
-        RecordError: there are no records.
-    """
-    found: dict[tuple[str, str, int, str], dict[str, list[Record]]] = {}
-    deciding: dict[bytes, str] = {}  # many of thousands of records have the same sections
-    for record in sorted(records, key=lambda record: (record.name, record.seed, record.run_id, record.started)):
-        key = (record.data_name, record.model_name, record.max_steps, record.hardware)
-        precision = record.setting("hardware.precision")
-        if (same := to_json([precision, *(record.config.get(name) for name in _DECIDING)])) not in deciding:
-            settings = settings_of(record.config, _DECIDING) | {"hardware.precision": precision}
-            kept = {name: value for name, value in settings.items() if name not in _NOT_DECIDING}
-            deciding[same] = json.dumps(kept, sort_keys=True)
-        found.setdefault(key, {}).setdefault(deciding[same], []).append(record)
-    if not found:
-        raise RecordError("no run record to report; run `rpr-cli sweep ...` first, or give runs_dir=...")
-    groups = []
-    for key, by_settings in sorted(found.items()):
-        by_text = {text: json.loads(text) for text in sorted(by_settings)}
-        names = sorted({name for one in by_text.values() for name in one})
-        varying = [name for name in names if len({json.dumps(one.get(name)) for one in by_text.values()}) > 1]
-        for text, mine in by_text.items():
-            variant = ", ".join(f"{name} = {mine.get(name)}" for name in varying)
-            groups.append(Group(*key, variant, _variants(_joined(by_settings[text]), learning or {})))
-    return tuple(groups)
-
-
-def _joined(records: Iterable[Record]) -> list[Record]:
-    """Merge runs of one seed that differ only in settings that decide no result, as the scored splits, into one."""
-    finished: dict[str, Record] = {}
-    others: list[Record] = []
-    for run in sorted(records, key=lambda run: (run.rerun_of is None, run.started)):
-        key = json.dumps([run.config["position"], run.config["hardware"], run.seed], sort_keys=True)
-        older = finished.get(key)
-        if run.status != "finished":
-            others.append(run)
-            continue
-        if older is not None and older.run_id == run.run_id:
-            others.append(older)
-        elif older is not None:
-            have = {(score.split, score.test_set, score.metric) for score in run.scores}
-            more = [one for one in older.scores if (one.split, one.test_set, one.metric) not in have]
-            run = run.model_copy(update={"scores": (*run.scores, *more)})
-        finished[key] = run
-    return sorted((*finished.values(), *others), key=lambda run: (run.name, run.seed, run.run_id, run.started))
-
-
-def _variants(records: list[Record], learning: Mapping[RunKey, Learning]) -> tuple[Variant, ...]:
-    by_position: dict[Position, list[Record]] = {}
-    for record, position in zip(records, positions_of(records), strict=True):
-        by_position.setdefault(position, []).append(record)
-    several = len({position.tables for position in by_position if position.tables}) > 1
-    variants = []
-    for position in sorted(by_position, key=lambda position: position.order):
-        runs = by_position[position]
-        sharing = f", {SHARING.get(position.tables, position.tables)}" if several and position.tables else ""
-        plain = Variant(position, position.label + sharing, tuple(runs))
-        known = tuple(learning[run_key(run)] for run in plain.finished if run_key(run) in learning)
-        variants.append(replace(plain, learning=known))
-    return tuple(replace(one, label=one.label + _own_settings(one, variants)) for one in variants)
-
-
-def _own_settings(one: Variant, variants: Sequence[Variant]) -> str:
-    """`, max_positions = 64`: the settings that distinguish a variant from others with its label; mostly empty."""
-    alike = [other for other in variants if other.label == one.label]
-    if len(alike) == 1:
-        return ""
-    settings = [flat(other.records[0].config["position"]) for other in alike]
-    mine = settings[alike.index(one)]
-    varying = [key for key in mine if key != "name" and len({str(other.get(key)) for other in settings}) > 1]
-    return "".join(f", {key} = {mine[key]}" for key in varying)

@@ -15,14 +15,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rpr import paper
 from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, flat
-from rpr.report.agreement import HEADINGS, RULE, Verdict
-from rpr.report.grid import Grid, figure_text, legend
+from rpr.report.agreement import HEADINGS, RULE
+from rpr.report.grid import Grid, legend
 from rpr.report.groups import Group
-from rpr.report.lines import Line
 from rpr.report.samples import FileOf, Samples, own_file, word_diff
 from rpr.report.sampling import left_out, sample_evenly
 from rpr.report.statements import Statement
-from rpr.report.tables import PAPER_TABLES, Tables
+from rpr.report.tables import Tables
 
 MOST_ITEMS = 60  # per list: thousands of runs can have a note each, and report.json has all of them
 MOST_TABLES = 8  # unfolded
@@ -107,7 +106,11 @@ def html_page(
         # With a single chapter its first findings are already at the top of the page.
         above=headlines if len(chapters) == 1 else (),
         tables=tables,
-        verdicts=_verdicts(tables),
+        verdicts=[
+            (HEADINGS[verdict], [f"{words}; {_spaced(group.heading)}" for group, words in some])
+            for verdict, some in tables.verdicts.items()
+            if some
+        ],
         rule=RULE,
         headlines=_by_group(headlines, chapters),
         hero=_first_plot(chapters),
@@ -151,25 +154,6 @@ def _extent(chapters: Sequence[Chapter]) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _verdicts(tables: Tables) -> list[tuple[str, list[str]]]:
-    """One line per comparison with the paper, by verdict; verdicts without any are omitted."""
-    found: dict[Verdict, list[str]] = {verdict: [] for verdict in HEADINGS}
-    for grid in tables.paper:
-        for line in grid.rows:
-            if line.agreement is not None:
-                found[line.agreement.verdict].append(f"{PAPER_TABLES[grid.name]}, {_comparison(line)}")
-    return [(HEADINGS[verdict], lines) for verdict, lines in found.items() if lines]
-
-
-def _comparison(line: Line) -> str:
-    change, interval = figure_text(line.change(line.decided_on), 1, signed=True)
-    papers, _ = figure_text(line.printed_change, 1, signed=True)
-    what = f"{line.variant.label if line.variant else ', '.join(line.labels)} against {line.reference_name}"
-    found = line.agreement
-    words = f" ({found.sentence})" if found is not None and (found.why or found.factor) else ""
-    return f"{what}: {change} {interval} on {line.decided_on}, the paper {papers}{words}; {_spaced(line.group.heading)}"
 
 
 def _details(group: Group) -> dict[str, Any]:

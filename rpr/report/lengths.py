@@ -13,11 +13,12 @@ from rpr.records.scores import (
     METRIC_NAMES,
     ByLength,
     LengthBucket,
+    how_scored_by_length,
     pooled,
     search_in_words,
 )
 from rpr.report.grid import Cell, Column, Grid, Note
-from rpr.report.groups import Group, Variant, how_scored_by_length
+from rpr.report.groups import Group, Variant
 
 FEW = 10  # buckets with fewer sentences are flagged
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+from rpr import paper
 from rpr.records.measurement import Measurement, missing
 from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES
 from rpr.report.agreement import Agreement, agreement
-from rpr.report.grid import Cell, Column
+from rpr.report.grid import Cell, Column, figure_text
 from rpr.report.groups import TASK_LEARNED, Group, TestColumn, Variant
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.protocol import Difference, differences, is_the_papers_corpus
@@ -25,7 +26,7 @@ class Line:
     Args:
         labels: the row's text, one for each label column.
         reference, reference_name: the variant that changes are relative to, and its name.
-        printed, printed_change: the paper's figures, on `printed_set`.
+        printed, printed_change: the paper's figures, of its model `size`, on `printed_set`.
         splits: the splits whose changes are shown; the first one with a score decides agreement.
     """
 
@@ -38,6 +39,7 @@ class Line:
     printed_change: Measurement
     printed_set: str
     splits: tuple[str, ...]
+    size: paper.Size = "base"
     remarks: tuple[str, ...] = ()
 
     def ours(self, split: str, metric: str | None = None) -> Measurement:
@@ -60,11 +62,21 @@ class Line:
         learning = any(one is not None and one.still_learning for one in (self.variant, self.reference))
         return agreement(mine, papers, still_learning=learning)
 
+    @property
+    def comparison(self) -> str:
+        """`relative, k = 0 against k = 16: -11.0 on validation, the paper -13.3 (not decided: one seed)`."""
+        change = " ".join(filter(None, figure_text(self.change(self.decided_on), 1, signed=True)))
+        papers, _ = figure_text(self.printed_change, 1, signed=True)
+        what = f"{self.variant.label if self.variant else ', '.join(self.labels)} against {self.reference_name}"
+        found = self.agreement
+        words = f" ({found.sentence})" if found is not None and (found.why or found.factor) else ""
+        return f"{what}: {change} on {self.decided_on}, the paper {papers}{words}"
+
     @cached_property
     def differs(self) -> tuple[Difference, ...]:
         """How the runs differ from the paper's, including the test set."""
         runs = self.variant.finished if self.variant is not None else ()
-        found = differences(runs, self.group.size, self.group.papers_languages)
+        found = differences(runs, self.size, self.group.papers_languages)
         column = self.group.column(self.decided_on)
         if runs and column is not None and column.test_set != self.printed_set:
             text = f"test set: {column.test_set}; the paper: {self.printed_set}"
@@ -79,6 +91,8 @@ class Line:
         pair = self.group.papers_languages
         if pair is None or not is_the_papers_corpus(self.variant.finished, pair):
             return missing(f"another corpus: {self.group.data}; the paper's: WMT 2014")
+        if self.group.size != self.size:
+            return missing(f"another model: {self.group.model}; the paper's: {self.size}")
         column = self.group.column(self.decided_on)
         if column is not None and column.test_set != self.printed_set:
             return missing(f"another test set: {column.test_set}; the paper's: {self.printed_set}")
@@ -136,7 +150,9 @@ AGREEMENT = Column(
 )
 NOTE = Column("note", "note", _note, words=True, priority=1)
 DIFFERS = Column("differs", "differs", _differs, words=True, priority=2)
-DIFFERENCE = Column("difference", "ours - paper", Line.difference, signed=True, priority=2)
+DIFFERENCE = Column(
+    "difference", f"ours - paper ({METRIC_NAMES[GROUPS_METRIC]})", Line.difference, signed=True, priority=2
+)
 # Columns after the scores, in every table and format.
 AFTER_THE_SCORES = (AGREEMENT, NOTE, DIFFERENCE, DIFFERS)
 

@@ -192,7 +192,7 @@ def _series(group: Group) -> Iterable[_Series]:
         name = "relative" if len(group.sharings) == 1 else f"relative, {str(sharing).replace('_', ' ')}"
         members.append((name, colour, [one for one in relative if one.position.tables == sharing]))
     members += [(kind, COLOURS[kind], [one for one in (group.get(kind),) if one is not None]) for kind in _BASELINES]
-    splits = [split for split in ("test", "long") if group.column(split)] or ["validation"]
+    splits = [group.development, *(["long"] if group.column("long") else [])]
     for name, colour, variants in members:
         for split in splits:
             scores = [(one.position.clip_distance, group.score(one, split)) for one in variants]

@@ -101,7 +101,7 @@ def differences(runs: Sequence[Record], size: paper.Size, languages: paper.Pair 
     if not runs:
         return ()
     # Most of thousands of runs share their settings and data: only one run of each kind is checked.
-    kinds = {(to_json([run.config.get(name) for name in SECTIONS]), _corpus(run)): run for run in runs}
+    kinds = {(to_json([run.config.get(name) for name in SECTIONS]), _as_run(run)): run for run in runs}
     some = list(kinds.values())
     found = [*_of_data(some, languages)]
     found += [one for run in some for one in _of_settings(run, size, languages or "en_de")]
@@ -109,8 +109,9 @@ def differences(runs: Sequence[Record], size: paper.Size, languages: paper.Pair 
     return tuple(dict.fromkeys(found))
 
 
-def _corpus(run: Record) -> tuple[bool, int] | None:
-    return None if run.data is None else (run.data.synthetic, run.data.train_pairs)
+def _as_run(run: Record) -> tuple[Any, ...]:
+    data, training = run.data, run.training
+    return data and (data.synthetic, data.train_pairs), training and training.matmul_precision
 
 
 def is_the_papers_corpus(runs: Iterable[Record], languages: paper.Pair) -> bool:
@@ -132,8 +133,12 @@ def settings_of(config: Mapping[str, Any], sections: Sequence[str]) -> dict[str,
 
 
 def compared_settings(run: Record) -> dict[str, Any]:
-    """Every setting of a run that affects its result, by dotted key."""
+    """Every setting of a run that affects its result, by dotted key; matmul precisions as they were used."""
     settings = settings_of(run.config, SECTIONS)
+    if run.training is not None and (used := run.training.matmul_precision) is not None:
+        settings["hardware.matmul_precision"] = used
+        if settings.get("evaluation.matmul_precision", used) is None:  # as in training
+            settings["evaluation.matmul_precision"] = used
     tokens, units = settings.get("optim.max_tokens_per_microbatch"), settings.get("optim.microbatches_per_step")
     if tokens and units:
         settings["optim.padded_tokens_per_step"] = tokens * units

@@ -16,13 +16,14 @@ from rpr.records.scores import SOURCE_UNIT
 from rpr.report.agreement import HEADINGS, RULE
 from rpr.report.build import read_learning, suffixes
 from rpr.report.grid import Column, Grid, legend
-from rpr.report.groups import Group, run_groups
+from rpr.report.grouping import run_groups
+from rpr.report.groups import Group
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.learning import RunKey, run_key
 from rpr.report.protocol import is_the_papers_corpus
 from rpr.report.render import bullets, escape_markdown, markdown
 from rpr.report.speed import read_benches
-from rpr.report.statements import Statement, statements
+from rpr.report.statements import statements
 from rpr.report.tables import build_tables
 
 _INTRODUCTION = (
@@ -52,10 +53,9 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`")]
     pictures = partial(_pictures, groups, paths, home)
     parts += pictures("bleu_by_k", _most_converged(groups))
-    findings = [one for group in groups for one in statements(group)]
-    counts = Counter(one.agreement.verdict for one in findings if one.agreement)
-    words = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in HEADINGS)
-    parts += [f"Of {counts.total()} comparisons with the paper's figures, {words}."] if counts else []
+    counts = {verdict: len(found) for verdict, found in tables.verdicts.items()}
+    words = ", ".join(f"{verdict}: {count}" for verdict, count in counts.items())
+    parts += [f"Of {total} comparisons with the paper's tables, {words}."] if (total := sum(counts.values())) else []
     symbols = bullets([*legend(tables.grids), f"{LEARNING_RULE}."])
     parts += ["## The tables", f"<details><summary>How to read them</summary>\n\n{symbols}\n\n</details>"]
     parts += [markdown(grid, "###", signs=False) for grid in tables.paper]
@@ -63,7 +63,12 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
         parts += [markdown(grid, "###", signs=False), *pictures("bleu_by_length", [group])]
     parts += [markdown(tables.speed, "###", signs=False)] if tables.speed is not None else []
     parts += ["## What agrees with the paper, and what does not", RULE]
-    parts += _agreement(findings)
+    for verdict, some in tables.verdicts.items():
+        parts += [f"### {HEADINGS[verdict]}", _by_group(some)]
+    findings = [(group, str(one)) for group in groups for one in statements(group) if one.agreement is None]
+    parts += ["### Without a figure of the paper's", _by_group([one for one in findings if not one[0].task])]
+    if of_tasks := [one for one in findings if one[0].task]:
+        parts += ["### Generated tasks", _by_group(of_tasks)]
     parts += ["## What this scale cannot tell", bullets(_limits(groups))]
     parts += [markdown(_runs(groups)), "## The folders", *_folders(root, home)]
     if unusable:
@@ -102,23 +107,14 @@ def _pictures(
     return found
 
 
-def _agreement(found_statements: Sequence[Statement]) -> list[str]:
-    of_tasks = [one for one in found_statements if one.group is not None and one.group.task]
-    others = [one for one in found_statements if one not in of_tasks]
-    by_verdict = {
-        heading: [one for one in others if (one.agreement.verdict if one.agreement else None) == verdict]
-        for verdict, heading in (*HEADINGS.items(), (None, "Without a figure of the paper's"))
-    }
-    parts = []
-    for heading, found in (by_verdict | ({"Generated tasks": of_tasks} if of_tasks else {})).items():
-        by_group: dict[str, list[str]] = {}
-        for one in found:
-            by_group.setdefault(one.group.heading if one.group else "", []).append(f"  {bullets([str(one)])}")
-        lines = "\n".join(line for name, mine in by_group.items() for line in (bullets([name]), *mine)) or "Nothing."
-        if len(found) > 6:
-            lines = f"<details><summary>{len(found)} statements</summary>\n\n{lines}\n\n</details>"
-        parts += [f"### {heading}", lines]
-    return parts
+def _by_group(found: Sequence[tuple[Group, str]]) -> str:
+    """Lines below the heading of their group; many are folded."""
+    by_group: dict[str, list[str]] = {}
+    for group, words in found:
+        by_group.setdefault(group.heading, []).append(f"  {bullets([words])}")
+    lines = "\n".join(line for name, mine in by_group.items() for line in (bullets([name]), *mine)) or "Nothing."
+    folded = f"<details><summary>{len(found)} statements</summary>\n\n{lines}\n\n</details>"
+    return folded if len(found) > 6 else lines
 
 
 def _runs(groups: Sequence[Group]) -> Grid:
@@ -155,11 +151,12 @@ def _limits(groups: Sequence[Group]) -> list[str]:
     runs = [run for group in groups for run in group.finished]
     if not runs:
         return ["No run is finished."]
-    falling = [variant for group in groups for variant in group.variants if variant.still_learning]
     known = [variant for group in groups for variant in group.variants if variant.finished]
+    judged = [variant for variant in known if not variant.task]
+    falling = [variant for variant in judged if variant.still_learning]
     limits = []
     if falling:
-        limits.append(f"{len(falling)} of {len(known)} variants were still learning when their training ended.")
+        limits.append(f"{len(falling)} of {len(judged)} variants were still learning when their training ended.")
     if unlearned := sum(variant.unlearned for variant in known):
         tasks = sum(variant.task for variant in known)
         limits.append(f"{unlearned} of {tasks} variants on generated tasks did not learn the training lengths.")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, Score, search_in_words
+from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, Score, how_scored, search_in_words
 from rpr.report.grid import Note
-from rpr.report.groups import Group, TestColumn, Variant, how_scored
+from rpr.report.groups import Group, TestColumn, Variant
 
 
 def scoring_notes(group: Group, variants: Sequence[Variant] | None = None) -> tuple[Note, ...]:

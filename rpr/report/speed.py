@@ -32,9 +32,10 @@ def steps_per_second(variant: Variant | None) -> Measurement:
         return missing(NEVER_RUN)
     speeds = variant.speeds
     if not speeds:
-        jobs = max((run.concurrent_jobs or 1 for run in variant.finished), default=1)
-        why = "speed not measured" if jobs == 1 else f"no speed: {jobs} jobs of the sweep shared the device"
-        return missing(why if variant.finished else variant.why_not())
+        jobs = max((run.concurrent_jobs or 0 for run in variant.finished), default=0)
+        why = {0: "no speed: whether other jobs shared the device was not recorded", 1: "speed not measured"}
+        shared = f"no speed: {jobs} jobs of the sweep shared the device"
+        return missing(why.get(jobs, shared) if variant.finished else variant.why_not())
     if len({speed.setting for speed in speeds}) > 1:
         return missing("the seeds ran on different devices or precisions, so they have no mean")
     # Without its interval over seeds, which reaches below zero: machines slow down by more than they vary.
@@ -62,9 +63,9 @@ def ratio_to_absolute(group: Group, variant: Variant | None) -> Measurement:
     )
     for speed in speeds:
         if (baselines := by_setting.get(speed.setting)) is not None:
-            if (why := _not_comparable(speed, baselines)) is not None:
-                return missing(why)
             same = [one for one in baselines if one.seed == speed.seed] if paired else baselines
+            if variant is not absolute and (why := _not_comparable(speed, same)) is not None:
+                return missing(why)
             ratios.append(speed.value / statistics.fmean(one.value for one in same))
     if variant is absolute and ratios:
         return Measurement(1.0, len(ratios))
@@ -177,7 +178,7 @@ def _of_a_document(name: str, document: _Document) -> Iterator[SpeedRow]:
     reason = f"see the document of rpr-cli bench, {name}"
     for step in document.step:
         interval = Interval(step.min, step.max, 1.0, kind="rounds") if step.variant != "absolute" else None
-        batch = f"{config.sentences} sentences of {config.length}, {config.data.vocabulary_size:,} tokens"
+        batch = f"{config.sentences} sentences of {config.length}, vocabulary {config.data.vocabulary_size:,}"
         device = _device(document.device, config.hardware.precision, config.hardware.matmul_precision)
         yield SpeedRow(
             (config.model.name, batch, step.variant),

@@ -63,12 +63,12 @@ def _relative(group: Group) -> list[Variant]:
     return [one for one in scored if one.position.tables == scored[0].position.tables]
 
 
-def _compared(group: Group, one: Variant, other: Variant, text: str, papers: float | None) -> Statement:
+def _compared(group: Group, one: Variant, other: Variant, split: str, text: str, papers: float | None) -> Statement:
     """The text of a comparison and, if the paper made the same one, its figure and the agreement with it."""
     if group.task or papers is None:
         return Statement(f"{text}.", group=group)
     learning = one.still_learning or other.still_learning
-    change = group.change(one, other, group.split, other.label)
+    change = group.change(one, other, split, other.label)
     found = agreement(change, papers, still_learning=learning is not None)
     return Statement(f"{text}; the paper: {number(papers, 1, signed=True)}.", found, group)
 
@@ -144,9 +144,8 @@ def _absolute(group: Group, best: Variant) -> Iterator[Statement]:
     absolute = group.get("absolute")
     if absolute is None:
         return
-    pair = group.papers_languages or "en_de"
-    papers = None
-    if best.position.clip_distance == paper.MODELS[group.size].clip_distance:
+    pair, papers = group.papers_languages, None
+    if pair is not None and best.position.clip_distance == paper.MODELS[group.size].clip_distance:
         papers = round(paper.TABLE1[group.size, "relative", pair] - paper.TABLE1[group.size, "absolute", pair], 1)
     tests = (column.split for column in group.columns if column.split != "validation")
     for split in [group.split] if group.task else dict.fromkeys(tests):
@@ -157,12 +156,12 @@ def _absolute(group: Group, best: Variant) -> Iterator[Statement]:
         if split != group.split:
             yield Statement(f"{text}.", group=group)
         else:
-            yield _compared(group, best, absolute, text, papers)
+            yield _compared(group, best, absolute, split, text, papers)
 
 
-def _figures(group: Group, one: Variant | None, other: Variant, name: str, split: str | None = None) -> str | None:
-    """By how much the scores of two variants differ, by default on the split of the findings; None without both."""
-    mine, its = (group.score(variant, split or group.split) for variant in (one, other))
+def _figures(group: Group, one: Variant | None, other: Variant, name: str, split: str) -> str | None:
+    """By how much the scores of two variants differ; None without both."""
+    mine, its = (group.score(variant, split) for variant in (one, other))
     if mine.value is None or its.value is None:
         return None
     change, more = mine.value - its.value, "more" if mine.value > its.value else "less"
@@ -171,50 +170,59 @@ def _figures(group: Group, one: Variant | None, other: Variant, name: str, split
     return f"{words} {name}: {mine.value:.1f} and {its.value:.1f} ({_seeds(mine, its)})"
 
 
+def _of_tables_2_and_3(group: Group, figure: float | None) -> float | None:
+    """A figure of these tables, which are of EN-DE."""
+    return figure if group.papers_languages == "en_de" else None
+
+
 def _order(group: Group, best: Variant) -> Iterator[Statement]:
+    split = group.development
     zero = next((one for one in _relative(group) if one.position.clip_distance == 0), None)
     none = group.get("none")
     for one, printed in ((zero, paper.TABLE2[0]), (none, paper.TABLE3[False, False])):
-        figures = _figures(group, one, best, best.label)
+        figures = _figures(group, one, best, best.label, split)
         if one is None or figures is None:
             continue
         what = "no positions at all" if one is none else one.label
-        text = f"{_first_upper(what)}: {figures}"
-        if (group.score(best, group.split).value or 0.0) < LEARNED:
+        text = f"{_first_upper(what)} on {split}: {figures}"
+        if (group.score(best, split).value or 0.0) < LEARNED:
             yield Statement(f"{text}: the model has learned too little for this comparison.", group=group)
         else:
-            beside = paper.TABLE2.get(best.position.clip_distance or 0)
-            yield _compared(group, one, best, text, None if beside is None else round(printed - beside, 1))
+            beside = _of_tables_2_and_3(group, paper.TABLE2.get(best.position.clip_distance or 0))
+            yield _compared(group, one, best, split, text, None if beside is None else round(printed - beside, 1))
 
 
 def _spread(group: Group, best: Variant) -> Iterator[Statement]:
     some = [one for one in _relative(group) if (one.position.clip_distance or 0) >= 2]
     if len(some) < 2:
         return
-    scores = [group.score(one, group.split) for one in some]
+    scores = [group.score(one, group.development) for one in some]
     values = [one.value for one in scores if one.value is not None]
     printed = [value for k, value in paper.TABLE2.items() if k >= 2]
     first, last = some[0].position.clip_distance, some[-1].position.clip_distance
     deviation = max((one.deviation for one in scores if one.deviation is not None), default=None)
     noise = f", and the largest deviation over seeds is {deviation:.1f}" if deviation is not None else ""
     yield Statement(
-        f"From k = {first} to k = {last} the scores lie within {max(values) - min(values):.1f} BLEU{noise} "
-        f"({_seeds(*scores)}); the paper: {max(printed) - min(printed):.1f}.",
+        f"From k = {first} to k = {last} the scores on {group.development} lie within "
+        f"{max(values) - min(values):.1f} BLEU{noise} ({_seeds(*scores)}); "
+        f"the paper: {max(printed) - min(printed):.1f}.",
         group=group,
     )
 
 
 def _sides(group: Group, best: Variant) -> Iterator[Statement]:
+    split = group.development
     for kind, words in (("relative_keys", "keys alone"), ("relative_values", "values alone")):
         for one in group.variants:
             both = group.get("relative", one.position.clip_distance, one.position.tables)
             if one.position.kind != kind or both is None:
                 continue
-            if (figures := _figures(group, one, both, "keys and values")) is None:
+            if (figures := _figures(group, one, both, "keys and values", split)) is None:
                 continue
             which = kind == "relative_values", kind == "relative_keys"
-            papers = round(paper.TABLE3[which] - paper.TABLE3[True, True], 1)
-            yield _compared(group, one, both, f"Relative {words}, k = {one.position.clip_distance}: {figures}", papers)
+            papers = _of_tables_2_and_3(group, round(paper.TABLE3[which] - paper.TABLE3[True, True], 1))
+            text = f"Relative {words}, k = {one.position.clip_distance}, on {split}: {figures}"
+            yield _compared(group, one, both, split, text, papers)
 
 
 def _together(group: Group, best: Variant) -> Iterator[Statement]:
@@ -222,10 +230,11 @@ def _together(group: Group, best: Variant) -> Iterator[Statement]:
     if together is None:
         return
     alone = group.get("relative", together.position.clip_distance, together.position.tables)
-    if alone is None or (figures := _figures(group, together, alone, f"{alone.label} alone")) is None:
+    if alone is None or (figures := _figures(group, together, alone, f"{alone.label} alone", group.split)) is None:
         return
     yield Statement(
-        f"Absolute and relative positions together: {figures}; the paper observed no benefit and prints no figure.",
+        f"Absolute and relative positions together on {group.split}: {figures}; the paper observed no benefit and "
+        "prints no figure.",
         group=group,
     )
 

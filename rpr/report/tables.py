@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from rpr import paper
 from rpr.model.positions.vectors import SHARING
 from rpr.records.measurement import Measurement, missing, single
+from rpr.report.agreement import HEADINGS, Verdict
 from rpr.report.grid import Column, Grid, Note, merged
 from rpr.report.groups import Group, Variant
 from rpr.report.lengths import length_grids
@@ -19,7 +21,6 @@ from rpr.report.scoring import scoring_notes
 from rpr.report.speed import SpeedRow, ratio_to_absolute, speed_grid, steps_per_second
 from rpr.report.tasks import task_grid
 
-PAPER_TABLES = {"table1": "Table 1", "table2": "Table 2", "table3": "Table 3"}
 SIDES = {(True, True): "relative", (False, True): "relative_keys", (True, False): "relative_values"}
 NO_FIGURE = 'the paper prints no figure for both together ("did not observe any benefit")'
 
@@ -68,6 +69,17 @@ class Tables:
     @property
     def grids(self) -> tuple[Grid, ...]:
         return (*self.main, *self.lengths)
+
+    @cached_property
+    def verdicts(self) -> dict[Verdict, list[tuple[Group, str]]]:
+        """Every comparison with the paper's tables in words, with its group."""
+        found: dict[Verdict, list[tuple[Group, str]]] = {verdict: [] for verdict in HEADINGS}
+        for grid in self.paper:
+            for line in grid.rows:
+                if line.agreement is not None:
+                    words = f"{grid.title.partition(':')[0]}, {line.comparison}"
+                    found[line.agreement.verdict].append((line.group, words))
+        return found
 
 
 def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Tables:
@@ -138,7 +150,16 @@ def _printed(variant: Variant, group: Group, k: int) -> tuple[Measurement, Measu
         figure = paper.TABLE3[False, False]
     elif position.kind in ("relative_keys", "relative_values") and position.clip_distance == paper.TABLE3_CLIP_DISTANCE:
         figure = paper.TABLE3[position.kind == "relative_values", position.kind == "relative_keys"]
-    return _with_change(figure, sixteen, _why_none(variant))
+    return _base_en_de(group, figure, sixteen, _why_none(variant))
+
+
+def _base_en_de(
+    group: Group, figure: float | None, reference: float, why_none: str = ""
+) -> tuple[Measurement, Measurement]:
+    """A figure of the paper's Tables 2 and 3, and its change from another one."""
+    if group.papers_languages != "en_de":
+        figure, why_none = None, "the paper's Tables 2 and 3 are of EN-DE"
+    return _with_change(figure, reference, why_none)
 
 
 def _with_change(figure: float | None, reference: float, why_none: str) -> tuple[Measurement, Measurement]:
@@ -200,6 +221,7 @@ def _lines1(group: Group) -> Iterator[Line]:
             *_printed1(variant, group),
             paper.TABLE1_TEST_SET,
             ("test",),
+            group.size,
             (group.variant,) if group.variant else (),
         )
 
@@ -223,7 +245,7 @@ def _table2(group: Group, sharing: str | None) -> Iterator[Grid]:
     relative = [one for one in group.variants if one.position.kind == "relative" and one.position.tables == sharing]
     by_k = {one.position.clip_distance: one for one in relative if one.position.clip_distance is not None}
     sixteen = paper.MODELS["base"].clip_distance
-    if not set(by_k) - {sixteen}:
+    if not set(by_k) - {sixteen, paper.MODELS[group.size].clip_distance}:
         return
     lines = [
         Line(
@@ -232,7 +254,9 @@ def _table2(group: Group, sharing: str | None) -> Iterator[Grid]:
             by_k.get(k),
             by_k.get(sixteen),
             f"k = {sixteen}",
-            *_with_change(paper.TABLE2.get(k), paper.TABLE2[sixteen], "the paper's Table 2 has no row for this k"),
+            *_base_en_de(
+                group, paper.TABLE2.get(k), paper.TABLE2[sixteen], "the paper's Table 2 has no row for this k"
+            ),
             paper.TABLE2_TEST_SET,
             ("validation", "test"),
         )
@@ -261,8 +285,7 @@ def _table3(group: Group, sharing: str | None) -> Iterator[Grid]:
                 rows[which],
                 rows[True, True],
                 "both on",
-                single(printed),
-                single(round(printed - paper.TABLE3[True, True], 1)),
+                *_base_en_de(group, printed, paper.TABLE3[True, True]),
                 paper.TABLE3_TEST_SET,
                 ("validation", "test"),
             )

@@ -13,7 +13,8 @@ import pytest
 
 from rpr.records.measurement import Measurement
 from rpr.records.record import find_records
-from rpr.report.groups import Group, run_groups
+from rpr.report.grouping import run_groups
+from rpr.report.groups import Group
 from rpr.report.lengths import buckets, length_score
 from rpr.report.speed import ratio_to_absolute, steps_per_second
 

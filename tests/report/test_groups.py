@@ -10,7 +10,7 @@ from rpr.model.positions import Sides
 from rpr.records.position import position_of, positions_of
 from rpr.records.record import Record
 from rpr.report.grid import legend
-from rpr.report.groups import run_groups
+from rpr.report.grouping import run_groups
 from rpr.report.plot_style import variant_colours
 from rpr.report.plots import bleu_by_length
 from rpr.report.sampling import left_out, sample_evenly
@@ -91,6 +91,19 @@ def test_runs_scored_on_different_splits_are_joined():
     (group,) = run_groups([one, other])
     (variant,) = group.variants
     assert [group.score(variant, split).value for split in ("test", "validation")] == [30.0, 28.0]
+
+
+def test_runs_whose_matmuls_differed_are_apart_and_unfinished_ones_with_the_others():
+    def run(seed, used=None):
+        record = fake_record(seed=seed, status="finished" if used else "running")
+        if used is None:
+            return record
+        return record.model_copy(update={"training": record.training.model_copy(update={"matmul_precision": used})})
+
+    [group] = run_groups([run(1, "medium"), run(2, "medium"), run(3)])
+    assert (len(group.runs), group.variant) == (3, "")
+    found = run_groups([run(1, "highest"), run(2, "medium")])
+    assert [group.variant for group in found] == ["matmul_precision = highest", "matmul_precision = medium"]
 
 
 def test_learned_positions_of_other_lengths_are_other_variants():

@@ -7,7 +7,7 @@ import re
 
 from rpr.records.record import find_records, write_record
 from rpr.report.build import build_report
-from rpr.report.groups import run_groups
+from rpr.report.grouping import run_groups
 from rpr.report.html import (
     LARGEST_PICTURE,
     MOST_IN_ONE_LIST,

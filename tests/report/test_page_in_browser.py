@@ -20,7 +20,7 @@ import pytest
 from rpr.records.record import find_records
 from rpr.report import plot_style
 from rpr.report.build import build_report
-from rpr.report.groups import run_groups
+from rpr.report.grouping import run_groups
 from rpr.report.html import Chapter, html_page
 from rpr.report.position_figure import position_figure
 from rpr.report.statements import statements

@@ -7,7 +7,7 @@ from itertools import pairwise
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import Interval
 from rpr.report import plot_style, plots
-from rpr.report.groups import run_groups
+from rpr.report.grouping import run_groups
 from rpr.report.learning import Learning, run_key
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score
 

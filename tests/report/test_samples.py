@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpr.report.groups import run_groups
+from rpr.report.grouping import run_groups
 from rpr.report.samples import MOST_VARIANTS, MOST_WORDS, samples, word_diff
 from tests.fake_records import fake_record
 

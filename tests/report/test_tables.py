@@ -9,7 +9,7 @@ import pytest
 from rpr import paper
 from rpr.records.measurement import Measurement
 from rpr.records.record import find_records
-from rpr.report.groups import run_groups
+from rpr.report.grouping import run_groups
 from rpr.report.learning import Learning, run_key
 from rpr.report.lengths import length_grids
 from rpr.report.scoring import scoring_notes
@@ -68,6 +68,36 @@ def test_table3_and_table1():
     assert (value(relative["paper"]), value(relative["paper_change"])) == (26.8, 0.3)
     assert value(relative["test_change"]) == pytest.approx(0.3)
     assert row(found["table1"], model, "EN-DE", "absolute (learned)")["paper"].value.reason == "not in the paper"
+
+
+def test_tables_2_and_3_are_of_the_base_model_and_german():
+    def changed(**settings):
+        dotted = {key.replace("__", "."): value for key, value in settings.items()}
+        return [
+            fake_record(kind, k, scores={"test": 30.0, "validation": 29.0}, settings=dotted)
+            for kind, k in (("relative", 4), ("relative", 16), ("none", 16))
+        ]
+
+    found = grids(changed(data__target_language="fr"))
+    assert row(found["table2"], "16")["paper"].value.reason == "the paper's Tables 2 and 3 are of EN-DE"
+    assert row(found["table3"], "no", "no")["agreement"].value == ""
+    texts = sentences(changed(data__target_language="fr"))
+    assert any("No positions at all" in one for one in texts) and not any("the paper: -" in one for one in texts)
+    big = changed(model__name="big")
+    assert "(the paper's base in brackets)" in row(grids(big)["table2"], "16")["differs"].remarks[0]
+    own = fake_record("relative", 8, settings={"model.name": "big"})
+    assert "table2" not in grids([own]), "k = 8 is the big model's own, of Table 1"
+
+
+def test_findings_are_on_the_split_of_the_tables_that_they_are_about():
+    records = [
+        fake_record(kind, k, seed=seed, scores={"test": test + seed / 10, "validation": validation + seed / 10})
+        for kind, k, test, validation in (("relative", 16, 30.0, 30.0), ("relative_keys", 16, 25.0, 30.0))
+        for seed in (1, 2, 3)
+    ]
+    assert row(grids(records)["table3"], "no", "yes")["agreement"].value == "agrees"
+    [keys] = [one for one in sentences(records) if "keys alone" in one]
+    assert "on validation: the same as" in keys and keys.endswith("Agrees.")
 
 
 def test_every_variant_is_in_a_table():
@@ -182,8 +212,10 @@ def test_speed_of_a_run_on_a_shared_device_is_ignored():
     assert (found.value, found.reason) == (None, "no speed: 2 jobs of the sweep shared the device")
     found = speed_ratio(*absolute(3, 2), fake_record("relative", concurrent_jobs=1))
     assert found.reason == "absolute: no speed: 3 jobs of the sweep shared the device"
-    assert speed_ratio(*absolute(None, 2), fake_record("relative")).value == 1.0
-    (group,) = run_groups(absolute(None, 2))
+    found = speed_ratio(*absolute(None), fake_record("relative"))
+    assert found.reason == "absolute: no speed: whether other jobs shared the device was not recorded"
+    assert speed_ratio(*absolute(1, 2), fake_record("relative")).value == 1.0
+    (group,) = run_groups(absolute(1, 2))
     assert steps_per_second(group.get("absolute")).n == 1
 
 
@@ -217,7 +249,7 @@ def test_bench_documents_decide_the_papers_speed(tmp_path):
     (problem,) = problems
     assert "bad.json: not a valid rpr-cli bench document (step.0.steps_per_second" in problem
     speed = {grid.name: grid for grid in build_tables(run_groups([fake_record()]), benches).grids}["speed"]
-    found = row(speed, "base", "128 sentences of 30, 32,768 tokens", "relative")
+    found = row(speed, "base", "128 sentences of 30, vocabulary 32,768", "relative")
     assert (found["agreement"].value, found["measured"].value, value(found["n"])) == ("agrees", "in turn", "7")
     assert value(found["paper"]) == paper.RELATIVE_SPEED
 
@@ -256,10 +288,12 @@ def test_statements_have_figures_seeds_and_verdicts():
         "Relative, k = 16 on test: 0.3 BLEU more than absolute (sinusoidal): 30.2 and 29.9 (3 seeds); the paper: +0.3. "
         "Agrees."
     )
-    assert any(one.startswith("Relative, k = 0: 13.3 BLEU less than relative, k = 16") for one in found)
-    assert any(one.startswith("No positions at all: 13.3 BLEU less") for one in found)
-    assert any("From k = 2 to k = 32 the scores lie within 0.0 BLEU" in one for one in found)
-    assert any(one.startswith("Relative values alone, k = 16: 0.5 BLEU less than keys and values") for one in found)
+    assert any(one.startswith("Relative, k = 0 on test: 13.3 BLEU less than relative, k = 16") for one in found)
+    assert any(one.startswith("No positions at all on test: 13.3 BLEU less") for one in found)
+    assert any("From k = 2 to k = 32 the scores on test lie within 0.0 BLEU" in one for one in found)
+    assert any(
+        one.startswith("Relative values alone, k = 16, on test: 0.5 BLEU less than keys and values") for one in found
+    )
 
 
 def test_statements_of_one_seed_and_still_learning_are_undecided():

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from rpr.records.record import find_records
 from rpr.report.build import build_report
-from rpr.report.groups import run_groups
+from rpr.report.grouping import run_groups
 from rpr.report.learning import learning_of
 from rpr.report.results_page import results_markdown
 from rpr.report.statements import statements

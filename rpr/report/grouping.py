@@ -1,0 +1,118 @@
+"""Runs in groups that were trained alike, and their position variants."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from pydantic_core import to_json
+
+from rpr.errors import RecordError
+from rpr.model.positions.vectors import SHARING
+from rpr.records.position import Position, positions_of
+from rpr.records.record import Record, flat
+from rpr.report.groups import Group, Variant
+from rpr.report.learning import Learning, RunKey, run_key
+from rpr.report.protocol import settings_of
+
+# Sections whose settings determine what a figure means; runs that differ in one of them, or in the precision of their
+# arithmetic as it was, never share a group.
+_DECIDING = ("model", "data", "optim", "evaluation")
+# Except for these, which concern only file locations, decoding batches and the choice of scores.
+_NOT_DECIDING = {
+    *("data.cache_dir", "evaluation.max_tokens_per_batch", "evaluation.bootstrap_samples"),
+    *("evaluation.length_buckets", "evaluation.test_splits", "evaluation.validation_sentences"),
+}
+
+
+def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | None = None) -> tuple[Group, ...]:
+    """One group for each (corpus, model, steps, hardware) and each combination of other settings that affect results.
+
+    Args:
+        learning: how each run's validation curve ended, by `run_key`, where known.
+
+    Raises:
+        RecordError: there are no records.
+    """
+    found: dict[tuple[str, str, int, str], dict[str, list[Record]]] = {}
+    deciding: dict[bytes, str] = {}  # many of thousands of records have the same sections
+    for record in sorted(records, key=lambda record: (record.name, record.seed, record.run_id, record.started)):
+        key = (record.data_name, record.model_name, record.max_steps, record.hardware)
+        precision = record.setting("hardware.precision")
+        if (same := to_json([precision, *(record.config.get(name) for name in _DECIDING)])) not in deciding:
+            settings = settings_of(record.config, _DECIDING) | {"hardware.precision": precision}
+            kept = {name: value for name, value in settings.items() if name not in _NOT_DECIDING}
+            deciding[same] = json.dumps(kept, sort_keys=True)
+        found.setdefault(key, {}).setdefault(deciding[same], []).append(record)
+    if not found:
+        raise RecordError("no run record to report; run `rpr-cli sweep ...` first, or give runs_dir=...")
+    groups = []
+    for key, by_settings in sorted(found.items()):
+        trained = [run.training for some in by_settings.values() for run in some if run.training is not None]
+        usual = next((one.matmul_precision for one in trained if one.matmul_precision), "highest")
+        parts = [
+            (json.loads(text) | {"matmul_precision": used}, some)
+            for text in sorted(by_settings)
+            for used, some in _by_matmuls(by_settings[text], usual).items()
+        ]
+        names = sorted({name for settings, _ in parts for name in settings})
+        varying = [name for name in names if len({json.dumps(settings.get(name)) for settings, _ in parts}) > 1]
+        for settings, some in parts:
+            variant = ", ".join(f"{name} = {settings.get(name)}" for name in varying)
+            groups.append(Group(*key, variant, _variants(_joined(some), learning or {})))
+    return tuple(groups)
+
+
+def _by_matmuls(records: Iterable[Record], usual: str) -> dict[str, list[Record]]:
+    """Runs by the precision of their float32 matmuls, which `auto` leaves to the device; `usual`: if not known yet."""
+    found: dict[str, list[Record]] = {}
+    for run in records:
+        found.setdefault(run.training.matmul_precision or "highest" if run.training else usual, []).append(run)
+    return found
+
+
+def _joined(records: Iterable[Record]) -> list[Record]:
+    """Merge runs of one seed that differ only in settings that decide no result, as the scored splits, into one."""
+    finished: dict[str, Record] = {}
+    others: list[Record] = []
+    for run in sorted(records, key=lambda run: (run.rerun_of is None, run.started)):
+        key = json.dumps([run.config["position"], run.config["hardware"], run.seed], sort_keys=True)
+        older = finished.get(key)
+        if run.status != "finished":
+            others.append(run)
+            continue
+        if older is not None and older.run_id == run.run_id:
+            others.append(older)
+        elif older is not None:
+            have = {(score.split, score.test_set, score.metric) for score in run.scores}
+            more = [one for one in older.scores if (one.split, one.test_set, one.metric) not in have]
+            run = run.model_copy(update={"scores": (*run.scores, *more)})
+        finished[key] = run
+    return sorted((*finished.values(), *others), key=lambda run: (run.name, run.seed, run.run_id, run.started))
+
+
+def _variants(records: list[Record], learning: Mapping[RunKey, Learning]) -> tuple[Variant, ...]:
+    by_position: dict[Position, list[Record]] = {}
+    for record, position in zip(records, positions_of(records), strict=True):
+        by_position.setdefault(position, []).append(record)
+    several = len({position.tables for position in by_position if position.tables}) > 1
+    variants = []
+    for position in sorted(by_position, key=lambda position: position.order):
+        runs = by_position[position]
+        sharing = f", {SHARING.get(position.tables, position.tables)}" if several and position.tables else ""
+        plain = Variant(position, position.label + sharing, tuple(runs))
+        known = tuple(learning[run_key(run)] for run in plain.finished if run_key(run) in learning)
+        variants.append(replace(plain, learning=known))
+    return tuple(replace(one, label=one.label + _own_settings(one, variants)) for one in variants)
+
+
+def _own_settings(one: Variant, variants: Sequence[Variant]) -> str:
+    """`, max_positions = 64`: the settings that distinguish a variant from others with its label; mostly empty."""
+    alike = [other for other in variants if other.label == one.label]
+    if len(alike) == 1:
+        return ""
+    settings = [flat(other.records[0].config["position"]) for other in alike]
+    mine = settings[alike.index(one)]
+    varying = [key for key in mine if key != "name" and len({str(other.get(key)) for other in settings}) > 1]
+    return "".join(f", {key} = {mine[key]}" for key in varying)
