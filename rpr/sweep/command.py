@@ -50,7 +50,10 @@ def run_multirun(overrides: Sequence[str], config_dir: Path | None) -> int:
     """
     name = next((word.partition("=")[2] for word in overrides if override_key(word) == "sweep"), None)
     row = tuple(word for word in overrides if override_key(word) != "sweep")
-    if name is None:
+    if name is not None:
+        name = name.strip("'\"")
+        spec.check_name(name, f"sweep: {name!r} is not a valid sweep name")
+    else:
         settings = sorted(word for word in _split_settings(row)[0] if not launcher.is_hydra_override(word))
         name = "multirun-" + hashlib.sha256("\0".join(settings).encode()).hexdigest()[:8]
     return _run(spec.SweepSpec(name, "", ((),)), list(row), set(), config_dir)

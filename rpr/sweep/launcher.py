@@ -170,7 +170,10 @@ class Launcher:
         Raises:
             ConfigError: it cannot work here.
         """
-        common = [word for word in jobs[0] if all(word in job for job in jobs)]
+        shared = [word for word in jobs[0] if all(word in job for job in jobs)]
+        varying = {override_key(word).partition("@")[0] for word in jobs[0] if word not in shared}
+        # The settings of a group whose choice varies fit only that choice.
+        common = [word for word in shared if override_key(word).partition(".")[0] not in varying]
         self._session = hydra_bridge.session("train", [*common, *words], multirun=True, config_dir=config_dir)
         _check(self._session.settings, many=True)
         target: str = self._session.settings.hydra.launcher["_target_"]

@@ -14,6 +14,7 @@ from rpr.paths import data_dir
 
 SETTINGS = ("jobs=", "gpus=", "jobs_per_gpu=", "retry_failed=true")
 FLAGS = ("--dry-run", "--wandb-yaml")
+_NOT_TEXT = ("null", "true", "false", "nan", "inf")  # in Hydra's overrides
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,7 @@ def read(name: str) -> SweepSpec:
         raise ConfigError(f"{path}: {unknown[0]}: no such key of a sweep" + did_you_mean(unknown[0], keys))
     if not isinstance(content, dict) or not isinstance(content.get("jobs"), list):
         raise ConfigError(f"{path}: jobs: must be a list of lines with settings, e.g. '- position=none seed=1,2'")
-    if not NAME.fullmatch(path.stem):
-        raise ConfigError(f"{path}: the sweep is named after its file; use letters, digits, '.', '_' and '-'")
+    check_name(path.stem, f"{path}: the sweep is named after its file")
     overrides, jobs = content.get("overrides") or [], content["jobs"]
     if not isinstance(overrides, list) or not jobs or not all(isinstance(line, str) for line in [*overrides, *jobs]):
         raise ConfigError(
@@ -86,3 +86,9 @@ def read(name: str) -> SweepSpec:
         return SweepSpec(path.stem, str(content.get("description", "")), rows)
     except ValueError as error:
         raise ConfigError(f"{path}: unclosed quotation mark ({error})") from None
+
+
+def check_name(name: str, problem: str) -> None:
+    """Raise a ConfigError that begins with `problem` unless sweep=NAME can select a sweep of this name."""
+    if not NAME.fullmatch(name) or not name[0].isalpha() or name.lower() in _NOT_TEXT:
+        raise ConfigError(f"{problem}; start with a letter, and use letters, digits, '.', '_' and '-'")

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytorch_lightning as pl
 import torch
@@ -161,9 +161,8 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
 
 
 class TimeLimit(pl.Callback):
-    """Stops the training of this process after `minutes`, with a checkpoint of its last step.
-
-    Never at a step with a validation, nor at the run's last step, after which no training is left.
+    """Stops the training of this process after `minutes`, with a checkpoint of its last step: after the validation, if
+    that step has one. Never at the run's last step, after which no training is left.
 
     Raises:
         InterruptedRun: the time has passed.
@@ -172,18 +171,26 @@ class TimeLimit(pl.Callback):
     def __init__(self, minutes: float, checkpoints: PeriodicCheckpoint) -> None:
         self._minutes, self._checkpoints = minutes, checkpoints
         self._started = time.monotonic()
+        self._due = False  # at the end of a validation
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
-        step = trainer.global_step
         if (
-            not ends_step(trainer, batch_idx)
-            or step == trainer.max_steps
-            or self._checkpoints.validates_at(step)
-            or not _have_passed(self._minutes, self._started, trainer)
+            ends_step(trainer, batch_idx)
+            and trainer.global_step != trainer.max_steps
+            and _have_passed(self._minutes, self._started, trainer)
         ):
-            return
+            self._due = self._checkpoints.validates_at(trainer.global_step)
+            if not self._due:
+                self._stop(trainer, pl_module)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._due:
+            self._stop(trainer, pl_module)
+
+    def _stop(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> NoReturn:
+        step = trainer.global_step
         if self._checkpoints.saved_step != step:
             self._checkpoints.save(trainer, pl_module)
         raise InterruptedRun(

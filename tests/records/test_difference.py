@@ -240,5 +240,13 @@ def test_reproduced_needs_equal_scores_and_losses():
     ):
         assert not difference(first, other).reproduced
     assert not difference(first, again(), rows(5.0), rows(5.5)).reproduced
-    unmeasured = {"training.validation_loss": None}
+    unmeasured = {"training.train_loss": None}
     assert not difference(record(unmeasured, scores={}), record(unmeasured, scores={})).reproduced
+
+
+def test_reproduced_without_a_validation_or_a_metric_of_a_later_version():
+    never = {"training.validation_loss": None}
+    assert difference(record(never), record(never)).reproduced
+    assert not difference(record(), record(never)).reproduced and not difference(record(never), record()).reproduced
+    earlier, later = record(scores={"test": 30.0}), record(scores={"test": 30.0, "long": 9.0})
+    assert difference(earlier, later).reproduced and not difference(later, earlier).reproduced

@@ -41,6 +41,11 @@ def test_launcher_overrides() -> None:
         launcher_overrides(["hydra/launcher=submitit_local"], Options(2))
 
 
+def test_launcher_of_jobs_that_set_something_in_a_group_that_varies(tmp_path: Path) -> None:
+    setting = "data.task.num_train=200"
+    assert Launcher([[f"data={name}", setting, f"runs_dir={tmp_path}"] for name in ("reverse", "copy")], []).local
+
+
 @pytest.mark.parametrize("every_plugin", [False, True])
 def test_missing_launcher_is_an_error(every_plugin: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if every_plugin:  # none is installed, so their package does not exist

@@ -104,10 +104,14 @@ def test_invalid_sweep_file(tmp_path: Path, content: str | None, message: str) -
     assert "\n" not in str(refusal.value)
 
 
-def test_invalid_sweep_name(tmp_path: Path) -> None:
-    (tmp_path / "a b.yaml").write_text("jobs: [seed=1]")
-    with pytest.raises(ConfigError, match=r"named after its file; use letters, digits, '\.', '_' and '-'"):
-        spec.read(str(tmp_path / "a b.yaml"))
+@pytest.mark.parametrize("name", ["a b", "2024", "1e5", "null"])
+def test_invalid_sweep_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.yaml").write_text("jobs: [seed=1]")
+    with pytest.raises(ConfigError, match="named after its file; start with a letter, and use letters, digits, "):
+        spec.read(str(tmp_path / f"{name}.yaml"))
+
+
+def test_unknown_sweep_name() -> None:
     with pytest.raises(ConfigError, match=r"^sweep: no such sweep 'qick'; did you mean quick\? \(available: .*quick"):
         spec.read("qick")
 
