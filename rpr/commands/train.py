@@ -69,14 +69,13 @@ def run(
     from rpr.training import launch
 
     hardware = config.hardware
-    runtime.check_devices(hardware)
     run_dir = run_dir or Path(config.runs_dir).absolute() / config.run_dir_name
+    if not runtime.is_rank() and (finished := _finished_record(run_dir)) is not None:
+        _report_already_finished(config, run_dir, finished)
+        return run_dir
+    runtime.check_devices(hardware)
     if runtime.is_rank():
         _run_as_torchrun_rank(config, command, run_dir)
-        return run_dir
-    finished = _finished_record(run_dir)
-    if finished is not None:
-        _report_already_finished(config, run_dir, finished)
         return run_dir
     if hardware.num_nodes > 1:
         place = launch.slurm_place(hardware)

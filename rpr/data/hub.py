@@ -79,6 +79,13 @@ def dataset_files(data: DataConfig) -> tuple[Path, list[Path]]:
     within = root / data.hub_config if data.hub_config and (root / data.hub_config).is_dir() else root
     names = [file.relative_to(root) for file in within.rglob("*") if file.is_file() and file.suffix in DATA_SUFFIXES]
     names = sorted(name for name in names if not any(part.startswith(".") for part in name.parts))
+    own = [cache_root(data)] if cache_root(data).is_relative_to(within.absolute()) else []
+    own += [root / name for name in names if name.name == "record.json"]
+    if own:
+        raise DataError(
+            f"data.path: {own[0]} is not of the corpus, but all files in {within} are read; "
+            "keep data.cache_dir and runs_dir outside of it"
+        )
     if not names:
         lines = " and ".join(f"train.{language}[.gz]" for language in (data.source_language, data.target_language))
         raise DataError(

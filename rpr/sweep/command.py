@@ -90,7 +90,7 @@ def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_di
     if engine.local:
         from rpr.runs import runtime
 
-        for hardware in {job.config.hardware for job, _ in before.jobs}:
+        for hardware in {job.config.hardware for job, one in before.jobs if one.state != "finished"}:
             runtime.check_devices(hardware)
     todo = status.prepare_launch(before, retry_failed=retry_failed)
     problems: Mapping[tuple[str, ...], RunError] = {}

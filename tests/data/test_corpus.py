@@ -212,6 +212,16 @@ def test_folder_of_parquet(config, folder, flat):
     assert list(turned.splits["test"]) == [pair[::-1] for pair in PAIRS[95:]]
 
 
+def test_folder_of_data_files_with_other_files_of_ours_in_it_is_refused(config, folder):
+    write_parquet(folder / "train.parquet", PAIRS)
+    with pytest.raises(DataError, match=r"pairs/cache is not of the corpus, .* keep data.cache_dir and runs_dir out"):
+        load_corpus(config(cache_dir=str(folder / "cache")))
+    (folder / "runs" / "a").mkdir(parents=True)
+    (folder / "runs" / "a" / "record.json").write_text("{}")
+    with pytest.raises(DataError, match=r"pairs/runs/a/record\.json is not of the corpus"):
+        load_corpus(config())
+
+
 def test_reading_a_large_table_keeps_memory_bounded(config, folder):
     words = os.urandom(1500).hex()
     pairs = [(f"{index} {words}", f"{words} {index}") for index in range(20_000)]

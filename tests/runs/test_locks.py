@@ -192,6 +192,18 @@ def test_unreadable_lock_file_is_no_takeover(
             assert time.time() - (tmp_path / LOCK_NAME).stat().st_mtime < 10 and not reported.is_set()
 
 
+def test_holder_in_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def touch(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    path = write_remote_lock(tmp_path)
+    monkeypatch.setattr(Path, "touch", touch)
+    holder = current_holder(tmp_path)
+    assert holder is not None and holder.host == "node7"
+    age(path, 2 * locks.STALE_SECONDS)
+    assert current_holder(tmp_path) is None
+
+
 def test_heartbeats_alone_decide_without_flock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_flock(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
