@@ -131,10 +131,12 @@ def _notes(config: CompareConfig, found: Sequence[Sequence[Family]]) -> list[str
         f"approximate randomisation, two-sided, {config.trials:,} trials; seed {config.seed}.",
         "Intervals and p concern the test sentences: whether the result would hold on another, similar test set.",
     ]
+    corrected = ""
     if any(len(family.comparisons) > 1 for family in families):
         notes.append("Holm: the p before it, corrected for all comparisons of its table.")
+        corrected = " after Holm's correction"
     if not any(comparison.verdict for comparison in comparisons):
-        notes.append(f"No difference is below p = {ALPHA} by both tests: no run is shown to be better.")
+        notes.append(f"No difference is below p = {ALPHA} by both tests{corrected}: no run is shown to be better.")
     seeds = [one.n for family in families for one in family.variants.values()]
     if max(seeds) == 1:
         notes.append("One run per variant: these tests do not show how much another seed would differ.")

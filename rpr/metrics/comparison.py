@@ -160,7 +160,7 @@ def _settings_except_positions(config: TrainConfig) -> str:
     left_out = {"name", "stop_after_minutes", "sweep", "runs_dir", "logger", "hardware", "seed", "position"}
     settings = config.model_dump(mode="json", exclude=left_out)
     settings["data"].pop("cache_dir")
-    return json.dumps(settings, sort_keys=True)
+    return json.dumps([settings, config.hardware.precision], sort_keys=True)
 
 
 def compare_runs(
