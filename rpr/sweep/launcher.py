@@ -175,8 +175,13 @@ class Launcher:
         # The settings of a group whose choice varies fit only that choice.
         common = [word for word in shared if override_key(word).partition(".")[0] not in varying]
         self._session = hydra_bridge.session("train", [*common, *words], multirun=True, config_dir=config_dir)
-        _check(self._session.settings, many=True)
         target: str = self._session.settings.hydra.launcher["_target_"]
+        apart = [key for key in ("hardware", "hardware.devices", "hardware.num_nodes") if key in varying]
+        if apart and "SlurmLauncher" in target:
+            raise ConfigError(
+                f"{apart[0]}: all jobs of a sweep request the same SLURM nodes; give one command for each value"
+            )
+        _check(self._session.settings, many=True)
         self._name = target.rpartition(".")[2]
         self.local = "BasicLauncher" in target or "Joblib" in target
         limit = 1

@@ -46,6 +46,12 @@ def test_launcher_of_jobs_that_set_something_in_a_group_that_varies(tmp_path: Pa
     assert Launcher([[f"data={name}", setting, f"runs_dir={tmp_path}"] for name in ("reverse", "copy")], []).local
 
 
+def test_jobs_on_different_slurm_nodes_are_refused(tmp_path: Path) -> None:
+    jobs = [["hardware=slurm_8xgpu", f"hardware.num_nodes={n}", f"runs_dir={tmp_path}"] for n in (1, 2)]
+    with pytest.raises(ConfigError, match=r"^hardware\.num_nodes: all jobs of a sweep request the same SLURM nodes"):
+        Launcher(jobs, [])
+
+
 @pytest.mark.parametrize("every_plugin", [False, True])
 def test_missing_launcher_is_an_error(every_plugin: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if every_plugin:  # none is installed, so their package does not exist
