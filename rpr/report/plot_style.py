@@ -195,7 +195,7 @@ def bar_words(figures: Iterable[Measurement]) -> str:
     level = next((f"{one.interval.level:.0%}" for one in known if one.interval and one.deviation is None), None)
     kinds = ["± standard deviation over the seeds"] if any(one.deviation is not None for one in known) else []
     if level is not None:
-        kinds.append(f"{level} interval over the test sentences (one seed)")
+        kinds.append(f"{level} interval over the sentences (one seed)")
     return "bars: " + ",\nor ".join(kinds) if kinds else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -123,21 +124,25 @@ def _ranking(group: Group) -> Iterator[Statement]:
 
 
 def _published_order(group: Group) -> Iterator[Statement]:
-    """Whether a task's schemes come in the published order beyond the training lengths."""
+    """Whether a task's schemes come in the published order beyond the training lengths, on average and seed by seed."""
     for published in tasks.published(group):
-        ours: dict[str, Measurement] = {}
-        theirs: dict[str, float] = {}
-        for kind, figure in published.figures.items():
-            one = group.get(kind)
-            if one is not None and not one.unlearned and (score := group.score(one, "long")).value is not None:
-                ours[one.label], theirs[one.label] = score, figure
-        if len(ours) < 2:
+        order = sorted(published.figures, key=lambda kind: -published.figures[kind])
+        found = [one for kind in order if (one := group.get(kind)) is not None and not one.unlearned]
+        theirs = [one for one in found if group.score(one, "long").value is not None]
+        column = group.column("long")
+        if len(theirs) < 2 or column is None:
             continue
-        names = sorted(theirs, key=lambda name: -theirs[name])
-        mine = sorted(ours, key=lambda name: -(ours[name].value or 0.0))
-        here = "the same order here" if mine == names else f"here {', '.join(mine)}"
-        text = f"Published order, best first ({published.source}): {', '.join(names)}; {here}"
-        yield Statement(f"{text} ({_seeds(*ours.values())}).", group=group)
+        by_seed = [one.scores[column] for one in theirs]
+        seeds = sorted(set.intersection(*map(set, by_seed)))
+        same = sum(
+            all(one[seed].score > other[seed].score for one, other in itertools.pairwise(by_seed)) for seed in seeds
+        )
+        mine = sorted(theirs, key=lambda one: -(group.score(one, "long").value or 0.0))
+        here = "the same order here" if mine == theirs else f"here {', '.join(one.label for one in mine)}"
+        text = f"Published order, best first ({published.source}): {', '.join(one.label for one in theirs)}; {here}"
+        runs = _seeds(*(group.score(one, "long") for one in theirs))
+        runs += f"; the published order with {same} of them" if len(seeds) > 1 else ""
+        yield Statement(f"{text} ({runs}).", group=group)
 
 
 def _absolute(group: Group, best: Variant) -> Iterator[Statement]:

@@ -36,7 +36,7 @@ def test_error_bar_caption():
     one, none = single(30.0, Interval(**fake_interval(29.0, 31.0))), single(30.0)
     assert plot_style.bar_words([none]) == ""
     assert plot_style.bar_words([SEVERAL, none]) == "bars: ± standard deviation over the seeds"
-    assert plot_style.bar_words([one]) == "bars: 95% interval over the test sentences (one seed)"
+    assert plot_style.bar_words([one]) == "bars: 95% interval over the sentences (one seed)"
 
 
 def test_bleu_by_k_error_bars():
@@ -50,7 +50,7 @@ def test_bleu_by_k_error_bars():
         # 32, 34, 36: mean 34, standard deviation 2.
         assert segments(axes) == [(11.0, 14.0), (19.5, 20.25), (32.0, 36.0)]
         assert axes.get_ylim()[1] > 36
-        words = "± standard deviation over the seeds,\nor 95% interval over the test sentences (one seed)"
+        words = "± standard deviation over the seeds,\nor 95% interval over the sentences (one seed)"
         assert axes.get_xlabel() == "clip distance k" + ("" if narrow else f"\nbars: {words}")
 
 

@@ -66,15 +66,17 @@ def test_pages_of_several_cut_offs_link_their_own_pictures(tmp_path):
 
 
 def test_order_of_schemes_is_compared_with_the_published_one():
-    def found(**long):
-        return [one for one in (str(one) for one in statements(run_groups(schemes(**long))[0])) if "Published" in one]
+    def found(*more, **long):
+        records = [*schemes(**long), *more]
+        return [one for one in (str(one) for one in statements(run_groups(records)[0])) if "Published" in one]
 
-    def schemes(**long):
+    def schemes(seed=1, **long):
         one = runs()[0]
         return [
             one.model_copy(update={
                 "config": one.config | {"position": scheme(choice).model_dump(mode="json")},
                 "scores": [*one.scores[:3], replace(one.scores[3], score=score)],
+                "seed": seed,
             })
             for choice, score in long.items()
         ]  # fmt: skip
@@ -83,6 +85,8 @@ def test_order_of_schemes_is_compared_with_the_published_one():
     assert same.endswith("the authors published): T5, RoPE, absolute (sinusoidal); the same order here (one seed).")
     [other] = found(absolute=20.0, rope=12.0)
     assert other.endswith("RoPE, absolute (sinusoidal); here absolute (sinusoidal), RoPE (one seed).")
+    [seeds] = found(*schemes(seed=2, t5=12.0, rope=15.0), t5=60.0, rope=12.0)
+    assert seeds.endswith("T5, RoPE; the same order here (2 seeds; the published order with 1 of them).")
     assert found(t5=60.0, relative=90.0) == []
 
 
