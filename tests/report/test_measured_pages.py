@@ -284,12 +284,26 @@ def test_every_scheme_is_verified_or_refused() -> None:
         assert row["refused"] or (row["largest_difference"] <= row["tolerance"] and row["sentences"] == 200), row
 
 
+def norm() -> str:
+    """Validation BLEU during training and test BLEU at its end, by normalisation and positions."""
+    steps, rows = (500, 1_000, 2_000, 5_000), []
+    for path in (RESULTS / "norm").glob("multi30k*.json"):
+        record = read_record(path)
+        lines = map(json.loads, path.with_suffix(".metrics.jsonl").read_text().splitlines())
+        bleu = {line["step"]: line["validation/bleu"] for line in lines if "validation/bleu" in line}
+        [test] = [one.score for one in record.scores if (one.split, one.metric) == ("test", "sacrebleu")]
+        name = f"{record.setting('model.norm')}-norm, {position_of(record).label}"
+        rows.append([name, *(f"{score:.1f}" for score in (*(bleu[step] for step in steps), test))])
+    return markdown(f" | {' | '.join(f'step {step:,}' for step in steps)} | test", sorted(rows))
+
+
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
     **{("speed/attention.md", path.stem): lambda path=path: as_text(read(path)) for path in SPEEDS},  # type: ignore[misc]
     **{("peers/peers.md", path.stem): lambda path=path: peers(path) for path in PEERS},  # type: ignore[misc]
     **{("scale/scale.md", table.__name__): table for table in (preparation, start)},
     **{("decoding/decoding.md", table.__name__): table for table in (toolkits, engines, scores, parity, checks)},
     ("exports/exports.md", "exports"): exports,
+    ("../../docs/paper.md", "norm"): norm,
 }
 
 
