@@ -178,7 +178,9 @@ def _of_a_document(name: str, document: _Document) -> Iterator[SpeedRow]:
     reason = f"see the document of rpr-cli bench, {name}"
     for step in document.step:
         interval = Interval(step.min, step.max, 1.0, kind="rounds") if step.variant != "absolute" else None
-        batch = f"{config.sentences} sentences of {config.length}, vocabulary {config.data.vocabulary_size:,}"
+        hardware = config.hardware
+        how = f"matmuls {hardware.matmul_precision}" if hardware.precision == "32" else hardware.precision
+        batch = f"{config.sentences} sentences of {config.length}, vocabulary {config.data.vocabulary_size:,}, {how}"
         device = _device(document.device, config.hardware.precision, config.hardware.matmul_precision)
         yield SpeedRow(
             (config.model.name, batch, step.variant),

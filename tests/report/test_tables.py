@@ -249,7 +249,7 @@ def test_bench_documents_decide_the_papers_speed(tmp_path):
     (problem,) = problems
     assert "bad.json: not a valid rpr-cli bench document (step.0.steps_per_second" in problem
     speed = {grid.name: grid for grid in build_tables(run_groups([fake_record()]), benches).grids}["speed"]
-    found = row(speed, "base", "128 sentences of 30, vocabulary 32,768", "relative")
+    found = row(speed, "base", "128 sentences of 30, vocabulary 32,768, matmuls highest", "relative")
     assert (found["agreement"].value, found["measured"].value, value(found["n"])) == ("agrees", "in turn", "7")
     assert value(found["paper"]) == paper.RELATIVE_SPEED
 
