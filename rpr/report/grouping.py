@@ -68,7 +68,7 @@ def _by_matmuls(records: Iterable[Record], usual: str) -> dict[str, list[Record]
     """Runs by the precision of their float32 matmuls, which `auto` leaves to the device; `usual`: if not known yet."""
     found: dict[str, list[Record]] = {}
     for run in records:
-        found.setdefault(run.training.matmul_precision or "highest" if run.training else usual, []).append(run)
+        found.setdefault((run.training.matmul_precision or "highest") if run.training else usual, []).append(run)
     return found
 
 
