@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
@@ -19,6 +19,7 @@ from rpr.validation import StrictModel, validate
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 WIDEST_TRITON_HEAD = 256
+LONGEST_TAG = 64  # characters; W&B's limit
 LONGEST_NAME = 200  # characters; file systems allow 255, and a run's id and file suffixes are appended
 
 
@@ -225,7 +226,7 @@ class LoggerConfig(StrictModel):
     mode: Literal["online", "offline", "none"]
     project: str
     entity: str | None
-    tags: tuple[str, ...]
+    tags: tuple[Annotated[str, Field(min_length=1, max_length=LONGEST_TAG)], ...]
     artifacts: Literal["none", "results", "checkpoint"]
     system_metrics: bool
     finish_timeout_seconds: PositiveFloat

@@ -141,7 +141,7 @@ def _differences(kind: Kind, model: Transformer) -> Sequence[str]:
     rows = position_rows(model.config)
     if rows is None:
         return DIFFERENCES
-    note = f"The absolute positions are a table of {rows} rows. A longer sentence is refused; a translation ends there."
+    note = f"The absolute positions are a table of {rows} rows. Longer sentences are rejected; translations end there."
     return (*DIFFERENCES, note)
 
 
@@ -149,7 +149,7 @@ def _use(kind: Kind, search: Mapping[str, Any]) -> list[str]:
     if kind == "safetensors":
         return [
             "`rpr-cli translate run=FOLDER < IN > OUT`, or as `safetensors` into a model of `config.json`'s shape.",
-            "Without rpr: `vocabulary.model` is sentencepiece's; EOS stands behind each source, BOS is a zero vector.",
+            "Without rpr: `vocabulary.model` is a sentencepiece model; append EOS to sources; BOS is a zero vector.",
         ]
     return [
         "`rpr-cli translate run=FOLDER < IN > OUT`, or without rpr:",

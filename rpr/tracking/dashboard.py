@@ -16,7 +16,7 @@ from rpr import paper
 from rpr.config.train import LoggerConfig
 from rpr.errors import ConfigError, did_you_mean
 from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES
-from rpr.tracking import naming as naming
+from rpr.tracking import naming
 from rpr.tracking.wandb_client import first_line, has_key, tear_down, without_login
 
 TIMEOUT_SECONDS = 10  # of each request

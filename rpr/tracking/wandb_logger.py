@@ -14,7 +14,7 @@ from typing import Any
 
 from pytorch_lightning.loggers import WandbLogger
 
-from rpr.config.train import TrainConfig
+from rpr.config.train import LONGEST_TAG, TrainConfig
 from rpr.errors import RecordError
 from rpr.records.metrics import read_metrics
 from rpr.records.provenance import git_state
@@ -197,7 +197,7 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
 
     logged = read_metrics(run_dir / METRICS_NAME)
     earlier = _parts(run_dir)
-    tags = [config.data.name, config.model.name, config.position.name, *(["synthetic data"] if synthetic else [])]
+    names = [config.data.name, config.model.name, config.position.name, *(["synthetic data"] if synthetic else [])]
     options: dict[str, Any] = {
         "silent": True,
         "console": "off",
@@ -222,7 +222,7 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
             mode="online" if online else "offline",
             group=config.sweep,
             job_type="train",
-            tags=[*tags, *config.logger.tags],
+            tags=[*(name[:LONGEST_TAG] for name in names), *config.logger.tags],
             settings=wandb.Settings(**{key: options[key] for key in options if key in wandb.Settings.model_fields}),
         )
     define(run)
