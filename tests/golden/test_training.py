@@ -1,7 +1,7 @@
 """Frozen: the losses of twenty training steps with each position scheme of the paper, and greedy translations.
 
-In float64 with one thread: bit-identical on the processor of the frozen values, otherwise equal to 1e-9. After an
-intended change, freeze them again: python -m tests.golden.test_training
+In float64 with one thread: bit-identical on the processor of the frozen values, otherwise equal to 1e-7, since rounding
+grows from step to step (4e-9 seen). After an intended change, freeze them again: python -m tests.golden.test_training
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_losses_and_greedy_translations(
     found, expected = trained(CASES[case], tmp_path, cache_dir), frozen["cases"][case]
     assert len(found["losses"]) == STEPS
     losses = [[float.fromhex(loss) for loss in one["losses"]] for one in (found, expected)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-7)
     if processor() == frozen["processor"]:
         assert losses[0] == losses[1]
     assert found["translations"] == expected["translations"]
