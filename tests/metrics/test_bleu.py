@@ -15,26 +15,14 @@ import sacrebleu
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from rpr.errors import DataError
-from rpr.metrics.bleu import (
-    all_scores,
-    chrf,
-    exact_match,
-    moses_language,
-    moses_tokenise,
-    sacrebleu_13a,
-    split_compounds,
-)
+from rpr.metrics.bleu import all_scores, chrf, exact_match, moses_language, moses_tokenise, sacrebleu_13a
 
 
 def score(metric: str, hypotheses: list[str], references: list[str]) -> float:
     return all_scores(hypotheses, references, "de", [metric])[0].score
 
 
-HYPOTHESES = [
-    "Das ist ein Test-Satz für alle.",
-    "Der Hund läuft schnell durch den Park.",
-    "„Ja“, sagte sie z.B. gestern.",
-]
+HYPOTHESES = ["Das ist ein Test-Satz für alle.", "Der Hund läuft durch den Park.", "„Ja“, sagte sie z.B. gestern."]
 REFERENCES = ["Das ist ein Test-Satz für uns alle.", "Der Hund rennt durch den Park.", "„Ja“, sagte er z.B. gestern."]
 # Line separators, a zero-width joiner, combining marks, a right-to-left word, entities, full-width characters and tabs.
 ODD_REFERENCES = [
@@ -67,35 +55,18 @@ def test_equals_the_sacrebleu_command(tmp_path):
         assert metric.num_sentences == len(references)
 
 
-@pytest.mark.parametrize(
-    ("text", "language", "tokens"),
-    [
-        ("Ein Test-Satz.", "de", "Ein Test-Satz ."),
-        # As in replace-unicode-punctuation.perl: the closing German quote becomes ", the opening one is not listed.
-        ("„Gut“, 'so' & <b>！", "de", "„ Gut \" , ' so ' & < b > !"),
-        ("Das ist bzw. war es.", "de", "Das ist bzw. war es ."),
-        ("Das ist Bzw. War es.", "en", "Das ist Bzw . War es ."),
-    ],
-    ids=["compound", "punctuation", "abbreviation", "not an abbreviation"],
-)
+@pytest.mark.parametrize("text, language, tokens", [
+    # As in replace-unicode-punctuation.perl: the closing German quote becomes ", the opening one is not listed.
+    ("„Gut“, 'so' & <b>！", "de", "„ Gut \" , ' so ' & < b > !"),
+    ("Das ist bzw. war es.", "de", "Das ist bzw. war es ."),
+    ("Das ist Bzw. War es.", "en", "Das ist Bzw . War es ."),
+])  # fmt: skip
 def test_moses_tokenise(text, language, tokens):
     assert moses_tokenise([text], language) == [tokens]
 
 
-def test_split_compounds():
-    assert split_compounds(["Test-Satz"]) == ["Test ##AT##-##AT## Satz"]
-    assert split_compounds(["ab-cd-ef - x -y"]) == ["ab ##AT##-##AT## cd ##AT##-##AT## ef - x -y"]
-
-
 def test_brevity_penalty_by_hand():
-    """Hypotheses `a b c-d e` and `f g h`, references `a b c-d e x` and `f g h i-j`. Split:
-
-    a b c ##AT##-##AT## d e         6 tokens, against  a b c ##AT##-##AT## d e x     7
-    f g h                           3 tokens, against  f g h i ##AT##-##AT## j       6
-    Matches: 1-grams 9 of 9, 2-grams 5 + 2 of 5 + 2, 3-grams 4 + 1 of 4 + 1, 4-grams 3 of 3: all precisions are 1.
-    9 tokens for 13: exp(1 - 13 / 9), 64.12. Without the split 4 + 3 tokens for 5 + 4, again all precisions 1:
-    exp(1 - 9 / 7), 75.15.
-    """
+    """All precisions are 1. Split, `c-d` is 3 tokens, and 6 + 3 tokens are given for 7 + 6; else 4 + 3 for 5 + 4."""
     pair = ["a b c-d e", "f g h"], ["a b c-d e x", "f g h i-j"]
     assert score("bleu_tok_split", *pair) == pytest.approx(100 * math.exp(1 - 13 / 9))
     assert score("bleu_tok", *pair) == pytest.approx(100 * math.exp(1 - 9 / 7))
@@ -133,8 +104,11 @@ def test_compound_split_bleu_equals_the_published_recipe():
 
 
 def test_moses_bleu_is_not_smoothed():
-    pair = ["a b x"], ["a b c"]
-    assert score("bleu_tok", *pair) == score("bleu_tok_split", *pair) == 0
+    """all_scores also asserts that the scores of its counts, here with few or no matches, are sacreBLEU's own."""
+    for words in ("", "x", "a", "a x", "a b", "v w x y", "x b c", "a b c x", "a b x d e"):
+        found = {one.name: one.score for one in all_scores([words], ["a b c d e"], "de")}
+        assert found["bleu_tok"] == found["bleu_tok_split"] == 0
+    assert found["sacrebleu"] > 0
 
 
 def test_language_codes():
@@ -163,32 +137,19 @@ def test_exact_match_by_hand():
     assert all_scores(references, references, "output", ["exact_match"])[0].score == 100.0
 
 
-def test_empty_hypothesis_counts_in_the_brevity_penalty():
-    assert sacrebleu_13a(["a b c d", ""], ["a b c d", "e f g h"]).score == pytest.approx(100 * math.exp(-1))
-
-
-def test_identical_text_scores_100_and_empty_text_0():
-    assert [score.score for score in all_scores(REFERENCES, REFERENCES, "de")] == pytest.approx([100] * 5)
-    assert [score.score for score in all_scores(["", "", ""], REFERENCES, "de")] == [0, 0, 0, 0, 0]
-
-
 def test_tokenised_text_logs_no_warning(caplog, capfd):
     with caplog.at_level(logging.DEBUG):
         all_scores(["Das ist so ."] * 200, ["Das ist so ."] * 200, "de")
     assert caplog.text == "" and capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(
-    ("hypotheses", "references", "message"),
-    [
-        (["a"] * 10, ["a"] * 5, "^BLEU: 10 hypotheses for 5 references; line i of one must be"),
-        (["a"], [], "^BLEU: 1 hypotheses for 0 references"),
-        ([], [], "^BLEU: 0 hypotheses and 0 references; give at least 1 sentence$"),
-        (["a"] * 4, ["a", " ", "b", ""], "^BLEU: 2 of 4 references are empty, the first in line 2; remove"),
-        ("abc", ["a", "b", "c"], "^BLEU: hypotheses is one string of 3 characters; give a list"),
-        (["a", "b"], "ab", "^BLEU: references is one string of 2 characters; give a list"),
-    ],
-)
+@pytest.mark.parametrize("hypotheses, references, message", [
+    (["a"] * 10, ["a"] * 5, "^BLEU: 10 hypotheses for 5 references; line i of one must be"),
+    ([], [], "^BLEU: 0 hypotheses and 0 references; give at least 1 sentence$"),
+    (["a"] * 4, ["a", " ", "b", ""], "^BLEU: 2 of 4 references are empty, the first in line 2; remove"),
+    ("abc", ["a", "b", "c"], "^BLEU: hypotheses is one string of 3 characters; give a list"),
+    (["a", "b"], "ab", "^BLEU: references is one string of 2 characters; give a list"),
+])  # fmt: skip
 def test_invalid_input_is_an_error(hypotheses, references, message):
     for scorer in (sacrebleu_13a, chrf, exact_match, lambda *pair: all_scores(*pair, "de", ["bleu_tok"])):
         with pytest.raises(DataError, match=message) as caught:

@@ -1,4 +1,4 @@
-"""Scores of sums, intervals and both paired tests against sacreBLEU and plain loops; Holm's correction by hand."""
+"""Pooled counts, intervals and both paired tests against sacreBLEU; Wilson's interval, Holm's correction by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sacrebleu.significance import PairedTest
 
 from rpr.metrics.bleu import METRICS, all_scores, exact_match
 from rpr.metrics.significance import SEED, Spread, holm, interval, paired_tests, spread
-from rpr.metrics.statistics import bleu_from_sums, chrf_from_sums, pool, sufficient_statistics
+from rpr.metrics.statistics import pool, sufficient_statistics
 
 TEXT = "der die Hund Katze läuft schläft im auf dem Garten Dach Test-Satz schnell „ja“ nicht , . heute"
 WORDS = TEXT.split()
@@ -35,37 +35,6 @@ def two_systems():
     first, references = corpus(120, 0.30, seed=1)
     second, _ = corpus(120, 0.22, seed=3)
     return first, second, references
-
-
-def random_sums(width: int) -> np.ndarray:
-    """Rows of counts, some with orders without matches or n-grams."""
-    rng = np.random.default_rng(3)
-    if width == 10:
-        totals = np.sort(rng.integers(0, 30, (200, 4)))[:, ::-1]
-        matches = (totals * rng.choice([0, 0.3, 1], (200, 4))).astype(int)
-        lengths = np.stack([totals[:, 0], rng.integers(1, 40, 200)], 1)
-        return np.concatenate([lengths, matches, totals], 1).astype(float)
-    pairs = rng.integers(0, 12, (200, 6, 2))
-    matches = (pairs.min(2) * rng.choice([0, 0.5, 1], (200, 6))).astype(int)
-    return np.concatenate([pairs, matches[..., None]], 2).reshape(200, 18).astype(float)
-
-
-@pytest.mark.parametrize("method", ["exp", "none"])
-def test_bleu_from_sums_equals_sacrebleu(method):
-    sums = random_sums(10)
-    theirs = [
-        BLEU.compute_bleu(list(row[2:6]), list(row[6:]), int(row[0]), int(row[1]), smooth_method=method).score
-        for row in sums
-    ]
-    assert min(theirs) == 0 and sum(score > 0 for score in theirs) > 20
-    np.testing.assert_allclose(bleu_from_sums(sums, exponential=method == "exp"), theirs, atol=1e-9)
-
-
-def test_chrf_from_sums_equals_sacrebleu():
-    sums = random_sums(18)
-    theirs = [CHRF()._compute_f_score(list(row)) for row in sums]
-    np.testing.assert_allclose(chrf_from_sums(sums, beta=2), theirs, atol=1e-9)
-    assert chrf_from_sums(np.zeros((1, 18)), beta=2) == [0]
 
 
 def test_pooled_statistics_equal_those_of_the_whole():
@@ -99,41 +68,6 @@ def test_equals_sacrebleu_paired_tests(two_systems, monkeypatch, name, metric, i
     assert within.low < ours[1].score < within.high
 
 
-def test_equals_plain_loops():
-    """Five sentences, scored with sacreBLEU's corpus_score."""
-    first, references = corpus(5, 0.4, seed=1)
-    second, _ = corpus(5, 0.2, seed=5)
-    samples, trials = 80, 120
-    metric = BLEU(force=True)
-
-    def score(lines, against):
-        return metric.corpus_score(lines, [against]).score
-
-    real = score(second, references) - score(first, references)
-    draw = np.random.default_rng(SEED)
-    differences = []
-    for _ in range(samples):
-        lines = draw.choice(5, size=5, replace=True)
-        drawn = [[side[line] for line in lines] for side in (first, second, references)]
-        differences.append(score(drawn[1], drawn[2]) - score(drawn[0], drawn[2]))
-    mean = sum(map(abs, differences)) / samples
-    p_bootstrap = (sum(abs(one) - mean >= abs(real) for one in differences) + 1) / (samples + 1)
-    coins = np.random.default_rng(SEED).integers(2, size=(trials, 5), dtype=bool)
-    extreme = 0
-    for heads in coins:
-        mixed = [a if head else b for a, b, head in zip(first, second, heads, strict=True)]
-        others = [b if head else a for a, b, head in zip(first, second, heads, strict=True)]
-        extreme += abs(score(mixed, references) - score(others, references)) >= abs(real) - 1e-9
-    found = paired_tests(
-        *(all_scores(side, references, "de")[0].statistics for side in (first, second)), samples=samples, trials=trials
-    )
-    assert found.difference == pytest.approx(real)
-    assert found.p_bootstrap == pytest.approx(p_bootstrap)
-    assert found.p_randomisation == pytest.approx((extreme + 1) / (trials + 1))
-    ordered = sorted(differences)  # 2.5% of 80 are 2
-    assert (found.interval.low, found.interval.high) == (pytest.approx(ordered[2]), pytest.approx(ordered[-3]))
-
-
 def test_result_does_not_depend_on_the_block_size(two_systems, monkeypatch):
     first, second, references = two_systems
     counts = [all_scores(side, references, "de", ["sacrebleu"])[0].statistics for side in (first, second)]
@@ -153,36 +87,17 @@ def test_sacrebleu_seed_variable_is_ignored(two_systems, monkeypatch):
     assert (before.level, before.samples, before.seed) == (0.95, 200, SEED)
 
 
-@pytest.mark.parametrize(
-    "matches, count, low, high",
-    [  # Newcombe (1998), table I, method 3 (Wilson without continuity correction)
-        (81, 263, 25.53, 36.62),
-        (15, 148, 6.24, 16.05),
-        (0, 20, 0.0, 16.11),
-        (1, 29, 0.61, 17.18),
-    ],
-)
+@pytest.mark.parametrize("matches, count, low, high", [
+    (81, 263, 25.53, 36.62), (15, 148, 6.24, 16.05), (0, 20, 0.0, 16.11), (1, 29, 0.61, 17.18),
+])  # fmt: skip
 def test_exact_match_interval_is_wilsons(matches, count, low, high):
+    """Newcombe (1998), table I, method 3 (Wilson without continuity correction)."""
     references = [str(number) for number in range(count)]
     hypotheses = [line if number < matches else "?" for number, line in enumerate(references)]
     counts = exact_match(hypotheses, references).statistics
     found = interval(counts, 100)
     assert (found.low, found.high) == (pytest.approx(low, abs=0.006), pytest.approx(high, abs=0.006))
     assert (found.kind, found.level, found.samples, found.seed) == ("sentences", 0.95, None, None)
-
-
-def test_paired_tests_of_exact_match():
-    references = [str(number) for number in range(200)]
-    first, other = (
-        exact_match(
-            [line if number % every == 0 else "" for number, line in enumerate(references)], references
-        ).statistics
-        for every in (4, 2)
-    )
-    found = paired_tests(first, other, samples=500, trials=500)
-    assert found.difference == 25.0 and found.interval.low > 15 and found.interval.high < 35
-    # 50 sentences against none: shuffled differences have a standard deviation of 50**0.5 sentences.
-    assert max(found.p_bootstrap, found.p_randomisation) == pytest.approx(1 / 501)
 
 
 def test_system_against_itself(two_systems):
@@ -210,20 +125,13 @@ def test_swapped_systems_negate_the_difference(two_systems):
     assert (back.p_bootstrap, back.p_randomisation) == (there.p_bootstrap, there.p_randomisation)
 
 
-def test_large_differences_are_significant_and_false_positives_rare():
-    """Of 40 pairs of systems with the same noise, about 1 in 20 differ at p < 0.05."""
+def test_large_differences_are_significant():
     good, references = corpus(60, 0.1, seed=1)
     bad, _ = corpus(60, 0.4, seed=2)
     metrics = [all_scores(side, references, "de", METRICS) for side in (bad, good)]
     for one, other in zip(*metrics, strict=True):
         found = paired_tests(one.statistics, other.statistics, samples=200, trials=200)
-        assert found.p_bootstrap == found.p_randomisation == 1 / 201 and found.interval.low > 0
-    false_positives = 0
-    for pair in range(40):
-        sides = [corpus(60, 0.3, seed=100 + 2 * pair + side)[0] for side in (0, 1)]
-        counts = [sufficient_statistics(BLEU(force=True), side, references) for side in sides]
-        false_positives += paired_tests(*counts, samples=1, trials=200).p_randomisation < 0.05
-    assert false_positives <= 6  # exceeded by 3% of other seeds
+        assert found.p_bootstrap == found.p_randomisation == 1 / 201 and 0 < found.interval.low < found.difference
 
 
 def test_holm():
