@@ -44,13 +44,8 @@ def processor() -> str:
 def trained(overrides: Sequence[str], folder: Path, cache: Path) -> dict[str, Any]:
     """The losses as hexadecimal numbers, and translations of the validation split."""
     words = [*TINY, *overrides, f"runs_dir={folder}", f"data.cache_dir={cache}", f"optim.max_steps={STEPS}"]
-    words += [
-        "optim.warmup_steps=10",
-        "optim.learning_rate_scale=1.5",
-        "optim.checkpoint_every_n_steps=20",
-        "optim.average_checkpoints=1",
-    ]
-    words += ["hardware.precision=64", "hardware.threads=1", "evaluation.test_splits=[]"]
+    words += ["optim.warmup_steps=10", "optim.learning_rate_scale=1.5", "optim.checkpoint_every_n_steps=20"]
+    words += ["optim.average_checkpoints=1", "hardware.precision=64", "hardware.threads=1", "evaluation.test_splits=[]"]
     config = validate(TrainConfig, app.compose("train", words))
     run_dir = train.run(config, command="frozen")
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]

@@ -39,7 +39,7 @@ class Run:
         return {name: entry["value"] for name, entry in entries.items() if name != "_wandb"}
 
     def forget_after(self, step: int) -> None:
-        """Drops the later rows, as if they had never arrived."""
+        """Drops the later rows."""
         self.history = [row for row in self.history if row["_step"] <= step]
         self.summary |= {"_step": step, "trainer/global_step": step}
 
@@ -62,12 +62,7 @@ class FakeWandb:
         self._released = threading.Event()
         self._released.set()
         self._rejecting = False
-        server = self
-
-        class Handler(_Handler):
-            fake = server
-
-        self._http = _QuietServer(("127.0.0.1", 0), Handler)
+        self._http = _QuietServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"fake": self}))
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
 

@@ -10,10 +10,7 @@ from rpr.tracking import naming
 
 
 @pytest.mark.parametrize("overrides, variant", [
-    (["position.clip_distance=4"], "relative, k = 4"),
     (["position=relative_keys", "position.clip_distance=0"], "keys only, k = 0"),
-    (["position=absolute"], "absolute (sinusoidal)"),
-    (["position=absolute_and_relative"], "sinusoidal + relative, k = 16"),
     (["position.tables=shared_by_heads"], "relative, k = 16, shared by heads"),
     (["position.absolute=learned", "position.name=mine"], "mine (learned + relative, k = 16)"),
 ])  # fmt: skip

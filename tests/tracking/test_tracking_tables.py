@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
-import subprocess
-import sys
 
 import pytest
 import wandb
 
-from rpr.tracking import wandb_tables
 from tests.tracking.finished_runs import SCORES, STEPS, mirror, write_finished_run
 from tests.tracking.wandb_files import messages, read_back, tables_of
 
@@ -46,23 +42,20 @@ def test_tables_and_charts_match_the_record(tiny_config, tmp_path):
     mirror(config, run_dir)
     tables, found = tables_of(run_dir), read_back(run_dir)
     assert tables.keys() == TABLES | {f"Custom Chart Tables/{name}_table" for name in CHARTS}
-    scores = [dict(zip(tables["results/scores"]["columns"], row, strict=True))
-              for row in tables["results/scores"]["data"]]  # fmt: skip
-    assert scores == [
-        {
-            "split": one.split, "test set": one.test_set, "metric": one.metric, "score": one.score,
-            "low": one.interval.low if one.interval else None, "high": one.interval.high if one.interval else None,
-            "sentences": 1000, "checkpoint": one.checkpoint, "signature": one.signature,
-        }
-        for one in record.scores
-    ]  # fmt: skip
+    columns = ["split", "test set", "metric", "score", "low", "high", "sentences", "checkpoint", "signature"]
+    ends = [(one.interval.low, one.interval.high) if one.interval else (None, None) for one in record.scores]
+    assert tables["results/scores"]["columns"] == columns
+    assert tables["results/scores"]["data"] == [
+        [one.split, one.test_set, one.metric, one.score, *both, 1000, one.checkpoint, one.signature]
+        for one, both in zip(record.scores, ends, strict=True)
+    ]
     lengths = tables["results/bleu_by_length"]["data"]
+    buckets = (("1–10", False, 30.0), ("11–22", False, 20.0), ("23–30", True, 10.0), ("over 30", True, 5.0))
     assert [(row[0], row[2], row[4], row[5]) for row in lengths] == [
-        ("1–10", False, "sacrebleu", 30.0), ("1–10", False, "chrf", 50.0),
-        ("11–22", False, "sacrebleu", 20.0), ("11–22", False, "chrf", 40.0),
-        ("23–30", True, "sacrebleu", 10.0), ("23–30", True, "chrf", 30.0),
-        ("over 30", True, "sacrebleu", 5.0), ("over 30", True, "chrf", 25.0),
-    ]  # fmt: skip
+        (label, beyond, metric, score + more)
+        for label, beyond, score in buckets
+        for metric, more in (("sacrebleu", 0.0), ("chrf", 20.0))
+    ]
     by_k, by_length = (tables[f"Custom Chart Tables/{name}_table"] for name in CHARTS)
     assert by_k["columns"] == ["k", "sacreBLEU"] and by_k["data"] == [[3, 25.5]]
     assert by_length["data"] == [[1, 30.0], [11, 20.0], [23, 10.0], [31, 5.0]]
@@ -86,13 +79,6 @@ def test_tables_and_charts_match_the_record(tiny_config, tmp_path):
     assert len(numbers) == 20 and numbers[0] == 1 and numbers[-1] == 45
     assert {after - before for before, after in itertools.pairwise(numbers)} == {2, 3}
     assert table["data"] == [["test", number, *(text[number - 1] for text in texts)] for number in numbers]
-
-
-@pytest.mark.parametrize("count, expected", [(0, []), (1, [0]), (3, [0, 1, 2]), (4, [0, 2, 3]), (9, [0, 4, 8])])
-def test_evenly_spaced(count, expected):
-    assert wandb_tables.evenly_spaced(count, 3) == expected
-    found = wandb_tables.evenly_spaced(21 + count, 20)
-    assert found == sorted(set(found)) and len(found) == 20 and found[-1] == 20 + count
 
 
 def test_missing_results_are_left_out(tiny_config, tmp_path):
@@ -135,18 +121,3 @@ def test_rows_not_yet_logged_are_sent_at_the_end(tiny_config, tmp_path, server):
     (run,) = server.runs.values()
     assert run.series("validation/loss") == [(25, 2.5), (50, 5.0)] and run.series("test/sacrebleu") == [(50, 25.5)]
     assert [row["_step"] for row in run.history] == [25, 50]
-
-
-@pytest.mark.slow
-def test_synced_offline_run_has_its_tables(tiny_config, tmp_path, server):
-    config, run_dir = tiny_config("logger=wandb_offline", "position.clip_distance=3"), tmp_path / "run"
-    write_finished_run(config, run_dir)
-    mirror(config, run_dir)
-    assert server.requests == []
-    (part,) = run_dir.glob("wandb/offline-run-*")
-    subprocess.run([sys.executable, "-m", "wandb", "sync", str(part)], check=True, cwd=part.parent, timeout=60)
-    run = server.runs[config.run_id]
-    assert len(run.artifacts) == len(TABLES | CHARTS.keys()) and run.series("test/sacrebleu") == [(STEPS, 25.5)]
-    for name, table in tables_of(run_dir).items():
-        arrived = json.loads(server.uploads[f"artifact/{name}.table.json"])
-        assert {part: arrived[part] for part in ("columns", "data")} == table
