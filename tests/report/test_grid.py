@@ -13,7 +13,7 @@ from rpr.records.scores import Interval
 from rpr.report import lines
 from rpr.report.build import build_report
 from rpr.report.grid import Cell, Column, Grid, Note, figure_text, layout, legend, number
-from rpr.report.render import as_csv, as_json, escape_latex, escape_markdown, latex, markdown, terminal
+from rpr.report.render import as_csv, as_json, escape_latex, latex, markdown, terminal
 from tests.fake_records import fake_record
 
 SENTENCES = Interval(29.0, 31.0, 0.95, kind="sentences", samples=1000, seed=1, method="bootstrap")
@@ -119,11 +119,6 @@ def test_json_has_every_figure_by_key():
         "value": None, "n": 0, "deviation": None, "interval": None, "missing_because": "never run",
     }  # fmt: skip
     assert found["rows"][0]["words"] == {"text": "data", "remarks": ["all of it"]}
-
-
-def test_markdown_escapes_markup_and_control_characters():
-    assert escape_markdown("<b>|`#*") == "&lt;b>\\|\\`\\#\\*"
-    assert "\x1b" not in escape_markdown("\x1b[2J")
 
 
 def test_added_column_is_in_every_format(tmp_path, monkeypatch):

@@ -12,7 +12,6 @@ from rpr.records.record import find_records
 from rpr.report.grouping import run_groups
 from rpr.report.learning import Learning, run_key
 from rpr.report.lengths import length_grids
-from rpr.report.scoring import scoring_notes
 from rpr.report.speed import ratio_to_absolute, read_benches, steps_per_second
 from rpr.report.statements import statements
 from rpr.report.tables import build_tables, summary_grid
@@ -48,18 +47,19 @@ def value(cell):
 def test_table2_has_the_papers_rows_and_ours():
     table = grids(runs())["table2"]
     assert [line[0].value for line in table.cells] == ["0", "1", "2", "4", "16", "32", "64", "256"]
-    zero = row(table, "0")
+    zero, sixteen = row(table, "0"), row(table, "16")
     assert [value(zero[key]) for key in ("n", "paper", "paper_change")] == ["3", 12.5, -13.3]
     assert value(zero["test_change"]) == pytest.approx(-13.3)
-    assert zero["agreement"].value == "agrees"
+    assert (zero["agreement"].value, sixteen["agreement"].value) == ("agrees", ""), "changes are relative to k = 16"
     assert row(table, "32")["paper"].value.reason == "the paper's Table 2 has no row for this k"
-    assert row(table, "64")["test"].value.reason == "never run"
-    assert value(row(table, "64")["n"]) == "0"
-    assert row(table, "16")["agreement"].value == ""  # changes are relative to this row
+    assert (value(row(table, "64")["n"]), row(table, "64")["test"].value.reason) == ("0", "never run")
+    assert sixteen["differs"].value.startswith("smaller data, model, steps; other ")
+    assert "test set: test_2016_flickr; the paper: newstest2013" in sixteen["differs"].remarks[0]
 
 
 def test_table3_and_table1():
-    found = grids(runs())
+    french = {"data.name": "multi30k_en_fr", "data.target_language": "fr"}
+    found = grids([*runs(), *(fake_record(kind, settings=french) for kind in ("absolute", "relative"))])
     neither = row(found["table3"], "no", "no")
     assert (value(neither["paper"]), value(neither["test_change"])) == (12.5, pytest.approx(-13.3))
     assert row(found["table3"], "yes", "no")["agreement"].value == "agrees"
@@ -68,23 +68,38 @@ def test_table3_and_table1():
     assert (value(relative["paper"]), value(relative["paper_change"])) == (26.8, 0.3)
     assert value(relative["test_change"]) == pytest.approx(0.3)
     assert row(found["table1"], model, "EN-DE", "absolute (learned)")["paper"].value.reason == "not in the paper"
+    assert value(row(found["table1"], model, "EN-FR", "relative")["paper"]) == 38.7
+
+
+def test_every_variant_is_in_a_table():
+    groups = run_groups([*runs(), fake_record("absolute_and_relative", 4), fake_record("relative_keys", 2)])
+    lines = [line for grid in build_tables(groups).paper for line in grid.rows]
+    every = {variant.label for group in groups for variant in group.variants}
+    assert {line.variant.label for line in lines if line.variant is not None} == every
+    # Only a single relative variant has a Table 1.
+    assert next(iter(grids([fake_record("relative", k) for k in (2, 16)]))) == "table2"
+    assert next(iter(grids([fake_record("relative", 16)]))) == "table1"
+    # In a terminal all are in one table.
+    grid = summary_grid(groups[0], groups[0].variants)
+    assert {line[0].value for line in grid.cells} == every
+    assert value(row(grid, "absolute (sinusoidal)")["paper_change"]) == -0.3
+    assert value(row(grid, "none")["paper"]) == 12.5
 
 
 def test_tables_2_and_3_are_of_the_base_model_and_german():
     def changed(**settings):
-        dotted = {key.replace("__", "."): value for key, value in settings.items()}
-        return [
-            fake_record(kind, k, scores={"test": 30.0, "validation": 29.0}, settings=dotted)
-            for kind, k in (("relative", 4), ("relative", 16), ("none", 16))
-        ]
+        scores = {"test": 30.0, "validation": 29.0}
+        kinds = (("relative", 4), ("relative", 16), ("none", 16))
+        return [fake_record(kind, k, scores=scores, settings=settings) for kind, k in kinds]
 
-    found = grids(changed(data__target_language="fr"))
+    french = changed(**{"data.target_language": "fr"})
+    found = grids(french)
     assert row(found["table2"], "16")["paper"].value.reason == "the paper's Tables 2 and 3 are of EN-DE"
     assert row(found["table3"], "no", "no")["agreement"].value == ""
-    texts = sentences(changed(data__target_language="fr"))
+    texts = sentences(french)
     assert any("No positions at all" in one for one in texts) and not any("the paper: -" in one for one in texts)
-    big = changed(model__name="big")
-    assert "(the paper's base in brackets)" in row(grids(big)["table2"], "16")["differs"].remarks[0]
+    big = grids(changed(**{"model.name": "big"}))
+    assert "(the paper's base in brackets)" in row(big["table2"], "16")["differs"].remarks[0]
     own = fake_record("relative", 8, settings={"model.name": "big"})
     assert "table2" not in grids([own]), "k = 8 is the big model's own, of Table 1"
 
@@ -100,32 +115,6 @@ def test_findings_are_on_the_split_of_the_tables_that_they_are_about():
     assert "on validation: the same as" in keys and keys.endswith("Agrees.")
 
 
-def test_every_variant_is_in_a_table():
-    odd = fake_record("absolute_and_relative", 4, scores={"test": 30.0})
-    groups = run_groups([*runs(), odd, fake_record("relative_keys", 2)])
-    lines = [line for grid in build_tables(groups).paper for line in grid.rows]
-    shown = {line.variant.label for line in lines if line.variant is not None}
-    assert shown == {variant.label for group in groups for variant in group.variants}
-    # Only a single relative variant has a Table 1.
-    assert next(iter(grids([fake_record("relative", k) for k in (2, 16)]))) == "table2"
-    assert next(iter(grids([fake_record("relative", 16)]))) == "table1"
-
-
-def test_table1_has_rows_per_language_pair():
-    french = {"data.name": "multi30k_en_fr", "data.target_language": "fr"}
-    records = [fake_record(kind, settings=settings) for settings in ({}, french) for kind in ("absolute", "relative")]
-    table = grids(records)["table1"]
-    assert [line[1].value for line in table.cells] == ["EN-DE", "EN-DE", "EN-FR", "EN-FR"]
-    assert value(row(table, "small, 1,800 steps", "EN-FR", "relative")["paper"]) == 38.7
-
-
-def test_decisions_use_validation_scores_if_any():
-    records = [fake_record("relative", k, scores={"validation": 20.0 + k, "test": 30.0}) for k in (0, 16)]
-    table = grids(records)["table2"]
-    assert table.rows[0].decided_on == "validation"
-    assert value(row(table, "0")["validation_change"]) == -16.0
-
-
 def test_difference_from_the_paper_needs_its_corpus_and_test_set():
     wmt = {"data.name": "wmt14_en_de", "data.train_limit": None}
     data = fake_record().data.model_dump(mode="json") | {"name": "wmt14_en_de", "train_pairs": 4_500_000}
@@ -137,17 +126,10 @@ def test_difference_from_the_paper_needs_its_corpus_and_test_set():
     assert line.difference().reason == "another corpus: multi30k_en_de; the paper's: WMT 2014"
 
 
-def test_differs_names_data_model_steps_and_test_set():
-    cell = row(grids(runs())["table2"], "16")["differs"]
-    assert cell.value.startswith("smaller data, model, steps; other ")
-    assert "test set: test_2016_flickr; the paper: newstest2013" in cell.remarks[0]
-
-
 def test_still_learning_variant_is_marked_and_undecided():
     records = runs()
-    learning = {
-        run_key(run): Learning(0.02, 0.04, 1800, 2.0) for run in records if run.setting("position.clip_distance") == 16
-    }
+    sixteen = [run for run in records if run.setting("position.clip_distance") == 16]
+    learning = {run_key(run): Learning(0.02, 0.04, 1800, 2.0) for run in sixteen}
     table = grids(records, learning)["table2"]
     assert row(table, "16")["note"].value == "still learning"
     assert "optim.max_steps=3600" in row(table, "16")["note"].remarks[0]
@@ -155,43 +137,43 @@ def test_still_learning_variant_is_marked_and_undecided():
     assert row(table, "0")["agreement"].remarks == ("not decided: still learning",)
 
 
-def test_summary_has_every_variant():
-    (group,) = run_groups(runs())
-    grid = summary_grid(group, group.variants)
-    assert [line[0].value for line in grid.cells] == [variant.label for variant in group.variants]
-    assert value(row(grid, "absolute (sinusoidal)")["paper_change"]) == -0.3
-    assert value(row(grid, "none")["paper"]) == 12.5
-
-
-# Scores and speeds
-
-
-def test_rows_scored_differently_are_a_warning():
-    records = [fake_record("absolute"), fake_record("relative", scores=[fake_score("test", 31.0, beam_size=1)])]
-    (group,) = run_groups(records)
-    warnings = [note.text for note in scoring_notes(group) if note.severity == "warning"]
-    assert warnings == ["not comparable: the rows of test were scored in different ways (sacreBLEU)"]
-    assert [note.severity for note in scoring_notes(run_groups([fake_record()])[0])].count("warning") == 0
-
-
 def speed_ratio(*runs):
     (group,) = run_groups(runs)
     return ratio_to_absolute(group, group.get("relative"))
 
 
-def cpu(position, speed, cores):
-    run = fake_record(position, steps_per_second=speed, settings={"hardware.accelerator": "cpu"})
+def timed(position, *, cores=..., **changes):
+    if cores is ...:
+        return fake_record(position, **changes)
+    run = fake_record(position, settings={"hardware.accelerator": "cpu"}, **changes)
     return run.model_copy(update={"training": run.training.model_copy(update={"cores_used": cores})})
 
 
-@pytest.mark.parametrize("cores, ratio, reason", [
-    ((2.0, 1.95), 0.9, None),
-    ((2.0, 1.5), None, "it used 1.50 cores and absolute 2.00: other work slowed one of the two runs"),
-    ((None, 2.0), None, "CPU utilisation was not recorded for one of the two runs, so their speeds are not comparable"),
+@pytest.mark.parametrize("absolute, relative, reason", [
+    ({"cores": 2.0}, {"cores": 1.95}, None),
+    ({"cores": 2.0}, {"cores": 1.5}, "it used 1.50 cores and absolute 2.00: other work slowed one of the two runs"),
+    ({"cores": None}, {"cores": 2.0},
+     "CPU utilisation was not recorded for one of the two runs, so their speeds are not comparable"),
+    ({}, {"concurrent_jobs": 2}, "no speed: 2 jobs of the sweep shared the device"),
+    ({"concurrent_jobs": 3}, {}, "absolute: no speed: 3 jobs of the sweep shared the device"),
+    ({"concurrent_jobs": None}, {}, "absolute: no speed: whether other jobs shared the device was not recorded"),
+    ({}, {"device": "a GPU"}, "no finished absolute (sinusoidal) run on this device and precision to compare with"),
 ])  # fmt: skip
-def test_speeds_with_different_cores_used_are_not_compared(cores, ratio, reason):
-    found = speed_ratio(cpu("absolute", 2.0, cores[0]), cpu("relative", 1.8, cores[1]))
-    assert (found.value, found.reason) == (ratio if ratio is None else pytest.approx(ratio), reason)
+def test_speeds_of_different_circumstances_are_not_compared(absolute, relative, reason):
+    found = speed_ratio(timed("absolute", **absolute), timed("relative", **relative))
+    assert (found.value, found.reason) == (None if reason else 1.0, reason)
+
+
+def test_speed_of_a_run_on_a_shared_device_is_ignored():
+    runs = [fake_record("absolute", seed=1), fake_record("absolute", seed=2, concurrent_jobs=2)]
+    assert speed_ratio(*runs, fake_record("relative")).value == 1.0
+    assert steps_per_second(run_groups(runs)[0].get("absolute")).n == 1
+
+
+def test_speed_of_whole_runs_decides_nothing():
+    table = grids([fake_record("absolute"), fake_record("relative")])["speed"]
+    found = row(table, "small", "multi30k_en_de, 1,800 steps, cpu", "relative, k = 16")
+    assert (value(found["ratio"]), value(found["paper"]), found["agreement"].value) == (1.0, 0.93, "not decided")
 
 
 def test_speeds_are_compared_seed_by_seed_or_without_an_interval():
@@ -204,39 +186,13 @@ def test_speeds_are_compared_seed_by_seed_or_without_an_interval():
     assert (found.value, found.n, found.interval) == (1.0, 2, None)
 
 
-def test_speed_of_a_run_on_a_shared_device_is_ignored():
-    def absolute(*jobs):
-        return [fake_record("absolute", seed=seed, concurrent_jobs=n) for seed, n in enumerate(jobs)]
-
-    found = speed_ratio(*absolute(1, 1), fake_record("relative", concurrent_jobs=2))
-    assert (found.value, found.reason) == (None, "no speed: 2 jobs of the sweep shared the device")
-    found = speed_ratio(*absolute(3, 2), fake_record("relative", concurrent_jobs=1))
-    assert found.reason == "absolute: no speed: 3 jobs of the sweep shared the device"
-    found = speed_ratio(*absolute(None), fake_record("relative"))
-    assert found.reason == "absolute: no speed: whether other jobs shared the device was not recorded"
-    assert speed_ratio(*absolute(1, 2), fake_record("relative")).value == 1.0
-    (group,) = run_groups(absolute(1, 2))
-    assert steps_per_second(group.get("absolute")).n == 1
-
-
-def test_speeds_of_different_devices_are_not_compared():
-    found = speed_ratio(fake_record("absolute"), fake_record("relative", device="a GPU"))
-    assert found.reason == "no finished absolute (sinusoidal) run on this device and precision to compare with"
-    table = grids([fake_record("absolute"), fake_record("relative")])["speed"]
-    found = row(table, "small", "multi30k_en_de, 1,800 steps, cpu", "relative, k = 16")
-    assert (value(found["ratio"]), value(found["paper"]), found["agreement"].value) == (1.0, 0.93, "not decided")
-
-
 def bench(variants=("absolute", "relative"), **changes):
     config = {
         "model": {"name": "base"}, "data": {"vocabulary_size": 32768}, "variants": list(variants), "sentences": 128,
         "hardware": {"precision": "32", "matmul_precision": "highest"}, "length": 30, "rounds": 7,
     }  # fmt: skip
-    step = [
-        {"variant": name, "steps_per_second": 1.0, "relative_speed": 0.94, "min": 0.92, "max": 0.95}
-        for name in variants
-    ]
-    return {"device": "a CPU", "config": config, "step": step} | changes
+    step = {"steps_per_second": 1.0, "relative_speed": 0.94, "min": 0.92, "max": 0.95}
+    return {"device": "a CPU", "config": config, "step": [{"variant": name, **step} for name in variants]} | changes
 
 
 def test_bench_documents_decide_the_papers_speed(tmp_path):
@@ -252,9 +208,6 @@ def test_bench_documents_decide_the_papers_speed(tmp_path):
     found = row(speed, "base", "128 sentences of 30, vocabulary 32,768, matmuls highest", "relative")
     assert (found["agreement"].value, found["measured"].value, value(found["n"])) == ("agrees", "in turn", "7")
     assert value(found["paper"]) == paper.RELATIVE_SPEED
-
-
-# By length
 
 
 def test_scores_by_length():
@@ -275,9 +228,6 @@ def test_scores_by_length():
     assert [note.severity for note in grid.notes].count("warning") == 1
 
 
-# Statements
-
-
 def sentences(records, learning=None):
     return [str(one) for group in run_groups(records, learning) for one in statements(group)]
 
@@ -291,9 +241,7 @@ def test_statements_have_figures_seeds_and_verdicts():
     assert any(one.startswith("Relative, k = 0 on test: 13.3 BLEU less than relative, k = 16") for one in found)
     assert any(one.startswith("No positions at all on test: 13.3 BLEU less") for one in found)
     assert any("From k = 2 to k = 32 the scores on test lie within 0.0 BLEU" in one for one in found)
-    assert any(
-        one.startswith("Relative values alone, k = 16, on test: 0.5 BLEU less than keys and values") for one in found
-    )
+    assert any(one.startswith("Relative values alone, k = 16, on test: 0.5 BLEU less than keys and") for one in found)
 
 
 def test_statements_of_one_seed_and_still_learning_are_undecided():
@@ -308,18 +256,13 @@ def test_statements_of_one_seed_and_still_learning_are_undecided():
     assert found[1].endswith("Not decided: still learning.")
 
 
-def test_statements_count_runs_without_result_and_low_scores():
-    found = sentences([fake_record(), fake_record("none", status="failed"), fake_record("absolute", status="running")])
-    assert "2 of 3 runs have no result: 1 failed, 1 running." in found
-    found = sentences([fake_record("relative", k, scores={"test": 1.0}) for k in (0, 16)])
-    assert any("has learned too little for this comparison" in one for one in found)
-
-
-def test_statements_compare_with_the_papers_figures_of_the_same_k_only():
+def test_statements_compare_with_the_papers_figures_of_the_same_k_and_of_learned_models_only():
     found = sentences([fake_record("relative", 1, scores={"test": 33.0}), fake_record("none", scores={"test": 20.0}),
                        fake_record("absolute", scores={"test": 32.0})])  # fmt: skip
     assert "Relative, k = 1 on test: 1.0 BLEU more than absolute (sinusoidal): 33.0 and 32.0 (one seed)." in found
     assert any("13.0 BLEU less than relative, k = 1" in one and "the paper: -13.0" in one for one in found)
+    found = sentences([fake_record("relative", k, scores={"test": 1.0}) for k in (0, 16)])
+    assert any("has learned too little for this comparison" in one for one in found)
 
 
 def test_schemes_beyond_the_paper_are_ranked():
