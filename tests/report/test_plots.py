@@ -32,13 +32,6 @@ def test_error_bar_reach():
     assert plot_style.reach(single(30.0)) is plot_style.reach(missing("failed")) is None
 
 
-def test_error_bar_caption():
-    one, none = single(30.0, Interval(**fake_interval(29.0, 31.0))), single(30.0)
-    assert plot_style.bar_words([none]) == ""
-    assert plot_style.bar_words([SEVERAL, none]) == "bars: ± standard deviation over the seeds"
-    assert plot_style.bar_words([one]) == "bars: 95% interval over the sentences (one seed)"
-
-
 def test_bleu_by_k_error_bars():
     runs = [
         fake_record("relative", 0, scores=[fake_score("test", 12.0, interval=fake_interval(11.0, 14.0))]),
@@ -122,16 +115,14 @@ def boxes_of(figure, texts):
         return [text.get_window_extent() for text in texts]
 
 
-def test_line_labels_are_inside_the_figure_and_apart():
+def test_labels_of_equal_lines_are_apart():
     with plot_style.styled():
         figure, (axes,) = plot_style.new_figure((8.4, 4.6), "x", "y")
         axes.set_ylim(0, 10)
         names = [f"sinusoidal + relative, k = {k}, shared by heads and layers" for k in range(6)]
         plot_style.label_ends([(axes, [(5.0, name, plot_style.INK) for name in names])])
     boxes = sorted(boxes_of(figure, axes.texts), key=lambda box: box.y0)
-    assert len(boxes) == 6
-    assert all(box.x1 <= figure.bbox.x1 for box in boxes)
-    assert all(lower.y1 <= upper.y0 + 1 for lower, upper in pairwise(boxes))
+    assert len(boxes) == 6 and all(lower.y1 <= upper.y0 + 1 for lower, upper in pairwise(boxes))
 
 
 def test_every_text_is_inside_its_figure():

@@ -9,6 +9,8 @@ import warnings
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from rpr.analysis.position_numbers import (
     DEFINITIONS,
     AbsoluteTable,
@@ -19,7 +21,6 @@ from rpr.analysis.position_numbers import (
     TableNumbers,
     as_document,
     as_text,
-    mean_over_heads,
     strongest,
     summary,
 )
@@ -39,18 +40,11 @@ def table(k: int, heads: int) -> TableNumbers:
 
 
 def made_up(
-    *,
-    layers: int = 2,
-    heads: int = 4,
-    k: int | None = 3,
-    kinds: str = "KV",
-    shared: bool = False,
-    absolute: bool = False,
-    max_distance: int = 8,
-    longest: int = 8,
-) -> PositionNumbers:
+    *, layers: int = 2, heads: int = 4, k: int | None = 3, kinds: str = "KV", shared: bool = False,
+    absolute: bool = False, longest: int = 8,
+) -> PositionNumbers:  # fmt: skip
     """100 sentences of `longest` tokens; each head attends to another place."""
-    window = range(-max_distance, max_distance + 1)
+    window = range(-8, 9)
     pairs = {
         "encoder": tuple(100 * max(0, longest - abs(d)) for d in window),
         "decoder": tuple(100 * max(0, longest + d) if d <= 0 else 0 for d in window),
@@ -60,21 +54,17 @@ def made_up(
         groups = [tuple(range(1, layers + 1))] if shared else [(number,) for number in range(1, layers + 1)]
         keys, values = (table(k, heads) if kind in kinds else None for kind in "KV")
         tables = [LayerTables(stack, group, keys, values) for stack in STACKS for group in groups]
-    attention = [
-        LayerAttention(
-            stack,
-            number,
-            tuple(
-                tuple(0.9 / (1 + abs(d + head)) if n else None for d, n in zip(window, pairs[stack], strict=True))
-                for head in range(heads)
-            ),
+    weights = {
+        stack: tuple(
+            tuple(0.9 / (1 + abs(d + head)) if n else None for d, n in zip(window, pairs[stack], strict=True))
+            for head in range(heads)
         )
         for stack in STACKS
-        for number in range(1, layers + 1)
-    ]
+    }
+    attention = [LayerAttention(stack, number, weights[stack]) for stack in STACKS for number in range(1, layers + 1)]
     return PositionNumbers(
         num_sentences=100,
-        max_distance=max_distance,
+        max_distance=8,
         tables=tuple(tables),
         absolute=tuple(AbsoluteTable(s, tuple(1 + p / 50 for p in range(30)), 9) for s in STACKS) if absolute else (),
         attention=tuple(attention),
@@ -97,40 +87,32 @@ def test_figure_of_one_kind_of_table_is_reproducible(tmp_path):
     numbers = made_up(kinds="V", layers=1, heads=2, k=1)
     first, second = (drawn(numbers, tmp_path / name)[0] for name in ("1.svg", "2.svg"))
     assert first == second and "dc:date" not in first
-    assert plot_style.COLOURS["absolute"] in first
 
 
-def test_figure_has_panels_per_layer_and_definitions(tmp_path):
-    _, words = drawn(made_up(heads=2, k=1), tmp_path / "figure.svg", title="a $x$ <b> & c")
-    for stack in STACKS:
-        for layer in (1, 2):
-            assert words.count(f"{stack} layer {layer}") == 3  # norms, cosines, attention
+NO_TABLES = "This run has no relative tables: nothing to draw."
+K_0 = "k = 0: there is one vector for every pair of positions, and it has no neighbour."
+ABSOLUTE = "4  Norm of each vector of the learned absolute"
+
+
+@pytest.mark.parametrize("changes, counts", [
+    ({"heads": 2, "k": 1}, {"encoder layer 1": 3, "decoder layer 2": 3, ABSOLUTE: 0, NO_TABLES: 0}),
+    ({"heads": 2, "k": 0, "layers": 1}, {"encoder layer 1": 2, K_0: 1}),  # no cosines
+    ({"heads": 1, "k": 1, "shared": True},
+     {"encoder layers 1 to 2, shared": 2, "encoder layer 1": 1, "All heads share one table.": 2}),
+    ({"heads": 2, "k": None, "layers": 7, "absolute": True},
+     {"encoder layer 1": 1, "decoder layer 7": 1, NO_TABLES: 2, ABSOLUTE: 1, "source positions": 1}),
+], ids=["tables", "k_0", "shared", "absolute"])  # fmt: skip
+def test_panels_of_a_figure(changes, counts, tmp_path):
+    """Of norms, cosines and attention per layer; many layers wrap, so that the width is bounded."""
+    text, words = drawn(made_up(**changes), tmp_path / "figure.svg", title="a $x$ <b> & c")
     for heading in ("1  Norm of each vector", "2  Cosine similarity", "3  Mean attention by signed distance"):
         assert heading in words
+    assert {part: words.count(part) for part in counts} == counts
+    assert "a $x$ <b> & c" in words and "k = 3 | step 5" in words
     joined = re.sub(r"\s+", " ", words)
     assert "over all pairs of a sentence and a query for which that key exists (100 validation sentences; " in joined
-    assert "root mean square before training" in words and "a $x$ <b> & c" in words and "k = 3 | step 5" in words
-    assert "4  Norm" not in words
-
-
-def test_figure_without_relative_tables_shows_attention(tmp_path):
-    """The panels of many layers wrap, so that the width is bounded."""
-    text, words = drawn(made_up(k=None, absolute=True, layers=7, heads=2), tmp_path / "figure.svg")
-    assert words.count("This run has no relative tables: nothing to draw.") == 2
-    assert all(words.count(f"{stack} layer {layer}") == 1 for stack in STACKS for layer in (1, 7))
-    assert "4  Norm of each vector of the learned absolute" in words
-    assert "source positions" in words and "target positions" in words
     width = re.search(r'<svg [^>]*width="([\d.]+)pt"', text)
     assert float(width[1]) / 72 < 16
-
-
-def test_figure_of_k_0_and_of_shared_tables(tmp_path):
-    _, words = drawn(made_up(k=0, layers=1, heads=2), tmp_path / "figure.svg")
-    assert "k = 0: there is one vector for every pair of positions, and it has no neighbour." in words
-    assert words.count("encoder layer 1") == 2  # norms and attention
-    _, words = drawn(made_up(shared=True, heads=1, k=1), tmp_path / "figure.svg")
-    assert words.count("encoder layers 1 to 2, shared") == 2 and words.count("encoder layer 1") == 1
-    assert words.count("All heads share one table.") == 2
 
 
 def test_rare_distances_are_left_out():
@@ -157,16 +139,11 @@ def test_document_defines_every_number_and_is_json():
 
 
 def test_summary():
+    """Heads attend most at the nearest of equally strong distances."""
+    assert strongest((-2, -1, 0, 1), (0.5, 0.1, None, 0.5)) == (1, 0.5)
     lines = summary(made_up(layers=1, heads=2, k=1))
     # The offsets -1, 0, 1 of head 0: 3, 2, 1 2/3; head 1 a tenth more.
     assert lines[0] == "  encoder layer 1    norm of w^K at -1: 3.05, 0: 2.05, +1: 1.72"
     assert len(lines) == 6
     assert lines[-1] == "  decoder layer 1    heads attend most at 0 (0.90)  -1 (0.90)"
     assert summary(made_up(layers=1, k=0))[0] == "  encoder layer 1    norm of w^K at 0: 2.15"
-
-
-def test_strongest_prefers_the_nearest_of_equal_distances():
-    assert strongest((-2, -1, 0, 1), (0.5, 0.1, None, 0.5)) == (1, 0.5)
-    assert strongest((-1, 0, 1), (0.5, 0.5, 0.1)) == (0, 0.5)
-    assert mean_over_heads([[1.0, None], [3.0, None]])[0] == 2.0
-    assert math.isnan(mean_over_heads([[None], [None]])[0])

@@ -74,6 +74,10 @@ def test_all_files_exist_and_are_well_formed(built):
     for heading in ("sacreBLEU by source length, test and long together", "chrF by source length"):
         assert heading in page and heading in text
     assert "lengths_chrf" in (folder / "report.csv").read_text()
+    # Findings, failures, commands, and lines (2 i + 1) 7 // 6 + 1 for i = 0, 1, 2 of the 7 lines of test.
+    assert "1 of 8 runs has no result: 1 failed." in page and "seed 1 failed: rank 1 died" in page
+    assert "rpr-cli train position=relative position.clip_distance=16 seed=2" in page
+    assert re.findall(r"test, line (\d+)", page) == ["2", "4", "6"]
 
 
 def test_sentences_titles_and_names_are_escaped(built, tmp_path):
@@ -100,23 +104,12 @@ def test_summary_fits_one_screen(built):
 
 @pytest.mark.parametrize("groups, variants", [(1, 40), (3, 14)])
 def test_summary_of_many_groups_and_variants_fits_one_screen(tmp_path, groups, variants):
-    records = [
-        (tmp_path / f"{steps}-{k}.json", fake_record("relative", k, settings={"optim.max_steps": 1000 + steps}))
-        for steps in range(groups)
-        for k in range(variants)
-    ]
+    found = [fake_record("relative", k, settings={"optim.max_steps": 1000 + steps})
+             for steps in range(groups) for k in range(variants)]  # fmt: skip
+    records = [(tmp_path / f"{number}.json", record) for number, record in enumerate(found)]
     lines = build_report(records, tmp_path / "out", "x").summary.split("\n")
     assert len(lines) <= MOST_LINES and max(map(len, lines[:-1])) <= 100
     assert any(line.endswith("more variants, in the page") or "of runs, in the page" in line for line in lines)
-
-
-def test_page_shows_findings_failures_commands_and_samples(built):
-    text = (built.files[0].parent / "index.html").read_text()
-    assert "1 of 8 runs has no result: 1 failed." in text
-    assert "seed 1 failed: rank 1 died" in text
-    assert "rpr-cli train position=relative position.clip_distance=16 seed=2" in text
-    # Lines (2 i + 1) 7 // 6 + 1 for i = 0, 1, 2 of the 7 lines of test: 2, 4, 6.
-    assert re.findall(r"test, line (\d+)", text) == ["2", "4", "6"]
 
 
 def test_plots_per_group_and_damaged_metrics_are_reported(tmp_path):
@@ -143,9 +136,8 @@ def test_results_page_shows_the_group_with_most_converged_variants(tmp_path):
         for k, losses in enumerate(variants):
             folder = tmp_path / "runs" / group
             write_record(folder / f"{k}.json", fake_record("relative", k, settings={"optim.max_steps": steps}))
-            rows = [
-                {"step": step, "validation/loss": loss} for step, loss in zip((900, 1000), losses or (), strict=False)
-            ]
+            points = zip((900, 1000), losses or (), strict=False)
+            rows = [{"step": step, "validation/loss": loss} for step, loss in points]
             (folder / f"{k}.metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (folder / "bleu_by_k.svg").write_text("<svg/>")
     assert re.findall(r"!\[.*\]\((.*)\)", results_markdown(tmp_path / "runs")) == ["runs/converged/bleu_by_k.svg"]
@@ -165,9 +157,8 @@ def test_no_records_and_an_unwritable_directory_are_errors(runs, tmp_path):
 ])  # fmt: skip
 def test_unknown_sweep_is_an_error(tmp_path, sweeps, hint):
     write_record(tmp_path / "runs" / "one" / "record.json", fake_record(sweeps=list(sweeps)))
-    config = validate(
-        ReportConfig, compose("report", ["sweep=tabel2", f"runs_dir={tmp_path}/runs", f"output_dir={tmp_path}/reports"])
-    )
+    words = ["sweep=tabel2", f"runs_dir={tmp_path}/runs", f"output_dir={tmp_path}/reports"]
+    config = validate(ReportConfig, compose("report", words))
     with pytest.raises(RecordError) as caught:
         command.run(config)
     assert str(caught.value) == f"sweep: no run below {tmp_path}/runs belongs to 'tabel2'{hint}"
