@@ -1,4 +1,7 @@
-"""Exports written and read back, the parity check on correct and wrong ones, what is replaced, and damaged files."""
+"""Exports read back and compared with their model, correct and wrong ones; what is replaced; damaged files.
+
+The engine of CTranslate2 exports is an independent one, in C++, which computes equations 3 and 4 pair by pair.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,6 @@ GRID = {
 
 @pytest.mark.parametrize("changes", GRID.values(), ids=GRID)
 def test_ctranslate2_export_decodes_as_the_model(changes, export_inputs, tmp_path):
-    """An independent C++ engine, which computes equations 3 and 4 pair by pair, against our own in float64."""
     pytest.importorskip("ctranslate2")
     inputs = export_inputs(make_model(**changes), 40)
     card = export("ctranslate2", tmp_path / "out", inputs)
