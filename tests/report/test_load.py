@@ -28,9 +28,8 @@ def documents() -> Iterator[dict[str, Any]]:
     tables = ("per_head", "shared_by_heads")
     variants = [(kind, k, sharing) for kind in RELATIVE for sharing in tables for k in range(DISTANCES)]
     variants += [(kind, 16, "per_head") for kind in ("absolute", "learned", "none")]
-    for steps, (kind, k, sharing), seed in itertools.product(
-        range(1000, 1000 * GROUPS + 1, 1000), variants, range(1, SEEDS + 1)
-    ):
+    all_steps = range(1000, 1000 * GROUPS + 1, 1000)
+    for steps, (kind, k, sharing), seed in itertools.product(all_steps, variants, range(1, SEEDS + 1)):
         bleu = 20 + 2 * draw.random()
         scores = [
             fake_score(split, bleu, metric, interval=fake_interval(bleu - 1, bleu + 1))
@@ -52,9 +51,7 @@ def test_report_of_ten_thousand_runs_is_fast_and_small(tmp_path: Path, capsys: p
         run_dir = tmp_path / "runs" / f"{document['name']}-{document['run_id']}"
         run_dir.mkdir(parents=True)
         (run_dir / "record.json").write_text(json.dumps(document))
-        rows = [
-            {"step": step, "train/loss": 9 - step / 500, "validation/bleu": step / 50} for step in range(0, 500, 10)
-        ]
+        rows = ({"step": at, "train/loss": 9 - at / 500, "validation/bleu": at / 50} for at in range(0, 500, 10))
         (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         for part in ("sources", "references", "hypotheses"):
             (run_dir / f"test.{part}.txt").write_text("Ein Hund läuft mit einem Ball .\n" * 200)
