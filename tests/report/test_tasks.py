@@ -8,12 +8,15 @@ from itertools import pairwise
 
 from rpr.records.record import find_records
 from rpr.report.build import build_report
+from rpr.report.grid import legend
 from rpr.report.grouping import run_groups
-from rpr.report.learning import learning_of
+from rpr.report.learning import learning_of, run_key
+from rpr.report.plots import bleu_by_length
 from rpr.report.results_page import results_markdown
 from rpr.report.statements import statements
+from rpr.report.tables import build_tables
 from rpr.report.tasks import task_grid
-from tests.fake_records import fake_by_length, fake_record, fake_score, write_run
+from tests.fake_records import edited, fake_by_length, fake_interval, fake_record, fake_score, write_run
 from tests.shapes import scheme
 
 
@@ -26,9 +29,9 @@ def runs(kind="reverse", within=99.0, cut_off=26, **beyond):
         bucket["scores"].append({"metric": "exact_match", "score": 50.0, "interval": None})
     for name, long in ({"absolute": 6.7, "relative": 60.0} | beyond).items():
         scores = [fake_score("test", 99.8), fake_score("long", 70.0)]
-        scores += [fake_score("test", within, "exact_match"), fake_score("long", long, "exact_match")]
-        task = {"kind": kind, "max_train_length": cut_off}
-        settings = {"data.name": kind, "data.task": task}
+        wilson = fake_interval(70.0, 90.0) | {"method": "Wilson's", "samples": None, "seed": None}
+        scores += [fake_score("test", within, "exact_match", interval=wilson), fake_score("long", long, "exact_match")]
+        settings = {"data.name": kind, "data.task": {"kind": kind, "max_train_length": cut_off}}
         found.append(fake_record(name, scores=scores, by_length=lengths, settings=settings))
     return found
 
@@ -36,6 +39,31 @@ def runs(kind="reverse", within=99.0, cut_off=26, **beyond):
 def text(records):
     [group] = run_groups(records)
     return " ".join(map(str, statements(group)))
+
+
+def test_exact_match_of_a_task_comes_first_and_by_length():
+    [group] = run_groups(runs("scan", within=81.0))
+    tables = build_tables([group])
+    assert (group.task, group.synthetic, tables.paper, group.differences) == (True, True, (), ())
+    [task] = tables.tasks
+    assert [column.key for column in task.columns][:5] == ["position", "n", "test", "long", "long_change"]
+    assert "trainings (Wilson's)" in " ".join(legend([task.only(lambda column: column.key == "test")]))
+    assert tables.lengths[0].title == "exact match by length, test and long together"
+    notes = " ".join(note.text for grid in tables.lengths for note in grid.notes)
+    assert "longer than any example of the training data, whose longest has 22 symbols of the input" in notes
+    [axes] = bleu_by_length(group).axes
+    assert axes.get_ylabel() == "exact match, percent"
+    vertical = [line for line in axes.get_lines() if list(line.get_xdata()) == [1.5, 1.5]]
+    assert len(vertical) == 1  # between the buckets of training, 1 to 10 and 11 to 22, and the others
+
+
+def test_exact_match_of_sentences_is_folded_and_not_shown_by_length():
+    configs = [(run, edited(dict(run.config), {"data.task": None})) for run in runs()]
+    [group] = run_groups(run.model_copy(update={"config": config}) for run, config in configs)
+    tables = build_tables([group])
+    assert (group.task, group.synthetic, tables.tasks) == (False, False, ())
+    assert {column.key: column.priority for column in tables.paper[0].columns}["exact_match_test"] == 3
+    assert "lengths_exact_match" not in [grid.name for grid in tables.lengths]
 
 
 def test_findings_of_a_task_are_about_exact_match_and_name_no_figure_of_the_paper():
@@ -46,9 +74,7 @@ def test_findings_of_a_task_are_about_exact_match_and_name_no_figure_of_the_pape
 
 
 def test_without_longer_examples_nothing_is_said_of_them():
-    records = [
-        run.model_copy(update={"scores": tuple(one for one in run.scores if one.split == "test")}) for run in runs()
-    ]
+    records = [run.model_copy(update={"scores": run.scores[::2]}) for run in runs()]  # those of test
     [group] = run_groups(records)
     assert text(records).startswith("By exact match, best first: absolute (sinusoidal) at 99.0;")
     assert "Kazemnejad" not in " ".join(note.text for note in task_grid(group).notes)
@@ -109,10 +135,10 @@ def test_published_figures_are_shown_with_their_source():
 def test_task_that_is_not_learned_says_so_and_a_learned_one_is_not_still_learning():
     unlearned = text(runs(within=80.0))
     assert "did not learn the task: less than 95% exact match within the training lengths" in unlearned
-    records = runs()
-    falling = {(run.run_id, run.seed, run.hardware, run.started): learning_of(run, [(900, 1.0), (1000, 0.5)])
-               for run in records}  # fmt: skip
-    [group] = run_groups(records, falling)
+    grid = task_grid(run_groups(runs(within=80.0))[0]).only(lambda column: column.key == "note")
+    assert [row[-1].value for row in grid.cells] == ["not learned"] * 2
+    falling = {run_key(run): learning_of(run, [(900, 1.0), (1000, 0.5)]) for run in runs()}
+    [group] = run_groups(runs(), falling)
     assert all(not one.unlearned and one.still_learning is None for one in group.variants)
 
 
