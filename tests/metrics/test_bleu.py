@@ -58,8 +58,8 @@ def test_equals_the_sacrebleu_command(tmp_path):
 @pytest.mark.parametrize("text, language, tokens", [
     # As in replace-unicode-punctuation.perl: the closing German quote becomes ", the opening one is not listed.
     ("„Gut“, 'so' & <b>！", "de", "„ Gut \" , ' so ' & < b > !"),
-    ("Das ist bzw. war es.", "de", "Das ist bzw. war es ."),
-    ("Das ist Bzw. War es.", "en", "Das ist Bzw . War es ."),
+    ("Das ist bzw. War es.", "de", "Das ist bzw. War es ."),
+    ("Das ist bzw. War es.", "en", "Das ist bzw . War es ."),
 ])  # fmt: skip
 def test_moses_tokenise(text, language, tokens):
     assert moses_tokenise([text], language) == [tokens]
