@@ -39,14 +39,6 @@ def test_sinusoids_match_hand_computation():
     assert sinusoids(4, 2)[3].tolist() == pytest.approx([math.sin(3), math.cos(3)], rel=1e-6)  # one frequency, 1
 
 
-def test_sinusoid_wavelengths_are_2_pi_to_10000_times_2_pi():
-    # A sixteenth of a turn of the slowest wave is about 3,927 positions; the fastest has turned 625 times by then.
-    position = round(10_000 * 2 * math.pi / 16)
-    row = sinusoids(position + 1, 512)[position]
-    assert row[[255, 511]].tolist() == pytest.approx([math.sin(math.pi / 8), math.cos(math.pi / 8)], abs=1e-4)
-    assert row[[0, 256]].tolist() == pytest.approx([math.sin(position), math.cos(position)], abs=1e-6)
-
-
 def test_invalid_settings_raise():
     with pytest.raises(ValueError, match="clip_distance: -1 is negative; a distance is clipped at k >= 0"):
         relative_rows(2, 2, -1)

@@ -95,10 +95,6 @@ def test_sides_can_be_swept() -> None:
             ["position.encoder=rope", "position.decoder=none", "position.clip_distance=4"],
             "position.clip_distance: has no effect, since encoder and decoder have positions of their own",
         ),
-        (
-            ["position.encoder=rope", "position.encoder.scaling_factor=2"],
-            "position.encoder.scaling_factor: 2 has no effect with position.encoder.scaling=none",
-        ),
         (["position=rope", "position.scaling=ntk"], "position.scaling: ntk has no effect with"),
     ],
 )  # fmt: skip

@@ -1,0 +1,65 @@
+"""Variants of every position scheme, and of models that use them, as changes for `tests.shapes.changed`."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from rpr.model.positions import Scheme
+from tests.shapes import scheme
+
+# The equations also rule out known faults: rotating half the width (x-transformers), confusing the two layouts
+# (transformers#25199, nanochat#264), T5's bias times sqrt(d) (x-transformers), Transformer-XL's shift in another order
+# or with L rows where an encoder needs 2L-1.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "relative": {},
+    "relative_keys": {"tables": "shared_by_heads"},
+    "rope": {},
+    "rope interleaved": {"layout": "interleaved"},
+    "rope partial": {"rotated_share": 0.5, "base": 30.0},
+    "rope linear": {"scaling": "linear", "scaling_factor": 2.5},
+    "rope ntk": {"scaling": "ntk", "scaling_factor": 4.0},
+    "t5": {"buckets": 8, "max_distance": 5},
+    "t5 unscaled": {"buckets": 8, "max_distance": 5, "scaled_queries": False, "one_table": False},
+    "alibi": {},
+    "alibi one side": {"encoder_form": "one_side_per_head"},
+    "alibi asymmetric": {"encoder_form": "asymmetric"},
+    "kerple": {},
+    "kerple power": {"form": "power"},
+    "clipped_scalars": {"clip_distance": 2},
+    "clipped_scalars keys": {"clip_distance": 2, "keys": True},
+    "transformer_xl": {},
+}
+
+
+@cache
+def variant_scheme(variant: str) -> Scheme:
+    return scheme(variant.partition(" ")[0], **VARIANTS[variant])
+
+
+def both(positions: Scheme) -> dict[str, Any]:
+    return {"encoder_positions": positions, "decoder_positions": positions}
+
+
+RELATIVE = {"relative_keys": True, "relative_values": True}
+VECTORS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "sinusoidal": {"absolute": "sinusoidal"},
+    "learned": {"absolute": "learned", "max_positions": 6},  # fewer than pieces
+    "relative": RELATIVE,
+    "relative_k_0": RELATIVE | {"clip_distance": 0},
+    "relative_k_64": RELATIVE | {"clip_distance": 64},
+    "relative_keys": {"relative_keys": True},
+    "relative_values": {"relative_values": True},
+    "shared_by_heads": RELATIVE | {"tables": "shared_by_heads"},
+    "shared_by_heads_and_layers": RELATIVE | {"tables": "shared_by_heads_and_layers"},
+    "sinusoidal_and_relative": RELATIVE | {"absolute": "sinusoidal"},
+}
+OTHERS = {
+    **{name: both(variant_scheme(name)) for name in VARIANTS if not name.startswith("relative")},
+    "alibi_and_sinusoidal": both(scheme("alibi", absolute="sinusoidal")),
+    "shape": both(scheme("shape")),
+    "relative_and_none": {"encoder_positions": scheme("relative"), "decoder_positions": scheme("none")},
+    "alibi_and_rope": {"encoder_positions": scheme("alibi"), "decoder_positions": scheme("rope")},
+}
+KINDS = {**VECTORS, **OTHERS}
