@@ -84,20 +84,6 @@ def test_scan_equals_an_interpreter_on_all_commands():
     assert max(len(actions.split()) for _, actions in found) == 48
 
 
-def test_scan_examples_of_lake_and_baroni():
-    found = dict(tasks.scan())
-    for command, actions in {
-        "jump": "I_JUMP",
-        "jump left": "I_TURN_LEFT I_JUMP",
-        "turn opposite right": "I_TURN_RIGHT I_TURN_RIGHT",
-        "jump around right": " ".join(["I_TURN_RIGHT", "I_JUMP"] * 4),
-        "turn left twice": "I_TURN_LEFT I_TURN_LEFT",
-        "jump thrice after walk": "I_WALK I_JUMP I_JUMP I_JUMP",
-        "run opposite left and walk": "I_TURN_LEFT I_TURN_LEFT I_RUN I_WALK",
-    }.items():
-        assert found[command] == actions
-
-
 def test_scan_length_splits():
     """Against the numbers of longer pairs in Csordas et al. (2021)."""
     lengths = [len(actions.split()) for _, actions in tasks.scan()]
