@@ -1,4 +1,4 @@
-"""The arguments of torchrun on one node and on several (tests/system/test_ranks.py runs it), and worker processes."""
+"""The arguments of torchrun on several nodes (tests/system/test_ranks.py runs it), and worker processes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,6 @@ SLURM_JOB = {
 @pytest.fixture
 def four_nodes(tiny_config: Config) -> TrainConfig:
     return tiny_config("hardware=8xgpu", "hardware.num_nodes=4", "optim.microbatches_per_step=8")
-
-
-def test_torchrun_on_one_node(tiny_config: Config) -> None:
-    flags = launch._torchrun(tiny_config("hardware=2xcpu", "optim.microbatches_per_step=2").hardware)
-    assert flags == ["--standalone", "--nproc-per-node=2", "--max-restarts=0"]
 
 
 @pytest.fixture
@@ -76,12 +71,9 @@ def test_unknown_node_name_is_reported_by_every_node(
     assert time.monotonic() - began < 30 and not Path(four_nodes.runs_dir).exists()
 
 
-@pytest.mark.parametrize("job", [{}, {**SLURM_JOB, "SLURM_JOB_NUM_NODES": "2"}], ids=["no SLURM", "2 nodes"])
-def test_nodes_must_be_started_by_slurm(
-    job: dict[str, str], four_nodes: TrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in job.items():
-        monkeypatch.setenv(name, value)
+@pytest.mark.usefixtures("slurm_job")
+def test_nodes_must_be_as_many_as_slurm_started(four_nodes: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
     reason = r"^hardware\.num_nodes: 4 nodes must be started by SLURM .*torchrun --nnodes 4 --n"
     with pytest.raises(ConfigError, match=reason):
         launch._torchrun(four_nodes.hardware)

@@ -1,5 +1,5 @@
-"""The label-smoothed loss against a case by hand and against the explicit distribution 0.9 and 0.1 / (V - 1); the
-learning rate against values by hand from the formula of Vaswani et al. 2017.
+"""The label-smoothed loss against the explicit distribution 0.9 and 0.1 / (V - 1); the learning rate against values by
+hand from the formula of Vaswani et al. 2017.
 """
 
 from __future__ import annotations
@@ -24,15 +24,6 @@ def explicit_loss(
     distribution = torch.full((len(targets), tokens), smoothing / (tokens - 1), dtype=hidden.dtype)
     distribution[torch.arange(len(targets)), targets] = 1 - smoothing
     return -(distribution * F.log_softmax(hidden @ embedding.T, dim=-1)).sum()
-
-
-def test_loss_by_hand() -> None:
-    """V = 3, probabilities 1/2, 1/4, 1/4, target 0: 0.9 ln 2 + 2 (0.1 / 2) ln 4 = 0.9 ln 2 + 0.2 ln 2 = 1.1 ln 2."""
-    logits = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64).log() + 7.0  # softmax ignores a constant
-    for rows in (1, 3):  # a sum, not a mean
-        targets = torch.zeros(rows, dtype=torch.int64)
-        found = label_smoothed_loss(logits.repeat(rows, 1), torch.eye(3, dtype=torch.float64), targets, 0.1)
-        assert float(found) == pytest.approx(rows * 1.1 * math.log(2), abs=1e-13)
 
 
 @pytest.mark.parametrize("smoothing, rows", [(0.0, 3), (0.1, 1), (0.1, 3), (0.1, 100), (0.5, 7)])
@@ -82,14 +73,6 @@ def test_loss_is_float32_under_bfloat16_autocast() -> None:
         assert (gradient - right).norm() < 0.01 * right.norm()
 
 
-def test_loss_of_no_rows_is_zero_with_zero_gradients() -> None:
-    hidden, embedding = torch.zeros(0, 4).requires_grad_(), torch.randn(6, 4).requires_grad_()
-    found = label_smoothed_loss(hidden, embedding, torch.zeros(0, dtype=torch.int64), 0.1)
-    assert float(found.detach()) == 0.0
-    gradients = torch.autograd.grad(found, [hidden, embedding])
-    assert gradients[0].shape == (0, 4) and not gradients[1].any()
-
-
 def test_peak_memory_is_less_than_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss, "CHUNK_ROWS", 64)
     hidden, embedding = torch.randn(1024, 8).requires_grad_(), torch.randn(4000, 8).requires_grad_()
@@ -114,15 +97,4 @@ def test_peak_memory_is_less_than_the_logits(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_schedule_of_the_base_model(step: int, expected: float) -> None:
     assert learning_rate(step, d_model=512, warmup_steps=4000, scale=1.0) == pytest.approx(expected, rel=1e-12)
-
-
-def test_schedule_peak_scale_and_monotonicity() -> None:
-    peak = learning_rate(4000, d_model=512, warmup_steps=4000, scale=1.0)
-    assert peak == pytest.approx(6.98771243e-4, rel=1e-8)
-    assert learning_rate(4000, d_model=1024, warmup_steps=4000, scale=1.0) == pytest.approx(4.94105884e-4, rel=1e-8)
-    rates = [learning_rate(step, d_model=512, warmup_steps=4000, scale=1.0) for step in range(1, 12000)]
-    assert max(rates) == peak == rates[3999]
-    assert rates[:4000] == sorted(rates[:4000]) and rates[3999:] == sorted(rates[3999:], reverse=True)
-    assert learning_rate(77, d_model=512, warmup_steps=4000, scale=2.0) == pytest.approx(2 * rates[76], rel=1e-15)
-    with pytest.raises(AssertionError):
-        learning_rate(0, d_model=512, warmup_steps=4000, scale=1.0)
+    assert learning_rate(step, d_model=512, warmup_steps=4000, scale=2.0) == pytest.approx(2 * expected, rel=1e-12)
