@@ -67,20 +67,6 @@ def log_p(index: int, hypothesis: Hypothesis, *, renormalised: bool) -> float:
     return log_ps[: len(pieces) + hypothesis.finished].sum().item()
 
 
-def test_greedy_outputs_equal_ours(engine):
-    found, expected = engine.search(SOURCES, GREEDY), ours(GREEDY)
-    assert [len(hypotheses) for hypotheses in found] == [1] * 40
-    same = 0
-    for source, (theirs,), (our, *_) in zip(SOURCES, found, expected, strict=True):
-        if theirs.pieces == our.pieces:
-            same += 1
-            assert theirs.finished == our.finished
-        if not theirs.finished:  # cut at the limit of its own sentence, not of its batch
-            assert len(theirs.pieces) == len(source) + 10
-    assert same >= 38  # ties may differ
-    assert 10 <= sum(hypotheses[0].finished for hypotheses in found) <= 30
-
-
 @pytest.mark.parametrize("search", [GREEDY, BEAM], ids=["greedy", "beam"])
 def test_pieces_and_scores_of_hypotheses(engine, search):
     for index, hypotheses in enumerate(engine.search(SOURCES, search)[:20]):
@@ -99,25 +85,6 @@ def test_pieces_and_scores_of_hypotheses(engine, search):
         assert all(before >= after - 1e-6 for before, after in itertools.pairwise(ranks))
         # As ours: finished hypotheses, or one that is not.
         assert all(hypothesis.finished for hypothesis in hypotheses) or len(hypotheses) == 1
-
-
-def test_n_best_are_the_first_of_more(engine):
-    two, four = (engine.search(SOURCES, dataclasses.replace(BEAM, n_best=number)) for number in (2, 4))
-    assert [[h.pieces for h in hypotheses] for hypotheses in two] == [[h.pieces for h in best[:2]] for best in four]
-    assert sum(len(hypotheses) == 4 for hypotheses in four) >= 5
-
-
-def test_greedy_outputs_do_not_depend_on_the_batches(engine):
-    single, together = (
-        engine.search(SOURCES, dataclasses.replace(GREEDY, max_tokens_per_batch=tokens)) for tokens in (1, 10_000)
-    )
-    same = [
-        (one[0].pieces, one[0].finished) == (other[0].pieces, other[0].finished)
-        for one, other in zip(single, together, strict=True)
-    ]
-    assert sum(same) >= 38
-    reverse = engine.search(SOURCES[::-1], GREEDY)[::-1]
-    assert [h[0].pieces for h in reverse] == [h[0].pieces for h in engine.search(SOURCES, GREEDY)]
 
 
 @pytest.mark.parametrize("search", [GREEDY, BEAM], ids=["greedy", "beam"])
@@ -227,10 +194,9 @@ def test_unusable_exports_are_errors(write_export, tmp_path, monkeypatch):
         CTranslate2Engine(tmp_path)
     with pytest.raises(DataError, match="is a safetensors export; export the run with format=ctranslate2"):
         CTranslate2Engine(write_export(make_model(), "safetensors"))
-    for content in (b"", (folder / "model.bin").read_bytes()[:1000]):
-        (folder / "model.bin").write_bytes(content)
-        with pytest.raises(DataError, match=r"model.bin: CTranslate2 cannot load it \(.*\); export the run again"):
-            CTranslate2Engine(folder)
+    (folder / "model.bin").write_bytes((folder / "model.bin").read_bytes()[:1000])
+    with pytest.raises(DataError, match=r"model.bin: CTranslate2 cannot load it \(.*\); export the run again"):
+        CTranslate2Engine(folder)
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(ConfigError, match=r"CTranslate2 is not installed; pip install 'rpr\[ctranslate2\]'"):
         CTranslate2Engine(folder)

@@ -1,4 +1,6 @@
-"""rpr.Translator on a run with random weights (float64) against beam search of single sentences, and on exports."""
+"""rpr.Translator on a run with random weights (float64) against beam search of single sentences, and on exports; its
+batches, defaults and precision.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +10,31 @@ import itertools
 import string
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from rpr import Translation, Translator
 from rpr.cli import app
 from rpr.commands import export
+from rpr.commands.scoring import torch_scored
 from rpr.config.commands import ExportConfig
 from rpr.config.train import HardwareConfig, TrainConfig
 from rpr.data.pairs import normalise
 from rpr.data.vocabulary import EOS, Vocabulary, count_words
 from rpr.decode import translator as module
 from rpr.decode.corpus import translate_sources
-from rpr.decode.torch_engine import Search, TorchEngine
+from rpr.decode.torch_engine import Search, TorchEngine, length_batches
 from rpr.errors import ConfigError, DataError, RecordError, RunError
 from rpr.model.beam_search import Hypothesis, beam_search
 from rpr.model.transformer import Transformer
-from rpr.records.record import Git, Record, write_record
+from rpr.records.record import write_record
+from rpr.runs import runtime
 from rpr.runs.loading import VOCABULARY_NAME
 from rpr.runs.model_config import transformer_config
 from rpr.validation import validate
 from tests.conftest import imported
+from tests.fake_records import fake_record
 
 GARDEN = "In front of the garden the doctor laughs ."
 SENTENCES = ["The old dog runs .", "A cat sings", "", GARDEN, " ", "My fox", "A cat"]
@@ -43,13 +49,7 @@ def run_dir(tmp_path_factory, small_data, tiny_overrides, cache_dir):
     folder = tmp_path_factory.mktemp("runs") / "random-weights"
     overrides = [*tiny_overrides, f"data.cache_dir={cache_dir}", "position.tables=shared_by_heads"]
     config = validate(TrainConfig, app.compose("train", [*overrides, "evaluation.beam_size=3"]))
-    moment = "2020-01-01T00:00:00"
-    record = Record(
-        name="random-weights", run_id=config.run_id, status="finished", error=None, command="rpr-cli train",
-        config=config.model_dump(mode="json"), git=Git(commit=None, dirty=None), versions={}, device="none",
-        hardware="cpu", seed=1, started=moment, finished=moment, steps=2, parameters=None, data=None, training=None,
-        wandb=None,
-    )  # fmt: skip
+    record = fake_record(name="random-weights", run_id=config.run_id, config=config.model_dump(mode="json"), data=None)
     (folder / "checkpoints").mkdir(parents=True)
     write_record(folder / "record.json", record)
     small_data.vocabulary.save(folder / VOCABULARY_NAME)
@@ -130,21 +130,6 @@ def test_odd_text_is_normalised_as_in_training(translator):
     assert [len(parts) for parts in translator.encode(ODD)] == [1, 1, 1, 1, 1, 0, 0, 0, 1]
 
 
-def test_translations_begin_with_their_prefixes(translator):
-    free = translator.translate(SENTENCES)
-    prefixes = ["Der alte", "", "Ein", "Vor dem  Garten\u2028lacht", "", "Mein ", ""]
-    forced = translator.translate(SENTENCES, prefixes=prefixes)
-    for sentence, prefix, found, other in zip(SENTENCES, prefixes, forced, free, strict=True):
-        if not sentence.strip():
-            assert found == ""
-        elif normalise(prefix):
-            assert found.startswith(normalise(prefix)) and found != other
-        else:
-            assert found == other
-    with pytest.raises(ConfigError, match="^prefixes: 1 for 7 sentences; give one for each, '' for no prefix$"):
-        translator.translate(SENTENCES, prefixes=["Der"])
-
-
 class Scripted:
     """An engine with given hypotheses for each first piece of a source."""
 
@@ -218,17 +203,6 @@ def test_n_best_of_parts_are_the_best_combinations(bytes_and_words):
         )
 
 
-def test_long_sentence_is_translated_in_parts(run_dir, double):
-    short = Translator.from_run(run_dir, hardware=double, max_source_length=12)
-    whole = ["The old dog runs .", "A cat sings .", "My fox laughs ."]
-    assert all(len(parts) == 1 for parts in short.encode(whole))
-    with pytest.warns(UserWarning, match="sentence 0 .* in 3 parts"):
-        (together,) = short.translate([" ".join(whole)])
-    assert together == " ".join(short.translate(whole))
-    with pytest.raises(DataError, match="^prefixes: number 2 has [0-9]+ pieces, more than max_source_length = 12;"):
-        short.translate(["a", "b"], prefixes=["", "das " * 30])
-
-
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_model_without_finite_probabilities_is_an_error(translator, beam_size):
     model = copy.deepcopy(translator.engine.model).float()
@@ -236,6 +210,40 @@ def test_model_without_finite_probabilities_is_an_error(translator, beam_size):
     search = dataclasses.replace(translator.search, beam_size=beam_size, n_best=1)
     with pytest.raises(RunError, match="probabilities are not finite"):
         translate_sources(TorchEngine(model), [[5, EOS]], translator.vocabulary, search)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_training_mode_is_restored(translator, training):
+    model = copy.deepcopy(translator.engine.model).train(training)
+    model.encoder[0].train(not training)  # frozen parts keep their own mode
+
+    def stop(done, total):
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        translate_sources(TorchEngine(model), [[5, EOS]], translator.vocabulary, translator.search, progress=stop)
+    assert (model.training, model.encoder[0].training) == (training, not training)
+
+
+def test_batches_are_complete_and_within_the_budget():
+    lengths = np.random.default_rng(1).integers(1, 60, 500).tolist()
+    batches = list(length_batches(lengths, 50))
+    assert sorted(index for batch in batches for index in batch) == list(range(500))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(lengths[index] for index in batch) <= 50
+    longest = [lengths[batch[0]] for batch in batches]
+    assert longest == sorted(longest, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "matmuls", "recorded"), [({"amx_bf16"}, "medium", "32, medium products"), (set(), "highest", "32")]
+)
+def test_auto_matmul_precision_is_resolved_for_scoring(translator, tiny_config, monkeypatch, flags, matmuls, recorded):
+    monkeypatch.setattr(runtime, "_cpu_flags", lambda: flags)
+    words = ("hardware=cpu", "hardware.matmul_precision=auto", "evaluation.matmul_precision=null")
+    scored = torch_scored(tiny_config(*words), translator.engine.model, "step 1")
+    assert isinstance(scored.engine, TorchEngine)
+    assert (scored.engine.matmul_precision, scored.precision) == (matmuls, recorded)
 
 
 def test_defaults_equal_conf(run_dir):
@@ -265,9 +273,6 @@ def test_precision_and_average(run_dir, translator):
 INVALID_SETTINGS = [
     ({"hardware": "cpuu"}, ConfigError, r"^hardware: no such choice 'cpuu'; did you mean cpu\? \(available: 1xgpu"),
     ({"hardware": "slurm_8xgpu"}, ConfigError, "^hardware: no such choice 'slurm_8xgpu'"),
-    ({"backend": "tensorflow"}, ConfigError, "^backend: invalid value 'tensorflow': must be 'torch'"),
-    ({"compute_type": "int8"}, ConfigError, "^compute_type: int8 has no effect with backend=torch, which uses hardw"),
-    ({"average_checkpoints": 0}, ConfigError, "^average_checkpoints: invalid value 0"),
     ({"max_source_length": 2}, ConfigError, "^max_source_length: invalid value 2"),
     ({"backend": "ctranslate2"}, DataError, r"has no exports/ctranslate2; create it with: rpr-cli export run=\S+ form"),
 ]
@@ -283,7 +288,6 @@ def test_invalid_settings_are_errors(run_dir, settings, error, message):
     ("settings", "message"),
     [
         ({"n_best": 4}, r"^n_best: invalid value 4: must be 1 to beam_size = 3; set beam_size to 4 or more$"),
-        ({"n_best": 0}, r"^n_best: invalid value 0:"),
         ({"beam_size": 0}, "^beam_size: invalid value 0: must be at least 1$"),
         ({"length_penalty": -1.0}, "^length_penalty: invalid value -1.0: must be at least 0$"),
         ({"length_penalty": float("nan")}, "^length_penalty: invalid value nan:"),
@@ -301,6 +305,8 @@ def test_missing_run_and_single_string_are_errors(tmp_path, translator):
         Translator.from_run(tmp_path, backend="ctranslate2")
     with pytest.raises(TypeError, match="a sequence of strings, not one string"):
         translator.translate("A cat sings")
+    with pytest.raises(ConfigError, match="^prefixes: 1 for 7 sentences; give one for each, '' for no prefix$"):
+        translator.translate(SENTENCES, prefixes=["Der"])
 
 
 @pytest.fixture(scope="module")
