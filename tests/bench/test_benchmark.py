@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import astuple
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +17,6 @@ from rpr.bench.benchmark import (
     WARM_UP,
     GradientError,
     LayerCase,
-    algorithm_named,
     layer_cases,
     layer_steps,
     peak_bytes,
@@ -30,7 +28,7 @@ from rpr.cli import app
 from rpr.compose.composition import compose_train
 from rpr.config.commands import BenchConfig
 from rpr.io.resources import resident_peak
-from rpr.model.attention import attend, per_position, reference
+from rpr.model.attention import reference
 from rpr.model.flex_attention import flex
 from rpr.validation import validate
 
@@ -79,14 +77,6 @@ def test_steps_alternate_and_are_compared_within_a_round(monkeypatch):
     assert timings["b"].seconds == 4.0
     assert (timings["b"].ratio, timings["b"].ratio_min, timings["b"].ratio_max) == (0.5, 0.25, 1.0)
     assert (timings["a"].peak_bytes, timings["b"].peak_bytes) == (7 * warm, 7 * 2 * warm)
-
-
-def test_ratio_is_the_median_of_ratios(monkeypatch):
-    clock = Clock(monkeypatch)
-    steps = {"a": clock.step("a", [1.0, 2.0, 6.0, 8.0]), "b": clock.step("b", [2.0, 1.0, 1.5, 8.0])}
-    b = take_turns(steps, rounds=4, steps_per_round=1, device=CPU)["b"]
-    assert b.seconds == 1.75  # between 1.5 and 2
-    assert (b.ratio_min, b.ratio, b.ratio_max) == (0.5, 1.5, 4.0)  # of 1/2, 2, 4 and 1; a's median is 4
 
 
 def test_peak_bytes_of_live_tensors():
@@ -211,37 +201,6 @@ def test_layer_cases_have_constant_positions():
         for clip_distance in (0, 7)
         for batch, length in sizes
     ]
-
-
-def test_layer_steps_are_named_and_run():
-    config = bench("layer.algorithms=[attend,per_position,blockwise]")
-    steps = layer_steps(config, positions("absolute", "relative", "relative_keys"), LayerCase(2, 6, 3, True), CPU)
-    of_tables = [f"{name}{algorithm}" for name in ("relative", "relative_keys")
-                 for algorithm in ("", " (per_position)", " (blockwise)")]  # fmt: skip
-    assert list(steps) == ["absolute", *of_tables]
-    for step in steps.values():
-        step()
-
-
-def test_training_steps_reduce_the_loss(monkeypatch):
-    losses = []
-    measure = benchmark.label_smoothed_loss
-    monkeypatch.setattr(benchmark, "label_smoothed_loss", lambda *of: losses.append(measure(*of)) or losses[-1])
-    steps = training_steps(bench(), positions("absolute", "relative"), CPU)
-    assert list(steps) == ["absolute", "relative"]
-    for step in steps.values():
-        losses.clear()
-        for _ in range(20):
-            step()
-        assert losses[-1] < losses[0]
-
-
-def test_algorithms_are_found_by_name():
-    assert algorithm_named("per_position", "auto") is per_position
-    for name, implementation, expected in [("attend", "dense", "dense"), ("composed", "auto", "composed")]:
-        found = algorithm_named(name, implementation)
-        assert isinstance(found, partial) and found.func is attend
-        assert found.keywords == {"implementation": expected}
 
 
 def with_errors(of_keys, of_values):
