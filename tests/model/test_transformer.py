@@ -1,5 +1,5 @@
 """The whole model, pre-norm and post-norm, in float64 against its equations over `reference` attention; parameter
-counts; cached against full decoding; padding, shifts, permutations, causality; initial values; dropout.
+counts; causality; gradients; initial values; dropout.
 """
 
 from __future__ import annotations
@@ -17,56 +17,20 @@ from rpr.model.dropout import Dropout
 from rpr.model.incremental import small_products_exact
 from rpr.model.transformer import Transformer
 from rpr.model.vectors import sinusoids
-from tests.shapes import changed, scheme, shape
+from tests.model.scheme_variants import KINDS
+from tests.shapes import changed, shape
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 PAD, EOS, BOS = 0, 1, 2
 TINY = shape(  # max_positions is less than the length of the sentences
-    vocabulary_size=23, num_layers=2, d_model=12, num_heads=3, d_ff=10, dropout=0.0, norm="post", norm_epsilon=1e-6,
+    vocabulary_size=23, num_layers=2, d_model=12, num_heads=2, d_ff=10, dropout=0.0, norm="post", norm_epsilon=1e-6,
     max_positions=6, clip_distance=2,
 )  # fmt: skip
 
 
-def both(positions):
-    return {"encoder_positions": positions, "decoder_positions": positions}
-
-
-RELATIVE = {"relative_keys": True, "relative_values": True}
-KINDS = {
-    "none": {},
-    "sinusoidal": {"absolute": "sinusoidal"},
-    "learned": {"absolute": "learned"},
-    "relative": RELATIVE,
-    "relative_k_0": RELATIVE | {"clip_distance": 0},
-    "relative_k_64": RELATIVE | {"clip_distance": 64},
-    "relative_keys": {"relative_keys": True},
-    "relative_values": {"relative_values": True},
-    "shared_by_heads": RELATIVE | {"tables": "shared_by_heads"},
-    "shared_by_heads_and_layers": RELATIVE | {"tables": "shared_by_heads_and_layers"},
-    "sinusoidal_and_relative": RELATIVE | {"absolute": "sinusoidal"},
-    "rope": both(scheme("rope")),
-    "rope_interleaved": both(scheme("rope", layout="interleaved", rotated_share=0.5, base=50.0)),
-    "rope_linear": both(scheme("rope", scaling="linear", scaling_factor=3.0)),
-    "rope_ntk": both(scheme("rope", scaling="ntk", scaling_factor=3.0)),
-    "t5": both(scheme("t5", buckets=8, max_distance=6)),
-    "t5_by_layer": both(scheme("t5", buckets=8, max_distance=6, one_table=False, scaled_queries=False)),
-    "alibi": both(scheme("alibi")),
-    "alibi_asymmetric": both(scheme("alibi", encoder_form="asymmetric")),
-    "alibi_and_sinusoidal": both(scheme("alibi", absolute="sinusoidal")),
-    "kerple": both(scheme("kerple")),
-    "kerple_power": both(scheme("kerple", form="power")),
-    "clipped_scalars": both(scheme("clipped_scalars", clip_distance=2)),
-    "clipped_scalars_and_keys": both(scheme("clipped_scalars", clip_distance=2, keys=True)),
-    "transformer_xl": both(scheme("transformer_xl")),
-    "shape": both(scheme("shape")),
-    "relative_and_none": {"encoder_positions": scheme("relative"), "decoder_positions": scheme("none")},
-    "alibi_and_rope": {"encoder_positions": scheme("alibi"), "decoder_positions": scheme("rope")},
-}
-SHIFT_INVARIANT = {name: changed(TINY, **kind).encoder_positions.shift_invariant for name, kind in KINDS.items()}
 NORM = {kind: ("post", "pre")[index % 2] for index, kind in enumerate(KINDS)}
 ALL_KINDS = pytest.mark.parametrize("kind", KINDS)
-NORMS = pytest.mark.parametrize("norm", ["post", "pre"])
 
 
 def make_model(kind="none", **changes):
@@ -124,7 +88,14 @@ def attention_by_hand(shape, x, y, w_q, w_k, w_v, w_o, mask, tables=None):
     return torch.cat(heads, dim=-1) @ w_o.T
 
 
-def forward_by_hand(model, source, target_input, positions):
+def absolute_by_hand(positions, length):
+    """The vectors added to the embeddings: of a table, sinusoids, or none."""
+    if positions is None:
+        return 0
+    return getattr(positions, "weight_LM", sinusoids(length, TINY.d_model).double())[:length]
+
+
+def forward_by_hand(model, source, target_input):
     """Hidden states of all target positions: post-norm norm(x + f(x)), pre-norm x + f(norm(x)) and a final norm."""
     shape = model.config
 
@@ -140,20 +111,20 @@ def forward_by_hand(model, source, target_input, positions):
     def feed_forward(part):
         return lambda x: (x @ part.inner.weight.T + part.inner.bias).relu() @ part.outer.weight.T + part.outer.bias
 
-    def embed(pieces):
+    def embed(pieces, positions):
         vectors = model.embedding_VM[pieces] * shape.d_model**0.5
         vectors[pieces == BOS] = 0
-        return vectors + positions[: pieces.shape[1]]
+        return vectors + absolute_by_hand(positions, pieces.shape[1])
 
     source_mask = (source != PAD)[:, None, None, :]
-    x = embed(source)
+    x = embed(source, model.source_positions)
     for layer in model.encoder:
         x = residual(x, layer.around_attention, self_attention(layer.self_attention, source_mask))
         x = residual(x, layer.around_feed_forward, feed_forward(layer.feed_forward))
     memory = norm_by_hand(x, model.encoder_norm, shape.norm_epsilon) if shape.norm == "pre" else x
 
     causal = torch.ones(target_input.shape[1], target_input.shape[1]).tril().bool()
-    x = embed(target_input)
+    x = embed(target_input, model.target_positions)
     for layer in model.decoder:
         x = residual(x, layer.around_attention, self_attention(layer.self_attention, causal))
         cross = layer.cross_attention
@@ -173,8 +144,9 @@ def forward_by_hand(model, source, target_input, positions):
     [
         ("none", "post", 1e-6),
         ("none", "pre", 0.5),
+        ("sinusoidal", "post", 1e-6),
+        ("learned", "pre", 1e-6),
         ("relative", "post", 0.5),
-        ("relative", "pre", 1e-6),
         ("relative_keys", "post", 1e-6),
         ("relative_values", "pre", 1e-6),
         ("shared_by_heads", "pre", 1e-6),
@@ -182,53 +154,12 @@ def forward_by_hand(model, source, target_input, positions):
     ],
 )
 def test_model_matches_its_equations(kind, norm, norm_epsilon):
-    model = make_model(kind, norm=norm, norm_epsilon=norm_epsilon)
+    model = make_model(kind, norm=norm, norm_epsilon=norm_epsilon, max_positions=20)
     source, target = sentences(9, 5, 7), target_inputs(6, 8, 3)
-    no_positions = torch.zeros(9, TINY.d_model, dtype=torch.float64)
-    assert_equal(model(source, target), forward_by_hand(model, source, target, no_positions))
+    assert_equal(model(source, target), forward_by_hand(model, source, target))
 
 
-@NORMS
-@pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
-def test_model_with_absolute_positions_matches_its_equations(kind, norm):
-    model = make_model(kind, norm=norm, max_positions=20)
-    positions = sinusoids(9, TINY.d_model).double()
-    if kind == "learned":
-        positions = model.source_positions.weight_LM
-        model.target_positions.weight_LM.copy_(positions)  # forward_by_hand has one table for both stacks
-    source, target = sentences(9, 5), target_inputs(6, 8)
-    assert_equal(model(source, target), forward_by_hand(model, source, target, positions))
-
-
-def test_source_and_target_have_separate_learned_positions():
-    model = make_model("learned")
-    source, target = sentences(5), target_inputs(5)
-    memory, mask = model.encode(source)
-    hidden = model.decode(target, memory, mask)
-    model.target_positions.weight_LM.add_(1.0)
-    assert torch.equal(model.encode(source)[0], memory)
-    assert (model.decode(target, memory, mask) - hidden).abs().max() > 1e-3
-
-
-# Padding, shifts, permutations, causality, cached decoding; pre-norm and post-norm alternate
-
-
-@ALL_KINDS
-def test_padding_and_batching_do_not_change_outputs(kind):
-    model = make_model(kind, norm=NORM[kind])
-    source, target = sentences(7, 4, 2), target_inputs(3, 6, 2)
-    memory, mask = model.encode(source)
-    assert mask.tolist() == [[[[position < length for position in range(7)]]] for length in (7, 4, 2)]
-    padded_memory, padded_mask = model.encode(torch.cat([source, torch.full((3, 5), PAD)], dim=1))
-    real = source != PAD
-    assert_equal(padded_memory[:, :7][real], memory[real])
-    hidden = model.decode(target, memory, mask)
-    assert_equal(model.decode(target, padded_memory, padded_mask), hidden)
-    more_target = torch.cat([target, torch.full((3, 4), PAD)], dim=1)
-    assert_equal(model.decode(more_target, memory, mask)[:, :6], hidden)
-    for row, (source_length, target_length) in enumerate([(7, 3), (4, 6), (2, 2)]):
-        alone = model(source[row : row + 1, :source_length], target[row : row + 1, :target_length])
-        assert_equal(hidden[row : row + 1, :target_length], alone)
+# Pre-norm and post-norm alternate. Padding, shifts and cached decoding: tests/analysis/test_verification.py
 
 
 @ALL_KINDS
@@ -244,58 +175,7 @@ def test_outputs_do_not_depend_on_later_pieces(kind):
         assert (after[:, position:] - hidden[:, position:]).abs().amax(dim=-1).min() > 1e-6
 
 
-@ALL_KINDS
-def test_cached_decoding_matches_full_decoding(kind):
-    model = make_model(kind, norm=NORM[kind])
-    source, target = sentences(7, 4), target_inputs(9, 9)
-    full = model.logits(model(source, target))
-    for pieces in ([1] * 9, [4, 1, 1, 3]):
-        state = model.start_decoding(source)
-        end = 0
-        for count in pieces:
-            end += count
-            assert_equal(model.next_logits(target[:, end - count : end], state), full[:, end - 1])
-            assert state.length == end
-
-
-@ALL_KINDS
-def test_left_padding_changes_outputs_only_with_absolute_positions(kind):
-    model = make_model(kind, norm=NORM[kind])
-    source, target = sentences(6), target_inputs(5)
-    padding = torch.full((1, 4), PAD)
-    early = model.encode(torch.cat([source, padding], dim=1))
-    late = model.encode(torch.cat([padding[:, :3], source, padding[:, 3:]], dim=1))
-    hidden, hidden_late = model.decode(target, *early), model.decode(target, *late)
-    if SHIFT_INVARIANT[kind]:
-        assert_equal(late[0][:, 3:9], early[0][:, :6])
-        assert_equal(hidden_late, hidden)
-    else:
-        assert (late[0][:, 3:9] - early[0][:, :6]).abs().max() > 1e-2
-        assert (hidden_late - hidden).abs().max() > 1e-3
-
-
-@ALL_KINDS
-def test_encoder_is_permutation_equivariant_only_without_positions(kind):
-    model, source = make_model(kind, norm=NORM[kind]), sentences(8, 5)
-    order = torch.tensor([3, 0, 6, 7, 2, 5, 1, 4])  # padding moves too
-    real = source[:, order] != PAD
-    permuted, expected = model.encode(source[:, order])[0][real], model.encode(source)[0][:, order][real]
-    if kind in ("none", "relative_k_0"):
-        assert_equal(permuted, expected)
-    else:
-        assert (permuted - expected).abs().max() > 1e-3
-
-
-# Hypotheses
-
-
-def test_state_can_be_selected_before_the_first_step():
-    model = make_model("relative")
-    source = sentences(7, 4)
-    state = model.start_decoding(source)
-    state.select(torch.tensor([1]), torch.tensor([1]))
-    expected = model.logits(model(source[1:], torch.tensor([[BOS]])))[:, 0]
-    assert_equal(model.next_logits(torch.tensor([[BOS]]), state), expected)
+# Settings of the computation
 
 
 @pytest.mark.parametrize("implementation", ["dense", "blockwise", "composed"])
@@ -315,37 +195,13 @@ def test_use_attention_applies_to_all_self_attentions(implementation, monkeypatc
     assert sorted(chosen) == sorted([implementation] * 4 + ["auto"] * 2)
 
 
-@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
-def test_small_products_exact_restores_the_matmul_precision(precision):
-    before = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision(precision)
-        with torch.autocast("cpu", torch.bfloat16), small_products_exact(torch.zeros(1)):
-            assert torch.get_float32_matmul_precision() == "highest"
-            assert (torch.ones(1, 1) @ torch.ones(1, 1)).dtype == torch.float32
-        assert torch.get_float32_matmul_precision() == precision
-        with pytest.raises(KeyError), small_products_exact(torch.zeros(1)):
-            raise KeyError
-        assert torch.get_float32_matmul_precision() == precision
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-def test_decoding_several_pieces_of_several_hypotheses():
-    model = make_model("relative")
-    source, target = sentences(7, 4), target_inputs(3, 3, 3, 3)
-    state = model.start_decoding(source)
-    expected = model.logits(model(source.repeat_interleave(2, dim=0), target))[:, -1]
-    assert_equal(model.next_logits(target, state), expected)
-    with pytest.raises(AssertionError, match="3 hypotheses per sentence fed, but the state has 2"):
-        model.next_logits(torch.full((6, 1), BOS), state)
-
-
-def test_embedding_is_shared_by_source_target_and_logits():
-    model = make_model("none")
-    hidden = torch.randn(2, 3, 12, dtype=torch.float64)
-    assert_equal(model.logits(hidden), hidden @ model.embedding_VM.T)
-    assert [name for name, x in model.named_parameters() if TINY.vocabulary_size in x.shape] == ["embedding_VM"]
+def test_small_products_exact_restores_the_matmul_precision():
+    torch.set_float32_matmul_precision("medium")
+    with pytest.raises(KeyError), torch.autocast("cpu", torch.bfloat16), small_products_exact(torch.zeros(1)):
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert (torch.ones(1, 1) @ torch.ones(1, 1)).dtype == torch.float32
+        raise KeyError
+    assert torch.get_float32_matmul_precision() == "medium"
 
 
 # Parameters
@@ -377,16 +233,11 @@ def test_base_model_has_the_number_of_parameters_counted_by_hand():
 @pytest.mark.parametrize(
     "changes, difference",
     [
-        ({"relative_keys": False, "relative_values": False}, -12 * 2 * 8 * 33 * 64),
         ({"relative_keys": False}, -12 * 8 * 33 * 64),
-        ({"relative_values": False}, -12 * 8 * 33 * 64),
-        ({"clip_distance": 0}, -12 * 2 * 8 * 32 * 64),
         ({"tables": "shared_by_heads"}, -12 * 2 * 7 * 33 * 64),
         ({"tables": "shared_by_heads_and_layers"}, (2 * 2 - 12 * 2 * 8) * 33 * 64),  # one pair per stack
-        ({"absolute": "sinusoidal"}, 0),
         ({"absolute": "learned"}, 2 * 256 * 512),
         ({"norm": "pre"}, 2 * 2 * 512),  # one final norm per stack
-        ({"d_ff": 2048}, 12 * 1024 * (2 * 512 + 1)),
     ],
     ids=str,
 )
@@ -440,27 +291,6 @@ def test_dropout_applies_to_embeddings_and_sublayer_outputs_only(monkeypatch):
     monkeypatch.setattr(Dropout, "forward", lambda self, x: x)  # without them, nothing is random
     monkeypatch.setattr(Dropout, "add", lambda self, residual, x: residual + x)
     assert_equal(model.train()(source, target), evaluated)
-
-
-@pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
-def test_dropout_applies_to_embeddings_with_positions(kind, monkeypatch):
-    model = make_model(kind)
-    monkeypatch.setattr(Dropout, "forward", lambda self, x: torch.zeros_like(x))
-    for positions in (model.source_positions, model.target_positions):
-        assert not model._embed(sentences(6), positions, first=0).any()
-
-
-@NORMS
-def test_sublayer_output_is_dropped_before_the_residual_addition(norm, monkeypatch):
-    # With all sublayer outputs dropped, post-norm applies only its norms to the embeddings, pre-norm the final norm.
-    model = make_model("relative", norm=norm)
-    monkeypatch.setattr(Dropout, "add", lambda self, residual, x: residual)
-    source = sentences(6)
-    expected = model.embedding_VM[source] * math.sqrt(12)
-    norms = [r.norm for layer in model.encoder for r in (layer.around_attention, layer.around_feed_forward)]
-    for layer_norm in norms if norm == "post" else [model.encoder_norm]:
-        expected = norm_by_hand(expected, layer_norm, 1e-6)
-    assert_equal(model.encode(source)[0], expected)
 
 
 @ALL_KINDS
