@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import resource
 import signal
 from pathlib import Path
 
@@ -99,20 +98,12 @@ def test_train_pairs_equal_to_held_out_ones_are_dropped(tmp_path):
         assert content(prepared) | {"meta.json": without["meta.json"]} == without
 
 
-def test_only_large_corpora_start_worker_processes(data, monkeypatch):
-    started = []
-
-    class Recorded(module.Workers):
-        def __init__(self, processes):
-            started.append(processes)
-            super().__init__(1)
-
-    monkeypatch.setattr(module, "Workers", Recorded)
+def test_large_corpora_start_worker_processes(data, monkeypatch):
+    """A small one starts none: tests/data/test_prepare_command.py."""
     monkeypatch.setattr(module, "num_workers", lambda: 2)
-    for number in (NUM_TRAIN + 1, NUM_TRAIN):
-        monkeypatch.setattr(module, "WORKERS_FROM", number)
-        prepare(data.model_copy(update={"cache_dir": f"{data.cache_dir}{number}"}))
-    assert started == [1, 2]
+    monkeypatch.setattr(module, "WORKERS_FROM", NUM_TRAIN)
+    result = prepare(data).build_result
+    assert result is not None and result.processes == 2
 
 
 def kill(data: DataConfig, what: str, done: int, processes: int = 1) -> None:
@@ -190,22 +181,6 @@ def test_partial_build_of_other_settings_is_kept(data):
     folder, files = partial(data), sorted(file.name for file in partial(data).iterdir())
     prepare(data.model_copy(update={"vocabulary_size": 121}))
     assert sorted(file.name for file in folder.iterdir()) == files
-
-
-def test_full_disk_is_reported_and_keeps_the_partial_build(data, expected):
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(expected["train.source.pieces"]) * 2 // 3, limits[1]))
-    try:
-        with pytest.raises(
-            DataError,
-            match=r"^data.cache_dir: .*/cache cannot be used \(File too large\); free some space or choose another "
-            r"folder; the partial build is kept: rerun the same command to resume it$",
-        ):
-            prepare(data)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    files, first = resume(data)
-    assert files == expected and first == (0, NUM_TRAIN, "encoding train")
 
 
 def test_full_disk_before_the_first_save_leaves_nothing(data, monkeypatch):

@@ -1,9 +1,8 @@
-"""The token cache: its contents and key, when it is reused, rebuilt or waited for, and what a failed build leaves."""
+"""The token cache: its contents and key, when it is reused or rebuilt, and what a failed build leaves."""
 
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import pickle
 import shutil
 from pathlib import Path
@@ -145,29 +144,6 @@ def test_damaged_cache_is_rebuilt_with_a_warning(copy, caplog, file, damage):
         again = prepare(data)
     assert "is damaged" in caplog.text and "rebuilding it" in caplog.text
     assert again.meta == first.meta and path.read_bytes() == whole
-
-
-def was_built(data: DataConfig) -> bool:
-    return prepare(data).build_result is not None
-
-
-def test_one_of_two_processes_builds_while_the_other_waits(tmp_path):
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        assert sorted(pool.map(was_built, [config(tmp_path)] * 2, chunksize=1)) == [False, True]
-
-
-def test_unusable_cache_folder_is_an_error(tmp_path):
-    (tmp_path / "file").touch()
-    message = r"^data.cache_dir: .*/file/cache cannot be used \(Not a directory\); .*choose another folder"
-    with pytest.raises(DataError, match=message):
-        prepare(config(tmp_path / "file"))
-
-
-def test_missing_split_and_text_are_errors(made):
-    with pytest.raises(DataError, match=r"no split 'dev' \(available: train, validation, test, long\)"):
-        made[1].split("dev")
-    with pytest.raises(DataError, match="the text of train is not kept in .*; choose one of validation, test, long"):
-        made[1].text("train")
 
 
 def test_prepared_data_and_splits_pickle_small(made):

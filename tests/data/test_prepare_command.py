@@ -98,9 +98,7 @@ def test_each_stage_has_its_own_progress(monkeypatch, capsys):
     with command.progress_bars("corpus") as report:
         for now, done, total, what in [
             (100.0, 0, 9000, "reading"),
-            (105.0, 700, 9000, "reading"),
             (110.0, 2000, 9000, "reading"),
-            (115.0, 3000, 9000, "reading"),
             (140.0, 9000, 9000, "reading"),
             (140.0, 4000, 9_000_000, "encoding"),
             (160.0, 9000, 9_000_000, "encoding"),
@@ -118,15 +116,3 @@ def test_each_stage_has_its_own_progress(monkeypatch, capsys):
 def test_duration_text():
     expected = {0.04: "0.0 s", 9.4: "9.4 s", 59.7: "1 min 00 s", 65: "1 min 05 s", 4000: "1 h 06 min"}
     assert {seconds: command._duration(seconds) for seconds in expected} == expected
-
-
-def test_text_output_of_a_build_with_workers():
-    document = {
-        "data": {"name": "n", "synthetic": False, "vocabulary_size": 9, "dropped": {}, "bytes": 1e6, "splits": {}},
-        "seconds": 61, "peak_bytes": 9e8, "loader": None,
-        "build": {"processes": 2, "worker_peak_bytes": 1.2e8},
-    }  # fmt: skip
-    assert command.as_text(document).splitlines() == [
-        "n: vocabulary of 9 pieces, no pairs dropped, 1.0 MB on disk",
-        "prepared in 1 min 01 s; peak memory 0.90 GB; largest of 2 workers 0.12 GB",
-    ]
