@@ -1,5 +1,5 @@
 """`BlockwiseAttention` in parts (of heads, of sentences) and blocks of queries against `reference`; determinism;
-`SplitHeads` against torch.chunk; strided inputs; memory.
+`SplitHeads` against torch.chunk; strided cotangents; memory.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rpr.bench.benchmark import peak_bytes
-from rpr.model import attention, blockwise_attention
+from rpr.model import blockwise_attention
 from rpr.model.attention import attend, composed, reference, split_heads
 from rpr.model.blockwise_attention import SplitHeads
 from tests.model.attention_cases import PASSES, Case, assert_same, blockwise, results
@@ -20,6 +19,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 WIDTH = 4
 EACH_PASS = pytest.mark.parametrize("form", PASSES.values(), ids=PASSES)
+
+
+# Parts and blocks
 
 
 # Parts and blocks
@@ -34,8 +36,8 @@ def parts(monkeypatch):
 
 
 @pytest.mark.parametrize("queries_per_block", [None, 3])
-# 5 sentences of 3 heads: parts of one head and 1, 2, 3 or 5 sentences, or of all sentences and 2 or 3 heads.
-@pytest.mark.parametrize("affordable, number", [(1, 15), (2, 9), (3, 6), (5, 3), (10, 2), (15, 1)])
+# 5 sentences of 3 heads: parts of one head and 1, 2 or 3 sentences, or of all sentences and 2 heads.
+@pytest.mark.parametrize("affordable, number", [(1, 15), (2, 9), (3, 6), (10, 2)])
 def test_attention_in_parts_matches_reference(monkeypatch, parts, affordable, number, queries_per_block):
     for case in [
         Case(9, 9, keys=2, values=0, mask="BHQK", causal=True, bias=1),
@@ -54,15 +56,6 @@ def test_attention_in_parts_matches_reference(monkeypatch, parts, affordable, nu
         assert len(parts) == number
         expected = results(reference, inputs, weight, **options)
         assert_same([actual[0] * valid, *actual[1:]], [expected[0] * valid, *expected[1:]], str(case))
-
-
-def test_blockwise_matches_dense_over_several_blocks(monkeypatch):
-    monkeypatch.setattr(attention, "BLOCK_SCORES", 1)  # gives the smallest blocks, of 64 queries
-    for causal in (False, True):
-        inputs, options = Case(150, 150, keys=4, values=16, causal=causal).inputs()
-        options["mask"] = torch.arange(150) < 140
-        dense, blocks = (results(form, inputs, inputs[0], **options) for form in PASSES.values())
-        assert_same(blocks, dense, "blocks")
 
 
 @EACH_PASS
@@ -95,19 +88,12 @@ class Calls(TorchDispatchMode):
         return out
 
 
-def halves(q, k, v):
-    """Attention over each half of the batch: gradients are packed in two storages."""
-    chunks = (x.chunk(2) if x.shape[0] > 1 else (x,) for x in (q, k, v))
-    return torch.cat([attend(*some, implementation="dense") for some in zip(*chunks, strict=True)])
-
-
 USES = {
     "packed": lambda q, k, v: attend(q, k, v, implementation="dense"),
     "more on q": lambda q, k, v: attend(q, k, v, implementation="dense") + q * 0.5,
     "elsewhere": composed,
     "another order": lambda q, k, v: attend(v, q, k, implementation="dense"),
     "without k and v": lambda q, k, v: q * q,
-    "halves": halves,
 }
 
 
@@ -148,55 +134,27 @@ def test_packed_gradients_may_have_a_storage_offset(offset, kind):
     assert torch.equal(gradient, expected.reshape(qkv.shape))
 
 
-@EACH_PASS
-def test_joining_heads_does_not_copy(form):
-    z = form(*torch.randn(3, 2, 3, 5, WIDTH))
-    joined = z.transpose(1, 2).flatten(-2)
-    assert joined.data_ptr() == z.data_ptr() and joined.is_contiguous()
-
-
-@pytest.mark.parametrize("strides", ["transposed", "expanded", "every_other"])
-def test_strided_inputs_and_cotangents_match_reference(strides):
-    draw = torch.Generator().manual_seed(6)
-
-    def view():
-        shape = {"transposed": (2, 6, 3, WIDTH), "expanded": (1, 3, 6, 1), "every_other": (2, 3, 12, 2 * WIDTH)}[
-            strides
-        ]
-        whole = torch.randn(shape, dtype=torch.float64, generator=draw)
-        if strides == "transposed":
-            return whole.transpose(1, 2)
-        return whole.expand(2, 3, 6, WIDTH) if strides == "expanded" else whole[:, :, ::2, ::2]
-
-    inputs = [*(view() for _ in range(3)), *torch.randn(2, 3, 5, WIDTH, dtype=torch.float64, generator=draw)]
-    weight = view()
-    expected = results(reference, inputs, weight)
-    for queries_per_block in (None, 2):
-        assert_same(results(partial(blockwise, queries_per_block=queries_per_block), inputs, weight), expected, strides)
+@pytest.mark.parametrize("queries_per_block", [None, 2])
+def test_cotangents_of_any_strides(queries_per_block):
+    # Strides of 0, as the gradient of a sum has, and of other axes; strided inputs: "views" in test_attention.py.
+    inputs, _ = Case(6, 6).inputs()
+    ones, numbers = torch.ones(1, 1, 1, 1), torch.randn(2, 2, 12, 6)
+    for weight in (ones.double().expand(2, 2, 6, 3), numbers.double()[..., ::2, ::2]):
+        found = results(partial(blockwise, queries_per_block=queries_per_block), inputs, weight)
+        assert_same(found, results(reference, inputs, weight), "strided")
 
 
 # Memory
 
 
-def long_step(implementation, causal):
-    draw = torch.Generator().manual_seed(5)
-    inputs = [*torch.randn(3, 1, 1, 1024, 16, generator=draw), *torch.randn(2, 33, 16, generator=draw)]
-    form = partial(attend, implementation=implementation, causal=causal, mask=torch.ones(1024) > 0)
-    return lambda: results(form, inputs, torch.ones_like(inputs[0]))
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_blockwise_allocates_no_tensor_of_all_query_key_pairs(causal):
+    inputs = [*torch.randn(3, 1, 1, 1024, 16), *torch.randn(2, 33, 16)]
+    mask = torch.ones(1024, dtype=torch.bool)
     most = {}
-    for implementation in ("auto", "blockwise", "dense"):
+    for name in ("auto", "blockwise", "dense"):
         with Calls() as calls:
-            long_step(implementation, causal)()
-        most[implementation] = calls.most_elements
+            results(partial(attend, implementation=name, causal=causal, mask=mask), inputs, torch.ones_like(inputs[0]))
+        most[name] = calls.most_elements
     assert most["dense"] >= 1024**2
     assert most["blockwise"] == most["auto"] < 1024**2 / 3
-
-
-def test_blockwise_peak_memory_is_less_than_half_of_dense():
-    peaks = {name: peak_bytes(long_step(name, True), torch.device("cpu")) for name in ("dense", "blockwise")}
-    assert peaks["dense"] > 2 * 4 * 1024**2  # the weights and their gradient
-    assert peaks["blockwise"] < peaks["dense"] / 2
