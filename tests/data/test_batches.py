@@ -1,11 +1,10 @@
-"""Batches and padding by hand; the order of an epoch from sorting and numpy's permutation. General properties of
-batching: tests/property/test_batching.py.
+"""Batches and padding by hand; what prefetching, chunks and workers must not change. General properties of batching:
+tests/property/test_batching.py; the order of pairs is frozen by the losses of tests/golden/test_training.py.
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +13,10 @@ from torch.utils.data import DataLoader
 
 from rpr.data import batches as module
 from rpr.data import plan as plan_module
-from rpr.data.batches import (
-    Batch,
-    BatchSpec,
-    TrainingBatches,
-    TranslationDataset,
-    accumulation,
-    evaluation_batches,
-)
-from rpr.data.plan import Plan, bucket_boundaries
+from rpr.data.batches import Batch, BatchSpec, TrainingBatches, TranslationDataset, evaluation_batches
+from rpr.data.plan import Plan
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import BOS, EOS, PAD
-from rpr.errors import ConfigError
 from tests.data.helpers import memory_growth, padding_waste
 
 
@@ -67,52 +58,22 @@ def test_epochs_differ_in_order_and_grouping(split):
     assert abs(np.corrcoef(lengths[:-1], lengths[1:])[0, 1]) < 0.5, "short and long microbatches are not mixed"
 
 
-def test_pair_above_the_budget_is_its_own_microbatch(tmp_path):
-    split = write_split(tmp_path, np.asarray([5, 90, 5, 70]), np.asarray([5, 8, 5, 8]))
-    microbatches = [microbatch.tolist() for microbatch in epoch_microbatches(TrainingBatches(split, 20, 1, seed=0), 0)]
-    assert sorted(map(sorted, microbatches)) == [[0, 2], [1], [3]]
-    assert sorted(microbatch.tolist() for microbatch in evaluation_batches(split, 20)) == [[0, 2], [1], [3]]
-
-
-@pytest.mark.parametrize(("num_devices", "microbatches_per_step"), [(3, 8), (6, 4)])
-def test_unequal_device_shares_are_refused(split, num_devices, microbatches_per_step):
-    shares = f"{num_devices} devices cannot share optim.microbatches_per_step = {microbatches_per_step} equally"
-    for call in (
-        lambda: accumulation(microbatches_per_step, num_devices),
-        lambda: TrainingBatches(split, 512, microbatches_per_step, 0, num_devices),
-    ):
-        with pytest.raises(ConfigError, match=rf"^hardware: {shares}; choose 1, 2, .* multiple of"):
-            call()
-
-
 def test_padding_is_small_for_realistic_lengths(tmp_path):
     split = write_split(tmp_path, *sentence_lengths(30_000))
     assert padding_waste(epoch_microbatches(TrainingBatches(split, 4096, 8, 0), 0), split) < 0.08
     assert padding_waste(evaluation_batches(split, 4096), split) < 0.15
 
 
-def test_next_epoch_of_a_large_split_is_prefetched(split, monkeypatch):
+def test_prefetched_epochs_are_the_same(split, monkeypatch):
     plain = TrainingBatches(split, 512, 4, seed=3)
     last = plain.steps_per_epoch - 1
     steps = (0, last // 2, last, last + 1, 2 * last + 1, 5 * last + 5, 0)
-    expected = [[microbatch.tolist() for microbatch in plain.step_microbatches(step)] for step in steps]
+    expected = [[pairs.tolist() for pairs in plain.step_microbatches(step)] for step in steps]
     monkeypatch.setattr(module, "PREFETCH_EPOCH_FROM", len(split))
     ahead = TrainingBatches(split, 512, 4, seed=3)
-    drawn = []
-    draw = Plan.epoch
-
-    def recorded(plan, seed, epoch):
-        drawn.append((epoch, threading.current_thread().name))
-        return draw(plan, seed, epoch)
-
-    monkeypatch.setattr(Plan, "epoch", recorded)
     for step, pairs in zip(steps, expected, strict=True):
-        microbatches = ahead.step_microbatches(step)
-        if step == last:
-            assert ahead._ahead is not None and ahead._ahead[1].result().epoch == 1
-        assert [microbatch.tolist() for microbatch in microbatches] == pairs
-    main = threading.main_thread().name
-    assert {epoch for epoch, name in drawn if name != main} == {1, 2}, "from half of an epoch on"
+        assert [found.tolist() for found in ahead.step_microbatches(step)] == pairs
+        assert (ahead._ahead is not None) == (step in (last, 2 * last + 1)), "from half of an epoch on"
 
 
 def test_reading_a_split_keeps_memory_bounded(tmp_path):
@@ -154,28 +115,11 @@ def test_data_loader_batches_equal_those_of_the_dataset(split, num_workers):
         assert batch.num_source_tokens == int((batch.source_BS != PAD).sum())
 
 
-def test_bucket_boundaries():
-    assert bucket_boundaries(22).tolist() == [8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22]
-    assert bucket_boundaries(3).tolist() == [8]
-
-
-@pytest.mark.parametrize("at_once", [7, 1 << 20])
-def test_epoch_is_sorted_by_bucket_and_skew(monkeypatch, at_once):
-    monkeypatch.setattr(plan_module, "PAIRS_AT_ONCE", at_once)
-    source, target = sentence_lengths(1000)
-    drawn = Plan(source, target, 512).epoch(seed=3, epoch=5)
-    boundaries = bucket_boundaries(int(max(source.max(), target.max()))).tolist()
-
-    def bucket(length):
-        return next(index for index, boundary in enumerate(boundaries) if boundary >= length)
-
-    def cell(pair):
-        buckets = bucket(source[pair]), bucket(target[pair])
-        return max(buckets), (buckets[1] - buckets[0]) * (-1 if max(buckets) % 2 else 1)
-
-    shuffled = np.random.Generator(np.random.PCG64([3, 5])).permutation(1000).tolist()
-    assert drawn.pair_order.tolist() == sorted(shuffled, key=cell)
-    assert (drawn.epoch, drawn.pair_order.dtype) == (5, np.int32)
+def test_order_of_an_epoch_does_not_depend_on_chunks(monkeypatch):
+    lengths = sentence_lengths(1000)
+    whole = Plan(*lengths, 512).epoch(seed=3, epoch=5)
+    monkeypatch.setattr(plan_module, "PAIRS_AT_ONCE", 7)
+    assert all(np.array_equal(*both) for both in zip(Plan(*lengths, 512).epoch(seed=3, epoch=5), whole, strict=True))
 
 
 @pytest.mark.parametrize("number", [1, 3000])
