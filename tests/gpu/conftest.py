@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -35,16 +34,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if config.rootpath != HERE:
-        return  # reported by tests/conftest.py
-    reasons = [
-        str(report.longrepr[2]).removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", [])
-    ]
-    for reason, number in Counter(reasons).most_common():
-        terminalreporter.write_line(f"not run: {number:4} ({reason})")
 
 
 @pytest.fixture(autouse=True)
