@@ -13,35 +13,25 @@ from rpr.report.build import run_file
 
 CONFIG: dict[str, Any] = {
     "model": {
-        "name": "small",
-        "num_layers": 3,
-        "d_model": 256,
-        "num_heads": 4,
-        "d_ff": 512,
-        "dropout": 0.1,
-        "norm": "post",
+        "name": "small", "num_layers": 3, "d_model": 256, "num_heads": 4, "d_ff": 512, "dropout": 0.1, "norm": "post"
     },
     "position": {
-        "name": "relative",
-        "absolute": "none",
-        "max_positions": 512,
-        "relative_keys": True,
-        "relative_values": True,
+        "name": "relative", "absolute": "none", "max_positions": 512, "relative_keys": True, "relative_values": True,
+        "clip_distance": 16, "tables": "per_head",
     },
     "data": {
-        "name": "multi30k_en_de",
-        "synthetic": None,
-        "source_language": "en",
-        "target_language": "de",
+        "name": "multi30k_en_de", "synthetic": None, "source_language": "en", "target_language": "de",
         "cache_dir": "/c",
     },
     "optim": {"max_steps": 1800, "warmup_steps": 400},
     "hardware": {"name": "cpu", "devices": 1},
     "evaluation": {"beam_size": 4, "length_penalty": 0.6},
     "seed": 1,
-}
-CONFIG["position"] |= {"clip_distance": 16, "tables": "per_head"}
+}  # fmt: skip
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+TEST_SETS = {"test": "test_2016_flickr", "long": "test_2016_flickr, joined", "validation": "val"}
+DECODING = {"beam_size": 4, "length_penalty": 0.6, "precision": "float32"}
+AVERAGED = "average of the last 5 (steps 1400, 1500, 1600, 1700, 1800)"
 POSITIONS: dict[str, dict[str, Any]] = {
     "absolute": {"absolute": "sinusoidal", "relative_keys": False, "relative_values": False},
     "learned": {"absolute": "learned", "relative_keys": False, "relative_values": False},
@@ -51,22 +41,19 @@ POSITIONS: dict[str, dict[str, Any]] = {
     "relative_values": {"relative_keys": False},
     "absolute_and_relative": {"absolute": "sinusoidal"},
 }
+TRAINING = {
+    "source_tokens_per_second": 4000.0, "target_tokens_per_second": 4100.0, "measured_steps": 1790,
+    "excludes": "first 10 steps, validation, checkpoints", "seconds": 900.0, "peak_memory_bytes": 2_000_000_000,
+    "peak_memory_kind": "resident set", "train_loss": 2.1, "validation_loss": 2.3, "matmul_precision": "highest",
+    "precision": "32-true",
+}  # fmt: skip
 
 
 def fake_score(split: str, score: float, metric: str = "sacrebleu", **changes: Any) -> dict[str, Any]:
-    test_sets = {"test": "test_2016_flickr", "long": "test_2016_flickr, joined", "validation": "val"}
     fields = {
-        "split": split,
-        "test_set": test_sets.get(split, split),
-        "metric": metric,
-        "score": score,
-        "signature": SIGNATURE,
-        "num_sentences": 1000,
-        "checkpoint": "average of the last 5 (steps 1400, 1500, 1600, 1700, 1800)",
-        "beam_size": 4,
-        "length_penalty": 0.6,
-        "precision": "float32",
-    }
+        "split": split, "test_set": TEST_SETS.get(split, split), "metric": metric, "score": score,
+        "signature": SIGNATURE, "num_sentences": 1000, "checkpoint": AVERAGED, **DECODING,
+    }  # fmt: skip
     return fields | changes
 
 
@@ -88,12 +75,12 @@ def fake_document(
     if synthetic:
         config["data"] |= {"name": "synthetic", "synthetic": {"seed": 1}}
     config = edited(config, settings or {})
-    scores = {"test": 30.0} if scores is None else scores
-    name = f"{config['data']['name']}-{config['model']['name']}-{position}-k{k}-s{seed}"
-    finished = status == "finished"
+    if not isinstance(scores, list):
+        scores = [fake_score(split, score) for split, score in ({"test": 30.0} if scores is None else scores).items()]
+    data_name = config["data"]["name"]
     document = {
         "schema": 2,
-        "name": name,
+        "name": f"{data_name}-{config['model']['name']}-{position}-k{k}-s{seed}",
         "run_id": hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8],
         "status": status,
         "error": {"failed": "RuntimeError: rank 1 died", "interrupted": "SIGTERM"}.get(status),
@@ -107,42 +94,22 @@ def fake_document(
         "hardware": config["hardware"]["name"],
         "seed": seed,
         "started": "2026-01-02T03:04:05Z",
-        "finished": "2026-01-02T04:04:05Z" if finished else None,
-        "steps": config["optim"]["max_steps"] if finished else None,
-        "parameters": 7_600_000 if finished else None,
         "data": {
-            "name": config["data"]["name"],
-            "synthetic": synthetic,
-            "train_pairs": 29000,
-            "dropped_pairs": 3,
-            "vocabulary_size": 8000,
-            "key": "ab12cd34",
-            "notes": [],
+            "name": data_name, "synthetic": synthetic, "train_pairs": 29000, "dropped_pairs": 3,
+            "vocabulary_size": 8000, "key": "ab12cd34", "notes": [],
         },
-        "training": {
-            "steps_per_second": steps_per_second,
-            "source_tokens_per_second": 4000.0,
-            "target_tokens_per_second": 4100.0,
-            "measured_steps": 1790,
-            "excludes": "first 10 steps, validation, checkpoints",
-            "seconds": 900.0,
-            "peak_memory_bytes": 2_000_000_000,
-            "peak_memory_kind": "resident set",
-            "train_loss": 2.1,
-            "validation_loss": 2.3,
-            "matmul_precision": "highest",
-            "precision": "32-true",
-        }
-        if finished
-        else None,
-        "scores": (
-            scores if isinstance(scores, list) else [fake_score(split, score) for split, score in scores.items()]
-        )
-        if finished
-        else [],
         "wandb": None,
+    }  # fmt: skip
+    results = {
+        "finished": "2026-01-02T04:04:05Z",
+        "steps": config["optim"]["max_steps"],
+        "parameters": 7_600_000,
+        "training": {"steps_per_second": steps_per_second, **TRAINING},
+        "scores": scores,
     }
-    return document | changes
+    if status != "finished":
+        results = dict.fromkeys(results) | {"scores": []}
+    return document | results | changes
 
 
 def edited(document: dict[str, Any], edits: dict[str, Any]) -> dict[str, Any]:
@@ -174,19 +141,17 @@ def write_run(path: Path, record: Record, source: str, reference: str, hypothesi
 
 
 def fake_interval(low: float, high: float) -> dict[str, Any]:
-    return {
-        "low": low,
-        "high": high,
-        "level": 0.95,
-        "kind": "sentences",
-        "samples": 1000,
-        "seed": 12345,
-        "method": "a bootstrap",
-    }
+    how = {"level": 0.95, "kind": "sentences", "samples": 1000, "seed": 12345, "method": "a bootstrap"}
+    return {"low": low, "high": high, **how}
 
 
 def fake_by_length(*scores: float, intervals: bool = True, **changes: Any) -> dict[str, Any]:
     """One score per bucket: 1 to 10 (50 sentences), 11 to 22 (40), 23 to 30 (7), over 30 (20); trained up to 22."""
+
+    def fake_bucket_score(metric: str, score: float) -> dict[str, Any]:
+        interval = fake_interval(score - 1, score + 2) if intervals else None
+        return {"metric": metric, "score": score, "interval": interval}
+
     bounds = [(1, 10, 50), (11, 22, 40), (23, 30, 7), (31, None, 20)]
     fields = {
         "unit": "pieces of the source, EOS included",
@@ -195,23 +160,14 @@ def fake_by_length(*scores: float, intervals: bool = True, **changes: Any) -> di
         "longest_training_source": 22,
         "signatures": {"sacrebleu": SIGNATURE, "chrf": "nc:6"},
         "checkpoint": "last",
-        "beam_size": 4,
-        "length_penalty": 0.6,
-        "precision": "float32",
+        **DECODING,
         "buckets": [
             {
                 "shortest": shortest,
                 "longest": longest,
                 "beyond_training": shortest > 22,
                 "num_sentences": count,
-                "scores": [
-                    {
-                        "metric": metric,
-                        "score": score + more,
-                        "interval": fake_interval(score + more - 1, score + more + 2) if intervals else None,
-                    }
-                    for metric, more in (("sacrebleu", 0.0), ("chrf", 20.0))
-                ],
+                "scores": [fake_bucket_score("sacrebleu", score), fake_bucket_score("chrf", score + 20.0)],
             }
             for (shortest, longest, count), score in zip(bounds, scores, strict=False)
         ],

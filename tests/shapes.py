@@ -13,15 +13,9 @@ from rpr.model.transformer import TransformerConfig
 from rpr.paths import data_dir
 
 NO_VECTORS = {
-    "name": "mine",
-    "scheme": "vectors",
-    "absolute": "none",
-    "max_positions": 16,
-    "relative_keys": False,
-    "relative_values": False,
-    "clip_distance": 2,
-    "tables": "per_head",
-}
+    "name": "mine", "scheme": "vectors", "absolute": "none", "max_positions": 16, "relative_keys": False,
+    "relative_values": False, "clip_distance": 2, "tables": "per_head",
+}  # fmt: skip
 
 
 def scheme(choice: str, **changes: Any) -> Scheme:

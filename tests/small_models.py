@@ -20,23 +20,11 @@ from tests.shapes import changed, shape
 
 NUM_TOKENS = 100
 BASIC = shape(
-    vocabulary_size=NUM_TOKENS,
-    num_layers=2,
-    d_model=32,
-    num_heads=4,
-    d_ff=48,
-    dropout=0.0,
-    norm="post",
+    vocabulary_size=NUM_TOKENS, num_layers=2, d_model=32, num_heads=4, d_ff=48, dropout=0.0, norm="post",
     norm_epsilon=1e-2,  # differs visibly from CTranslate2's default of 1e-5
-    absolute="none",
-    max_positions=1,
-    relative_keys=True,
-    relative_values=True,
-    clip_distance=3,
-    tables="shared_by_heads",
-    bos=BOS,
-    pad=PAD,
-)
+    absolute="none", max_positions=1, relative_keys=True, relative_values=True, clip_distance=3,
+    tables="shared_by_heads", bos=BOS, pad=PAD,
+)  # fmt: skip
 NO_TABLES = {"relative_keys": False, "relative_values": False}
 SINUSOIDAL = {**NO_TABLES, "absolute": "sinusoidal"}
 LEARNED = {**NO_TABLES, "absolute": "learned", "max_positions": 64}
@@ -92,24 +80,13 @@ def make_export_inputs(
         "test", 12.345, test_set="some test", signature="nrefs:1|case:mixed", num_sentences=3, checkpoint="step 7"
     )
     record = fake_record(
-        name="some-run",
-        run_id="0123abcd",
-        command="rpr-cli train model=tiny",
-        config=config.model_dump(mode="json"),
-        git={"commit": "c0ffee", "dirty": False},
-        data=None,
-        scores=[score],
-    )
+        name="some-run", run_id="0123abcd", command="rpr-cli train model=tiny", config=config.model_dump(mode="json"),
+        git={"commit": "c0ffee", "dirty": False}, data=None, scores=[score],
+    )  # fmt: skip
     evaluation = config.evaluation.model_copy(update={"max_extra_length": 10, "max_tokens_per_batch": 400})
     config = config.model_copy(update={"evaluation": evaluation})
     assert search_of(config.evaluation).beam_size == 4
     return ExportInputs(
-        record=record,
-        config=config,
-        model=model,
-        checkpoint="step 7",
-        vocabulary=vocabulary,
-        split="validation",
-        sources=SOURCES[:num_sentences],
-        references=TARGETS[:num_sentences],
-    )
+        record=record, config=config, model=model, checkpoint="step 7", vocabulary=vocabulary, split="validation",
+        sources=SOURCES[:num_sentences], references=TARGETS[:num_sentences],
+    )  # fmt: skip

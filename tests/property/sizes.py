@@ -16,14 +16,9 @@ class Size:
 
     def __call__(self, max_examples: int, **others: int) -> settings:
         return settings(
-            max_examples=self.factor * max_examples,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            print_blob=False,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-            **others,
-        )
+            max_examples=self.factor * max_examples, deadline=None, derandomize=True, database=None, print_blob=False,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], **others,
+        )  # fmt: skip
 
 
 SIZES = pytest.mark.parametrize(

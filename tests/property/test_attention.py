@@ -22,23 +22,12 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 CLIPS = st.none() | st.integers(0, 7)
 AXES = st.sets(st.sampled_from("BHQK")).map("".join)
 CASES = st.builds(
-    Case,
-    num_queries=st.integers(1, 8),
-    num_keys=st.integers(1, 8),
-    first_query=st.just(0) | st.integers(0, 10),
-    keys=CLIPS,
-    values=CLIPS,
-    bias=CLIPS,
-    causal=st.booleans(),
-    mask=st.just("") | AXES,
-    labels=st.sampled_from(["", "", "QK", "BQK"]),
-    per_head=st.tuples(st.booleans(), st.booleans()),
-    strided=st.booleans(),
-    batch=st.integers(1, 3),
-    heads=st.integers(1, 3),
-    width=st.integers(1, 4),
+    Case, num_queries=st.integers(1, 8), num_keys=st.integers(1, 8), first_query=st.just(0) | st.integers(0, 10),
+    keys=CLIPS, values=CLIPS, bias=CLIPS, causal=st.booleans(), mask=st.just("") | AXES,
+    labels=st.sampled_from(["", "", "QK", "BQK"]), per_head=st.tuples(st.booleans(), st.booleans()),
+    strided=st.booleans(), batch=st.integers(1, 3), heads=st.integers(1, 3), width=st.integers(1, 4),
     seed=st.integers(0, 99),
-)
+)  # fmt: skip
 
 
 @SIZES
@@ -54,22 +43,13 @@ def test_all_forms_match_reference_forward_and_backward(size: Size, monkeypatch:
 
 
 SHAPES = st.builds(
-    shape,
-    vocabulary_size=st.just(9),
-    num_layers=st.integers(1, 2),
-    d_model=st.just(8),
-    num_heads=st.sampled_from([1, 2, 4]),
-    d_ff=st.just(8),
-    dropout=st.just(0.1),
-    norm=st.sampled_from(["post", "pre"]),
-    norm_epsilon=st.just(1e-6),
-    absolute=st.sampled_from(["none", "sinusoidal", "learned"]),
-    max_positions=st.integers(1, 5),
-    relative_keys=st.booleans(),
-    relative_values=st.booleans(),
-    clip_distance=st.integers(0, 5),
+    shape, vocabulary_size=st.just(9), num_layers=st.integers(1, 2), d_model=st.just(8),
+    num_heads=st.sampled_from([1, 2, 4]), d_ff=st.just(8), dropout=st.just(0.1),
+    norm=st.sampled_from(["post", "pre"]), norm_epsilon=st.just(1e-6),
+    absolute=st.sampled_from(["none", "sinusoidal", "learned"]), max_positions=st.integers(1, 5),
+    relative_keys=st.booleans(), relative_values=st.booleans(), clip_distance=st.integers(0, 5),
     tables=st.sampled_from(["per_head", "shared_by_heads", "shared_by_heads_and_layers"]),
-)
+)  # fmt: skip
 
 
 @SIZES

@@ -10,14 +10,10 @@ from pathlib import Path
 from tests.system.faults import CommandResult, Fault, ForkServer
 
 TRAINING = (
-    "optim.max_steps=4",
-    "optim.warmup_steps=4",
-    "optim.checkpoint_every_n_steps=2",
-    "optim.validate_every_n_steps=4",
-    "evaluation.test_splits=[test]",
+    "optim.max_steps=4", "optim.warmup_steps=4", "optim.checkpoint_every_n_steps=2", "optim.validate_every_n_steps=4",
+    "evaluation.test_splits=[test]", "position.clip_distance=3",
     "position.tables=shared_by_heads",  # CTranslate2 supports no others
-    "position.clip_distance=3",
-)
+)  # fmt: skip
 NAMES = (
     "prepare", "prepare files", "evaluate", "export safetensors", "export ctranslate2", "report", "report results",
     "report run", "translate",
