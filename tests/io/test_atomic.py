@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rpr.io.atomic import remove_folder, remove_leftovers, replace_file, replacing
+from rpr.io.atomic import remove_folder, remove_leftovers, replacing
 
 
 def tree(folder: Path) -> dict[str, str | None]:
@@ -20,12 +20,6 @@ def replace(path: Path, content: str, *, folder: bool) -> None:
             (temporary / "deep").mkdir(parents=True)
             temporary /= "deep/file"
         temporary.write_text(content)
-
-
-def test_replace_file_writes_text_and_bytes(tmp_path: Path) -> None:
-    replace_file(tmp_path / "new" / "a", "ä")
-    replace_file(tmp_path / "new" / "b", b"\x00")
-    assert [(tmp_path / "new" / name).read_bytes() for name in "ab"] == ["ä".encode(), b"\x00"]
 
 
 @pytest.mark.parametrize("folder", [False, True])

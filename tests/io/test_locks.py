@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rpr.io.locks import exclusive, lock, try_lock
+from rpr.io.locks import exclusive
 
 HOLD_LOCK = """
 import sys
@@ -61,26 +61,3 @@ def test_created_folders_are_removed_after_an_error(tmp_path: Path) -> None:
     with exclusive(folder), pytest.raises(KeyError):
         raise KeyError
     assert (folder / "index.html").exists()
-
-
-def test_locking_a_file_raises(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(NotADirectoryError), exclusive(folder):
-            pass
-
-
-def test_lock_is_inherited_by_child_processes(tmp_path: Path) -> None:
-    """With a preexec_fn, as the processes of a training have."""
-    with open(tmp_path / "file", "w") as file, open(tmp_path / "file", "w") as another:
-        assert lock(file.fileno()) and not try_lock(another.fileno())
-        child = subprocess.Popen(
-            [sys.executable, "-c", "import sys; sys.stdin.read()"],
-            stdin=subprocess.PIPE,
-            pass_fds=(file.fileno(),),
-            preexec_fn=lambda: None,
-        )
-        file.close()
-        assert not try_lock(another.fileno())
-        child.communicate()
-        assert try_lock(another.fileno())
