@@ -14,10 +14,9 @@ import pytest
 from rpr.cli import app
 from rpr.commands import train
 from rpr.compose import composition
-from rpr.errors import ConfigError, RunError
+from rpr.errors import ConfigError
 from rpr.io.resources import num_cores
 from rpr.runs import runtime
-from rpr.signals import SIGTERM_EXIT
 from rpr.sweep.gpus import share
 from rpr.sweep.launcher import Launcher, Options, launcher_overrides
 from tests.conftest import WaitFor
@@ -37,8 +36,6 @@ def test_launcher_overrides() -> None:
     assert launcher_overrides(["hydra/launcher=submitit_local", "seed=2"], Options()) == [
         "hydra/launcher=submitit_local"
     ]
-    with pytest.raises(ConfigError, match="jobs: hydra/launcher=submitit_local sets the number of jobs"):
-        launcher_overrides(["hydra/launcher=submitit_local"], Options(2))
 
 
 def test_launcher_of_jobs_that_set_something_in_a_group_that_varies(tmp_path: Path) -> None:
@@ -74,15 +71,11 @@ def test_number_of_jobs_follows_from_the_gpus() -> None:
     assert Options(gpus=("0", "1"), jobs_per_gpu=3).with_gpus_shared([ONE_GPU]).jobs == 6
     assert Options(2, ("0",), 3).with_gpus_shared([ONE_GPU]).jobs == 2
     assert Options().with_gpus_shared([CPU]) == Options()
-    with pytest.raises(ConfigError, match="jobs_per_gpu: 3 jobs share each GPU of gpus=...; add it, e.g. gpus=0"):
-        Options(jobs_per_gpu=3).with_gpus_shared([ONE_GPU])
     with pytest.raises(ConfigError, match="gpus: 4 named, but a job needs 8; name more"):
         four.with_gpus_shared([ONE_GPU, EIGHT_GPUS])
-    with pytest.raises(ConfigError, match="gpus: hardware=cpu uses none; leave gpus out"):
-        four.with_gpus_shared([ONE_GPU, CPU])
 
 
-def test_launcher_and_concurrent_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_concurrent_jobs() -> None:
     local = Launcher([["seed=1", "hardware=cpu"], ["seed=2", "hardware=cpu"]], [])
     assert local.local and local.at_once == 1
     jobs = [[f"seed={seed}"] for seed in range(100)]
@@ -91,9 +84,6 @@ def test_launcher_and_concurrent_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Launcher(jobs, ["hydra/launcher=joblib", "hydra.launcher.n_jobs=3"]).at_once == 3
     assert Launcher(jobs[:2], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=3"]).at_once == 2
     assert Launcher(jobs, ["hydra/launcher=submitit_local"]).at_once == 100
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ConfigError, match="hydra/launcher: submitit_slurm needs SLURM, but srun was not found"):
-        Launcher([["seed=1", "hardware=slurm_8xgpu"], ["seed=2", "hardware=slurm_8xgpu"]], [])
 
 
 def test_each_job_gets_a_gpu_and_its_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -116,27 +106,6 @@ def test_each_job_gets_a_gpu_and_its_lock(monkeypatch: pytest.MonkeyPatch, tmp_p
     with share(("5",), 1, jobs_per_gpu=3) as other:  # of another sweep
         assert app.main(["sweep", "mine.yaml", "gpus=5,7", "jobs_per_gpu=3", "jobs=1"]) == 1
         assert other.gpus == ("5",) and assigned == [(1, ("7",)), (2, ("7",))]
-
-
-def test_jobs_are_reported_by_their_folder_names(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    def run(config: Any, **options: Any) -> None:
-        raise RunError("no luck")
-
-    monkeypatch.setattr(train, "run", run)
-    Path("mine.yaml").write_text("jobs: ['optim.learning_rate_scale=1,2', name=alone optim.learning_rate_scale=3]")
-    assert app.main(["sweep", "mine.yaml"]) == 1
-    configs = [composition.compose_train([f"optim.learning_rate_scale={scale}"]) for scale in (1, 2, 3)]
-    names = [configs[0].run_dir_name, configs[1].run_dir_name, f"alone-{configs[2].run_id}"]
-    assert configs[0].label == configs[1].label
-    lines = capsys.readouterr().err.splitlines()
-    progress = [f"sweep mine: job {number} of 3: {name}" for number, name in enumerate(names, start=1)]
-    assert [line for line in lines if ": job " in line] == progress
-    failed = [f"rpr-cli: failed: {name}: no luck" for name in names]
-    assert [line for line in lines if line.startswith("rpr-cli: failed: ")] == failed
 
 
 FAKE_TRAINING = """
@@ -222,14 +191,3 @@ def session_processes(number: int) -> list[int]:
         if words[0] != "Z" and int(words[3]) == number:
             found.append(int(path.parent.name))
     return found
-
-
-@pytest.mark.parametrize("alive, code, printed", [(True, 0, "begun\nended\n"), (False, SIGTERM_EXIT, "")])
-def test_job_of_a_dead_parent_is_not_started(alive: bool, code: int, printed: str) -> None:
-    program = f"""if True:
-        from rpr.sweep.launcher import exit_with_parent
-        with exit_with_parent({os.getpid() if alive else 1}):
-            print('begun', flush=True)
-        print('ended')"""
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout) == (code, printed), ended.stderr

@@ -23,6 +23,11 @@ SWEEPS = {
     "badgram": 'jobs: ["seed=[1"]',
     "badval": "jobs: [seed=x]",
     "numjob": "jobs: [1]",
+    "nojob": "jobs: []",
+    "numoverride": "overrides: [1]\njobs: [seed=1]",
+    "notalist": "jobs: seed=1",
+    "notkeys": "- seed=1",
+    "nothing": "",
     "noeq": "jobs: [seed]",
     "atonce": "jobs: [jobs=2 seed=1]",
     "flag": "jobs: [--cfg job]",
@@ -56,8 +61,10 @@ def write_bad_files(here, model):
     (here / "latin.yaml").write_bytes("description: Übung\njobs: [seed=1]\n".encode("latin-1"))
     (here / "folder.yaml").mkdir()
     (here / "dir").mkdir()
-    for name, text in {"file": "x", "empty": "", "in.txt": "a b\nc\n"}.items():
+    for name, text in {"file": "x", "empty": "", "in.txt": "a b\nc\n", "two": "x\ny\n", "two.part": "x\n"}.items():
         (here / name).write_text(text)
+    (here / "blocked.part").mkdir()
+    (here / "link").symlink_to(here / "two")
     (here / "evil.pickle").write_bytes(pickle.dumps(Pwned()))
     choices = {
         "hydra/launcher/evil.yaml": CALLS,

@@ -133,10 +133,7 @@ CORPORA = {
     "unequal": (bad.line_files(HALF), "has 30 lines and"),
     "only blank lines": (bad.line_files(60 * b"\n", 60 * b" \n"), "no sentence to learn a vocabulary from"),
     "one pair": (bad.line_files(b"a b .\n", b"c d .\n"), "1 train pairs are too few to hold out test and validation"),
-    "one repeated pair": (
-        bad.line_files(60 * b"a b .\n", 60 * b"c d .\n"),
-        "each of the 54 train pairs equals a held-out pair",
-    ),
+    "one repeated pair": (bad.line_files(60 * b"a b .\n", 60 * b"c d .\n"), "54 train pairs equals a held-out pair"),
     "not UTF-8": (bad.line_files(None, BAD_UTF8), "train.de is not UTF-8 (byte 0xe9 at 3); convert the file"),
     "an empty line in test": (bad.line_files(EMPTY_LINE, split="test"), "is empty; a scored split"),
     "no train": (bad.without_train, "has no train split (available: test); it needs one"),
@@ -149,14 +146,8 @@ CORPORA = {
     "numbers": (bad.parquet(en=[1, 2], de=[3, 4]), "'en' in the columns of train in corpus holds int64, not"),
     "gaps": (bad.parquet(en=["a"], de=pa.nulls(1)), "'de' in the columns of train in corpus holds only nulls"),
     "no rows": (bad.parquet(en=NO_TEXT, de=NO_TEXT), "data"),
-    "JSON of both types": (
-        bad.text_files(train_jsonl='{"en": 3, "de": "x"}\n{"en": "a", "de": "x"}'),
-        "of several types",
-    ),
-    "JSON with CSV": (
-        bad.text_files(train_jsonl='{"en": "a", "de": "b"}', test_csv="en,de\na,b\n"),
-        "(Couldn't infer the same data file format",
-    ),
+    "JSON of both types": (bad.text_files(train_jsonl='{"en": 3, "de": "x"}\n{"en": "a", "de": "x"}'), "several types"),
+    "JSON with CSV": (bad.text_files(train_jsonl='{"en": "a"}', test_csv="en,de\na,b\n"), "infer the same data file"),
     "an empty CSV": (bad.text_files(train_csv=""), "cannot be read as a dataset (No columns to parse from file)"),
 }
 
@@ -245,6 +236,7 @@ DAMAGES = [
     ("translate", bad.replace_vocabulary, "the checkpoint does"),
     ("translate", bad.replace_by_folder("vocabulary.model"), "vocabulary.model: cannot"),
     ("evaluate", bad.replace_checkpoints(lambda old: old[:3000] + bytes([old[3000] ^ 255]) + old[3001:]), UNREADABLE),
+    ("evaluate", bad.replace_checkpoints(lambda old: old[:-9]), UNREADABLE),
     ("evaluate", bad.replace_by_link("checkpoints/*.ckpt"), UNREADABLE),
     ("evaluate", bad.PICKLED, UNREADABLE),
     ("verify", bad.PICKLED_BY_TORCH, UNREADABLE),
@@ -288,16 +280,10 @@ def test_report_opens_no_path_from_record(run_dir, tmp_path):
 LINE = "metrics.jsonl:1: a line of metrics "
 RESUMED = {
     "metrics damaged": (bad.replace_content("metrics.jsonl", lambda old: b"{oops\n" + old), LINE),
-    "metrics without step": (
-        bad.replace_content("metrics.jsonl", lambda old: b"{}\n" + old),
-        "delete it, and the same",
-    ),
+    "metrics without step": (bad.replace_content("metrics.jsonl", lambda old: b"{}\n" + old), "delete it, and the"),
     "metrics a folder": (bad.replace_by_folder("metrics.jsonl"), "metrics.jsonl: cannot be read (Is a directory)"),
     "weights of other sizes": (bad.edit_checkpoints(bad.resize_weights), "cannot resume from it (its weights"),
-    "an older checkpoint": (
-        bad.edit_checkpoints(lambda loaded: loaded.pop("loops") and None),
-        "from it (it has no loops)",
-    ),
+    "an older checkpoint": (bad.edit_checkpoints(lambda loaded: loaded.pop("loops") and None), "it has no loops)"),
     "vocabulary a folder": (bad.replace_by_folder("vocabulary.model"), "vocabulary.model: cannot be read or written"),
 }
 

@@ -61,30 +61,6 @@ def records(runs):
     return {path.parent.name: read_record(path) for path in runs.glob("*/record.json")}
 
 
-@pytest.mark.slow  # faster versions: tests/sweep/test_sweeps.py and test_end_to_end.py
-def test_repeated_sweep_skips_finished_jobs_and_adds_seeds(sweep, tmp_path):
-    _, err = finish(sweep())
-    assert err.startswith("sweep mine: 3 jobs: 3 new\n") and err.endswith("sweep mine: 3 jobs: 3 finished\n")
-    first = records(tmp_path / "runs")
-    [k2] = [name for name in first if "relative-k2" in name]
-    assert f"sweep mine: job 2 of 3: {k2}\n" in err
-    assert len(first) == 3 and all(record.status == "finished" for record in first.values())
-    assert all(record.sweeps == ("mine",) for record in first.values())
-    assert "training: 20/20 steps" in (tmp_path / "runs" / k2 / "log.txt").read_text()
-    out, err = finish(sweep())
-    assert err == "sweep mine: 3 jobs: 3 finished\n" * 2 and out == ""
-    assert records(tmp_path / "runs") == first
-    out, _ = finish(sweep("seed=1,2", "--dry-run"))
-    lines = out.splitlines()
-    states = [f"# {number} of 6, {'finished' if number % 2 else 'new'}" for number in range(1, 7)]
-    assert [line.split(":")[0] for line in lines[::2]] == [*states, "# 6 jobs"]
-    assert "0.03 M parameters, 20 steps, at most 10.2 k tokens a side, about " in lines[0]
-    assert "the median of 1 run with the same positions" in lines[0] and "3 new, 3 finished; remaining: " in lines[-1]
-    _, err = finish(sweep("seed=1,2"))
-    assert "since it was last started: 3 of its 6 jobs are new, 0 were removed" in err
-    assert len(records(tmp_path / "runs")) == 6
-
-
 def test_failed_job_waits_for_retry(fork_server, sweep_file, tmp_path):
     """A failure stops no other job. Here weights overflow."""
     file = tmp_path / "mine.yaml"
@@ -101,7 +77,7 @@ def test_failed_job_waits_for_retry(fork_server, sweep_file, tmp_path):
     failed, record = found["failed"]
     assert record.config["optim"]["learning_rate_scale"] == 1e38 and record.error is not None
     assert record.error.startswith("step 2: the loss or its gradient is not finite (loss ")
-    assert f"rpr-cli: failed: {failed}: step 2: the loss" in err
+    assert f"sweep mine: job 1 of 2: {failed}\n" in err and f"rpr-cli: failed: {failed}: step 2: the loss" in err
     assert err.count("rpr-cli: failed: ") == err.count("\n  to retry: rpr-cli train ") == 1
     assert "sweep mine: 2 jobs: 1 finished, 1 failed\n" in err
     assert err.endswith("retry_failed=true runs failed jobs again, from their last checkpoint\n")
