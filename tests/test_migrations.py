@@ -1,7 +1,8 @@
-"""Records of schema 1, written by hand, are read as schema 2; schema 2 is read back as written."""
+"""Records of schema 1 are read as schema 2; schema 2 is read back as written. tests/golden has records of schema 1."""
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,43 +13,16 @@ import pytest
 from rpr.errors import RecordError
 from rpr.migrations import EARLIER_DEFAULTS, READ_AS, Machine, machine_of, migrate_record, with_earlier_defaults
 from rpr.records.record import Record, RerunOf, find_records, read_record, write_record
+from tests.fake_records import edited, fake_by_length, fake_document, fake_score
 
-INTERVAL = '{"low": 29.5, "high": 31.25, "level": 0.95, "samples": 1000, "seed": 12345, "method": "percentile"}'
-SCHEMA_1 = """{
- "schema": 1, "name": "a-run", "run_id": "0a1b2c3d", "status": "finished", "error": null, "sweeps": ["quick"],
- "command": "rpr-cli train seed=1",
- "config": {
-  "model": {"name": "tiny"}, "data": {"name": "synthetic", "interval": {"low": 1}}, "optim": {"max_steps": 700},
-  "position": {
-   "name": "none", "absolute": "none", "relative_keys": false, "relative_values": false, "clip_distance": 0,
-   "tables": "per_head"
-  },
-  "hardware": {"name": "cpu"}, "seed": 1
- },
- "git": {"commit": null, "dirty": null}, "versions": {"torch": "2.13.0"}, "device": "cpu", "hardware": "cpu",
- "seed": 1, "started": "2026-01-01T00:00:00+00:00", "finished": null, "steps": 700, "parameters": 12345, "data": null,
- "training": null,
- "scores": [
-  {
-   "split": "test", "test_set": "t\\u00e4st", "metric": "sacrebleu", "score": 30.5, "signature": "nrefs:1",
-   "num_sentences": 300, "checkpoint": "last", "beam_size": 4, "length_penalty": 0.6, "interval": INTERVAL
-  },
-  {
-   "split": "long", "test_set": "long", "metric": "sacrebleu", "score": 3.5, "signature": "nrefs:1",
-   "num_sentences": 300, "checkpoint": "last", "beam_size": 4, "length_penalty": 0.6
-  }
- ],
- "by_length": {
-  "unit": "pieces", "splits": ["test"], "test_sets": ["test"], "longest_training_source": 22,
-  "signatures": {"sacrebleu": "nrefs:1"}, "checkpoint": "last", "beam_size": 4, "length_penalty": 0.6,
-  "precision": "float32",
-  "buckets": [{
-   "shortest": 1, "longest": null, "beyond_training": false, "num_sentences": 300,
-   "scores": [{"metric": "sacrebleu", "score": 30.5, "interval": INTERVAL}]
-  }]
- },
- "wandb": null
-}""".replace("INTERVAL", INTERVAL)
+INTERVAL = {"low": 29.5, "high": 31.25, "level": 0.95, "samples": 1000, "seed": 12345, "method": "percentile"}
+SCHEMA_1 = fake_document(
+    scores=[fake_score("test", 30.5, interval=INTERVAL), fake_score("long", 3.5)],
+    settings={"data.interval": {"low": 1}},
+    run_id="0a1b2c3d",
+    by_length=edited(fake_by_length(30.5), {"buckets.0.scores.0.interval": INTERVAL}),
+    schema=1,
+)
 ENDED = "the training process was ended by "
 RESUMES = "; the same command goes on from the last checkpoint"
 Read = Callable[..., Record]
@@ -59,7 +33,7 @@ def read(tmp_path: Path) -> Read:
     """Read SCHEMA_1 with other values."""
 
     def read_changed(**changed: Any) -> Record:
-        (tmp_path / "record.json").write_text(json.dumps(json.loads(SCHEMA_1) | changed))
+        (tmp_path / "record.json").write_text(json.dumps(SCHEMA_1 | changed))
         return read_record(tmp_path / "record.json")
 
     return read_changed
@@ -73,7 +47,7 @@ def test_finished_run_with_intervals(read: Read) -> None:
     interval = record.by_length.buckets[0].scores[0].interval
     assert interval == record.scores[0].interval and interval is not None
     assert (interval.low, interval.high, interval.samples, interval.seed) == (29.5, 31.25, 1000, 12345)
-    assert record.config == json.loads(SCHEMA_1)["config"]  # unchanged: rerun uses it
+    assert record.config == SCHEMA_1["config"]  # unchanged: rerun uses it
 
 
 @pytest.mark.parametrize(
@@ -133,16 +107,16 @@ def test_invalid_key_of_schema_1_is_named(read: Read, changed: dict[str, Any], m
 
 
 def test_interval_must_be_over_sentences(read: Read) -> None:
-    score = json.loads(SCHEMA_1)["scores"][0]
+    score = SCHEMA_1["scores"][0]
     for wrong in ({"kind": "seeds"}, {"method": None}):
         with pytest.raises(RecordError, match=r"scores\.0\.interval: an interval in a record must be over sentences"):
             read(scores=[score | {"interval": score["interval"] | wrong}])
 
 
 def test_migration_does_not_change_its_argument() -> None:
-    document = json.loads(SCHEMA_1)
+    document = copy.deepcopy(SCHEMA_1)
     migrate_record(document)
-    assert document == json.loads(SCHEMA_1)
+    assert document == SCHEMA_1
 
 
 def test_later_settings_get_their_earlier_values() -> None:
