@@ -5,48 +5,27 @@ The weights are random, so that translations differ, and in float64, so that the
 
 import os
 import pty
-import shutil
 import signal
 import sys
-from pathlib import Path
 
 import pytest
-import torch
 
 from rpr import progress
 from rpr.cli import app
 from rpr.commands import translate
-from rpr.data.vocabulary import EOS, Vocabulary
+from rpr.data.vocabulary import Vocabulary
 from rpr.decode import translator
 from rpr.decode.translator import Translation, Translator
 from rpr.runs.loading import VOCABULARY_NAME
 
 SENTENCES = ["The old dog runs.", "A cat sings.", "My fox laughs here.", "The doctor sees a cow.", "Every bird sleeps."]
-SEED = 2  # for these weights translations differ, some end with EOS, and beams are full
-MODEL = ("model.norm=post", "model.relative_defaults.clip_distance=16")
 EXACT = ("hardware.threads=1", "hardware.precision=64")
 
 
 @pytest.fixture(scope="module")
-def run_dir(small_run, tmp_path_factory):
-    folder = Path(shutil.copytree(small_run(*MODEL), tmp_path_factory.mktemp("translate") / "run"))
-    for path in (folder / "checkpoints").glob("step*.ckpt"):  # all equal, so that averaging changes nothing
-        checkpoint = torch.load(path, weights_only=True)
-        draw = torch.Generator().manual_seed(SEED)
-        weights = checkpoint["state_dict"]
-        for name, weight in weights.items():
-            if weight.ndim > 1:
-                weight.copy_(torch.randn(weight.shape, generator=draw) * (1.0 if "embedding" in name else 0.4))
-        eos = weights["model.embedding_VM"][EOS]  # raise its logit, as random weights hardly ever predict it
-        weights["model.decoder.0.around_feed_forward.norm.bias"].copy_(5 * eos / eos.square().sum())
-        torch.save(checkpoint, path)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def model(run_dir):
+def model(random_run):
     hardware = translator._hardware("cpu").model_copy(update={"threads": 1, "precision": "64"})
-    return Translator.from_run(run_dir, hardware=hardware)
+    return Translator.from_run(random_run, hardware=hardware)
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +37,13 @@ def expected(model):
 
 
 @pytest.fixture
-def run_translate(run_dir, tmp_path, capfd):
+def run_translate(random_run, tmp_path, capfd):
     """Runs the command on some bytes of input; its stdout. `err`: the expected lines of stderr, without the prefix."""
 
     def run(content, *overrides, code=0, err=()):
         (tmp_path / "in.txt").write_bytes(content)
         capfd.readouterr()
-        arguments = ["translate", f"run={run_dir}", f"input={tmp_path / 'in.txt'}", *EXACT, *overrides]
+        arguments = ["translate", f"run={random_run}", f"input={tmp_path / 'in.txt'}", *EXACT, *overrides]
         assert app.main(arguments) == code
         out, stderr = capfd.readouterr()
         assert stderr.replace(str(tmp_path), "DIR") == "".join(f"rpr-cli: {line}\n" for line in err)
@@ -126,8 +105,6 @@ def test_n_best_output_format(run_translate, model):
         for best in bests
     ]
     assert ["1", "", "0.000000", "0.000000"] in rows and len(rows) > 3
-    reason = "n_best: invalid value 9: must be 1 to beam_size = 4; set beam_size to 9 or more"
-    run_translate(b"A\n", "n_best=9", code=2, err=(reason,))
 
 
 def test_separator_within_n_best_translation_is_escaped():
@@ -138,7 +115,7 @@ def test_separator_within_n_best_translation_is_escaped():
     )
 
 
-def test_prefixes(run_translate, expected, run_dir, tmp_path):
+def test_prefixes(run_translate, expected, random_run, tmp_path):
     prefixes = tmp_path / "prefixes.txt"
     words = (f"prefixes={prefixes}", "lines_per_batch=2")
     prefixes.write_text("Der alte\n\nMein\n", encoding="utf-8")
@@ -149,14 +126,14 @@ def test_prefixes(run_translate, expected, run_dir, tmp_path):
     run_translate(lines_of(SENTENCES[:4]), *words, f"output={tmp_path / 'out.txt'}", code=2, err=(reason,))
     assert not [*tmp_path.glob("out*")]
     prefixes.write_text("a\n" + "das " * 40 + "\n")
-    number = len(Vocabulary.load(run_dir / VOCABULARY_NAME).encode("das " * 40))
+    number = len(Vocabulary.load(random_run / VOCABULARY_NAME).encode("das " * 40))
     reason = f"prefixes: number 2 has {number} pieces, more than max_source_length = 20; shorten it, or raise "
     run_translate(lines_of(SENTENCES[:2]), *words, "max_source_length=20", code=2, err=(f"{reason}max_source_length",))
 
 
 @pytest.mark.parametrize("number, word, lines", [(2, "more", 2), (4, "fewer", 3)])
 def test_prefix_count_mismatch_with_piped_input_is_an_error(
-    run_dir, tmp_path, expected, capfd, monkeypatch, number, word, lines
+    random_run, tmp_path, expected, capfd, monkeypatch, number, word, lines
 ):
     prefixes = tmp_path / "prefixes.txt"
     prefixes.write_text("\n" * 3)
@@ -166,68 +143,32 @@ def test_prefix_count_mismatch_with_piped_input_is_an_error(
     capfd.readouterr()
     with open(reading, encoding="utf-8") as stream:
         monkeypatch.setattr(sys, "stdin", stream)
-        assert app.main(["translate", f"run={run_dir}", f"prefixes={prefixes}", *EXACT]) == 2
+        assert app.main(["translate", f"run={random_run}", f"prefixes={prefixes}", *EXACT]) == 2
     out, err = capfd.readouterr()
     assert out == "".join(f"{expected[sentence]}\n" for sentence in SENTENCES[:lines])
     assert err.startswith(f"rpr-cli: prefixes: {prefixes} has {word} lines than stdin; the first {lines} lines were ")
     assert err.count("\n") == 1
 
 
-def test_input_and_output_files(run_dir, tmp_path, expected, capfd):
+def test_input_and_output_files(random_run, tmp_path, expected, capfd):
     source, target = tmp_path / "in, with = 'odd' name.txt", tmp_path / "out.txt"
     source.write_bytes(lines_of(SENTENCES))
     target.write_text("earlier")
     (tmp_path / "link").symlink_to(target)
     capfd.readouterr()
-    assert app.main(["translate", f"run={run_dir}", *EXACT, "--", str(source), str(tmp_path / "link")]) == 0
+    assert app.main(["translate", f"run={random_run}", *EXACT, "--", str(source), str(tmp_path / "link")]) == 0
     assert capfd.readouterr() == ("", "")
     assert target.read_text() == "".join(f"{expected[sentence]}\n" for sentence in SENTENCES)
     assert (tmp_path / "link").is_symlink() and sorted(os.listdir(tmp_path)) == sorted([source.name, "link", "out.txt"])
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (  # an error for root, too
-            ("input=DIR/in.txt", "output=DIR/blocked"),
-            "output: DIR/blocked.part cannot be written (Is a directory); give a file in a writable folder",
-        ),
-        (
-            ("input=DIR/in.txt.part", "output=DIR/in.txt"),
-            "input: this is also the output file, DIR/in.txt.part; give another output",
-        ),
-        (
-            ("input=DIR/in.txt", "prefixes=DIR/same", "output=DIR/link"),
-            "prefixes: this is also the output file, DIR/same; give another output",
-        ),
-    ],
-)
-def test_invalid_paths_are_refused_before_loading_the_model(tmp_path, capfd, monkeypatch, words, message):
-    monkeypatch.setattr(translate, "Translator", None)
-    for name in ("in.txt", "in.txt.part", "same"):
-        (tmp_path / name).write_text("a line\n")
-    (tmp_path / "blocked.part").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "same")
-    before = sorted(os.listdir(tmp_path))
-    capfd.readouterr()
-    assert app.main(["translate", "run=none", *(word.replace("DIR", str(tmp_path)) for word in words)]) == 2
-    assert capfd.readouterr() == ("", f"rpr-cli: {message}\n".replace("DIR", str(tmp_path)))
-    assert sorted(os.listdir(tmp_path)) == before and (tmp_path / "in.txt").read_text() == "a line\n"
-
-
-def test_missing_run_leaves_no_output(tmp_path, capfd):
-    (tmp_path / "in.txt").write_text("a line\n")
-    assert app.main(["translate", f"run={tmp_path}", "--", str(tmp_path / "in.txt"), str(tmp_path / "out.txt")]) == 2
-    assert "has no record.json" in capfd.readouterr().err and os.listdir(tmp_path) == ["in.txt"]
-
-
-def test_stdout_equal_to_input_is_refused(run_dir, tmp_path, monkeypatch):
+def test_stdout_equal_to_input_is_refused(random_run, tmp_path, monkeypatch):
     """`rpr-cli translate < file >> file`"""
     (tmp_path / "both").write_text("a line\n")
     with (tmp_path / "both").open("a+") as both:
         monkeypatch.setattr(sys, "stdin", both)
         monkeypatch.setattr(sys, "stdout", both)
-        assert app.main(["translate", f"run={run_dir}", *EXACT]) == 2
+        assert app.main(["translate", f"run={random_run}", *EXACT]) == 2
     assert (tmp_path / "both").read_text() == "a line\n"
 
 
@@ -252,14 +193,14 @@ def test_progress_without_terminal(capfd, monkeypatch):
 
 
 @pytest.fixture
-def start(run_dir, tmp_path, fork_server):
+def start(random_run, tmp_path, fork_server):
     """Starts the command with named pipes in tmp_path as stdin and stdout."""
 
     def start(*words, pipes=("stdin", "stdout"), **streams):
         for name in pipes:
             os.mkfifo(tmp_path / name)
             streams[name] = str(tmp_path / name)
-        return fork_server.start(["translate", f"run={run_dir}", *EXACT, *words], tmp_path, **streams)
+        return fork_server.start(["translate", f"run={random_run}", *EXACT, *words], tmp_path, **streams)
 
     return start
 
