@@ -258,12 +258,6 @@ def test_links_paths_and_modules_exist(page: Path) -> None:
     assert not found
 
 
-def test_dead_links() -> None:
-    text = "[a](docs/nothing.md) ![b](none.png) [c](#no-heading) [d](docs/manual.md#none) [e](../x) [f](https://x.org)"
-    assert dead_links(README, text) == ["docs/nothing.md", "none.png", "#no-heading", "docs/manual.md#none", "../x"]
-    assert dead_links(README, "[a](docs/manual.md#sweeps) [![b](LICENSE)](LICENSE) [c](#results)") == []
-
-
 def test_layers_equal_the_import_contract() -> None:
     page = ROOT / "docs" / "architecture.md"
     (diagram,) = [fence.text for fence in fences(page) if fence.language == "text"]

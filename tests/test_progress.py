@@ -67,14 +67,6 @@ def test_lines_of_short_work(clock: Clock, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == "last: 3/3 steps, 0.303 steps/s\n"
 
 
-def test_time_left_of_slow_work(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    bar = Progress(10**9, "steps", "s", lines="last")
-    clock.now = 1e9
-    bar.update()
-    bar.close()
-    assert "11574 days, 1:46:40 left" in capsys.readouterr().err
-
-
 def test_bar(clock: Clock) -> None:
     with on_terminal() as terminal:
         with Progress(200, "sentences", "translating") as bar:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -18,23 +19,32 @@ PRODUCT = [ROOT / "cli.py", *sorted((ROOT / "rpr").rglob("*.py"))]
 ATTACKS = ROOT / "tests" / "system" / "bad_files.py"  # makes a pickle that runs a command
 TESTS = sorted({*(ROOT / "tests").rglob("*.py")} - {ATTACKS})
 
-PICKLES = {
-    "pickle", "_pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "jsonpickle", "joblib", "copyreg",
+# Patterns of full names that no file may import or use, by rule.
+BANNED = {
+    "pickle": [
+        "pickle", "_pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "jsonpickle", "joblib", "copyreg",
+        "*.read_pickle", "*.to_pickle",
+    ],
+    "network": [
+        "requests", "httpx", "aiohttp", "urllib3", "http", "ftplib", "smtplib", "telnetlib", "xmlrpc", "webbrowser",
+        "urllib.request.*", "socket.socket", "socket.create_connection", "socket.create_server",
+    ],
+    "shell": [
+        "os.system", "os.popen", "os.exec*", "os.spawn*", "os.posix_spawn*", "subprocess.getoutput",
+        "subprocess.getstatusoutput", "pty.spawn", "asyncio.create_subprocess_shell",
+    ],
+    "code": [
+        "eval", "exec", "compile", "__import__", "builtins.eval", "builtins.exec", "builtins.compile", "code.interact",
+        "runpy.run_path", "runpy.run_module", "torch.hub.load", "torch.jit.load", "torch.package.PackageImporter",
+    ],
+    "yaml": ["yaml.unsafe_load*", "yaml.full_load*"],
+    "target": ["hydra.utils", "hydra._internal.instantiate"],
+    "temporary": ["tempfile.mktemp"],
 }  # fmt: skip
-NETWORK = {"requests", "httpx", "aiohttp", "urllib3", "http", "ftplib", "smtplib", "telnetlib", "xmlrpc", "webbrowser"}
+ALLOWED = {"urllib.request.getproxies"}  # it reads the environment
 COMMANDS = {f"subprocess.{name}" for name in ("run", "Popen", "call", "check_call", "check_output")}
-SHELLS = {
-    "os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput", "pty.spawn",
-    "asyncio.create_subprocess_shell",
-}  # fmt: skip
-CODE = {
-    "eval", "exec", "compile", "__import__", "builtins.eval", "builtins.exec", "builtins.compile", "code.interact",
-    "runpy.run_path", "runpy.run_module", "torch.hub.load", "torch.jit.load", "torch.package.PackageImporter",
-}  # fmt: skip
 SAFE_LOADERS = {"yaml.SafeLoader", "yaml.CSafeLoader"}
-CONNECTIONS = {"socket.socket", "socket.create_connection", "socket.create_server"}
 TARGET = re.compile(r"(?<!\w)_target_(?!\w)")
-FROM_URLLIB = {"urllib.request.getproxies"}  # it reads the environment
 
 # (file, rule): why it is allowed.
 EXCEPTIONS = {
@@ -48,21 +58,29 @@ class Names(ast.NodeVisitor):
     """The full names behind a file's imported names: after `from os import system as s`, `s` is os.system."""
 
     def __init__(self, tree: ast.AST) -> None:
-        self.known: dict[str, str] = {}
-        self.imported: list[tuple[int, str]] = []
+        self.known = {name: name for name in ("eval", "exec", "compile", "__import__")}
+        self.found: list[tuple[int, str]] = []  # the line and name of each import and use
         self.visit(tree)
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
-            self.imported.append((node.lineno, alias.name))
+            self.found.append((node.lineno, alias.name))
             first = alias.name.partition(".")[0]
             self.known[alias.asname or first] = alias.name if alias.asname else first
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         for alias in node.names:
             whole = f"{node.module}.{alias.name}"
-            self.imported.append((node.lineno, whole))
+            self.found.append((node.lineno, whole))
             self.known[alias.asname or alias.name] = whole
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if not isinstance(node.ctx, ast.Store) and node.id in self.known:
+            self.found.append((node.lineno, self.of(node)))
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        self.found.append((node.lineno, self.of(node)))
+        self.generic_visit(node)
 
     def of(self, node: ast.AST) -> str:
         """The full dotted name of an expression; empty if it is not a name."""
@@ -77,42 +95,24 @@ def violations(source: str) -> list[tuple[int, str]]:
     """(line, rule) of every violation."""
     tree = ast.parse(source)
     names = Names(tree)
-    found = set(_imports(names))
+    found = {
+        (line, rule) for line, name in names.found if name not in ALLOWED for rule in BANNED if _is_banned(name, rule)
+    }
     for node in ast.walk(tree):
-        line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Call):
-            found |= {(line, rule) for rule in _calls(node, names)}
+            found |= {(node.lineno, rule) for rule in _calls(node, names)}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and TARGET.search(node.value):
-            found.add((line, "target"))
-        elif isinstance(node, ast.Attribute | ast.Name):
-            name = names.of(node)
-            if name in SHELLS or name.startswith(("os.exec", "os.spawn", "os.posix_spawn")):
-                found.add((line, "shell"))
-            if name in CODE and not (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)):
-                found.add((line, "code"))
-            if name == "tempfile.mktemp":
-                found.add((line, "temporary"))
-            if name in CONNECTIONS or (name.startswith("urllib.request.") and name not in FROM_URLLIB):
-                found.add((line, "network"))
+            found.add((node.lineno, "target"))
     return sorted(found)
 
 
-def _imports(names: Names) -> Iterator[tuple[int, str]]:
-    for line, name in names.imported:
-        package = name.partition(".")[0]
-        if package in PICKLES:
-            yield line, "pickle"
-        if package in NETWORK or (name.startswith("urllib.request.") and name not in FROM_URLLIB):
-            yield line, "network"
-        if name.startswith(("hydra.utils", "hydra._internal.instantiate")):
-            yield line, "target"
+def _is_banned(name: str, rule: str) -> bool:
+    return any(fnmatchcase(name, pattern) or name.startswith(f"{pattern}.") for pattern in BANNED[rule])
 
 
 def _calls(call: ast.Call, names: Names) -> Iterator[str]:
     name = names.of(call.func)
     given = {keyword.arg: keyword.value for keyword in call.keywords}
-    if name.startswith("hydra.utils."):
-        yield "target"
     if "shell" in given and not _is(given["shell"], False):
         yield "shell"
     if name in COMMANDS and _is_text(call.args[0] if call.args else given.get("args")):
@@ -122,12 +122,8 @@ def _calls(call: ast.Call, names: Names) -> Iterator[str]:
         yield "weights"
     if any(key in given and not _is(given[key], False) for key in ("allow_pickle", "trust_remote_code")):
         yield "weights"
-    if name.endswith(("read_pickle", "to_pickle")):
-        yield "pickle"
     loader = given.get("Loader", call.args[1] if len(call.args) > 1 else None)
     if name in ("yaml.load", "yaml.load_all") and (loader is None or names.of(loader) not in SAFE_LOADERS):
-        yield "yaml"
-    if name.startswith(("yaml.unsafe_load", "yaml.full_load")):
         yield "yaml"
     if name == "importlib.import_module" and not _has_fixed_package(call.args[0]):
         yield "code"

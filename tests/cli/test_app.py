@@ -233,9 +233,6 @@ def test_bench(capsys):
     printed = capsys.readouterr().out
     titles = ("Whole training step: ", "by length", "One self-attention", "in bfloat16")
     assert [*titles] == sorted(titles, key=printed.index)
-    assert app.main([*command, "parts=[gradients]", "layer.algorithms=[attend,composed]"]) == 0
-    printed = capsys.readouterr().out
-    assert "composed" in printed and "One self-attention" not in printed
 
 
 def test_positional_arguments_are_not_parsed_by_hydra():

@@ -31,9 +31,7 @@ def suggested(line, capsys, monkeypatch, shell="bash"):
     [
         ("rpr-cli tr", {"train", "translate"}),
         ("rpr-cli ", set(app.COMMANDS)),
-        ("rpr-cli sweep", {"sweep"}),
         ("python cli.py tr", {"train", "translate"}),
-        ("rpr-cli train model=b", {"model=base", "model=big"}),
         ("~/.venv/bin/rpr-cli  train   model=b", {"model=base", "model=big"}),
         ("/usr/bin/python3.12 cli.py train model=b", {"model=base", "model=big"}),
         ("rpr-cli train position.clip_d", {"position.clip_distance="}),
@@ -115,9 +113,3 @@ def test_invalid_request_is_refused_in_one_line(words, capsys):
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1
     assert err.startswith(f"rpr-cli: -sc: invalid request {words!r}: expected install=, ")
-
-
-def test_request_cannot_follow_a_command(capsys):
-    assert app.main(["train", "-sc", "query=bash"]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("rpr-cli: -sc: cannot follow a command; ") and err.count("\n") == 1

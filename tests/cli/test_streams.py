@@ -145,24 +145,13 @@ def test_closed_descriptors_are_not_reused(closed, tmp_path):
     assert ended.stdout == "" and ended.stderr == ("" if "2>&-" in closed else "printed")
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, tiny_overrides, cache_dir):
-    """A run that was trained with all streams closed."""
-    folder = tmp_path_factory.mktemp("trained")
+@pytest.mark.slow
+def test_training_with_all_streams_closed_and_evaluate_without_stderr(tiny_overrides, cache_dir, tmp_path):
     words = [*tiny_overrides, "optim.max_steps=2", f"data.cache_dir={cache_dir}", "hardware.threads=1"]
-    assert run(closing("<&- >&- 2>&-", SCRIPT, "train", *words), cwd=folder).returncode == 0
-    (record,) = (folder / "runs").rglob("record.json")
-    return record.parent
-
-
-@pytest.mark.slow
-def test_training_with_all_streams_closed(trained):
-    record = json.loads((trained / "record.json").read_text())
+    assert run(closing("<&- >&- 2>&-", SCRIPT, "train", *words), cwd=tmp_path).returncode == 0
+    (path,) = (tmp_path / "runs").rglob("record.json")
+    record = json.loads(path.read_text())
     assert record["status"] == "finished" and record["error"] is None and record["scores"]
-
-
-@pytest.mark.slow
-def test_evaluate_prints_only_json_with_stderr_closed(trained):
-    command = closing("2>&-", SCRIPT, "evaluate", f"run={trained}", "format=json", "hardware.threads=1")
-    ended = run(command, stdout=subprocess.PIPE, cwd=trained.parents[1])
+    command = closing("2>&-", SCRIPT, "evaluate", f"run={path.parent}", "format=json", "hardware.threads=1")
+    ended = run(command, stdout=subprocess.PIPE, cwd=tmp_path)
     assert ended.returncode == 0 and json.loads(ended.stdout)["scores"]

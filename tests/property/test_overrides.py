@@ -10,13 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rpr.cli import app
 from rpr.cli.positionals import quote_value
-from rpr.commands import train
 from rpr.compose.composition import compose, compose_train, expand_multirun
 from rpr.compose.messages import format_user_error
 from rpr.config.train import TrainConfig
@@ -78,29 +75,6 @@ def test_any_override_gives_a_configuration_or_a_one_line_error(size: Size) -> N
         assert isinstance(config, TrainConfig)
         assert config.run_dir_name == Path(config.run_dir_name).name
         json.dumps(config.model_dump(mode="json"), allow_nan=False, ensure_ascii=False).encode()  # as in a record
-
-    property_()
-
-
-@SIZES
-def test_any_override_on_the_command_line_starts_or_exits_with_code_2(
-    size: Size, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    started: list[TrainConfig] = []
-    monkeypatch.setattr(train, "run", lambda config, *, command, sweep_job=None: started.append(config))
-
-    @size(4)
-    @given(KEYS.filter(lambda key: not key.startswith("hydra")), VALUES)
-    def property_(key: str, value: str) -> None:
-        started.clear()
-        code = app.main(["train", f"{key}={value}"])
-        out, err = capsys.readouterr()
-        if code == 0:
-            assert len(started) == 1 and isinstance(started[0], TrainConfig)
-        else:
-            assert (code, started, out) == (2, [], "")
-            assert err.startswith("rpr-cli: ") and len(err.splitlines()) == 1, err
 
     property_()
 

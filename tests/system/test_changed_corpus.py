@@ -105,6 +105,9 @@ def test_finished_run_refuses_changed_corpus(run, refused, capfd):
     write("old")
     assert app.main(COMMAND) == 0
     assert "already finished" in capfd.readouterr().err
+    shutil.rmtree("corpus")
+    assert app.main(COMMAND) == 0
+    assert "already finished" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("old_record", [False, True], ids=["corpus recorded", "corpus not recorded"])
