@@ -1,20 +1,15 @@
-"""Properties of overrides: any text for any setting gives a validated configuration, or a one-line error and exit code
-2; the jobs of a sweep compose to the listed values.
-"""
+"""Property of overrides: any text for any setting gives a validated configuration, or a one-line error."""
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rpr.cli.positionals import quote_value
-from rpr.compose.composition import compose, compose_train, expand_multirun
+from rpr.compose.composition import compose_train
 from rpr.compose.messages import format_user_error
 from rpr.config.train import TrainConfig
 from rpr.validation import StrictModel, sections_at
@@ -75,47 +70,5 @@ def test_any_override_gives_a_configuration_or_a_one_line_error(size: Size) -> N
         assert isinstance(config, TrainConfig)
         assert config.run_dir_name == Path(config.run_dir_name).name
         json.dumps(config.model_dump(mode="json"), allow_nan=False, ensure_ascii=False).encode()  # as in a record
-
-    property_()
-
-
-# Settings that accept any value of their type, and such values.
-LISTED: dict[str, st.SearchStrategy[Any]] = {
-    "seed": st.integers(0, 2**31 - 1),
-    "position.clip_distance": st.integers(0, 10**6),
-    "optim.learning_rate_scale": st.floats(1e-3, 1e3),
-    "position.relative_keys": st.booleans(),
-    "data.train_limit": st.none() | st.integers(1, 99),
-    "data.test_name": st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=8),
-    "logger.tags": st.lists(st.sampled_from(["a", "b c", "x,y", "it's"]), max_size=3),
-}
-SWEEPS = st.lists(st.sampled_from(sorted(LISTED)), min_size=1, max_size=2, unique=True).flatmap(
-    lambda keys: st.fixed_dictionaries({key: st.lists(LISTED[key], min_size=1, max_size=2) for key in keys})
-)
-
-
-def in_hydra_syntax(value: Any) -> str:
-    if isinstance(value, str):
-        return quote_value(value)
-    if isinstance(value, list):
-        return f"[{','.join(map(in_hydra_syntax, value))}]"
-    return json.dumps(value)
-
-
-@SIZES
-def test_jobs_of_a_sweep_compose_to_the_listed_values(size: Size) -> None:
-    @size(4)
-    @given(SWEEPS)
-    def property_(sweep: dict[str, list[Any]]) -> None:
-        jobs = expand_multirun([f"{key}={','.join(map(in_hydra_syntax, values))}" for key, values in sweep.items()])
-        expected = [dict(zip(sweep, row, strict=True)) for row in itertools.product(*sweep.values())]
-        assert len(jobs) == len(expected)
-        for job, values in zip(jobs, expected, strict=True):
-            settings = compose("train", job)
-            for key, value in values.items():
-                found: Any = settings
-                for part in key.split("."):
-                    found = found[part]
-                assert found == value and type(found) is type(value), (job, key)
 
     property_()
