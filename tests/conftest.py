@@ -19,6 +19,7 @@ from rpr.cli import app
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData, prepare
 from rpr.validation import validate
+from tests.processes import ProcessTree
 
 SMALL_CORPUS = (
     "data.synthetic.num_train=2000", "data.synthetic.num_validation=24", "data.synthetic.num_test=24",
@@ -150,6 +151,13 @@ def wait_for() -> WaitFor:
         return condition()
 
     return wait
+
+
+@pytest.fixture
+def processes() -> Iterator[ProcessTree]:
+    tree = ProcessTree()
+    yield tree
+    tree.kill()
 
 
 @pytest.fixture

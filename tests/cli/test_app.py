@@ -16,8 +16,7 @@ from rpr.cli.positionals import to_overrides
 from rpr.commands import train
 from rpr.errors import RunError
 from tests.conftest import imported
-
-SCRIPT = Path(sys.executable).with_name("rpr-cli")
+from tests.processes import SCRIPT
 
 
 @pytest.fixture(autouse=True)
@@ -27,16 +26,6 @@ def started(monkeypatch, tmp_path):
     commands = []
     monkeypatch.setattr(train, "run", lambda config, *, command, **options: commands.append(command))
     return commands
-
-
-def refused(capsys, *arguments):
-    """The one-line error message of a command that exits with 2."""
-    assert app.main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("rpr-cli: ") and err.count("\n") == 1 and err.endswith("\n"), err
-    assert "Traceback" not in err and "HYDRA_FULL_ERROR" not in err
-    return err.removeprefix("rpr-cli: ").rstrip("\n")
 
 
 def test_help_and_version(capsys):
@@ -92,13 +81,12 @@ def test_help_shows_the_settings_of_the_choices(capsys):
     assert "[wmt14_en_de]" in out and "data.* of data=wmt14_en_de" in out, "the corpus that model=big selects"
     assert app.main(["train", "--help", "model=big", "data=reverse"]) == 0
     assert "[reverse]" in capsys.readouterr().out
-    assert "_vectors" not in out and "did you mean rope?" in refused(capsys, "train", "--help", "position=nope")
+    assert "_vectors" not in out
 
 
-def test_job_setting_is_split_into_words(started, capsys):
+def test_job_setting_is_split_into_words(started):
     assert app.main(["train", "job=seed=4 'name=a'", "logger=none"]) == 0
     assert started == ["rpr-cli train seed=4 name=a logger=none"]
-    assert 'job: "job=\'a" cannot be split into words (No closing quotation)' in refused(capsys, "train", "job='a")
 
 
 def test_multirun_sweep_name(monkeypatch):
@@ -124,7 +112,6 @@ def test_multirun_is_a_sweep(started, capsys):
         for k, seed in ((0, 1), (0, 2), (2, 1), (2, 2))
     ]
     assert "4 jobs: 4 new" in capsys.readouterr().err
-    assert "cannot be combined with --config-name" in refused(capsys, "train", "-m", "--config-name=x", "seed=1")
 
 
 def test_failed_job_does_not_stop_the_others(monkeypatch, capsys):

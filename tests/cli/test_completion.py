@@ -31,10 +31,8 @@ def suggested(line, capsys, monkeypatch, shell="bash"):
     [
         ("rpr-cli tr", {"train", "translate"}),
         ("rpr-cli ", set(app.COMMANDS)),
-        ("python cli.py tr", {"train", "translate"}),
         ("~/.venv/bin/rpr-cli  train   model=b", {"model=base", "model=big"}),
         ("/usr/bin/python3.12 cli.py train model=b", {"model=base", "model=big"}),
-        ("rpr-cli train position.clip_d", {"position.clip_distance="}),
         ("rpr-cli train model=tiny seed=3 optim.max_st", {"optim.max_steps="}),
         ("rpr-cli train hydra/launcher=submitit_l", {"hydra/launcher=submitit_local"}),
         ("rpr-cli report form", {"format="}),
@@ -44,10 +42,9 @@ def suggested(line, capsys, monkeypatch, shell="bash"):
         ("rpr-cli sweep quick mod", {"model.", "model="}),
         ("rpr-cli sweep mine.yaml model=b", {"model=base", "model=big"}),
         (
-            "rpr-cli sweep quick jobs=2 --dry-run seed=1,2 model=tiny,big position.clip_d",
+            "rpr-cli sweep quick jobs=2 retry_failed=true --dry-run seed=1,2 model=tiny,big position.clip_d",
             {"position.clip_distance="},
         ),
-        ("rpr-cli sweep quick gpus=0,1 retry_failed=true optim.max_st", {"optim.max_steps="}),
         ("rpr-cli sweep quick gpu", {"gpus="}),
         ("rpr-cli sweep quick r", {"retry_failed=true", "runs_dir="}),
         ("rpr-cli sweep quick --", {"--dry-run", "--wandb-yaml"}),

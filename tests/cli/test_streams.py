@@ -15,8 +15,8 @@ import pytest
 from rpr import __version__
 from rpr.cli import app, stdio
 from rpr.commands import train, translate
+from tests.processes import SCRIPT
 
-SCRIPT = Path(sys.executable).with_name("rpr-cli")
 FULL = Path("/dev/full")
 PROBE = """
 import json, os, sys

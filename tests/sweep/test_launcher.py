@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from rpr.runs import runtime
 from rpr.sweep.gpus import share
 from rpr.sweep.launcher import Launcher, Options, launcher_overrides
 from tests.conftest import WaitFor
+from tests.processes import ProcessTree
 
 ONE_GPU = composition.compose_train(["hardware=1xgpu"]).hardware
 EIGHT_GPUS = composition.compose_train(["hardware=8xgpu"]).hardware
@@ -163,31 +162,15 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("waiting", [4, 2], ids=["no job left", "two jobs left"])
-def test_joblib_processes_end_with_their_parent(tmp_path: Path, waiting: int, wait_for: WaitFor) -> None:
+def test_joblib_processes_end_with_their_parent(
+    tmp_path: Path, waiting: int, wait_for: WaitFor, processes: ProcessTree
+) -> None:
     (tmp_path / "six.py").write_text(SIX_JOBS.format(waiting=waiting))
-    process = subprocess.Popen(
-        [sys.executable, tmp_path / "six.py", tmp_path], start_new_session=True, stderr=subprocess.DEVNULL
-    )
+    process = processes.start(program=(sys.executable, tmp_path / "six.py", tmp_path))
     started = {str(number) for number in range(waiting + 2)}
-    try:
-        assert wait_for(lambda: started <= {path.name for path in tmp_path.iterdir()}, 30)
-        assert len(session_processes(process.pid)) > 2
-        process.kill()
-        process.wait()
-        assert wait_for(lambda: not session_processes(process.pid), 10), session_processes(process.pid)
-        assert {path.name for path in tmp_path.iterdir()} == {"six.py", *started}
-    finally:
-        for pid in session_processes(process.pid):
-            os.kill(pid, signal.SIGKILL)
-
-
-def session_processes(number: int) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            words = path.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        if words[0] != "Z" and int(words[3]) == number:
-            found.append(int(path.parent.name))
-    return found
+    assert wait_for(lambda: started <= {path.name for path in tmp_path.iterdir()}, 30)
+    assert len(processes.alive()) > 2
+    process.kill()
+    assert wait_for(lambda: not processes.alive(), 10), processes.alive()
+    process.communicate()
+    assert {path.name for path in tmp_path.iterdir()} == {"six.py", *started}

@@ -100,20 +100,11 @@ def line_files(sources=None, targets=None, split="train"):
     return make
 
 
-def without_target_side(folder):
-    line_files()(folder)
-    (folder / "train.de").unlink()
-
-
-def without_train(folder):
-    line_files()(folder)
-    for file in folder.glob("train.*"):
-        file.rename(folder / f"test{file.suffix}")
-
-
-def not_gzipped(folder):
-    line_files()(folder)
-    (folder / "train.de").rename(folder / "train.de.gz")
+def files_named(*names):
+    """The valid sides of train under other names; a side may be left out."""
+    return lambda folder: [
+        (folder / name).write_text("".join(f"{pair[side]}\n" for pair in PAIRS)) for side, name in enumerate(names)
+    ]
 
 
 def parquet(**columns):
@@ -185,11 +176,11 @@ def replace_by_link(*names):
     return damage
 
 
-def edit_checkpoints(change):
-    """Load, change and save every checkpoint."""
+def edit_checkpoints(change, names="*.ckpt"):
+    """Load, change and save checkpoints."""
 
     def damage(run):
-        for path in (run / "checkpoints").glob("*.ckpt"):
+        for path in (run / "checkpoints").glob(names):
             loaded = torch.load(path, weights_only=True)
             torch.save(change(loaded) or loaded, path)
 
@@ -212,13 +203,6 @@ PICKLED_BY_TORCH = replace_checkpoints({"state_dict": {}, "callbacks": Pwned()})
 
 def resize_weights(loaded):
     loaded["state_dict"] = {name: torch.zeros(3, *weight.shape) for name, weight in loaded["state_dict"].items()}
-
-
-def resize_one_checkpoint(run):
-    path = min((run / "checkpoints").glob("*.ckpt"))
-    loaded = torch.load(path, weights_only=True)
-    resize_weights(loaded)
-    torch.save(loaded, path)
 
 
 def replace_vocabulary(run):

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 import torch
@@ -21,58 +17,11 @@ from tests.conftest import TINY
 from tests.system.faults import ForkServer
 from tests.system.workspace import Workspace
 
-SCRIPT = Path(sys.executable).with_name("rpr-cli")
+KEPT_BY_DESIGN = (".lock", "digests.json")  # removing a lock would admit two processes; digests are a cache
 FOUR_STEPS = (
     "optim.max_steps=4", "optim.warmup_steps=4", "optim.checkpoint_every_n_steps=2", "optim.validate_every_n_steps=4",
     "evaluation.test_splits=[]", "hardware.threads=1", "model.relative_defaults.clip_distance=3",
 )  # fmt: skip
-
-
-class ProcessTree:
-    """A command and all its descendants, recognised by a variable in their environment."""
-
-    def __init__(self) -> None:
-        self.mark = f"RPR_TEST_MARK={uuid4().hex}"
-
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-        """Start `rpr-cli`, with Ctrl-C enabled also where the tests themselves run in the background."""
-        name, value = self.mark.split("=")
-        return subprocess.Popen(
-            [SCRIPT, *arguments],
-            env={**os.environ, "OMP_NUM_THREADS": "1", name: value, **environment},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-
-    def alive(self) -> dict[int, str]:
-        """The command line of each living process, by process id."""
-        found = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                if self.mark.encode() not in (folder / "environ").read_bytes():
-                    continue
-                if ") Z " in (folder / "stat").read_text():  # a zombie
-                    continue
-                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
-            except OSError:  # it ended meanwhile
-                continue
-        return found
-
-    def find(self, words: str) -> int:
-        """The id of a process whose command line contains these words."""
-        return next(pid for pid, line in self.alive().items() if words in line)
-
-    def kill(self) -> None:
-        for pid in self.alive():
-            os.kill(pid, signal.SIGKILL)
-
-
-@pytest.fixture
-def processes() -> Iterator[ProcessTree]:
-    tree = ProcessTree()
-    yield tree
-    tree.kill()
 
 
 @pytest.fixture(scope="session")
@@ -121,3 +70,36 @@ def random_run(small_run: Callable[..., Path], tmp_path_factory: pytest.TempPath
         weights["model.decoder.0.around_feed_forward.norm.bias"].copy_(5 * eos / eos.square().sum())
         torch.save(checkpoint, path)
     return folder
+
+
+def tree(root: Path) -> dict[str, tuple[int, int] | None]:
+    """Size and modification time of every file and link below a folder; None for folders."""
+    found = {}
+    for path in root.rglob("*"):
+        if not path.name.endswith(KEPT_BY_DESIGN):
+            state = path.lstat()
+            folder = path.is_dir() and not path.is_symlink()
+            found[str(path)] = None if folder else (state.st_size, state.st_mtime_ns)
+    return found
+
+
+@pytest.fixture
+def refused(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command that must be refused; its error message without the prefix."""
+
+    def run(*words: str, remarks_start: str = "\0", nothing_written: bool = True) -> str:
+        """`remarks_start`: how earlier lines on stderr may begin."""
+        before = tree(Path.cwd())
+        capfd.readouterr()
+        code = app.main(list(words))
+        out, err = capfd.readouterr()
+        *remarks, line = err.splitlines() or [""]
+        assert (code, out) == (2, ""), (code, out, err)
+        assert line.startswith("rpr-cli: ") and len(line) > 25 and err.endswith("\n"), err
+        assert all(remark.startswith(remarks_start) for remark in remarks), err
+        assert "Traceback" not in err and "HYDRA_FULL_ERROR" not in err and "precious" not in err
+        assert not nothing_written or tree(Path.cwd()) == before
+        assert not Path("pwned").exists()
+        return line.removeprefix("rpr-cli: ")
+
+    return run

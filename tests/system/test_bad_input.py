@@ -20,23 +20,12 @@ from rpr.paths import data_dir
 from rpr.records.record import read_record
 from tests.conftest import TINY
 from tests.system import bad_files as bad
+from tests.system.conftest import KEPT_BY_DESIGN
 
-KEPT_BY_DESIGN = (".lock", "digests.json")  # removing a lock would admit two processes; digests are a cache
 SHORT = (
     "optim.max_steps=8", "optim.checkpoint_every_n_steps=4", "optim.keep_checkpoints=3", "optim.average_checkpoints=2",
     "evaluation.test_splits=[test]", "evaluation.beam_size=1", "evaluation.bootstrap_samples=0", "hardware.threads=1",
 )  # fmt: skip
-
-
-def tree(root):
-    """Size and modification time of every file and link below a folder; None for folders."""
-    found = {}
-    for path in root.rglob("*"):
-        if not path.name.endswith(KEPT_BY_DESIGN):
-            state = path.lstat()
-            folder = path.is_dir() and not path.is_symlink()
-            found[str(path)] = None if folder else (state.st_size, state.st_mtime_ns)
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -70,28 +59,6 @@ def run_dir(trained, monkeypatch):
     monkeypatch.chdir(here)
     yield here
     shutil.rmtree(here)
-
-
-@pytest.fixture
-def refused(capfd):
-    """Run a command that must be refused; its error message without the prefix."""
-
-    def run(*words, remarks_start="\0", nothing_written=True):
-        """`remarks_start`: how earlier lines on stderr may begin."""
-        before = tree(Path.cwd())
-        capfd.readouterr()
-        code = app.main(list(words))
-        out, err = capfd.readouterr()
-        *remarks, line = err.splitlines() or [""]
-        assert (code, out) == (2, ""), (code, out, err)
-        assert line.startswith("rpr-cli: ") and len(line) > 25 and err.endswith("\n"), err
-        assert all(remark.startswith(remarks_start) for remark in remarks), err
-        assert "Traceback" not in err and "HYDRA_FULL_ERROR" not in err and "precious" not in err
-        assert not nothing_written or tree(Path.cwd()) == before
-        assert not Path("pwned").exists()
-        return line.removeprefix("rpr-cli: ")
-
-    return run
 
 
 ROWS = Path(__file__).with_name("refused.tsv").read_text().splitlines()
@@ -128,7 +95,7 @@ EMPTY_LINE = b"\n" + HALF + HALF[HALF.index(b"\n") + 1 :]
 NO_TEXT = pa.array([], pa.string())
 CORPORA = {
     "empty folder": (lambda folder: None, "no usable files in"),
-    "one side absent": (bad.without_target_side, "train.en has no counterpart"),
+    "one side absent": (bad.files_named("train.en"), "train.en has no counterpart"),
     "both sides empty": (bad.line_files(b"", b""), "split train of"),
     "unequal": (bad.line_files(HALF), "has 30 lines and"),
     "only blank lines": (bad.line_files(60 * b"\n", 60 * b" \n"), "no sentence to learn a vocabulary from"),
@@ -136,8 +103,8 @@ CORPORA = {
     "one repeated pair": (bad.line_files(60 * b"a b .\n", 60 * b"c d .\n"), "54 train pairs equals a held-out pair"),
     "not UTF-8": (bad.line_files(None, BAD_UTF8), "train.de is not UTF-8 (byte 0xe9 at 3); convert the file"),
     "an empty line in test": (bad.line_files(EMPTY_LINE, split="test"), "is empty; a scored split"),
-    "no train": (bad.without_train, "has no train split (available: test); it needs one"),
-    "not packed": (bad.not_gzipped, "cannot be read (Not a gzipped file"),
+    "no train": (bad.files_named("test.en", "test.de"), "has no train split (available: test); it needs one"),
+    "not packed": (bad.files_named("train.en", "train.de.gz"), "cannot be read (Not a gzipped file"),
     "vocabulary too large": (bad.line_files(), "5000 is more than this corpus supports", "data.vocabulary_size=5000"),
     "vocabulary too small": (bad.line_files(), "16 is too few for the characters", "data.vocabulary_size=16"),
     "all too long": (bad.line_files(), "no usable pair in train (0 with an empty side, ", "data.max_length=2"),
@@ -242,7 +209,7 @@ DAMAGES = [
     ("verify", bad.PICKLED_BY_TORCH, UNREADABLE),
     ("evaluate", bad.edit_checkpoints(bad.resize_weights), MISFIT),
     ("evaluate", bad.set_config("model.d_ff", 32), MISFIT),
-    ("evaluate", bad.resize_one_checkpoint, "belongs to another model than"),
+    ("evaluate", bad.edit_checkpoints(bad.resize_weights, "step00000004.ckpt"), "belongs to another model than"),
     ("export", bad.edit_checkpoints(lambda loaded: loaded.update(state_dict=[1])), "contains no state_dict; give"),
     ("report", bad.replace_checkpoints([1]), "contains no state_dict"),
     ("translate", lambda run: shutil.rmtree(run / "checkpoints"), "no checkpoints; resume the run"),

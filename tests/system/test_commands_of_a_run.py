@@ -30,23 +30,15 @@ def run_dir(small_run, tmp_path):
 
 
 @pytest.fixture
-def run_command(capsys):
+def run_command(capfd):
     """Runs a command on a run; its stdout and stderr."""
 
     def run(name, run_dir, *words, code=0):
-        capsys.readouterr()
+        capfd.readouterr()
         assert app.main([name, f"run='{run_dir}'", "hardware.threads=1", *words]) == code
-        return capsys.readouterr()
+        return capfd.readouterr()
 
     return run
-
-
-def refused(run_command, name, run_dir, *words):
-    before = sorted(run_dir.rglob("*"))
-    out, err = run_command(name, run_dir, *words, code=2)
-    assert out == "" and err.startswith("rpr-cli: ") and err.count("\n") == 1
-    assert sorted(run_dir.rglob("*")) == before
-    return err.removeprefix("rpr-cli: ").rstrip("\n")
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "ctranslate2"])
@@ -77,11 +69,12 @@ def test_export_is_verified_and_replaceable(kind, run_dir, run_command):
         assert all(torch.equal(weights[f"model.{name}"], weight) for name, weight in copied.items())
 
 
-def test_export_that_differs_from_the_model_is_removed(run_dir, run_command, monkeypatch):
+def test_export_that_differs_from_the_model_is_removed(run_dir, refused, monkeypatch):
+    monkeypatch.chdir(run_dir)
     parity = writing.Parity(10, 9, (), (Flip(3, 1, 0.25),), 0.5, 1e-3)
     monkeypatch.setattr(writing, "prove", lambda *arguments, **more: (parity, None))
     (run_dir / "exports").mkdir()
-    message = refused(run_command, "export", run_dir)
+    message = refused("export", f"run='{run_dir}'", "hardware.threads=1")
     assert message.startswith("export: the safetensors export does not match the model (9 of 10 greedy ")
     assert "sentence 4, piece 2: log p differs by 2.5e-01" in message and "it was removed" in message
 
@@ -110,7 +103,7 @@ def test_verify_json_reports_inapplicable_export(small_run, run_command):
 
 
 @pytest.mark.parametrize("format", ["table", "json"])
-def test_verify_reports_failed_check(format, small_run, run_command, capsys, monkeypatch):
+def test_verify_reports_failed_check(format, small_run, run_command, capfd, monkeypatch):
     failed = Check("padding", "memory", "failed", 2, float("inf"), 1e-8)
     reported = Check("batches, as computed", "scores", "reported", 2, 0.1, 1e-3, "1 of 2 translations differ")
     monkeypatch.setattr(verify_command, "checks", lambda *arguments: iter([failed, reported]))
@@ -118,7 +111,7 @@ def test_verify_reports_failed_check(format, small_run, run_command, capsys, mon
     with pytest.raises(SystemExit) as stop:
         run_command("verify", run, "sentences=2", f"format={format}")
     assert stop.value.code == 1
-    out, err = capsys.readouterr()
+    out, err = capfd.readouterr()
     assert err == f"rpr-cli: {run.name}: failed: padding\n"
     if format == "json":
         document = json.loads(out)
@@ -162,7 +155,7 @@ def test_evaluations_of_other_weights_or_splits_are_kept(small_run, tmp_path, ru
     }
 
 
-def test_report_of_relative_run_is_repeatable(run_dir, run_command):
+def test_report_of_relative_run_is_repeatable(run_dir, run_command, refused, monkeypatch):
     before = (run_dir / "record.json").read_bytes()
     out, err = run_command("report", run_dir)
     assert out.startswith(f"{run_dir.name}: relative, k = 3 | average of 2 (steps 2 to 4) | synthetic data\n")
@@ -183,8 +176,9 @@ def test_report_of_relative_run_is_repeatable(run_dir, run_command):
     # A file that cannot be written, not even by root.
     (run_dir / "positions.svg").unlink()
     (run_dir / "positions.svg").mkdir()
-    message = refused(run_command, "report", run_dir, "validation_sentences=2")
-    assert f"run: {run_dir} cannot be written (" in message and "make it writable, or copy the run elsewhere" in message
+    monkeypatch.chdir(run_dir)
+    message = refused("report", "run=.", "validation_sentences=2", "hardware.threads=1")
+    assert "run: . cannot be written (" in message and "make it writable, or copy the run elsewhere" in message
 
 
 def test_report_of_unfinished_run_with_learned_positions(small_run, tmp_path, run_command):

@@ -16,7 +16,7 @@ from rpr.compose import composition, hydra_bridge
 from rpr.compose.composition import compose_train, expand_multirun
 from rpr.compose.messages import format_user_error
 from rpr.records.record import find_records
-from tests.system.conftest import SCRIPT
+from tests.processes import SCRIPT
 
 JOBS, KILLED_EVERY, FAILED_EVERY = 500, 25, 10
 LINES, REPEATED = 10_000, 10

@@ -13,7 +13,7 @@ import torch
 
 from rpr.records.record import read_record
 from rpr.runs.checkpoints import checkpoints, model_weights
-from tests.system.conftest import SCRIPT
+from tests.processes import SCRIPT
 
 ENDLESS = (
     "hardware=2xcpu", "hardware.num_workers=1", "optim.max_steps=100000", "optim.microbatches_per_step=2",

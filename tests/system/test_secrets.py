@@ -14,7 +14,7 @@ from rpr.compose.composition import compose
 from rpr.errors import ConfigError
 from rpr.records.record import read_record
 from rpr.tracking.wandb_client import tear_down
-from tests.system.conftest import SCRIPT
+from tests.processes import SCRIPT
 from tests.tracking.fake_wandb import FakeWandb
 
 CANARIES = {
