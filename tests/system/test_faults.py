@@ -1,5 +1,5 @@
-"""Training interrupted by signals, a full disk or a second process, and resumed, matches an uninterrupted run bit for
-bit: weights, moments of Adam, metrics and scores.
+"""Training interrupted by signals, a full disk or a second process, and resumed, or with a clock set back, matches an
+uninterrupted run bit for bit: weights, moments of Adam, metrics and scores.
 """
 
 import json
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rpr.records.metrics import read_metrics
 from rpr.records.record import read_record
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.runs.locks import LOCK_NAME
@@ -24,7 +25,7 @@ STEPS = 240
 RECIPE = (
     f"optim.max_steps={STEPS}", "optim.warmup_steps=100", "optim.microbatches_per_step=4",
     "optim.checkpoint_every_n_steps=3", "optim.keep_checkpoints=4", "optim.validate_every_n_steps=60",
-    "hardware.threads=1", "evaluation.beam_size=2",
+    "evaluation.beam_size=2",
 )  # fmt: skip
 SHORT_STEPS = 20
 SHORT = (
@@ -34,7 +35,7 @@ SHORT = (
 )  # fmt: skip
 NUMBERS = {"SIGKILL": 10, "full": 4, "SIGTERM": 3, "SIGINT": 3}  # of faults in the slow test
 CODES = {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130, "full": 2, "small": 2}
-HARDWARE = [("cpu", 0), ("cpu", 2), ("2xcpu", 0), ("2xcpu", 2)]
+HARDWARE = [("cpu", 0, 1), ("cpu", 2, 1), ("cpu", 0, 2), ("2xcpu", 0, 1), ("2xcpu", 2, 1)]
 KILLS = 5  # with each hardware
 
 
@@ -70,11 +71,12 @@ def kill_after(step, process, run_dir, processes, wait_for, draw, number):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the processes of a run in /proc")
-@pytest.mark.parametrize("hardware, workers", HARDWARE)
+@pytest.mark.parametrize("hardware, workers, threads", HARDWARE)
 def test_run_killed_at_random_moments_matches_uninterrupted_run(
-    hardware, workers, tiny, tiny_config, small_data, processes, wait_for, assert_same
+    hardware, workers, threads, tiny, tiny_config, small_data, processes, wait_for, assert_same
 ):
-    recipe = [*RECIPE, f"hardware={hardware}", f"hardware.num_workers={workers}"]
+    """So a repeated run is identical, too: each process has its own hash seed."""
+    recipe = [*RECIPE, f"hardware={hardware}", f"hardware.num_workers={workers}", f"hardware.threads={threads}"]
     config = tiny_config(*recipe)
     run_dir, expected = Path(config.runs_dir) / config.run_dir_name, Path(config.runs_dir).with_name("expected")
     command = [*tiny, *recipe]
@@ -139,8 +141,8 @@ class Training:
         (self.run_dir,) = self.runs.iterdir()
         self.run_dir.rename(self.expected)
 
-    def run(self, fault=None):
-        return self.server.run(self.command, self.runs, fault)
+    def run(self, fault=None, patch=None):
+        return self.server.run(self.command, self.runs, fault, patch)
 
     def numbers(self, word=""):
         """The numbers of the disk changes that contain this word."""
@@ -204,6 +206,21 @@ def test_training_recovers_from_faults_at_many_disk_changes(training, assert_sam
         faults += [Fault(sign, number) for number in draw.sample(started, NUMBERS[sign])]
     for fault in faults:
         training.assert_recovers(fault, assert_same)
+
+
+@pytest.mark.slow
+def test_run_finishes_when_clock_is_set_back(training, assert_same):
+    shutil.rmtree(training.runs, ignore_errors=True)
+    done = training.run(patch="clock_set_back")
+    assert done.code == 0, done.err
+    record = read_record(training.run_dir / "record.json")
+    assert record.finished is not None and record.finished < record.started  # by the wall clock
+    assert 0 < record.training.seconds < 60 and record.training.cores_used > 0
+    assert 1 < record.training.steps_per_second < 10_000
+    for row in read_metrics(training.run_dir / "metrics.jsonl"):
+        assert row["time"] >= 0 and all(value > 0 for name, value in row.items() if name.endswith("_per_second")), row
+    assert_same_run(training.expected, training.run_dir, assert_same)
+    assert training.run().changes == ()  # it counts as finished
 
 
 def test_second_process_on_same_run_is_refused(training, wait_for, assert_same):

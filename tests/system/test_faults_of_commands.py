@@ -1,8 +1,10 @@
 """prepare, evaluate, export, report and translate, hit by a signal, a full disk, a limit on file sizes or a second
-process: no partial file has a final name, and a repetition gives the files of an undisturbed command.
+process: no partial file has a final name, and a repetition gives the files of an undisturbed command. Wrong file times
+stop nothing.
 """
 
 import itertools
+import os
 import random
 
 import pytest
@@ -78,6 +80,23 @@ def draw_fault(kind, workspace, name, overwrite, draw):
         return Fault(kind, draw.randrange(min(OUTPUT_BYTES, largest // 2), largest))
     changes = [number for number, change in enumerate(result.changes, start=1) if kind != "full" or "open " in change]
     return Fault(kind, draw.choice(changes))
+
+
+@pytest.mark.parametrize("name", ["prepare", "prepare files"])
+def test_changed_file_times_do_not_rebuild_cache(name, workspace):
+    """New times of corpus files only make their digests be computed again."""
+    workspace.restore(name, False)
+    assert workspace.command(workspace.arguments[name]).code == 0
+    before = workspace.snapshot()
+    for seconds in (-1e8, 2e8):  # to the past, to the future
+        for path in [*workspace.home.rglob("prepared/**/*"), *workspace.home.glob("corpus/*")]:
+            os.utime(path, (path.stat().st_mtime + seconds,) * 2)
+        done = workspace.command(workspace.arguments[name])
+        assert done.code == 0 and "already prepared: opened in" in done.out
+        assert not [change for change in done.changes if "/prepared/" in change and "digests.json" not in change]
+        after = workspace.snapshot()
+        assert before.keys() == after.keys()
+        assert {path for path in before if before[path] != after[path]} <= {"prepared/digests.json"}
 
 
 @pytest.mark.parametrize(

@@ -23,14 +23,17 @@ def without_timings(document: Any) -> Any:
     return [without_timings(value) for value in document] if isinstance(document, list) else document
 
 
-def contents(folder: Path, parts: tuple[str, ...] | None = None) -> dict[str, Any]:
-    """Each file below a folder, without timings; of a checkpoint only these parts."""
+PARTS = ("state_dict", "optimizer_states", "lr_schedulers")  # counters of a resumed run's loops may differ
+
+
+def contents(run_dir: Path) -> dict[str, Any]:
+    """Each file of a run without timings; of a checkpoint, weights, moments of Adam and learning rates."""
     found: dict[str, Any] = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != LOCK_NAME):
-        name = str(path.relative_to(folder))
+    for path in sorted(path for path in run_dir.rglob("*") if path.is_file() and path.name != LOCK_NAME):
+        name = str(path.relative_to(run_dir))
         if path.suffix == ".ckpt":
             loaded = load_checkpoint(path)
-            found[name] = without_timings({part: loaded[part] for part in parts or loaded})
+            found[name] = {part: loaded[part] for part in PARTS}
         elif path.suffix == ".json":
             found[name] = without_timings(json.loads(path.read_text()))
         elif path.suffix == ".jsonl":
@@ -40,16 +43,11 @@ def contents(folder: Path, parts: tuple[str, ...] | None = None) -> dict[str, An
     return found
 
 
-def assert_same_contents(one: dict[str, Any], other: dict[str, Any], assert_same: Callable[[Any, Any], None]) -> None:
-    assert one.keys() == other.keys()
-    for name, content in one.items():
+def assert_same_run(one: Path, other: Path, assert_same: Callable[[Any, Any], None]) -> None:
+    files, other_files = contents(one), contents(other)
+    assert files.keys() == other_files.keys()
+    for name, content in files.items():
         try:
-            assert_same(content, other[name])
+            assert_same(content, other_files[name])
         except AssertionError as error:
             raise AssertionError(f"{name} differs: {error}") from error
-
-
-def assert_same_run(one: Path, other: Path, assert_same: Callable[[Any, Any], None]) -> None:
-    """Files, weights, moments of Adam and learning rates are the same; counters of a resumed run's loops may not be."""
-    parts = ("state_dict", "optimizer_states", "lr_schedulers")
-    assert_same_contents(contents(one, parts), contents(other, parts), assert_same)
