@@ -148,19 +148,14 @@ def _has_fixed_package(node: ast.AST) -> bool:
 
 BAD = {
     "code": [
-        "exec(text)", "run = eval", "__import__(name)", "from builtins import exec as e\ne(x)",
-        "import importlib\nimportlib.import_module(name)", "import importlib\nimportlib.import_module(f'a{b}')",
-        "from importlib import import_module as i\ni(f'{n}.x')", "import torch as t\nt.jit.load(p)",
+        "exec(text)", "run = eval", "from builtins import exec as e\ne(x)", "import torch as t\nt.jit.load(p)",
+        "import importlib\nimportlib.import_module(f'a{b}')", "from importlib import import_module as i\ni(f'{n}.x')",
     ],
-    "pickle": [
-        "from pickle import loads", "import dill as d", "import cloudpickle.x", "import pandas as p\np.read_pickle(x)",
-    ],
+    "pickle": ["from pickle import loads", "import cloudpickle.x", "import pandas as p\np.read_pickle(x)"],
     "shell": [
-        "import subprocess\nsubprocess.run(words, shell=True)", "import subprocess as s\ns.run(words, shell=flag)",
-        "from os import popen as p\np('x')", "import os\nrun = os.popen", "import os\nos.execvp(x, [])",
+        "import subprocess as s\ns.run(words, shell=flag)", "import os\nrun = os.popen", "import os\nos.execvp(x, [])",
         "import subprocess\nsubprocess.run('git log')", "import subprocess\nsubprocess.Popen(f'git {x}')",
-        "import subprocess\nsubprocess.run('git ' + x)", "import subprocess\nsubprocess.run(' '.join(words))",
-        "import subprocess\nsubprocess.check_output(args='ls')",
+        "import subprocess\nsubprocess.run('git ' + x)", "import subprocess\nsubprocess.check_output(args=' '.join(x))",
     ],
     "weights": [
         "import torch\ntorch.load(p)", "from torch import load as l\nl(p, weights_only=False)",
@@ -168,13 +163,12 @@ BAD = {
         "import numpy as np\nnp.load(p, allow_pickle=True)", "load_dataset(name, trust_remote_code=True)",
     ],
     "yaml": [
-        "import yaml\nyaml.load(text)", "import yaml\nyaml.load(text, Loader=yaml.Loader)",
-        "import yaml\nyaml.load_all(text, yaml.FullLoader)", "from yaml import unsafe_load as u\nu(text)",
+        "import yaml\nyaml.load(text)", "import yaml\nyaml.load_all(text, yaml.FullLoader)",
+        "from yaml import unsafe_load as u\nu(text)",
     ],
     "temporary": ["from tempfile import mktemp as m\nm()"],
     "target": [
         "from hydra.utils import instantiate", "import hydra\nhydra.utils.get_class(name)", "x = {'_target_': 'a.b'}",
-        "from hydra._internal.instantiate._instantiate2 import instantiate",
     ],
     "network": [
         "import requests", "from urllib.request import urlopen", "import urllib.request\nurllib.request.urlopen(u)",

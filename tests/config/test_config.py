@@ -67,18 +67,6 @@ def settings_of(typed):
     return edited(composed(command, *choices), {one.key_or_group: one.value() for one in parsed})
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "evaluate run=runs/x", "translate run=runs/x", "report sweep=quick", "report run=runs/x", "bench",
-        "prepare data=wmt_mini_en_de data.path=/x", "export run=runs/x format=ctranslate2", "verify run=runs/x",
-        "compare runs=[a,b]", "compare sweep=quick", "diff runs=[a,b]", "rerun run=runs/x", "dashboard",
-    ],
-)  # fmt: skip
-def test_other_commands_compose_and_validate(typed):
-    validate(app._config_class(typed.split()[0]), settings_of(typed))
-
-
 def test_commands_match_the_files_of_conf():
     files = {path.stem for path in CONF.glob("*.yaml")} - {"shared"}
     assert files == set(app.COMMANDS) - {"sweep"}  # a sweep is a multirun of train

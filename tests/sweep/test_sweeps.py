@@ -148,32 +148,16 @@ def test_finished_run_is_found_under_another_name(tiny_config: Config) -> None:
     assert found() == own
 
 
-@pytest.fixture
-def corpora(tmp_path: Path, tiny_config: Config) -> Callable[[str], TrainConfig]:
-    """Create the corpus `tmp_path/<name>`; the configuration of a run that reads it."""
+def test_finished_run_is_found_by_the_corpus_at_another_path(tmp_path: Path) -> None:
+    def corpus_at(name: str) -> TrainConfig:
+        (tmp_path / name).mkdir()
+        for file in ("train.en", "train.de", "validation.en", "validation.de", "test.en", "test.de"):
+            (tmp_path / name / file).write_text(f"{file} one\n{file} two\n")
+        places = {"data.path": name, "data.cache_dir": "cache", "runs_dir": "runs"}
+        return configured("data=multi30k_en_de", *(f"{key}={tmp_path / place}" for key, place in places.items()))
 
-    def make(name: str) -> TrainConfig:
-        folder = tmp_path / name
-        folder.mkdir(exist_ok=True)
-        for split in ("train", "validation", "test"):
-            for side in ("en", "de"):
-                (folder / f"{split}.{side}").write_text(f"{split} {side} one\n{split} {side} two\n", encoding="utf-8")
-        base, own = tiny_config(), {"name": "own", "synthetic": None, "path": str(folder)}
-        data = base.data.model_copy(update={**own, "cache_dir": str(tmp_path / "cache")})
-        return base.model_copy(update={"data": data})
-
-    return make
-
-
-def data_of(config: TrainConfig) -> dict[str, Any]:
-    return fake_document()["data"] | {"key": cache_key(config.data)}
-
-
-def test_finished_run_is_found_by_the_corpus_at_another_path(
-    corpora: Callable[[str], TrainConfig], tmp_path: Path
-) -> None:
-    here, there = corpora("here"), corpora("there")
-    run_dir = make_run(here, status="finished", data=data_of(here))
+    here, there = corpus_at("here"), corpus_at("there")
+    run_dir = make_run(here, status="finished", data=fake_document()["data"] | {"key": cache_key(here.data)})
     assert here.run_id != there.run_id
     [job] = unique_jobs([(("data.path=there",), there)])
     assert job.run_dir == run_dir and job_status(job.run_dir).state == "finished"
@@ -188,18 +172,18 @@ def test_finished_run_is_found_by_the_corpus_at_another_path(
 @pytest.mark.usefixtures("in_tmp_path")
 def test_dry_run_finds_finished_runs_and_estimates_the_others_from_them(capsys: pytest.CaptureFixture[str]) -> None:
     make_run(configured("seed=1", "name=bar"), status="finished")
+    make_run(configured("position=absolute"), status="finished", steps_per_second=4.0)
     make_run(configured("seed=2"), status="running")
-    Path("mine.yaml").write_text("jobs: [name=foo seed=1, name=foo2 seed=2, position=absolute, model=small]")
+    Path("mine.yaml").write_text("jobs: [name=foo seed=1, name=foo2 seed=2, position=none, model=small]")
     assert app.main(["sweep", "--dry-run", "mine.yaml"]) == 0  # a flag may come first
-    lines = capsys.readouterr().out.splitlines()
-    same, other = (f"(2 steps/s, the median of 1 run with {whose} positions)" for whose in ("the same", "other"))
-    assert lines[0].startswith("# 1 of 4, finished: ")
-    assert lines[2].startswith("# 2 of 4, new: ") and lines[2].endswith(
-        f", at most 819 k tokens a side, about 13 min {same}"
-    )
-    assert lines[4].endswith(other) and lines[6].endswith("(no finished run of this model, batch, corpus and hardware)")
-    end = "remaining: about 27 min of training, one after another, plus 1 of unknown time"
-    assert lines[8] == f"# 4 jobs: 3 new, 1 finished; {end}"
+    one, two, three, four, total = capsys.readouterr().out.splitlines()[::2]
+    assert one.startswith("# 1 of 4, finished: ") and two.startswith("# 2 of 4, new: ")
+    tokens = "1,600 steps, at most 819 k tokens a side"
+    assert two.endswith(f"{tokens}, about 13 min (2 steps/s, the median of 1 run with the same positions)")
+    assert three.endswith("(3 steps/s, the median of 2 runs with other positions)")
+    assert four.endswith("time unknown (no finished run of this model, batch, corpus and hardware)")
+    remaining = "about 22 min of training, one after another, plus 1 of unknown time"
+    assert total == f"# 4 jobs: 3 new, 1 finished; remaining: {remaining}"
 
 
 @pytest.mark.usefixtures("in_tmp_path")
