@@ -32,6 +32,13 @@ def test_sigterm_is_reported_and_runs_cleanup(capsys: pytest.CaptureFixture[str]
     assert cleaned_up == [True, True]
 
 
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), ValueError()])
+def test_other_errors_are_not_reported(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(type(error)), report_sigterm():
+        raise error
+    assert capsys.readouterr().err == ""
+
+
 def test_report_sigterm_has_no_effect_on_other_threads() -> None:
     found = []
 
