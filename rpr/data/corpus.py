@@ -51,9 +51,6 @@ class PairSlice(Pairs):
     def chunks(self, start: int, stop: int, size: int) -> Iterator[Chunk]:
         return self._base.chunks(self._start + start, min(self._start + stop, self._stop), size)
 
-    def where(self, index: int) -> str:
-        return self._base.where(self._start + index)
-
 
 class FilteredPairs(Pairs):
     """Another split without its pairs `dropped` (D,), ascending indices."""
@@ -76,9 +73,6 @@ class FilteredPairs(Pairs):
             first += len(chunk)
             if kept.any():
                 yield chunk if kept.all() else replace(chunk, kept=kept)
-
-    def where(self, index: int) -> str:
-        return self._base.where(self._base_index(index))
 
     def _base_index(self, index: int) -> int:
         """The index in the underlying split of kept pair `index`."""

@@ -257,20 +257,19 @@ class Transformer(nn.Module):
         memories = [Memory(k.transpose(-2, -1).contiguous(), v.contiguous()) for k, v in projected]
         return DecoderState.begin(memories, mask[:, 0, 0])
 
-    def next_logits(self, pieces_XT: Tensor, state: DecoderState) -> Tensor:
-        """Feed the next pieces of every hypothesis (usually one; BOS first) and return the scores of the piece after
-        them, [X, V]. The rows X are hypotheses, N consecutive ones for each sentence of the state.
+    def next_logits(self, pieces_X1: Tensor, state: DecoderState) -> Tensor:
+        """Feed the next piece of every hypothesis (BOS first) and return the scores of the piece after it, [X, V]. The
+        rows X are hypotheses, N consecutive ones for each sentence of the state.
         """
-        return self.logits(self.next_hidden(pieces_XT, state))
+        return self.logits(self.next_hidden(pieces_X1, state))
 
-    def next_hidden(self, pieces_XT: Tensor, state: DecoderState) -> Tensor:
+    def next_hidden(self, pieces_X1: Tensor, state: DecoderState) -> Tensor:
         """As `next_logits`, but return the hidden states [X, M]."""
-        for t in range(pieces_XT.shape[1]):
-            x_X1M = self._embed(pieces_XT[:, t : t + 1], self.target_positions, first=state.length)
-            x_BNM = x_X1M.view(len(state.bias_BNK), -1, x_X1M.shape[2])
-            state.advance(x_BNM.shape[1])
-            for layer, cache, memory in zip(self._decoder_layers, state.caches, state.memories, strict=True):
-                x_BNM = layer.step(x_BNM, cache, memory, state)
+        x_X1M = self._embed(pieces_X1, self.target_positions, first=state.length)
+        x_BNM = x_X1M.view(len(state.bias_BNK), -1, x_X1M.shape[2])
+        state.advance(x_BNM.shape[1])
+        for layer, cache, memory in zip(self._decoder_layers, state.caches, state.memories, strict=True):
+            x_BNM = layer.step(x_BNM, cache, memory, state)
         hidden_XM: Tensor = self.decoder_norm(x_BNM).flatten(0, 1)
         return hidden_XM
 

@@ -224,7 +224,7 @@ def check_same_corpus(config: TrainConfig, run_dir: Path, record: Record) -> Non
     from rpr.data.cache import cache_key
 
     data = config.data
-    if data.path is None or record.data is None or not Path(data.path).exists():
+    if data.path is None or record.data is None:
         return
     try:
         same = record.data.key == cache_key(data)
