@@ -20,9 +20,11 @@ from rpr.commands.bench import as_text
 from rpr.config.train import config_from_record
 from rpr.export.ctranslate2_spec import unrepresentable
 from rpr.model.positions import SCHEMES
+from rpr.records.measurement import mean
 from rpr.records.position import position_of
 from rpr.records.record import read_record
 from rpr.records.scores import METRIC_NAMES
+from rpr.report.grid import figure_text
 from rpr.runs.model_config import transformer_config
 
 RESULTS = Path(__file__).resolve().parents[2] / "sweeps" / "results"
@@ -273,6 +275,27 @@ def norm() -> str:
     return markdown(f" | {' | '.join(f'step {step:,}' for step in steps)} | test", sorted(rows))
 
 
+def precision() -> str:
+    """Scores after training in exact float32 and in bf16, and their change seed by seed."""
+    found: dict[tuple[str, str, str], dict[int, float]] = {}
+    for path in [*(RESULTS / "multi30k").glob("multi30k*.json"), *(RESULTS / "precision").glob("multi30k*.json")]:
+        record = read_record(path)
+        for score in record.scores:
+            if score.metric == "sacrebleu":
+                key = (position_of(record).label, score.split, str(record.setting("hardware.precision")))
+                found.setdefault(key, {})[record.seed] = score.score
+    rows = []
+    for label, split, arithmetic in found:
+        if arithmetic != "bf16":
+            continue
+        exact, bf16 = found[label, split, "32"], found[label, split, "bf16"]
+        figures = [mean([one[seed] for seed in sorted(bf16)]) for one in (exact, bf16)]
+        change = mean([bf16[seed] - exact[seed] for seed in bf16])
+        cells = [figure_text(one, 1)[0] for one in figures] + [" ".join(figure_text(change, 1, signed=True))]
+        rows.append(f"{label} | {split} | {' | '.join(cells)}")
+    return markdown("positions | split | exact float32 | bf16 | change", sorted(rows), left=2)
+
+
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
     **{("speed/attention.md", path.stem): lambda path=path: as_text(read(path)) for path in SPEEDS},  # type: ignore[misc]
     **{("peers/peers.md", path.stem): lambda path=path: peers(path) for path in PEERS},  # type: ignore[misc]
@@ -280,6 +303,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     **{("decoding/decoding.md", table.__name__): table for table in (toolkits, engines, scores, parity, checks)},
     ("exports/exports.md", "exports"): exports,
     ("../../docs/paper.md", "norm"): norm,
+    ("../../docs/scale.md", "precision"): precision,
 }
 
 

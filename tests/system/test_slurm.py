@@ -128,6 +128,22 @@ def finish(process, seconds=150):
     return process.returncode, err
 
 
+def test_two_runs_finish(jobs):
+    assert finish(jobs.train("seed=1,2"))[0] == 0
+    for seed in (1, 2):
+        jobs.run(f"seed={seed}").assert_finished()
+
+
+def test_requeued_job_resumes(jobs, wait_for):
+    run = jobs.run()
+    process = jobs.train()
+    assert wait_for(lambda: run.step() >= 30, 120)
+    output_of("scontrol", "requeue", *jobs.queued())
+    jobs.restart()
+    assert finish(process)[0] == 0
+    run.assert_finished()
+
+
 def test_job_of_failed_node_resumes_on_other_node(jobs, wait_for):
     run = jobs.run()
     process = jobs.train()
