@@ -171,6 +171,12 @@ def test_artifacts_of_an_offline_run(artifacts, tiny_config, run_dir):
     assert whole["stats"] == set()
 
 
+def test_long_names_make_tags_of_the_length_that_wandb_allows(tiny_config, run_dir):
+    logger = start(tiny_config(*RECIPE, f"data.name={'d' * 65}", "name=short"), run_dir)
+    finished(logger, run_dir, [])
+    assert "d" * 64 in read_back(run_dir)["run"].tags
+
+
 def test_failed_artifact_keeps_the_summary(tiny_config, run_dir, monkeypatch, capsys):
     def fails(*arguments: object, **settings: object) -> None:
         raise ValueError("no such type")
