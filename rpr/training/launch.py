@@ -140,6 +140,9 @@ def _wait(
 
     The child has a session of its own: Ctrl-C reaches this process alone, which then terminates the child cleanly.
     """
+    # SLURM sends SIGCONT before any other signal. submitit would log it, and logging swallows an exception raised
+    # meanwhile: that of its handler of SIGUSR2, by which the time limit ends the wait below.
+    signal.signal(signal.SIGCONT, signal.SIG_DFL)
     prepare_child = partial(_in_child, os.getpid())
     child = subprocess.Popen(
         command,
