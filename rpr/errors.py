@@ -37,6 +37,10 @@ class InterruptedRun(ProcessEnded):
     """It was ended by a signal: stopped from outside, not by an error, so the run can be resumed."""
 
 
+class TimeLimitReached(InterruptedRun):
+    """SLURM's time limit ended it."""
+
+
 class BusyError(RprError):
     """Another process is working on the run."""
 

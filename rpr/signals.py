@@ -14,7 +14,7 @@ SIGTERM_EXIT = 128 + signal.SIGTERM
 
 
 @contextmanager
-def _handled(handler: Callable[[int, FrameType | None], None], *numbers: int) -> Iterator[None]:
+def _handled(handler: Callable[[int, FrameType | None], None] | signal.Handlers, *numbers: int) -> Iterator[None]:
     """Install a handler for these signals, and restore the previous ones at the end. Only the main thread may do so: on
     another, such as joblib's, nothing changes.
     """
@@ -38,6 +38,15 @@ def exit_on_sigterm() -> Iterator[None]:
     cleaned up.
     """
     with _handled(_exit, signal.SIGTERM):
+        yield
+
+
+@contextmanager
+def unhandled_sigcont() -> Iterator[None]:
+    """Within this context SIGCONT, which SLURM sends before any other signal, has no handler: submitit's logs it, and
+    logging would swallow the exception by which submitit's handler of SIGUSR2 reports the time limit.
+    """
+    with _handled(signal.SIG_DFL, signal.SIGCONT):
         yield
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rpr.config.train import TrainConfig, config_from_record
-from rpr.errors import ConfigError, DataError, InterruptedRun, RprError, RunError
+from rpr.errors import ConfigError, DataError, InterruptedRun, RprError, RunError, TimeLimitReached
 from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.io.locks import exclusive
 from rpr.records import provenance
@@ -195,12 +195,13 @@ def _data_record(data: PreparedData) -> Data:
 
 def mark_stopped(run_dir: Path, error: BaseException) -> None:
     """Set the record's status to failed or interrupted, with the reason. What the training process itself wrote is not
-    replaced by its parent's report, and a finished run stays finished: what can still fail then is its logging. On a
-    full disk the record stays as it is, like that of a killed run.
+    replaced by its parent's report, except that a time limit ended it, and a finished run stays finished: what can
+    still fail then is its logging. On a full disk the record stays as it is, like that of a killed run.
     """
     path = run_dir / RECORD_NAME
     record = read_record(path)
-    if record.status == "finished" or (record.status in ("failed", "interrupted") and isinstance(error, RunError)):
+    reported = isinstance(error, RunError) and not isinstance(error, TimeLimitReached)
+    if record.status == "finished" or (record.status in ("failed", "interrupted") and reported):
         return
     interrupted = isinstance(error, (InterruptedRun, KeyboardInterrupt, SystemExit))
     if isinstance(error, RprError):

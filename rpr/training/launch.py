@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from rpr.config.train import HardwareConfig
-from rpr.errors import ConfigError, InterruptedRun
-from rpr.signals import SIGTERM_EXIT, die_with_parent, exit_on_sigterm
+from rpr.errors import ConfigError, TimeLimitReached
+from rpr.signals import SIGTERM_EXIT, die_with_parent, exit_on_sigterm, unhandled_sigcont
 
 _RANK_VARIABLES = (
     "LOCAL_RANK",
@@ -140,9 +140,6 @@ def _wait(
 
     The child has a session of its own: Ctrl-C reaches this process alone, which then terminates the child cleanly.
     """
-    # SLURM sends SIGCONT before any other signal. submitit would log it, and logging swallows an exception raised
-    # meanwhile: that of its handler of SIGUSR2, by which the time limit ends the wait below.
-    signal.signal(signal.SIGCONT, signal.SIG_DFL)
     prepare_child = partial(_in_child, os.getpid())
     child = subprocess.Popen(
         command,
@@ -154,10 +151,10 @@ def _wait(
         stderr=output,
     )
     try:
-        with exit_on_sigterm():
+        with unhandled_sigcont(), exit_on_sigterm():
             return child.wait()
     except Exception as error:  # from submitit's handler of SIGUSR2
-        raise InterruptedRun(
+        raise TimeLimitReached(
             f"the SLURM time limit was reached ({error}); the same command resumes from the last checkpoint"
         ) from None
     finally:
