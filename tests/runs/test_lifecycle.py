@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rpr.config.train import TrainConfig
-from rpr.errors import RunError
+from rpr.errors import RunError, TimeLimitReached
 from rpr.records.record import RECORD_NAME, read_record, write_record
 from rpr.runs import lifecycle
 from tests.fake_records import fake_record
@@ -20,6 +20,14 @@ def test_finished_run_stays_finished_when_its_logging_is_interrupted(tmp_path: P
     lifecycle.mark_stopped(tmp_path, KeyboardInterrupt())
     lifecycle.mark_stopped(tmp_path, RunError("the parent's report of it"))
     assert read_record(tmp_path / RECORD_NAME).status == after
+
+
+def test_time_limit_is_the_reason_though_the_process_recorded_its_signal(tmp_path: Path) -> None:
+    write_record(tmp_path / RECORD_NAME, fake_record(status="running"))
+    lifecycle.mark_stopped(tmp_path, SystemExit(143))
+    lifecycle.mark_stopped(tmp_path, TimeLimitReached("the SLURM time limit was reached"))
+    record = read_record(tmp_path / RECORD_NAME)
+    assert (record.status, record.error) == ("interrupted", "the SLURM time limit was reached")
 
 
 def test_run_with_the_same_training_is_found(tiny_config: Callable[..., TrainConfig], tmp_path: Path) -> None:
