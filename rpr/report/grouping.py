@@ -27,7 +27,8 @@ _NOT_DECIDING = {
 
 
 def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | None = None) -> tuple[Group, ...]:
-    """One group for each (corpus, model, steps, hardware) and each combination of other settings that affect results.
+    """One group for each (corpus, model, steps, hardware) and each combination of other settings that affect results,
+    the one with most runs first.
 
     Args:
         learning: how each run's validation curve ended, by `run_key`, where known.
@@ -58,9 +59,9 @@ def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | 
         ]
         names = sorted({name for settings, _ in parts for name in settings})
         varying = [name for name in names if len({json.dumps(settings.get(name)) for settings, _ in parts}) > 1]
-        for settings, some in parts:
-            variant = ", ".join(f"{name} = {settings.get(name)}" for name in varying)
-            groups.append(Group(*key, variant, _variants(_joined(some), learning or {})))
+        for settings, some in sorted(parts, key=lambda part: -len(part[1])):
+            distinct = tuple((name, settings.get(name)) for name in varying)
+            groups.append(Group(*key, distinct, _variants(_joined(some), learning or {})))
     return tuple(groups)
 
 

@@ -160,14 +160,14 @@ def _over_seeds(column: TestColumn, scores: Sequence[Score]) -> Measurement:
 class Group:
     """All position variants of one model on one corpus, with the same training on one kind of hardware.
 
-    `variant`: the settings that distinguish it from other groups of the same corpus, model, steps and hardware.
+    `distinct`: the settings that distinguish it from other groups of the same corpus, model, steps and hardware.
     """
 
     data: str
     model: str
     max_steps: int
     hardware: str
-    variant: str
+    distinct: tuple[tuple[str, Any], ...]
     variants: tuple[Variant, ...]
 
     @cached_property
@@ -222,8 +222,12 @@ class Group:
     @property
     def setting(self) -> str:
         """`model tiny | 1,500 steps | cpu`, and any distinguishing settings."""
-        parts = (f"model {self.model}", f"{self.max_steps:,} steps", self.hardware, self.variant)
+        parts = (f"model {self.model}", f"{self.max_steps:,} steps", self.hardware, self.distinctly())
         return " | ".join(part for part in parts if part)
+
+    def distinctly(self, *without: str) -> str:
+        """`hardware.precision = 32, model.norm = pre`: the distinguishing settings, except for those of these names."""
+        return ", ".join(f"{name} = {value}" for name, value in self.distinct if name not in without)
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
@@ -277,7 +281,8 @@ class Group:
         return missing(NEVER_RUN) if variant is None else variant.score(self.column(split, metric), split)
 
     def change(self, variant: Variant | None, reference: Variant | None, split: str, name: str) -> Measurement:
-        """A variant's score minus the reference's: per seed if both have the same seeds, else of the means.
+        """A variant's score minus the reference's: the mean over the seeds of both, or, with fewer than two such seeds,
+        the difference of the means, without an interval.
 
         Args:
             name: the reference's name, used in the reason of a missing result.
@@ -293,8 +298,9 @@ class Group:
         # All seeds of one side were scored in the same way, or it would have no mean.
         if len({how_scored(next(iter(one.values()))) for one in (ours, theirs)}) > 1:
             return missing(f"{split}: scored in another way than {name}")
-        if ours.keys() == theirs.keys():
-            return mean([score.score - theirs[seed].score for seed, score in ours.items()])
+        both = ours.keys() & theirs.keys()
+        if len(both) > 1 or ours.keys() == theirs.keys():
+            return mean([ours[seed].score - theirs[seed].score for seed in sorted(both)])
         return Measurement(mine.value - its.value, min(mine.n, its.n))
 
 

@@ -28,6 +28,7 @@ class Line:
         reference, reference_name: the variant that changes are relative to, and its name.
         printed, printed_change: the paper's figures, of its model `size`, on `printed_set`.
         splits: the splits whose changes are shown; the first one with a score decides agreement.
+        settings: what distinguishes the row's group from others with its corpus, model and steps.
     """
 
     labels: tuple[str, ...]
@@ -40,7 +41,7 @@ class Line:
     printed_set: str
     splits: tuple[str, ...]
     size: paper.Size = "base"
-    remarks: tuple[str, ...] = ()
+    settings: str = ""
 
     def ours(self, split: str, metric: str | None = None) -> Measurement:
         return self.group.score(self.variant, split, metric)
@@ -106,11 +107,10 @@ class Line:
 
 
 def labels(*headings: str) -> tuple[Column, ...]:
-    """A text column for each of a line's labels; remarks on the runs are in the last one."""
+    """A text column for each of a line's labels."""
 
-    def read(line: Line, index: int) -> Cell:
-        last = index == len(headings) - 1
-        return Cell(line.labels[index], line.remarks if last else ())
+    def read(line: Line, index: int) -> str:
+        return line.labels[index]
 
     return tuple(
         Column(heading, heading, partial(read, index=index), label=True) for index, heading in enumerate(headings)
@@ -142,6 +142,7 @@ def _note(line: Line) -> Cell:
 
 
 NOT_LEARNED = f"not learned: exact match within the training lengths is below {TASK_LEARNED:g}%"
+SETTINGS = Column("settings", "settings", lambda line: line.settings, label=True)
 SEEDS = Column("n", "n", lambda line: str(len(line.variant.finished) if line.variant else 0))
 PAPER = Column("paper", "paper", lambda line: line.printed)
 PAPER_CHANGE = Column("paper_change", "Δ paper", lambda line: line.printed_change, signed=True)
@@ -162,7 +163,7 @@ def score_columns(lines: Sequence[Line]) -> tuple[Column, ...]:
     headline = [column for column in _columns(lines) if column.metric == HEADLINE_METRIC]
     changed = lines[0].splits
     splits = list(dict.fromkeys([*changed, *(column.split for column in headline)]))
-    columns = [SEEDS, PAPER, PAPER_CHANGE]
+    columns = [*([SETTINGS] if any(line.settings for line in lines) else []), SEEDS, PAPER, PAPER_CHANGE]
     for split in splits:
         columns.append(score_column(split, priority=0 if split in changed else 1))
         if split in changed:

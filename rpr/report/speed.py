@@ -20,6 +20,7 @@ from rpr.report.grid import Cell, Column, Grid, Note
 from rpr.report.groups import NEVER_RUN, Group, Speed, Variant
 from rpr.validation import rule_of
 
+_ONE_RATIO = "the paper prints one ratio, of its relative model"
 CORES_MAY_DIFFER = 0.1  # tolerated relative difference in cores used between a run and its baseline
 
 
@@ -91,17 +92,24 @@ def _not_comparable(speed: Speed, baselines: Sequence[Speed]) -> str | None:
 
 @dataclass(frozen=True)
 class SpeedRow:
-    """A variant's speed. `how`: `whole runs`, or `in turn` for rpr-cli bench."""
+    """A variant's speed.
+
+    Args:
+        labels: model, runs and position.
+        settings: the arithmetic, and what distinguishes the runs from others with their labels.
+        how: `whole runs`, or `in turn` for rpr-cli bench, whose `document` it is then.
+    """
 
     labels: tuple[str, str, str]
-    how: str
+    settings: str
     device: str
+    how: str
     steps: Measurement
     ratio: Measurement
     papers: Measurement
     parameters: Measurement
     memory: Measurement
-    remarks: tuple[str, ...] = ()
+    document: str = ""
 
 
 # What rpr-cli bench has measured
@@ -116,6 +124,7 @@ class _Vocabulary(BaseModel):
 
 
 class _Hardware(BaseModel):
+    accelerator: str = "cpu"
     precision: str
     matmul_precision: str
 
@@ -136,6 +145,7 @@ class _Step(BaseModel):
     relative_speed: float = Field(gt=0)
     min: float
     max: float
+    resident_megabytes: float | None = None
 
 
 class _Document(BaseModel):
@@ -175,27 +185,30 @@ def _of_a_document(name: str, document: _Document) -> Iterator[SpeedRow]:
     config = document.config
     if config.variants[0] != "absolute":
         return
-    reason = f"see the document of rpr-cli bench, {name}"
+    hardware = config.hardware
+    batch = f"{config.sentences} sentences of {config.length}, vocabulary {config.data.vocabulary_size:,}"
     for step in document.step:
         interval = Interval(step.min, step.max, 1.0, kind="rounds") if step.variant != "absolute" else None
-        hardware = config.hardware
-        how = f"matmuls {hardware.matmul_precision}" if hardware.precision == "32" else hardware.precision
-        batch = f"{config.sentences} sentences of {config.length}, vocabulary {config.data.vocabulary_size:,}, {how}"
-        device = _device(document.device, config.hardware.precision, config.hardware.matmul_precision)
+        memory = step.resident_megabytes if hardware.accelerator == "cpu" else None
         yield SpeedRow(
             (config.model.name, batch, step.variant),
+            _arithmetic(hardware.precision, hardware.matmul_precision),
+            document.device,
             "in turn",
-            f"{device} ({name})",
             Measurement(step.steps_per_second, config.rounds),
             Measurement(step.relative_speed, config.rounds, interval=interval),
-            single(paper.RELATIVE_SPEED) if step.variant == "relative" else missing("the paper prints one ratio"),
-            missing(reason),
-            missing(reason),
+            single(paper.RELATIVE_SPEED) if step.variant == "relative" else missing(_ONE_RATIO),
+            missing("rpr-cli bench does not record it"),
+            single(memory) if memory is not None else missing("not measured as in whole runs"),
+            name,
         )
 
 
-def _device(name: str, precision: str | None, matmul_precision: str | None) -> str:
-    return f"{name}, precision {precision or 'unknown'}, matmuls {matmul_precision or 'unknown'}"
+def _arithmetic(precision: str | None, matmuls: str | None) -> str:
+    """`float32`, `float32, matmuls medium` or `bf16`."""
+    if precision != "32":
+        return precision or "precision not recorded"
+    return "float32" if matmuls == "highest" else f"float32, matmuls {matmuls or 'not recorded'}"
 
 
 # The table
@@ -210,16 +223,18 @@ def _verdict(row: SpeedRow) -> str | Cell:
 _COLUMNS = (
     Column("model", "model", lambda row: row.labels[0], label=True),
     Column("runs", "runs", lambda row: row.labels[1], label=True),
-    Column("position", "position", lambda row: Cell(row.labels[2], row.remarks), label=True),
+    Column("position", "position", lambda row: row.labels[2], label=True),
+    Column("settings", "settings", lambda row: row.settings, label=True),
+    Column("device", "device", lambda row: row.device, words=True, priority=1),
     Column("n", "n", lambda row: str(row.steps.n)),
     Column("steps_per_second", "steps/s", lambda row: row.steps, digits=2),
     Column("ratio", "vs absolute", lambda row: row.ratio, digits=2),
     Column("paper", "paper", lambda row: row.papers, digits=2),
     Column("agreement", "agreement", _verdict, words=True, priority=1),
     Column("measured", "measured", lambda row: row.how, words=True, priority=1),
-    Column("parameters", "M parameters", lambda row: row.parameters, digits=2, priority=2),
     Column("peak_memory", "peak MB", lambda row: row.memory, digits=0, priority=2),
-    Column("device", "device", lambda row: row.device, words=True, priority=3),
+    Column("parameters", "M parameters", lambda row: row.parameters, digits=2, priority=3),
+    Column("document", "document", lambda row: row.document, words=True, priority=3),
 )
 
 
@@ -231,6 +246,7 @@ def speed_grid(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Gri
     excluded = sorted({run.training.excludes for group in groups for run in group.finished if run.training is not None})
     notes = [
         f"paper: {paper.RELATIVE_SPEED} of absolute's steps/s, base model on P100 GPUs ({paper.SOURCE})",
+        "peak MB: resident memory of the process on a CPU, allocated on a GPU",
         "n: seeds of whole runs, rounds of what was measured in turn",
         "in turn: a ratio is of two timings one after the other, so a machine whose speed drifts still compares "
         "fairly; whole runs ran at different times, and other work may have slowed one of them",
@@ -238,18 +254,22 @@ def speed_grid(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Gri
     ]
     title = "Speed: steps/s by position, and relative to absolute"
     synthetic = any(group.synthetic for group in groups)
-    grid = Grid("speed", title, _COLUMNS, tuple(rows), "", tuple(map(Note, notes)), synthetic)
+    settings = {row.settings for row in rows}
+    shared = settings.pop() if len(settings) == 1 else ""
+    columns = tuple(column for column in _COLUMNS if not (shared and column.key == "settings"))
+    grid = Grid("speed", title, columns, tuple(rows), shared, tuple(map(Note, notes)), synthetic)
     return grid.without_empty_columns()
 
 
 def _run_rows(group: Group) -> Iterator[SpeedRow]:
+    own = group.distinctly("hardware.precision", "matmul_precision")
     for variant in group.variants:
         steps = steps_per_second(variant)
         if steps.value is None:
             continue
-        timed = [(run.device, run.training) for run in variant.finished if run.training is not None]
-        devices = sorted({_device(name, one.precision, one.matmul_precision) for name, one in timed})
-        memory = [one.peak_memory_bytes for _, one in timed if one.peak_memory_bytes is not None]
+        device, *arithmetic = variant.speeds[0].setting  # a mean is of one setting
+        trained = [run.training for run in variant.finished if run.training is not None]
+        memory = [one.peak_memory_bytes for one in trained if one.peak_memory_bytes is not None]
         parameters = {run.parameters for run in variant.finished}
         known = parameters.pop() if len(parameters) == 1 else None
         papers_k = variant.position.kind == "relative" and (
@@ -257,12 +277,12 @@ def _run_rows(group: Group) -> Iterator[SpeedRow]:
         )
         yield SpeedRow(
             (group.model, f"{group.data}, {group.max_steps:,} steps, {group.hardware}", variant.label),
+            "; ".join(filter(None, (_arithmetic(*arithmetic), own))),
+            device,
             "whole runs",
-            "; ".join(devices),
             steps,
             ratio_to_absolute(group, variant),
-            single(paper.RELATIVE_SPEED) if papers_k else missing("the paper prints one ratio, of its relative model"),
+            single(paper.RELATIVE_SPEED) if papers_k else missing(_ONE_RATIO),
             single(known / 1e6) if known else missing("not recorded, or not the same for all seeds"),
             single(max(memory) / 1e6) if memory else missing("not recorded"),
-            (group.variant,) if group.variant else (),
         )

@@ -30,8 +30,7 @@ def _score_grid(
 ) -> Grid:
     about = [
         f"paper: BLEU on {lines[0].printed_set}, {paper.SOURCE}; {paper.BLEU_KIND}",
-        f"ours: sacreBLEU; n: seeds; Δ: change from {lines[0].reference_name}, seed by seed where both have the same "
-        "seeds",
+        f"ours: sacreBLEU; n: seeds; Δ: change from {lines[0].reference_name}, the mean over the seeds of both",
         *notes,
     ]
     groups = list({id(line.group): line.group for line in lines}.values())
@@ -222,7 +221,7 @@ def _lines1(group: Group) -> Iterator[Line]:
             paper.TABLE1_TEST_SET,
             ("test",),
             group.size,
-            (group.variant,) if group.variant else (),
+            group.distinctly(),
         )
 
 

@@ -75,8 +75,7 @@ def task_grid(group: Group) -> Grid:
     splits = [split for split in ("test", "long") if group.column(split) is not None]
     columns = (*map(score_column, splits), change_column(group.split), _PUBLISHED_COLUMN, NOTE)
     notes = [
-        "test: lengths of training; long: greater ones; Δ: change from absolute, seed by seed where both have the same "
-        "seeds",
+        "test: lengths of training; long: greater ones; Δ: change from absolute, the mean over the seeds of both",
         *(f"published, beyond the training lengths: {one.source}; {one.protocol}" for one in used),
     ]
     return Grid(

@@ -67,7 +67,7 @@ def test_command_commit_versions_device_and_corpus():
     assert changes(found, "versions") == {"torch": ("2.13.0", "2.14.0"), "numpy": (ABSENT, "2")}
     assert same(found, "versions") == {"python"}
     assert changes(found, "data") == {"key": ("ab12cd34", "ffff"), "train_pairs": (29000, 28000)}
-    assert changes(found, "measuring") == {"precision": ("32-true", "bf16")}
+    assert changes(found, "measuring") == {"precision": ("32", "bf16")}
     assert changes(found, "settings") == {}
 
 

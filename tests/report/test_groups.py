@@ -25,7 +25,7 @@ def test_deciding_settings_separate_groups():
         "hardware.precision": "bf16",
     }
     for setting, value in settings.items():
-        assert f"{setting} = {value}" in [group.variant for group in groups(setting, value)]
+        assert f"{setting} = {value}" in [group.distinctly() for group in groups(setting, value)]
     for setting, value in (("data.cache_dir", "/elsewhere"), ("evaluation.bootstrap_samples", 5)):
         [group] = groups(setting, value)
         assert group.heading == "multi30k_en_de | model small | 1,800 steps | cpu"
@@ -48,9 +48,9 @@ def test_runs_whose_matmuls_differed_are_apart_and_unfinished_ones_with_the_othe
         return record.model_copy(update={"training": record.training.model_copy(update={"matmul_precision": used})})
 
     [group] = run_groups([run(1, "medium"), run(2, "medium"), run(3)])
-    assert (len(group.runs), group.variant) == (3, "")
+    assert (len(group.runs), group.distinctly()) == (3, "")
     found = run_groups([run(1, "highest"), run(2, "medium")])
-    assert [group.variant for group in found] == ["matmul_precision = highest", "matmul_precision = medium"]
+    assert [group.distinctly() for group in found] == ["matmul_precision = highest", "matmul_precision = medium"]
 
 
 def test_learned_positions_of_other_lengths_are_other_variants():
@@ -84,7 +84,9 @@ def test_changes_are_paired_by_seed():
     assert change.deviation == pytest.approx(0.5 / 2**0.5)
     assert group.change(absolute, absolute, "test", "absolute").value == 0.0
     assert group.change(relative, None, "test", "absolute").reason == "nothing to compare with: absolute: never run"
-    # Without the same seeds there is no interval.
+    # Only seeds of both count; with fewer than two of them there is no interval.
+    (group,) = run_groups([*runs, fake_record("relative", seed=3, scores={"test": 90.0})])
+    assert group.change(group.get("relative"), group.get("absolute"), "test", "absolute") == change
     (group,) = run_groups([fake_record("absolute", seed=1), *(fake_record("relative", seed=seed) for seed in (2, 3))])
     change = group.change(group.get("relative"), group.get("absolute"), "test", "absolute")
     assert (change.value, change.deviation, change.interval) == (0.0, None, None)

@@ -173,7 +173,20 @@ def test_speed_of_a_run_on_a_shared_device_is_ignored():
 def test_speed_of_whole_runs_decides_nothing():
     table = grids([fake_record("absolute"), fake_record("relative")])["speed"]
     found = row(table, "small", "multi30k_en_de, 1,800 steps, cpu", "relative, k = 16")
+    assert table.setting == "float32"
     assert (value(found["ratio"]), value(found["paper"]), found["agreement"].value) == (1.0, 0.93, "not decided")
+
+
+def test_rows_of_runs_with_other_settings_are_told_apart():
+    post, pre = (fake_record("absolute", settings={"model.norm": norm}) for norm in ("post", "pre"))
+    found = grids([post, pre, fake_record("relative", settings={"model.norm": "pre"})])
+    first = [[cell.value for cell in line[:4]] for line in found["table1"].cells]
+    assert first == [
+        ["small, 1,800 steps", "EN-DE", name, f"model.norm = {norm}"]
+        for name, norm in (("absolute (sinusoidal)", "pre"), ("relative", "pre"), ("absolute (sinusoidal)", "post"))
+    ]
+    assert found["speed"].cells[0][3].value == "float32; model.norm = pre"
+    assert "settings" not in [column.key for column in grids([post])["table1"].columns]
 
 
 def test_speeds_are_compared_seed_by_seed_or_without_an_interval():
@@ -191,7 +204,7 @@ def bench(variants=("absolute", "relative"), **changes):
         "model": {"name": "base"}, "data": {"vocabulary_size": 32768}, "variants": list(variants), "sentences": 128,
         "hardware": {"precision": "32", "matmul_precision": "highest"}, "length": 30, "rounds": 7,
     }  # fmt: skip
-    step = {"steps_per_second": 1.0, "relative_speed": 0.94, "min": 0.92, "max": 0.95}
+    step = {"steps_per_second": 1.0, "relative_speed": 0.94, "min": 0.92, "max": 0.95, "resident_megabytes": 600.0}
     return {"device": "a CPU", "config": config, "step": [{"variant": name, **step} for name in variants]} | changes
 
 
@@ -205,7 +218,8 @@ def test_bench_documents_decide_the_papers_speed(tmp_path):
     (problem,) = problems
     assert "bad.json: not a valid rpr-cli bench document (step.0.steps_per_second" in problem
     speed = {grid.name: grid for grid in build_tables(run_groups([fake_record()]), benches).grids}["speed"]
-    found = row(speed, "base", "128 sentences of 30, vocabulary 32,768, matmuls highest", "relative")
+    found = row(speed, "base", "128 sentences of 30, vocabulary 32,768", "relative")
+    assert [value(found[key]) for key in ("device", "peak_memory", "document")] == ["a CPU", 600.0, "step.json"]
     assert (found["agreement"].value, found["measured"].value, value(found["n"])) == ("agrees", "in turn", "7")
     assert value(found["paper"]) == paper.RELATIVE_SPEED
 
