@@ -33,11 +33,6 @@ class Position:
     identity: str = field(repr=False)  # every setting that affects results
 
     @property
-    def relative(self) -> bool:
-        """Whether it is one of the paper's variants with a clip distance."""
-        return self.tables is not None
-
-    @property
     def order(self) -> tuple[int, str, int, str]:
         """The sort key of rows: by scheme and kind, then by k; unknown kinds last."""
         known = list(COLOURS)

@@ -55,7 +55,7 @@ def agreement(mine: Measurement, papers: float, *, still_learning: bool = False)
         return Agreement("not decided", "still learning")
     interval = mine.interval
     if interval is None or interval.kind != "seeds" or mine.value is None:
-        return Agreement("not decided", "one seed" if mine.n < 2 else "fewer than two seeds on both sides")
+        return Agreement("not decided", "one seed" if mine.n < 2 else "fewer than two seeds in common")
     low, high = interval.low, interval.high
     if max(high - mine.value, mine.value - low) > WIDEST:
         return Agreement("not decided", f"the interval reaches more than {WIDEST:g} BLEU to either side")

@@ -178,7 +178,7 @@ def _summary(
     title: str, groups: Sequence[Group], headlines: Sequence[Statement], problems: Sequence[str], out_dir: Path
 ) -> str:
     """At most MOST_LINES lines: variants next to the paper's figures, findings, differences, where to find the rest."""
-    heads = [f"{one.group.corpus}, {one.group.model}: " if len(groups) > 1 and one.group else "" for one in headlines]
+    heads = [f"{one.group.heading}: " if len(groups) > 1 and one.group else "" for one in headlines]
     findings = wrapped([("- ", f"{head}{one}") for head, one in zip(heads, headlines, strict=True)])
     differs = differs_line(groups)
     tail = ["", "Findings", *findings] if findings else []
@@ -285,7 +285,7 @@ def _curves(group: Group, file_of: FileOf) -> list[plots.Curve]:
     """The curves of the variants that get a line; damaged files have been reported already."""
     curves = []
     for variant in plots.lines_of(group):
-        for record in variant.records:
+        for record in variant.finished or variant.records:
             try:
                 metrics = read_metrics(file_of(record, METRICS_NAME))
             except RecordError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -151,9 +151,17 @@ class Variant:
 def _over_seeds(column: TestColumn, scores: Sequence[Score]) -> Measurement:
     if len({how_scored(score) for score in scores}) > 1:
         return missing(f"{column.split}: the seeds were scored in different ways, so they have no mean")
+    return mean_score(scores)
+
+
+def mean_score(scores: Sequence[Score | LengthScore]) -> Measurement:
+    """One run's score with its interval, or the mean over seeds, whose interval ends at 0 and 100."""
     if len(scores) == 1:
         return single(scores[0].score, scores[0].interval)
-    return mean([score.score for score in scores])
+    found = mean([score.score for score in scores])
+    assert found.interval is not None
+    low, high = max(found.interval.low, 0.0), min(found.interval.high, 100.0)
+    return replace(found, interval=replace(found.interval, low=low, high=high))
 
 
 @dataclass(frozen=True)

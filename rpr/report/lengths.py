@@ -1,4 +1,4 @@
-"""Scores by length: a grid for each metric of a group, with a column for each bucket."""
+"""Scores by length: a column for each bucket of lengths."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from rpr.records.measurement import Measurement, mean, missing, single
+from rpr.records.measurement import Measurement, missing
 from rpr.records.scores import (
-    EXACT_MATCH,
-    HEADLINE_METRIC,
     METRIC_NAMES,
     ByLength,
     LengthBucket,
@@ -18,7 +16,7 @@ from rpr.records.scores import (
     search_in_words,
 )
 from rpr.report.grid import Cell, Column, Grid, Note
-from rpr.report.groups import Group, Variant
+from rpr.report.groups import Group, Variant, mean_score
 
 FEW = 10  # buckets with fewer sentences are flagged
 
@@ -51,28 +49,19 @@ def buckets(group: Group) -> tuple[Bucket, ...]:
     )
 
 
-def length_grids(group: Group) -> Iterator[Grid]:
-    """One grid per metric with scores by length; none if no finished run has them.
-
-    Exact match is shown only for generated tasks: hardly any translation equals its reference.
-    """
-    found = _scored(group)
-    if not found:
-        return
+def length_grid(group: Group) -> Grid | None:
+    """The group's metric by length; None if no finished run has such scores."""
+    found, metric = _scored(group), group.metric
+    if not any(score.metric == metric for one in found for bucket in one.buckets for score in bucket.scores):
+        return None
     shown = buckets(group)
-    label = Column("position", "position", lambda row: row.label if row else "sentences", label=True)
-    for metric in sorted(METRIC_NAMES, key=lambda metric: metric != group.metric):
-        if metric == EXACT_MATCH and not group.task:
-            continue
-        if any(score.metric == metric for one in found for bucket in one.buckets for score in bucket.scores):
-            columns = [label]
-            for bucket in shown:
-                key = f"length_{bucket.key[0]}_{bucket.key[1] or 'up'}"
-                columns.append(Column(key, bucket.heading, partial(_cell, metric=metric, bucket=bucket)))
-            title = f"{METRIC_NAMES[metric]} by {found[0].axis}, {pooled(found[0].splits)}"
-            name = "lengths" if metric == HEADLINE_METRIC else f"lengths_{metric}"
-            notes = tuple(_notes(shown, found, metric))
-            yield Grid(name, title, tuple(columns), (None, *group.variants), group.heading, notes, group.synthetic)
+    columns = [Column("position", "position", lambda row: row.label if row else "sentences", label=True)]
+    for bucket in shown:
+        key = f"length_{bucket.key[0]}_{bucket.key[1] or 'up'}"
+        columns.append(Column(key, bucket.heading, partial(_cell, metric=metric, bucket=bucket)))
+    title = f"{METRIC_NAMES[metric]} by {found[0].axis}, {pooled(found[0].splits)}"
+    notes = tuple(_notes(shown, found, metric))
+    return Grid("lengths", title, tuple(columns), (None, *group.variants), group.heading, notes, group.synthetic)
 
 
 def _cell(variant: Variant | None, metric: str, bucket: Bucket) -> str | Cell | Measurement:
@@ -93,9 +82,7 @@ def length_score(variant: Variant, metric: str, bucket: Bucket) -> Measurement:
         return missing("scored in other buckets of lengths")
     if len({way for way, _ in found}) > 1:
         return missing("the seeds were scored in different ways, so they have no mean")
-    if len(found) == 1:
-        return single(found[0][1].score, found[0][1].interval)
-    return mean([score.score for _, score in found])
+    return mean_score([score for _, score in found])
 
 
 def _scored(group: Group) -> list[ByLength]:

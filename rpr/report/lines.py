@@ -142,6 +142,7 @@ def _note(line: Line) -> Cell:
 
 
 NOT_LEARNED = f"not learned: exact match within the training lengths is below {TASK_LEARNED:g}%"
+CHANGE = "the mean over the seeds of both; with fewer than two such seeds, the difference of the means"
 SETTINGS = Column("settings", "settings", lambda line: line.settings, label=True)
 SEEDS = Column("n", "n", lambda line: str(len(line.variant.finished) if line.variant else 0))
 PAPER = Column("paper", "paper", lambda line: line.printed)

@@ -76,7 +76,7 @@ def all_plots(group: Group, curves: Sequence[Curve]) -> list[Plot]:
     total = len(group.variants)
     lines = left_out(len(lines_of(group)), total, "variants have a line")
     bars = left_out(min(MOST_BARS, total), total, "variants have a bar")
-    by_k = ["Solid: test; dashed: long."] if group.column("long") else []
+    by_k = [f"Solid: {group.development}; dashed: long."] if group.column("long") else []
     by_k += ["Grey: the paper's Table 2, which prints no error.", *_learning(group)]
     ratios = (
         "Beside each bar: the ratio, and the steps per second. Whiskers: ± the standard deviation, where there are "

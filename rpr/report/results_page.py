@@ -28,9 +28,9 @@ from rpr.report.tables import build_tables
 
 _INTRODUCTION = (
     "What do position representations do to a Transformer, and is it what the paper reports? This page is rendered "
-    "from the run records under {root} (`rpr-cli report runs_dir=... results_page=...`); no figure is typed. Sizes, "
-    "corpora and steps are not the paper's unless a row says so: compare how scores change with the positions, not the "
-    "scores."
+    "from the run records under {root} (`rpr-cli report runs_dir=... results_page=...`); no figure is entered by hand. "
+    "Sizes, corpora and steps are not the paper's unless a row says so: compare how scores change with the positions, "
+    "not the scores."
 )
 
 
@@ -53,20 +53,22 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`")]
     pictures = partial(_pictures, groups, paths, home)
     parts += pictures("bleu_by_k", _most_converged(groups))
-    counts = {verdict: len(found) for verdict, found in tables.verdicts.items()}
-    words = ", ".join(f"{verdict}: {count}" for verdict, count in counts.items())
-    parts += [f"Of {total} comparisons with the paper's tables, {words}."] if (total := sum(counts.values())) else []
+    if any(tables.verdicts.values()):
+        words = "; ".join(f"{HEADINGS[verdict].lower()}: {len(some)}" for verdict, some in tables.verdicts.items())
+        parts.append(f"Comparisons with the paper's tables by their result: {words}.")
     symbols = bullets([*legend(tables.grids), f"{LEARNING_RULE}."])
     parts += ["## The tables", f"<details><summary>How to read them</summary>\n\n{symbols}\n\n</details>"]
     parts += [markdown(grid, "###", signs=False) for grid in tables.paper]
     for group, grid in zip((group for group in groups if group.task), tables.tasks, strict=True):
         parts += [markdown(grid, "###", signs=False), *pictures("bleu_by_length", [group])]
-    parts += [markdown(tables.speed, "###", signs=False)] if tables.speed is not None else []
+    if tables.speed is not None:  # those of whole runs, which decide nothing, are in the reports of their sweeps
+        timed = [row for row in tables.speed.rows if row.document] or tables.speed.rows
+        parts.append(markdown(tables.speed.with_rows(timed), "###", signs=False))
     parts += ["## What agrees with the paper, and what does not", RULE]
     for verdict, some in tables.verdicts.items():
         parts += [f"### {HEADINGS[verdict]}", _by_group(some)]
     findings = [(group, str(one)) for group in groups for one in statements(group) if one.agreement is None]
-    parts += ["### Without a figure of the paper's", _by_group([one for one in findings if not one[0].task])]
+    parts += ["### Other findings", _by_group([one for one in findings if not one[0].task])]
     if of_tasks := [one for one in findings if one[0].task]:
         parts += ["### Generated tasks", _by_group(of_tasks)]
     parts += ["## What this scale cannot tell", bullets(_limits(groups))]
@@ -98,10 +100,16 @@ def _pictures(
     """Links to the pictures of this name that were drawn for the wanted ones of the groups."""
     found = []
     for group in wanted:
-        # A run may be in the folders of several sweeps.
+        # A run may be in the folders of several sweeps, whose reports have groups of their own.
         [(folder, _)] = Counter(paths[run_key(run)].parent for run in group.runs).most_common(1)
-        reported = [one for one in groups if any(paths[run_key(run)].parent == folder for run in one.runs)]
-        path = folder / f"{name}{suffixes(reported)[reported.index(group)]}.svg"
+        reported = run_groups(run for one in groups for run in one.runs if paths[run_key(run)].parent == folder)
+        mine = {run_key(run) for run in group.runs}
+        suffix = next(
+            suffix
+            for one, suffix in zip(reported, suffixes(reported), strict=True)
+            if any(run_key(run) in mine for run in one.runs)
+        )
+        path = folder / f"{name}{suffix}.svg"
         if path.is_file():
             found.append(f"![{escape_markdown(f'{_PICTURES[name]}: {group.heading}')}]({_link(path, home)})")
     return found
@@ -124,6 +132,9 @@ def _runs(groups: Sequence[Group]) -> Grid:
         counts = sorted({run.data.train_pairs for run in group.runs if run.data is not None})
         return " or ".join(f"{count:,}" for count in counts) or "not read yet"
 
+    def finished(group: Group) -> str:
+        return f"{sum(run.status == 'finished' for run in group.runs)} of {len(group.runs)}"
+
     columns = (
         Column("group", "runs", lambda group: group.heading, label=True),
         Column("pairs", "pairs", pairs),
@@ -134,7 +145,7 @@ def _runs(groups: Sequence[Group]) -> Grid:
             words=True,
         ),
         Column("seeds", "seeds", lambda group: ", ".join(map(str, sorted({run.seed for run in group.runs})))),
-        Column("finished", "finished", lambda group: f"{len(group.finished)} of {len(group.runs)}"),
+        Column("finished", "finished", finished),
         Column("commits", "commits", lambda group: ", ".join(sorted({_commit(run) for run in group.runs})), words=True),
     )
     return Grid("runs", "What was run", columns, tuple(groups))

@@ -133,7 +133,7 @@ class _Config(BaseModel):
     model: _Named
     data: _Vocabulary
     hardware: _Hardware
-    variants: list[str]
+    variants: list[str] = Field(min_length=1)
     sentences: int
     length: int
     rounds: int = Field(ge=1)

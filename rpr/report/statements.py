@@ -45,8 +45,7 @@ def statements(group: Group) -> list[Statement]:
     if best is not None:
         found += _absolute(group, best)
     if best is not None and not group.task:  # the ranking of a task has the other comparisons
-        for maker in (_order, _spread, _sides, _together, _speed):
-            found += maker(group, best)
+        found += [*_order(group, best), *_spread(group), *_sides(group), *_together(group), *_speed(group, best)]
     return found
 
 
@@ -76,7 +75,7 @@ def _compared(group: Group, one: Variant, other: Variant, split: str, text: str,
 
 def _learning(group: Group) -> Iterator[Statement]:
     if unlearned := [one for one in group.variants if one.unlearned]:
-        names = _first_upper(", ".join(one.label for one in unlearned))
+        names = _first_upper("; ".join(one.label for one in unlearned))
         yield Statement(
             f"{names} did not learn the task: less than {TASK_LEARNED:g}% exact match within the training lengths, so "
             "the scores beyond them say little.",
@@ -141,7 +140,7 @@ def _published_order(group: Group) -> Iterator[Statement]:
         here = "the same order here" if mine == theirs else f"here {', '.join(one.label for one in mine)}"
         text = f"Published order, best first ({published.source}): {', '.join(one.label for one in theirs)}; {here}"
         runs = _seeds(*(group.score(one, "long") for one in theirs))
-        runs += f"; the published order with {same} of them" if len(seeds) > 1 else ""
+        runs += f", {same} of them in the published order" if len(seeds) > 1 else ""
         yield Statement(f"{text} ({runs}).", group=group)
 
 
@@ -152,8 +151,8 @@ def _absolute(group: Group, best: Variant) -> Iterator[Statement]:
     pair, papers = group.papers_languages, None
     if pair is not None and best.position.clip_distance == paper.MODELS[group.size].clip_distance:
         papers = round(paper.TABLE1[group.size, "relative", pair] - paper.TABLE1[group.size, "absolute", pair], 1)
-    tests = (column.split for column in group.columns if column.split != "validation")
-    for split in [group.split] if group.task else dict.fromkeys(tests):
+    tests = [column.split for column in group.columns if column.split != "validation"]
+    for split in [group.split] if group.task or not tests else dict.fromkeys(tests):
         figures = _figures(group, best, absolute, absolute.label, split)
         if figures is None:
             continue
@@ -167,9 +166,10 @@ def _absolute(group: Group, best: Variant) -> Iterator[Statement]:
 def _figures(group: Group, one: Variant | None, other: Variant, name: str, split: str) -> str | None:
     """By how much the scores of two variants differ; None without both."""
     mine, its = (group.score(variant, split) for variant in (one, other))
-    if mine.value is None or its.value is None:
+    change = group.change(one, other, split, name).value
+    if mine.value is None or its.value is None or change is None:
         return None
-    change, more = mine.value - its.value, "more" if mine.value > its.value else "less"
+    more = "more" if change > 0 else "less"
     unit = "points of exact match" if group.task else "BLEU"
     words = f"{abs(change):.1f} {unit} {more} than" if round(change, 1) else "the same as"
     return f"{words} {name}: {mine.value:.1f} and {its.value:.1f} ({_seeds(mine, its)})"
@@ -197,7 +197,7 @@ def _order(group: Group, best: Variant) -> Iterator[Statement]:
             yield _compared(group, one, best, split, text, None if beside is None else round(printed - beside, 1))
 
 
-def _spread(group: Group, best: Variant) -> Iterator[Statement]:
+def _spread(group: Group) -> Iterator[Statement]:
     some = [one for one in _relative(group) if (one.position.clip_distance or 0) >= 2]
     if len(some) < 2:
         return
@@ -215,7 +215,7 @@ def _spread(group: Group, best: Variant) -> Iterator[Statement]:
     )
 
 
-def _sides(group: Group, best: Variant) -> Iterator[Statement]:
+def _sides(group: Group) -> Iterator[Statement]:
     split = group.development
     for kind, words in (("relative_keys", "keys alone"), ("relative_values", "values alone")):
         for one in group.variants:
@@ -230,7 +230,7 @@ def _sides(group: Group, best: Variant) -> Iterator[Statement]:
             yield _compared(group, one, both, split, text, papers)
 
 
-def _together(group: Group, best: Variant) -> Iterator[Statement]:
+def _together(group: Group) -> Iterator[Statement]:
     together = group.get("absolute_and_relative")
     if together is None:
         return

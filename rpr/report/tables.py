@@ -5,6 +5,7 @@ Rows and columns are defined in `rpr.report.lines`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,8 +16,8 @@ from rpr.records.measurement import Measurement, missing, single
 from rpr.report.agreement import HEADINGS, Verdict
 from rpr.report.grid import Column, Grid, Note, merged
 from rpr.report.groups import Group, Variant
-from rpr.report.lengths import length_grids
-from rpr.report.lines import AFTER_THE_SCORES, Line, labels, score_columns
+from rpr.report.lengths import length_grid
+from rpr.report.lines import AFTER_THE_SCORES, CHANGE, Line, labels, score_columns
 from rpr.report.scoring import scoring_notes
 from rpr.report.speed import SpeedRow, ratio_to_absolute, speed_grid, steps_per_second
 from rpr.report.tasks import task_grid
@@ -30,7 +31,7 @@ def _score_grid(
 ) -> Grid:
     about = [
         f"paper: BLEU on {lines[0].printed_set}, {paper.SOURCE}; {paper.BLEU_KIND}",
-        f"ours: sacreBLEU; n: seeds; Δ: change from {lines[0].reference_name}, the mean over the seeds of both",
+        f"ours: sacreBLEU; n: seeds; Δ: change from {lines[0].reference_name}, {CHANGE}",
         *notes,
     ]
     groups = list({id(line.group): line.group for line in lines}.values())
@@ -96,7 +97,7 @@ def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> T
         tuple(found),
         tuple(task_grid(group) for group in groups if group.task),
         speed_grid(translation, benches),  # a task's models are so small that their steps/s say nothing of positions
-        tuple(grid for group in groups for grid in length_grids(group)),
+        tuple(grid for group in groups if (grid := length_grid(group)) is not None),
     )
 
 
@@ -105,7 +106,7 @@ def summary_grid(group: Group, variants: Sequence[Variant]) -> Grid:
     if group.task:
         grid = task_grid(replace(group, variants=tuple(variants)))
         return grid.only(lambda column: column.priority < 3)
-    k = paper.MODELS["base"].clip_distance
+    k = paper.MODELS[group.size].clip_distance
     reference = group.get("relative", k, group.sharings[0])
     name = f"relative, k = {k}"
     lines = [
@@ -117,7 +118,7 @@ def summary_grid(group: Group, variants: Sequence[Variant]) -> Grid:
             name,
             *_printed(variant, group, k),
             paper.TABLE2_TEST_SET,
-            (group.split,),
+            (group.development,),
         )
         for variant in variants
     ]
@@ -210,7 +211,7 @@ def _lines1(group: Group) -> Iterator[Line]:
     elsewhere = all(variant.position.kind == "relative" for variant in rows) and len(group.variants) > len(rows)
     languages = group.languages.upper().replace("_", "-")
     for variant in () if elsewhere else rows:
-        label = variant.label.replace(f", k = {k}", "", 1)  # only a k other than the paper's is shown
+        label = re.sub(rf", k = {k}\b", "", variant.label, count=1)  # only a k other than the paper's is shown
         yield Line(
             (model, languages, label),
             group,
@@ -244,7 +245,7 @@ def _table2(group: Group, sharing: str | None) -> Iterator[Grid]:
     relative = [one for one in group.variants if one.position.kind == "relative" and one.position.tables == sharing]
     by_k = {one.position.clip_distance: one for one in relative if one.position.clip_distance is not None}
     sixteen = paper.MODELS["base"].clip_distance
-    if not set(by_k) - {sixteen, paper.MODELS[group.size].clip_distance}:
+    if not set(by_k) - {paper.MODELS[group.size].clip_distance}:
         return
     lines = [
         Line(
@@ -275,7 +276,7 @@ def _table3(group: Group, sharing: str | None) -> Iterator[Grid]:
     if not alone and none is None:
         return
     theirs = f"the paper's Table 3 does not print its k; {paper.TABLE3_CLIP_DISTANCE}, the base model's, is the natural"
-    for k in sorted(k for k in alone or {paper.TABLE3_CLIP_DISTANCE} if k is not None):
+    for k in sorted(k for k in alone or {paper.MODELS[group.size].clip_distance} if k is not None):
         rows = {which: group.get(kind, k, sharing) for which, kind in SIDES.items()} | {(False, False): none}
         lines = [
             Line(

@@ -9,7 +9,7 @@ from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import EXACT_MATCH
 from rpr.report.grid import Column, Grid, Note
 from rpr.report.groups import Group
-from rpr.report.lines import NOTE, SEEDS, Line, change_column, folded_scores, labels, score_column
+from rpr.report.lines import CHANGE, NOTE, SEEDS, Line, change_column, folded_scores, labels, score_column
 from rpr.report.scoring import scoring_notes
 
 
@@ -74,13 +74,20 @@ def task_grid(group: Group) -> Grid:
     )
     splits = [split for split in ("test", "long") if group.column(split) is not None]
     columns = (*map(score_column, splits), change_column(group.split), _PUBLISHED_COLUMN, NOTE)
+    run = group.runs[0]
+    longest, most = (run.setting(f"data.task.max_{split}_length") for split in ("train", "long"))
+    sizes = ", ".join(
+        f"{name} {run.setting(f'model.{name}')}" for name in ("num_layers", "d_model", "num_heads", "d_ff", "dropout")
+    )
     notes = [
-        "test: lengths of training; long: greater ones; Δ: change from absolute, the mean over the seeds of both",
+        f"test: lengths up to {longest}, as in training; long: greater ones" + (f", up to {most}" if most else ""),
+        f"Δ: change from absolute, {CHANGE}",
+        f"model: {sizes}",
         *(f"published, beyond the training lengths: {one.source}; {one.protocol}" for one in used),
     ]
     return Grid(
         "task",
-        "Exact match on a generated task, percent",
+        f"Exact match on {run.task}, percent",
         (*labels("position"), SEEDS, *columns, *folded_scores(lines, EXACT_MATCH)),
         lines,
         group.heading,

@@ -30,7 +30,7 @@ WIDE = "not decided: the interval reaches more than 1 BLEU to either side"
     (change(0.2, 0.9), 0.0, "contradicts"),
     (change(-0.9, 1.11), 0.3, WIDE), (change(-25.0, -20.0), -13.3, WIDE),
     (single(0.3), 0.3, "not decided: one seed"),
-    (Measurement(0.3, 3), 0.3, "not decided: fewer than two seeds on both sides"),
+    (Measurement(0.3, 3), 0.3, "not decided: fewer than two seeds in common"),
 ])  # fmt: skip
 def test_verdict_by_interval_and_paper(mine, papers, sentence):
     assert agreement(mine, papers).sentence == sentence

@@ -92,6 +92,12 @@ def test_changes_are_paired_by_seed():
     assert (change.value, change.deviation, change.interval) == (0.0, None, None)
 
 
+def test_interval_of_a_score_ends_at_0_and_100():
+    (group,) = run_groups([fake_record(seed=seed, scores={"test": value}) for seed, value in ((1, 99.0), (2, 95.0))])
+    found = group.score(group.variants[0], "test")
+    assert found.interval is not None and found.interval.high == 100.0 and 70 < found.interval.low < 97
+
+
 def test_scores_decoded_differently_have_no_mean_and_no_change():
     other = fake_record("relative", seed=2, scores=[fake_score("test", 31.0, signature="another")])
     (group,) = run_groups([fake_record("absolute"), fake_record("relative"), other])

@@ -11,7 +11,7 @@ from rpr.records.measurement import Measurement
 from rpr.records.record import find_records
 from rpr.report.grouping import run_groups
 from rpr.report.learning import Learning, run_key
-from rpr.report.lengths import length_grids
+from rpr.report.lengths import length_grid
 from rpr.report.speed import ratio_to_absolute, read_benches, steps_per_second
 from rpr.report.statements import statements
 from rpr.report.tables import build_tables, summary_grid
@@ -102,6 +102,8 @@ def test_tables_2_and_3_are_of_the_base_model_and_german():
     assert "(the paper's base in brackets)" in row(big["table2"], "16")["differs"].remarks[0]
     own = fake_record("relative", 8, settings={"model.name": "big"})
     assert "table2" not in grids([own]), "k = 8 is the big model's own, of Table 1"
+    sixteen = fake_record("relative", 16, settings={"model.name": "big"}, scores={"validation": 31.0})
+    assert value(row(grids([own, sixteen])["table2"], "16")["validation"]) == 31.0
 
 
 def test_findings_are_on_the_split_of_the_tables_that_they_are_about():
@@ -189,6 +191,13 @@ def test_rows_of_runs_with_other_settings_are_told_apart():
     assert "settings" not in [column.key for column in grids([post])["table1"].columns]
 
 
+def test_label_of_table_1_leaves_out_only_the_papers_k():
+    labels = {
+        k: row.labels[-1] for k in (16, 160) for row in grids([fake_record("absolute_and_relative", k)])["table1"].rows
+    }
+    assert labels == {16: "sinusoidal + relative", 160: "sinusoidal + relative, k = 160"}
+
+
 def test_speeds_are_compared_seed_by_seed_or_without_an_interval():
     def three(position, *speeds):
         return [fake_record(position, seed=seed, steps_per_second=speed) for seed, speed in enumerate(speeds)]
@@ -213,10 +222,11 @@ def test_bench_documents_decide_the_papers_speed(tmp_path):
     (tmp_path / "other.json").write_text(json.dumps(bench(("relative", "absolute"))))
     (tmp_path / "bad.json").write_text(json.dumps(bench(step=[{"variant": "absolute"}])))
     (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "none.json").write_text(json.dumps(bench(())))
     benches, problems = read_benches(find_records(tmp_path).others)
     assert [one.labels[-1] for one in benches] == ["absolute", "relative"]
-    (problem,) = problems
-    assert "bad.json: not a valid rpr-cli bench document (step.0.steps_per_second" in problem
+    assert "bad.json: not a valid rpr-cli bench document (step.0.steps_per_second" in problems[0]
+    assert "none.json: not a valid rpr-cli bench document (config.variants" in problems[1] and len(problems) == 2
     speed = {grid.name: grid for grid in build_tables(run_groups([fake_record()]), benches).grids}["speed"]
     found = row(speed, "base", "128 sentences of 30, vocabulary 32,768", "relative")
     assert [value(found[key]) for key in ("device", "peak_memory", "document")] == ["a CPU", 600.0, "step.json"]
@@ -228,17 +238,16 @@ def test_scores_by_length():
     lengths = {seed: fake_by_length(50.0 + seed, 40.0, 30.0, 20.0) for seed in (1, 2)}
     records = [fake_record("relative", seed=seed, by_length=found) for seed, found in lengths.items()]
     (group,) = run_groups([*records, fake_record("absolute")])
-    sacrebleu, chrf = length_grids(group)
+    sacrebleu = length_grid(group)
     assert [column.heading for column in sacrebleu.columns] == ["position", "1–10", "11–22", "23–30*", "over 30*"]
     assert [cell.value for cell in sacrebleu.cells[0]] == ["sentences", "50", "40", "7", "20"]
     relative = row(sacrebleu, "relative, k = 16")
     assert (value(relative["length_1_10"]), relative["length_1_10"].value.n) == (51.5, 2)
     assert row(sacrebleu, "absolute (sinusoidal)")["length_1_10"].value.reason == "not scored by source length"
     assert "fewer than 10 sentences, which say little: 23–30" in [note.text for note in sacrebleu.notes]
-    assert (chrf.name, value(row(chrf, "relative, k = 16")["length_1_10"])) == ("lengths_chrf", 71.5)
     # Different decoding is a warning.
     other = fake_record("absolute", by_length=fake_by_length(50.0, beam_size=1))
-    grid = next(length_grids(run_groups([records[0], other])[0]))
+    grid = length_grid(run_groups([records[0], other])[0])
     assert [note.severity for note in grid.notes].count("warning") == 1
 
 
@@ -256,6 +265,17 @@ def test_statements_have_figures_seeds_and_verdicts():
     assert any(one.startswith("No positions at all on test: 13.3 BLEU less") for one in found)
     assert any("From k = 2 to k = 32 the scores on test lie within 0.0 BLEU" in one for one in found)
     assert any(one.startswith("Relative values alone, k = 16, on test: 0.5 BLEU less than keys and") for one in found)
+
+
+def test_a_finding_is_about_the_seeds_of_both_as_its_verdict():
+    scores = {"absolute": (30.0, 30.0, 33.0), "relative": (31.0, 31.2)}
+    records = [
+        fake_record(kind, seed=seed, scores={"test": score})
+        for kind, some in scores.items() for seed, score in enumerate(some)
+    ]  # fmt: skip
+    assert sentences(records)[0].startswith("Relative, k = 16 on test: 1.1 BLEU more than absolute (sinusoidal)")
+    validated = [fake_record(kind, scores={"validation": 30.0}) for kind in scores]
+    assert sentences(validated)[0].startswith("Relative, k = 16 on validation: the same as absolute (sinusoidal)")
 
 
 def test_statements_of_one_seed_and_still_learning_are_undecided():

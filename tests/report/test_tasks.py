@@ -112,7 +112,7 @@ def test_order_of_schemes_is_compared_with_the_published_one():
     [other] = found(absolute=20.0, rope=12.0)
     assert other.endswith("RoPE, absolute (sinusoidal); here absolute (sinusoidal), RoPE (one seed).")
     [seeds] = found(*schemes(seed=2, t5=12.0, rope=15.0), t5=60.0, rope=12.0)
-    assert seeds.endswith("T5, RoPE; the same order here (2 seeds; the published order with 1 of them).")
+    assert seeds.endswith("T5, RoPE; the same order here (2 seeds, 1 of them in the published order).")
     assert found(t5=60.0, relative=90.0) == []
 
 
@@ -156,7 +156,14 @@ def test_report_and_results_page_list_tasks_apart_from_translation(tmp_path):
     assert html.index('<section id="paper">') < html.index('<section id="tasks">') < html.index('<section id="t1">')
     assert "Generated tasks" in html
     page = results_markdown(folder)
-    parts = ("# Results", "### Exact match on a", "## What agrees", "### Generated tasks", "## What this scale", None)
+    parts = (
+        "# Results",
+        "### Exact match on reverse",
+        "## What agrees",
+        "### Generated tasks",
+        "## What this scale",
+        None,
+    )
     asked, table, agreement, tasks, _ = (
         page[page.index(first) : None if then is None else page.index(then)] for first, then in pairwise(parts)
     )
