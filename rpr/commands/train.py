@@ -73,15 +73,16 @@ def run(
     if not runtime.is_rank() and (finished := _finished_record(run_dir)) is not None:
         _report_already_finished(config, run_dir, finished)
         return run_dir
-    runtime.check_devices(hardware)
     if runtime.is_rank():
+        runtime.check_devices(hardware)
         _run_as_torchrun_rank(config, command, run_dir)
         return run_dir
-    if hardware.num_nodes > 1:
-        place = launch.slurm_place(hardware)
-        if place.node > 0:
-            _run_as_later_node(config, run_dir, place)
-            return run_dir
+    place = launch.slurm_place(hardware) if hardware.num_nodes > 1 else None
+    if place is not None and place.node > 0:
+        _run_as_later_node(config, run_dir, place)
+        return run_dir
+    runtime.check_devices(hardware)
+    if place is not None:
         launch.check_hosts(place)
     if sweep_job is not None:
         _run_in_own_process(config, command, run_dir, sweep_job)
@@ -103,12 +104,14 @@ def _run_as_torchrun_rank(config: TrainConfig, command: str, run_dir: Path) -> N
     from rpr.runs import locks, runtime
 
     runtime.check_world(config.hardware)
-    if _finished_record(run_dir) is not None:
-        return
     first = runtime.is_first_rank()
+    if (finished := _finished_record(run_dir)) is not None:
+        if first:
+            _report_already_finished(config, run_dir, finished)
+        return
     if first:
         lifecycle.create_run_dir(run_dir)
-    with locks.acquire(run_dir) if first else contextlib.nullcontext():
+    with exit_on_sigterm(), locks.acquire(run_dir) if first else contextlib.nullcontext():
         if first:
             lifecycle.start_record(config, command, run_dir, _prepare(config))
         try:
@@ -116,6 +119,8 @@ def _run_as_torchrun_rank(config: TrainConfig, command: str, run_dir: Path) -> N
         except BaseException as error:
             _handle_rank_failure(run_dir, error)
             raise
+    if first:
+        _print_result(run_dir)
 
 
 def _finished_record(run_dir: Path) -> Record | None:
@@ -141,9 +146,11 @@ def _run_as_later_node(config: TrainConfig, run_dir: Path, place: SlurmPlace) ->
     On a failure the process exits with a non-zero code, so that SLURM ends the job: submitit would take a raised error
     for a result, and the first node would wait for this one.
     """
+    from rpr.runs import runtime
     from rpr.training import launch
 
     try:
+        runtime.check_devices(config.hardware)
         launch.check_hosts(place)
         _prepare(config)
         _run_worker(run_dir / lifecycle.JOB_NAME, config.hardware)
@@ -228,7 +235,7 @@ def _run_worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
     if code == FAULT_EXIT and record.error is not None:
         raise RunError(record.error)
     kind, how = ProcessEnded, f"exit code {code}"
-    if code > SIGNALLED:
+    if code - SIGNALLED in signal.valid_signals():
         kind, how = InterruptedRun, signal.Signals(code - SIGNALLED).name
         how += ", which the system sends when it is out of memory" if how == "SIGKILL" else ""
     raise kind(f"the training process was ended by {how}; the same command resumes from the last checkpoint")

@@ -18,7 +18,7 @@ from rpr import progress
 from rpr.compose import hydra_bridge
 from rpr.compose.composition import override_key, to_plain
 from rpr.compose.messages import format_user_error
-from rpr.errors import BusyError, ConfigError, ProcessEnded, RunError
+from rpr.errors import BusyError, ConfigError, DataError, ProcessEnded, RecordError, RunError
 from rpr.io.resources import num_cores
 from rpr.signals import SIGTERM_EXIT, die_with_parent
 from rpr.sweep import slurm
@@ -248,8 +248,10 @@ def _task(
         number = running.job.num + 1
         words: Any = OmegaConf.to_container(running.overrides.task, resolve=False)  # as typed
         overrides = [word for word in map(str, words) if override_key(word) != "sweep"]
+        nodes = 1
         try:
             typed = validate(TrainConfig, to_plain(settings))
+            nodes = typed.hardware.num_nodes
             if not sys.stderr.isatty():  # a terminal shows the bars of rpr.sweep.progress instead
                 print(f"sweep {sweep}: job {number} of {total}: {typed.run_dir_name}", file=sys.stderr, flush=True)
             gpus, sharing, devices = options.gpus, options.jobs_per_gpu, typed.hardware.devices
@@ -257,8 +259,13 @@ def _task(
                 concurrent = min(at_once, sharing) if gpus else at_once
                 sweep_job = train.SweepJob(concurrent, gpus=own.gpus, keep_open=own.descriptors)
                 train.run(typed, command=shlex.join(["rpr-cli", "train", *overrides]), sweep_job=sweep_job)
-        except BusyError:
-            return None  # in use by another process: reported at the end, with its holder
+        except (BusyError, ConfigError, DataError, RecordError) as error:  # raised before any node trains
+            why = format_user_error(error) or ""
+            if sweeper is None and nodes > 1:  # this code ends the SLURM job, whose other nodes wait for this one
+                print(f"rpr-cli: {why}", file=sys.stderr, flush=True)
+                raise SystemExit(train.FAULT_EXIT) from None
+            # In use by another process: reported at the end, with its holder.
+            return None if isinstance(error, BusyError) else RunError(why)
         except Exception as error:
             line = format_user_error(error)
             if line is None:  # a bug: keep its traceback

@@ -27,8 +27,7 @@ class SweepProgress:
     def __init__(self, sweep: str, jobs: Sequence[Job]) -> None:
         self._name = f"sweep {sweep}"
         self._jobs = [_JobProgress(job) for job in jobs]
-        self._steps = sum(job.steps for job in self._jobs)
-        self._bar = Progress(self._steps, "steps", self._name, done=self._done, lines="none")
+        self._bar = Progress(sum(job.steps for job in self._jobs), "steps", self._name, done=self._done, lines="none")
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="sweep progress", daemon=True)
 
@@ -55,7 +54,7 @@ class SweepProgress:
     def _poll(self) -> None:
         ended = [job for job in self._jobs if not job.ended and job.poll()]
         jobs = f"{sum(job.ended for job in self._jobs)} of {len(self._jobs)}"
-        self._bar.reach(self._done, self._steps, jobs=jobs)
+        self._bar.reach(self._done, sum(job.steps for job in self._jobs), jobs=jobs)
         left = f", {self._bar.left}" if self._bar.left else ""
         for job in ended:
             job.close()
@@ -92,8 +91,10 @@ class _JobProgress:
             return False
         self._read_metrics()
         self.ended = self.record.status != "running"
-        if self.ended:
-            self.step = self.steps  # nothing left to do
+        if self.ended:  # nothing left to do: after a failure without the steps that it did not take
+            if self.record.status != "finished":
+                self.steps = self.step
+            self.step = self.steps
         else:
             if self._bar is None:
                 self._bar = Progress(self.steps, "steps", self.record.name, done=self.step, keep=False, lines="none")

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rpr.errors import RunError
+
 _POLL_SECONDS = 10.0  # between queries of the queue, which one process makes for all of its jobs
 
 
@@ -61,12 +63,23 @@ class Queue:
 
 
 def follow_jobs() -> None:
-    """From now on this process follows its submitted jobs by the queue, and a job ends as a whole when one of its nodes
-    fails: otherwise the first node would wait for the others.
+    """From now on this process follows its submitted jobs by the queue, a job without a result has failed without
+    ending the wait for the others, and a job ends as a whole when one of its nodes fails: otherwise the first node
+    would wait for the others.
     """
+    from hydra.core.utils import JobReturn, JobStatus
     from submitit.slurm.slurm import SlurmJob
 
     job: Any = SlurmJob
+    results = job.results
+
+    def results_or_failure(self: Any) -> list[Any]:
+        try:
+            return list(results(self))
+        except Exception as error:
+            return [JobReturn(status=JobStatus.FAILED, _return_value=RunError(format_error(error)))]
+
+    job.results = results_or_failure
     job.watcher = Queue()
     os.environ.setdefault("SLURM_KILL_BAD_EXIT", "1")  # read by srun in the job, which has this environment
 

@@ -74,14 +74,13 @@ def _torchrun(hardware: HardwareConfig) -> list[str]:
     if hardware.num_nodes == 1:
         return ["--standalone", *flags]
     place = slurm_place(hardware)
-    waiting = f"join_timeout={NODES_WAIT_SECONDS},read_timeout={NODES_WAIT_SECONDS}"
+    # The first rank is on the first node, which keeps the record, so that this node's torchrun outlasts the scoring.
     return [
         f"--nnodes={hardware.num_nodes}",
-        "--rdzv-backend=c10d",
-        f"--rdzv-id={place.job}",
-        f"--rdzv-endpoint={place.hosts[0]}:{20000 + place.job % 20000}",  # jobs that share a node have different ports
-        f"--rdzv-conf=is_host={int(place.node == 0)},{waiting}",
-        f"--local-addr={place.hosts[place.node]}",  # ranks meet on whichever node torchrun ranks first
+        f"--node-rank={place.node}",
+        f"--master-addr={place.hosts[0]}",
+        f"--master-port={20000 + place.job % 20000}",  # jobs that share a node have different ports
+        f"--rdzv-conf=timeout={NODES_WAIT_SECONDS}",
         *flags,
     ]
 
@@ -110,8 +109,8 @@ def slurm_place(hardware: HardwareConfig) -> SlurmPlace:
         raise ConfigError(
             f"hardware.num_nodes: {hardware.num_nodes} nodes must be started by SLURM (rpr-cli train -m "
             "hardware=slurm_8xgpu hardware.num_nodes=...) or by torchrun, with one command on each node: "
-            f"torchrun --nnodes {hardware.num_nodes} --nproc-per-node {hardware.devices} --rdzv-backend c10d "
-            "--rdzv-endpoint HOST:29500 -m rpr train ..."
+            f"torchrun --nnodes {hardware.num_nodes} --nproc-per-node {hardware.devices} --node-rank N --master-addr "
+            "HOST -m rpr train ..."
         )
     return SlurmPlace(place.node, tuple(place.hostnames), int(place.raw_job_id))
 

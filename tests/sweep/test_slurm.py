@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rpr.errors import RunError
 from rpr.sweep import slurm
 
 
@@ -64,10 +65,17 @@ def test_squeue_failure_is_reported_once(
 def test_follow_jobs_replaces_the_watcher_of_submitit(monkeypatch: pytest.MonkeyPatch) -> None:
     from submitit.slurm.slurm import SlurmJob
 
+    def lost(job: object) -> list[object]:
+        raise RuntimeError("Job 3 (task: 0) with path x/3_0_result.pkl\nhas not produced any output (state: gone)")
+
     monkeypatch.setattr(SlurmJob, "watcher", None)
+    monkeypatch.setattr(SlurmJob, "results", lost)
     slurm.follow_jobs()
     assert isinstance(SlurmJob.watcher, slurm.Queue)
     assert os.environ["SLURM_KILL_BAD_EXIT"] == "1"
+    [failed] = SlurmJob.results(object())  # instead of an end to the wait for all others
+    with pytest.raises(RunError, match="left no result"):
+        failed.return_value  # noqa: B018
 
 
 def test_job_without_a_result_is_reported_in_one_line(tmp_path: Path) -> None:
