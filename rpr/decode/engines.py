@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rpr.config.commands import TranslateConfig
-from rpr.config.train import HardwareConfig
+from rpr.config.train import HardwareConfig, check_attention
 from rpr.data.vocabulary import Vocabulary
 from rpr.decode.ctranslate2 import CTranslate2Engine
 from rpr.decode.exported import Exported, is_export, load_exported_model, read_export
@@ -95,6 +95,8 @@ def _of_export(exported: Exported, config: TranslateConfig) -> tuple[Engine, Voc
     if kind == "torch":
         _check_compute_type(config)
         model = load_exported_model(exported.folder).to(runtime.torch_device(hardware))
+        sides = model.config.encoder_positions, model.config.decoder_positions
+        check_attention(hardware, sides, model.config.d_model // model.config.num_heads)
         model.use_attention(hardware.attention)
         engine = torch_engine(model, hardware, config.matmul_precision)
     else:

@@ -149,7 +149,7 @@ class Translator:
             DataError: a prefix of more than max_source_length tokens.
             RunError: the model's probabilities are not finite.
         """
-        search = override_search(self.search, beam_size, length_penalty, n_best)
+        search = override_search(self.search, beam_size, length_penalty, 1 if n_best is None else n_best)
         if n_best is None:
             search = replace(search, n_best=search.beam_size)
         sources = self.encode(sentences)

@@ -141,7 +141,7 @@ def _differences(kind: Kind, model: Transformer) -> Sequence[str]:
     rows = position_rows(model.config)
     if rows is None:
         return DIFFERENCES
-    note = f"The absolute positions are a table of {rows} rows. Longer sentences are rejected; translations end there."
+    note = f"The export supports {rows} positions: longer sources are rejected, and translations end there."
     return (*DIFFERENCES, note)
 
 

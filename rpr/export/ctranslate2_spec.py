@@ -35,7 +35,6 @@ from rpr.model.transformer import (
 # Rows of an exported table: for sinusoids, for a bias that differs at every distance, and for a learned table with
 # fewer rows (as in our model, its last vector is used for all later positions).
 POSITION_ROWS = 2048
-BIAS_OF_LAYERS = (4, 8, 5)  # the first CTranslate2 version tested to keep a separate bias per layer
 
 
 def unrepresentable(config: TransformerConfig) -> str | None:
@@ -133,7 +132,6 @@ def _sizes(config: TransformerConfig, *, causal: bool) -> dict[str, Any]:
     scheme = config.decoder_positions if causal else config.encoder_positions
     rotation = scheme.rotation(config.site(causal=causal))
     if scheme.has_bias:
-        _check_version()
         sizes["relative_attention_bias"] = True
     if rotation is not None:
         sizes |= {
@@ -152,17 +150,6 @@ def _needs_vectors(scheme: Scheme) -> bool:
     if scheme.absolute != "none":
         return False
     return not (scheme.has_bias or scheme.changes_queries) or scheme.has_vectors
-
-
-def _check_version() -> None:
-    """Raises ConfigError if CTranslate2 is older than BIAS_OF_LAYERS."""
-    version = library().__version__
-    if tuple(int(part) for part in version.split(".")[:3] if part.isdigit()) < BIAS_OF_LAYERS:
-        first = ".".join(map(str, BIAS_OF_LAYERS))
-        raise ConfigError(
-            f"ctranslate2: version {version} may use one layer's bias in all layers; install {first} or newer, or use "
-            "format=safetensors"
-        )
 
 
 def _set_positions(spec: Any, positions: nn.Module | None, config: TransformerConfig) -> None:

@@ -1,7 +1,7 @@
 """Rotation of queries and keys by their positions (RoPE), with a hand-written backward pass.
 
 Autograd would allocate nine tensors of the size of the queries, which takes a tenth of a small model's training step on
-a CPU; this allocates one, and none in the backward pass.
+a CPU; this allocates one, and one in the backward pass.
 """
 
 # Shape suffixes: B batch, H heads, P positions, D head width, W half of the rotated width.
@@ -31,32 +31,30 @@ def rotate(x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, *, interleaved: bool)
 
 
 class _Rotate(torch.autograd.Function):
-    """apply(x_BHPD, cos_PW, sin_PW, interleaved) -> as `rotate`. The gradient is rotated back in place."""
+    """apply(x_BHPD, cos_PW, sin_PW, interleaved) -> as `rotate`. The gradient is rotated back."""
 
     @staticmethod
     def forward(ctx: Any, x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, interleaved: bool) -> Tensor:
         ctx.save_for_backward(cos_PW, sin_PW)
         ctx.interleaved = interleaved
-        out_BHPD = torch.empty_like(x_BHPD)
-        width = 2 * cos_PW.shape[1]
-        first, second = _pairs(x_BHPD[..., :width], interleaved)
-        out_first, out_second = _pairs(out_BHPD[..., :width], interleaved)
-        torch.mul(first, cos_PW, out=out_first).addcmul_(second, sin_PW, value=-1)
-        torch.mul(second, cos_PW, out=out_second).addcmul_(first, sin_PW)
-        out_BHPD[..., width:] = x_BHPD[..., width:]
-        return out_BHPD
+        return _turned(x_BHPD, cos_PW, sin_PW, interleaved)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient_BHPD: Tensor) -> tuple[Tensor, None, None, None]:
         cos_PW, sin_PW = ctx.saved_tensors
-        # Attention's backward pass creates this tensor for us alone; an expanded one comes from elsewhere: copy it.
-        gradient_BHPD = gradient_BHPD.contiguous() if 0 in gradient_BHPD.stride() else gradient_BHPD
-        first, second = _pairs(gradient_BHPD[..., : 2 * cos_PW.shape[1]], ctx.interleaved)
-        before = first.clone()
-        first.mul_(cos_PW).addcmul_(second, sin_PW)
-        second.mul_(cos_PW).addcmul_(before, sin_PW, value=-1)
-        return gradient_BHPD, None, None, None
+        return _turned(gradient_BHPD, cos_PW, -sin_PW, ctx.interleaved), None, None, None
+
+
+def _turned(x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, interleaved: bool) -> Tensor:
+    out_BHPD = torch.empty_like(x_BHPD)
+    width = 2 * cos_PW.shape[1]
+    first, second = _pairs(x_BHPD[..., :width], interleaved)
+    out_first, out_second = _pairs(out_BHPD[..., :width], interleaved)
+    torch.mul(first, cos_PW, out=out_first).addcmul_(second, sin_PW, value=-1)
+    torch.mul(second, cos_PW, out=out_second).addcmul_(first, sin_PW)
+    out_BHPD[..., width:] = x_BHPD[..., width:]
+    return out_BHPD
 
 
 def _pairs(x: Tensor, interleaved: bool) -> tuple[Tensor, ...]:

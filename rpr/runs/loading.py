@@ -81,6 +81,8 @@ def model_of(config: TrainConfig, run_dir: Path, average: int | None, vocabulary
     ema_decay = config.optim.ema_decay if average is None else None
     weights, checkpoint = averaged_weights(run_dir, average or config.optim.average_checkpoints, ema_decay)
     model = Transformer(transformer_config(config, vocabulary_size))
+    if config.hardware.precision == "64":  # before the weights, which may be float64, are copied
+        model.double()
     model.use_attention(config.hardware.attention)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for name, parameter in model.named_parameters(remove_duplicate=False):  # a moving average has shared ones once

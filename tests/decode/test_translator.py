@@ -119,6 +119,9 @@ def test_n_best_equals_beam_search(translator):
     assert [translations[0].text for translations in found] == translator.translate(SENTENCES)
     assert max(map(len, translator.translate_n_best(SENTENCES))) == 3  # the run's beam
     assert max(map(len, translator.translate_n_best(SENTENCES, beam_size=4))) == 4
+    three = copy.copy(translator)
+    three.search = dataclasses.replace(translator.search, n_best=3)
+    assert max(map(len, three.translate_n_best(SENTENCES, beam_size=2))) == 2
 
 
 def test_odd_text_is_normalised_as_in_training(translator):

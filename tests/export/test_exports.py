@@ -118,7 +118,7 @@ def test_ctranslate2_export_decodes_as_the_model(changes, export_inputs, tmp_pat
     assert read.settings.position_rows == rows
     text = (tmp_path / "out" / "README.md").read_text()
     assert "CTranslate2 ranks by log p / length^alpha" in text
-    assert (f"The absolute positions are a table of {rows} rows." in text) == (rows is not None)
+    assert (f"The export supports {rows} positions:" in text) == (rows is not None)
     assert f"{parity['largest_difference']:.1e} (allowed: {parity['tolerance']:.0e})" in text
     with pytest.raises(DataError, match="is a CTranslate2 export; export the run with format=safetensors"):
         load_exported_model(tmp_path / "out")

@@ -13,6 +13,7 @@ import torch
 from rpr.model.layer_positions import LayerPositions, positions_of_layers
 from rpr.model.positions import COLOURS, SCHEMES, Site
 from rpr.model.positions.alibi import slopes_of
+from rpr.model.rotation import cosines_and_sines, rotate
 from rpr.model.vectors import SinusoidalPositions, sinusoids
 from tests.model.attention_cases import FORMS
 from tests.model.scheme_variants import VARIANTS, variant_scheme
@@ -164,6 +165,17 @@ def test_all_implementations_match_the_papers_equations(variant, causal):
         found = results(lambda q, k, v, attention=attention: by_layer(positions, q, k, v, causal, attention))
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_rotation_leaves_the_gradient_that_it_receives_as_it_was():
+    """Autograd may pass the same tensor to several functions: here to the rotation and to y."""
+    x, y = (torch.randn(1, 1, 3, WIDTH, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    cos, sin = cosines_and_sines(torch.arange(3), WIDTH, 10_000.0, 1.0)
+    gradient = torch.randn_like(x)
+    given = gradient.clone()
+    torch.autograd.backward(rotate(x, cos, sin, interleaved=False) + y, gradient)
+    assert torch.equal(gradient, given) and torch.equal(y.grad, given)
+    assert torch.autograd.gradcheck(lambda x: rotate(x, cos, sin, interleaved=True), x)
 
 
 # --- known faults of other implementations

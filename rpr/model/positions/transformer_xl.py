@@ -55,9 +55,10 @@ class TransformerXL(Scheme):
         angles = before_R[:, None] * frequencies
         w_r_HMD = parameters["w_r"]
         sinusoids_RM = torch.cat([angles.sin(), angles.cos()], dim=1).to(w_r_HMD.dtype)
-        keys_HRD = torch.matmul(sinusoids_RM, w_r_HMD)
         difference_HD1 = (parameters["v"] - parameters["u"])[..., None]
-        bias_HR = (keys_HRD @ difference_HD1)[..., 0] * site.d_head**-0.5
+        with torch.autocast(device.type, enabled=False):  # tables stay as exact as learned ones
+            keys_HRD = torch.matmul(sinusoids_RM, w_r_HMD)
+            bias_HR = (keys_HRD @ difference_HD1)[..., 0] * site.d_head**-0.5
         if site.causal:
             pad = torch.nn.functional.pad
             keys_HRD, bias_HR = pad(keys_HRD, (0, 0, 0, max_distance)), pad(bias_HR, (0, max_distance))
