@@ -30,16 +30,6 @@ RENAMED: Mapping[str, str] = {
     "optim.max_tokens_per_unit": "optim.max_tokens_per_microbatch",
     "optim.units_per_step": "optim.microbatches_per_step",
 }
-# Renamed settings of commands, which no record contains: only error messages use them.
-RENAMED_OF_COMMANDS: Mapping[str, str] = {
-    "at_once": "jobs",
-    "retry": "retry_failed=true",
-    "average": "average_checkpoints",
-    "out": "output_dir",
-    "out_dir": "output_dir",
-    "results": "results_page",
-    "loader": "measure_loader",
-}
 # As EARLIER_DEFAULTS, for settings whose current default is the earlier behaviour: the first has always been part of
 # run ids, the other never.
 READ_AS: Mapping[str, Any] = {"hardware.attention": "auto", "stop_after_minutes": None}
@@ -62,11 +52,6 @@ def machine_of(device: str) -> Machine | None:
     """The CPU that a record's device describes; None for a GPU."""
     found = _CPU.fullmatch(device)
     return None if found is None else Machine(found["processes"], int(found["threads"]), found["processor"])
-
-
-def renamed_to(key: str) -> str | None:
-    """The new name of a setting that was renamed; None for any other."""
-    return RENAMED.get(key) or RENAMED_OF_COMMANDS.get(key)
 
 
 def with_earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 
 import pytest
@@ -201,6 +202,8 @@ def test_recorded_configuration_is_run_in_the_given_folders(original, call_rerun
     assert config.logger.mode == "none"  # not to write into the original's W&B run
     assert config.run_id == read_record(original / "record.json").run_id
     assert command == f"rpr-cli rerun {source} cache_dir={elsewhere} runs_dir={runs}"
+    call_rerun(source, f"cache_dir='{elsewhere},b'")
+    assert app.compose("rerun", ["run=x", *shlex.split(started[1][1])[3:]])["cache_dir"] == f"{elsewhere},b"
     assert run_dir == tmp_path / "runs" / f"{original.name}-rerun1"
 
 

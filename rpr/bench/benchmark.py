@@ -94,7 +94,7 @@ def matmul_rate(hardware: HardwareConfig, device: torch.device, size: int) -> fl
     """FLOP/s of a matmul of two size x size matrices in the model's precision: the median of ten, after three warm-up
     runs. The upper bound for a training step on this device.
     """
-    dtype = {"64": torch.float64, "32": torch.float32, "bf16": torch.bfloat16}[hardware.precision]
+    dtype = torch.bfloat16 if hardware.precision == "bf16" else torch.float32
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     seconds = []
     for _ in range(13):

@@ -159,7 +159,7 @@ def _run(name: str, arguments: list[str]) -> int:
         overrides = [word for word in flags.overrides if override_key(word) != "sweep"]
         module.run(typed, command=shlex.join(["rpr-cli", name, *overrides]))
     elif name == "bench":
-        module.run(typed, {variant: _compose_position(variant, flags.overrides) for variant in typed.variants})
+        module.run(typed, {one: _compose_position(one, flags.overrides, config_dir) for one in typed.variants})
     else:
         module.run(typed)
     return 0
@@ -251,10 +251,11 @@ def _config_class(name: str) -> Any:
     return train.TrainConfig if name in ("train", "sweep") else getattr(commands, f"{name.capitalize()}Config")
 
 
-def _compose_position(variant: str, overrides: Sequence[str]) -> Any:
-    """The position settings of a choice of conf/position/, with the defaults of the selected model."""
+def _compose_position(variant: str, overrides: Sequence[str], config_dir: Path | None) -> Any:
+    """The position settings of a choice of position/, with the defaults of the selected model."""
     model = [override for override in overrides if override_key(override).partition(".")[0] == "model"]
-    return compose_train([*model, f"position={variant}"]).position
+    # Any recipe: not every model has one of its own name.
+    return compose_train([*model, "optim=tiny", f"position={variant}"], config_dir).position
 
 
 def _print_hydra_output(name: str, arguments: list[str]) -> None:

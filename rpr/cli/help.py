@@ -72,7 +72,7 @@ def _read(file: Path, config_dir: Path | None) -> tuple[list[str], dict[str, str
     about = [line.removeprefix("#").strip() for line in itertools.takewhile(lambda line: line.startswith("#"), lines)]
     blocks: dict[str, str] = {}
     for base in _defaults(str(file), config_dir):
-        if isinstance(base, str) and base.startswith("_") and base != "_self_":
+        if isinstance(base, str) and base != "_self_" and _path(file.with_name(base), config_dir) is not None:
             blocks |= _read(file.with_name(base), config_dir)[1]
     comment: list[str] = []
     key = ""
@@ -94,11 +94,15 @@ def _defaults(name: str, config_dir: Path | None) -> list[Any]:
     return list((yaml.safe_load(_text(Path(name), config_dir)) or {}).get("defaults", []))
 
 
+def _path(file: Path, config_dir: Path | None) -> Path | None:
+    folders = ([config_dir] if config_dir else []) + [data_dir("conf")]
+    paths = [(folder / file).with_suffix(".yaml") for folder in folders]
+    return next((path for path in paths if path.is_file()), None)
+
+
 def _text(file: Path, config_dir: Path | None) -> str:
-    for folder in ([config_dir] if config_dir else []) + [data_dir("conf")]:
-        path = (folder / file).with_suffix(".yaml")
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
+    if (path := _path(file, config_dir)) is not None:
+        return path.read_text(encoding="utf-8")
     group = str(file.parent)
     raise ConfigError(f"{group}: no such choice {file.name!r}" + did_you_mean(file.name, choices_of(group)))
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 
-from rpr.compose.composition import override_key, typed_choices
+from rpr.compose.composition import override_key, quote_value, typed_choices
 from rpr.errors import ConfigError
 
 OF_ONE_RUN = ("evaluate", "export", "report", "rerun", "train", "translate", "verify")
@@ -42,6 +41,8 @@ def _with_runs(name: str, arguments: list[str]) -> list[str]:
         files = "; the files to translate are given as -- IN OUT" if name == "translate" else ""
         raise ConfigError(f"{name}: {len(runs)} runs given, expected one{files}")
     _reject_duplicate(others, "run" if name in OF_ONE_RUN else "runs")
+    if name == "train":  # `run=FOLDER` is read as it is, not by Hydra
+        return [*others, f"run={runs[0]}"]
     given = ",".join(quote_value(run) for run in runs)
     return [*others, f"run={given}" if name in OF_ONE_RUN else f"runs=[{given}]"]
 
@@ -67,9 +68,3 @@ def _split_job(argument: str) -> list[str]:
         return shlex.split(argument.removeprefix("job="))
     except ValueError as error:
         raise ConfigError(f"job: {argument!r} cannot be split into words ({error}); quote it as in a shell") from None
-
-
-def quote_value(value: str) -> str:
-    """A value quoted for Hydra's override grammar, in which a backslash is special only before a quote."""
-    escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value)
-    return f"'{escaped}'"

@@ -16,6 +16,7 @@ import torch
 from rpr.bench import benchmark
 from rpr.commands.printing import titled
 from rpr.config.commands import BenchConfig
+from rpr.config.train import check_attention
 from rpr.errors import ConfigError
 from rpr.model.positions import Positions
 from rpr.paper import RELATIVE_SPEED
@@ -32,6 +33,8 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
     """Measure the requested parts, and print them as tables or as one JSON document."""
     if config.hardware.num_ranks > 1:
         raise ConfigError(f"hardware={config.hardware.name}: bench runs in one process; choose hardware=cpu or 1xgpu")
+    schemes = [side for position in positions.values() for side in (position.encoder, position.decoder)]
+    check_attention(config.hardware, schemes, config.model.d_model // config.model.num_heads)
     runtime.check_devices(config.hardware)
     runtime.set_up(config.hardware)
     hardware = config.hardware.model_copy(update={"matmul_precision": runtime.matmul_precision(config.hardware)})
@@ -146,13 +149,16 @@ _RESIDENT = _figures("resident_megabytes", "resident MB", 0)
 
 def _available(document: dict[str, Any], part: str, *columns: Column) -> tuple[Column, ...]:
     """The columns for which the document has figures: older documents lack some."""
-    return tuple(column for column in columns if all(column.key in row for row in document.get(part, ())))
+    rows = [row for row in document.get(part, ()) if "problem" not in row]
+    return tuple(column for column in columns if all(column.key in row for row in rows))
 
 
 def _ratio(key: str, rounds: int) -> Callable[[dict[str, Any]], Measurement]:
     """The median over the rounds; the baseline's ratio to itself has no range."""
 
     def read(row: dict[str, Any]) -> Measurement:
+        if "problem" in row:
+            return missing(row["problem"])
         if row["min"] == row["max"] == 1:
             return single(row[key])
         return Measurement(row[key], rounds, interval=Interval(row["min"], row["max"], 1.0, kind="rounds"))
@@ -160,16 +166,22 @@ def _ratio(key: str, rounds: int) -> Callable[[dict[str, Any]], Measurement]:
     return read
 
 
+_OUT_OF_MEMORY = {"problem": "out of memory"}  # a row's, in place of figures
+
+
 def _steps(config: BenchConfig, positions: dict[str, Positions], rate: float) -> list[dict[str, Any]]:
     device = runtime.torch_device(config.hardware)
-    with Progress(config.rounds, "rounds", "step") as bar:
-        timings = benchmark.take_turns(
-            benchmark.training_steps(config, positions, device),
-            rounds=config.rounds,
-            steps_per_round=config.steps_per_round,
-            device=device,
-            progress=lambda done: bar.reach(done, config.rounds),
-        )
+    try:
+        with Progress(config.rounds, "rounds", "step") as bar:
+            timings = benchmark.take_turns(
+                benchmark.training_steps(config, positions, device),
+                rounds=config.rounds,
+                steps_per_round=config.steps_per_round,
+                device=device,
+                progress=lambda done: bar.reach(done, config.rounds),
+            )
+    except torch.OutOfMemoryError:
+        return [{"variant": name, **_OUT_OF_MEMORY} for name in positions]
     baseline = timings[config.variants[0]]
     return [
         {
@@ -213,7 +225,7 @@ def _lengths(config: BenchConfig, positions: dict[str, Positions], rate: float) 
                     )
                     speed = _speed(config, sentences, length, timings[name], rate)
                 except torch.OutOfMemoryError:
-                    speed = {"problem": "out of memory"}
+                    speed = _OUT_OF_MEMORY
                 rows.append({"length": length, "sentences": sentences, "variant": name, **speed})
             bar.update()
     return rows
@@ -226,12 +238,16 @@ def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -
     with Progress(len(cases), "cases", "layer") as bar:
         for case in cases:
             bar.update(0, **asdict(case))
-            timings = benchmark.take_turns(
-                benchmark.layer_steps(config, positions, case, device),
-                rounds=config.layer.rounds,
-                steps_per_round=config.steps_per_round,
-                device=device,
-            )
+            try:
+                timings = benchmark.take_turns(
+                    benchmark.layer_steps(config, positions, case, device),
+                    rounds=config.layer.rounds,
+                    steps_per_round=config.steps_per_round,
+                    device=device,
+                )
+            except torch.OutOfMemoryError:
+                rows += [{**asdict(case), "variant": name, **_OUT_OF_MEMORY} for name in positions]
+                continue
             baseline = timings[config.variants[0]]
             operations = benchmark.layer_flops(config.model.d_model, case.batch, case.length)
             rows += [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from rpr.commands import train
 from rpr.commands.diff import lines_of, read_run_files
+from rpr.compose.composition import quote_value
 from rpr.config.commands import RerunConfig
 from rpr.config.train import NAME, HardwareConfig, TrainConfig, config_from_record
 from rpr.data.cache import cache_key
@@ -83,8 +85,12 @@ def _configuration(config: RerunConfig, path: Path, record: Record) -> TrainConf
 
 def _command(config: RerunConfig) -> str:
     given = {"data_path": config.data_path, "cache_dir": config.cache_dir, "runs_dir": config.runs_dir}
-    settings = [f"{key}={value}" for key, value in given.items() if value is not None]
+    settings = [f"{key}={_quoted(value)}" for key, value in given.items() if value is not None]
     return shlex.join(["rpr-cli", "rerun", config.run, *settings, *(["strict=true"] if config.strict else [])])
+
+
+def _quoted(value: str) -> str:
+    return value if re.fullmatch(r"[\w./+@%-]+", value) else quote_value(value)
 
 
 def _folder(config: RerunConfig, path: Path, record: Record, typed: TrainConfig) -> Path:

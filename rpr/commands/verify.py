@@ -23,10 +23,12 @@ from rpr.progress import Progress
 from rpr.records.measurement import single
 from rpr.report.grid import DASH, Cell, Column, Grid
 from rpr.report.render import terminal, wrapped
+from rpr.signals import report_sigterm
 
 KINDS: tuple[Kind, ...] = ("safetensors", "ctranslate2")
 
 
+@report_sigterm()
 def run(config: VerifyConfig) -> None:
     """Prints a table of the checks, or one JSON document; writes nothing.
 

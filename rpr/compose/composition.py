@@ -153,3 +153,9 @@ def _texts(tree: Any, path: str) -> Iterator[tuple[str, str]]:
 def override_key(override: str) -> str:
     """The key of the setting that an override changes."""
     return override.partition("=")[0].lstrip("+~")
+
+
+def quote_value(value: str) -> str:
+    """A value quoted for Hydra's override grammar, in which a backslash is special only before a quote."""
+    escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value)
+    return f"'{escaped}'"

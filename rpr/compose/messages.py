@@ -12,7 +12,7 @@ from rpr.compose.composition import choices_of
 from rpr.compose.hydra_bridge import is_parsing_error
 from rpr.errors import RprError, did_you_mean
 from rpr.io.escape import escape_control_characters
-from rpr.migrations import renamed_to
+from rpr.migrations import RENAMED
 
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
     from rpr.validation import StrictModel
@@ -54,7 +54,7 @@ def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
         reason = " ".join(str(error.message).split("\n", 1)[0].rstrip(".;").split())
         override = " ".join(str(error.override).split())
         return (
-            f"{override}: cannot be parsed as a setting ({reason}); write key=value, and quote values with blanks, "
+            f"{override}: cannot be parsed as a setting ({reason}); write key=value, and quote values with spaces, "
             "commas or brackets: \"key='a b'\""
         )
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
@@ -103,7 +103,7 @@ def _unknown_key(text: str, kind: type[StrictModel] | None) -> str | None:
     found = re.match(r"Could not override '(?:[\w/]+@)?([\w.]+)'", text)
     if found is None:
         return None
-    if new := renamed_to(found[1]):
+    if new := RENAMED.get(found[1]):
         return f"{found[1]}: renamed to {new}"
     path = found[1].split(".")
     if path[0] == "hydra":  # Hydra's own settings, of which we have no typed section
@@ -111,7 +111,8 @@ def _unknown_key(text: str, kind: type[StrictModel] | None) -> str | None:
     for depth, part in enumerate(path):
         names = settings_at(kind or TrainConfig, path[:depth])
         if names and part not in names:
-            if part in _SHORT:
+            *sections, name = _SHORT.get(part, "").split(".")
+            if name and name in settings_at(kind or TrainConfig, sections):
                 return f"{found[1]}: no such setting; did you mean {_SHORT[part]}?"
             inner = {name: settings_at(kind or TrainConfig, [*path[:depth], name]) for name in sorted(names)}
             if elsewhere := [f"{name}.{part}" for name, settings in inner.items() if part in settings]:

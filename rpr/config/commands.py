@@ -37,6 +37,8 @@ class EvaluateConfig(StrictModel):
             )
         if self.backend == "ctranslate2" and self.position is not None:
             raise ValueError("position: the positions of an export are fixed; choose backend=torch")
+        if self.backend == "ctranslate2" and self.matmul_precision is not None:
+            raise ValueError("matmul_precision: CTranslate2 does not read it; choose compute_type, or backend=torch")
         if self.backend == "ctranslate2" and self.average_checkpoints is not None:
             raise ValueError("average_checkpoints: an export is a single model; leave it out, or export the run again")
         return self
@@ -247,6 +249,14 @@ class BenchConfig(StrictModel):
     gradients: GradientBenchConfig
     seed: int = Field(ge=0, lt=2**31)
     format: Literal["table", "json"]
+
+    @model_validator(mode="after")
+    def what_is_measured(self) -> BenchConfig:
+        if "layer" in self.parts and "attend" not in self.layer.algorithms:
+            raise ValueError("layer.algorithms: attend is missing, to which the others are compared; add it")
+        if self.hardware.precision == "64":
+            raise ValueError("hardware.precision: bench supports 32 and bf16; choose one")
+        return self
 
     @model_validator(mode="after")
     def gpu_kernels_need_a_gpu(self) -> BenchConfig:

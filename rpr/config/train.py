@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from rpr.errors import ConfigError
 from rpr.migrations import EARLIER_DEFAULTS, RENAMED, with_earlier_defaults
-from rpr.model.positions import AnyPositions, Site
+from rpr.model.positions import AnyPositions, Scheme, Site
 from rpr.validation import StrictModel, validate
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -256,6 +257,26 @@ class EvaluationConfig(StrictModel):
         return self
 
 
+def check_attention(hardware: HardwareConfig, schemes: Iterable[Scheme], head_width: int) -> None:
+    """Check that the configured implementation of attention supports these positions and this width of a head.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if hardware.attention != "triton":
+        return
+    for scheme in schemes:
+        if scheme.has_bias:
+            raise ConfigError(
+                f"hardware.attention: triton does not support the score bias of position={scheme.name}; choose auto"
+            )
+    if head_width > WIDEST_TRITON_HEAD:
+        raise ConfigError(
+            f"hardware.attention: triton supports heads of width {WIDEST_TRITON_HEAD} at most, but "
+            f"model.d_model / model.num_heads is {head_width}; choose attention=auto, or more heads"
+        )
+
+
 class TrainConfig(StrictModel):
     """All settings of one run; every default is in conf/train.yaml."""
 
@@ -302,16 +323,8 @@ class TrainConfig(StrictModel):
                 side = "decoder" if causal else "encoder"
                 whole = f"position.{problem}"
                 raise ValueError(whole if one else whole.replace("position.", f"position.{side}."))
-            if self.hardware.attention == "triton" and scheme.has_bias:
-                raise ValueError(
-                    f"hardware.attention: triton does not support the score bias of position={scheme.name}; choose auto"
-                )
         width = self.model.d_model // self.model.num_heads
-        if self.hardware.attention == "triton" and width > WIDEST_TRITON_HEAD:
-            raise ValueError(
-                f"hardware.attention: triton supports heads of width {WIDEST_TRITON_HEAD} at most, but "
-                f"model.d_model / model.num_heads is {width}; choose attention=auto, or more heads"
-            )
+        check_attention(self.hardware, (self.position.encoder, self.position.decoder), width)
         return self
 
     @property

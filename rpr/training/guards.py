@@ -94,12 +94,14 @@ class NonFiniteGuard(pl.Callback):
         return {
             "skipped_steps": self.skipped_steps,
             "loss_spikes": self.loss_spikes,
+            "consecutive_skips": self._consecutive_skips,
             "spread": dict(vars(self._loss_stats)),
             "read": [list(step) for step in self._read],
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.skipped_steps, self.loss_spikes = state_dict["skipped_steps"], state_dict["loss_spikes"]
+        self._consecutive_skips = state_dict.get("consecutive_skips", 0)  # older checkpoints lack it
         self._loss_stats = RunningStats(**state_dict["spread"])
         self._read = [Step(*step) for step in state_dict["read"]]
 

@@ -144,16 +144,17 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
         return step % self._optim.validate_every_n_steps == 0
 
     def _warn_if_disk_is_short(self, trainer: pl.Trainer) -> None:
-        """Warn if the disk cannot hold the checkpoints to be kept (weights and both of Adam's moments)."""
+        """Warn if the disk cannot hold the checkpoints to be kept (weights, both of Adam's moments, moving average)."""
         existing = checkpoints(self._folder)
-        size = sum(3 * parameter.nbytes for parameter in trainer.lightning_module.parameters())
+        copies = 3 if self._optim.ema_decay is None else 4
+        size = sum(copies * parameter.nbytes for parameter in trainer.lightning_module.parameters())
         keep = self._optim.keep_checkpoints
         # While the newest is written, there is one more than are kept.
         needed = (keep + 1 - min(len(existing), keep)) * size
         free = shutil.disk_usage(self._folder).free
         if needed > free:
             print(
-                f"rpr-cli: {self._folder}: {keep} checkpoints of {size / 1e9:.1f} GB are to be kept, but only "
+                f"rpr-cli: {self._folder}: keeping {keep} checkpoints needs {keep * size / 1e9:.1f} GB, but only "
                 f"{free / 1e9:.1f} GB are free; lower optim.keep_checkpoints or choose another runs_dir",
                 file=sys.stderr,
                 flush=True,

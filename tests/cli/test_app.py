@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from rpr import __version__
 from rpr.cli import app
 from rpr.cli.positionals import to_overrides
-from rpr.commands import train
+from rpr.commands import bench, train
 from rpr.errors import RunError
 from tests.conftest import imported
 from tests.processes import SCRIPT
@@ -82,6 +83,10 @@ def test_help_shows_the_settings_of_the_choices(capsys):
     assert app.main(["train", "--help", "model=big", "data=reverse"]) == 0
     assert "[reverse]" in capsys.readouterr().out
     assert "_vectors" not in out
+    for words in (["logger=wandb_offline"], ["hardware=slurm_8xgpu"]):
+        assert app.main(["train", "--help", *words]) == 0
+        out = capsys.readouterr().out
+        assert ("  project: " if words[0].startswith("logger") else "  precision: ") in out, "of the choice it extends"
 
 
 def test_job_setting_is_split_into_words(started):
@@ -222,6 +227,29 @@ def test_bench(capsys):
     assert [*titles] == sorted(titles, key=printed.index)
 
 
+def test_bench_reads_the_choices_of_the_users_folder(capsys, tmp_path):
+    for group, base, lines in (("position", "rope", "base: 500.0"), ("model", "tiny", "num_heads: 2")):
+        (tmp_path / group).mkdir()
+        (tmp_path / group / "mine.yaml").write_text(f"defaults: [{base}, _self_]\nname: mine\n{lines}\n")
+    words = ["model=mine", "optim=tiny", "variants=[absolute,mine]", "sentences=2", "length=4", "rounds=1"]
+    sizes = ["model.d_model=32", "model.num_layers=1", "model.d_ff=32", "data.vocabulary_size=50", "parts=[step]"]
+    assert app.main(["bench", f"--config-dir={tmp_path}", *words, *sizes, "format=json"]) == 0
+    assert [row["variant"] for row in json.loads(capsys.readouterr().out)["step"]] == ["absolute", "mine"]
+
+
+def test_bench_keeps_the_results_before_memory_ran_out(capsys, monkeypatch):
+    def out_of_memory(*_args, **_options):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(bench.benchmark, "take_turns", out_of_memory)
+    words = ["bench", "parts=[step,layer]", "variants=[absolute,relative]", "layer.lengths=[4]", "layer.causal=[true]"]
+    assert app.main(words) == 0
+    assert capsys.readouterr().out.count("out of memory") == 2, "a footnote of each table"
+    assert app.main([*words, "format=json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {row["problem"] for part in ("step", "layer") for row in document[part]} == {"out of memory"}
+
+
 def test_positional_arguments_are_not_parsed_by_hydra():
     """Most of these characters mean something in its grammar."""
     names = ["it's.txt", "a,b [c] {d} $e.txt", "back\\slash.txt", "end\\", "\\'", "Füße.txt"]
@@ -231,3 +259,4 @@ def test_positional_arguments_are_not_parsed_by_hydra():
         composed = app.compose("translate", to_overrides("translate", [first, "n_best=2", "--", second, first]))
         assert (composed["run"], composed["input"], composed["output"]) == (first, second, first)
     assert to_overrides("compare", ["--cfg", "job", "runs/A"]) == ["--cfg", "job", "runs=['runs/A']"]
+    assert to_overrides("train", ["runs/it's"]) == ["run=runs/it's"], "which is read as it is"

@@ -251,5 +251,5 @@ def test_disk_too_small_for_checkpoints_is_reported(
     fit.fit(tiny_config("optim.max_steps=1", "optim.keep_checkpoints=4"), small_data, tmp_path)
     lines = [line for line in capsys.readouterr().err.splitlines() if "lower optim.keep_checkpoints" in line]
     assert len(lines) == warned
-    reason = "/checkpoints: 4 checkpoints of 0.0 GB are to be kept, but only 0.0 GB are free; lower optim.keep"
+    reason = "/checkpoints: keeping 4 checkpoints needs 0.0 GB, but only 0.0 GB are free; lower optim.keep"
     assert all(reason in line for line in lines)
