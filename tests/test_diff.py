@@ -58,7 +58,7 @@ def test_only_differences_are_shown(put, diff):
         "scores.0.score": 33.0, "scores.0.interval": fake_interval(31, 35),
     }  # fmt: skip
     found = paragraphs(diff(put("a"), put("b", edits)))
-    assert list(found) == ["A", "settings", "run", "versions", "scores", "To", "figures", "The"]
+    assert list(found) == ["A", "settings", "run", "versions", "scores", "To", "figures", "Identical:"]
     assert found["A"][-1] == "The two records: two configurations."
     assert found["settings"][2:] == ["model.dropout 0.1 0.3"]
     assert found["run"][2:] == ["command model.dropout=0.3"]
@@ -70,8 +70,10 @@ def test_only_differences_are_shown(put, diff):
         "validation_loss 2.300000 2.500000 +0.200000 × 1.087",
         "steps_per_second 2.000 2.500 +0.500 × 1.250",
     ]
-    assert found["The"][0].startswith("The same: 36 settings, 1 version, commit, device, data (key, train_pairs, vocab")
-    assert "train_loss" in " ".join(found["The"]) and "validation_loss" not in " ".join(found["The"])
+    assert found["Identical:"][0].startswith(
+        "Identical: 36 settings, 1 version, commit, device, data (key, train_pairs, vocab"
+    )
+    assert "train_loss" in " ".join(found["Identical:"]) and "validation_loss" not in " ".join(found["Identical:"])
 
 
 def test_tiny_difference_is_not_shown_as_the_same(put, diff):

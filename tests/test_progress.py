@@ -177,7 +177,7 @@ def test_lines_of_a_sweep(
         )  # fmt: skip
         clock.now = 120.0
         write(1, 75, "failed", error="no \x1b luck")
-    why = f"{jobs[1].run_dir.name}: failed: no \\x1b luck (2 of 3 jobs, 0:00:36 left)"
+    why = f"{jobs[1].run_dir.name}: failed: no \\x1b luck (2 of 3 jobs, 0:00:41 left)"
     assert capsys.readouterr() == ("", f"sweep mine: {why}\n")
 
 

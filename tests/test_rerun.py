@@ -185,7 +185,7 @@ def test_different_results_are_shown_and_exit_with_1_if_strict(original, call_re
     source = changed({"scores.0.score": 99.0, "training.validation_loss": 1.0})
     shutil.copy(original / "metrics.jsonl", source.with_name("changed.metrics.jsonl"))
     out, err = call_rerun(source, "strict=true", code=1)
-    assert err == f"rpr-cli: {original.name}: its results are not those of {source}\n"
+    assert err == f"rpr-cli: {original.name}: its results differ from those of {source}\n"
     assert "Bit-identical" not in out and out.startswith("\nDifferent:\n\n")
     assert re.search(r"\ntest/sacrebleu +99\.00 \S+ \S+ +\d+\.\d\d \S+ \S+ +-\d+\.\d\d ", out)
     assert re.search(r"\nvalidation_loss +1\.000000 +\d\.\d{6} +\+\d\.\d{6} ", out)

@@ -29,7 +29,9 @@ def measure_loader(
             arguments = (data, max_tokens_per_microbatch, microbatches_per_step, batches, time.monotonic())
             return pool.submit(_measure, *arguments).result()
     except BrokenProcessPool:
-        raise RunError("the process that measures the loader died; perhaps memory ran out") from None
+        raise RunError(
+            "the process of the loader benchmark was killed, possibly because memory ran out; try a smaller corpus"
+        ) from None
 
 
 def _measure(

@@ -133,7 +133,7 @@ def _notes(config: CompareConfig, found: Sequence[Sequence[Family]]) -> list[str
     ]
     corrected = ""
     if any(len(family.comparisons) > 1 for family in families):
-        notes.append("Holm: the p before it, corrected for all comparisons of its table.")
+        notes.append("Holm: the p before it, corrected for all comparisons in the table.")
         corrected = " after Holm's correction"
     if not any(comparison.verdict for comparison in comparisons):
         notes.append(f"No difference is below p = {ALPHA} by both tests{corrected}: no run is shown to be better.")

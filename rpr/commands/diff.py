@@ -106,7 +106,7 @@ def same_line(found: Difference) -> str:
     words += [f"data ({', '.join(data)})"] if data else []
     words += [one.name for one in found.figures if one.same]
     words += ["scores by length"] if found.by_length and all(one.same for one in found.by_length) else []
-    return f"The same: {', '.join(words)}." if words else ""
+    return f"Identical: {', '.join(words)}." if words else ""
 
 
 def document(found: Difference) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rpr.config.commands import ExportConfig, VerifyConfig
-from rpr.errors import DataError, RunError
+from rpr.errors import RunError
 from rpr.export import writing
 from rpr.export.card import ExportInputs
 from rpr.progress import Progress
@@ -54,8 +54,6 @@ def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> ExportInputs:
         raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are not usable: finish the run first")
     data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
     split = data.split(config.split)
-    if not len(split):
-        raise DataError(f"data {data.meta.name}: the split {config.split} is empty; choose another, split=...")
     indices = range(min(config.sentences, len(split)))
     return ExportInputs(
         record=record,

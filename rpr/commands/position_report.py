@@ -10,7 +10,7 @@ from rpr.analysis.position_numbers import as_document, as_text, summary
 from rpr.analysis.positions import measure
 from rpr.config.commands import ReportConfig
 from rpr.data.cache import PreparedData
-from rpr.errors import DataError, RecordError, RunError
+from rpr.errors import RecordError, RunError
 from rpr.io.atomic import replace_file
 from rpr.progress import Progress
 from rpr.records.position import position_of
@@ -28,7 +28,7 @@ def report(config: ReportConfig, run_dir: Path) -> None:
     Raises:
         RecordError: no readable record, or a folder that cannot be written.
         RunError: the run failed or was interrupted.
-        DataError: no checkpoint, or an incompatible one; no data, or no validation sentence.
+        DataError: no checkpoint, or an incompatible one; no data.
     """
     trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
     record = read_record(run_dir / RECORD_NAME)
@@ -80,6 +80,4 @@ def report(config: ReportConfig, run_dir: Path) -> None:
 
 def _validation_pairs(data: PreparedData, limit: int) -> list[tuple[list[int], list[int]]]:
     split = data.split("validation")
-    if not len(split):
-        raise DataError(f"data {data.meta.name}: the validation split is empty; prepare data with one")
     return [(split.source(index).tolist(), split.target(index).tolist()) for index in range(min(limit, len(split)))]

@@ -56,7 +56,7 @@ def run(config: RerunConfig) -> None:
     found = difference(record, again, metrics, metrics_again)
     print("\n".join(["", *_outcome(found)]))
     if config.strict and not found.reproduced:
-        print(f"rpr-cli: {run_dir.name}: its results are not those of {shown}", file=sys.stderr)
+        print(f"rpr-cli: {run_dir.name}: its results differ from those of {shown}", file=sys.stderr)
         raise SystemExit(1)
 
 

@@ -178,7 +178,7 @@ def _run_in_this_process(config: TrainConfig, command: str, run_dir: Path, rerun
     if not (run_dir / RECORD_NAME).exists() and (alike := lifecycle.trained_alike(config, run_dir)) is not None:
         folder, differing = alike
         print(
-            f"rpr-cli: {folder} has the same training and differs only in {', '.join(differing)}; "
+            f"rpr-cli: {folder} was trained with the same settings and differs only in {', '.join(differing)}; "
             f"to score it again instead: rpr-cli evaluate {folder}",
             file=sys.stderr,
         )

@@ -63,15 +63,6 @@ class TranslateConfig(StrictModel):
     cache_dir: str | None = Field(min_length=1)
     hardware: HardwareConfig
 
-    @model_validator(mode="after")
-    def n_best_are_in_the_beam(self) -> TranslateConfig:
-        if self.n_best is not None and self.beam_size is not None and self.n_best > self.beam_size:
-            raise ValueError(
-                f"n_best: {self.n_best} is more than beam_size = {self.beam_size}; raise beam_size, or request "
-                f"{self.beam_size}"
-            )
-        return self
-
 
 class ExportConfig(StrictModel):
     """rpr-cli export; None is "as the run has it"."""

@@ -29,7 +29,6 @@ from torch.utils.data import Dataset, Sampler
 from rpr.data.plan import EpochOrder, Plan, microbatch_starts
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import BOS, EOS, PAD
-from rpr.errors import ConfigError
 
 Indices = NDArray[np.int64]
 PREFETCH_EPOCH_FROM = 1_000_000  # pairs; fewer are shuffled within 0.1 s
@@ -72,8 +71,8 @@ class TrainingBatches(Sampler[BatchSpec]):
     sampler=..., batch_size=None).
 
     Every pair occurs once per epoch. If the last step of an epoch has fewer microbatches, some ranks get empty shards,
-    so that all ranks process the same number. Batches before `start_step` are not computed. Raises ConfigError when
-    `num_devices` neither divides microbatches_per_step nor is a multiple of it.
+    so that all ranks process the same number. Batches before `start_step` are not computed.
+    `num_devices` divides microbatches_per_step or is a multiple of it.
     """
 
     def __init__(
@@ -89,7 +88,6 @@ class TrainingBatches(Sampler[BatchSpec]):
         assert (
             len(split) > 0 and max_tokens_per_microbatch > 0 and microbatches_per_step > 0 and 0 <= rank < num_devices
         )
-        accumulation(microbatches_per_step, num_devices)  # raises if the devices cannot share a step
         self._start_step = start_step
         self._microbatches_per_step, self._seed = microbatches_per_step, seed
         self._num_devices, self._rank = num_devices, rank
@@ -170,15 +168,7 @@ class TrainingBatches(Sampler[BatchSpec]):
 
 
 def accumulation(microbatches_per_step: int, num_devices: int) -> int:
-    """Shards per device and step: max(1, microbatches_per_step // num_devices). Raises ConfigError when the devices
-    cannot share a step equally.
-    """
-    if microbatches_per_step % num_devices and num_devices % microbatches_per_step:
-        divisors = [str(n) for n in range(1, microbatches_per_step + 1) if microbatches_per_step % n == 0]
-        raise ConfigError(
-            f"hardware: {num_devices} devices cannot share optim.microbatches_per_step = {microbatches_per_step} "
-            f"equally; choose {', '.join(divisors)} or a multiple of {microbatches_per_step} devices"
-        )
+    """Shards per device and step. One number divides the other (`TrainConfig`), so all devices have the same share."""
     return max(1, microbatches_per_step // num_devices)
 
 

@@ -21,11 +21,11 @@ BATCHES_AHEAD = 4  # batches queued in CTranslate2 while earlier results are con
 # Differences from our search, for model cards and pages.
 DIFFERENCES = (
     "CTranslate2 ranks by log p / length^alpha; rpr, and the paper, by log p / ((5 + length) / 6)^alpha. Greedy "
-    "outputs are the same, those of a beam need not be.",
-    "CTranslate2 ends a sentence when as many hypotheses as the beam is wide are finished; rpr when none alive can "
-    "become better than the worst of them.",
+    "translations are identical; those of beam search may differ.",
+    "CTranslate2 stops once beam_size hypotheses are finished; rpr once no unfinished hypothesis can beat its n-th "
+    "best finished one.",
     "CTranslate2 renormalises probabilities without PAD and BOS, which are never generated; rpr does not.",
-    "To a source without pieces CTranslate2 answers with nothing; rpr asks the model.",
+    "For an empty source (only EOS) CTranslate2 returns an empty translation; rpr decodes it like any other.",
 )
 
 

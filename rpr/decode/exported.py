@@ -163,11 +163,11 @@ def _check_sizes(config: TransformerConfig) -> None:
     """Raises ValueError for sizes that make no valid model."""
     for name in ("vocabulary_size", "num_layers", "d_model", "num_heads", "d_ff"):
         if getattr(config, name) < 1:
-            raise ValueError(f"shape.{name} is {getattr(config, name)}")
+            raise ValueError(f"shape.{name} is {getattr(config, name)}, must be at least 1")
     if config.d_model % config.num_heads:
-        raise ValueError(f"shape: {config.d_model} is not a multiple of {config.num_heads}")
+        raise ValueError(f"shape: d_model = {config.d_model} is not a multiple of num_heads = {config.num_heads}")
     if config.norm not in ("pre", "post"):
-        raise ValueError(f"shape: norm {config.norm!r}")
+        raise ValueError(f"shape.norm is {config.norm!r}, must be pre or post")
     for causal, scheme in ((False, config.encoder_positions), (True, config.decoder_positions)):
         if problem := scheme.problem(config.site(causal=causal)):
             raise ValueError(f"shape: {problem}")

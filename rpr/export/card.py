@@ -94,7 +94,7 @@ def card(kind: Kind, inputs: ExportInputs, proven: Parity, int8: float | None) -
 def readme(card: Mapping[str, Any]) -> str:
     """The card as Markdown."""
     run, model, data, proof = card["run"], card["model"], card["data"], card["parity"]
-    commit = f"commit {run['commit']}{' with changes' if run['dirty'] else ''}" if run["commit"] else "no commit known"
+    commit = f"commit {run['commit']}{' with changes' if run['dirty'] else ''}" if run["commit"] else "commit unknown"
     corpus = f"{data['name']}{' (synthetic)' if data['synthetic'] else ''}"
     pairs = f", {data['train_pairs']:,} pairs" if data["train_pairs"] is not None else ""
     search = card["search"]
@@ -119,17 +119,18 @@ def readme(card: Mapping[str, Any]) -> str:
         "",
         *_scores(card["scores"]),
         "",
-        *_section("What differs from rpr", card["differences"]),
-        "## Proof",
+        *_section("Differences from rpr", card["differences"]),
+        "## Verification",
         "",
-        f"Of {proof['sentences']} sentences of {proof['split']}: {proof['identical']} greedy translations are those of "
-        f"the run's model, {len(proof['near_ties'])} differ at a tie of rounding, {len(proof['different'])} beyond it; "
-        f"log p of a piece differs by at most {proof['largest_difference']:.1e} (allowed: {proof['tolerance']:.0e}).",
+        f"Of {proof['sentences']} sentences of {proof['split']}: {proof['identical']} greedy translations are "
+        f"identical to the model's, {len(proof['near_ties'])} differ at a tie within rounding, "
+        f"{len(proof['different'])} by more; "
+        f"log p of a token differs by at most {proof['largest_difference']:.1e} (tolerance: {proof['tolerance']:.0e}).",
     ]
     if card["int8_identical"] is not None:
         lines += [
             "",
-            f"Computed in int8, {card['int8_identical']:.1%} of these greedy translations are those of float32.",
+            f"With int8 weights, {card['int8_identical']:.1%} of these greedy translations are identical to float32's.",
         ]
     versions = ", ".join(f"{name} {version}" for name, version in card["versions"].items() if version)
     return "\n".join([*lines, "", f"Written by {versions}.", ""])
@@ -171,7 +172,7 @@ def _use(kind: Kind, search: Mapping[str, Any]) -> list[str]:
 
 def _scores(scores: Sequence[Mapping[str, Any]]) -> list[str]:
     if not scores:
-        return ["The run has none."]
+        return ["The run was not scored."]
     rows = [
         f"| {score['test_set']} | {score['metric']} | {score['score']:.2f} | {score['num_sentences']} | "
         f"{score['checkpoint']} | {score['beam_size']} | {score['length_penalty']:g} | "

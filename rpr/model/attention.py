@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -90,49 +90,25 @@ def attend(
         mask = mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
     if k_BHKD.shape[0] < q_BHQD.shape[0]:
         k_BHKD, v_BHKD = (x.expand(q_BHQD.shape[0], -1, -1, -1) for x in (k_BHKD, v_BHKD))
+    tables: dict[str, Any] = {"key_table": key_table, "value_table": value_table}
     if not q_BHQD.numel() or not k_BHKD.numel():
-        return reference(
-            q_BHQD,
-            k_BHKD,
-            v_BHKD,
-            key_table=key_table,
-            value_table=value_table,
-            bias_table=bias_table,
-            labels=labels,
-            mask=mask,
-        )
+        return reference(q_BHQD, k_BHKD, v_BHKD, **tables, bias_table=bias_table, labels=labels, mask=mask)
+    which: dict[str, Any] = {"mask": mask, "causal": causal, "first_query": first_query}
     plain = key_table is None and value_table is None and bias_table is None
     if implementation == "auto" and plain and _fused_is_faster(q_BHQD, k_BHKD):
         return _fused(q_BHQD, k_BHKD, v_BHKD, mask, causal, first_query)
     if implementation in ("composed", "compiled") or (implementation == "auto" and _composed_is_better(q_BHQD)):
         compute = _compiled() if implementation == "compiled" else composed
-        return compute(
-            q_BHQD,
-            k_BHKD,
-            v_BHKD,
-            key_table=key_table,
-            value_table=value_table,
-            bias_table=bias_table,
-            labels=labels,
-            mask=mask,
-            causal=causal,
-            first_query=first_query,
-        )
+        return compute(q_BHQD, k_BHKD, v_BHKD, **tables, bias_table=bias_table, labels=labels, **which)
     if implementation == "triton":
         if labels is not None or bias_table is not None:
-            raise ValueError("implementation: triton supports only vectors by clipped distance; choose auto")
+            raise ValueError(
+                "implementation: triton supports only key and value tables by distance, no labels or score bias; "
+                "choose auto"
+            )
         from rpr.model.triton_attention import fused_attention
 
-        return fused_attention(
-            q_BHQD,
-            k_BHKD,
-            v_BHKD,
-            key_table=key_table,
-            value_table=value_table,
-            mask=mask,
-            causal=causal,
-            first_query=first_query,
-        )
+        return fused_attention(q_BHQD, k_BHKD, v_BHKD, **tables, **which)
     num_queries, num_keys = q_BHQD.shape[2], k_BHKD.shape[2]
     by_blocks = implementation == "blockwise" or (implementation == "auto" and num_queries * num_keys >= LONG**2)
 

@@ -56,18 +56,11 @@ def sum_edges(by_distance_BHQC: Tensor, left: int, right: int) -> Tensor:
     """The adjoint of `repeat_edges`: clipped distances are summed into the outermost row."""
     if not left and not right:
         return by_distance_BHQC
-    num_distances = by_distance_BHQC.shape[-1]
-    middle = by_distance_BHQC[..., left : num_distances - right]
-    if left + right + 1 == num_distances and left and right:  # k = 0: one row takes everything
-        return by_distance_BHQC.sum(dim=-1, keepdim=True)
-    parts = [middle]
-    if left:
-        parts[0] = middle[..., 1:]
-        parts.insert(0, by_distance_BHQC[..., : left + 1].sum(dim=-1, keepdim=True))
-    if right:
-        parts[-1] = parts[-1][..., :-1]
-        parts.append(by_distance_BHQC[..., num_distances - right - 1 :].sum(dim=-1, keepdim=True))
-    return torch.cat(parts, dim=-1)
+    stop = by_distance_BHQC.shape[-1] - right
+    rows_BHQX = by_distance_BHQC[..., left:stop].clone()
+    rows_BHQX[..., 0] += by_distance_BHQC[..., :left].sum(-1)
+    rows_BHQX[..., -1] += by_distance_BHQC[..., stop:].sum(-1)
+    return rows_BHQX
 
 
 def distances_to_keys(by_distance_BHQC: Tensor, num_keys: int) -> Tensor:

@@ -28,8 +28,7 @@ class Edges(Protocol):
 
     @property
     def rows(self) -> slice:
-        """The rows that occur (or more), one column of `by_row` each, without the anchor."""
-        ...
+        """A slice that contains every row that occurs, one column of `by_row` each, without the anchor."""
 
     @property
     def anchor(self) -> int | None:
@@ -38,23 +37,18 @@ class Edges(Protocol):
         The softmax is invariant to a constant added to all keys of a query, and P sums to 1 over the keys. So the
         scores need only q_i . (w_r - w_anchor), and the values P (v + w_anchor) + S (w - w_anchor).
         """
-        ...
 
     def queries(self, start: int, stop: int, num_keys: int) -> Edges:
         """The edges of queries start..stop-1 and the first num_keys keys."""
-        ...
 
     def sentences(self, start: int, stop: int) -> Edges:
         """The edges of sentences start..stop-1 of the batch."""
-        ...
 
     def add_to_scores(self, scores_GQK: Tensor, by_row_GQW: Tensor) -> None:
         """scores[g, i, j] += by_row[g, i, row(i, j)], in place; `scores` is from `scores_buffer`."""
-        ...
 
     def sum_weights(self, weights_GQK: Tensor) -> Tensor:
         """by_row[g, i, r] = sum of weights[g, i, j] over keys j whose row is r; `weights` is from `scores_buffer`."""
-        ...
 
 
 def scores_buffer(num_products: int, num_queries: int, num_keys: int, like: Tensor) -> Tensor:

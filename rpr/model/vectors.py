@@ -106,17 +106,6 @@ class LearnedPositions(nn.Module):
         return self.weight_LM[positions.clamp(max=self.weight_LM.shape[0] - 1)]
 
 
-def absolute_positions(kind: str, *, d_model: int, max_positions: int) -> nn.Module | None:
-    """The module that returns absolute position vectors; None for kind 'none'."""
-    if kind == "none":
-        return None
-    if kind == "sinusoidal":
-        return SinusoidalPositions(d_model)
-    if kind == "learned":
-        return LearnedPositions(max_positions, d_model)
-    raise ValueError(f"absolute: invalid value {kind!r}: expected none, sinusoidal or learned")
-
-
 def relative_table(clip_distance: int, d_head: int, num_heads: int | None) -> Tensor:
     """The initial 2k+1 vectors w^K or w^V: [R, D] for all heads, [H, R, D] if each head has its own.
 

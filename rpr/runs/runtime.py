@@ -47,8 +47,7 @@ def set_up(hardware: HardwareConfig) -> None:
 
 def matmul_precision(hardware: HardwareConfig) -> str:
     """How float32 matrices are multiplied: as configured; `auto` is "medium" (through bfloat16) on a CPU with matrix
-    units, where that doubles the speed, else "highest". Without matrix units bfloat16 gains a few percent at most, for
-    twice the memory.
+    units, where that doubles the speed, else "highest": without them it gains a third at most.
     """
     if hardware.matmul_precision != "auto":
         return hardware.matmul_precision

@@ -88,7 +88,7 @@ def test_failed_loader_measurement_is_an_error(overrides, monkeypatch):
         raise BrokenProcessPool
 
     monkeypatch.setattr(loader, "_measure", died)
-    with pytest.raises(RunError, match="the process that measures the loader died; perhaps memory ran out"):
+    with pytest.raises(RunError, match="loader benchmark was killed, possibly because memory ran out"):
         loader.measure_loader(data, 300, 2, 5)
 
 

@@ -287,7 +287,7 @@ def test_invalid_shape_raises(wrong, message):
 
 def test_triton_with_labels_or_bias_raises():
     (q, k, v, _, _, bias), options = Case(4, 4, bias=1, labels="QK").inputs()
-    message = "implementation: triton supports only vectors by clipped distance; choose auto"
+    message = "triton supports only key and value tables by distance, no labels or score bias; choose auto"
     for more in ({"labels": options["labels"]}, {"bias_table": bias[:, :3]}):
         with pytest.raises(ValueError, match=message):
             attend(q, k, v, implementation="triton", **more)

@@ -12,7 +12,6 @@ import torch
 from rpr.model.vectors import (
     LearnedPositions,
     SinusoidalPositions,
-    absolute_positions,
     relative_rows,
     relative_table,
     sinusoids,
@@ -44,8 +43,6 @@ def test_invalid_settings_raise():
         relative_rows(2, 2, -1)
     with pytest.raises(ValueError, match="d_model: 7 is odd; sinusoids come in pairs: choose an even width"):
         sinusoids(4, 7)
-    with pytest.raises(ValueError, match="absolute: invalid value 'rotary': expected none, sinusoidal or learned"):
-        absolute_positions("rotary", d_model=8, max_positions=5)
 
 
 def test_sinusoidal_positions_are_table_rows_and_have_no_state():
@@ -73,11 +70,9 @@ def test_learned_positions_beyond_the_table_use_its_last_row():
     assert weight.grad[:, 0].tolist() == [0, 0, 1, 1, 2]
 
 
-def test_absolute_positions_by_name():
-    assert absolute_positions("none", d_model=8, max_positions=5) is None
-    assert isinstance(absolute_positions("sinusoidal", d_model=8, max_positions=5), SinusoidalPositions)
+def test_learned_positions_start_as_the_embeddings_do():
     torch.manual_seed(0)
-    weight = absolute_positions("learned", d_model=64, max_positions=400).weight_LM
+    weight = LearnedPositions(400, 64).weight_LM
     assert weight.shape == (400, 64)
     # 25,600 draws of N(0, 64^-0.5): the sample deviation has a standard error of 0.125 / sqrt(2 * 25,600).
     assert abs(weight.std() - 0.125) < 4 * 0.125 / math.sqrt(2 * weight.numel())

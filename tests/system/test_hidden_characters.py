@@ -196,7 +196,7 @@ def test_rerun_output_is_escaped(write_run, run_command, monkeypatch):
     assert "is not a valid folder name" in run_command("rerun", odd, "runs_dir=again", code=2)
     monkeypatch.setattr(rerun, "_report_deviations", lambda *given: None)
     unlike = write_run("relative_keys", name="one")
-    assert f"are not those of runs/{SHOWN}{FAKE}/" in run_command(
+    assert f"differ from those of runs/{SHOWN}{FAKE}/" in run_command(
         "rerun", unlike, "runs_dir=again", "strict=true", code=1
     )
 

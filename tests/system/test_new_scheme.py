@@ -109,7 +109,7 @@ def test_position_scheme_needs_one_python_and_one_yaml_file(tmp_path, cache_dir,
     assert weights.keys() == again.keys() and any(name.endswith("tables.temperature") for name in weights)
     assert all(torch.equal(weights[name], again[name]) for name in weights)
     assert "window changes queries and keys" in verified and "window (per_position)" in benched
-    assert "position: window changes queries and keys in a way that CTranslate2 has no" in exported
+    assert "position: window changes queries and keys in a way that CTranslate2 cannot represent" in exported
     (written,) = (tree / "out").rglob("report.md")
     assert "window, size 2" in written.read_text()
     assert any("#12ab34" in path.read_text() for path in written.parent.glob("*.svg"))

@@ -198,9 +198,11 @@ class Scheme(StrictModel):
         """A module whose output is added to the embeddings: called with (first, pieces [B, L]), it returns [L, M] or
         [B, L, M]. None: nothing is added.
         """
-        from rpr.model.vectors import absolute_positions
+        from rpr.model.vectors import LearnedPositions, SinusoidalPositions
 
-        return absolute_positions(self.absolute, d_model=d_model, max_positions=self.max_positions)
+        if self.absolute == "sinusoidal":
+            return SinusoidalPositions(d_model)
+        return LearnedPositions(self.max_positions, d_model) if self.absolute == "learned" else None
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
         """The initial values of the scheme's parameters in one self-attention layer, by name."""
@@ -268,12 +270,12 @@ class Scheme(StrictModel):
         """Why CTranslate2 cannot represent the scheme, as `setting: reason; remedy`; None if it can."""
         if self.changes_queries and self.rotation(site) is None and self.query_scale(site) is None:
             return (
-                f"position: {self.name} changes queries and keys in a way that CTranslate2 has no place for; "
+                f"position: {self.name} changes queries and keys in a way that CTranslate2 cannot represent; "
                 "use format=safetensors"
             )
         if self.absolute != "none" and (self.has_tables or self.changes_queries):
             return (
                 f"position.absolute: {self.absolute} together with {self.TITLE} cannot be exported: CTranslate2 "
-                "omits absolute positions then; use format=safetensors, or train with only one of the two"
+                "would omit the absolute positions; use format=safetensors, or train with only one of the two"
             )
         return None
