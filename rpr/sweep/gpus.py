@@ -1,5 +1,5 @@
-"""Assigns the GPUs of one machine to jobs, whoever started them: each job has GPUs of its own, or shares one with other
-jobs that share it too.
+"""Assigns the GPUs of one machine to jobs, whichever commands of one user started them (with the same TMPDIR): each job
+has GPUs of its own, or shares one with other jobs that share it too.
 """
 
 from __future__ import annotations
