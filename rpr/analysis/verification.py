@@ -18,7 +18,7 @@ from rpr.data.vocabulary import EOS, PAD
 from rpr.decode.ctranslate2 import library
 from rpr.decode.exported import Kind
 from rpr.decode.torch_engine import Engine, Search, TorchEngine, pad_pairs, pair_batches
-from rpr.errors import ConfigError, RunError
+from rpr.errors import ConfigError, DataError, RunError
 from rpr.export.card import ExportInputs
 from rpr.export.ctranslate2_spec import unrepresentable
 from rpr.export.parity import Rows, piece_scores
@@ -195,7 +195,7 @@ def export_check(kind: Kind, inputs: ExportInputs, folder: Path) -> Check:
     write_files(kind, folder, inputs)
     try:
         proven, int8 = prove(kind, folder, inputs)
-    except RunError as error:
+    except (DataError, RunError) as error:
         return Check(name, what, "failed", len(inputs.sources), reason=str(error))
     words = f"{proven.identical} of {proven.sentences} identical"
     words += f", {len(proven.near_ties)} differing at a tie" if proven.near_ties else ""

@@ -38,11 +38,12 @@ _NAME = 60  # characters of a run's name: with its score and interval it fits in
 def run(config: CompareConfig) -> None:
     """Prints, for each split and metric, scores, differences and tests; writes nothing."""
     if config.sweep is None:
-        groups = [pairs_of_runs(_named([read_run(Path(folder)) for folder in config.runs]))]
+        runs = _named([read_run(Path(folder)) for folder in config.runs])
+        groups = [(runs, pairs_of_runs(runs))]
     else:
         groups = pairs_of_sweep(_named(_of_sweep(config.sweep, Path(config.runs_dir))), config.sweep)
     numbers = config.model_dump(include={"samples", "trials", "seed"})
-    found = [compare_runs(pairs, config.splits, config.metrics, **numbers) for pairs in groups]
+    found = [compare_runs(runs, pairs, config.splits, config.metrics, **numbers) for runs, pairs in groups]
     notes = _notes(config, found)
     if config.format == "json":
         families = [_document(family) for families in found for family in families]

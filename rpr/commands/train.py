@@ -109,11 +109,11 @@ def _run_as_torchrun_rank(config: TrainConfig, command: str, run_dir: Path) -> N
         if first:
             _report_already_finished(config, run_dir, finished)
         return
-    if first:
-        lifecycle.create_run_dir(run_dir)
+    created = lifecycle.create_run_dir(run_dir) if first else []
     with exit_on_sigterm(), locks.acquire(run_dir) if first else contextlib.nullcontext():
         if first:
-            lifecycle.start_record(config, command, run_dir, _prepare(config))
+            with lifecycle.rollback_on_error(run_dir, created):
+                lifecycle.start_record(config, command, run_dir, _prepare(config))
         try:
             work(config, run_dir)
         except BaseException as error:
@@ -249,9 +249,9 @@ def work(config: TrainConfig, run_dir: Path) -> None:
     from rpr.metrics.bleu import sacrebleu_13a
     from rpr.progress import Progress
     from rpr.runs import loading, runtime
-    from rpr.runs.checkpoints import checkpoints
     from rpr.tracking import wandb_logger
     from rpr.training import fit
+    from rpr.training.saving import superseded
 
     runtime.set_up(config.hardware)
     data = _prepare(config)
@@ -279,7 +279,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
         if not first:
             failed = False
             return
-        for _, old in checkpoints(run_dir / "checkpoints")[: -config.optim.keep_checkpoints]:
+        for old in superseded(run_dir / "checkpoints", config.optim):
             old.unlink(missing_ok=True)  # left by a kill right after the last checkpoint
         model, checkpoint = loading.model_of(config, run_dir, None, len(data.vocabulary))
         found = score_run(config, data, torch_scored(config, model, checkpoint), run_dir)
@@ -291,6 +291,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
             record.model_copy(
                 update={
                     "status": "finished",
+                    "error": None,
                     "finished": provenance.now(),
                     "device": runtime.device_name(config.hardware),
                     "steps": steps,
@@ -330,6 +331,8 @@ def _handle_rank_failure(run_dir: Path, error: BaseException) -> None:
         lifecycle.mark_stopped(run_dir, error)
     elif isinstance(error, Exception):
         time.sleep(launch.GRACE_SECONDS)
+        if isinstance(error, RprError):  # still here: the error is this rank's alone
+            print(f"rpr-cli: {error}", file=sys.stderr, flush=True)
 
 
 def headline(record: Record, run_dir: Path) -> str:

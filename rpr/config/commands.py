@@ -9,6 +9,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from rpr.config.train import NAME, DataConfig, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig
 from rpr.validation import StrictModel
 
+ComputeType = Literal["float32", "int8", "int8_float32", "bfloat16", "float16"]  # of CTranslate2
+
 
 class EvaluateConfig(StrictModel):
     """rpr-cli evaluate; None is "as the run has it"."""
@@ -20,7 +22,7 @@ class EvaluateConfig(StrictModel):
     min_length: NonNegativeInt | None
     splits: tuple[str, ...] | None = Field(min_length=1)
     backend: Literal["torch", "ctranslate2"]
-    compute_type: Literal["float32", "int8", "int8_float32", "bfloat16", "float16"]
+    compute_type: ComputeType
     matmul_precision: Literal["highest", "high", "medium"] | None
     position: dict[str, Any] | None
     cache_dir: str | None = Field(min_length=1)
@@ -49,7 +51,7 @@ class TranslateConfig(StrictModel):
 
     run: str = Field(min_length=1)
     backend: Literal["torch", "ctranslate2"] | None
-    compute_type: Literal["float32", "int8", "int8_float32", "bfloat16", "float16"]
+    compute_type: ComputeType
     average_checkpoints: PositiveInt | None
     beam_size: PositiveInt | None
     length_penalty: float | None = Field(ge=0)

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from rpr.config.train import DataConfig
 from rpr.data.pairs import SPLIT_NAMES, Chunk, Pairs, local_path
-from rpr.errors import DataError
+from rpr.errors import DataError, RunError
 from rpr.io.atomic import replace_file
 from rpr.io.locks import exclusive
 
@@ -88,14 +88,18 @@ def find_line_files(data: DataConfig) -> dict[str, tuple[Path, Path]]:
 
 @contextmanager
 def _reading(file: Path, *, packed: bool = False) -> Iterator[IO[bytes]]:
-    """The file opened for reading bytes, decompressed if it ends in .gz, unless `packed`; read errors become
-    DataError.
+    """The file opened for reading bytes, decompressed if it ends in .gz, unless `packed`.
+
+    Raises:
+        DataError: there is no such file, or its content is damaged.
+        RunError: it cannot be read now; what was prepared from it so far is kept.
     """
     try:
         with gzip.open(file, "rb") if file.suffix == ".gz" and not packed else file.open("rb") as handle:
             yield handle  # type: ignore[misc]
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
+        damaged = not isinstance(error, OSError) or isinstance(error, (gzip.BadGzipFile, FileNotFoundError))
+        raise (DataError if damaged else RunError)(
             f"data.path: {file} cannot be read ({' '.join(str(error).split())}); make it readable or download it again"
         ) from None
 

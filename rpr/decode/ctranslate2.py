@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
+from rpr.config.commands import ComputeType
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.exported import REMEDY, WEIGHTS_NAMES, read_export
 from rpr.decode.torch_engine import Progress, Search, length_batches
@@ -73,11 +74,11 @@ class CTranslate2Engine:
         self.exported = read_export(folder)
         if self.exported.settings.kind != "ctranslate2":
             raise DataError(f"{folder}: is a safetensors export; export the run with format=ctranslate2")
-        supported = sorted(ctranslate2.get_supported_compute_types(device))
+        supported = ctranslate2.get_supported_compute_types(device)
         if compute_type not in supported:
             raise ConfigError(
                 f"compute_type: CTranslate2 does not support {compute_type} on this {device}; "
-                f"choose one of {', '.join(supported)}"
+                f"choose one of {', '.join(one for one in get_args(ComputeType) if one in supported)}"
             )
         vocabulary = self.exported.vocabulary()
         self._tokens = [vocabulary.piece(index) for index in range(len(vocabulary))]
@@ -112,7 +113,8 @@ class CTranslate2Engine:
             DataError: a source or a prefix is longer than the export's position table.
         """
         forced = [[] for _ in sources] if prefixes is None else [list(prefix) for prefix in prefixes]
-        self._check_lengths(sources, forced)
+        # One more token than a prefix, and BOS.
+        self._check_lengths([*map(len, sources), *(len(prefix) + 2 for prefix in forced)])
         limits = [self._limit(source, prefix, search) for source, prefix in zip(sources, forced, strict=True)]
         hypotheses: list[list[Hypothesis]] = [[] for _ in sources]
         again: list[int] = []
@@ -153,7 +155,12 @@ class CTranslate2Engine:
         return hypotheses
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
-        """log p of each token of the targets (given without EOS), and of the final EOS."""
+        """log p of each token of the targets (given without EOS), and of the final EOS.
+
+        Raises:
+            DataError: a source or a target is longer than the export's position table.
+        """
+        self._check_lengths([*map(len, sources), *(len(target) + 1 for target in targets)])  # BOS precedes a target
         results = self._translator.score_batch(
             self._texts(sources),
             self._texts(targets),
@@ -163,13 +170,9 @@ class CTranslate2Engine:
         )
         return [[float(log_p) for log_p in result.log_probs] for result in results]
 
-    def _check_lengths(self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]]) -> None:
-        rows = self.exported.settings.position_rows
-        if rows is None:
-            return
-        lengths = [*map(len, sources), *(len(prefix) + 2 for prefix in prefixes)]  # one more token, and BOS
-        longest = max(lengths, default=0)
-        if longest > rows:
+    def _check_lengths(self, lengths: Sequence[int]) -> None:
+        rows, longest = self.exported.settings.position_rows, max(lengths, default=0)
+        if rows is not None and longest > rows:
             raise DataError(
                 f"{self.exported.folder}: a sentence of {longest} pieces is longer than the export's {rows} positions; "
                 "split it, or export the run with format=safetensors"
@@ -196,7 +199,7 @@ class CTranslate2Engine:
             self._texts(forced) if any(forced) else None,
             asynchronous=True,
             beam_size=search.beam_size,
-            num_hypotheses=search.n_best,
+            num_hypotheses=search.beam_size,  # unfinished ones may rank first, and are dropped below
             length_penalty=search.length_penalty,
             max_input_length=0,
             min_decoding_length=search.min_length,
@@ -208,13 +211,14 @@ class CTranslate2Engine:
         return list(zip(batch, results, strict=True))
 
     def _finished(self, result: Any, limit: int, search: Search) -> list[Hypothesis]:
-        """The hypotheses that end within the limit."""
+        """The n best hypotheses that end within the limit."""
         eos = self._tokens[EOS]
-        return [
+        finished = [
             self._hypothesis(tokens, score, search)
             for tokens, score in zip(result.hypotheses, result.scores, strict=True)
             if tokens[-1] == eos and len(tokens) <= limit
         ]
+        return finished[: search.n_best]
 
     def _hypothesis(self, tokens: Sequence[str], score: float, search: Search) -> Hypothesis:
         finished = tokens[-1] == self._tokens[EOS]

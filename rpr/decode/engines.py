@@ -100,8 +100,8 @@ def _of_export(exported: Exported, config: TranslateConfig) -> tuple[Engine, Voc
         model.use_attention(hardware.attention)
         engine = torch_engine(model, hardware, config.matmul_precision)
     else:
-        if hardware.precision == "64":
-            raise ConfigError("hardware.precision: CTranslate2 does not support 64; use a run with backend=torch")
+        if config.matmul_precision != "highest":
+            raise ConfigError("matmul_precision: CTranslate2 does not read it; choose compute_type, or backend=torch")
         engine = ctranslate2_engine(exported.folder, hardware, config.compute_type)
         if (rows := exported.settings.position_rows) is not None:
             longest = min(longest, rows - 1)
@@ -126,6 +126,12 @@ def torch_engine(model: Transformer, hardware: HardwareConfig, matmul_precision:
 
 
 def ctranslate2_engine(folder: Path, hardware: HardwareConfig, compute_type: str) -> CTranslate2Engine:
-    """CTranslate2's search with the export in this folder."""
+    """CTranslate2's search with the export in this folder.
+
+    Raises:
+        ConfigError: CTranslate2 does not support the precision.
+    """
+    if hardware.precision == "64":
+        raise ConfigError("hardware.precision: CTranslate2 does not support 64; choose backend=torch")
     device = runtime.torch_device(hardware).type
     return CTranslate2Engine(folder, compute_type=compute_type, threads=hardware.threads, device=device)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import PositiveInt, TypeAdapter, ValidationError
+from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from rpr import __version__
@@ -30,13 +30,7 @@ FORMAT, VERSION = "rpr-export", 2
 CARD_NAME = "card.json"
 SETTINGS_NAMES: dict[Kind, str] = {"safetensors": "config.json", "ctranslate2": "rpr.json"}
 WEIGHTS_NAMES: dict[Kind, str] = {"safetensors": "model.safetensors", "ctranslate2": "model.bin"}
-SEARCH = (
-    "beam_size",
-    "length_penalty",
-    "max_extra_length",
-    "max_tokens_per_batch",
-    "min_length",
-)  # of the run's evaluation
+SEARCH = ("beam_size", "length_penalty", "max_extra_length", "max_tokens_per_batch", "min_length")  # of the evaluation
 CONFIG_ADAPTER = TypeAdapter(TransformerConfig)
 REMEDY = "export the run again (rpr-cli export)"
 
@@ -58,9 +52,9 @@ class Settings(StrictModel):
     shape: dict[str, Any]
     beam_size: PositiveInt
     length_penalty: float
-    max_extra_length: int
+    max_extra_length: NonNegativeInt
     max_tokens_per_batch: PositiveInt
-    min_length: int
+    min_length: NonNegativeInt
     position_rows: PositiveInt | None
 
 
@@ -164,6 +158,8 @@ def _check_sizes(config: TransformerConfig) -> None:
     for name in ("vocabulary_size", "num_layers", "d_model", "num_heads", "d_ff"):
         if getattr(config, name) < 1:
             raise ValueError(f"shape.{name} is {getattr(config, name)}, must be at least 1")
+    if not 0 <= config.dropout < 1:
+        raise ValueError(f"shape.dropout is {config.dropout}, must be at least 0 and less than 1")
     if config.d_model % config.num_heads:
         raise ValueError(f"shape: d_model = {config.d_model} is not a multiple of num_heads = {config.num_heads}")
     if config.norm not in ("pre", "post"):

@@ -161,7 +161,8 @@ def _use(kind: Kind, search: Mapping[str, Any]) -> list[str]:
         'translator = ctranslate2.Translator("FOLDER", compute_type="float32")',
         'source = [*vocabulary.encode("A sentence.", out_type=str), "</s>"]',
         f"how = {{'beam_size': {search['beam_size']}, 'length_penalty': {search['length_penalty']:g}, "
-        f"'min_decoding_length': {search['min_length']}, 'suppress_sequences': [['<pad>'], ['<s>']]}}",
+        f"'min_decoding_length': {search['min_length']}, 'suppress_sequences': [['<pad>'], ['<s>']],",
+        f"       'max_input_length': 0, 'max_decoding_length': len(source) + {search['max_extra_length']}}}",
         "result = translator.translate_batch([source], **how)",
         "print(vocabulary.decode(result[0].hypotheses[0]))",
         "```",

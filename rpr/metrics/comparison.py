@@ -11,7 +11,7 @@ from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import DataError, RunError
 from rpr.metrics.bleu import Metric, all_scores
 from rpr.metrics.significance import PairedTests, Spread, holm, interval, paired_tests, spread
-from rpr.records.record import RECORD_NAME, Record, read_record
+from rpr.records.record import NOT_DECIDING, RECORD_NAME, Record, flat, read_record
 from rpr.records.scores import Interval
 
 ALPHA = 0.05
@@ -20,7 +20,7 @@ _KINDS = ("sources", "references", "hypotheses")
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run. Runs that differ only in their seed have the same `variant`."""
+    """A finished run. Runs that differ only in their seed, names and folders have the same `variant`."""
 
     folder: Path
     record: Record
@@ -93,10 +93,12 @@ def _id(config: TrainConfig) -> str:
 def with_short_names(runs: Sequence[Run]) -> list[Run]:
     """The runs with the shortest unambiguous run and variant names."""
     names = _unique([[run.record.name, run.folder.name, str(run.folder)] for run in runs])
-    ids = {run.variant: _id(run.config) for run in runs}
-    short = {variant: variant.removesuffix(f"-{ids[variant]}") for variant in ids}
-    clear = {variant: short[variant] if list(short.values()).count(short[variant]) == 1 else variant for variant in ids}
-    return [replace(run, name=name, variant=clear[run.variant]) for run, name in zip(runs, names, strict=True)]
+    variants: dict[str, str] = {}
+    for run in runs:
+        variants.setdefault(_id(run.config), run.variant)  # the name of the first of them
+    short = {key: variant.removesuffix(f"-{key}") for key, variant in variants.items()}
+    clear = {key: name if list(short.values()).count(name) == 1 else variants[key] for key, name in short.items()}
+    return [replace(run, name=name, variant=clear[_id(run.config)]) for run, name in zip(runs, names, strict=True)]
 
 
 def _unique(choices: Sequence[Sequence[str]]) -> list[str]:
@@ -121,16 +123,16 @@ def pairs_of_runs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
     return [(by_seed.get(run.config.seed, first), run) for run in others]
 
 
-def pairs_of_sweep(runs: Sequence[Run], sweep: str) -> list[list[tuple[Run, Run]]]:
-    """(baseline, other) pairs, grouped by all settings except positions, seed and hardware: every run is paired with
-    the one with absolute (sinusoidal) positions and the same seed.
+def pairs_of_sweep(runs: Sequence[Run], sweep: str) -> list[tuple[list[Run], list[tuple[Run, Run]]]]:
+    """Groups of runs that differ only in positions, seed and what decides no result, each with its (baseline, other)
+    pairs: every run is paired with the one with absolute (sinusoidal) positions and the same seed.
 
     Raises:
         RunError: a run has no such baseline, or all runs are baselines.
     """
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(_settings_except_positions(run.config), []).append(run)
+        groups.setdefault(_settings_except_positions(run), []).append(run)
     pairs = []
     for group in groups.values():
         baselines = {run.config.seed: run for run in group if _is_baseline(run)}
@@ -143,7 +145,9 @@ def pairs_of_sweep(runs: Sequence[Run], sweep: str) -> list[list[tuple[Run, Run]
                     "rpr-cli compare BASELINE RUN ..."
                 )
         if others:
-            pairs.append([(baselines[run.config.seed], run) for run in others])
+            found = [(baselines[run.config.seed], run) for run in others]
+            named = {run.name: run for run in [*(run for pair in found for run in pair), *group]}  # pairs side by side
+            pairs.append(([*named.values()], found))
     if not pairs:
         raise RunError(
             f"sweep {sweep}: {len(runs)} finished runs, all of them baselines (absolute positions); "
@@ -156,14 +160,17 @@ def _is_baseline(run: Run) -> bool:
     return run.config.position.kind == "absolute"
 
 
-def _settings_except_positions(config: TrainConfig) -> str:
+def _settings_except_positions(run: Run) -> str:
     left_out = {"name", "stop_after_minutes", "sweep", "runs_dir", "logger", "hardware", "seed", "position"}
-    settings = config.model_dump(mode="json", exclude=left_out)
-    settings["data"].pop("cache_dir")
-    return json.dumps([settings, config.hardware.precision], sort_keys=True)
+    settings = flat(run.config.model_dump(mode="json", exclude=left_out))
+    deciding = {name: value for name, value in settings.items() if name not in NOT_DECIDING}
+    training = run.record.training
+    used = (training.matmul_precision if training else None) or "highest"  # `auto` leaves it to the device
+    return json.dumps([deciding, run.config.hardware.precision, used], sort_keys=True)
 
 
 def compare_runs(
+    runs: Sequence[Run],
     pairs: Sequence[tuple[Run, Run]],
     splits: Sequence[str] | None,
     metrics: Sequence[str],
@@ -172,12 +179,11 @@ def compare_runs(
     trials: int,
     seed: int,
 ) -> list[Family]:
-    """Test every pair for every metric and split (None: all splits that every run has).
+    """Score all runs, and test every pair of them, for every metric and split (None: all splits that every run has).
 
     Raises:
         DataError: a run has no translations of a split, or the runs were scored on different sentences.
     """
-    runs = list({run.name: run for pair in pairs for run in pair}.values())
     families = []
     for split in _common(runs) if splits is None else splits:
         texts = _texts(runs, split)

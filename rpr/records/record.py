@@ -34,6 +34,11 @@ REQUIRED_SETTINGS = ("model.name", "data.name", "position.name", "optim.max_step
 # What write_record puts first; it distinguishes a truncated record in a flat folder from any other JSON file.
 _HEAD = re.compile(r'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"name"\s*:')
 _SCHEMA_1 = re.compile(r'"schema"\s*:\s*1\b')  # a text that contains it may be of schema 1
+# Settings of the sections that decide what a score means which concern only files, batches and the choice of scores.
+NOT_DECIDING = {
+    *("data.cache_dir", "evaluation.max_tokens_per_batch", "evaluation.bootstrap_samples"),
+    *("evaluation.length_buckets", "evaluation.test_splits", "evaluation.validation_sentences"),
+}
 _NOT_WALKED = {"wandb", "checkpoints", "__pycache__"}
 _REPEATED_FROM = {"command", "config"}
 

@@ -204,13 +204,13 @@ def legend(grids: Iterable[Grid]) -> list[str]:
                 methods[one.interval.how] = None
     lines = ["±: the sample standard deviation over the n seeds"] if any(one.deviation for one in figures) else []
     if "seeds" in found:
-        lines.append("(a to b): the 95% interval of the mean over trainings with other seeds (Student's t, n - 1)")
+        lines.append("(a to b): the 95% interval of the mean over seeds (Student's t, n - 1)")
     if "rounds" in found:
-        lines.append("(a to b) of what was measured in turn: the slowest and the fastest round")
+        lines.append("(a to b) of interleaved timings: the slowest and the fastest round")
     if (one_run := found.get("sentences")) is not None:
         lines.append(
             f"[a, b]: the {one_run.level:.0%} interval of one run over the sentences of its test set, not over "
-            f"trainings ({'; '.join(methods)})"
+            f"seeds ({'; '.join(methods)})"
         )
     return lines
 

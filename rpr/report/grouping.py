@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from rpr.errors import RecordError
 from rpr.model.positions.vectors import SHARING
 from rpr.records.position import Position, positions_of
-from rpr.records.record import Record, flat
+from rpr.records.record import NOT_DECIDING, Record, flat
 from rpr.report.groups import Group, Variant
 from rpr.report.learning import Learning, RunKey, run_key
 from rpr.report.protocol import settings_of
@@ -19,11 +19,6 @@ from rpr.report.protocol import settings_of
 # Sections whose settings determine what a figure means; runs that differ in one of them, or in the precision of their
 # arithmetic as it was, never share a group.
 _DECIDING = ("model", "data", "optim", "evaluation")
-# Except for these, which concern only file locations, decoding batches and the choice of scores.
-_NOT_DECIDING = {
-    *("data.cache_dir", "evaluation.max_tokens_per_batch", "evaluation.bootstrap_samples"),
-    *("evaluation.length_buckets", "evaluation.test_splits", "evaluation.validation_sentences"),
-}
 
 
 def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | None = None) -> tuple[Group, ...]:
@@ -43,7 +38,7 @@ def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | 
         precision = record.setting("hardware.precision")
         if (same := to_json([precision, *(record.config.get(name) for name in _DECIDING)])) not in deciding:
             settings = settings_of(record.config, _DECIDING) | {"hardware.precision": precision}
-            kept = {name: value for name, value in settings.items() if name not in _NOT_DECIDING}
+            kept = {name: value for name, value in settings.items() if name not in NOT_DECIDING}
             deciding[same] = json.dumps(kept, sort_keys=True)
         found.setdefault(key, {}).setdefault(deciding[same], []).append(record)
     if not found:

@@ -234,8 +234,8 @@ class Group:
         return " | ".join(part for part in parts if part)
 
     def distinctly(self, *without: str) -> str:
-        """`hardware.precision = 32, model.norm = pre`: the distinguishing settings, except for those of these names."""
-        return ", ".join(f"{name} = {value}" for name, value in self.distinct if name not in without)
+        """`precision 32, norm pre`: the distinguishing settings, except for those of these names."""
+        return ", ".join(f"{name.rpartition('.')[2]} {value}" for name, value in self.distinct if name not in without)
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:

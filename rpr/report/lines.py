@@ -65,12 +65,12 @@ class Line:
 
     @property
     def comparison(self) -> str:
-        """`relative, k = 0 against k = 16: -11.0 on validation, the paper -13.3 (not decided: one seed)`."""
+        """`relative, k = 0 against k = 16: -11.0 on validation, the paper -13.3 (one seed)`."""
         change = " ".join(filter(None, figure_text(self.change(self.decided_on), 1, signed=True)))
         papers, _ = figure_text(self.printed_change, 1, signed=True)
         what = f"{self.variant.label if self.variant else ', '.join(self.labels)} against {self.reference_name}"
         found = self.agreement
-        words = f" ({found.sentence})" if found is not None and (found.why or found.factor) else ""
+        words = f" ({found.detail})" if found is not None and found.detail else ""
         return f"{what}: {change} on {self.decided_on}, the paper {papers}{words}"
 
     @cached_property
@@ -142,7 +142,7 @@ def _note(line: Line) -> Cell:
 
 
 NOT_LEARNED = f"not learned: exact match within the training lengths is below {TASK_LEARNED:g}%"
-CHANGE = "the mean over the seeds of both; with fewer than two such seeds, the difference of the means"
+CHANGE = "the mean of the differences seed by seed; with fewer than two common seeds, the difference of the means"
 SETTINGS = Column("settings", "settings", lambda line: line.settings, label=True)
 SEEDS = Column("n", "n", lambda line: str(len(line.variant.finished) if line.variant else 0))
 PAPER = Column("paper", "paper", lambda line: line.printed)

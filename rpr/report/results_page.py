@@ -17,7 +17,7 @@ from rpr.report.agreement import HEADINGS, RULE
 from rpr.report.build import read_learning, suffixes
 from rpr.report.grid import Column, Grid, legend
 from rpr.report.grouping import run_groups
-from rpr.report.groups import Group
+from rpr.report.groups import TASK_LEARNED, Group
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.learning import RunKey, run_key
 from rpr.report.protocol import is_the_papers_corpus
@@ -27,7 +27,7 @@ from rpr.report.statements import statements
 from rpr.report.tables import build_tables
 
 _INTRODUCTION = (
-    "What do position representations do to a Transformer, and is it what the paper reports? This page is rendered "
+    "What do position representations do to a Transformer, and do the paper's results hold here? This page is rendered "
     "from the run records under {root} (`rpr-cli report runs_dir=... results_page=...`); no figure is entered by hand. "
     "Sizes, corpora and steps are not the paper's unless a row says so: compare how scores change with the positions, "
     "not the scores."
@@ -54,25 +54,28 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     pictures = partial(_pictures, groups, paths, home)
     parts += pictures("bleu_by_k", _most_converged(groups))
     if any(tables.verdicts.values()):
-        words = "; ".join(f"{HEADINGS[verdict].lower()}: {len(some)}" for verdict, some in tables.verdicts.items())
-        parts.append(f"Comparisons with the paper's tables by their result: {words}.")
+        agree, same, contradict, undecided = map(len, tables.verdicts.values())
+        parts.append(
+            f"Of {agree + same + contradict + undecided} comparisons with the paper {agree} agree, {same} have the "
+            f"same direction but another size, {contradict} contradict it, and {undecided} are not decided."
+        )
     symbols = bullets([*legend(tables.grids), f"{LEARNING_RULE}."])
     parts += ["## The tables", f"<details><summary>How to read them</summary>\n\n{symbols}\n\n</details>"]
     parts += [markdown(grid, "###", signs=False) for grid in tables.paper]
     for group, grid in zip((group for group in groups if group.task), tables.tasks, strict=True):
         parts += [markdown(grid, "###", signs=False), *pictures("bleu_by_length", [group])]
     if tables.speed is not None:  # those of whole runs, which decide nothing, are in the reports of their sweeps
-        timed = [row for row in tables.speed.rows if row.document] or tables.speed.rows
-        parts.append(markdown(tables.speed.with_rows(timed), "###", signs=False))
+        timed = [row for row in tables.speed.rows if row.benchmark] or tables.speed.rows
+        parts.append(markdown(tables.speed.with_rows(timed).without_empty_columns(), "###", signs=False))
     parts += ["## What agrees with the paper, and what does not", RULE]
     for verdict, some in tables.verdicts.items():
-        parts += [f"### {HEADINGS[verdict]}", _by_group(some)]
+        parts += [f"### {HEADINGS[verdict]}", _by_group(some)] if some else []
     findings = [(group, str(one)) for group in groups for one in statements(group) if one.agreement is None]
     parts += ["### Other findings", _by_group([one for one in findings if not one[0].task])]
     if of_tasks := [one for one in findings if one[0].task]:
         parts += ["### Generated tasks", _by_group(of_tasks)]
-    parts += ["## What this scale cannot tell", bullets(_limits(groups))]
-    parts += [markdown(_runs(groups)), "## The folders", *_folders(root, home)]
+    parts += ["## Limitations", bullets(_limits(groups))]
+    parts += [markdown(_runs(groups)), "## Reports by sweep", *_folders(root, home)]
     if unusable:
         parts += ["## Not on this page", bullets(unusable)]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
@@ -138,17 +141,12 @@ def _runs(groups: Sequence[Group]) -> Grid:
     columns = (
         Column("group", "runs", lambda group: group.heading, label=True),
         Column("pairs", "pairs", pairs),
-        Column(
-            "positions",
-            "positions",
-            lambda group: ", ".join(one.label.replace(", ", " ") for one in group.variants),
-            words=True,
-        ),
+        Column("variants", "variants", lambda group: str(len(group.variants))),
         Column("seeds", "seeds", lambda group: ", ".join(map(str, sorted({run.seed for run in group.runs})))),
         Column("finished", "finished", finished),
         Column("commits", "commits", lambda group: ", ".join(sorted({_commit(run) for run in group.runs})), words=True),
     )
-    return Grid("runs", "What was run", columns, tuple(groups))
+    return Grid("runs", "Runs", columns, tuple(groups))
 
 
 def _commit(run: Record) -> str:
@@ -169,21 +167,21 @@ def _limits(groups: Sequence[Group]) -> list[str]:
     if falling:
         limits.append(f"{len(falling)} of {len(judged)} variants were still learning when their training ended.")
     if unlearned := sum(variant.unlearned for variant in known):
-        tasks = sum(variant.task for variant in known)
-        limits.append(f"{unlearned} of {tasks} variants on generated tasks did not learn the training lengths.")
+        which = f"{unlearned} of {sum(variant.task for variant in known)} variants on generated tasks"
+        limits.append(f"{which} stayed below {TASK_LEARNED:g}% exact match within the training lengths.")
     limits += [*_scale(runs), *_seeds(groups), *_distances(groups)]
     tests = {score.test_set for run in runs for score in run.scores}
     theirs = [name for name in (paper.TABLE1_TEST_SET, paper.TABLE2_TEST_SET) if name not in tests]
     if theirs:
-        limits.append(f"No run was scored on {' or '.join(theirs)}.")
+        limits.append(f"No run here was scored on {' or '.join(theirs)}.")
     never = [size for size in paper.MODELS if all(run.model_name != size for run in runs)]
     if never:
-        limits.append(f"No finished run has the paper's model {' or '.join(never)}.")
+        limits.append(f"No finished run here has the paper's model {' or '.join(never)}.")
     if all(group.papers_languages != "en_fr" for group in groups):
-        limits.append("No run translates to French, as half of the paper's Table 1 does.")
+        limits.append("No run here translates to French, as half of the paper's Table 1 does.")
     if all(run.setting("hardware.accelerator") != "gpu" for run in runs):
         devices = "; ".join(sorted({run.device for run in runs}))
-        limits.append(f"Every run was on a CPU ({devices}); the paper's speed is of P100 GPUs.")
+        limits.append(f"Every run here was on a CPU ({devices}); the paper's speed is of P100 GPUs.")
     return limits
 
 
@@ -197,8 +195,8 @@ def _scale(runs: Sequence[Record]) -> list[str]:
         )
     if not any(is_the_papers_corpus([run], "en_de") or is_the_papers_corpus([run], "en_fr") for run in runs):
         pairs = max((run.data.train_pairs for run in runs if run.data is not None and not run.synthetic), default=0)
-        largest = f"the largest has {pairs:,} pairs" if pairs else "all are synthetic"
-        lines.append(f"No run was trained on WMT 2014 as the paper's were; of the corpora here {largest}.")
+        largest = f"the largest has {pairs:,} pairs" if pairs else "there is none"
+        lines.append(f"No run here was trained on WMT 2014 as the paper's were; of the natural corpora {largest}.")
     return lines
 
 
@@ -239,13 +237,10 @@ def _distances(groups: Sequence[Group]) -> list[str]:
 
 
 def _folders(root: Path, home: Path) -> list[str]:
-    """Links to the pages and pictures of each directory below `root`."""
+    """Links to the pages of each directory below `root`."""
     parts = []
     for folder in sorted({path.parent for path in root.rglob("*") if path.is_file()}):
-        pages, pictures = sorted(folder.glob("*.md")), sorted(folder.glob("*.svg"))
-        if pages + pictures:
-            words = [f"[{escape_markdown(_title(page))}]({_link(page, home)})" for page in pages]
-            words += [f"[{escape_markdown(picture.stem)}]({_link(picture, home)})" for picture in pictures]
+        if words := [f"[{escape_markdown(_title(page))}]({_link(page, home)})" for page in sorted(folder.glob("*.md"))]:
             parts.append(f"- {escape_markdown(_link(folder, root))}: {', '.join(words)}")
     return ["\n".join(parts)] if parts else ["None has a page yet."]
 

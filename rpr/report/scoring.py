@@ -14,11 +14,11 @@ def scoring_notes(group: Group, variants: Sequence[Variant] | None = None) -> tu
     shown = group.variants if variants is None else variants
     notes: list[Note] = []
     mixed: dict[str, list[str]] = {}
-    sets_by_way: dict[tuple[str, str], list[str]] = {}
+    sets_by_way: dict[tuple[str, str, str], list[str]] = {}
     checkpoints: set[str] = set()
     for column in group.columns:
         scores = [score for variant in shown for score in variant.scores.get(column, {}).values()]
-        counts_by_way: dict[str, set[int]] = {}
+        counts_by_way: dict[tuple[str, str], set[int]] = {}
         alike = {(how_scored(score), score.precision): score for score in scores}
         for score in alike.values():
             counts_by_way.setdefault(_way(score), set()).add(score.num_sentences)
@@ -30,15 +30,18 @@ def scoring_notes(group: Group, variants: Sequence[Variant] | None = None) -> tu
                 text = f"not comparable: the rows of {column.split} were scored on {sentences} sentences"
                 notes.append(Note(text, "warning"))
             where = f"{column.split} ({column.test_set}, {sentences} sentences)"
-            sets_by_way.setdefault((column.metric, way), []).append(where)
+            sets_by_way.setdefault((column.metric, *way), []).append(where)
         if column.metric == HEADLINE_METRIC:
             notes += _empty(column, scores)
             checkpoints |= {score.checkpoint for score in scores}
     for split, metrics in mixed.items():
         text = f"not comparable: the rows of {split} were scored in different ways ({', '.join(metrics)})"
         notes.insert(0, Note(text, "warning"))
-    for (metric, way), sets in sets_by_way.items():
-        notes.append(Note(f"{METRIC_NAMES.get(metric, metric)} on {', '.join(sets)}: {way}"))
+    metrics_by_sets: dict[str, list[str]] = {}
+    for (metric, signature, search), sets in sets_by_way.items():
+        words = f"{METRIC_NAMES.get(metric, metric)} {signature}"
+        metrics_by_sets.setdefault(f"scored on {', '.join(sets)}; {search}", []).append(words)
+    notes += [Note(f"{where}: {'; '.join(metrics)}") for where, metrics in metrics_by_sets.items()]
     if checkpoints:
         differ = "the rows used different checkpoints: " if len(checkpoints) > 1 else "checkpoint: "
         notes.append(Note(differ + "; ".join(sorted(checkpoints))))
@@ -53,6 +56,6 @@ def _empty(column: TestColumn, scores: Sequence[Score]) -> Iterator[Note]:
         yield Note(f"empty translations of {column.split}, scored as they are: {span} in {runs_with}")
 
 
-def _way(score: Score) -> str:
+def _way(score: Score) -> tuple[str, str]:
     precision = {None: "", "32": ", float32"}.get(score.precision, f", {score.precision}")
-    return f"{score.signature}, {search_in_words(score)}{precision}"
+    return score.signature, f"{search_in_words(score)}{precision}"

@@ -97,19 +97,18 @@ class SpeedRow:
     Args:
         labels: model, runs and position.
         settings: the arithmetic, and what distinguishes the runs from others with their labels.
-        how: `whole runs`, or `in turn` for rpr-cli bench, whose `document` it is then.
+        benchmark: whether rpr-cli bench measured it, interleaved with the others of the benchmark.
     """
 
     labels: tuple[str, str, str]
     settings: str
     device: str
-    how: str
+    benchmark: bool
     steps: Measurement
     ratio: Measurement
     papers: Measurement
     parameters: Measurement
     memory: Measurement
-    document: str = ""
 
 
 # What rpr-cli bench has measured
@@ -164,9 +163,7 @@ def read_benches(paths: Iterable[Path]) -> tuple[list[SpeedRow], list[str]]:
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             if isinstance(document, dict) and {"device", "config", "step"} <= document.keys():
-                benches += _of_a_document(
-                    escape_control_characters(path.name), _Document.model_validate(escape_tree(document))
-                )
+                benches += _of_a_document(_Document.model_validate(escape_tree(document)))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
@@ -180,7 +177,7 @@ def read_benches(paths: Iterable[Path]) -> tuple[list[SpeedRow], list[str]]:
     return benches, problems
 
 
-def _of_a_document(name: str, document: _Document) -> Iterator[SpeedRow]:
+def _of_a_document(document: _Document) -> Iterator[SpeedRow]:
     """The speeds of a document, timed alternately, with ratios within a round; none if its baseline is not absolute."""
     config = document.config
     if config.variants[0] != "absolute":
@@ -194,13 +191,12 @@ def _of_a_document(name: str, document: _Document) -> Iterator[SpeedRow]:
             (config.model.name, batch, step.variant),
             _arithmetic(hardware.precision, hardware.matmul_precision),
             document.device,
-            "in turn",
+            True,
             Measurement(step.steps_per_second, config.rounds),
             Measurement(step.relative_speed, config.rounds, interval=interval),
             single(paper.RELATIVE_SPEED) if step.variant == "relative" else missing(_ONE_RATIO),
             missing("rpr-cli bench does not record it"),
             single(memory) if memory is not None else missing("not measured as in whole runs"),
-            name,
         )
 
 
@@ -231,10 +227,11 @@ _COLUMNS = (
     Column("ratio", "vs absolute", lambda row: row.ratio, digits=2),
     Column("paper", "paper", lambda row: row.papers, digits=2),
     Column("agreement", "agreement", _verdict, words=True, priority=1),
-    Column("measured", "measured", lambda row: row.how, words=True, priority=1),
+    Column(
+        "measured", "measured", lambda row: "interleaved" if row.benchmark else "whole runs", words=True, priority=1
+    ),
     Column("peak_memory", "peak MB", lambda row: row.memory, digits=0, priority=2),
     Column("parameters", "M parameters", lambda row: row.parameters, digits=2, priority=3),
-    Column("document", "document", lambda row: row.document, words=True, priority=3),
 )
 
 
@@ -247,8 +244,8 @@ def speed_grid(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Gri
     notes = [
         f"paper: {paper.RELATIVE_SPEED} of absolute's steps/s, base model on P100 GPUs ({paper.SOURCE})",
         "peak MB: resident memory of the process on a CPU, allocated on a GPU",
-        "n: seeds of whole runs, rounds of what was measured in turn",
-        "in turn: a ratio is of two timings one after the other, so a machine whose speed drifts still compares "
+        "n: seeds of whole runs, rounds of interleaved timings",
+        "interleaved: a ratio is of two timings one after the other, so a machine whose speed drifts still compares "
         "fairly; whole runs ran at different times, and other work may have slowed one of them",
         *(f"steps/s of whole runs leave out {words}" for words in excluded),
     ]
@@ -279,7 +276,7 @@ def _run_rows(group: Group) -> Iterator[SpeedRow]:
             (group.model, f"{group.data}, {group.max_steps:,} steps, {group.hardware}", variant.label),
             "; ".join(filter(None, (_arithmetic(*arithmetic), own))),
             device,
-            "whole runs",
+            False,
             steps,
             ratio_to_absolute(group, variant),
             single(paper.RELATIVE_SPEED) if papers_k else missing(_ONE_RATIO),

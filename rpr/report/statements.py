@@ -78,7 +78,7 @@ def _learning(group: Group) -> Iterator[Statement]:
         names = _first_upper("; ".join(one.label for one in unlearned))
         yield Statement(
             f"{names} did not learn the task: less than {TASK_LEARNED:g}% exact match within the training lengths, so "
-            "the scores beyond them say little.",
+            "their scores beyond them mean little.",
             group=group,
         )
     falling = [one for one in group.variants if one.still_learning is not None]
@@ -206,7 +206,7 @@ def _spread(group: Group) -> Iterator[Statement]:
     printed = [value for k, value in paper.TABLE2.items() if k >= 2]
     first, last = some[0].position.clip_distance, some[-1].position.clip_distance
     deviation = max((one.deviation for one in scores if one.deviation is not None), default=None)
-    noise = f", and the largest deviation over seeds is {deviation:.1f}" if deviation is not None else ""
+    noise = f", and the largest standard deviation over seeds is {deviation:.1f}" if deviation is not None else ""
     yield Statement(
         f"From k = {first} to k = {last} the scores on {group.development} lie within "
         f"{max(values) - min(values):.1f} BLEU{noise} ({_seeds(*scores)}); "

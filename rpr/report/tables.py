@@ -275,7 +275,7 @@ def _table3(group: Group, sharing: str | None) -> Iterator[Grid]:
     none = group.get("none")
     if not alone and none is None:
         return
-    theirs = f"the paper's Table 3 does not print its k; {paper.TABLE3_CLIP_DISTANCE}, the base model's, is the natural"
+    theirs = f"the paper's Table 3 does not print its k; assumed: {paper.TABLE3_CLIP_DISTANCE}, the base model's"
     for k in sorted(k for k in alone or {paper.MODELS[group.size].clip_distance} if k is not None):
         rows = {which: group.get(kind, k, sharing) for which, kind in SIDES.items()} | {(False, False): none}
         lines = [
@@ -291,6 +291,6 @@ def _table3(group: Group, sharing: str | None) -> Iterator[Grid]:
             )
             for which, printed in paper.TABLE3.items()
         ]
-        reading = f"{theirs} reading" if k == paper.TABLE3_CLIP_DISTANCE else f"{theirs} reading, not this table's {k}"
+        reading = theirs if k == paper.TABLE3_CLIP_DISTANCE else f"{theirs}, not this table's {k}"
         title = "Table 3: BLEU with relative values (a^V) and keys (a^K), each on or off"
         yield _score_grid("table3", title, f"{_setting(group, sharing)} | k = {k}", ("a^V", "a^K"), lines, reading)

@@ -80,7 +80,7 @@ def task_grid(group: Group) -> Grid:
         f"{name} {run.setting(f'model.{name}')}" for name in ("num_layers", "d_model", "num_heads", "d_ff", "dropout")
     )
     notes = [
-        f"test: lengths up to {longest}, as in training; long: greater ones" + (f", up to {most}" if most else ""),
+        f"test: lengths up to {longest}, as in training; long: longer inputs" + (f", up to {most}" if most else ""),
         f"Δ: change from absolute, {CHANGE}",
         f"model: {sizes}",
         *(f"published, beyond the training lengths: {one.source}; {one.protocol}" for one in used),

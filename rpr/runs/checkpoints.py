@@ -14,8 +14,6 @@ from rpr.errors import DataError, RunError
 
 STEP = re.compile(r"step=?(\d+)\.ckpt")
 _RESUME_KEYS = ("global_step", "loops", "callbacks", "optimizer_states", "lr_schedulers", "pytorch-lightning_version")
-# Errors that say nothing about the file: a server that is away, no memory or descriptors left.
-_TEMPORARY = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 PREFIX = "model."  # of the Transformer's weights in a LightningModule's state
 
 
@@ -37,11 +35,11 @@ def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
     except FileNotFoundError:
         raise DataError(f"{path}: no such checkpoint") from None
     except Exception as error:  # damaged bytes are executed as pickle opcodes and can raise anything
-        if isinstance(error, MemoryError) or getattr(error, "errno", None) in _TEMPORARY:
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) not in (None, errno.EINVAL):
             raise RunError(f"{path}: cannot be read now ({error}); fix this and rerun the same command") from None
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(
-            f"{path}: cannot be read as a checkpoint ({reason[:120]}); delete it and use an earlier one"
+            f"{path}: cannot be read as a checkpoint ({reason[:120]}); move it away to use an earlier one"
         ) from None
     if not isinstance(loaded, dict) or not isinstance(loaded.get("state_dict"), dict):
         raise DataError(f"{path}: contains no state_dict; give a checkpoint that rpr-cli train wrote")

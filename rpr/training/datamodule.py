@@ -21,15 +21,6 @@ class TranslationData(pl.LightningDataModule):
         super().__init__()
         self.config = config
         self.data = data
-        self.start_step = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        # global_step and not a count of batches: checkpoints are written before Lightning counts the batch as done.
-        assert self.trainer is not None
-        return {"step": self.trainer.global_step}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.start_step = state_dict["step"]
 
     @cached_property
     def stream(self) -> TrainingBatches:
@@ -43,7 +34,7 @@ class TranslationData(pl.LightningDataModule):
             self.config.seed,
             num_devices=self.trainer.world_size,
             rank=self.trainer.global_rank,
-            start_step=self.start_step,
+            start_step=self.trainer.global_step,  # restored before the first batch is asked for
         )
 
     def pairs_of_step(self, step: int) -> list[int]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.strategies import DDPStrategy
 from torch import nn
@@ -19,7 +18,7 @@ from torch import nn
 from rpr.config.train import TrainConfig
 from rpr.data.batches import accumulation
 from rpr.data.cache import PreparedData
-from rpr.errors import DataError
+from rpr.errors import DataError, RunError
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, Training
 from rpr.runs import checkpoints, runtime
@@ -63,12 +62,14 @@ def fit(
     guard = NonFiniteGuard(run_dir, optim.non_finite, batches.pairs_of_step, batches.text_of_pair)
     translate = None if validation_bleu is None else lambda module: validation_bleu(module.model)
     signals = SignalPolicy()
+    same_start = SameStart(data.meta.key)
     saving = PeriodicCheckpoint(folder, optim, stopwatch, guard.before_saving)
     limit = config.stop_after_minutes
     # The order matters: the guard before the callbacks that write, and the moving average's weights in place while
     # Metrics translates with them.
     callbacks: list[pl.Callback] = [
         signals,
+        same_start,
         stopwatch,
         guard,
         Metrics(run_dir / METRICS_NAME, stopwatch, guard, translate),
@@ -159,34 +160,60 @@ class SignalPolicy(pl.Callback):
         self.interrupted = isinstance(exception, KeyboardInterrupt)
 
 
+class SameStart(pl.Callback):
+    """Checks that all ranks start at the same step with the same corpus: nodes may read different folders."""
+
+    def __init__(self, corpus_key: str) -> None:
+        self._corpus_key = corpus_key
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Raises RunError on every rank if they differ."""
+        if trainer.world_size == 1:
+            return
+        starts: list[Any] = [None] * trainer.world_size
+        torch.distributed.all_gather_object(starts, (trainer.global_step, self._corpus_key))
+        for rank, (step, key) in enumerate(starts):
+            if key != starts[0][1]:
+                raise RunError(f"data: ranks 0 and {rank} have different corpora; {_SHARED}")
+            if step != starts[0][0]:
+                raise RunError(f"runs_dir: rank 0 starts at step {starts[0][0]}, rank {rank} at step {step}; {_SHARED}")
+
+
+_SHARED = "data.path, data.cache_dir and runs_dir must have the same contents on every node"
+
+
 def _last(rows: list[dict[str, Any]], name: str) -> float | None:
     return next((row[name] for row in reversed(rows) if name in row), None)
 
 
 def _newest_readable(folder: Path) -> Path | None:
-    """The newest readable checkpoint; a damaged one is renamed and reported."""
+    """The newest readable checkpoint; damaged newer ones are renamed and reported.
+
+    Raises:
+        DataError: there are checkpoints, but none is readable: more likely the system's fault than that of all files.
+    """
+    damaged: list[tuple[Path, DataError]] = []
     for _, path in reversed(checkpoints.checkpoints(folder)):
         try:
             checkpoints.load_checkpoint(path, mapped=True)
         except DataError as error:
-            print(f"rpr-cli: {error}", file=sys.stderr)
-            with contextlib.suppress(FileNotFoundError):  # another rank renamed it first
-                path.replace(path.with_name(f"{path.name}.damaged"))  # it would break the averaging at the end
+            damaged.append((path, error))
             continue
+        for other, why in damaged if runtime.is_first_rank() else ():
+            print(f"rpr-cli: {why}; resuming from {path.name}", file=sys.stderr)
+            other.replace(other.with_name(f"{other.name}.damaged"))  # it would break the averaging at the end
         return path
+    if damaged:
+        raise damaged[0][1]
     return None
 
 
 def _silence_lightning() -> None:
     """Silence Lightning's banners and adverts; keep its warnings about the run itself."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "pytorch_lightning.utilities.rank_zero"):
         logging.getLogger(name).setLevel(logging.ERROR)
     for message in (
         ".*does not have many workers.*",
-        ".*IterableDataset.*",
-        ".*Checkpoint directory.*",
-        ".*mid-epoch.*",
         ".*LeafSpec.*",
         ".*`srun` command is available.*",  # devices=N starts torchrun; on SLURM the launcher is submitit
     ):

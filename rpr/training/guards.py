@@ -182,9 +182,10 @@ class NonFiniteGuard(pl.Callback):
             self.skipped_steps += 1
             _report(trainer, f"{what}; the step is skipped, with no weight changed (optim.non_finite=skip)")
             return
+        skip = "" if self.non_finite == "skip" else "set optim.non_finite=skip or "
         raise RunError(
-            f"{what}; {self._last_good_checkpoint()}; lower optim.learning_rate_scale, check these pairs, "
-            "or set optim.non_finite=skip"
+            f"{what}; {self._last_good_checkpoint()}; check these pairs, or {skip}lower optim.learning_rate_scale "
+            "(a new run, from step 0)"
         )
 
     def _last_good_checkpoint(self) -> str:

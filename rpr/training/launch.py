@@ -33,6 +33,7 @@ _RANK_VARIABLES = (
     "MASTER_PORT",
 )
 GRACE_SECONDS = 15
+TORCHRUN_GRACE_SECONDS = 45  # torchrun itself kills ranks that have not ended within 30 seconds
 NODES_WAIT_SECONDS = 3600  # for each other: the first node may be preparing the corpus
 
 
@@ -64,7 +65,8 @@ def run_worker(
         command = [sys.executable, "-m", "rpr.training.launch", *_torchrun(hardware), "-m", module, str(job)]
         environment.setdefault("OMP_NUM_THREADS", str(hardware.threads or 1))
     with contextlib.nullcontext() if log is None else log.open("ab") as file:
-        code = _wait(command, environment, keep_open, file)
+        grace = GRACE_SECONDS if hardware.num_ranks == 1 else TORCHRUN_GRACE_SECONDS
+        code = _wait(command, environment, grace, keep_open, file)
     return code if code >= 0 else 128 - code
 
 
@@ -133,9 +135,13 @@ def check_hosts(place: SlurmPlace) -> None:
 
 
 def _wait(
-    command: list[str], environment: dict[str, str], keep_open: Sequence[int] = (), output: BinaryIO | None = None
+    command: list[str],
+    environment: dict[str, str],
+    grace: float,
+    keep_open: Sequence[int] = (),
+    output: BinaryIO | None = None,
 ) -> int:
-    """Wait for the command; if this process exits first, end the child too.
+    """Wait for the command; if this process exits first, end the child too, which has `grace` seconds to obey.
 
     The child has a session of its own: Ctrl-C reaches this process alone, which then terminates the child cleanly.
     """
@@ -160,7 +166,7 @@ def _wait(
         if child.poll() is None:
             child.terminate()
             try:
-                child.wait(GRACE_SECONDS)
+                child.wait(grace)
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()

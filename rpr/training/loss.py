@@ -24,6 +24,8 @@ def label_smoothed_loss(hidden_NM: Tensor, embedding_VM: Tensor, targets_N: Tens
     bfloat16. The gradients, if needed, are computed in the forward pass, chunk by chunk with the loss; they cannot be
     differentiated again.
     """
+    if not torch.is_grad_enabled():  # else autograd would ask for the gradient of a parameter even here
+        embedding_VM = embedding_VM.detach()
     total: Tensor = _ProjectedLoss.apply(hidden_NM, embedding_VM, targets_N, smoothing)  # type: ignore[no-untyped-call]
     return total
 

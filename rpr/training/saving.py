@@ -126,18 +126,9 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
         trainer.save_checkpoint(self._folder / f"step{trainer.global_step:08d}.ckpt")
         self.saved_step, self._saved_at = trainer.global_step, time.monotonic()
         if trainer.is_global_zero:
-            for old in self._superseded(trainer.max_steps):
+            for old in superseded(self._folder, self._optim):
                 old.unlink(missing_ok=True)
         self._stopwatch.resume()
-
-    def _superseded(self, max_steps: int) -> list[Path]:
-        """All but the newest and the last ones on schedule: with the one that a time limit adds off schedule, the
-        final average would be of other steps than if training had never stopped.
-        """
-        found = checkpoints(self._folder)
-        every = self._optim.checkpoint_every_n_steps
-        on_schedule = [one for one in found if every is None or one[0] % every == 0 or one[0] == max_steps]
-        return [path for step, path in found[:-1] if (step, path) not in on_schedule[-self._optim.keep_checkpoints :]]
 
     def validates_at(self, step: int) -> bool:
         """Whether this step has a validation, after which its checkpoint is written."""
@@ -159,6 +150,16 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
                 file=sys.stderr,
                 flush=True,
             )
+
+
+def superseded(folder: Path, optim: OptimConfig) -> list[Path]:
+    """All checkpoints but the newest and the last ones on schedule: with the one that a time limit adds off schedule,
+    the final average would be of other steps than if training had never stopped.
+    """
+    found = checkpoints(folder)
+    every = optim.checkpoint_every_n_steps
+    on_schedule = [one for one in found if every is None or one[0] % every == 0 or one[0] == optim.max_steps]
+    return [path for step, path in found[:-1] if (step, path) not in on_schedule[-optim.keep_checkpoints :]]
 
 
 class TimeLimit(pl.Callback):

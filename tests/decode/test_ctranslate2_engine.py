@@ -98,6 +98,14 @@ def test_hypotheses_keep_the_length_limit_of_their_sentence(engine, search):
                 assert length <= len(source) + extra and (hypothesis.finished or length == len(source) + extra)
 
 
+def test_finished_hypothesis_comes_before_unfinished_ones(engine):
+    """Also where an unfinished one, cut at the length limit, has a higher score."""
+    several = engine.search(SOURCES, dataclasses.replace(BEAM, max_extra_length=0))
+    best = engine.search(SOURCES, dataclasses.replace(BEAM, max_extra_length=0, n_best=1))
+    assert [one[0].pieces for one in best] == [some[0].pieces for some in several]
+    assert all(len(one) == 1 for one in best)
+
+
 def test_forced_prefixes(engine):
     prefixes = [*PREFIXES]
     prefixes[1] = TARGETS[39][:-1][:31]  # longer than the length limit: one more piece
@@ -181,6 +189,8 @@ def test_position_table_limits_the_lengths(changes, write_export, monkeypatch):
     too_long = "a sentence of 13 pieces is longer than the export's 12 positions; split it, or export"
     with pytest.raises(DataError, match=too_long):
         engine.search([thirteen], GREEDY)
+    with pytest.raises(DataError, match="a sentence of 13 pieces"):
+        engine.score(short[:1], [[7] * 12])
     with pytest.raises(DataError, match="a sentence of 13 pieces"):
         engine.search(short[:1], GREEDY, prefixes=[[7] * 11])
     assert engine.search(short[:1], GREEDY, prefixes=[[7] * 10])[0][0].pieces[:10] == (7,) * 10

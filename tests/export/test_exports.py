@@ -301,6 +301,8 @@ def test_version_1_export_is_read(exported):
     ({"version": 3, "rpr": "9.9"}, "format version 3, written by rpr 9.9; this is rpr .*: install a newer one"),
     ({"version": None}, "format version None"),
     ({"beam_size": 0}, "damaged \\(beam_size: must be greater than 0\\); export the run again"),
+    ({"min_length": -1}, "damaged \\(min_length: must be at least 0\\)"),
+    ({"shape": {**BASIC_SETTINGS, "dropout": 1.5}}, "damaged \\(shape.dropout is 1.5, must be"),
     ({"more": 1}, "damaged \\(more: no such field\\)"),
     ({"shape": {**BASIC_SETTINGS, "d_model": "32"}}, "damaged \\(d_model: must be a whole number"),
     ({"shape": {**BASIC_SETTINGS, "num_heads": 5}}, "\\(shape: d_model = 32 is not a multiple of num_heads = 5"),

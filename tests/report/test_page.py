@@ -90,7 +90,7 @@ def test_warnings_are_never_folded_and_other_metrics_are():
     ):
         other = fake_record("absolute", scores=[fake_score("test", 20.0, **changed)])
         html = page([fake_record("relative", scores=scores), other])
-        assert words in text_of(html) and "not comparable" not in folded(html) and "sacreBLEU on test" in folded(html)
+        assert words in text_of(html) and "not comparable" not in folded(html) and "sacreBLEU nrefs:1" in folded(html)
     table = html[html.index('id="paper-1"') : html.index("</section>", html.index('id="paper-1"'))]
     first, _, rest = table.partition("<details")
     assert "30.0" in first and "51.5" not in first and "28.5" not in first
@@ -121,7 +121,7 @@ def test_comparisons_are_counted_by_verdict():
     html = page(runs)
     section = html[html.index('<section id="agreement">') : html.index('<section id="paper">')]
     summaries = re.findall(r"<summary>([^<]*)</summary>", section)
-    assert summaries == ["Same direction as in the paper, another size: 1 comparison"]
+    assert summaries == ["Same direction as in the paper, different size: 1 comparison"]
     assert "Table 1, relative, k = 16 against absolute: +10.3 ± 0.0 (+10.3 to +10.3) on test, the paper +0.3" in section
 
 

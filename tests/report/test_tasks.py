@@ -47,7 +47,7 @@ def test_exact_match_of_a_task_comes_first_and_by_length():
     assert (group.task, group.synthetic, tables.paper, group.differences) == (True, True, (), ())
     [task] = tables.tasks
     assert [column.key for column in task.columns][:5] == ["position", "n", "test", "long", "long_change"]
-    assert "trainings (Wilson's)" in " ".join(legend([task.only(lambda column: column.key == "test")]))
+    assert "seeds (Wilson's)" in " ".join(legend([task.only(lambda column: column.key == "test")]))
     assert tables.lengths[0].title == "exact match by length, test and long together"
     notes = " ".join(note.text for grid in tables.lengths for note in grid.notes)
     assert "longer than any example of the training data, whose longest has 22 symbols of the input" in notes
@@ -86,7 +86,7 @@ def test_pages_of_several_cut_offs_link_their_own_pictures(tmp_path):
         write_run(tmp_path / "runs" / f"{number}.json", record, "1 2", "2 1", "2 1")
     build_report(find_records(tmp_path / "runs").records, tmp_path / "runs", "x")
     page = results_markdown(tmp_path / "runs")
-    linked = re.findall(r"= (\d+)\]\(runs/bleu_by_length-scan-small-1800-cpu-(\d).svg\)", page)
+    linked = re.findall(r"max_train_length (\d+)\]\(runs/bleu_by_length-scan-small-1800-cpu-(\d).svg\)", page)
     assert linked == [("22", "1"), ("26", "2")]
     assert "no training source has more than" not in page, "a task's lengths are not in tokens"
 
@@ -161,7 +161,7 @@ def test_report_and_results_page_list_tasks_apart_from_translation(tmp_path):
         "### Exact match on reverse",
         "## What agrees",
         "### Generated tasks",
-        "## What this scale",
+        "## Limitations",
         None,
     )
     asked, table, agreement, tasks, _ = (

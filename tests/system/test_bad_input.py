@@ -292,20 +292,26 @@ def test_new_run_with_folder_as_lock_or_record_is_refused(tiny, tiny_config, ref
 
 
 def test_resume_skips_damaged_checkpoints_and_replaces_links(run_dir, capfd, monkeypatch):
-    """No code in a checkpoint is run, no link target is written, and no interpolation in the record is resolved."""
+    """No code in a checkpoint is run, no link target is written, and no interpolation in the record is resolved. One
+    that is damaged is set aside if an earlier one is readable.
+    """
     monkeypatch.setenv("WANDB_API_KEY", "CanaryOfWandb")
+    good, damaged = (run_dir / "checkpoints" / f"step0000000{step}.ckpt" for step in (4, 5))
+    content = good.read_bytes()
     bad.all_of(
         bad.interrupt,
         bad.set_config("logger.project", "${oc.env:WANDB_API_KEY}"),
         bad.PICKLED_BY_TORCH,
         bad.replace_by_link("config.yaml", "job.json", "vocabulary.model", "test.hypotheses.txt", "test.sources.txt"),
     )(run_dir)
+    good.rename(damaged)
+    good.write_bytes(content)
     (run_dir / "checkpoints" / "step00000006.ckpt").symlink_to(run_dir.parent / "victim")
     victim = (run_dir.parent / "victim").read_text()
     assert app.main(["train", f"run={run_dir}"]) == 0
     err = capfd.readouterr().err
-    assert "step00000004.ckpt: cannot be read as a checkpoint (" in err and "precious" not in err
-    assert not Path("pwned").exists() and (run_dir / "checkpoints" / "step00000004.ckpt.damaged").exists()
+    assert "step00000005.ckpt: cannot be read as a checkpoint (" in err and "precious" not in err
+    assert not Path("pwned").exists() and (run_dir / "checkpoints" / "step00000005.ckpt.damaged").exists()
     assert (run_dir.parent / "victim").read_text() == victim
     assert not any(path.is_symlink() for path in run_dir.iterdir())
     record = read_record(run_dir / "record.json")

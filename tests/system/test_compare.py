@@ -149,6 +149,29 @@ def test_seeds_are_paired_and_averaged(write_run, compare):
     assert [pair["run"][-1] for pair in only["comparisons"]] == ["2", "3"]
 
 
+def test_all_given_runs_are_scored(write_run, compare):
+    """Also seeds without a counterpart, and a variant whose runs have names of their own."""
+    absolute = [write_run("absolute", 0.3, seed=seed, words=[f"name=a{seed}"]) for seed in (1, 2, 3)]
+    [one] = json.loads(compare(*absolute, write_run("relative", 0.2), "metrics=[chrf]", "format=json"))["tests"]
+    assert [score["run"] for score in one["scores"]] == ["a1", "a2", "a3", "synthetic-tiny-relative-k16-s1"]
+    assert [(pair["baseline"], pair["run"][-2:]) for pair in one["comparisons"]] == [("a1", "s1")]
+    assert {spread["variant"]: spread["n"] for spread in one["variants"]}["a1"] == 3
+
+
+def test_runs_of_a_sweep_are_grouped_by_what_decides_their_scores(write_run, compare):
+    """Not by the number of bootstrap samples, but by the precision of the matmuls as it was."""
+    write_run("absolute", 0.3)
+    write_run("relative", 0.2, words=["evaluation.bootstrap_samples=0"])
+    for position in ("absolute", "relative"):
+        folder = write_run(position, 0.4, words=["hardware.matmul_precision=medium"])
+        document = json.loads((folder / "record.json").read_text())
+        document["training"]["matmul_precision"] = "medium"
+        (folder / "record.json").write_text(json.dumps(document))
+    tests = json.loads(compare("sweep=mine", "metrics=[chrf]", "format=json"))["tests"]
+    assert [len(one["comparisons"]) for one in tests] == [1, 1]
+    assert all(one["scores"][0]["score"] < one["scores"][1]["score"] for one in tests[:1])
+
+
 def test_sweep_is_compared_with_its_absolute_runs(write_run, compare):
     for seed in (1, 2):
         write_run("absolute", 0.3, seed=seed)

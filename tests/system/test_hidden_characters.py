@@ -70,7 +70,7 @@ def evil_document(position, *, settings, **changes):
     within = fake_interval(1.0, 2.0) | {"method": EVIL}
     score = fake_score("test", 1.5, test_set=EVIL, signature=EVIL, num_sentences=60, interval=within, **how)
     document = fake_document(position, scores=[score], config=values, synthetic=True)
-    words = ("excludes", "peak_memory_kind", "matmul_precision", "precision", "parameters_note")
+    words = ("excludes", "peak_memory_kind", "precision", "parameters_note")
     return document | {
         **dict.fromkeys(("name", "device", "started", "finished"), text),
         "run_id": text if settings else config.run_id,
@@ -80,7 +80,7 @@ def evil_document(position, *, settings, **changes):
         "versions": {"torch": text, text: EVIL},
         "hardware": "\x1b\x9b\u202e\n",
         "data": document["data"] | {"name": EVIL, "key": text, "notes": [text]},
-        "training": document["training"] | dict.fromkeys(words, text),
+        "training": document["training"] | dict.fromkeys(words, text) | {"matmul_precision": GOOD + EVIL},
         "by_length": fake_by_length(
             1.5 + len(position), unit=position + EVIL, test_sets=[EVIL, EVIL],
             signatures={"sacrebleu": EVIL, "chrf": EVIL}, **how,

@@ -4,13 +4,14 @@ checkpoints; time limits; unsuitable folders and small disks (full ones: tests/s
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -20,12 +21,12 @@ from rpr.commands.scoring import torch_scored
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData as Data
 from rpr.decode.torch_engine import TorchEngine
-from rpr.errors import InterruptedRun, RunError
+from rpr.errors import DataError, InterruptedRun, RunError
 from rpr.runs.checkpoints import averaged_weights, checkpoints, load_checkpoint
 from rpr.training import fit, saving
 from rpr.training.callbacks import Stopwatch
 from rpr.training.module import TranslationModule
-from rpr.training.saving import PeriodicCheckpoint
+from rpr.training.saving import PeriodicCheckpoint, superseded
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -124,6 +125,43 @@ def test_damaged_newest_checkpoint_is_set_aside(
     assert words == "average of 3 (steps 4 to 12)"
     assert_same(weights, averaged_weights(full, 3)[0])
     assert (run_dir / "checkpoints" / "step00000012.ckpt.damaged").read_bytes() == damaged
+
+
+def test_checkpoints_of_which_none_is_readable_are_kept(
+    config: TrainConfig, small_data: Data, full: Path, tmp_path: Path
+) -> None:
+    """More likely the system's fault than that of all files: training must not start again from nothing."""
+    run_dir = copy_run(full, tmp_path / "resumed", 4, 8)
+    shutil.copy(full / "metrics.jsonl", run_dir)
+    for _, path in checkpoints(run_dir / "checkpoints"):
+        path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(DataError, match=r"step00000008\.ckpt: cannot be read as a checkpoint \("):
+        fit.fit(config, small_data, run_dir)
+    assert steps(run_dir) == [4, 8] and rows_of(run_dir) == rows_of(full)
+
+
+@pytest.mark.parametrize("starts, message", [
+    ([(8, "a"), (8, "a")], None), ([(8, "a"), (0, "a")], "runs_dir: rank 0 starts at step 8, rank 1 at step 0; data.p"),
+    ([(8, "a"), (8, "b")], "data: ranks 0 and 1 have different corpora; data.path, data.cache_dir and runs_dir must"),
+])  # fmt: skip
+def test_ranks_must_start_alike(starts: list[Any], message: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gather(found: list[Any], mine: Any) -> None:
+        assert mine == starts[1] and len(found) == 2
+        found[:] = starts
+
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
+    step, key = starts[1]
+    trainer: Any = SimpleNamespace(world_size=2, global_step=step)
+    with contextlib.nullcontext() if message is None else pytest.raises(RunError, match=message):
+        fit.SameStart(key).on_train_start(trainer, cast(Any, None))
+    fit.SameStart("a").on_train_start(cast(Any, SimpleNamespace(world_size=1)), cast(Any, None))
+
+
+def test_checkpoint_off_schedule_is_superseded(tmp_path: Path, config: TrainConfig) -> None:
+    optim = config.optim.model_copy(update={"keep_checkpoints": 2, "max_steps": 10})
+    for step in (4, 8, 9, 10):
+        (tmp_path / f"step{step:08d}.ckpt").touch()
+    assert [path.name for path in superseded(tmp_path, optim)] == ["step00000004.ckpt", "step00000009.ckpt"]
 
 
 def test_finished_training_is_not_trained_again(

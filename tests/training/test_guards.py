@@ -48,7 +48,7 @@ def test_non_finite_gradient_stops_the_run(tiny_config: Config, small_data: Data
         fit.fit(tiny_config(*RECIPE), small_data, tmp_path)
     message = str(stopped.value)
     assert message.startswith("step 4: the loss or its gradient is not finite (loss ")
-    assert "; the last good checkpoint is step00000003.ckpt; lower optim.learning_rate_scale, check these" in message
+    assert "; the last good checkpoint is step00000003.ckpt; check these pairs, or set optim.non_finite" in message
     assert [step for step, _ in checkpoints(tmp_path / "checkpoints")] == [1, 2, 3]
     report = json.loads((tmp_path / "not_finite_step00000004.json").read_text())
     train = small_data.split("train")
@@ -85,13 +85,18 @@ def test_diverged_run_is_stopped_despite_skip(
     config = tiny_config(
         "optim.max_steps=6", f"optim.learning_rate_scale={scale}", "optim.warmup_steps=1", "optim.non_finite=skip"
     )
-    with pytest.raises(RunError, match=rf"^step {step}: .*; there is no checkpoint yet; lower optim"):
+    with pytest.raises(
+        RunError, match=rf"^step {step}: .*; there is no checkpoint yet; check these pairs, or lower optim"
+    ):
         fit.fit(config, small_data, tmp_path)
 
 
 def test_non_finite_weights_are_not_saved(tiny_config: Config, small_data: Data, tmp_path: Path) -> None:
     config = tiny_config("optim.max_steps=1", "optim.learning_rate_scale=1e41", "optim.warmup_steps=1")
-    with pytest.raises(RunError, match=r"^step 1: weights are not finite; there is no checkpoint yet; lower optim"):
+    with pytest.raises(
+        RunError,
+        match=r"^step 1: weights are not finite; there is no checkpoint yet; lower optim",
+    ):
         fit.fit(config, small_data, tmp_path)
     assert not checkpoints(tmp_path / "checkpoints")
 

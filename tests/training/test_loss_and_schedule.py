@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from rpr.bench.benchmark import peak_bytes
 from rpr.training import loss
@@ -83,6 +84,18 @@ def test_peak_memory_is_less_than_the_logits(monkeypatch: pytest.MonkeyPatch) ->
 
     step()
     assert peak_bytes(step, torch.device("cpu")) < 4 * 1024 * 4000 / 4  # a quarter of one (N, V)
+
+
+def test_validation_computes_no_gradients() -> None:
+    """Of the three products with the embedding only the scores, though the embedding is a parameter."""
+    hidden, embedding = torch.randn(50, 8), torch.randn(40, 8).requires_grad_()
+    targets = torch.randint(0, 40, (50,))
+    flops = []
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad), FlopCounterMode(display=False) as counter:
+            label_smoothed_loss(hidden, embedding, targets, 0.1)
+        flops.append(counter.get_total_flops())
+    assert flops[0] < 0.4 * flops[1]
 
 
 @pytest.mark.parametrize(
