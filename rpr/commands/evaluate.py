@@ -71,12 +71,6 @@ def run(config: EvaluateConfig) -> None:
         data.text(split)  # raises before any translation if the split or its text does not exist
     out_dir = run_dir / "evaluations" / name
     try:
-        out_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RecordError(
-            f"run: {out_dir} cannot be created ({error.strerror}); fix this, or copy the run elsewhere"
-        ) from None
-    try:
         with exclusive(out_dir, "*"):
             found = score_run(trained, data, system, out_dir)
             document = asdict(found)

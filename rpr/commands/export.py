@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from rpr.config.commands import ExportConfig, VerifyConfig
-from rpr.errors import RunError
 from rpr.export import writing
 from rpr.export.card import ExportInputs
 from rpr.progress import Progress
@@ -49,12 +48,9 @@ def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> ExportInputs:
         RunError: the run failed or was interrupted.
     """
     trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
-    record = loading.record_of(run_dir)
-    if record.status in ("failed", "interrupted"):
-        raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are not usable: finish the run first")
+    record = loading.usable_record(run_dir)
     data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
     split = data.split(config.split)
-    indices = range(min(config.sentences, len(split)))
     return ExportInputs(
         record=record,
         config=trained,
@@ -62,6 +58,6 @@ def read(run_dir: Path, config: ExportConfig | VerifyConfig) -> ExportInputs:
         checkpoint=checkpoint,
         vocabulary=loading.vocabulary_of(run_dir, trained),
         split=config.split,
-        sources=[split.source(index).tolist() for index in indices],
-        references=[split.target(index).tolist() for index in indices],
+        sources=split.first("source", config.sentences),
+        references=split.first("target", config.sentences),
     )

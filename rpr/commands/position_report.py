@@ -9,12 +9,10 @@ from pathlib import Path
 from rpr.analysis.position_numbers import as_document, as_text, summary
 from rpr.analysis.positions import measure
 from rpr.config.commands import ReportConfig
-from rpr.data.cache import PreparedData
-from rpr.errors import RecordError, RunError
+from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.progress import Progress
 from rpr.records.position import position_of
-from rpr.records.record import RECORD_NAME, read_record
 from rpr.report import plot_style
 from rpr.report.position_figure import position_figure
 from rpr.runs import loading, runtime
@@ -31,11 +29,10 @@ def report(config: ReportConfig, run_dir: Path) -> None:
         DataError: no checkpoint, or an incompatible one; no data.
     """
     trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
-    record = read_record(run_dir / RECORD_NAME)
-    if record.status in ("failed", "interrupted"):
-        raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are not usable: finish the run first")
+    record = loading.usable_record(run_dir)
     data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
-    pairs = _validation_pairs(data, config.validation_sentences)
+    validation, most = data.split("validation"), config.validation_sentences
+    pairs = list(zip(validation.first("source", most), validation.first("target", most), strict=True))
     k = trained.position.k
     with Progress(len(pairs), "sentences", "attention") as bar:
         numbers = measure(
@@ -76,8 +73,3 @@ def report(config: ReportConfig, run_dir: Path) -> None:
     print(f"{run_dir.name}: {subtitle}")
     print("\n".join(summary(numbers)))
     print("\n".join(f"written: {path}" for path in files), file=sys.stderr)
-
-
-def _validation_pairs(data: PreparedData, limit: int) -> list[tuple[list[int], list[int]]]:
-    split = data.split("validation")
-    return [(split.source(index).tolist(), split.target(index).tolist()) for index in range(min(limit, len(split)))]

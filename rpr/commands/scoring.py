@@ -74,8 +74,7 @@ def _translate(
 ) -> tuple[list[str], list[str]]:
     """(hypotheses, references) of a split; writes them and the sources to the run's folder."""
     evaluation = config.evaluation
-    pairs = data.split(split)
-    rows = [pairs.source(index).tolist() for index in range(len(pairs))]
+    rows = data.split(split).first("source")
     with Progress(len(rows), "sentences", f"translating {split} (beam {evaluation.beam_size})", lines="last") as bar:
         hypotheses = translate_sources(engine, rows, data.vocabulary, search_of(evaluation), bar.reach)
     sources, references = data.text(split)

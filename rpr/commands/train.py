@@ -267,8 +267,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
         def validation_bleu(model: Any) -> float:
             engine = torch_scored(config, model, "in training").engine
             search = search_of(config.evaluation, greedy=True)
-            split = data.split("validation")
-            sources = [split.source(index).tolist() for index in range(min(sentences, len(split)))]
+            sources = data.split("validation").first("source", sentences)
             with Progress(len(sources), "sentences", "translating validation", keep=False) as bar:
                 hypotheses = translate_sources(engine, sources, data.vocabulary, search, bar.reach)
             return sacrebleu_13a(hypotheses, data.text("validation")[1][:sentences]).score

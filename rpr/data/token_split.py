@@ -41,6 +41,10 @@ class TokenSplit:
         """Token IDs of one target, EOS included; uint16 or uint32."""
         return self.rows("target", [index])[0]
 
+    def first(self, side: str, most: int | None = None) -> list[list[int]]:
+        """The token IDs of the first sources or targets, EOS included; None: of all."""
+        return [self.rows(side, [index])[0].tolist() for index in range(len(self))[:most]]
+
     @cached_property
     def source_lengths(self) -> NDArray[np.int32]:
         """(N,) tokens per source, EOS included."""

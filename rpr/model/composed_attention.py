@@ -48,7 +48,7 @@ def composed(
     if value_table is not None and labels is not None:
         one_hot_QKR = F.one_hot(labels, value_table.shape[-2]).to(weights_BHQK.dtype)
         by_row = torch.einsum("bhqk,bqkr->bhqr", weights_BHQK, one_hot_QKR.expand(q_BHQD.shape[0], -1, -1, -1))
-        z_BHQD = z_BHQD + _times_table(by_row, value_table)
+        z_BHQD = z_BHQD + times_table(by_row, value_table)
     elif value_table is not None:
         z_BHQD = z_BHQD + collect(weights_BHQK, value_table, first_query=first_query)
     return z_BHQD
@@ -78,7 +78,7 @@ def spread(q_BHQD: Tensor, table: Tensor, num_keys: int, *, first_query: int = 0
     """
     num_queries = q_BHQD.shape[2]
     first_row, last_row, left, right = occurring_rows(num_queries, num_keys, table.shape[-2], first_query)
-    projected = _times_table(q_BHQD, table[..., first_row : last_row + 1, :].transpose(-2, -1))
+    projected = times_table(q_BHQD, table[..., first_row : last_row + 1, :].transpose(-2, -1))
     by_distance_BHQC = repeat_edges(projected, left, right)
     return distances_to_keys(by_distance_BHQC, num_keys)
 
@@ -92,10 +92,10 @@ def collect(weights_BHQK: Tensor, table: Tensor, *, first_query: int = 0) -> Ten
     first_row, last_row, left, right = occurring_rows(num_queries, num_keys, table.shape[-2], first_query)
     by_distance_BHQC = keys_to_distances(weights_BHQK)
     by_row = sum_edges(by_distance_BHQC, left, right)
-    return _times_table(by_row, table[..., first_row : last_row + 1, :])
+    return times_table(by_row, table[..., first_row : last_row + 1, :])
 
 
-def _times_table(x_BHQX: Tensor, matrix: Tensor) -> Tensor:
+def times_table(x_BHQX: Tensor, matrix: Tensor) -> Tensor:
     """[B, H, Q, X] times [X, Y] or [H, X, Y]; heads first, or torch would copy per-head matrices for each sentence."""
     matrix = matrix.to(x_BHQX.dtype)
     if matrix.dim() == 2:
@@ -117,7 +117,7 @@ def _scores_to_weights(
 ) -> Tensor:
     scores_BHQK = scaled_q_BHQD @ k_BHKD.transpose(-2, -1)
     if key_table is not None and labels is not None:
-        projected_BHQR = _times_table(scaled_q_BHQD, key_table.transpose(-2, -1))
+        projected_BHQR = times_table(scaled_q_BHQD, key_table.transpose(-2, -1))
         labels_BHQK = labels.expand(scores_BHQK.shape) if labels.dim() == 2 else labels[:, None].expand_as(scores_BHQK)
         scores_BHQK = scores_BHQK + projected_BHQR.gather(-1, labels_BHQK)
     elif key_table is not None:

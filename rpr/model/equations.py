@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -27,23 +28,18 @@ def reference(
     first_query: int = 0,
 ) -> Tensor:
     """Equations 3 and 4 with a^K_ij and a^V_ij written out, as tensors [B, H, Q, K, D]."""
-    num_queries, num_keys = q_BHQD.shape[2], k_BHKD.shape[2]
+    num_queries = q_BHQD.shape[2]
+    edges = _edges(q_BHQD, k_BHKD, labels, first_query)
     edges_BHQKD = k_BHKD[:, :, None, :, :].expand(-1, -1, num_queries, -1, -1)
     if key_table is not None:
-        edges_BHQKD = edges_BHQKD + _edge_vectors(
-            key_table.to(q_BHQD.dtype), labels, num_queries, num_keys, first_query
-        )
+        edges_BHQKD = edges_BHQKD + edges(key_table)
     scores_BHQK = torch.einsum("bhqd,bhqkd->bhqk", q_BHQD, edges_BHQKD) / math.sqrt(q_BHQD.shape[-1])
     if bias_table is not None:
-        scores_BHQK = scores_BHQK + _edge_biases(bias_table, labels, num_queries, num_keys, first_query).to(
-            q_BHQD.dtype
-        )
+        scores_BHQK = scores_BHQK + edges(bias_table[..., None])[..., 0]
     weights_BHQK = softmax(scores_BHQK, visible_keys(mask, causal, first_query, scores_BHQK))
     values_BHQKD = v_BHKD[:, :, None, :, :].expand(-1, -1, num_queries, -1, -1)
     if value_table is not None:
-        values_BHQKD = values_BHQKD + _edge_vectors(
-            value_table.to(q_BHQD.dtype), labels, num_queries, num_keys, first_query
-        )
+        values_BHQKD = values_BHQKD + edges(value_table)
     return torch.einsum("bhqk,bhqkd->bhqd", weights_BHQK, values_BHQKD)
 
 
@@ -65,21 +61,17 @@ def per_position(
     Equation 5 with n parallel matmuls of [B H, D] by [D, n]. It needs n^2 D more memory than plain attention, and in
     low precision the gradient of a table row sums all its n^2 pairs in that precision.
     """
-    num_queries, num_keys = q_BHQD.shape[2], k_BHKD.shape[2]
+    edges = _edges(q_BHQD, k_BHKD, labels, first_query)
     scores_BHQK = q_BHQD @ k_BHKD.transpose(-2, -1)
     if key_table is not None:
-        a_key = _edge_vectors(key_table.to(q_BHQD.dtype), labels, num_queries, num_keys, first_query)
-        scores_BHQK = scores_BHQK + _products_by_query(q_BHQD, a_key.transpose(-2, -1))
+        scores_BHQK = scores_BHQK + _products_by_query(q_BHQD, edges(key_table).transpose(-2, -1))
     scores_BHQK = scores_BHQK / math.sqrt(q_BHQD.shape[-1])
     if bias_table is not None:
-        scores_BHQK = scores_BHQK + _edge_biases(bias_table, labels, num_queries, num_keys, first_query).to(
-            q_BHQD.dtype
-        )
+        scores_BHQK = scores_BHQK + edges(bias_table[..., None])[..., 0]
     weights_BHQK = softmax(scores_BHQK, visible_keys(mask, causal, first_query, scores_BHQK))
     z_BHQD = weights_BHQK @ v_BHKD
     if value_table is not None:
-        a_value = _edge_vectors(value_table.to(q_BHQD.dtype), labels, num_queries, num_keys, first_query)
-        z_BHQD = z_BHQD + _products_by_query(weights_BHQK, a_value)
+        z_BHQD = z_BHQD + _products_by_query(weights_BHQK, edges(value_table))
     return z_BHQD
 
 
@@ -102,20 +94,21 @@ def softmax(scores_BHQK: Tensor, visible: Tensor | None) -> Tensor:
     return scores_BHQK.softmax(dim=-1, dtype=wide).to(scores_BHQK.dtype)
 
 
-def _edge_vectors(table: Tensor, labels: Tensor | None, num_queries: int, num_keys: int, first_query: int) -> Tensor:
-    """a_ij for all pairs, broadcastable to [B, H, Q, K, D]."""
-    if labels is None:
-        clip_distance = (table.shape[-2] - 1) // 2
-        labels = relative_rows(num_queries, num_keys, clip_distance, first_query=first_query).to(table.device)
-    edges = table[..., labels, :]  # [Q, K, D], [H, Q, K, D], [B, Q, K, D] or [H, B, Q, K, D]
-    if labels.dim() == 2:
-        return edges
-    return edges[:, None] if table.dim() == 2 else edges.transpose(0, 1)
+def _edges(q_BHQD: Tensor, k_BHKD: Tensor, labels: Tensor | None, first_query: int) -> Callable[[Tensor], Tensor]:
+    """The function that gives the vectors of a table, [R, D] or [H, R, D], for all pairs: broadcastable to
+    [B, H, Q, K, D].
+    """
 
+    def edges(table: Tensor) -> Tensor:
+        rows, clip_distance = labels, (table.shape[-2] - 1) // 2
+        if rows is None:
+            rows = relative_rows(q_BHQD.shape[2], k_BHKD.shape[2], clip_distance, first_query=first_query)
+        vectors = table.to(q_BHQD.dtype)[..., rows.to(table.device), :]  # [Q, K, D], [H, Q, K, D], [H, B, Q, K, D], ...
+        if rows.dim() == 2:
+            return vectors
+        return vectors[:, None] if table.dim() == 2 else vectors.transpose(0, 1)
 
-def _edge_biases(bias_HR: Tensor, labels: Tensor | None, num_queries: int, num_keys: int, first_query: int) -> Tensor:
-    """b_ij for all pairs, broadcastable to [B, H, Q, K]."""
-    return _edge_vectors(bias_HR[..., None], labels, num_queries, num_keys, first_query)[..., 0]
+    return edges
 
 
 def _products_by_query(x_BHQX: Tensor, edges: Tensor) -> Tensor:

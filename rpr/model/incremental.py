@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from rpr.model.composed_attention import times_table
+from rpr.model.equations import softmax
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.positions import Tables
 
@@ -174,13 +176,13 @@ def self_attention(
             bias_HK = tables.bias.index_select(-1, state.rows_K(tables.bias.shape[-1]))
             bias_BHNK = bias_BHNK + bias_HK[:, None]
         if key_rows is not None:
-            by_slot = _with_rows(q, key_rows.to(q.dtype).transpose(-2, -1), heads)
-            bias_BHNK = torch.add(bias_BHNK, by_slot.view_as(bias_BHNK), alpha=scale)
+            by_slot_BHNK = times_table(q.view(batch, heads, hypotheses, width), key_rows.transpose(-2, -1))
+            bias_BHNK = torch.add(bias_BHNK, by_slot_BHNK, alpha=scale)
         bias = bias_BHNK.reshape(len(q), hypotheses, -1).to(q.dtype)
-        p = _softmax(torch.baddbmm(bias, q, keys.transpose(1, 2), alpha=scale))
+        p = softmax(torch.baddbmm(bias, q, keys.transpose(1, 2), alpha=scale), None)
         z = torch.bmm(p, values)
         if value_rows is not None:
-            z += _with_rows(p, value_rows.to(p.dtype), heads)
+            z += times_table(p.view(batch, heads, hypotheses, -1), value_rows).flatten(0, 1)
     return z.view(batch, heads, hypotheses, width).transpose(1, 2).flatten(2)
 
 
@@ -193,22 +195,8 @@ def cross_attention(q_BNHD: Tensor, memory: Memory, state: DecoderState) -> Tens
         scores = torch.bmm(q, keys).view(batch, heads, hypotheses, -1)
         if state.padding_BS is not None:
             scores += state.padding_BS[:, None, None]
-        z = torch.bmm(_softmax(scores).flatten(0, 1), values)
+        z = torch.bmm(softmax(scores, None).flatten(0, 1), values)
     return z.view(batch, heads, hypotheses, width).transpose(1, 2).flatten(2)
-
-
-def _with_rows(x: Tensor, rows: Tensor, heads: int) -> Tensor:
-    """x [B H, N, A] times rows shared by all sentences, [A, C] or per head [H, A, C]: [B H, N, C]."""
-    if rows.dim() == 2:
-        return (x.flatten(0, 1) @ rows).view(*x.shape[:2], -1)
-    by_head = x.view(-1, heads, *x.shape[1:]).transpose(0, 1).reshape(heads, -1, x.shape[2])
-    product = torch.bmm(by_head, rows)
-    return product.view(heads, -1, x.shape[1], rows.shape[2]).transpose(0, 1).reshape(*x.shape[:2], -1)
-
-
-def _softmax(scores: Tensor) -> Tensor:
-    wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
-    return scores.softmax(dim=-1, dtype=wide).to(scores.dtype)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.data.cache import PreparedData, prepare
 from rpr.data.vocabulary import Vocabulary
-from rpr.errors import DataError, RecordError
+from rpr.errors import DataError, RecordError, RunError
 from rpr.model.transformer import Transformer
 from rpr.records.record import RECORD_NAME, Record, read_record
 from rpr.runs import runtime
@@ -28,6 +28,18 @@ def record_of(run_dir: Path) -> Record:
     if not (run_dir / RECORD_NAME).exists():
         raise RecordError(f"run: {run_dir} has no {RECORD_NAME}; give the folder of a run, e.g. run=runs/NAME-HASH")
     return read_record(run_dir / RECORD_NAME)
+
+
+def usable_record(run_dir: Path) -> Record:
+    """The record of a run that has not failed.
+
+    Raises:
+        RecordError: the folder holds no readable record; RunError: the run failed or was interrupted.
+    """
+    record = record_of(run_dir)
+    if record.status in ("failed", "interrupted"):
+        raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are not usable: finish the run first")
+    return record
 
 
 def config_of(run_dir: Path, hardware: HardwareConfig, cache_dir: str | None) -> TrainConfig:
