@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from rpr.cli import app
+from rpr.compose.composition import compose_train
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData, prepare
 from rpr.validation import validate
@@ -139,7 +140,7 @@ def tiny_config(tiny: list[str]) -> Callable[..., TrainConfig]:
     """The typed configuration of a tiny run with further overrides."""
 
     def make(*overrides: str) -> TrainConfig:
-        return validate(TrainConfig, app.compose("train", [*tiny, *overrides]))
+        return compose_train([*tiny, *overrides])
 
     return make
 

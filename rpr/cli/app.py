@@ -29,9 +29,9 @@ WRITE_FILES = ("train", "sweep", "rerun", "prepare", "export")  # their result i
 
 
 COMMANDS = {  # with their purpose
-    "train": "train one run and score it: model= position= data= optim= hardware= logger=; -m sweeps; run=... resumes",
+    "train": "train and score one run: model= position= data= optim= hardware= logger=; -m: multirun; run=DIR: resume",
     "sweep": "run a sweep from sweeps/, or from a YAML file of your own: rpr-cli sweep quick [--dry-run]",
-    "report": "tables next to the paper's, plots and an HTML page; run=runs/...: what its positions learned",
+    "report": "tables next to the paper's, plots and an HTML page; run=DIR: what that run's positions learned",
     "evaluate": "translate and score a trained run again: evaluate RUN",
     "translate": "translate stdin, or a file, line by line: translate RUN [-- IN [OUT]]",
     "compare": "test which runs differ significantly: compare RUN RUN ..., or sweep=...",

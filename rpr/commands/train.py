@@ -234,11 +234,11 @@ def _run_worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
     record = read_record(job.parent / RECORD_NAME)
     if code == FAULT_EXIT and record.error is not None:
         raise RunError(record.error)
-    kind, how = ProcessEnded, f"exit code {code}"
+    kind, how = ProcessEnded, f"ended with exit code {code}"
     if code - SIGNALLED in signal.valid_signals():
-        kind, how = InterruptedRun, signal.Signals(code - SIGNALLED).name
+        kind, how = InterruptedRun, f"was ended by {signal.Signals(code - SIGNALLED).name}"
         how += ", which the system sends when it is out of memory" if how == "SIGKILL" else ""
-    raise kind(f"the training process was ended by {how}; the same command resumes from the last checkpoint")
+    raise kind(f"the training process {how}; the same command resumes from the last checkpoint")
 
 
 def work(config: TrainConfig, run_dir: Path) -> None:

@@ -73,7 +73,7 @@ def _no_choice(text: str) -> str | None:
     """The message for a group without a choice, or with something else in its place."""
     if found := re.match(r"Error resolving interpolation '([^']+)', possible interpolation keys: (.*)", text):
         group = next(name for name in re.findall(r"\w+(?=\})", found[1]) if name not in found[2].split(", "))
-        return f"{group}: has no choice, but other settings depend on it; give one of conf/{group}/ as {group}=..."
+        return f"{group}: nothing is selected, but other settings need it; add {group}=NAME (a file of conf/{group}/)"
     if found := re.match(r"Ambiguous value for argument '([^']+)'", text):
         return f"{found[1]}: several values; add -m to train one run for each, or write a list as KEY=[A,B]"
     if text.startswith("Config group override must be"):

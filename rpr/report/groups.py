@@ -158,10 +158,15 @@ def mean_score(scores: Sequence[Score | LengthScore]) -> Measurement:
     """One run's score with its interval, or the mean over seeds, whose interval ends at 0 and 100."""
     if len(scores) == 1:
         return single(scores[0].score, scores[0].interval)
-    found = mean([score.score for score in scores])
-    assert found.interval is not None
-    low, high = max(found.interval.low, 0.0), min(found.interval.high, 100.0)
-    return replace(found, interval=replace(found.interval, low=low, high=high))
+    return _within(mean([score.score for score in scores]), 0.0, 100.0)
+
+
+def _within(one: Measurement, lowest: float, highest: float) -> Measurement:
+    """A measurement whose interval ends where the scale does."""
+    if one.interval is None:
+        return one
+    low, high = max(one.interval.low, lowest), min(one.interval.high, highest)
+    return replace(one, interval=replace(one.interval, low=low, high=high))
 
 
 @dataclass(frozen=True)
@@ -308,7 +313,7 @@ class Group:
             return missing(f"{split}: scored in another way than {name}")
         both = ours.keys() & theirs.keys()
         if len(both) > 1 or ours.keys() == theirs.keys():
-            return mean([ours[seed].score - theirs[seed].score for seed in sorted(both)])
+            return _within(mean([ours[seed].score - theirs[seed].score for seed in sorted(both)]), -100.0, 100.0)
         return Measurement(mine.value - its.value, min(mine.n, its.n))
 
 

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from rpr.cli import app
 from rpr.compose import hydra_bridge
+from rpr.compose.composition import compose_train
 from rpr.config import commands as commands_config
 from rpr.config import train as config
 from rpr.config.train import TrainConfig
@@ -32,7 +33,7 @@ LOCAL_ONLY = {"custom", "multi30k_en_fr", "wmt_mini_en_de", "wmt_mini_en_fr"}  #
 
 
 def train(*overrides):
-    return validate(TrainConfig, app.compose("train", list(overrides)))
+    return compose_train(list(overrides))
 
 
 def test_every_choice_composes_and_validates():

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from rpr.cli import app
-from rpr.config.train import DataConfig, TaskConfig, TrainConfig
+from rpr.compose.composition import compose_train
+from rpr.config.train import DataConfig, TaskConfig
 from rpr.data import tasks
 from rpr.data.cache import prepare
 from rpr.data.corpus import load_corpus
 from rpr.data.pairs import Pair
 from rpr.data.vocabulary import UNK
 from rpr.errors import ConfigError, DataError
-from rpr.validation import validate
 
 KINDS = ("copy", "reverse", "duplicate", "addition")
 SMALL = {"num_train": 2000, "num_validation": 60, "num_test": 60, "num_long": 60}
@@ -26,7 +25,7 @@ SYNTHETIC = "seed:1,num_train:1,num_validation:1,num_test:1,num_long:1"
 
 @cache
 def data(name: str) -> DataConfig:
-    return validate(TrainConfig, app.compose("train", [f"data={name}"])).data
+    return compose_train([f"data={name}"]).data
 
 
 def task(name: str, **changes: Any) -> TaskConfig:
@@ -171,7 +170,7 @@ def test_num_train_truncates_train_and_keeps_other_splits():
 )  # fmt: skip
 def test_invalid_settings_are_errors(overrides, message):
     with pytest.raises(ConfigError, match=message):
-        validate(TrainConfig, app.compose("train", overrides))
+        compose_train(overrides)
 
 
 @pytest.mark.parametrize(

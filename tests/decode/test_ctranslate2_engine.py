@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from rpr.cli import app
-from rpr.config.train import TrainConfig
+from rpr.compose.composition import compose_train
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.ctranslate2 import CTranslate2Engine
 from rpr.decode.torch_engine import Search, TorchEngine, pad_rows
@@ -21,7 +20,6 @@ from rpr.export import ctranslate2_spec
 from rpr.export.parity import piece_scores
 from rpr.export.writing import write_files
 from rpr.model.beam_search import Hypothesis, penalty
-from rpr.validation import validate
 from tests.small_models import LEARNED, SINUSOIDAL, SOURCES, TARGETS, make_export_inputs, make_model, make_vocabulary
 
 pytest.importorskip("ctranslate2", reason="the engine needs it: pip install ctranslate2")
@@ -36,7 +34,7 @@ PREFIXES = [list(target[:-1][: index % 4]) for index, target in enumerate(TARGET
 @pytest.fixture(scope="module")
 def write_export(tmp_path_factory, tiny_overrides):
     vocabulary = make_vocabulary(tmp_path_factory.mktemp("vocabulary"))
-    config = validate(TrainConfig, app.compose("train", [*tiny_overrides]))
+    config = compose_train([*tiny_overrides])
 
     def write(model, kind="ctranslate2"):
         inputs, folder = make_export_inputs(model, vocabulary, config), tmp_path_factory.mktemp(kind)

@@ -18,8 +18,9 @@ from rpr import Translation, Translator
 from rpr.cli import app
 from rpr.commands import export
 from rpr.commands.scoring import torch_scored
+from rpr.compose.composition import compose_train
 from rpr.config.commands import ExportConfig
-from rpr.config.train import HardwareConfig, TrainConfig
+from rpr.config.train import HardwareConfig
 from rpr.data.pairs import normalise
 from rpr.data.vocabulary import EOS, Vocabulary, count_words
 from rpr.decode import translator as module
@@ -48,7 +49,7 @@ def run_dir(tmp_path_factory, small_data, tiny_overrides, cache_dir):
     """A run with two checkpoints of random weights that CTranslate2 supports."""
     folder = tmp_path_factory.mktemp("runs") / "random-weights"
     overrides = [*tiny_overrides, f"data.cache_dir={cache_dir}", "position.tables=shared_by_heads"]
-    config = validate(TrainConfig, app.compose("train", [*overrides, "evaluation.beam_size=3"]))
+    config = compose_train([*overrides, "evaluation.beam_size=3"])
     record = fake_record(name="random-weights", run_id=config.run_id, config=config.model_dump(mode="json"), data=None)
     (folder / "checkpoints").mkdir(parents=True)
     write_record(folder / "record.json", record)

@@ -15,8 +15,7 @@ import torch
 from pydantic import TypeAdapter
 from safetensors.torch import load_file, save_file
 
-from rpr.cli import app
-from rpr.config.train import TrainConfig
+from rpr.compose.composition import compose_train
 from rpr.data.vocabulary import Vocabulary, count_words
 from rpr.decode.exported import is_export, load_exported_model, read_export
 from rpr.decode.torch_engine import Search, TorchEngine
@@ -26,7 +25,6 @@ from rpr.export.parity import identical_share, in_float64, parity
 from rpr.export.writing import TorchScorer, export
 from rpr.io import atomic
 from rpr.model.transformer import Transformer, TransformerConfig
-from rpr.validation import validate
 from tests import small_models
 from tests.small_models import BASIC, LEARNED, NO_TABLES, SINUSOIDAL, SOURCES, TARGETS, make_model
 
@@ -45,7 +43,7 @@ def vocabulary(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def export_inputs(vocabulary, tiny_overrides):
-    config = validate(TrainConfig, app.compose("train", [*tiny_overrides]))
+    config = compose_train([*tiny_overrides])
     return lambda model, sentences=12: small_models.make_export_inputs(model, vocabulary, config, sentences)
 
 

@@ -16,15 +16,13 @@ from typing import Any
 import pytest
 import torch
 
-from rpr.cli import app
 from rpr.commands import train
-from rpr.config.train import TrainConfig
+from rpr.compose.composition import compose_train
 from rpr.data.cache import prepare
 from rpr.decode.corpus import translate_sources
 from rpr.decode.torch_engine import TorchEngine, search_of
 from rpr.runs import loading, runtime
 from rpr.training import callbacks
-from rpr.validation import validate
 from tests.conftest import TINY
 
 FROZEN = Path(__file__).with_name("training.json")
@@ -46,7 +44,7 @@ def trained(overrides: Sequence[str], folder: Path, cache: Path) -> dict[str, An
     words = [*TINY, *overrides, f"runs_dir={folder}", f"data.cache_dir={cache}", f"optim.max_steps={STEPS}"]
     words += ["optim.warmup_steps=10", "optim.learning_rate_scale=1.5", "optim.checkpoint_every_n_steps=20"]
     words += ["optim.average_checkpoints=1", "hardware.precision=64", "hardware.threads=1", "evaluation.test_splits=[]"]
-    config = validate(TrainConfig, app.compose("train", words))
+    config = compose_train(words)
     run_dir = train.run(config, command="frozen")
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     data = prepare(config.data)

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rpr.cli import app
 from rpr.commands.scoring import Scored, length_grid, score_run
-from rpr.config.train import TaskConfig, TrainConfig
+from rpr.compose.composition import compose_train
+from rpr.config.train import TaskConfig
 from rpr.data.cache import prepare
 from rpr.metrics.bleu import all_scores, chrf, sacrebleu_13a
 from rpr.metrics.lengths import TASK_UNITS, bounds, by_length, task_lengths
 from rpr.model.beam_search import Hypothesis
-from rpr.validation import validate
 from tests.fake_records import fake_by_length, fake_record
 
 REFERENCES = [f"Satz {number} hat {'viele ' * (number % 5)}Wörter und endet hier ." for number in range(40)]
@@ -74,7 +73,7 @@ def test_length_grid():
 
 def test_length_settings_keep_run_ids():
     words = ([], ["evaluation.bootstrap_samples=10"], ["evaluation.length_buckets=[5]"])
-    assert len({validate(TrainConfig, app.compose("train", one)).run_id for one in words}) == 1
+    assert len({compose_train(one).run_id for one in words}) == 1
 
 
 @pytest.mark.parametrize("kind, source, target, length", [
@@ -103,7 +102,7 @@ class Echo:
 def test_scores_of_a_task(cache_dir, tmp_path):
     sizes = [f"data.task.num_{split}=40" for split in ("train", "validation", "test", "long")]
     words = ["data=copy", *sizes, f"data.cache_dir={cache_dir}", "evaluation.length_buckets=[10,30]"]
-    config = validate(TrainConfig, app.compose("train", [*words, "evaluation.min_length=1"]))
+    config = compose_train([*words, "evaluation.min_length=1"])
     data = prepare(config.data)
     found = score_run(config, data, Scored(Echo(), "step 1", "32"), tmp_path)
     scores = {(one.split, one.metric): one for one in found.scores}

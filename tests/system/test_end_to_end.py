@@ -8,10 +8,9 @@ from typing import NamedTuple
 import pytest
 
 from rpr.cli import app
-from rpr.config.train import TrainConfig
+from rpr.compose.composition import compose_train
 from rpr.records.position import position_of
 from rpr.records.record import Record, read_record
-from rpr.validation import validate
 from tests.conftest import TINY
 from tests.system.faults import CommandResult
 
@@ -57,7 +56,7 @@ def test_multirun_records_each_job(swept):
         # The recorded command is for that run only.
         words = shlex.split(record.command)
         assert words[:2] == ["rpr-cli", "train"] and "-m" not in words
-        assert validate(TrainConfig, app.compose("train", words[2:])).run_id == record.run_id
+        assert compose_train(words[2:]).run_id == record.run_id
     assert "Traceback" not in swept.first.err
 
 
