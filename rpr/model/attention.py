@@ -39,21 +39,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rpr.model.blockwise_attention import BlockwiseAttention, Layout, SplitHeads
-from rpr.model.composed_attention import collect, composed, spread, weights
+from rpr.model.composed_attention import composed as composed
+from rpr.model.composed_attention import weights as weights
 from rpr.model.edges import Distances, Edges, Labels
-from rpr.model.equations import check_shapes, per_position, reference
-
-__all__ = [
-    "Implementation",
-    "attend",
-    "collect",
-    "composed",
-    "per_position",
-    "reference",
-    "split_heads",
-    "spread",
-    "weights",
-]
+from rpr.model.equations import check_shapes
+from rpr.model.equations import per_position as per_position
+from rpr.model.equations import reference as reference
 
 Implementation = Literal["auto", "dense", "blockwise", "composed", "compiled", "triton"]
 

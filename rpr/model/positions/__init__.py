@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 from pydantic import BeforeValidator, Discriminator, Tag
 
 from rpr.errors import ConfigError, did_you_mean
-from rpr.model.positions.scheme import REGISTERED, Scheme, Site, Tables
+from rpr.model.positions.scheme import REGISTERED
+from rpr.model.positions.scheme import Scheme as Scheme
+from rpr.model.positions.scheme import Site as Site
+from rpr.model.positions.scheme import Tables as Tables
 from rpr.validation import StrictModel, validate
 
 for _module in pkgutil.iter_modules(__path__):
@@ -127,17 +130,3 @@ if TYPE_CHECKING:
     AnyPositions = Positions
 else:
     AnyPositions = Annotated[Union[(*_SCHEMES, Annotated[Sides, Tag("sides")])], _TAG, BeforeValidator(_by_side)]
-
-__all__ = [
-    "COLOURS",
-    "MIXED",
-    "SCHEMES",
-    "AnyPositions",
-    "AnyScheme",
-    "Positions",
-    "Scheme",
-    "Sides",
-    "Site",
-    "Tables",
-    "changed_after_training",
-]
