@@ -330,8 +330,6 @@ def _handle_rank_failure(run_dir: Path, error: BaseException) -> None:
         lifecycle.mark_stopped(run_dir, error)
     elif isinstance(error, Exception):
         time.sleep(launch.GRACE_SECONDS)
-        if isinstance(error, RprError):  # still here: the error is this rank's alone
-            print(f"rpr-cli: {error}", file=sys.stderr, flush=True)
 
 
 def headline(record: Record, run_dir: Path) -> str:
@@ -368,6 +366,8 @@ def _print_result(run_dir: Path) -> None:
 
 def main(job: Path) -> None:
     """The worker process `python -m rpr.commands.train <run folder>/job.json`, started by rpr.training.launch."""
+    from rpr.runs import runtime
+
     die_with_parent()
     with exit_on_sigterm():
         config = config_from_record(json.loads(job.read_text(encoding="utf-8")))
@@ -376,7 +376,9 @@ def main(job: Path) -> None:
         except BaseException as error:
             _handle_rank_failure(job.parent, error)
             if isinstance(error, RprError):
-                raise SystemExit(FAULT_EXIT) from None  # the waiting process reports the error
+                if not runtime.is_first_rank():  # and still here, so that the error may be this rank's alone
+                    print(f"rpr-cli: {error}", file=sys.stderr, flush=True)
+                raise SystemExit(FAULT_EXIT) from None  # the waiting process reports the first rank's
             raise
 
 
