@@ -98,10 +98,12 @@ def test_hypotheses_keep_the_length_limit_of_their_sentence(engine, search):
 
 def test_finished_hypothesis_comes_before_unfinished_ones(engine):
     """Also where an unfinished one, cut at the length limit, has a higher score."""
-    several = engine.search(SOURCES, dataclasses.replace(BEAM, max_extra_length=0))
-    best = engine.search(SOURCES, dataclasses.replace(BEAM, max_extra_length=0, n_best=1))
+    search = dataclasses.replace(BEAM, max_extra_length=0, length_penalty=3.0)  # long ones have the higher scores
+    several = engine.search(SOURCES, search)
+    best = engine.search(SOURCES, dataclasses.replace(search, n_best=1))
+    assert {len(one) for one in best} == {1}
     assert [one[0].pieces for one in best] == [some[0].pieces for some in several]
-    assert all(len(one) == 1 for one in best)
+    assert all(one[0].finished for one, some in zip(best, several, strict=True) if some[0].finished)
 
 
 def test_forced_prefixes(engine):
