@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import os
 import shlex
 import shutil
@@ -232,6 +233,7 @@ def _task(
         if sweeper is None or sweeper == os.getpid():
             return one_job(settings)
         progress.disable_terminal()
+        multiprocessing.set_start_method(None, force=True)  # joblib's own, which no other pool of processes can use
         with exit_with_parent(sweeper):
             return one_job(settings)
 
