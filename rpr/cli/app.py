@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import io
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from rpr import __version__
 from rpr.cli import stdio
 from rpr.cli.positionals import to_overrides
 from rpr.compose import hydra_bridge
-from rpr.compose.composition import compose, compose_train, override_key, reject_path_traversal
+from rpr.compose.composition import compose, compose_train, override_key, reject_path_traversal, train_command
 from rpr.compose.messages import format_user_error
 from rpr.errors import ConfigError, did_you_mean
 from rpr.signals import SIGTERM_EXIT, exit_on_sigterm
@@ -157,7 +156,7 @@ def _run(name: str, arguments: list[str]) -> int:
     module = importlib.import_module(f"rpr.commands.{name}")
     if name == "train":
         overrides = [word for word in flags.overrides if override_key(word) != "sweep"]
-        module.run(typed, command=shlex.join(["rpr-cli", name, *overrides]))
+        module.run(typed, command=train_command(overrides, config_dir, flags.config_name))
     elif name == "bench":
         module.run(typed, {one: _compose_position(one, flags.overrides, config_dir) for one in typed.variants})
     else:

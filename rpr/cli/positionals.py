@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from rpr.compose.composition import override_key, quote_value, typed_choices
+from rpr.compose.composition import override_key, typed_choices
+from rpr.compose.hydra_bridge import quote_value
 from rpr.errors import ConfigError
 
 OF_ONE_RUN = ("evaluate", "export", "report", "rerun", "train", "translate", "verify")

@@ -10,7 +10,7 @@ from pathlib import Path
 from rpr.commands.printing import titled
 from rpr.commands.scoring import Scored, length_grid, score_grid, score_run, torch_scored
 from rpr.config.commands import EvaluateConfig
-from rpr.config.train import TrainConfig
+from rpr.config.train import REPORTED, TrainConfig
 from rpr.data.cache import prepare
 from rpr.decode.engines import ctranslate2_engine, exported_folder
 from rpr.errors import RecordError
@@ -40,9 +40,11 @@ def run(config: EvaluateConfig) -> None:
         "test_splits": config.splits,
         "matmul_precision": config.matmul_precision,
     }
-    evaluation = trained.evaluation.model_copy(update={k: v for k, v in requested.items() if v is not None})
+    reported = {name: getattr(config, name) for name in REPORTED if getattr(config, name) is not None}
     position = changed_after_training(trained.position, config.position or {})
-    trained = validate(TrainConfig, trained.model_dump() | {"position": position.model_dump()})
+    changed = {"position": position.model_dump(), "evaluation": trained.evaluation.model_dump() | reported}
+    trained = validate(TrainConfig, trained.model_dump() | changed)
+    evaluation = trained.evaluation.model_copy(update={k: v for k, v in requested.items() if v is not None})
     trained = trained.model_copy(update={"evaluation": evaluation})
     search = f"beam{evaluation.beam_size}-alpha{evaluation.length_penalty:g}"
     search += f"-min{evaluation.min_length}" if evaluation.min_length else ""
@@ -50,7 +52,7 @@ def run(config: EvaluateConfig) -> None:
         folder = exported_folder(run_dir, config.run)
         runtime.set_up(config.hardware)
         data = prepare(trained.data)
-        loading.check_same_vocabulary(run_dir, data)
+        loading.check_same_vocabulary(run_dir, loading.record_of(run_dir), data)
         engine = ctranslate2_engine(folder, config.hardware, config.compute_type)
         system = Scored(engine, engine.exported.settings.checkpoint, f"ctranslate2 {config.compute_type}")
         name = f"ctranslate2-{config.compute_type}-{search}"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rpr.commands import train
 from rpr.commands.diff import lines_of, read_run_files
-from rpr.compose.composition import quote_value
+from rpr.compose.hydra_bridge import quote_value
 from rpr.config.commands import RerunConfig
 from rpr.config.train import NAME, HardwareConfig, TrainConfig, config_from_record
 from rpr.data.cache import cache_key

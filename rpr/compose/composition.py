@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -155,7 +156,8 @@ def override_key(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
 
 
-def quote_value(value: str) -> str:
-    """A value quoted for Hydra's override grammar, in which a backslash is special only before a quote."""
-    escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value)
-    return f"'{escaped}'"
+def train_command(overrides: Sequence[str], config_dir: Path | None = None, config_name: str | None = None) -> str:
+    """The command line that trains with these settings, for a shell."""
+    flags = {"--config-dir": config_dir, "--config-name": config_name}
+    given = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
+    return shlex.join(["rpr-cli", "train", *given, *overrides])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -26,6 +27,12 @@ def flag_parser() -> argparse.ArgumentParser:
 
     parser: argparse.ArgumentParser = get_args_parser()
     return parser
+
+
+def quote_value(value: str) -> str:
+    """A value quoted for Hydra's override grammar, in which a backslash is special only before a quote."""
+    escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value)
+    return f"'{escaped}'"
 
 
 def expand(overrides: Sequence[str]) -> list[list[str]]:
@@ -49,7 +56,9 @@ def compose(config_name: str, overrides: Sequence[str], config_dir: Path | None 
     from hydra.core.utils import setup_globals
 
     setup_globals()  # ${now:...}
-    words = [*overrides, *([] if config_dir is None else [f"hydra.searchpath=[file://{config_dir}]"])]
+    words = list(overrides)
+    if config_dir is not None:
+        words.append(f"hydra.searchpath=[{quote_value(f'file://{config_dir}')}]")
     # Within a running job (bench composes its variants) Hydra's global state belongs to that job: save and restore it.
     state = GlobalHydra.instance()
     running, state.hydra = state.hydra, None

@@ -21,6 +21,8 @@ class EvaluateConfig(StrictModel):
     length_penalty: float | None = Field(ge=0)
     min_length: NonNegativeInt | None
     splits: tuple[str, ...] | None = Field(min_length=1)
+    bootstrap_samples: NonNegativeInt | None
+    length_buckets: tuple[PositiveInt, ...] | None
     backend: Literal["torch", "ctranslate2"]
     compute_type: ComputeType
     matmul_precision: Literal["highest", "high", "medium"] | None

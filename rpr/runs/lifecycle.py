@@ -53,7 +53,8 @@ def rollback_on_error(run_dir: Path, created: Sequence[Path]) -> Iterator[None]:
     except BaseException:
         if not (run_dir / RECORD_NAME).exists():
             with contextlib.suppress(OSError):  # the folder contains something else
-                (run_dir / LOCK_NAME).unlink()
+                if [path.name for path in run_dir.iterdir()] == [LOCK_NAME]:
+                    (run_dir / LOCK_NAME).unlink()
                 for path in dict.fromkeys((run_dir, *created)):
                     path.rmdir()
         raise
@@ -173,7 +174,7 @@ def _check_corpus_to_resume(run_dir: Path, earlier: Record | None, data: Prepare
 
     if not checkpoints(run_dir / "checkpoints"):
         return
-    loading.check_same_vocabulary(run_dir, data)
+    loading.check_same_vocabulary(run_dir, earlier, data)
     if earlier is not None and earlier.data is not None and earlier.data.key != data.meta.key:
         raise DataError(
             f"data: {data.meta.name} has changed since {run_dir.name} was started (key {earlier.data.key[:12]}, now "

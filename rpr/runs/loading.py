@@ -61,15 +61,14 @@ def vocabulary_of(run_dir: Path, config: TrainConfig) -> Vocabulary:
     return Vocabulary.load(path) if path.exists() else prepare(config.data).vocabulary
 
 
-def check_same_vocabulary(run_dir: Path, data: PreparedData) -> None:
+def check_same_vocabulary(run_dir: Path, record: Record | None, data: PreparedData) -> None:
     """Check that token ids still mean the same pieces: otherwise every translation would be silently wrong.
 
     Raises:
         DataError: the run's vocabulary differs from the current one of its corpus.
     """
-    recorded = record_of(run_dir).data
     path = run_dir / VOCABULARY_NAME
-    if recorded is not None and recorded.key == data.meta.key:
+    if record is not None and record.data is not None and record.data.key == data.meta.key:
         return
     if path.exists() and Vocabulary.load(path).digest != data.vocabulary.digest:
         raise DataError(
@@ -117,5 +116,5 @@ def load(config: TrainConfig, run_dir: Path, average: int | None) -> tuple[Prepa
     runtime.check_devices(config.hardware)
     runtime.set_up(config.hardware)
     data = prepare(config.data)
-    check_same_vocabulary(run_dir, data)
+    check_same_vocabulary(run_dir, record_of(run_dir), data)
     return data, *model_of(config, run_dir, average, len(data.vocabulary))

@@ -108,12 +108,17 @@ def current_holder(folder: Path) -> Holder | None:
         return None
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # no locks on this file system: only the heartbeat tells
+        locks_work = True
+        try:
             if not try_shared_lock(descriptor):
                 return _read(path)
+        except OSError:  # no locks on this file system: only the heartbeat tells
+            locks_work = False
         found = _read(path)
+        if found is None or (locks_work and not _on_other_host(found)):
+            return None
         try:
-            return found if found is not None and _on_other_host(found) and _age(path) < STALE_SECONDS else None
+            return found if _age(path) < STALE_SECONDS else None
         except OSError:  # the folder is not ours to write, and so the file system's time unknown
             return found if time.time() - path.stat().st_mtime < STALE_SECONDS else None
     finally:

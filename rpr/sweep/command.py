@@ -61,7 +61,7 @@ def run_multirun(overrides: Sequence[str], config_dir: Path | None) -> int:
 
 def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_dir: Path | None = None) -> int:
     """Compose and check every job; then print them (--dry-run, --wandb-yaml), or launch the unfinished ones."""
-    from rpr.sweep import status
+    from rpr.sweep import gpus, status
     from rpr.sweep.progress import SweepProgress
 
     words, options, retry_failed = _split_settings(words)
@@ -82,7 +82,7 @@ def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_di
 
         print(wandb_sweep(jobs, sweep.name, sweep.description, made[0][1].logger.project), end="")
         return 0
-    before = status.load_status(sweep.name, made)
+    before = status.load_status(sweep.name, made, config_dir)
     if "--dry-run" in flags:
         print("\n".join(status.commands(before)))
         return 0
@@ -92,6 +92,8 @@ def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_di
 
         for hardware in {job.config.hardware for job, one in before.jobs if one.state != "finished"}:
             runtime.check_devices(hardware)
+        if options.gpus:
+            gpus.check_present(options.gpus)
     todo = status.prepare_launch(before, retry_failed=retry_failed)
     problems: Mapping[tuple[str, ...], RunError] = {}
     if todo:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,30 @@ def parse_gpus(words: str) -> tuple[str, ...]:
     if not all(GPU.fullmatch(gpu) for gpu in gpus) or len(set(gpus)) < len(gpus):
         raise ConfigError(f"gpus: invalid value {words}: expected distinct GPUs as nvidia-smi -L lists them: gpus=0,1")
     return gpus
+
+
+def check_present(gpus: Sequence[str]) -> None:
+    """Check that this machine has these GPUs. Without nvidia-smi this is not known, and the first job will tell.
+
+    Raises:
+        ConfigError: it lacks one.
+    """
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return
+    present = [
+        name for pair in re.findall(r"^GPU (\d+):|UUID: ([^)]+)\)", listed, re.MULTILINE) for name in pair if name
+    ]
+    # CUDA_VISIBLE_DEVICES accepts a UUID's beginning.
+    lacking = [
+        gpu
+        for gpu in gpus
+        if not any(name == gpu or (not gpu.isdecimal() and name.startswith(gpu)) for name in present)
+    ]
+    if lacking:
+        found = ", ".join(name for name in present if name.isdecimal()) or "none"
+        raise ConfigError(f"gpus: this machine has no GPU {', '.join(lacking)} (nvidia-smi -L lists: {found})")
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 import os
-import shlex
 import shutil
 import sys
 import traceback
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rpr import progress
 from rpr.compose import hydra_bridge
-from rpr.compose.composition import override_key, to_plain
+from rpr.compose.composition import override_key, to_plain, train_command
 from rpr.compose.messages import format_user_error
 from rpr.errors import BusyError, ConfigError, DataError, ProcessEnded, RecordError, RunError
 from rpr.io.resources import num_cores
@@ -126,6 +125,10 @@ def _check(settings: Any, *, many: bool) -> None:
             f"hydra.{key}: invalid value {value}: no setting can name code to run, except one of Hydra's launchers: "
             "hydra/launcher=joblib, submitit_local or submitit_slurm"
         )
+    if hydra["job"]["chdir"]:
+        raise ConfigError(
+            "hydra.job.chdir: runs find their corpus and their folder from where the command was started; leave it out"
+        )
     if hydra["mode"] is not None:
         raise ConfigError(f"hydra.mode: invalid value {hydra['mode']}: only -m makes a sweep; leave hydra.mode out")
     folder = Path(settings.hydra.sweep.dir)
@@ -172,17 +175,24 @@ class Launcher:
             ConfigError: it cannot work here.
         """
         shared = [word for word in jobs[0] if all(word in job for job in jobs)]
-        varying = {override_key(word).partition("@")[0] for word in jobs[0] if word not in shared}
+        varying = {override_key(word).partition("@")[0] for job in jobs for word in job if word not in shared}
         # The settings of a group whose choice varies fit only that choice.
         common = [word for word in shared if override_key(word).partition(".")[0] not in varying]
         self._session = hydra_bridge.session("train", [*common, *words], multirun=True, config_dir=config_dir)
         target: str = self._session.settings.hydra.launcher["_target_"]
         apart = [key for key in ("hardware", "hardware.devices", "hardware.num_nodes") if key in varying]
-        if apart and "SlurmLauncher" in target:
+        targets = {target}
+        if "hardware" in apart:  # each choice may bring a launcher
+            for choice in {next((word for word in job if override_key(word) == "hardware"), None) for job in jobs}:
+                one = [*([choice] if choice else []), *words]
+                composed = hydra_bridge.session("train", one, multirun=True, config_dir=config_dir)
+                targets.add(composed.settings.hydra.launcher["_target_"])
+        if apart and any("SlurmLauncher" in one for one in targets):
             raise ConfigError(
                 f"{apart[0]}: all jobs of a sweep request the same SLURM nodes; give one command for each value"
             )
         _check(self._session.settings, many=True)
+        self._config_dir = config_dir
         self._name = target.rpartition(".")[2]
         self.local = "BasicLauncher" in target or "Joblib" in target
         limit = 1
@@ -204,6 +214,7 @@ class Launcher:
             len(jobs),
             self.at_once,
             options,
+            self._config_dir,
             sweeper=os.getpid() if self.local else None,  # SLURM jobs outlive this process
         )
         try:
@@ -223,7 +234,7 @@ class Launcher:
 
 
 def _task(
-    sweep: str, total: int, at_once: int, options: Options, *, sweeper: int | None
+    sweep: str, total: int, at_once: int, options: Options, config_dir: Path | None, *, sweeper: int | None
 ) -> Callable[[Any], RunError | None]:
     """The function that a launcher runs for each job, in this or another process; it returns the one-line error, or
     None. `at_once`: how many jobs this machine runs at a time. `sweeper`: the process with which each must end.
@@ -260,7 +271,7 @@ def _task(
             with share(gpus, devices, jobs_per_gpu=sharing) if gpus else nullcontext(Share((), ())) as own:
                 concurrent = min(at_once, sharing) if gpus else at_once
                 sweep_job = train.SweepJob(concurrent, gpus=own.gpus, keep_open=own.descriptors)
-                train.run(typed, command=shlex.join(["rpr-cli", "train", *overrides]), sweep_job=sweep_job)
+                train.run(typed, command=train_command(overrides, config_dir), sweep_job=sweep_job)
         except (BusyError, ConfigError, DataError, RecordError) as error:  # raised before any node trains
             why = format_user_error(error) or ""
             if sweeper is None and nodes > 1:  # this code ends the SLURM job, whose other nodes wait for this one

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
+from rpr.compose.composition import train_command
 from rpr.config.train import TrainConfig
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, ProcessEnded, RecordError, RunError
@@ -39,6 +39,7 @@ class SweepStatus:
 
     sweep: str
     jobs: tuple[tuple[Job, JobStatus], ...]
+    config_dir: Path | None = None  # of --config-dir, for the commands of single jobs
 
     def of(self, *states: State) -> list[tuple[Job, JobStatus]]:
         return [(job, job_status) for job, job_status in self.jobs if job_status.state in states]
@@ -50,7 +51,9 @@ class SweepStatus:
         return f"{len(self.jobs)} job{'s' if len(self.jobs) > 1 else ''}: {', '.join(parts)}"
 
 
-def load_status(sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]]) -> SweepStatus:
+def load_status(
+    sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]], config_dir: Path | None = None
+) -> SweepStatus:
     """Read the status of every job; check that its corpus exists, and that its record, if any, can be read.
 
     Raises:
@@ -73,7 +76,7 @@ def load_status(sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]]) -
         if (record := job_status.record) is not None and record.status == "finished":
             lifecycle.check_same_corpus(job.config, job.run_dir, record)
         found.append((job, job_status))
-    return SweepStatus(sweep, tuple(found))
+    return SweepStatus(sweep, tuple(found), config_dir)
 
 
 def _check_names(configs: Sequence[TrainConfig]) -> None:
@@ -96,11 +99,15 @@ def prepare_launch(status: SweepStatus, *, retry_failed: bool) -> list[Job]:
     print(f"sweep {status.sweep}: {status.counts(_BEFORE)}", file=sys.stderr)
     for line in changes:
         print(f"  since it was last started: {line}", file=sys.stderr)
+    _add_finished_runs(status)
+    return [job for job, _ in status.of("new", "interrupted", *(("failed",) if retry_failed else ()))]
+
+
+def _add_finished_runs(status: SweepStatus) -> None:
     for job, job_status in status.of("finished"):
         assert job_status.record is not None
         if status.sweep not in job_status.record.sweeps:
             lifecycle.add_to_sweep(job.run_dir, status.sweep)
-    return [job for job, _ in status.of("new", "interrupted", *(("failed",) if retry_failed else ()))]
 
 
 def commands(status: SweepStatus) -> list[str]:
@@ -116,7 +123,7 @@ def commands(status: SweepStatus) -> list[str]:
     lines, remaining = [], []
     for number, ((job, job_status), cost) in enumerate(zip(status.jobs, found, strict=True), start=1):
         lines.append(f"# {number} of {len(status.jobs)}, {_BEFORE[job_status.state]}: {cost}")
-        lines.append(shlex.join(["rpr-cli", "train", *job.overrides]))
+        lines.append(train_command(job.overrides, status.config_dir))
         if job_status.state not in ("finished", "running"):
             remaining.append(cost.seconds)
     known = [seconds for seconds in remaining if seconds is not None]
@@ -134,7 +141,8 @@ def print_summary(before: SweepStatus, problems: Mapping[tuple[str, ...], RunErr
         before: the status before the launch.
         problems: the launcher's error of a job, by its overrides.
     """
-    after = SweepStatus(before.sweep, tuple((job, ledger.job_status(job.run_dir)) for job, _ in before.jobs))
+    after = replace(before, jobs=tuple((job, ledger.job_status(job.run_dir)) for job, _ in before.jobs))
+    _add_finished_runs(after)  # those that another process has finished in the meantime
     failures = 0
     for job, job_status in after.jobs:
         problem = problems.get(job.overrides)
@@ -146,7 +154,7 @@ def print_summary(before: SweepStatus, problems: Mapping[tuple[str, ...], RunErr
             print(f"rpr-cli: {how}: {job.run_dir.name}: {failure_reason(job_status.record, problem)}", file=sys.stderr)
             for line in ledger.last_lines(job.run_dir):
                 print(f"    {line}", file=sys.stderr)
-            print(f"  to retry: {shlex.join(['rpr-cli', 'train', *job.overrides])}", file=sys.stderr)
+            print(f"  to retry: {train_command(job.overrides, before.config_dir)}", file=sys.stderr)
     print(f"sweep {after.sweep}: {after.counts(_AFTER)}", file=sys.stderr)
     if after.of("failed"):
         print("  retry_failed=true runs failed jobs again, from their last checkpoint", file=sys.stderr)

@@ -113,10 +113,31 @@ def test_multirun_is_a_sweep(started, capsys):
     words = ["--config-dir=mine", *choices, "position.clip_distance=0,2", "seed=1,2", "retry_failed=true"]
     assert app.main(["train", "-m", *words]) == 1  # the fake training writes no record
     assert started == [
-        f"rpr-cli train {' '.join(choices)} position.clip_distance={k} seed={seed}"
+        f"rpr-cli train --config-dir={Path.cwd()}/mine {' '.join(choices)} position.clip_distance={k} seed={seed}"
         for k, seed in ((0, 1), (0, 2), (2, 1), (2, 2))
     ]
-    assert "4 jobs: 4 new" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "4 jobs: 4 new" in err and f"  to retry: {started[-1]} sweep=" in err
+    assert app.main(["train", "--config-dir=mine", *choices, "seed=7", "--config-name=train"]) == 0
+    assert (
+        started[-1]
+        == f"rpr-cli train --config-dir={Path.cwd()}/mine --config-name=train model=narrow optim=tiny seed=7"
+    )
+
+
+def test_config_dir_of_any_name(started):
+    folder = Path("mïne (a=b, 'c')/model")
+    folder.mkdir(parents=True)
+    (folder / "narrow.yaml").write_text("defaults: [tiny, _self_]\nname: narrow\nd_model: 64\n")
+    words = [f"--config-dir={folder.parent}", "model=narrow", "optim=tiny"]
+    assert app.main(["train", *words]) == 0
+    assert app.main(["train", "-m", *words, "seed=1,2"]) == 1
+    assert len(started) == 3
+
+
+def test_jobs_cannot_change_their_directory(started, capsys):
+    assert app.main(["train", "-m", "seed=1,2", "hydra.job.chdir=true"]) == 2
+    assert capsys.readouterr().err.startswith("rpr-cli: hydra.job.chdir: ") and started == []
 
 
 def test_failed_job_does_not_stop_the_others(monkeypatch, capsys):

@@ -11,6 +11,7 @@ from rpr.config.train import TrainConfig
 from rpr.errors import RunError, TimeLimitReached
 from rpr.records.record import RECORD_NAME, read_record, write_record
 from rpr.runs import lifecycle
+from rpr.runs.locks import LOCK_NAME
 from tests.fake_records import fake_record
 
 
@@ -28,6 +29,17 @@ def test_time_limit_is_the_reason_though_the_process_recorded_its_signal(tmp_pat
     lifecycle.mark_stopped(tmp_path, TimeLimitReached("the SLURM time limit was reached"))
     record = read_record(tmp_path / RECORD_NAME)
     assert (record.status, record.error) == ("interrupted", "the SLURM time limit was reached")
+
+
+def test_folder_of_others_keeps_its_lock_when_a_run_cannot_start(tmp_path: Path) -> None:
+    for folder, left in ((tmp_path / "new" / "run", []), (tmp_path / "old", [LOCK_NAME, "checkpoints"])):
+        if left:
+            (folder / "checkpoints").mkdir(parents=True)
+        created = lifecycle.create_run_dir(folder)
+        with pytest.raises(RunError), lifecycle.rollback_on_error(folder, created):
+            raise RunError("no corpus")
+        assert (sorted(path.name for path in folder.iterdir()) if folder.exists() else []) == left
+    assert not (tmp_path / "new").exists()
 
 
 def test_run_with_the_same_training_is_found(tiny_config: Callable[..., TrainConfig], tmp_path: Path) -> None:

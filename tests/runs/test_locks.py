@@ -95,6 +95,20 @@ def test_lock_is_held_until_the_last_inheriting_child_is_killed(tmp_path: Path) 
             pass
 
 
+def test_current_holder_where_the_file_system_has_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The heartbeat tells, of this machine's processes too."""
+
+    def no_locks(descriptor: int) -> bool:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(locks, "try_shared_lock", no_locks)
+    path = write_remote_lock(tmp_path, host=socket.gethostname())
+    found = current_holder(tmp_path)
+    assert found is not None and found.pid == 12
+    age(path, 3600)
+    assert current_holder(tmp_path) is None
+
+
 def test_current_holder_does_not_block_acquire(tmp_path: Path) -> None:
     end = threading.Event()
 

@@ -48,6 +48,14 @@ def test_jobs_on_different_slurm_nodes_are_refused(tmp_path: Path) -> None:
         Launcher(jobs, [])
 
 
+@pytest.mark.parametrize("choices", [("cpu", "slurm_8xgpu"), (None, "slurm_8xgpu")])
+def test_slurm_jobs_never_run_here(choices: tuple[str | None, str], tmp_path: Path) -> None:
+    jobs = [[*([f"hardware={choice}"] if choice else []), f"runs_dir={tmp_path}"] for choice in choices]
+    for order in (jobs, jobs[::-1]):
+        with pytest.raises(ConfigError, match="^hardware: all jobs of a sweep request the same SLURM nodes"):
+            Launcher(order, [])
+
+
 @pytest.mark.parametrize("every_plugin", [False, True])
 def test_missing_launcher_is_an_error(every_plugin: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if every_plugin:  # none is installed, so their package does not exist
@@ -85,11 +93,18 @@ def test_number_of_concurrent_jobs() -> None:
     assert Launcher(jobs, ["hydra/launcher=submitit_local"]).at_once == 100
 
 
-def test_each_job_gets_a_gpu_and_its_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_each_job_gets_a_gpu_and_its_lock(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr(runtime, "check_devices", lambda hardware: None)
+    nvidia_smi = tmp_path / "bin" / "nvidia-smi"
+    nvidia_smi.parent.mkdir()
+    nvidia_smi.write_text("#!/bin/sh\n" + "".join(f"echo 'GPU {n}: NVIDIA H100 (UUID: GPU-{n}a)'\n" for n in range(8)))
+    nvidia_smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(nvidia_smi.parent), prepend=os.pathsep)
     assigned = []
 
     def run(config: Any, *, command: str, sweep_job: train.SweepJob) -> None:
@@ -105,6 +120,13 @@ def test_each_job_gets_a_gpu_and_its_lock(monkeypatch: pytest.MonkeyPatch, tmp_p
     with share(("5",), 1, jobs_per_gpu=3) as other:  # of another sweep
         assert app.main(["sweep", "mine.yaml", "gpus=5,7", "jobs_per_gpu=3", "jobs=1"]) == 1
         assert other.gpus == ("5",) and assigned == [(1, ("7",)), (2, ("7",))]
+    assigned.clear()
+    capsys.readouterr()
+    assert app.main(["sweep", "mine.yaml", "gpus=5,8,GPU-9,GPU-7"]) == 2
+    assert capsys.readouterr().err == (
+        "rpr-cli: gpus: this machine has no GPU 8, GPU-9 (nvidia-smi -L lists: 0, 1, 2, 3, 4, 5, 6, 7)\n"
+    )
+    assert assigned == []
 
 
 FAKE_TRAINING = """

@@ -264,6 +264,7 @@ def test_sweep_is_incomplete_while_another_process_runs_a_job(capsys: pytest.Cap
     make_run(configured("seed=2"), status="finished")
     assert status.print_summary(sweep_status(1, 2, 3), {}) == 0
     assert capsys.readouterr().err == "sweep mine: 3 jobs: 3 finished\n"
+    assert all("mine" in read_record(path).sweeps for path in Path("runs").glob("*/record.json"))
 
 
 @pytest.mark.usefixtures("in_tmp_path")

@@ -78,6 +78,20 @@ def test_evaluate_matches_recorded_scores(swept, capfd):
     assert read_record(run_dir / "record.json") == record
 
 
+def test_other_buckets_of_a_finished_run_are_scored_by_evaluate(swept, capfd):
+    run_dir, _ = swept.records[2]
+    words = ["length_buckets=[20,30]", "bootstrap_samples=0"]
+    reported = [f"evaluation.{word}" for word in words]
+    assert app.main(["train", "position.clip_distance=2", *swept.words[4:], *reported]) == 0
+    err = capfd.readouterr().err
+    assert f"rpr-cli evaluate {run_dir} bootstrap_samples=0 'length_buckets=[20,30]'" in err
+    assert app.main(["evaluate", f"run={run_dir}", *EXACT, "format=json", *words]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert [bucket["longest"] for bucket in document["by_length"]["buckets"]] == [20, 30, 64, None]
+    assert app.main(["evaluate", f"run={run_dir}", "length_buckets=[30,20]"]) == 2
+    assert "length_buckets: [30, 20] is not ascending" in capfd.readouterr().err
+
+
 def test_translate_matches_recorded_translations(swept, tmp_path, capfd):
     run_dir, _ = swept.records[2]
     sources = (run_dir / "test.sources.txt").read_text().splitlines()[:5]
