@@ -112,7 +112,7 @@ class _Job:
     def translate(self, translator: Translator) -> None:
         """Translate the whole input. Raises DataError for an unusable input or prefixes."""
         if os.isatty(self._input):
-            self._report.print_line("reading from the terminal: Enter translates a line, Ctrl-D ends")
+            self._report.print_line("reading from the terminal: press Enter to translate a line, Ctrl-D to quit")
         self._report.start()
         for lines in LineReader(self._input, self._name, self._config.lines_per_batch).batches():
             prefixes = self._next_prefixes(len(lines))

@@ -270,4 +270,4 @@ def test_terminal_shows_hint(start, expected, tmp_path):
     shown = os.read(ours, 4096).decode()
     for end in (ours, theirs):
         os.close(end)
-    assert "rpr-cli: reading from the terminal: Enter translates a line, Ctrl-D ends\r\n" in shown
+    assert "rpr-cli: reading from the terminal: press Enter to translate a line, Ctrl-D to quit\r\n" in shown
