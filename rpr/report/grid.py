@@ -106,6 +106,16 @@ class Grid:
         main = layout(self.up_to(2), footnotes)
         return main, layout(self.only(lambda column: column.priority >= 3), footnotes)
 
+    @property
+    def pages_without_shared_text(self) -> tuple[Layout, Layout | None, list[tuple[str, Shown]]]:
+        """`pages` without the columns of text that are the same in every row; their headings and text."""
+        main, more = self.pages
+        short, shared = main.without_shared_text()
+        if more is None:
+            return short, None, shared
+        more, also = more.without_shared_text()
+        return short, more, shared + [one for one in also if one not in shared]
+
     def without_empty_columns(self) -> Grid:
         """The grid without columns that are empty in every row."""
         empty = {
@@ -137,12 +147,12 @@ class Layout:
     lines: tuple[tuple[Shown, ...], ...]
     footnotes: tuple[str, ...]
 
-    def without_shared_words(self) -> tuple[Layout, list[tuple[str, Shown]]]:
-        """Without the columns of words that are the same in every row; their headings and words."""
+    def without_shared_text(self) -> tuple[Layout, list[tuple[str, Shown]]]:
+        """Without the columns of text that are the same in every row; their headings and text."""
         shared = {}
         for index, column in enumerate(self.columns):
             words = [line[index] for line in self.lines]
-            if column.words and len(words) > 1 and len(set(words)) == 1 and words[0].text:
+            if column.kind != "figures" and len(words) > 1 and len(set(words)) == 1 and words[0].text:
                 shared[index] = (column.heading, words[0])
 
         def kept(items: Sequence[_T]) -> tuple[_T, ...]:

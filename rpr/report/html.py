@@ -221,10 +221,9 @@ def _settings(settings: Mapping[str, Any], between: str = "\n") -> str:
 
 def _parts(grid: Grid) -> dict[str, Any]:
     """A grid as the template shows it."""
-    main, more = grid.pages
-    columns, shared = main.without_shared_words()
+    main, more, shared = grid.pages_without_shared_text
     return {
-        "main": columns,
+        "main": main,
         "shared": shared,
         "more": more,
         "footnotes": (more or main).footnotes,

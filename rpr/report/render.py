@@ -65,14 +65,16 @@ def markdown(grid: Grid, level: str = "##", *, signs: bool = True) -> str:
     Args:
         signs: whether to include a legend of the symbols in the cells.
     """
-    main, more = grid.pages
-    main, shared = main.without_shared_words()
+    main, more, shared = grid.pages_without_shared_text
     parts = [f"{level} {escape_markdown(grid.title)}", ""]
     if grid.setting:
         parts += [escape_markdown(grid.setting), ""]
     parts += [f"**Warning:** {escape_markdown(note.text)}\n" for note in grid.notes if note.severity == "warning"]
     parts += [*_pipes(main), ""]
-    parts += [f"**{escape_markdown(name)}**, every row: {escape_markdown(one.line())}\n" for name, one in shared]
+    if shared:
+        parts.append(
+            "**Every row:** " + escape_markdown(" · ".join(f"{name}: {one.line()}" for name, one in shared)) + "\n"
+        )
     if more is not None:
         parts += ["<details><summary>More figures</summary>", "", *_pipes(more), "", "</details>"]
         parts.append("")
