@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rpr.config.train import REPORTED, HardwareConfig, TrainConfig, config_from_record
+from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.errors import InterruptedRun, ProcessEnded, RprError, RunError
 from rpr.io.escape import escape_control_characters
 from rpr.records import provenance
@@ -138,8 +138,7 @@ def _report_already_finished(config: TrainConfig, run_dir: Path, record: Record)
     if config.sweep is not None and config.sweep not in record.sweeps:
         lifecycle.add_to_sweep(run_dir, config.sweep)
     print(f"{escape_control_characters(run_dir.name)}: already finished on {record.finished}", file=sys.stderr)
-    recorded = config_from_record(record.config).evaluation
-    if differing := [name for name in REPORTED if getattr(config.evaluation, name) != getattr(recorded, name)]:
+    if differing := lifecycle.reported_otherwise(config, record):
         words = [f"{name}={json.dumps(getattr(config.evaluation, name))}".replace(" ", "") for name in differing]
         print(
             f"rpr-cli: its scores stay as recorded, with another evaluation.{' and evaluation.'.join(differing)}; to "

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rpr.config.train import TrainConfig, config_from_record
+from rpr.config.train import REPORTED, TrainConfig, config_from_record
 from rpr.errors import ConfigError, DataError, InterruptedRun, RprError, RunError, TimeLimitReached
 from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.io.locks import exclusive
@@ -80,6 +80,12 @@ def trained_alike(config: TrainConfig, run_dir: Path) -> tuple[Path, list[str]] 
         if record.status == "finished" and differing and all(key.startswith("evaluation.") for key in differing):
             return path.parent, differing
     return None
+
+
+def reported_otherwise(config: TrainConfig, record: Record) -> list[str]:
+    """The settings of evaluation, of those that change no score, which a finished run was scored with otherwise."""
+    asked, recorded = config.evaluation, config_from_record(record.config).evaluation
+    return [name for name in REPORTED if getattr(asked, name) != getattr(recorded, name)]
 
 
 def add_to_sweep(run_dir: Path, sweep: str) -> None:

@@ -100,6 +100,15 @@ def prepare_launch(status: SweepStatus, *, retry_failed: bool) -> list[Job]:
     for line in changes:
         print(f"  since it was last started: {line}", file=sys.stderr)
     _add_finished_runs(status)
+    otherwise = [
+        lifecycle.reported_otherwise(job.config, one.record) for job, one in status.of("finished") if one.record
+    ]
+    if names := sorted({f"evaluation.{name}" for differing in otherwise for name in differing}):
+        print(
+            f"  {sum(map(bool, otherwise))} of the finished runs were scored with other {' and '.join(names)}; "
+            "rpr-cli evaluate RUN scores a run again",
+            file=sys.stderr,
+        )
     return [job for job, _ in status.of("new", "interrupted", *(("failed",) if retry_failed else ()))]
 
 

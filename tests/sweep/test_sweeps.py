@@ -229,6 +229,16 @@ def test_manifest_shows_changes_since_the_last_start(tiny_config: Config, tmp_pa
         ledger.save_manifest(tmp_path / "file", "mine", jobs())
 
 
+@pytest.mark.usefixtures("in_tmp_path")
+def test_finished_runs_that_were_scored_with_other_buckets_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in (1, 2):
+        make_run(configured(f"seed={seed}"), status="finished")
+    words = [("seed=1",), ("seed=2", "evaluation.length_buckets=[5]")]
+    found = status.load_status("mine", [(one, configured(*one)) for one in words])
+    assert status.prepare_launch(found, retry_failed=False) == []
+    assert "  1 of the finished runs were scored with other evaluation.length_buckets; " in capsys.readouterr().err
+
+
 def test_last_lines_of_a_log(tmp_path: Path) -> None:
     assert last_lines(tmp_path) == []
     text = "\n".join(f"line {number}" for number in range(9000)) + "\n\nbar 1%\rbar 2%\n  last \n"

@@ -150,3 +150,15 @@ def test_unusable_corpus_leaves_no_run_folder(refused, runs_dir_exists):
     message = refused(*COMMAND, "evaluation.test_splits=[long]")
     assert message.startswith("evaluation.test_splits: multi30k_en_de has no long, so nothing would be scored")
     assert Path("runs").exists() == runs_dir_exists and not list(Path().glob("runs/*"))
+
+
+def test_run_without_its_record_resumes_only_with_its_vocabulary(interrupted, refused):
+    (interrupted / "record.json").unlink()
+    checkpoint = interrupted / "checkpoints" / "step00000002.ckpt"
+    written = checkpoint.stat().st_mtime_ns
+    write("new")
+    assert "another vocabulary" in refused(*COMMAND)
+    write("old")
+    assert app.main(COMMAND) == 0
+    assert (record(interrupted).status, record(interrupted).steps) == ("finished", 4)
+    assert checkpoint.stat().st_mtime_ns == written
