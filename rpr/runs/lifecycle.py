@@ -13,6 +13,7 @@ from rpr.config.train import REPORTED, TrainConfig, config_from_record
 from rpr.errors import ConfigError, DataError, InterruptedRun, RprError, RunError, TimeLimitReached
 from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.io.locks import exclusive
+from rpr.migrations import with_earlier_defaults
 from rpr.records import provenance
 from rpr.records.record import (
     METRICS_NAME,
@@ -84,8 +85,9 @@ def trained_alike(config: TrainConfig, run_dir: Path) -> tuple[Path, list[str]] 
 
 def reported_otherwise(config: TrainConfig, record: Record) -> list[str]:
     """The settings of evaluation, of those that change no score, which a finished run was scored with otherwise."""
-    asked, recorded = config.evaluation, config_from_record(record.config).evaluation
-    return [name for name in REPORTED if getattr(asked, name) != getattr(recorded, name)]
+    asked = config.evaluation.model_dump(mode="json")
+    recorded = with_earlier_defaults(record.config)["evaluation"]
+    return [name for name in REPORTED if asked[name] != recorded[name]]
 
 
 def add_to_sweep(run_dir: Path, sweep: str) -> None:
