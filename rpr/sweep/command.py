@@ -69,7 +69,7 @@ def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_di
     given = {override_key(override) for override in overrides}
     jobs = [
         job
-        for row in sweep.rows
+        for row in _selected_rows(sweep.rows, overrides)
         for job in expand_multirun(
             [*(word for word in row if override_key(word) not in given), *overrides, f"sweep={sweep.name}"]
         )
@@ -100,6 +100,25 @@ def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_di
         with SweepProgress(sweep.name, todo):
             problems = engine.run([job.overrides for job in todo], options, sweep.name)
     return status.print_summary(before, problems)
+
+
+def _selected_rows(rows: Sequence[tuple[str, ...]], overrides: Sequence[str]) -> list[tuple[str, ...]]:
+    """The rows to run: `data=reverse` selects the rows with data=reverse, if there are any, each with its own recipe.
+    An override that no row has applies to all rows instead.
+    """
+    found = list(rows)
+    for override in overrides:
+        key, chosen = override_key(override), _values(override)
+        stated = [{override_key(word): _values(word) for word in row}.get(key, set()) for row in found]
+        if any(chosen & values for values in stated):
+            found = [row for row, values in zip(found, stated, strict=True) if not values or chosen & values]
+    return found
+
+
+def _values(override: str) -> set[str]:
+    """The values of an override such as seed=1,2; lists and functions count as one value."""
+    value = override.partition("=")[2]
+    return {value} if set(value) & set("([{'\"") else set(value.split(","))
 
 
 def _reject_hydra_settings(words: list[str], file: str) -> None:

@@ -187,6 +187,29 @@ def test_dry_run_finds_finished_runs_and_estimates_the_others_from_them(capsys: 
 
 
 @pytest.mark.usefixtures("in_tmp_path")
+@pytest.mark.parametrize(
+    ("given", "seeds_and_steps"),
+    [
+        ("seed=2", ["2 5"]),  # the row that has it, with its own steps
+        ("seed=2,3", ["2 5", "3 5"]),
+        ("seed=1,3", ["1 3", "3 3"]),
+        ("seed=7", ["7 3", "7 5"]),  # no row has it: set in all
+        ("seed=2 model=tiny", ["2 5"]),  # rows without the setting stay
+        ("model=tiny", ["1 3", "2 5"]),
+    ],
+)
+def test_settings_select_the_rows_that_have_them(
+    given: str, seeds_and_steps: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "  - seed=1 optim.max_steps=3\n  - seed=2 optim.max_steps=5\n"
+    Path("mine.yaml").write_text(f"overrides: [model=tiny optim.warmup_steps=1]\njobs:\n{rows}")
+    assert app.main(["sweep", "mine.yaml", *given.split(), "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
+    assert sorted(f"{one['seed']} {one['optim.max_steps']}" for one in found if "seed" in one) == seeds_and_steps
+
+
+@pytest.mark.usefixtures("in_tmp_path")
 def test_name_shared_by_several_jobs_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.yaml").write_text("jobs: [name=one seed=1, name=two seed=2]")
     assert app.main(["sweep", "mine.yaml", "name=foo"]) == 2
