@@ -12,7 +12,7 @@ from rpr.model.positions import SCHEMES
 from rpr.records.measurement import Measurement
 from rpr.report import tasks
 from rpr.report.agreement import Agreement, agreement, speed_agreement
-from rpr.report.grid import number
+from rpr.report.grid import figure_text, number
 from rpr.report.groups import TASK_LEARNED, Group, Variant
 from rpr.report.speed import ratio_to_absolute
 
@@ -122,7 +122,7 @@ def _ranking(group: Group, best: Variant | None) -> Iterator[Statement]:
     if len(scored) < 2 or (others < 2 and not group.task):
         return
     scored.sort(key=lambda item: -(item[1].value or 0.0))
-    words = [f"{one.label} at {score.value:.1f}" for one, score in scored]
+    words = [f"{one.label} at {figure_text(score, 1)[0]}" for one, score in scored]
     beyond = " beyond the training lengths" if group.split == "long" else ""
     measure = f"exact match{beyond}" if group.task else f"score on {group.split}"
     yield Statement(

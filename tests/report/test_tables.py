@@ -307,11 +307,12 @@ def test_schemes_beyond_the_paper_are_ranked():
 
     schemes = [run("rope", 1, 21.0), run("rope", 2, 23.0), run("t5", 1, 30.0), run("none", 1, 4.0)]
     (ranking,) = [one for one in sentences(schemes) if one.startswith("By score")]
-    assert ranking == "By score on test, best first: T5 at 30.0; RoPE at 22.0; none at 4.0 (1 to 2 seeds)."
+    assert ranking == "By score on test, best first: T5 at 30.0; RoPE at 22.0 ± 1.4; none at 4.0 (1 to 2 seeds)."
     assert not [one for one in sentences(schemes[2:]) if one.startswith("By score")]
     papers = [fake_record("relative", k, scores={"test": 25.0}) for k in (4, 16)]
     absolute = fake_record("absolute", scores={"test": 20.0})
     found = sentences([*schemes, *papers, absolute])
     assert found[0].startswith("Relative, k = 16 on test: 5.0 BLEU more than absolute")
-    assert found[1].startswith("By score on test, best first: T5 at 30.0; relative, k = 16 at 25.0; RoPE at 22.0; abs")
+    ranking = "By score on test, best first: T5 at 30.0; relative, k = 16 at 25.0; RoPE at 22.0 ± 1.4; abs"
+    assert found[1].startswith(ranking)
     assert "k = 4" not in found[1]
