@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,19 +37,6 @@ Progress = Callable[[int, int, str], None]
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class BuildResult:
-    """The outcome of a build. Counts are pairs; `peak_bytes` is the peak memory of the largest worker process."""
-
-    corpus: Corpus
-    vocabulary: Vocabulary
-    piece_type: str
-    counts: dict[str, int]
-    dropped: dict[str, dict[str, int]]
-    processes: int
-    peak_bytes: int
-
-
 @dataclass(frozen=True)
 class BuildState:
     """build.json: the vocabulary, and of the finished splits the pairs and the bytes of every file."""
@@ -59,28 +47,33 @@ class BuildState:
     sizes: dict[str, int] = field(default_factory=dict)
 
 
+class BuildResult(NamedTuple):
+    """The outcome of a build. `peak_bytes` is the peak memory of the largest worker process."""
+
+    state: BuildState
+    processes: int
+    peak_bytes: int
+
+
 def build(
     corpus: Corpus, data: DataConfig, directory: Path, progress: Progress, processes: int | None = None
 ) -> BuildResult:
     """Write every file of the cache except meta.json into `directory`, resuming an earlier build there. Raises
     DataError for a bad corpus; RunError when a worker process dies; OSError when the folder cannot be written.
     """
-    state, vocabulary = _resume(directory)
+    state = _resume(directory)
     number = len(corpus.splits["train"])
     if processes is None:
         processes = num_workers() if number >= WORKERS_FROM else 1
     with Workers(min(processes, -(-number // PAIRS_PER_CHUNK))) as workers:
-        if state is None or vocabulary is None:
-            vocabulary = _learn(corpus, data, directory / MODEL_NAME, workers, progress)
-            state = BuildState(vocabulary.digest)
+        if state is None:
+            state = BuildState(_learn(corpus, data, directory / MODEL_NAME, workers, progress).digest)
             _save(state, directory)
-        piece_type = "uint16" if len(vocabulary) <= 1 << 16 else "uint32"
         for split in ["train", *(split for split in corpus.splits if split != "train")]:
             if split in state.counts:
                 continue
             encoder = Encoder(
                 directory / MODEL_NAME,
-                piece_type,
                 data.max_length if split == "train" else None,
                 keep_text=split != "train",
                 threads=None if workers.processes == 1 else 1,
@@ -99,30 +92,38 @@ def build(
                 state.sizes | sizes,
             )
             _save(state, directory)
-    return BuildResult(
-        corpus, vocabulary, piece_type, state.counts, state.dropped, workers.processes, workers.peak_bytes
-    )
+    return BuildResult(state, workers.processes, workers.peak_bytes)
 
 
 def _save(state: BuildState, directory: Path) -> None:
     replace_file(directory / STATE_NAME, json.dumps(asdict(state)))
 
 
-def _resume(directory: Path) -> tuple[BuildState | None, Vocabulary | None]:
+def checked_vocabulary(directory: Path, sizes: Mapping[str, int], digest: str) -> Vocabulary:
+    """The vocabulary of a cache, if it and all files are as they were written.
+
+    Raises:
+        OSError, DataError: a file is missing, or another one.
+    """
+    for name, size in sizes.items():
+        if (actual := (directory / name).stat().st_size) != size:
+            raise DataError(f"{name} has {actual} bytes, not {size}")
+    vocabulary = Vocabulary.load(directory / MODEL_NAME)
+    if vocabulary.digest != digest:
+        raise DataError(f"{MODEL_NAME} is not the one the corpus was encoded with")
+    return vocabulary
+
+
+def _resume(directory: Path) -> BuildState | None:
     """The state of an earlier build, without the files of the split that it was writing; if there is none that can be
     used, the folder is emptied.
     """
     remove_leftovers(directory, "*")
     finished: set[str] = set()
-    state = vocabulary = None
+    state = None
     try:
         state = BuildState(**json.loads((directory / STATE_NAME).read_text()))
-        vocabulary = Vocabulary.load(directory / MODEL_NAME)
-        if vocabulary.digest != state.vocabulary_digest:
-            raise DataError("its vocabulary has changed")
-        for name, size in state.sizes.items():
-            if (actual := (directory / name).stat().st_size) != size:
-                raise DataError(f"{name} has {actual} bytes, not {size}")
+        checked_vocabulary(directory, state.sizes, state.vocabulary_digest)
         finished = {STATE_NAME, MODEL_NAME, *state.sizes}
     except FileNotFoundError:  # no saved state, or one of its files is missing
         state = None
@@ -132,7 +133,7 @@ def _resume(directory: Path) -> tuple[BuildState | None, Vocabulary | None]:
     for file in directory.iterdir():
         if file.name not in finished:
             file.unlink()
-    return state, vocabulary
+    return state
 
 
 def _learn(corpus: Corpus, data: DataConfig, path: Path, workers: Workers, progress: Progress) -> Vocabulary:

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from rpr.config.train import DataConfig
-from rpr.data.build import MODEL_NAME, STATE_NAME, BuildResult, Progress, build
+from rpr.data.build import MODEL_NAME, STATE_NAME, BuildResult, BuildState, Progress, build, checked_vocabulary
 from rpr.data.corpus import Corpus, fingerprint, load_corpus
 from rpr.data.encode import SIDES
 from rpr.data.pairs import cache_root
@@ -146,8 +146,8 @@ def _build(
     """Build in `partial`, which is removed after a corpus error, or an interruption before the first save."""
     try:
         built = build(corpus, data, partial, progress, processes)
-        meta = json.dumps(asdict(_meta(key, partial, built)), indent=1, ensure_ascii=False)
-        replace_file(partial / "meta.json", meta)
+        meta = _meta(corpus, data, key, partial, built.state)
+        replace_file(partial / "meta.json", json.dumps(asdict(meta), indent=1, ensure_ascii=False))
     except DataError:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -184,12 +184,7 @@ def _open(directory: Path, key: str, warn: bool = False) -> PreparedData | None:
         if set(content) != {field.name for field in fields(Meta)} or content["key"] != key:
             raise DataError("meta.json belongs to another version or corpus")
         meta = Meta(**content)
-        for name, size in meta.file_sizes.items():
-            if (actual := (directory / name).stat().st_size) != size:
-                raise DataError(f"{name} has {actual} bytes, not {size}")
-        vocabulary = Vocabulary.load(directory / MODEL_NAME)
-        if vocabulary.digest != meta.vocabulary_digest:
-            raise DataError("vocabulary.model is not the one the corpus was encoded with")
+        vocabulary = checked_vocabulary(directory, meta.file_sizes, meta.vocabulary_digest)
     except (OSError, ValueError, TypeError, AttributeError, DataError) as error:
         if warn:
             log.warning("token cache %s is damaged (%s); rebuilding it", directory, error)
@@ -208,28 +203,23 @@ def _build_lock(path: Path) -> Iterator[None]:
         yield
 
 
-def _dropped(built: BuildResult) -> dict[str, dict[str, int]]:
-    if not built.corpus.repeated:
-        return built.dropped
-    train = built.dropped.get("train", {"empty": 0, "too_long": 0}) | {"held_out": built.corpus.repeated}
-    return {"train": train} | {split: lost for split, lost in built.dropped.items() if split != "train"}
-
-
-def _meta(key: str, directory: Path, built: BuildResult) -> Meta:
-    sizes = {
-        file.name: file.stat().st_size for file in sorted(directory.iterdir()) if not file.name.startswith(STATE_NAME)
-    }
+def _meta(corpus: Corpus, data: DataConfig, key: str, directory: Path, state: BuildState) -> Meta:
+    files = [file for file in sorted(directory.iterdir()) if not file.name.startswith(STATE_NAME)]
+    dropped = state.dropped
+    if corpus.repeated:
+        lost = {"empty": 0, "too_long": 0} | dropped.get("train", {}) | {"held_out": corpus.repeated}
+        dropped = {"train": lost} | {split: some for split, some in dropped.items() if split != "train"}
     return Meta(
         key=key,
-        name=built.corpus.name,
-        source_language=built.corpus.source_language,
-        target_language=built.corpus.target_language,
-        synthetic=built.corpus.synthetic,
-        split_names=dict(built.corpus.split_names),
-        notes=list(built.corpus.notes),
-        counts=built.counts,
-        dropped=_dropped(built),
-        piece_type=built.piece_type,
-        vocabulary_digest=built.vocabulary.digest,
-        file_sizes=sizes,
+        name=data.name,
+        source_language=data.source_language,
+        target_language=data.target_language,
+        synthetic=data.generated,
+        split_names=dict(corpus.split_names),
+        notes=list(corpus.notes),
+        counts=state.counts,
+        dropped=dropped,
+        piece_type=Vocabulary.load(directory / MODEL_NAME).piece_type,
+        vocabulary_digest=state.vocabulary_digest,
+        file_sizes={file.name: file.stat().st_size for file in files},
     )

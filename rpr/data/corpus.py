@@ -86,9 +86,6 @@ class Corpus:
     """
 
     name: str
-    source_language: str
-    target_language: str
-    synthetic: bool
     splits: Mapping[str, Pairs]
     held_out: frozenset[str]
     split_names: Mapping[str, str]
@@ -145,17 +142,7 @@ def load_corpus(data: DataConfig) -> Corpus:
     named |= {"validation": data.validation_name, "test": data.test_name} | {
         split: f"held-out-{split}" for split in held_out
     }
-    return Corpus(
-        data.name,
-        data.source_language,
-        data.target_language,
-        data.generated,
-        splits,
-        held_out,
-        named,
-        notes,
-        repeated,
-    )
+    return Corpus(data.name, splits, held_out, named, notes, repeated)
 
 
 def fingerprint(data: DataConfig) -> str:

@@ -50,7 +50,6 @@ class Encoder:
     """
 
     vocabulary: Path
-    piece_type: str
     max_length: int | None
     keep_text: bool
     threads: int | None
@@ -64,7 +63,7 @@ class Encoder:
         if self.max_length is not None:
             fits = [max(map(len, pair)) <= self.max_length for pair in zip(*encoded, strict=True)]
             encoded = [list(itertools.compress(side, fits)) for side in encoded]
-        source, target = (self._side(*side) for side in zip(encoded, sentences, strict=True))
+        source, target = (self._side(*side, vocabulary.piece_type) for side in zip(encoded, sentences, strict=True))
         first_empty = None
         if len(complete) < len(pairs):
             index = next(index for index, pair in enumerate(pairs) if not (pair[0] and pair[1]))
@@ -73,9 +72,9 @@ class Encoder:
             len(pairs), len(pairs) - len(complete), len(complete) - len(source.lengths), first_empty, (source, target)
         )
 
-    def _side(self, encoded: list[list[int]], sentences: list[str]) -> Side:
+    def _side(self, encoded: list[list[int]], sentences: list[str], piece_type: str) -> Side:
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        pieces = np.fromiter(itertools.chain.from_iterable(encoded), self.piece_type, int(lengths.sum()))
+        pieces = np.fromiter(itertools.chain.from_iterable(encoded), piece_type, int(lengths.sum()))
         text = "".join(f"{sentence}\n" for sentence in sentences) if self.keep_text else ""
         return Side(pieces.tobytes(), lengths, text.encode())
 

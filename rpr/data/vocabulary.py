@@ -140,6 +140,11 @@ class Vocabulary:
     def __len__(self) -> int:
         return int(self._processor.get_piece_size())
 
+    @property
+    def piece_type(self) -> str:
+        """The smallest type that holds every ID."""
+        return "uint16" if len(self) <= 1 << 16 else "uint32"
+
     def save(self, path: Path) -> None:
         """Write the model atomically, for `load`."""
         replace_file(path, self._processor.serialized_model_proto())

@@ -16,7 +16,7 @@ from rpr.data import build as module
 from rpr.data import corpus
 from rpr.data.build import STATE_NAME
 from rpr.data.cache import PreparedData, prepare
-from rpr.data.encode import Encoder
+from rpr.data.vocabulary import Vocabulary
 from rpr.errors import DataError
 from tests.data.helpers import data_config, fork, write_lines
 
@@ -201,6 +201,9 @@ def test_corpus_error_in_a_worker_leaves_nothing(data):
     assert [file.suffix for file in Path(data.cache_dir).iterdir() if file.name != "digests.json"] == [".lock"]
 
 
-def test_large_token_ids_are_stored_as_uint32(tmp_path):
-    side = Encoder(tmp_path, "uint32", None, False, 1)._side([[1, 70_000], [2]], ["a", "b"])
-    assert np.frombuffer(side.pieces, np.uint32).tolist() == [1, 70_000, 2] and side.lengths.tolist() == [2, 1]
+def test_token_ids_of_a_large_vocabulary_are_stored_as_uint32(data, expected, monkeypatch):
+    monkeypatch.setattr(Vocabulary, "piece_type", "uint32")
+    prepared = prepare(data, processes=1)
+    wide, narrow = content(prepared)["train.source.pieces"], expected["train.source.pieces"]
+    assert np.array_equal(np.frombuffer(wide, np.uint32), np.frombuffer(narrow, np.uint16))
+    assert prepared.split("train").source(NUM_TRAIN - 4).dtype == np.uint32

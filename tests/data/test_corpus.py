@@ -79,7 +79,7 @@ def test_folder_of_line_files(config, folder, validation):
     corpus = load_corpus(config())
     assert content(corpus) == splits
     assert corpus.split_names == {"validation": "newstest2013", "test": "newstest2014", "test2016": "test2016"}
-    assert (corpus.notes, corpus.synthetic, corpus.held_out) == ((), False, frozenset())
+    assert (corpus.notes, corpus.held_out) == ((), frozenset())
 
 
 @pytest.mark.parametrize("side", ["en", "de"])
