@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,7 +30,6 @@ from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import BOS, EOS, PAD
 
 Indices = NDArray[np.int64]
-PREFETCH_EPOCH_FROM = 1_000_000  # pairs; fewer are shuffled within 0.1 s
 NO_PAIRS: Indices = np.empty(0, np.int64)
 
 
@@ -94,7 +92,6 @@ class TrainingBatches(Sampler[BatchSpec]):
         self._source_lengths, self._target_lengths = split.source_lengths, split.target_lengths
         self._plan = Plan(self._source_lengths, self._target_lengths, max_tokens_per_microbatch)
         self._epoch_order: EpochOrder | None = None
-        self._ahead: tuple[int, Future[EpochOrder]] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -115,8 +112,6 @@ class TrainingBatches(Sampler[BatchSpec]):
         epoch, place = divmod(step, self.steps_per_epoch)
         with self._lock:  # also called by pin-memory and logging threads
             shuffled = self._order_of(epoch)
-            if 2 * place > self.steps_per_epoch and len(shuffled.pair_order) >= PREFETCH_EPOCH_FROM:
-                self._prefetch(epoch + 1)
         first = place * self._microbatches_per_step
         chosen = shuffled.microbatch_order[first : first + self._microbatches_per_step]
         starts, ends = self._plan.starts, self._plan.ends
@@ -126,18 +121,8 @@ class TrainingBatches(Sampler[BatchSpec]):
     def _order_of(self, epoch: int) -> EpochOrder:
         if self._epoch_order is None or self._epoch_order.epoch != epoch:
             self._epoch_order = None  # free its memory before the next one is allocated
-            ahead, self._ahead = self._ahead, None
-            self._epoch_order = (
-                ahead[1].result() if ahead and ahead[0] == epoch else self._plan.epoch(self._seed, epoch)
-            )
+            self._epoch_order = self._plan.epoch(self._seed, epoch)  # 3 s for 36 million pairs
         return self._epoch_order
-
-    def _prefetch(self, epoch: int) -> None:
-        """Shuffle the next epoch in a thread, so that training does not wait for it (3 s for 36 million pairs)."""
-        if self._ahead is None or self._ahead[0] != epoch:
-            executor = ThreadPoolExecutor(1)
-            self._ahead = epoch, executor.submit(self._plan.epoch, self._seed, epoch)
-            executor.shutdown(wait=False)
 
     def padding_waste(self) -> float:
         """The fraction, 0 to 1, of the first epoch's source and target positions that are padding; other epochs differ

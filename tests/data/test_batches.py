@@ -1,4 +1,4 @@
-"""Batches and padding by hand; what prefetching, chunks and workers must not change. General properties of batching:
+"""Batches and padding by hand; what chunks and workers must not change. General properties of batching:
 tests/property/test_batching.py; the order of pairs is frozen by the losses of tests/golden/test_training.py.
 """
 
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from rpr.data import batches as module
 from rpr.data import plan as plan_module
 from rpr.data.batches import Batch, BatchSpec, TrainingBatches, TranslationDataset, evaluation_batches
 from rpr.data.plan import Plan
@@ -62,18 +61,6 @@ def test_padding_is_small_for_realistic_lengths(tmp_path):
     split = write_split(tmp_path, *sentence_lengths(30_000))
     assert padding_waste(epoch_microbatches(TrainingBatches(split, 4096, 8, 0), 0), split) < 0.08
     assert padding_waste(evaluation_batches(split, 4096), split) < 0.15
-
-
-def test_prefetched_epochs_are_the_same(split, monkeypatch):
-    plain = TrainingBatches(split, 512, 4, seed=3)
-    last = plain.steps_per_epoch - 1
-    steps = (0, last // 2, last, last + 1, 2 * last + 1, 5 * last + 5, 0)
-    expected = [[pairs.tolist() for pairs in plain.step_microbatches(step)] for step in steps]
-    monkeypatch.setattr(module, "PREFETCH_EPOCH_FROM", len(split))
-    ahead = TrainingBatches(split, 512, 4, seed=3)
-    for step, pairs in zip(steps, expected, strict=True):
-        assert [found.tolist() for found in ahead.step_microbatches(step)] == pairs
-        assert (ahead._ahead is not None) == (step in (last, 2 * last + 1)), "from half of an epoch on"
 
 
 def test_reading_a_split_keeps_memory_bounded(tmp_path):
