@@ -28,7 +28,7 @@ from rpr.training.datamodule import TranslationData
 from rpr.training.guards import NonFiniteGuard
 from rpr.training.module import TranslationModule
 from rpr.training.moving_average import MovingAverage
-from rpr.training.saving import AtomicCheckpointIO, PeriodicCheckpoint, TimeLimit
+from rpr.training.saving import AtomicCheckpointIO, PeriodicCheckpoint
 
 PRECISIONS: dict[str, Any] = {"64": "64-true", "32": "32-true", "bf16": "bf16-mixed"}
 EXCLUDES = f"the first {WARM_UP_STEPS} steps, validation, checkpoints"
@@ -63,8 +63,6 @@ def fit(
     translate = None if validation_bleu is None else lambda module: validation_bleu(module.model)
     signals = SignalPolicy()
     same_start = SameStart(data.meta.key)
-    saving = PeriodicCheckpoint(folder, optim, stopwatch, guard.before_saving)
-    limit = config.stop_after_minutes
     # The order matters: the guard before the callbacks that write, and the moving average's weights in place while
     # Metrics translates with them.
     callbacks: list[pl.Callback] = [
@@ -74,8 +72,7 @@ def fit(
         guard,
         Metrics(run_dir / METRICS_NAME, stopwatch, guard, translate),
         *([] if optim.ema_decay is None else [MovingAverage(optim.ema_decay)]),
-        saving,
-        *([] if limit is None else [TimeLimit(limit, saving)]),
+        PeriodicCheckpoint(folder, optim, stopwatch, guard.before_saving, config.stop_after_minutes),
     ]
     newest = _newest_readable(folder)
     if newest is not None:

@@ -1,4 +1,4 @@
-"""Writing checkpoints: when, how many are kept, and each one atomically."""
+"""Writing checkpoints: when, how many are kept, and each one atomically; and stopping with one at a time limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -62,11 +62,16 @@ def _os_error(error: BaseException) -> str:
 
 class PeriodicCheckpoint(pl.callbacks.Checkpoint):
     """Writes checkpoints every N steps or minutes and at the last step, and keeps the last of them, as `optim` says.
+    After `stop_after_minutes` it stops the training of this process, with a checkpoint; never at the run's last step,
+    after which no training is left.
 
     They are written between steps: within a step, gradients of some microbatches would be lost. At a step with a
     validation the checkpoint is written after it: a run resumed from it does not validate there again, and would lack
     the validation's results. `before_saving` is called first on every rank, and may raise; the stopwatch is paused
     while a checkpoint is written.
+
+    Raises:
+        InterruptedRun: the time has passed.
     """
 
     def __init__(
@@ -75,15 +80,16 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
         optim: OptimConfig,
         stopwatch: Stopwatch,
         before_saving: Callable[[pl.Trainer, pl.LightningModule], None],
+        stop_after_minutes: float | None,
     ) -> None:
         self._folder, self._optim = folder, optim
         self._stopwatch, self._before_saving = stopwatch, before_saving
-        self._pending = False  # until the end of a validation
-        self.saved_step = 0  # of the newest checkpoint
+        self._stop_after_minutes, self._started = stop_after_minutes, time.monotonic()
+        self._stop_due = self._save_due = False  # at the end of the step, or of its validation
         self._saved_at = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.saved_step, self._saved_at = trainer.global_step, time.monotonic()
+        self._saved_at = time.monotonic()
         if not trainer.is_global_zero:
             return
         try:
@@ -101,16 +107,26 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
-        step = trainer.global_step
-        if ends_step(trainer, batch_idx) and step != self.saved_step and self._is_due(trainer, step):
-            self._pending = self.validates_at(step)
-            if not self._pending:
-                self.save(trainer, pl_module)
+        if not ends_step(trainer, batch_idx):
+            return
+        step, limit = trainer.global_step, self._stop_after_minutes
+        self._stop_due = limit is not None and step != trainer.max_steps and _have_passed(limit, self._started, trainer)
+        self._save_due = self._stop_due or self._is_due(trainer, step)
+        if step % self._optim.validate_every_n_steps:
+            self._save_and_stop(trainer, pl_module)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._pending:
-            self._pending = False
-            self.save(trainer, pl_module)
+        self._save_and_stop(trainer, pl_module)
+
+    def _save_and_stop(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._save_due:
+            self._save(trainer, pl_module)
+        if self._stop_due:
+            step = f"{trainer.global_step} of {trainer.max_steps}"
+            raise InterruptedRun(
+                f"stop_after_minutes: {self._stop_after_minutes:g} minutes have passed at step {step}; "
+                "the same command resumes"
+            )
 
     def _is_due(self, trainer: pl.Trainer, step: int) -> bool:
         if step == trainer.max_steps:
@@ -120,19 +136,15 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
         assert self._optim.checkpoint_every_n_minutes is not None
         return _have_passed(self._optim.checkpoint_every_n_minutes, self._saved_at, trainer)
 
-    def save(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def _save(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._stopwatch.pause()
         self._before_saving(trainer, pl_module)
         trainer.save_checkpoint(self._folder / f"step{trainer.global_step:08d}.ckpt")
-        self.saved_step, self._saved_at = trainer.global_step, time.monotonic()
+        self._saved_at = time.monotonic()
         if trainer.is_global_zero:
             for old in superseded(self._folder, self._optim):
                 old.unlink(missing_ok=True)
         self._stopwatch.resume()
-
-    def validates_at(self, step: int) -> bool:
-        """Whether this step has a validation, after which its checkpoint is written."""
-        return step % self._optim.validate_every_n_steps == 0
 
     def _warn_if_disk_is_short(self, trainer: pl.Trainer) -> None:
         """Warn if the disk cannot hold the checkpoints to be kept (weights, both of Adam's moments, moving average)."""
@@ -160,45 +172,6 @@ def superseded(folder: Path, optim: OptimConfig) -> list[Path]:
     every = optim.checkpoint_every_n_steps
     on_schedule = [one for one in found if every is None or one[0] % every == 0 or one[0] == optim.max_steps]
     return [path for step, path in found[:-1] if (step, path) not in on_schedule[-optim.keep_checkpoints :]]
-
-
-class TimeLimit(pl.Callback):
-    """Stops the training of this process after `minutes`, with a checkpoint of its last step: after the validation, if
-    that step has one. Never at the run's last step, after which no training is left.
-
-    Raises:
-        InterruptedRun: the time has passed.
-    """
-
-    def __init__(self, minutes: float, checkpoints: PeriodicCheckpoint) -> None:
-        self._minutes, self._checkpoints = minutes, checkpoints
-        self._started = time.monotonic()
-        self._due = False  # at the end of a validation
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
-        if (
-            ends_step(trainer, batch_idx)
-            and trainer.global_step != trainer.max_steps
-            and _have_passed(self._minutes, self._started, trainer)
-        ):
-            self._due = self._checkpoints.validates_at(trainer.global_step)
-            if not self._due:
-                self._stop(trainer, pl_module)
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._due:
-            self._stop(trainer, pl_module)
-
-    def _stop(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> NoReturn:
-        step = trainer.global_step
-        if self._checkpoints.saved_step != step:
-            self._checkpoints.save(trainer, pl_module)
-        raise InterruptedRun(
-            f"stop_after_minutes: {self._minutes:g} minutes have passed at step {step} of {trainer.max_steps}; "
-            "the same command resumes"
-        )
 
 
 def _have_passed(minutes: float, since: float, trainer: pl.Trainer) -> bool:

@@ -202,7 +202,7 @@ def test_checkpoint_is_never_saved_within_a_step(tmp_path: Path) -> None:
     optim: Any = SimpleNamespace(
         keep_checkpoints=1, checkpoint_every_n_steps=None, checkpoint_every_n_minutes=0.0, validate_every_n_steps=100
     )
-    saving = PeriodicCheckpoint(tmp_path, optim, Stopwatch(), lambda *_: None)
+    saving = PeriodicCheckpoint(tmp_path, optim, Stopwatch(), lambda *_: None, None)
     saved = []
     trainer: Any = SimpleNamespace(max_steps=9, accumulate_grad_batches=3, world_size=1, is_global_zero=False)
     trainer.strategy = SimpleNamespace(broadcast=lambda due: due)
