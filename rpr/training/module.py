@@ -15,13 +15,20 @@ from rpr.errors import RunError
 from rpr.model.transformer import Transformer
 from rpr.runs.model_config import transformer_config
 from rpr.training.loss import label_smoothed_loss
-from rpr.training.schedule import learning_rate
 
 
 def ends_step(trainer: pl.Trainer, batch_idx: int) -> bool:
     """Whether this microbatch is the last of a step."""
     accumulate: int = trainer.accumulate_grad_batches
     return (batch_idx + 1) % accumulate == 0
+
+
+def learning_rate(step: int, *, d_model: int, warmup_steps: int, scale: float) -> float:
+    """The schedule of Vaswani et al. 2017: scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5); step counts
+    from 1.
+    """
+    assert step >= 1
+    return float(scale * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5))
 
 
 class TranslationModule(pl.LightningModule):

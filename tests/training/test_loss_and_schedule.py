@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from rpr.bench.benchmark import peak_bytes
 from rpr.training import loss
 from rpr.training.loss import label_smoothed_loss
-from rpr.training.schedule import learning_rate
+from rpr.training.module import learning_rate
 
 
 def explicit_loss(
