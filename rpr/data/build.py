@@ -103,7 +103,7 @@ def checked_vocabulary(directory: Path, sizes: Mapping[str, int], digest: str) -
     """The vocabulary of a cache, if it and all files are as they were written.
 
     Raises:
-        OSError, DataError: a file is missing, or another one.
+        OSError, DataError: a file is missing or has changed.
     """
     for name, size in sizes.items():
         if (actual := (directory / name).stat().st_size) != size:

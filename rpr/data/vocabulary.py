@@ -38,7 +38,7 @@ _TOO_LARGE = re.compile(r"Vocabulary size too high \(\d+\)\. Please set it to a 
 _TOO_SMALL = re.compile(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)")
 
 
-def training_sample(num_pairs: int, seed: int = 0) -> Callable[[int], NDArray[np.bool_] | None]:
+def training_sample(num_pairs: int) -> Callable[[int], NDArray[np.bool_] | None]:
     """A function that selects the pairs to learn the vocabulary from: all, or a seeded sample of about
     MAX_TRAINING_PAIRS. Called with the size of each consecutive chunk, it returns a mask (count,), or None for all.
 
@@ -46,7 +46,7 @@ def training_sample(num_pairs: int, seed: int = 0) -> Callable[[int], NDArray[np
     """
     if num_pairs <= MAX_TRAINING_PAIRS:
         return lambda count: None
-    draw = np.random.Generator(np.random.PCG64(seed))
+    draw = np.random.Generator(np.random.PCG64(0))
     return lambda count: draw.random(count) < MAX_TRAINING_PAIRS / num_pairs
 
 

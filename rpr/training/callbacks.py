@@ -160,7 +160,7 @@ class Metrics(pl.Callback):
         self._write(trainer, step, row)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.sanity_checking or not trainer.is_global_zero:
+        if not trainer.is_global_zero:
             return
         row: dict[str, Any] = {"validation/loss": as_translation_module(pl_module).last_validation_loss}
         if self.translate is not None:

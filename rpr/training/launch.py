@@ -138,8 +138,8 @@ def _wait(
     command: list[str],
     environment: dict[str, str],
     grace: float,
-    keep_open: Sequence[int] = (),
-    output: BinaryIO | None = None,
+    keep_open: Sequence[int],
+    output: BinaryIO | None,
 ) -> int:
     """Wait for the command; if this process exits first, end the child too, which has `grace` seconds to obey.
 

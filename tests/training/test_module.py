@@ -134,9 +134,7 @@ def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(
     module = module_of(tiny_config(), small_data)
     module.last_validation_loss = 1.0
     metrics = Metrics(tmp_path / "metrics.jsonl", watch, None, translate)  # type: ignore[arg-type]
-    trainer: Any = SimpleNamespace(
-        accumulate_grad_batches=2, sanity_checking=False, is_global_zero=True, global_step=13, logger=None
-    )
+    trainer: Any = SimpleNamespace(accumulate_grad_batches=2, is_global_zero=True, global_step=13, logger=None)
     batch: Any = SimpleNamespace(step_source_tokens=50, step_target_tokens=70)
 
     def steps(number: int, seconds: float) -> None:
