@@ -148,11 +148,8 @@ def _build(
         built = build(corpus, data, partial, progress, processes)
         meta = _meta(corpus, data, key, partial, built.state)
         replace_file(partial / "meta.json", json.dumps(asdict(meta), indent=1, ensure_ascii=False))
-    except DataError:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    except BaseException:
-        if not (partial / STATE_NAME).exists():
+    except BaseException as error:
+        if isinstance(error, DataError) or not (partial / STATE_NAME).exists():
             shutil.rmtree(partial, ignore_errors=True)
         raise
     return built

@@ -59,15 +59,14 @@ def fit(
     module = TranslationModule(config, len(data.vocabulary))
     batches = TranslationData(config, data)
     stopwatch = Stopwatch()
-    guard = NonFiniteGuard(run_dir, optim.non_finite, batches.pairs_of_step, batches.text_of_pair)
+    guard = NonFiniteGuard(run_dir, optim.non_finite, batches)
     translate = None if validation_bleu is None else lambda module: validation_bleu(module.model)
     signals = SignalPolicy()
-    same_start = SameStart(data.meta.key)
     # The order matters: the guard before the callbacks that write, and the moving average's weights in place while
     # Metrics translates with them.
     callbacks: list[pl.Callback] = [
         signals,
-        same_start,
+        SameStart(data.meta.key),
         stopwatch,
         guard,
         Metrics(run_dir / METRICS_NAME, stopwatch, guard, translate),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from rpr.data.batches import Batch
 from rpr.errors import RunError
 from rpr.io.atomic import replace_file
 from rpr.runs.checkpoints import checkpoints
+from rpr.training.datamodule import TranslationData
 from rpr.training.module import as_translation_module, ends_step
 
 LOG_EVERY = 25  # steps between two lines of metrics.jsonl, and between two reads from a GPU
@@ -63,22 +63,14 @@ class RunningStats:
 class NonFiniteGuard(pl.Callback):
     """Stops at a non-finite gradient, or counts and skips the step; reports loss spikes.
 
-    `pairs_of` gives the pairs of a step as indices into the token cache, `text_of` the two sentences of a pair. The
-    counts are saved in checkpoints.
+    The counts are saved in checkpoints.
 
     Raises:
         RunError: with non_finite="stop", naming the step, its pairs and the last good checkpoint.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        non_finite: str,
-        pairs_of: Callable[[int], list[int]],
-        text_of: Callable[[int], tuple[str, str]],
-    ) -> None:
-        self.run_dir, self.non_finite = run_dir, non_finite
-        self.pairs_of, self.text_of = pairs_of, text_of
+    def __init__(self, run_dir: Path, non_finite: str, batches: TranslationData) -> None:
+        self.run_dir, self.non_finite, self.batches = run_dir, non_finite, batches
         self.skipped_steps = 0
         self.loss_spikes = 0
         self._consecutive_skips = 0
@@ -156,10 +148,10 @@ class NonFiniteGuard(pl.Callback):
             self._read.append(Step(step, loss, norm))
 
     def _not_finite(self, trainer: pl.Trainer, step: int, loss: float, norm: float, micro_losses: Tensor) -> None:
-        pairs = self.pairs_of(step - 1)
+        pairs = self.batches.pairs_of_step(step - 1)
         report = self.run_dir / f"not_finite_step{step:08d}.json"
         if trainer.is_global_zero:
-            texts = [(pair, *self.text_of(pair)) for pair in pairs]
+            texts = [(pair, *self.batches.text_of_pair(pair)) for pair in pairs]
             document = {
                 "step": step,
                 "loss": str(loss),
@@ -199,7 +191,7 @@ class NonFiniteGuard(pl.Callback):
             _report(
                 trainer,
                 f"step {step}: loss spike: {loss:.4g}, {deviations:.0f} standard deviations above the running mean of "
-                f"{self._loss_stats.mean:.4g} ({_pair_list(self.pairs_of(step - 1))})",
+                f"{self._loss_stats.mean:.4g} ({_pair_list(self.batches.pairs_of_step(step - 1))})",
             )
         self._loss_stats.add(loss)
 
