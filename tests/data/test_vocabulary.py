@@ -86,15 +86,6 @@ def test_impossible_size_is_an_error_naming_a_possible_one(tmp_path, text, size,
     assert len(Vocabulary.learn(count_words(text), limit, tmp_path / "v.model")) == limit
 
 
-def test_unreadable_vocabulary_is_an_error(tmp_path):
-    missing = r"none\.model: cannot be read \(No such file or directory\); run rpr-cli prepare"
-    with pytest.raises(DataError, match=missing):
-        Vocabulary.load(tmp_path / "none.model")
-    (tmp_path / "bad.model").write_bytes(b"not a model")
-    with pytest.raises(DataError, match=r"bad\.model: not a sentencepiece model; delete it"):
-        Vocabulary.load(tmp_path / "bad.model")
-
-
 def test_training_sample_does_not_depend_on_chunks(monkeypatch):
     assert training_sample(1000)(300) is None, "all pairs"
     monkeypatch.setattr(module, "MAX_TRAINING_PAIRS", 100)

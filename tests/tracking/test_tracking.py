@@ -82,7 +82,9 @@ def run_dir(tmp_path) -> Path:
     return tmp_path / "run"
 
 
+@pytest.mark.usefixtures("terminal")
 def test_run_without_a_key_is_logged_offline(tiny_config, small_data, capsys):
+    """It does not prompt for one on the terminal."""
     config = tiny_config(*RECIPE)
     typed = list(sys.argv)
     run_dir = train.run(config, command="rpr-cli train seed=1 'logger.tags=[a, b]'")
@@ -157,8 +159,11 @@ def test_online_run_arrives_with_its_artifacts(tiny_config, run_dir, server, cap
 
 @pytest.mark.parametrize("artifacts", ["none", "results"])
 def test_artifacts_of_an_offline_run(artifacts, tiny_config, run_dir):
-    """Without artifacts and system metrics none are kept; with a checkpoint: the test of an online run."""
-    config = tiny_config(*OFFLINE, f"logger.artifacts={artifacts}", "logger.system_metrics=false")
+    """Without artifacts and system metrics none are kept; with a checkpoint: the test of an online run. A long name
+    makes a tag of the length that W&B allows.
+    """
+    settings = (f"logger.artifacts={artifacts}", "logger.system_metrics=false", f"data.name={'d' * 65}", "name=short")
+    config = tiny_config(*OFFLINE, *settings)
     logger = start(config, run_dir)
     train_through(logger, run_dir, [25])
     write_results(run_dir)
@@ -168,13 +173,7 @@ def test_artifacts_of_an_offline_run(artifacts, tiny_config, run_dir):
     files = {"record.json", "config.yaml", "metrics.jsonl", "test.hypotheses.txt"}
     kept = {name: set(paths) for name, paths in whole["artifacts"].items()}
     assert kept == ({} if artifacts == "none" else {f"results-{config.run_id}": files})
-    assert whole["stats"] == set()
-
-
-def test_long_names_make_tags_of_the_length_that_wandb_allows(tiny_config, run_dir):
-    logger = start(tiny_config(*RECIPE, f"data.name={'d' * 65}", "name=short"), run_dir)
-    finished(logger, run_dir, [])
-    assert "d" * 64 in read_back(run_dir)["run"].tags
+    assert whole["stats"] == set() and "d" * 64 in whole["run"].tags
 
 
 def test_failed_artifact_keeps_the_summary(tiny_config, run_dir, monkeypatch, capsys):
@@ -297,12 +296,6 @@ def test_key_lookup(monkeypatch, tmp_path):
     (home / "CONFIG").mkdir()  # written by `wandb login --host`
     (home / "CONFIG" / "settings").write_text("[default]\nbase_url = http://other.example\n")
     assert found("other.example") and not found("api.wandb.ai")
-
-
-@pytest.mark.usefixtures("terminal")
-def test_missing_key_does_not_prompt_on_a_terminal(tiny_config, run_dir, capsys):
-    start(tiny_config(*RECIPE), run_dir).finish({}, failed=False)
-    assert [line.split(";")[0] for line in messages(capsys)] == ["no key found (WANDB_API_KEY, or `wandb login`)"]
 
 
 SLOW = {"marks": pytest.mark.slow}
