@@ -10,19 +10,17 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rpr.config.train import DataConfig
 from rpr.data.corpus import Corpus
 from rpr.data.encode import SIDES, Encoder, count_chunk_words
-from rpr.data.pairs import Chunk
 from rpr.data.vocabulary import Vocabulary, add_words, most_frequent, training_sample
 from rpr.data.workers import Workers
 from rpr.errors import DataError
@@ -144,9 +142,8 @@ def _learn(corpus: Corpus, data: DataConfig, path: Path, workers: Workers, progr
     words: dict[str, int] = {}
     done = 0
     progress(done, len(train), what)
-    tasks: Iterator[tuple[Chunk, NDArray[np.bool_] | None]] = (
-        (chunk, chosen(len(chunk))) for chunk in train.chunks(0, len(train), PAIRS_PER_CHUNK)
-    )
+    chunks = train.chunks(0, len(train), PAIRS_PER_CHUNK)
+    tasks = ((len(chunk), chunk if (mask := chosen(len(chunk))) is None else chunk.select(mask)) for chunk in chunks)
     for num_pairs, counts in workers.map(count_chunk_words, tasks):
         words = add_words(words, counts)
         done += num_pairs

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +72,7 @@ class FilteredPairs(Pairs):
             kept[self._dropped[begin:end] - first] = False
             first += len(chunk)
             if kept.any():
-                yield chunk if kept.all() else replace(chunk, kept=kept)
+                yield chunk if kept.all() else chunk.select(kept)
 
     def _base_index(self, index: int) -> int:
         """The index in the underlying split of kept pair `index`."""

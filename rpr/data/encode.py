@@ -37,10 +37,10 @@ class Encoded(NamedTuple):
     sides: tuple[Side, Side]
 
 
-def count_chunk_words(task: tuple[Chunk, NDArray[np.bool_] | None]) -> tuple[int, dict[str, int]]:
-    """The number of pairs of a chunk, and the word counts of the chosen ones; None: of all."""
-    chunk, chosen = task
-    return len(chunk), count_words(itertools.chain.from_iterable(chunk.pairs(chosen)))
+def count_chunk_words(task: tuple[int, Chunk]) -> tuple[int, dict[str, int]]:
+    """The number of pairs read, as given, and the word counts of those of the chunk."""
+    num_read, chunk = task
+    return num_read, count_words(itertools.chain.from_iterable(chunk.pairs()))
 
 
 @dataclass(frozen=True)

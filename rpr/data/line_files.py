@@ -42,7 +42,7 @@ class LinePairs(Pairs):
     def chunks(self, start: int, stop: int, size: int) -> Iterator[Chunk]:
         sides = (_read_lines(file, start, stop, size) for file in self._files)
         for first, (source, target) in zip(range(start, stop, size), zip(*sides, strict=True), strict=True):
-            yield Chunk(source, target, self._files, first)
+            yield Chunk(source, target, self._files, range(first, first + len(source)))
 
 
 def find_line_files(data: DataConfig) -> dict[str, tuple[Path, Path]]:

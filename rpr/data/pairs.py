@@ -6,7 +6,7 @@ import itertools
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,42 +33,42 @@ def normalise(text: str) -> str:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive rows of a split as read, neither decoded nor normalised; this is what workers receive. A sentence may
-    be None, as in a column with nulls. Rows where `kept` (N,) is False are not part of the split. For rows of line
-    files, `files` and `first`, the index of the first row, are their location.
+    """Rows of a split as read, neither decoded nor normalised; this is what workers receive. A sentence may be None, as
+    in a column with nulls. For rows of line files, `files` and the index of each row, `rows`, are their location.
     """
 
     sources: Sequence[str | bytes | None]
     targets: Sequence[str | bytes | None]
     files: tuple[Path, Path] | None = None
-    first: int = 0
-    kept: NDArray[np.bool_] | None = None
+    rows: Sequence[int] = ()
 
     def __len__(self) -> int:
-        return len(self.sources) if self.kept is None else int(self.kept.sum())
+        return len(self.sources)
 
-    def pairs(self, chosen: NDArray[np.bool_] | None = None) -> list[Pair]:
-        """The normalised pairs; with `chosen` (len(self),), only those selected. Raises DataError for a line that is
-        not UTF-8.
-        """
-        selected = self.kept
-        if chosen is not None:
-            selected = np.zeros(len(self.sources), np.bool_)
-            selected[slice(None) if self.kept is None else self.kept] = chosen
-        rows: Iterable[tuple[int, str | bytes | None, str | bytes | None]]
-        rows = zip(itertools.count(self.first), self.sources, self.targets)
-        if selected is not None:
-            rows = itertools.compress(rows, selected)
-        return [(self._sentence(source, 0, row), self._sentence(target, 1, row)) for row, source, target in rows]
+    def select(self, chosen: NDArray[np.bool_]) -> Chunk:
+        """Only the rows where `chosen` (len(self),) is True."""
+        return Chunk(
+            list(itertools.compress(self.sources, chosen)),
+            list(itertools.compress(self.targets, chosen)),
+            self.files,
+            list(itertools.compress(self.rows, chosen)),
+        )
 
-    def _sentence(self, raw: str | bytes | None, side: int, row: int) -> str:
+    def pairs(self) -> list[Pair]:
+        """The normalised pairs. Raises DataError for a line that is not UTF-8."""
+        rows = enumerate(zip(self.sources, self.targets, strict=True))
+        return [
+            (self._sentence(source, 0, index), self._sentence(target, 1, index)) for index, (source, target) in rows
+        ]
+
+    def _sentence(self, raw: str | bytes | None, side: int, index: int) -> str:
         if isinstance(raw, bytes):
             try:
                 raw = raw.decode()
             except UnicodeDecodeError as error:
                 assert self.files is not None
                 raise DataError(
-                    f"data.path: line {row + 1} of {self.files[side]} is not UTF-8 "
+                    f"data.path: line {self.rows[index] + 1} of {self.files[side]} is not UTF-8 "
                     f"(byte 0x{raw[error.start]:02x} at {error.start}); "
                     "convert the file, for example with iconv"
                 ) from None

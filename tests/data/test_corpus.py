@@ -167,7 +167,7 @@ def test_filtered_pairs_in_any_range_chunks_and_selection(size):
         assert all(0 < len(chunk) <= size for chunk in chunks)
         assert [pair for chunk in chunks for pair in chunk.pairs()] == kept[start:stop]
         for chunk in chunks:
-            assert chunk.pairs(np.arange(len(chunk)) % 3 == 1) == chunk.pairs()[1::3]
+            assert chunk.select(np.arange(len(chunk)) % 3 == 1).pairs() == chunk.pairs()[1::3]
 
 
 def test_path_of_a_file_is_an_error(config, tmp_path):
