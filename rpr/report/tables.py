@@ -24,6 +24,7 @@ from rpr.report.tasks import task_grid
 
 SIDES = {(True, True): "relative", (False, True): "relative_keys", (True, False): "relative_values"}
 NO_FIGURE = 'the paper prints no figure for both together ("did not observe any benefit")'
+NO_ROW = "the paper's Table 2 has no row for this k"
 
 
 def _score_grid(
@@ -136,8 +137,8 @@ _SUMMARY = (
 
 
 def _printed(variant: Variant, group: Group, k: int) -> tuple[Measurement, Measurement]:
-    """The paper's newstest2013 figure for a variant, and its change from relative positions with k = 16."""
-    position, sixteen = variant.position, paper.TABLE2[k]
+    """The paper's newstest2013 figure for a variant, and its change from relative positions with this k."""
+    position = variant.position
     if position.kind == "absolute":
         pair = group.papers_languages or "en_de"
         values = [paper.TABLE1[group.size, kind, pair] for kind in ("absolute", "relative")]
@@ -150,11 +151,11 @@ def _printed(variant: Variant, group: Group, k: int) -> tuple[Measurement, Measu
         figure = paper.TABLE3[False, False]
     elif position.kind in ("relative_keys", "relative_values") and position.clip_distance == paper.TABLE3_CLIP_DISTANCE:
         figure = paper.TABLE3[position.kind == "relative_values", position.kind == "relative_keys"]
-    return _base_en_de(group, figure, sixteen, _why_none(variant))
+    return _base_en_de(group, figure, paper.TABLE2.get(k), _why_none(variant))
 
 
 def _base_en_de(
-    group: Group, figure: float | None, reference: float, why_none: str = ""
+    group: Group, figure: float | None, reference: float | None, why_none: str = ""
 ) -> tuple[Measurement, Measurement]:
     """A figure of the paper's Tables 2 and 3, and its change from another one."""
     if group.papers_languages != "en_de":
@@ -162,11 +163,11 @@ def _base_en_de(
     return _with_change(figure, reference, why_none)
 
 
-def _with_change(figure: float | None, reference: float, why_none: str) -> tuple[Measurement, Measurement]:
+def _with_change(figure: float | None, reference: float | None, why_none: str) -> tuple[Measurement, Measurement]:
     """A figure of the paper's, and its change from another one."""
     if figure is None:
         return missing(why_none), missing(why_none)
-    return single(figure), single(round(figure - reference, 1))
+    return single(figure), missing(NO_ROW) if reference is None else single(round(figure - reference, 1))
 
 
 def _why_none(variant: Variant) -> str:
@@ -254,9 +255,7 @@ def _table2(group: Group, sharing: str | None) -> Iterator[Grid]:
             by_k.get(k),
             by_k.get(sixteen),
             f"k = {sixteen}",
-            *_base_en_de(
-                group, paper.TABLE2.get(k), paper.TABLE2[sixteen], "the paper's Table 2 has no row for this k"
-            ),
+            *_base_en_de(group, paper.TABLE2.get(k), paper.TABLE2[sixteen], NO_ROW),
             paper.TABLE2_TEST_SET,
             ("validation", "test"),
         )

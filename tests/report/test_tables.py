@@ -104,6 +104,13 @@ def test_tables_2_and_3_are_of_the_base_model_and_german():
     assert "table2" not in grids([own]), "k = 8 is the big model's own, of Table 1"
     sixteen = fake_record("relative", 16, settings={"model.name": "big"}, scores={"validation": 31.0})
     assert value(row(grids([own, sixteen])["table2"], "16")["validation"]) == 31.0
+    # In a terminal changes are relative to its own k, for which the paper's Table 2 has no figure.
+    [group] = run_groups([own, sixteen, fake_record("absolute", settings={"model.name": "big"})])
+    found = row(summary_grid(group, group.variants), "relative, k = 16")
+    assert (
+        value(found["paper"]) == 25.8
+        and found["paper_change"].value.reason == "the paper's Table 2 has no row for this k"
+    )
 
 
 def test_findings_are_on_the_split_of_the_tables_that_they_are_about():
