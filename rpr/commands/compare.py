@@ -110,9 +110,9 @@ def _tables(family: Family) -> list[Grid]:
     ]
     columns = tuple(column for column in differences if corrected or column.heading != "Holm")
     remarks = [
-        f"{variant}: mean {one.mean:.2f}, standard deviation {one.sd:.2f} over {one.n} seeds"
+        f"{variant}: mean {one.value:.2f}, standard deviation {one.deviation:.2f} over {one.n} seeds"
         for variant, one in family.variants.items()
-        if one.sd is not None
+        if one.deviation is not None
     ]
     verdicts = [comparison.verdict for comparison in family.comparisons if comparison.verdict]
     remarks += [f"{verdict} (p < {ALPHA} by both tests{', after Holm' * corrected})" for verdict in verdicts]
@@ -166,7 +166,10 @@ def _document(family: Family) -> dict[str, Any]:
             }
             for system in family.systems
         ],
-        "variants": [{"variant": variant, **asdict(one)} for variant, one in family.variants.items()],
+        "variants": [
+            {"variant": variant, "mean": one.value, "sd": one.deviation, "n": one.n}
+            for variant, one in family.variants.items()
+        ],
         "comparisons": [
             {
                 "baseline": comparison.baseline.name,

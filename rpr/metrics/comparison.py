@@ -10,7 +10,8 @@ from pathlib import Path
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import DataError, RunError
 from rpr.metrics.bleu import Metric, all_scores
-from rpr.metrics.significance import PairedTests, Spread, holm, interval, paired_tests, spread
+from rpr.metrics.significance import PairedTests, holm, interval, paired_tests
+from rpr.records.measurement import Measurement, mean
 from rpr.records.record import NOT_DECIDING, RECORD_NAME, Record, flat, read_record
 from rpr.records.scores import Interval
 
@@ -67,7 +68,7 @@ class Family:
     signature: str
     num_sentences: int
     systems: tuple[System, ...]
-    variants: dict[str, Spread]
+    variants: dict[str, Measurement]  # the mean over the seeds of each
     comparisons: tuple[Comparison, ...]
 
 
@@ -233,7 +234,7 @@ def _family(
         systems=tuple(
             System(run, by_run[run.name].score, interval(by_run[run.name].statistics, samples, seed)) for run in runs
         ),
-        variants={variant: spread([*by_seed.values()]) for variant, by_seed in scores.items()},
+        variants={variant: mean([*by_seed.values()]) for variant, by_seed in scores.items()},
         comparisons=tuple(Comparison(base, other, test, p, q) for (base, other), test, p, q in corrected),
     )
 

@@ -48,15 +48,6 @@ class PairedTests:
     p_randomisation: float
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Mean and sample standard deviation (None for one) over n seeds."""
-
-    mean: float
-    sd: float | None
-    n: int
-
-
 def interval(scored: SufficientStatistics, samples: int, seed: int = SEED) -> Interval:
     """95% interval of a score over its test sentences; `samples` (at least 1) and `seed` are for a bootstrap."""
     if scored.formula is share_from_sums:
@@ -94,12 +85,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
         least = max(least, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = least
     return adjusted
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Mean and standard deviation over the seeds of one variant; needs at least one value."""
-    sd = statistics.stdev(values) if len(values) > 1 else None
-    return Spread(statistics.fmean(values), sd, len(values))
 
 
 def _p(differences: Array, difference: float) -> float:

@@ -11,7 +11,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
 from rpr.metrics.bleu import METRICS, all_scores, exact_match
-from rpr.metrics.significance import SEED, Spread, holm, interval, paired_tests, spread
+from rpr.metrics.significance import SEED, holm, interval, paired_tests
 from rpr.metrics.statistics import pool, sufficient_statistics
 
 TEXT = "der die Hund Katze läuft schläft im auf dem Garten Dach Test-Satz schnell „ja“ nicht , . heute"
@@ -138,8 +138,3 @@ def test_holm():
     """0.01 0.02 0.03 0.04 times 4, 3, 2, 1 is 0.04 0.06 0.06 0.04; none may be below the one before."""
     assert holm([0.02, 0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.06, 0.04, 0.06])
     assert (holm([0.03]), holm([0.9, 0.6]), holm([])) == ([0.03], [1, 1], [])
-
-
-def test_spread():
-    assert spread([1.0, 2.0, 6.0]) == Spread(3.0, pytest.approx(7**0.5), 3)
-    assert spread([5.0]) == Spread(5.0, None, 1)
