@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from rpr import paper
 from rpr.io.escape import escape_control_characters, escape_tree
@@ -114,30 +114,6 @@ class SpeedRow:
 # What rpr-cli bench has measured
 
 
-class _Named(BaseModel):
-    name: str
-
-
-class _Vocabulary(BaseModel):
-    vocabulary_size: int
-
-
-class _Hardware(BaseModel):
-    accelerator: str = "cpu"
-    precision: str
-    matmul_precision: str
-
-
-class _Config(BaseModel):
-    model: _Named
-    data: _Vocabulary
-    hardware: _Hardware
-    variants: list[str] = Field(min_length=1)
-    sentences: int
-    length: int
-    rounds: int = Field(ge=1)
-
-
 class _Step(BaseModel):
     variant: str
     steps_per_second: float = Field(gt=0)
@@ -147,11 +123,24 @@ class _Step(BaseModel):
     resident_megabytes: float | None = None
 
 
+def _setting(*path: str, default: Any = ..., **rules: Any) -> Any:
+    """A field of a document that is at this path of its configuration."""
+    return Field(default, validation_alias=AliasPath("config", *path), **rules)
+
+
 class _Document(BaseModel):
     """The part of an `rpr-cli bench` document that is read."""
 
     device: str
-    config: _Config
+    model: str = _setting("model", "name")
+    vocabulary_size: int = _setting("data", "vocabulary_size")
+    accelerator: str = _setting("hardware", "accelerator", default="cpu")
+    precision: str = _setting("hardware", "precision")
+    matmul_precision: str = _setting("hardware", "matmul_precision")
+    variants: list[str] = _setting("variants", min_length=1)
+    sentences: int = _setting("sentences")
+    length: int = _setting("length")
+    rounds: int = _setting("rounds", ge=1)
     step: list[_Step]
 
 
@@ -179,21 +168,19 @@ def read_benches(paths: Iterable[Path]) -> tuple[list[SpeedRow], list[str]]:
 
 def _of_a_document(document: _Document) -> Iterator[SpeedRow]:
     """The speeds of a document, timed alternately, with ratios within a round; none if its baseline is not absolute."""
-    config = document.config
-    if config.variants[0] != "absolute":
+    if document.variants[0] != "absolute":
         return
-    hardware = config.hardware
-    batch = f"{config.sentences} sentences of {config.length}, vocabulary {config.data.vocabulary_size:,}"
+    batch = f"{document.sentences} sentences of {document.length}, vocabulary {document.vocabulary_size:,}"
     for step in document.step:
         interval = Interval(step.min, step.max, 1.0, kind="rounds") if step.variant != "absolute" else None
-        memory = step.resident_megabytes if hardware.accelerator == "cpu" else None
+        memory = step.resident_megabytes if document.accelerator == "cpu" else None
         yield SpeedRow(
-            (config.model.name, batch, step.variant),
-            _arithmetic(hardware.precision, hardware.matmul_precision),
+            (document.model, batch, step.variant),
+            _arithmetic(document.precision, document.matmul_precision),
             document.device,
             True,
-            Measurement(step.steps_per_second, config.rounds),
-            Measurement(step.relative_speed, config.rounds, interval=interval),
+            Measurement(step.steps_per_second, document.rounds),
+            Measurement(step.relative_speed, document.rounds, interval=interval),
             single(paper.RELATIVE_SPEED) if step.variant == "relative" else missing(_ONE_RATIO),
             missing("rpr-cli bench does not record it"),
             single(memory) if memory is not None else missing("not measured as in whole runs"),
