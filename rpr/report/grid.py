@@ -95,26 +95,19 @@ class Grid:
         return replace(self, rows=tuple(rows), _read={})
 
     @cached_property
-    def pages(self) -> tuple[Layout, Layout | None]:
-        """The grid as text: the main columns, and the folded ones (None without any).
+    def pages(self) -> tuple[Layout, Layout | None, list[tuple[str, Shown]]]:
+        """The grid as text: the main columns, and the folded ones (None without any), both without the columns of text
+        that are the same in every row; the headings and text of those.
 
         The second layout continues the footnotes of the first.
         """
-        if all(column.label or column.priority < 3 for column in self.columns):
-            return layout(self), None
         footnotes: list[str] = []
-        main = layout(self.up_to(2), footnotes)
-        return main, layout(self.only(lambda column: column.priority >= 3), footnotes)
-
-    @property
-    def pages_without_shared_text(self) -> tuple[Layout, Layout | None, list[tuple[str, Shown]]]:
-        """`pages` without the columns of text that are the same in every row; their headings and text."""
-        main, more = self.pages
-        short, shared = main.without_shared_text()
-        if more is None:
-            return short, None, shared
-        more, also = more.without_shared_text()
-        return short, more, shared + [one for one in also if one not in shared]
+        main, shared = layout(self.up_to(2), footnotes).without_shared_text()
+        if all(column.label or column.priority < 3 for column in self.columns):
+            return main, None, shared
+        folded = layout(self.only(lambda column: column.priority >= 3), footnotes)
+        more, also = folded.without_shared_text()
+        return main, more, shared + [one for one in also if one not in shared]
 
     def without_empty_columns(self) -> Grid:
         """The grid without columns that are empty in every row."""
@@ -223,8 +216,3 @@ def legend(grids: Iterable[Grid]) -> list[str]:
             f"seeds ({'; '.join(methods)})"
         )
     return lines
-
-
-def merged(notes: Iterable[Sequence[Note]]) -> tuple[Note, ...]:
-    """The notes of several grids, each once."""
-    return tuple(dict.fromkeys(note for some in notes for note in some))

@@ -221,7 +221,7 @@ def _settings(settings: Mapping[str, Any], between: str = "\n") -> str:
 
 def _parts(grid: Grid) -> dict[str, Any]:
     """A grid as the template shows it."""
-    main, more, shared = grid.pages_without_shared_text
+    main, more, shared = grid.pages
     return {
         "main": main,
         "shared": shared,

@@ -65,7 +65,7 @@ def markdown(grid: Grid, level: str = "##", *, signs: bool = True) -> str:
     Args:
         signs: whether to include a legend of the symbols in the cells.
     """
-    main, more, shared = grid.pages_without_shared_text
+    main, more, shared = grid.pages
     parts = [f"{level} {escape_markdown(grid.title)}", ""]
     if grid.setting:
         parts += [escape_markdown(grid.setting), ""]
@@ -99,8 +99,8 @@ def _pipes(page: Layout) -> list[str]:
 
 
 def latex(grid: Grid) -> str:
-    """A booktabs table with its notes below."""
-    page, _ = grid.pages
+    """A booktabs table with its notes below, without the folded columns."""
+    page = layout(grid.up_to(2))
     columns = "".join("l" if column.label or column.words else "r" for column in page.columns)
     caption = "; ".join(filter(None, (grid.title, grid.setting)))
     lines = [r"\begin{table}\centering\small", rf"\caption{{{escape_latex(caption)}}}"]

@@ -14,7 +14,7 @@ from rpr import paper
 from rpr.model.positions.vectors import SHARING
 from rpr.records.measurement import Measurement, missing, single
 from rpr.report.agreement import HEADINGS, Verdict
-from rpr.report.grid import Column, Grid, Note, merged
+from rpr.report.grid import Column, Grid, Note
 from rpr.report.groups import Group, Variant
 from rpr.report.lengths import length_grid
 from rpr.report.lines import AFTER_THE_SCORES, CHANGE, Line, labels, score_columns
@@ -36,9 +36,10 @@ def _score_grid(
         *notes,
     ]
     groups = list({id(line.group): line.group for line in lines}.values())
-    scoring = merged(
-        scoring_notes(group, [line.variant for line in lines if line.group is group and line.variant])
+    scoring = dict.fromkeys(
+        note
         for group in groups
+        for note in scoring_notes(group, [line.variant for line in lines if line.group is group and line.variant])
     )
     grid = Grid(
         name,
