@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rpr import paper
 from rpr.model.positions import SCHEMES
@@ -49,7 +49,7 @@ def statements(group: Group) -> list[Statement]:
         found += ranking
     if best is not None and not group.task:  # the ranking of a task has the other comparisons
         found += [*_order(group, best), *_spread(group), *_sides(group), *_together(group), *_speed(group, best)]
-    return found
+    return [replace(one, group=group) for one in found]
 
 
 def _first_upper(text: str) -> str:
@@ -69,11 +69,11 @@ def _relative(group: Group) -> list[Variant]:
 def _compared(group: Group, one: Variant, other: Variant, split: str, text: str, papers: float | None) -> Statement:
     """The text of a comparison and, if the paper made the same one, its figure and the agreement with it."""
     if group.task or papers is None:
-        return Statement(f"{text}.", group=group)
+        return Statement(f"{text}.")
     learning = one.still_learning or other.still_learning
     change = group.change(one, other, split, other.label)
     found = agreement(change, papers, still_learning=learning is not None)
-    return Statement(f"{text}; the paper: {number(papers, 1, signed=True)}.", found, group)
+    return Statement(f"{text}; the paper: {number(papers, 1, signed=True)}.", found)
 
 
 def _learning(group: Group) -> Iterator[Statement]:
@@ -82,7 +82,6 @@ def _learning(group: Group) -> Iterator[Statement]:
         yield Statement(
             f"{names} did not learn the task: less than {TASK_LEARNED:g}% exact match within the training lengths, so "
             "their scores beyond them mean little.",
-            group=group,
         )
     falling = [one for one in group.variants if one.still_learning is not None]
     if (advice := group.advice) is None:
@@ -95,7 +94,6 @@ def _learning(group: Group) -> Iterator[Statement]:
     yield Statement(
         f"{whose} {'was' if every or len(falling) == 1 else 'were'} still learning when training ended: the validation "
         f"loss fell by {span} over the last tenth of the steps. No comparison with {them} is decided; {advice}.",
-        group=group,
         learning=True,
     )
 
@@ -106,7 +104,7 @@ def _incomplete(group: Group) -> Iterator[Statement]:
         words = ", ".join(f"{count} {status}" for status, count in sorted(found.items()))
         count, total = sum(found.values()), len(group.runs)
         has = f"run{'s' if total > 1 else ''} {'have' if count > 1 else 'has'}"
-        yield Statement(f"{count} of {total} {has} no result: {words}.", group=group)
+        yield Statement(f"{count} of {total} {has} no result: {words}.")
 
 
 def _ranking(group: Group, best: Variant | None) -> Iterator[Statement]:
@@ -125,9 +123,7 @@ def _ranking(group: Group, best: Variant | None) -> Iterator[Statement]:
     words = [f"{one.label} at {figure_text(score, 1)[0]}" for one, score in scored]
     beyond = " beyond the training lengths" if group.split == "long" else ""
     measure = f"exact match{beyond}" if group.task else f"score on {group.split}"
-    yield Statement(
-        f"By {measure}, best first: {'; '.join(words)} ({_seeds(*(score for _, score in scored))}).", group=group
-    )
+    yield Statement(f"By {measure}, best first: {'; '.join(words)} ({_seeds(*(score for _, score in scored))}).")
 
 
 def _published_order(group: Group) -> Iterator[Statement]:
@@ -149,7 +145,7 @@ def _published_order(group: Group) -> Iterator[Statement]:
         text = f"Published order, best first ({published.source}): {', '.join(one.label for one in theirs)}; {here}"
         runs = _seeds(*(group.score(one, "long") for one in theirs))
         runs += f", {same} of them in the published order" if len(seeds) > 1 else ""
-        yield Statement(f"{text} ({runs}).", group=group)
+        yield Statement(f"{text} ({runs}).")
 
 
 def _absolute(group: Group, best: Variant) -> Iterator[Statement]:
@@ -166,7 +162,7 @@ def _absolute(group: Group, best: Variant) -> Iterator[Statement]:
             continue
         text = f"{_first_upper(best.label)} on {split}: {figures}"
         if split != group.split:
-            yield Statement(f"{text}.", group=group)
+            yield Statement(f"{text}.")
         else:
             yield _compared(group, best, absolute, split, text, papers)
 
@@ -199,7 +195,7 @@ def _order(group: Group, best: Variant) -> Iterator[Statement]:
         what = "no positions at all" if one is none else one.label
         text = f"{_first_upper(what)} on {split}: {figures}"
         if (group.score(best, split).value or 0.0) < LEARNED:
-            yield Statement(f"{text}: the model has learned too little for this comparison.", group=group)
+            yield Statement(f"{text}: the model has learned too little for this comparison.")
         else:
             beside = _of_tables_2_and_3(group, paper.TABLE2.get(best.position.clip_distance or 0))
             yield _compared(group, one, best, split, text, None if beside is None else round(printed - beside, 1))
@@ -219,7 +215,6 @@ def _spread(group: Group) -> Iterator[Statement]:
         f"From k = {first} to k = {last} the scores on {group.development} lie within "
         f"{max(values) - min(values):.1f} BLEU{noise} ({_seeds(*scores)}); "
         f"the paper: {max(printed) - min(printed):.1f}.",
-        group=group,
     )
 
 
@@ -248,7 +243,6 @@ def _together(group: Group) -> Iterator[Statement]:
     yield Statement(
         f"Absolute and relative positions together on {group.split}: {figures}; the paper observed no benefit and "
         "prints no figure.",
-        group=group,
     )
 
 
@@ -258,7 +252,7 @@ def _speed(group: Group, best: Variant) -> Iterator[Statement]:
         return
     text = f"{_first_upper(best.label)} trains at {ratio.value:.2f} of absolute's steps/s ({_seeds(ratio)})"
     found = speed_agreement(ratio, paper.RELATIVE_SPEED)
-    yield Statement(f"{text}; the paper: {paper.RELATIVE_SPEED}.", found, group)
+    yield Statement(f"{text}; the paper: {paper.RELATIVE_SPEED}.", found)
 
 
 def _seeds(*figures: Measurement) -> str:
