@@ -16,7 +16,7 @@ from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Record
-from rpr.report import html, plot_style, plots
+from rpr.report import html, plots
 from rpr.report.agreement import RULE
 from rpr.report.grid import legend
 from rpr.report.grouping import run_groups
@@ -95,8 +95,10 @@ def build_report(
     try:
         chapters = []
         for group, suffix in zip(groups, suffixes(groups), strict=True):
-            drawn = plots.all_plots(group, _curves(group, file_of))
-            pictures = tuple(_saved(plot, out_dir / f"{plot.name}{suffix}.svg", files) for plot in drawn)
+            pictures = tuple(plots.all_plots(group, _curves(group, file_of)))
+            for picture in pictures:
+                files.append(out_dir / f"{picture.name}{suffix}.svg")
+                replace_file(files[-1], picture.svg)
             learned, remark = html.learned_pictures(group, file_of, unusable)
             sentences = samples(group, file_of)
             chapters.append(html.Chapter(group, tuple(statements(group)), pictures, sentences, learned, remark))
@@ -265,15 +267,6 @@ def suffixes(groups: Sequence[Group]) -> list[str]:
     return [
         one if slugs.count(one) == 1 else f"{one}-{slugs[: index + 1].count(one)}" for index, one in enumerate(slugs)
     ]
-
-
-def _saved(plot: plots.Plot, path: Path, files: list[Path]) -> html.Picture:
-    """Write a plot and return it for the page, which shows the narrow version on a phone."""
-    content = plot_style.rendered(plot.figure)
-    files.append(path)
-    replace_file(path, content)
-    narrow = plot_style.rendered(plot.narrow) if plot.narrow is not None else None
-    return html.Picture(content, narrow, plot.description, plot.caption)
 
 
 def run_file(record_path: Path, name: str) -> Path:

@@ -18,6 +18,7 @@ from rpr.records.record import Record, flat
 from rpr.report.agreement import HEADINGS, RULE
 from rpr.report.grid import Grid, legend
 from rpr.report.groups import Group
+from rpr.report.plots import Picture
 from rpr.report.samples import FileOf, Samples, own_file, word_diff
 from rpr.report.sampling import left_out, sample_evenly
 from rpr.report.statements import Statement
@@ -31,16 +32,6 @@ MOST_PICTURES, LARGEST_PICTURE = 6, 3_000_000  # pictures of what positions lear
 _JSON = json.JSONEncoder(ensure_ascii=False)  # json.dumps would create one per value
 # Nothing is fetched and no script runs, whatever a record contains.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-
-
-@dataclass(frozen=True)
-class Picture:
-    """An SVG image. `narrow`: the version for a phone; `description`: the alternative text."""
-
-    svg: bytes
-    narrow: bytes | None
-    description: str
-    caption: str
 
 
 @dataclass(frozen=True)
@@ -80,7 +71,7 @@ def learned_pictures(group: Group, file_of: FileOf, problems: list[str]) -> tupl
             )
             continue
         label = f"{variant.label}: {run.name}"
-        pictures.append(Picture(path.read_bytes(), None, f"What positions learned, {label}", label))
+        pictures.append(Picture(PICTURE_NAME, f"What positions learned, {label}", label, path.read_bytes()))
     return tuple(pictures), left_out(len(shown), len(having), "variants with a picture are shown")
 
 

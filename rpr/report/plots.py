@@ -25,6 +25,7 @@ from rpr.report.plot_style import (
     new_figure,
     plain,
     reach,
+    rendered,
     set_margins,
     styled,
     text_width,
@@ -53,17 +54,17 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Plot:
-    """A plot with its file name, its alternative text and its caption.
+class Picture:
+    """An SVG image with the name of its file, its alternative text and its caption.
 
-    `narrow`: the version for a phone, if the plot would be illegible there.
+    `narrow`: the version for a phone, if the image would be illegible there.
     """
 
     name: str
     description: str
     caption: str
-    figure: Figure
-    narrow: Figure | None = None
+    svg: bytes
+    narrow: bytes | None = None
 
 
 def lines_of(group: Group) -> list[Variant]:
@@ -71,7 +72,7 @@ def lines_of(group: Group) -> list[Variant]:
     return sample_evenly(group.variants, MOST_LINES)
 
 
-def all_plots(group: Group, curves: Sequence[Curve]) -> list[Plot]:
+def all_plots(group: Group, curves: Sequence[Curve]) -> list[Picture]:
     """Every plot for which the group has data; `curves` are those of the runs of `lines_of`."""
     total = len(group.variants)
     lines = left_out(len(lines_of(group)), total, "variants have a line")
@@ -82,27 +83,22 @@ def all_plots(group: Group, curves: Sequence[Curve]) -> list[Plot]:
         "Beside each bar: the ratio, and the steps per second. Whiskers: ± the standard deviation, where there are "
         "several seeds. Dashed: the paper's relative positions."
     )
-    drawn: list[tuple[str, str, str, str, Figure | None]] = [
-        ("bleu_by_k", "BLEU by clip distance", "", " ".join(by_k), bleu_by_k(group)),
-        ("bleu_by_length", _length_title(group), lines, "", bleu_by_length(group, lines)),
-        ("speed", "Steps per second relative to absolute", bars, ratios, speed(group, bars)),
-        (
-            "learning_curves",
-            "Learning curves",
-            lines,
-            "A line for each variant, the mean over its seeds.",
-            learning_curves(group, curves, lines),
-        ),
+    means = "A line for each variant, the mean over its seeds."
+    found = [
+        ("bleu_by_k", "BLEU by clip distance", "", " ".join(by_k), bleu_by_k(group), bleu_by_k(group, narrow=True)),
+        ("bleu_by_length", _length_title(group), lines, "", bleu_by_length(group, lines), None),
+        ("speed", "Steps per second relative to absolute", bars, ratios, speed(group, bars), None),
+        ("learning_curves", "Learning curves", lines, means, learning_curves(group, curves, lines), None),
     ]
     return [
-        Plot(
+        Picture(
             name,
             "; ".join(filter(None, (f"{title}: {group.heading}", remark))),
             caption,
-            figure,
-            bleu_by_k(group, narrow=True) if name == "bleu_by_k" else None,
+            rendered(figure),
+            None if narrow is None else rendered(narrow),
         )
-        for name, title, remark, caption, figure in drawn
+        for name, title, remark, caption, figure, narrow in found
         if figure is not None
     ]
 
