@@ -107,14 +107,12 @@ class Line:
 
 
 def labels(*headings: str) -> tuple[Column, ...]:
-    """A text column for each of a line's labels."""
+    """A text column for each of a row's labels."""
 
-    def read(line: Line, index: int) -> str:
-        return line.labels[index]
+    def column(index: int, heading: str) -> Column:
+        return Column(heading, heading, lambda row: row.labels[index], label=True)
 
-    return tuple(
-        Column(heading, heading, partial(read, index=index), label=True) for index, heading in enumerate(headings)
-    )
+    return tuple(column(index, heading) for index, heading in enumerate(headings))
 
 
 def _differs(line: Line) -> Cell:

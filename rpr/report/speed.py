@@ -18,6 +18,7 @@ from rpr.records.scores import Interval
 from rpr.report.agreement import speed_agreement
 from rpr.report.grid import Cell, Column, Grid, Note
 from rpr.report.groups import NEVER_RUN, Group, Speed, Variant
+from rpr.report.lines import SETTINGS, labels
 from rpr.validation import rule_of
 
 _ONE_RATIO = "the paper prints one ratio, of its relative model"
@@ -204,10 +205,8 @@ def _verdict(row: SpeedRow) -> str | Cell:
 
 
 _COLUMNS = (
-    Column("model", "model", lambda row: row.labels[0], label=True),
-    Column("runs", "runs", lambda row: row.labels[1], label=True),
-    Column("position", "position", lambda row: row.labels[2], label=True),
-    Column("settings", "settings", lambda row: row.settings, label=True),
+    *labels("model", "runs", "position"),
+    SETTINGS,
     Column("device", "device", lambda row: row.device, words=True, priority=1),
     Column("n", "n", lambda row: str(row.steps.n)),
     Column("steps_per_second", "steps/s", lambda row: row.steps, digits=2),
@@ -240,7 +239,7 @@ def speed_grid(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Gri
     synthetic = any(group.synthetic for group in groups)
     settings = {row.settings for row in rows}
     shared = settings.pop() if len(settings) == 1 else ""
-    columns = tuple(column for column in _COLUMNS if not (shared and column.key == "settings"))
+    columns = tuple(column for column in _COLUMNS if not (shared and column is SETTINGS))
     grid = Grid("speed", title, columns, tuple(rows), shared, tuple(map(Note, notes)), synthetic)
     return grid.without_empty_columns()
 
