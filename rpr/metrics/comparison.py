@@ -12,7 +12,7 @@ from rpr.errors import DataError, RunError
 from rpr.metrics.bleu import Metric, all_scores
 from rpr.metrics.significance import PairedTests, holm, interval, paired_tests
 from rpr.records.measurement import Measurement, mean
-from rpr.records.record import NOT_DECIDING, RECORD_NAME, Record, flat, read_record
+from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record
 from rpr.records.scores import Interval
 
 ALPHA = 0.05
@@ -162,9 +162,7 @@ def _is_baseline(run: Run) -> bool:
 
 
 def _settings_except_positions(run: Run) -> str:
-    left_out = {"name", "stop_after_minutes", "sweep", "runs_dir", "logger", "hardware", "seed", "position"}
-    settings = flat(run.config.model_dump(mode="json", exclude=left_out))
-    deciding = {name: value for name, value in settings.items() if name not in NOT_DECIDING}
+    deciding = deciding_settings(run.config.model_dump(mode="json"))
     training = run.record.training
     used = (training.matmul_precision if training else None) or "highest"  # `auto` leaves it to the device
     return json.dumps([deciding, run.config.hardware.precision, used], sort_keys=True)

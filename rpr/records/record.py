@@ -15,7 +15,7 @@ from pydantic_core import from_json, to_json
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import escape_control_characters, escape_tree
-from rpr.migrations import migrate_record
+from rpr.migrations import migrate_record, with_earlier_defaults
 from rpr.records.scores import STRICT, ByLength, Score
 from rpr.validation import rule_of
 
@@ -34,8 +34,10 @@ REQUIRED_SETTINGS = ("model.name", "data.name", "position.name", "optim.max_step
 # What write_record puts first; it distinguishes a truncated record in a flat folder from any other JSON file.
 _HEAD = re.compile(r'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"name"\s*:')
 _SCHEMA_1 = re.compile(r'"schema"\s*:\s*1\b')  # a text that contains it may be of schema 1
-# Settings of the sections that decide what a score means which concern only files, batches and the choice of scores.
-NOT_DECIDING = {
+# Sections whose settings decide what a score means, except for those that concern only files, batches and the choice of
+# scores.
+DECIDING = ("model", "data", "optim", "evaluation")
+_NOT_DECIDING = {
     *("data.cache_dir", "evaluation.max_tokens_per_batch", "evaluation.bootstrap_samples"),
     *("evaluation.length_buckets", "evaluation.test_splits", "evaluation.validation_sentences"),
 }
@@ -228,6 +230,13 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             found[prefix + key] = value
     return found
+
+
+def deciding_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that runs must share to be comparable, by dotted key; they vary positions and seed."""
+    whole = with_earlier_defaults(config)
+    settings = flat({name: whole.get(name) for name in DECIDING})
+    return {key: value for key, value in settings.items() if key not in _NOT_DECIDING}
 
 
 def write_record(path: Path, record: Record) -> None:

@@ -11,19 +11,14 @@ from pydantic_core import to_json
 from rpr.errors import RecordError
 from rpr.model.positions.vectors import SHARING
 from rpr.records.position import Position, positions_of
-from rpr.records.record import NOT_DECIDING, Record, flat
+from rpr.records.record import DECIDING, Record, deciding_settings, flat
 from rpr.report.groups import Group, Variant
 from rpr.report.learning import Learning, RunKey, run_key
-from rpr.report.protocol import settings_of
-
-# Sections whose settings determine what a figure means; runs that differ in one of them, or in the precision of their
-# arithmetic as it was, never share a group.
-_DECIDING = ("model", "data", "optim", "evaluation")
 
 
 def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | None = None) -> tuple[Group, ...]:
-    """One group for each (corpus, model, steps, hardware) and each combination of other settings that affect results,
-    the one with most runs first.
+    """One group for each (corpus, model, steps, hardware) and each combination of other settings that affect results
+    and of the precision of the arithmetic as it was, the one with most runs first.
 
     Args:
         learning: how each run's validation curve ended, by `run_key`, where known.
@@ -36,10 +31,9 @@ def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | 
     for record in sorted(records, key=lambda record: (record.name, record.seed, record.run_id, record.started)):
         key = (record.data_name, record.model_name, record.max_steps, record.hardware)
         precision = record.setting("hardware.precision")
-        if (same := to_json([precision, *(record.config.get(name) for name in _DECIDING)])) not in deciding:
-            settings = settings_of(record.config, _DECIDING) | {"hardware.precision": precision}
-            kept = {name: value for name, value in settings.items() if name not in NOT_DECIDING}
-            deciding[same] = json.dumps(kept, sort_keys=True)
+        if (same := to_json([precision, *(record.config.get(name) for name in DECIDING)])) not in deciding:
+            settings = deciding_settings(record.config) | {"hardware.precision": precision}
+            deciding[same] = json.dumps(settings, sort_keys=True)
         found.setdefault(key, {}).setdefault(deciding[same], []).append(record)
     if not found:
         raise RecordError("no run record to report; run `rpr-cli sweep ...` first, or give runs_dir=...")

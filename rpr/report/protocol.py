@@ -15,7 +15,7 @@ from pydantic_core import to_json
 
 from rpr import paper
 from rpr.config.train import TaskConfig
-from rpr.migrations import EARLIER_DEFAULTS, RENAMED
+from rpr.migrations import with_earlier_defaults
 from rpr.model.positions.vectors import SHARING
 from rpr.records.position import shown_settings
 from rpr.records.record import Record, flat
@@ -125,16 +125,9 @@ def is_the_papers_corpus(runs: Iterable[Record], languages: paper.Pair) -> bool:
     )
 
 
-def settings_of(config: Mapping[str, Any], sections: Sequence[str]) -> dict[str, Any]:
-    """The recorded settings of some sections by dotted key; later settings get their earlier defaults."""
-    earlier = {key: value for key, value in EARLIER_DEFAULTS.items() if key.partition(".")[0] in sections}
-    recorded = flat({name: config.get(name) for name in sections})
-    return earlier | {RENAMED.get(key, key): value for key, value in recorded.items()}
-
-
 def compared_settings(run: Record) -> dict[str, Any]:
     """Every setting of a run that affects its result, by dotted key; matmul precisions as they were used."""
-    settings = settings_of(run.config, SECTIONS)
+    settings = flat(with_earlier_defaults({name: run.config.get(name) for name in SECTIONS}))
     if run.training is not None and (used := run.training.matmul_precision) is not None:
         settings["hardware.matmul_precision"] = used
         if settings.get("evaluation.matmul_precision", used) is None:  # as in training
