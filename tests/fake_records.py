@@ -8,8 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rpr.records.record import Record, write_record
-from rpr.report.build import run_file
+from rpr.records.record import Record, run_file, write_record
 
 CONFIG: dict[str, Any] = {
     "model": {

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from rpr.cli import app
-from rpr.report.build import run_file
+from rpr.records.record import run_file
 from tests.conftest import imported
 from tests.fake_records import edited, fake_document, fake_interval, fake_score
 

@@ -17,7 +17,7 @@ from rpr.config.commands import DiffConfig
 from rpr.io.escape import escape_control_characters
 from rpr.records.difference import ABSENT, Curve, Difference, MeasurementPair, Part, difference
 from rpr.records.metrics import read_metrics
-from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_record
+from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_record, run_file
 from rpr.report.grid import DASH, Column, Grid, figure_text, number
 from rpr.report.render import WIDTH, terminal, wrapped
 
@@ -55,8 +55,7 @@ def read_run_files(run: str | Path) -> RunFiles:
         RecordError: there is no record, or a file cannot be read.
     """
     path = Path(run) / RECORD_NAME if Path(run).is_dir() else Path(run)
-    metrics = METRICS_NAME if path.name == RECORD_NAME else path.with_suffix(f".{METRICS_NAME}").name
-    return path, read_record(path), read_metrics(path.with_name(metrics))
+    return path, read_record(path), read_metrics(run_file(path, METRICS_NAME))
 
 
 def lines_of(found: Difference, names: tuple[str, str]) -> list[str]:

@@ -259,6 +259,11 @@ def read_record(path: Path) -> Record:
     return _parse(path, read_text(path))
 
 
+def run_file(record_path: Path, name: str) -> Path:
+    """A file of the run: next to record.json or, in a flat directory, with the record's name as prefix."""
+    return record_path.with_name(name if record_path.name == RECORD_NAME else f"{record_path.stem}.{name}")
+
+
 def read_text(path: Path) -> str:
     """The text of a file of a run.
 

@@ -15,7 +15,7 @@ from rpr import paper
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.records.metrics import read_metrics
-from rpr.records.record import METRICS_NAME, RECORD_NAME, Record
+from rpr.records.record import METRICS_NAME, Record, run_file
 from rpr.report import html, plots
 from rpr.report.agreement import RULE
 from rpr.report.grid import legend
@@ -267,11 +267,6 @@ def suffixes(groups: Sequence[Group]) -> list[str]:
     return [
         one if slugs.count(one) == 1 else f"{one}-{slugs[: index + 1].count(one)}" for index, one in enumerate(slugs)
     ]
-
-
-def run_file(record_path: Path, name: str) -> Path:
-    """A file of the run: next to record.json or, in a flat directory, with the record's name as prefix."""
-    return record_path.with_name(name if record_path.name == RECORD_NAME else f"{record_path.stem}.{name}")
 
 
 def _curves(group: Group, file_of: FileOf) -> list[plots.Curve]:
