@@ -72,9 +72,7 @@ def _joined(records: Iterable[Record]) -> list[Record]:
         if run.status != "finished":
             others.append(run)
             continue
-        if older is not None and older.run_id == run.run_id:
-            others.append(older)
-        elif older is not None:
+        if older is not None:
             have = {(score.split, score.test_set, score.metric) for score in run.scores}
             more = [one for one in older.scores if (one.split, one.test_set, one.metric) not in have]
             run = run.model_copy(update={"scores": (*run.scores, *more)})
