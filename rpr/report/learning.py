@@ -62,9 +62,8 @@ def mean_over_seeds(found: Sequence[Learning]) -> Learning | None:
     return replace(longest, fall=fall, nats=nats)
 
 
-def advice(found: Sequence[Learning]) -> str | None:
+def advice(falling: Sequence[Learning]) -> str | None:
     """Advice on runs that were still learning: a number of steps and the time they take; None without any."""
-    falling = [one for one in found if one.falling]
     if not falling:
         return None
     steps = 2 * max(one.steps for one in falling)
