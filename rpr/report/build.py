@@ -20,7 +20,7 @@ from rpr.report import html, plots
 from rpr.report.agreement import RULE
 from rpr.report.grid import legend
 from rpr.report.grouping import run_groups
-from rpr.report.groups import Group
+from rpr.report.groups import Group, Variant
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.learning import Learning, RunKey, learning_of, run_key
 from rpr.report.protocol import Difference
@@ -269,7 +269,7 @@ def suffixes(groups: Sequence[Group]) -> list[str]:
     ]
 
 
-def _curves(group: Group, file_of: FileOf) -> list[plots.Curve]:
+def _curves(group: Group, file_of: FileOf) -> list[tuple[Variant, plots.Curves]]:
     """The curves of the variants that get a line; damaged files have been reported already."""
     curves = []
     for variant in plots.lines_of(group):
@@ -280,7 +280,7 @@ def _curves(group: Group, file_of: FileOf) -> list[plots.Curve]:
                 continue
             series = {name: _series(metrics, name) for name in CURVES}
             if any(series.values()):
-                curves.append(plots.Curve(variant, series))
+                curves.append((variant, series))
     return curves
 
 

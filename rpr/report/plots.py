@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,14 +43,7 @@ _BASELINES = ("absolute", "learned", "none")
 MOST_LINES, MOST_BARS, MOST_TICKS = 12, 24, 24
 _WIDE, _NARROW = (7.4, 4.5), (3.9, 4.1)  # inches
 _ROOM = 0.5  # share of a length bucket's width over which the points of all variants are spread
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One run's training metrics: (step, value) pairs for each metric."""
-
-    variant: Variant
-    series: Mapping[str, tuple[tuple[int, float], ...]]
+Curves = dict[str, tuple[tuple[int, float], ...]]  # (step, value) pairs of each training metric
 
 
 @dataclass(frozen=True)
@@ -72,8 +65,8 @@ def lines_of(group: Group) -> list[Variant]:
     return sample_evenly(group.variants, MOST_LINES)
 
 
-def all_plots(group: Group, curves: Sequence[Curve]) -> list[Picture]:
-    """Every plot for which the group has data; `curves` are those of the runs of `lines_of`."""
+def all_plots(group: Group, runs: Sequence[tuple[Variant, Curves]]) -> list[Picture]:
+    """Every plot for which the group has data; `runs` are those of `lines_of`, each with its variant."""
     total = len(group.variants)
     lines = left_out(len(lines_of(group)), total, "variants have a line")
     bars = left_out(min(MOST_BARS, total), total, "variants have a bar")
@@ -88,7 +81,7 @@ def all_plots(group: Group, curves: Sequence[Curve]) -> list[Picture]:
         ("bleu_by_k", "BLEU by clip distance", "", " ".join(by_k), bleu_by_k(group), bleu_by_k(group, narrow=True)),
         ("bleu_by_length", _length_title(group), lines, "", bleu_by_length(group, lines), None),
         ("speed", "Steps per second relative to absolute", bars, ratios, speed(group, bars), None),
-        ("learning_curves", "Learning curves", lines, means, learning_curves(group, curves, lines), None),
+        ("learning_curves", "Learning curves", lines, means, learning_curves(group, runs, lines), None),
     ]
     return [
         Picture(
@@ -305,14 +298,14 @@ def speed(group: Group, remark: str = "") -> Figure | None:
     return figure
 
 
-def learning_curves(group: Group, curves: Sequence[Curve], remark: str = "") -> Figure | None:
+def learning_curves(group: Group, runs: Sequence[tuple[Variant, Curves]], remark: str = "") -> Figure | None:
     """Validation BLEU and loss against the step, one line per variant (the mean over seeds); None without any."""
     panels = [("validation/bleu", "validation BLEU"), ("validation/loss", "loss (thin: training)")]
-    panels = [(name, title) for name, title in panels if any(curve.series.get(name) for curve in curves)]
+    panels = [(name, title) for name, title in panels if any(curves.get(name) for _, curves in runs)]
     if not panels:
         return None
-    means = _means(curves)
-    colours = variant_colours(curve.variant for curve in curves)
+    means = _means(runs)
+    colours = variant_colours(variant for variant, _ in runs)
     with styled():
         figure, all_axes = new_figure((8.4, 3.6 * len(panels) + 0.7), "Learning curves", group.heading, len(panels))
         named = []
@@ -337,21 +330,17 @@ def learning_curves(group: Group, curves: Sequence[Curve], remark: str = "") -> 
     return figure
 
 
-_ByName = dict[str, tuple[tuple[int, float], ...]]
-
-
-def _means(curves: Sequence[Curve]) -> dict[str, _ByName]:
+def _means(runs: Sequence[tuple[Variant, Curves]]) -> dict[str, Curves]:
     """The mean curves of each variant, at the steps that all its seeds share."""
-    members: dict[str, list[Curve]] = {}
-    for curve in curves:
-        members.setdefault(curve.variant.label, []).append(curve)
-    means: dict[str, _ByName] = {}
+    members: dict[str, list[Curves]] = {}
+    for variant, curves in runs:
+        members.setdefault(variant.label, []).append(curves)
+    means: dict[str, Curves] = {label: {} for label in members}
     for label, some in members.items():
-        means[label] = {}
-        for name in sorted({name for one in some for name in one.series}):
-            runs = [dict(one.series[name]) for one in some if one.series.get(name)]
-            steps = sorted(set[int]().union(*runs).intersection(*runs))
-            means[label][name] = tuple((step, sum(run[step] for run in runs) / len(runs)) for step in steps)
+        for name in sorted({name for one in some for name in one}):
+            seeds = [dict(one[name]) for one in some if one.get(name)]
+            steps = sorted(set[int]().union(*seeds).intersection(*seeds))
+            means[label][name] = tuple((step, sum(seed[step] for seed in seeds) / len(seeds)) for step in steps)
     return means
 
 
@@ -359,7 +348,7 @@ def _steps(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]
     return [step for step, _ in points], [value for _, value in points]
 
 
-def _crop_losses(axes: Axes, means: Iterable[_ByName]) -> None:
+def _crop_losses(axes: Axes, means: Iterable[Curves]) -> None:
     # The first training losses are far above all others; the axis ends at the highest validation loss.
     found = list(means)
     seen = [value for series in found for _, value in series.get("validation/loss", ())]
