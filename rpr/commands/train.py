@@ -254,7 +254,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
     from rpr.commands.scoring import score_run, torch_scored
     from rpr.decode.corpus import translate_sources
     from rpr.decode.torch_engine import search_of
-    from rpr.metrics.bleu import sacrebleu_13a
+    from rpr.metrics.bleu import all_scores
     from rpr.progress import Progress
     from rpr.runs import loading, runtime
     from rpr.tracking import wandb_logger
@@ -278,7 +278,9 @@ def work(config: TrainConfig, run_dir: Path) -> None:
             sources = data.split("validation").first("source", sentences)
             with Progress(len(sources), "sentences", "translating validation", keep=False) as bar:
                 hypotheses = translate_sources(engine, sources, data.vocabulary, search, bar.reach)
-            return sacrebleu_13a(hypotheses, data.text("validation")[1][:sentences]).score
+            references = data.text("validation")[1][:sentences]
+            [bleu] = all_scores(hypotheses, references, config.data.target_language, [HEADLINE_METRIC])
+            return bleu.score
 
         steps, parameters, training = fit.fit(
             config, data, run_dir, logger=logger, validation_bleu=validation_bleu if sentences else None

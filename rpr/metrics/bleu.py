@@ -50,32 +50,20 @@ def all_scores(
     moses: tuple[list[str], list[str]] = ([], [])
     if any(name.startswith("bleu_tok") for name in names):
         moses = moses_tokenise(hypotheses, language), moses_tokenise(references, language)
+    pair = hypotheses, references
     by_name: dict[str, Callable[[], Metric]] = {
-        "sacrebleu": lambda: sacrebleu_13a(hypotheses, references),
+        # The defaults of the sacrebleu command; force only silences the warning about text that looks tokenised.
+        "sacrebleu": lambda: _metric("sacrebleu", BLEU(tokenize="13a", force=True), *pair),
         "bleu_tok_split": lambda: _split_bleu(*moses, language),
         "bleu_tok": lambda: _bleu_of_tokens("bleu_tok", *moses, language),
-        "chrf": lambda: chrf(hypotheses, references),
-        EXACT_MATCH: lambda: exact_match(hypotheses, references),
+        "chrf": lambda: _metric("chrf", CHRF(), *pair),  # chrF2: character 1- to 6-grams, recall counting twice
+        EXACT_MATCH: lambda: _exact_match(*pair),
     }
     return [by_name[name]() for name in names]
 
 
-def sacrebleu_13a(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
-    """BLEU of detokenised text with the defaults of the sacrebleu command: 13a tokens, exponential smoothing."""
-    _check(hypotheses, references)
-    bleu = BLEU(tokenize="13a", force=True)  # force only silences the warning about text that looks tokenised
-    return _metric("sacrebleu", bleu, hypotheses, references)
-
-
-def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
-    """chrF2: F-score of character 1- to 6-grams, recall counting twice."""
-    _check(hypotheses, references)
-    return _metric("chrf", CHRF(), hypotheses, references)
-
-
-def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
+def _exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
     """Sentence accuracy: the percentage of hypotheses that equal their reference exactly."""
-    _check(hypotheses, references)
     statistics = match_statistics(hypotheses, references)
     signature = "nrefs:1|case:mixed|tok:none|unit:sentence"
     return Metric(EXACT_MATCH, statistics.score, signature, len(references), statistics)

@@ -10,7 +10,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
-from rpr.metrics.bleu import METRICS, all_scores, exact_match
+from rpr.metrics.bleu import METRICS, all_scores
 from rpr.metrics.significance import SEED, holm, interval, paired_tests
 from rpr.metrics.statistics import pool, sufficient_statistics
 
@@ -94,7 +94,7 @@ def test_exact_match_interval_is_wilsons(matches, count, low, high):
     """Newcombe (1998), table I, method 3 (Wilson without continuity correction)."""
     references = [str(number) for number in range(count)]
     hypotheses = [line if number < matches else "?" for number, line in enumerate(references)]
-    counts = exact_match(hypotheses, references).statistics
+    counts = all_scores(hypotheses, references, "output", ["exact_match"])[0].statistics
     found = interval(counts, 100)
     assert (found.low, found.high) == (pytest.approx(low, abs=0.006), pytest.approx(high, abs=0.006))
     assert (found.kind, found.level, found.samples, found.seed) == ("sentences", 0.95, None, None)
