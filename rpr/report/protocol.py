@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from pydantic_core import to_json
@@ -70,7 +69,7 @@ NOT_COMPARED = frozenset(
 # Checkpoint intervals matter only if several checkpoints are averaged.
 _OF_AVERAGES = ("optim.checkpoint_every_n_steps", "optim.checkpoint_every_n_minutes")
 # Matmul precisions; records that have no value used exact float32.
-_EXACT = MappingProxyType({"hardware.matmul_precision": "highest", "evaluation.matmul_precision": "highest"})
+_EXACT = {"hardware.matmul_precision": "highest", "evaluation.matmul_precision": "highest"}
 _SHAPE = ("model.num_layers", "model.d_model", "model.num_heads", "model.d_ff")
 
 
