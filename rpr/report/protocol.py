@@ -48,6 +48,8 @@ _BASE: dict[str, Any] = {
     "evaluation.max_extra_length": 50,
     "evaluation.min_length": 0,
     "hardware.precision": "32",
+    "hardware.matmul_precision": "highest",
+    "evaluation.matmul_precision": "highest",
 }
 # Excluded: names, file locations, the amount of reporting, and what the rows of a table vary (positions, except for the
 # sharing of relative tables). The corpus is compared by its name and number of pairs.
@@ -68,8 +70,6 @@ NOT_COMPARED = frozenset(
 )
 # Checkpoint intervals matter only if several checkpoints are averaged.
 _OF_AVERAGES = ("optim.checkpoint_every_n_steps", "optim.checkpoint_every_n_minutes")
-# Matmul precisions; records that have no value used exact float32.
-_EXACT = {"hardware.matmul_precision": "highest", "evaluation.matmul_precision": "highest"}
 _SHAPE = ("model.num_layers", "model.d_model", "model.num_heads", "model.d_ff")
 
 
@@ -160,11 +160,8 @@ def _of_data(runs: Sequence[Record], languages: paper.Pair | None) -> Iterable[D
 
 def _of_settings(run: Record, size: paper.Size, pair: paper.Pair) -> Iterable[Difference]:
     papers = papers_settings(size, pair)
-    other = {
-        key: (value, _papers(key, papers))
-        for key, value in compared_settings(run).items()
-        if not _same(key, value, papers)
-    }
+    both = {key: (value, papers.get(key, _UNKNOWN)) for key, value in compared_settings(run).items()}
+    other = {key: values for key, values in both.items() if not _same(key, *values)}
     shape = {key: values for key, values in other.items() if key in _SHAPE}
     if shape:
         smaller = any(isinstance(mine, int) and mine < theirs for mine, theirs in shape.values())
@@ -191,16 +188,11 @@ def _of_settings(run: Record, size: paper.Size, pair: paper.Pair) -> Iterable[Di
 _UNKNOWN = "not in its recipe"
 
 
-def _papers(key: str, papers: Mapping[str, Any]) -> Any:
-    return papers.get(key, _EXACT.get(key, _UNKNOWN))
-
-
-def _same(key: str, value: Any, papers: Mapping[str, Any]) -> bool:
-    theirs = _papers(key, papers)
+def _same(key: str, value: Any, theirs: Any) -> bool:
     if theirs == _UNKNOWN:
         return value in (None, False)  # a switch of a later version that is off
-    if value is None and key in _EXACT:
-        return True
+    if value is None and key.endswith(".matmul_precision"):
+        return True  # records that have no value used exact float32
     return bool(value == theirs)
 
 
