@@ -13,7 +13,7 @@ from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.progress import Progress
 from rpr.records.position import position_of
-from rpr.report import plot_style
+from rpr.report.plot_style import rendered
 from rpr.report.position_figure import position_figure
 from rpr.runs import loading, runtime
 
@@ -61,7 +61,7 @@ def report(config: ReportConfig, run_dir: Path) -> None:
     figure = position_figure(numbers, config.title or f"What positions learned: {record.name}", subtitle)
     files = [run_dir / "positions.svg", run_dir / "positions.json"]
     try:
-        plot_style.save(figure, files[0])
+        replace_file(files[0], rendered(figure))
         replace_file(files[1], as_text(document))
     except OSError as error:
         raise RecordError(

@@ -10,10 +10,8 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rpr.io.atomic import replace_file
 from rpr.model.positions import COLOURS as COLOURS_OF_KINDS
 from rpr.records.measurement import Measurement
 from rpr.records.position import OTHER
@@ -208,13 +206,8 @@ def variant_colours(variants: Iterable[Variant]) -> dict[str, str]:
     return {label: shades[k] if kind == "relative" and k is not None else COLOURS[kind] for label, kind, k in known}
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG, reproducibly."""
-    replace_file(path, rendered(figure))
-
-
 def rendered(figure: Figure) -> bytes:
-    """The figure as SVG."""
+    """The figure as SVG, reproducibly."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     out = io.BytesIO()

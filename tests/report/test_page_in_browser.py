@@ -118,7 +118,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, run in enumerate(runs):
         hypothesis = f"draußen rennt ein Hund {EVIL} ."
         write_run(root / str(number) / "record.json", run, f"a dog runs around outside {EVIL} .", REFERENCE, hypothesis)
-    plot_style.save(position_figure(made_up(), "A run", "k = 3"), root / "4" / "positions.svg")
+    picture = plot_style.rendered(position_figure(made_up(), "A run", "k = 3"))
+    (root / "4" / "positions.svg").write_bytes(picture)
     found = find_records(root)
     assert not found.problems
     build_report(found.records, folder / "out", f"A report {EVIL}", [f"a record {EVIL} is damaged"])
