@@ -9,15 +9,14 @@ from rpr.report.grid import Note
 from rpr.report.groups import Group, TestColumn, Variant
 
 
-def scoring_notes(group: Group, variants: Sequence[Variant] | None = None) -> tuple[Note, ...]:
-    """The notes for all of the group's variants, or for some of them."""
-    shown = group.variants if variants is None else variants
+def scoring_notes(group: Group, variants: Sequence[Variant]) -> tuple[Note, ...]:
+    """The notes for some of the group's variants."""
     notes: list[Note] = []
     mixed: dict[str, list[str]] = {}
     sets_by_way: dict[tuple[str, str, str], list[str]] = {}
     checkpoints: set[str] = set()
     for column in group.columns:
-        scores = [score for variant in shown for score in variant.scores.get(column, {}).values()]
+        scores = [score for variant in variants for score in variant.scores.get(column, {}).values()]
         counts_by_way: dict[tuple[str, str], set[int]] = {}
         alike = {(how_scored(score), score.precision): score for score in scores}
         for score in alike.values():

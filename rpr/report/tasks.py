@@ -86,6 +86,6 @@ def task_grid(group: Group) -> Grid:
         (*labels("position"), SEEDS, *columns, *folded_scores(lines, EXACT_MATCH)),
         lines,
         group.heading,
-        (*scoring_notes(group), *map(Note, notes)),
+        (*scoring_notes(group, group.variants), *map(Note, notes)),
         synthetic=True,
     ).without_empty_columns()
