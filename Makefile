@@ -32,8 +32,8 @@ demo: $(READY)  ## set up, sweep the clip distance on the synthetic corpus, show
 	$(BIN)/rpr-cli sweep quick jobs=$(CORES)
 	$(BIN)/rpr-cli report sweep=quick
 
-results: $(READY)  ## render sweeps/RESULTS.md again from the records in sweeps/results
-	$(BIN)/rpr-cli report runs_dir=sweeps/results output_dir=reports/results results_page=sweeps/RESULTS.md
+results: $(TOOLS)  ## render sweeps/RESULTS.md and the report of each committed sweep again from their records
+	$(BIN)/python -m tests.report.test_committed_results
 
 # A worker that has no test left takes some of another's.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 INK, MUTED, GRID, PAPER, WHITE = "#1b1f24", "#5d6670", "#e4e7eb", "#8b939d", "#ffffff"
 COLOURS = {**COLOURS_OF_KINDS, OTHER: "#444c56"}
 LINE = 0.165  # height of a line of text in inches
+DASHED: Any = (0, (4, 2))
 _WORDS_AT = 1.042  # start of the text to the right of the axes, in widths of the axes
 # Curves over k: light to dark blue in the order of k.
 K_SHADES = ("#4b9ad3", "#3f90cc", "#3385c3", "#2879b7", "#1d6ca9", "#135e99", "#0c4f86", "#093f70", "#072e58")
@@ -179,12 +180,18 @@ def reach(one: Measurement) -> tuple[float, float] | None:
     return (max(0.0, one.value - one.interval.low), max(0.0, one.interval.high - one.value))
 
 
-def error_bars(axes: Axes, points: Iterable[tuple[float, Measurement]], colour: str, width: float = 1.3) -> None:
-    known = [(x, one.value, *bar) for x, one in points if (bar := reach(one)) is not None]
+def error_bars(
+    axes: Axes, points: Iterable[tuple[float, Measurement]], colour: str, width: float = 1.3, *, across: bool = False
+) -> None:
+    """Draw the error bars of points at (x, measurement) or, across, of points at (measurement, y)."""
+    known = [(at, one.value, *bar) for at, one in points if (bar := reach(one)) is not None]
     if known:
-        xs, ys, below, above = zip(*known, strict=True)
+        places, values, below, above = zip(*known, strict=True)
         look: dict[str, Any] = {"fmt": "none", "ecolor": colour, "elinewidth": width, "capsize": 3, "zorder": 5}
-        axes.errorbar(xs, ys, yerr=[below, above], **look)
+        if across:
+            axes.errorbar(values, places, xerr=[below, above], **look)
+        else:
+            axes.errorbar(places, values, yerr=[below, above], **look)
 
 
 def bar_words(figures: Iterable[Measurement]) -> str:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from rpr import paper
 from rpr.records.measurement import Measurement
 from rpr.records.scores import pooled
+from rpr.report import ranking
 from rpr.report.groups import Group, Variant
 from rpr.report.lengths import buckets, length_score
 from rpr.report.plot_style import (
     COLOURS,
+    DASHED,
     GRID,
     INK,
     LINE,
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_DASHED: Any = (0, (4, 2))
 _BASELINES = ("absolute", "learned", "none")
 MOST_LINES, MOST_BARS, MOST_TICKS = 12, 24, 24
 _WIDE, _NARROW = (7.4, 4.5), (3.9, 4.1)  # inches
@@ -77,8 +78,18 @@ def all_plots(group: Group, runs: Sequence[tuple[Variant, Curves]]) -> list[Pict
         "several seeds. Dashed: the paper's relative positions."
     )
     means = "A line for each variant, the mean over its seeds."
+    num_ranked = len(ranking.ranked(group))
+    rows = left_out(min(ranking.MOST_ROWS, num_ranked), num_ranked, "schemes have a row")
     found = [
         ("bleu_by_k", "BLEU by clip distance", "", " ".join(by_k), bleu_by_k(group), bleu_by_k(group, narrow=True)),
+        (
+            "scores_by_position",
+            ranking.title(group),
+            rows,
+            ranking.caption(group),
+            ranking.scores_by_position(group, rows),
+            ranking.scores_by_position(group, rows, narrow=True),
+        ),
         ("bleu_by_length", _length_title(group), lines, "", bleu_by_length(group, lines), None),
         ("speed", "Steps per second relative to absolute", bars, ratios, speed(group, bars), None),
         ("learning_curves", "Learning curves", lines, means, learning_curves(group, runs, lines), None),
@@ -119,7 +130,7 @@ class _Series:
 
     @property
     def dashes(self) -> Any:
-        return _DASHED if self.split == "long" else "-"
+        return DASHED if self.split == "long" else "-"
 
 
 def bleu_by_k(group: Group, *, narrow: bool = False) -> Figure | None:
@@ -198,7 +209,7 @@ def _legend_below(figure: Figure, ends: Sequence[tuple[float, str, str]]) -> Non
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=colour, lw=2, ls=_DASHED if text.endswith(", long") else "-", label=plain(text))
+        Line2D([], [], color=colour, lw=2, ls=DASHED if text.endswith(", long") else "-", label=plain(text))
         for _, text, colour in ends
     ]
     columns = 2 if max(len(text) for _, text, _ in ends) < 20 else 1
@@ -232,7 +243,7 @@ def bleu_by_length(group: Group, remark: str = "") -> Figure | None:
         beyond = [index for index, bucket in enumerate(columns) if bucket.first.beyond_training]
         if beyond:
             axes.axvspan(beyond[0] - 0.5, len(columns) - 0.5, color=GRID, alpha=0.7, lw=0, zorder=0)
-            axes.axvline(beyond[0] - 0.5, color=MUTED, lw=1.0, ls=_DASHED, zorder=1)
+            axes.axvline(beyond[0] - 0.5, color=MUTED, lw=1.0, ls=DASHED, zorder=1)
             axes.set_title(f"shaded: {one.longest_in_words}", loc="right", fontsize=8.5)
         ends = []
         for number, (label, some) in enumerate(scores.items()):
@@ -270,18 +281,12 @@ def speed(group: Group, remark: str = "") -> Figure | None:
         places, values = range(len(shown)), [ratio.value or 0.0 for _, ratio in shown]
         colours = [COLOURS[variant.position.kind] for variant, _ in shown]
         axes.barh(places, values, height=0.62, color=colours, zorder=2)
-        reaching = [
-            (at, values[at], ratio.deviation) for at, (_, ratio) in enumerate(shown) if ratio.deviation is not None
-        ]
-        if reaching:
-            ys, xs, deviations = zip(*reaching, strict=True)
-            look: dict[str, Any] = {"fmt": "none", "ecolor": INK, "elinewidth": 1.2, "capsize": 3, "zorder": 3}
-            axes.errorbar(xs, ys, xerr=deviations, **look)
+        error_bars(axes, [(at, ratio) for at, (_, ratio) in enumerate(shown)], INK, 1.2, across=True)
         for index, (variant, _) in enumerate(shown):
             steps = steps_per_second(variant).value
             words = f"{values[index]:.2f}" + ("" if steps is None else f"   ({steps:.2f} steps/s)")
             axes.text(1.01, index, words, transform=axes.get_yaxis_transform(), va="center", fontsize=9.5)
-        axes.axvline(paper.RELATIVE_SPEED, color=PAPER, lw=1.6, ls=_DASHED, zorder=3)
+        axes.axvline(paper.RELATIVE_SPEED, color=PAPER, lw=1.6, ls=DASHED, zorder=3)
         axes.annotate(
             f"the paper's relative: {paper.RELATIVE_SPEED}", (paper.RELATIVE_SPEED, 1.0), (0, 3),
             ("data", "axes fraction"), "offset points", ha="center", va="bottom", color=MUTED, fontsize=9,

@@ -52,7 +52,8 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     home = root.parent if folder is None else folder
     parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`")]
     pictures = partial(_pictures, groups, paths, home)
-    parts += pictures("bleu_by_k", _most_converged(groups))
+    main = _most_converged(groups)
+    parts += [*pictures("bleu_by_k", main), *pictures("scores_by_position", main)]
     if any(tables.verdicts.values()):
         agree, same, contradict, undecided = map(len, tables.verdicts.values())
         parts.append(
@@ -63,7 +64,8 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     parts += ["## The tables", f"<details><summary>How to read them</summary>\n\n{symbols}\n\n</details>"]
     parts += [markdown(grid, "###", signs=False) for grid in tables.paper]
     for group, grid in zip((group for group in groups if group.task), tables.tasks, strict=True):
-        parts += [markdown(grid, "###", signs=False), *pictures("bleu_by_length", [group])]
+        parts += [markdown(grid, "###", signs=False), *pictures("scores_by_position", [group])]
+        parts += pictures("bleu_by_length", [group])
     if tables.speed is not None:  # those of whole runs, which decide nothing, are in the reports of their sweeps
         timed = [row for row in tables.speed.rows if row.benchmark] or tables.speed.rows
         parts.append(markdown(tables.speed.with_rows(timed).without_empty_columns(), "###", signs=False))
@@ -94,7 +96,11 @@ def _most_converged(groups: Sequence[Group]) -> list[Group]:
     return sorted((group for group in groups if not group.task), key=converged)[-1:]
 
 
-_PICTURES = {"bleu_by_k": "BLEU by clip distance, beside the paper's curve", "bleu_by_length": "Exact match by length"}
+_PICTURES = {
+    "bleu_by_k": "BLEU by clip distance, beside the paper's curve",
+    "scores_by_position": "Scores by position, best first",
+    "bleu_by_length": "Exact match by length",
+}
 
 
 def _pictures(

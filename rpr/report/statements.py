@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rpr import paper
-from rpr.model.positions import SCHEMES
 from rpr.records.measurement import Measurement
 from rpr.report import tasks
 from rpr.report.agreement import Agreement, agreement, speed_agreement
-from rpr.report.grid import figure_text, number
+from rpr.report.grid import number
 from rpr.report.groups import TASK_LEARNED, Group, Variant
 from rpr.report.speed import ratio_to_absolute
 
@@ -41,13 +40,10 @@ def statements(group: Group) -> list[Statement]:
     k = paper.MODELS[group.size].clip_distance
     known = [one for one in _relative(group) if one.position.clip_distance]
     best = next((one for one in known if one.position.clip_distance == k), known[-1] if known else None)
-    ranking = [*_ranking(group, best), *_published_order(group)]
-    found = [*_learning(group), *_incomplete(group), *(ranking if group.task else ())]
+    found = [*_learning(group), *_incomplete(group), *_published_order(group)]
     if best is not None:
         found += _absolute(group, best)
-    if not group.task:
-        found += ranking
-    if best is not None and not group.task:  # the ranking of a task has the other comparisons
+    if best is not None and not group.task:
         found += [*_order(group, best), *_spread(group), *_sides(group), *_together(group), *_speed(group, best)]
     return [replace(one, group=group) for one in found]
 
@@ -105,25 +101,6 @@ def _incomplete(group: Group) -> Iterator[Statement]:
         count, total = sum(found.values()), len(group.runs)
         has = f"run{'s' if total > 1 else ''} {'have' if count > 1 else 'has'}"
         yield Statement(f"{count} of {total} {has} no result: {words}.")
-
-
-def _ranking(group: Group, best: Variant | None) -> Iterator[Statement]:
-    """A ranking of all schemes by score, if some are not in the paper; for a task always.
-
-    Of a translation corpus without the other rows of Tables 2 and 3, which have statements of their own.
-    """
-    tabulated = () if group.task or best is None else ("relative", "relative_keys", "relative_values")
-    ranked = [one for one in group.variants if one is best or one.position.kind not in tabulated]
-    learned = [one for one in ranked if not one.unlearned]
-    scored = [(one, score) for one in learned if (score := group.score(one, group.split)).value is not None]
-    others = sum(one.position.kind not in SCHEMES["vectors"].colours() for one, _ in scored)
-    if len(scored) < 2 or (others < 2 and not group.task):
-        return
-    scored.sort(key=lambda item: -(item[1].value or 0.0))
-    words = [f"{one.label} at {figure_text(score, 1)[0]}" for one, score in scored]
-    beyond = " beyond the training lengths" if group.split == "long" else ""
-    measure = f"exact match{beyond}" if group.task else f"score on {group.split}"
-    yield Statement(f"By {measure}, best first: {'; '.join(words)} ({_seeds(*(score for _, score in scored))}).")
 
 
 def _published_order(group: Group) -> Iterator[Statement]:

@@ -6,10 +6,11 @@ from itertools import pairwise
 
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import Interval
-from rpr.report import plot_style, plots
+from rpr.report import plot_style, plots, ranking
 from rpr.report.grouping import run_groups
 from rpr.report.learning import Learning, run_key
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score
+from tests.shapes import scheme
 
 SEVERAL = Measurement(30.0, 3, 0.5, Interval(28.8, 31.2, 0.95, kind="seeds"))
 
@@ -97,7 +98,7 @@ def test_plots_of_few_variants_are_complete_and_reproducible():
     assert plots.lines_of(group) == list(group.variants)
     first = plots.all_plots(group, [])
     assert first == plots.all_plots(group, [])
-    assert [plot.narrow is not None for plot in first] == [plot.name == "bleu_by_k" for plot in first]
+    assert [plot.name for plot in first if plot.narrow is not None] == ["bleu_by_k"]
     assert not any("of each kind" in plot.description for plot in first)
     svg = first[0].narrow.decode()
     assert "dc:date" not in svg and "<text" in svg and "sans-serif" in svg
@@ -134,3 +135,25 @@ def test_every_text_is_inside_its_figure():
         shown = [text for text in texts if text.get_text()]
         for text, box in zip(shown, boxes_of(figure, shown), strict=True):
             assert box.x0 >= -1 and box.x1 <= figure.bbox.x1 + 1, text.get_text()
+
+
+def test_schemes_beyond_the_paper_are_ranked():
+    def run(choice, seed, score):
+        position = scheme(choice).model_dump(mode="json")
+        record = fake_record("relative", seed=seed, scores={"test": score})
+        return record.model_copy(update={"config": {**record.config, "position": position}})
+
+    def ranked(runs):
+        return [(variant.label, score.value, score.n) for variant, score in ranking.ranked(group_of(runs))]
+
+    schemes = [run("rope", 1, 21.0), run("rope", 2, 23.0), run("t5", 1, 30.0), run("none", 1, 4.0)]
+    assert ranked(schemes) == [("T5", 30.0, 1), ("RoPE", 22.0, 2), ("none", 4.0, 1)]
+    assert ranked(schemes[2:]) == [], "one scheme that the paper does not have"
+    papers = [fake_record("relative", k, scores={"test": 25.0}) for k in (2, 4)]
+    assert "relative, k = 4" in dict((one[:2]) for one in ranked([*schemes, *papers]))
+    papers += [fake_record("relative", 16, scores={"test": 24.0}), fake_record("relative_keys", 16)]
+    assert [name for name, *_ in ranked([*schemes, *papers])] == ["T5", "relative, k = 16", "RoPE", "none"]
+    drawn = {plot.name: plot for plot in plots.all_plots(group_of([*schemes, *papers]), [])}
+    assert drawn["scores_by_position"].narrow is not None and drawn["scores_by_position"].caption == ""
+    figure = ranking.scores_by_position(group_of(schemes))
+    assert [text.get_text() for text in figure.axes[0].texts] == ["30.0", "22.0 ± 1.4", "4.0"]

@@ -16,7 +16,6 @@ from rpr.report.speed import ratio_to_absolute, read_benches, steps_per_second
 from rpr.report.statements import statements
 from rpr.report.tables import build_tables, summary_grid
 from tests.fake_records import fake_by_length, fake_record, fake_score
-from tests.shapes import scheme
 
 
 def runs(*, seeds=(1, 2, 3)):
@@ -304,22 +303,3 @@ def test_statements_compare_with_the_papers_figures_of_the_same_k_and_of_learned
     assert any("13.0 BLEU less than relative, k = 1" in one and "the paper: -13.0" in one for one in found)
     found = sentences([fake_record("relative", k, scores={"test": 1.0}) for k in (0, 16)])
     assert any("has learned too little for this comparison" in one for one in found)
-
-
-def test_schemes_beyond_the_paper_are_ranked():
-    def run(choice, seed, score):
-        position = scheme(choice).model_dump(mode="json")
-        record = fake_record("relative", seed=seed, scores={"test": score})
-        return record.model_copy(update={"config": {**record.config, "position": position}})
-
-    schemes = [run("rope", 1, 21.0), run("rope", 2, 23.0), run("t5", 1, 30.0), run("none", 1, 4.0)]
-    (ranking,) = [one for one in sentences(schemes) if one.startswith("By score")]
-    assert ranking == "By score on test, best first: T5 at 30.0; RoPE at 22.0 ± 1.4; none at 4.0 (1 to 2 seeds)."
-    assert not [one for one in sentences(schemes[2:]) if one.startswith("By score")]
-    papers = [fake_record("relative", k, scores={"test": 25.0}) for k in (4, 16)]
-    absolute = fake_record("absolute", scores={"test": 20.0})
-    found = sentences([*schemes, *papers, absolute])
-    assert found[0].startswith("Relative, k = 16 on test: 5.0 BLEU more than absolute")
-    ranking = "By score on test, best first: T5 at 30.0; relative, k = 16 at 25.0; RoPE at 22.0 ± 1.4; abs"
-    assert found[1].startswith(ranking)
-    assert "k = 4" not in found[1]

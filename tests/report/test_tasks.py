@@ -11,7 +11,9 @@ from rpr.report.build import build_report
 from rpr.report.grid import legend
 from rpr.report.grouping import run_groups
 from rpr.report.learning import learning_of, run_key
+from rpr.report.plot_style import WHITE
 from rpr.report.plots import bleu_by_length
+from rpr.report.ranking import caption, scores_by_position, title
 from rpr.report.results_page import results_markdown
 from rpr.report.statements import statements
 from rpr.report.tables import build_tables
@@ -57,6 +59,23 @@ def test_exact_match_of_a_task_comes_first_and_by_length():
     assert len(vertical) == 1  # between the buckets of training, 1 to 10 and 11 to 22, and the others
 
 
+def test_schemes_are_plotted_best_first_beside_published_accuracies():
+    [group] = run_groups(runs("reverse", within=81.0, none=90.0))
+    [axes] = scores_by_position(group).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "none",
+        "relative, k = 16",
+        "absolute (sinusoidal)",
+    ]
+    assert [text.get_text() for text in axes.texts] == ["90.0", "60.0", "6.7"]
+    marks = [(line.get_marker(), float(line.get_xdata()[0])) for line in axes.get_lines() if line.get_marker() in "oD"]
+    assert sorted(marks) == [("D", 2.3), ("o", 6.7), ("o", 60.0), ("o", 90.0)]
+    assert all(line.get_markerfacecolor() == WHITE for line in axes.get_lines() if line.get_marker() == "o")
+    assert caption(group).startswith(
+        "Dashed: absolute (sinusoidal). Hollow: did not learn the task. Grey diamonds: Kaz"
+    )
+
+
 def test_exact_match_of_sentences_is_folded_and_not_shown_by_length():
     configs = [(run, edited(dict(run.config), {"data.task": None})) for run in runs()]
     [group] = run_groups(run.model_copy(update={"config": config}) for run, config in configs)
@@ -68,7 +87,6 @@ def test_exact_match_of_sentences_is_folded_and_not_shown_by_length():
 
 def test_findings_of_a_task_are_about_exact_match_and_name_no_figure_of_the_paper():
     found = text(runs(none=1.0, relative_keys=55.0, absolute_and_relative=58.0))
-    assert found.startswith("By exact match beyond the training lengths, best first: relative, k = 16 at 60.0;")
     assert "Relative, k = 16 on long: 53.3 points of exact match more than absolute (sinusoidal): 60.0 and 6.7" in found
     assert not any(words in found for words in ("BLEU", "the paper", " on test:", "No positions at all"))
 
@@ -76,7 +94,8 @@ def test_findings_of_a_task_are_about_exact_match_and_name_no_figure_of_the_pape
 def test_without_longer_examples_nothing_is_said_of_them():
     records = [run.model_copy(update={"scores": run.scores[::2]}) for run in runs()]  # those of test
     [group] = run_groups(records)
-    assert text(records).startswith("By exact match, best first: absolute (sinusoidal) at 99.0;")
+    assert (group.split, title(group)) == ("test", "Exact match on test, best first")
+    assert "beyond" not in text(records)
     assert "Kazemnejad" not in " ".join(note.text for note in task_grid(group).notes)
 
 
