@@ -12,11 +12,18 @@ from rpr.validation import StrictModel
 ComputeType = Literal["float32", "int8", "int8_float32", "bfloat16", "float16"]  # of CTranslate2
 
 
-class EvaluateConfig(StrictModel):
-    """rpr-cli evaluate; None is "as the run has it"."""
+class OneRunConfig(StrictModel):
+    """The settings of a command that loads one trained run; None is "as the run has it"."""
 
     run: str = Field(min_length=1)
     average_checkpoints: PositiveInt | None
+    cache_dir: str | None = Field(min_length=1)
+    hardware: HardwareConfig
+
+
+class EvaluateConfig(OneRunConfig):
+    """rpr-cli evaluate; None is "as the run has it"."""
+
     beam_size: PositiveInt | None
     length_penalty: float | None = Field(ge=0)
     min_length: NonNegativeInt | None
@@ -27,8 +34,6 @@ class EvaluateConfig(StrictModel):
     compute_type: ComputeType
     matmul_precision: Literal["highest", "high", "medium"] | None
     position: dict[str, Any] | None
-    cache_dir: str | None = Field(min_length=1)
-    hardware: HardwareConfig
     format: Literal["table", "json"]
 
     @model_validator(mode="after")
@@ -48,13 +53,11 @@ class EvaluateConfig(StrictModel):
         return self
 
 
-class TranslateConfig(StrictModel):
+class TranslateConfig(OneRunConfig):
     """rpr-cli translate; None is "as the run has it"."""
 
-    run: str = Field(min_length=1)
     backend: Literal["torch", "ctranslate2"] | None
     compute_type: ComputeType
-    average_checkpoints: PositiveInt | None
     beam_size: PositiveInt | None
     length_penalty: float | None = Field(ge=0)
     n_best: PositiveInt | None
@@ -64,21 +67,15 @@ class TranslateConfig(StrictModel):
     matmul_precision: Literal["highest", "high", "medium"]
     lines_per_batch: PositiveInt
     max_source_length: int = Field(ge=8)
-    cache_dir: str | None = Field(min_length=1)
-    hardware: HardwareConfig
 
 
-class ExportConfig(StrictModel):
+class ExportConfig(OneRunConfig):
     """rpr-cli export; None is "as the run has it"."""
 
-    run: str = Field(min_length=1)
     format: Literal["safetensors", "ctranslate2"]
     output_dir: str | None = Field(min_length=1)
-    average_checkpoints: PositiveInt | None
     sentences: PositiveInt
     split: str
-    cache_dir: str | None = Field(min_length=1)
-    hardware: HardwareConfig
 
 
 class CompareConfig(StrictModel):
@@ -134,15 +131,11 @@ class DashboardConfig(StrictModel):
     logger: LoggerConfig
 
 
-class VerifyConfig(StrictModel):
+class VerifyConfig(OneRunConfig):
     """rpr-cli verify."""
 
-    run: str = Field(min_length=1)
-    average_checkpoints: PositiveInt | None
     sentences: PositiveInt
     split: str
-    cache_dir: str | None = Field(min_length=1)
-    hardware: HardwareConfig
     format: Literal["table", "json"]
 
 

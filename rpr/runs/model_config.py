@@ -16,13 +16,7 @@ def build_transformer_config(model: ModelConfig, position: Positions, vocabulary
     """The model configuration from its two parts, with this vocabulary size."""
     return TransformerConfig(
         vocabulary_size=vocabulary_size,
-        num_layers=model.num_layers,
-        d_model=model.d_model,
-        num_heads=model.num_heads,
-        d_ff=model.d_ff,
-        dropout=model.dropout,
-        norm=model.norm,
-        norm_epsilon=model.norm_epsilon,
         encoder_positions=position.encoder,
         decoder_positions=position.decoder,
+        **model.model_dump(exclude={"name", "relative_defaults"}),
     )

@@ -191,9 +191,9 @@ def test_valid_extremes(plain):
 # --- form
 
 
-def sections():
+def sections(kind=config.StrictModel):
     assert commands_config  # its sections are among them once it is imported
-    return config.StrictModel.__subclasses__()
+    return [section for one in kind.__subclasses__() for section in (one, *sections(one))]
 
 
 def test_typed_configuration_has_no_defaults():
