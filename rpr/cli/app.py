@@ -267,7 +267,3 @@ def _print_hydra_output(name: str, arguments: list[str]) -> None:
             hydra_bridge.answer(name, arguments)
     finally:
         stdio.flush_stdout(printed.getvalue())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

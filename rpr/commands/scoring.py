@@ -24,7 +24,6 @@ from rpr.progress import Progress
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import METRIC_NAMES, SOURCE_UNIT, ByLength, LengthBucket, Score, pooled
 from rpr.report.grid import Cell, Column, Grid
-from rpr.report.render import terminal
 from rpr.runs import runtime
 
 
@@ -136,11 +135,6 @@ def _by_length(
 
 def _test_set(data: PreparedData, split: str) -> str:
     return data.meta.split_names.get(split, f"{data.meta.name} {split}")
-
-
-def score_lines(scores: Sequence[Score]) -> list[str]:
-    """A table of the scores, with their signatures below it; nothing without scores."""
-    return terminal(score_grid(scores)).splitlines() if scores else []
 
 
 def score_grid(scores: Sequence[Score]) -> Grid:

@@ -102,7 +102,7 @@ def resume(run_dir: Path) -> Path:
 
 def _run_as_torchrun_rank(config: TrainConfig, command: str, run_dir: Path) -> None:
     """One of the processes in which the user's own torchrun started this command; the first rank keeps the record."""
-    from rpr.runs import locks, runtime
+    from rpr.runs import runtime
 
     runtime.check_world(config.hardware)
     first = runtime.is_first_rank()
@@ -110,11 +110,7 @@ def _run_as_torchrun_rank(config: TrainConfig, command: str, run_dir: Path) -> N
         if first:
             _report_already_finished(config, run_dir, finished)
         return
-    created = lifecycle.create_run_dir(run_dir) if first else []
-    with exit_on_sigterm(), locks.acquire(run_dir) if first else contextlib.nullcontext():
-        if first:
-            with lifecycle.rollback_on_error(run_dir, created):
-                lifecycle.start_record(config, command, run_dir, _prepare(config))
+    with _recorded(config, command, run_dir) if first else exit_on_sigterm():
         try:
             work(config, run_dir)
         except BaseException as error:
@@ -353,11 +349,12 @@ def headline(record: Record, run_dir: Path) -> str:
 
 def _print_result(run_dir: Path) -> None:
     """The result of a run, in a few lines on stdout."""
-    from rpr.commands.scoring import score_lines
+    from rpr.commands.scoring import score_grid
+    from rpr.report.render import terminal
 
     record = read_record(run_dir / RECORD_NAME)
     print(f"{record.name}{' (synthetic data)' if record.synthetic else ''}: {escape_control_characters(str(run_dir))}")
-    print("\n".join(score_lines(record.scores)))
+    print(terminal(score_grid(record.scores)) if record.scores else "")
     if record.training is not None and record.training.steps_per_second is not None:
         training = record.training
         print(

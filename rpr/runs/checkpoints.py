@@ -119,6 +119,5 @@ def averaged_weights(run_dir: Path, last: int, ema_decay: float | None = None) -
     steps = [step for step, _ in found]
     if ema_decay is not None:
         return moving_average(found[-1][1]), f"moving average (decay {ema_decay:g}) at step {steps[-1]}"
-    if len(found) == 1:
-        return model_weights(found[0][1]), f"step {steps[0]}"
-    return average([path for _, path in found]), f"average of {len(found)} (steps {steps[0]} to {steps[-1]})"
+    words = f"step {steps[0]}" if len(found) == 1 else f"average of {len(found)} (steps {steps[0]} to {steps[-1]})"
+    return average([path for _, path in found]), words
