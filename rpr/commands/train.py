@@ -236,9 +236,9 @@ def _run_worker(config: TrainConfig, run_dir: Path, **options: Any) -> None:
     if code == FAULT_EXIT and record.error is not None:
         raise RunError(record.error)
     kind, how = ProcessEnded, f"ended with exit code {code}"
-    if code - SIGNALLED in signal.valid_signals():
-        kind, how = InterruptedRun, f"was ended by {signal.Signals(code - SIGNALLED).name}"
-        how += ", which the system sends when it is out of memory" if how == "SIGKILL" else ""
+    if (number := code - SIGNALLED) in signal.valid_signals():
+        kind, how = InterruptedRun, f"was ended by {signal.Signals(number).name}"
+        how += ", which the system sends when it is out of memory" if number == signal.SIGKILL else ""
     raise kind(f"the training process {how}; the same command resumes from the last checkpoint")
 
 

@@ -13,9 +13,11 @@ import pytest
 
 from rpr.commands import train
 from rpr.config.train import TrainConfig
-from rpr.errors import ConfigError, InterruptedRun
+from rpr.errors import ConfigError, InterruptedRun, ProcessEnded
+from rpr.records.record import RECORD_NAME, write_record
 from rpr.runs import runtime
 from rpr.training import launch
+from tests.fake_records import fake_record
 
 Config = Callable[..., TrainConfig]
 SLURM_JOB = {
@@ -109,6 +111,19 @@ def test_worker_log_gpus_and_inherited_descriptors(
         os.close(reader)
         os.close(writer)
     assert log.read_text() == "before\nsees 5,7\nand complains\nsees None\nand complains\n"
+
+
+@pytest.mark.parametrize("code, how", [
+    (3, "ended with exit code 3; "), (143, "was ended by SIGTERM; "),
+    (137, "was ended by SIGKILL, which the system sends when it is out of memory; "),
+])  # fmt: skip
+def test_end_of_a_worker_without_a_result_is_explained(
+    code: int, how: str, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_record(tmp_path / RECORD_NAME, fake_record(status="running"))
+    monkeypatch.setattr(launch, "run_worker", lambda *arguments, **options: code)
+    with pytest.raises(ProcessEnded, match=f"^the training process {how}the same command resumes from the last check"):
+        train._run_worker(tiny_config(), tmp_path)
 
 
 def test_slurm_time_limit_interrupts_the_run(
