@@ -169,15 +169,12 @@ def completions(config_name: str, line: str) -> list[str]:
 
 def completion_hook(shell: str, *, install: bool) -> None:
     """Print the shell code that enables or disables completion."""
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
     from hydra.core.plugins import Plugins
     from hydra.plugins.completion_plugin import CompletionPlugin
 
-    with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
-        found: list[Any] = Plugins.instance().discover(CompletionPlugin)
-        plugin = {kind.provides(): kind for kind in found}[shell](GlobalHydra.instance().config_loader())
-        plugin.install() if install else plugin.uninstall()
+    found: list[Any] = Plugins.instance().discover(CompletionPlugin)
+    plugin = {kind.provides(): kind for kind in found}[shell](None)  # without choices to complete
+    plugin.install() if install else plugin.uninstall()
 
 
 def is_parsing_error(error: BaseException) -> bool:

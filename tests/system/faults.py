@@ -38,6 +38,9 @@ class Fault:
     number: int
 
 
+CODES = {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130, "full": 2, "small": 2}  # exit codes, by the kind of a fault
+
+
 @dataclass(frozen=True)
 class CommandResult:
     """The exit code (negative: a signal), the output, and every change of the disk as `os.rename PATH`."""

@@ -18,7 +18,7 @@ from rpr.records.record import read_record
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.runs.locks import LOCK_NAME
 from tests.conftest import TINY
-from tests.system.faults import Fault
+from tests.system.faults import CODES, Fault
 from tests.system.trainings import assert_same_run
 
 STEPS = 240
@@ -34,7 +34,6 @@ SHORT = (
     "evaluation.test_splits=[test]", "evaluation.beam_size=1", "hardware.threads=1",
 )  # fmt: skip
 NUMBERS = {"SIGKILL": 10, "full": 4, "SIGTERM": 3, "SIGINT": 3}  # of faults in the slow test
-CODES = {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130, "full": 2, "small": 2}
 HARDWARE = [("cpu", 0, 1), ("cpu", 2, 1), ("cpu", 0, 2), ("2xcpu", 0, 1), ("2xcpu", 2, 1)]
 KILLS = 5  # with each hardware
 

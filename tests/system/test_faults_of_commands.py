@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.faults import Fault
+from tests.system.faults import CODES, Fault
 from tests.system.workspace import KEPT, NAMES, assert_no_partial_files, temporary_files
 
 FAST = {  # the fault of the fast test; the slow one has all kinds for each command
@@ -24,7 +24,6 @@ TRIES = 30  # for one signal, as the command may end before it
 KILLS = {False: 4, True: 10}  # of each command, without and with an earlier result
 OTHERS = {False: 1, True: 2}  # of each other kind
 OUTPUT_BYTES = 2000  # at most; the output of a command goes to a file as well
-CODES = {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130, "full": 2, "small": 2}
 ORDERLY = ("SIGTERM", "SIGINT", "full", "small")  # a command reports these
 
 
