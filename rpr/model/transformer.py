@@ -11,6 +11,7 @@ for source, target and softmax, a zero vector as the decoder's first input.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -140,7 +141,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """Dropout, add and norm after a sublayer (post-norm), or norm before it and dropout and add after it (pre-norm)."""
+    """A sublayer, then dropout, add and norm (post-norm); or norm, the sublayer, then dropout and add (pre-norm)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -148,12 +149,8 @@ class Residual(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.pre = config.norm == "pre"
 
-    def before(self, x_BTM: Tensor) -> Tensor:
-        normed: Tensor = self.norm(x_BTM) if self.pre else x_BTM
-        return normed
-
-    def after(self, x_BTM: Tensor, sublayer_BTM: Tensor) -> Tensor:
-        summed: Tensor = self.dropout.add(x_BTM, sublayer_BTM)
+    def forward(self, x_BTM: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        summed: Tensor = self.dropout.add(x_BTM, sublayer(self.norm(x_BTM) if self.pre else x_BTM))
         return summed if self.pre else self.norm(summed)
 
 
@@ -166,9 +163,9 @@ class EncoderLayer(nn.Module):
         self.around_feed_forward = Residual(config)
 
     def forward(self, x_BSM: Tensor, mask: Tensor) -> Tensor:
-        attended_BSM = self.self_attention(self.around_attention.before(x_BSM), mask)
-        x_BSM = self.around_attention.after(x_BSM, attended_BSM)
-        return self.around_feed_forward.after(x_BSM, self.feed_forward(self.around_feed_forward.before(x_BSM)))
+        x_BSM = self.around_attention(x_BSM, lambda y_BSM: self.self_attention(y_BSM, mask))
+        out_BSM: Tensor = self.around_feed_forward(x_BSM, self.feed_forward)
+        return out_BSM
 
 
 class DecoderLayer(nn.Module):
@@ -182,19 +179,17 @@ class DecoderLayer(nn.Module):
         self.around_feed_forward = Residual(config)
 
     def forward(self, x_BTM: Tensor, memory: tuple[Tensor, Tensor], memory_mask: Tensor) -> Tensor:
-        attended_BTM = self.self_attention(self.around_attention.before(x_BTM), None)
-        x_BTM = self.around_attention.after(x_BTM, attended_BTM)
-        crossed_BTM = self.cross_attention(self.around_cross_attention.before(x_BTM), memory, memory_mask)
-        x_BTM = self.around_cross_attention.after(x_BTM, crossed_BTM)
-        return self.around_feed_forward.after(x_BTM, self.feed_forward(self.around_feed_forward.before(x_BTM)))
+        x_BTM = self.around_attention(x_BTM, lambda y_BTM: self.self_attention(y_BTM, None))
+        x_BTM = self.around_cross_attention(x_BTM, lambda y_BTM: self.cross_attention(y_BTM, memory, memory_mask))
+        out_BTM: Tensor = self.around_feed_forward(x_BTM, self.feed_forward)
+        return out_BTM
 
     def step(self, x_BNM: Tensor, cache: KVCache, memory: Memory, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
-        attended_BNM = self.self_attention.step(self.around_attention.before(x_BNM), cache, state)
-        x_BNM = self.around_attention.after(x_BNM, attended_BNM)
-        crossed_BNM = self.cross_attention.step(self.around_cross_attention.before(x_BNM), memory, state)
-        x_BNM = self.around_cross_attention.after(x_BNM, crossed_BNM)
-        return self.around_feed_forward.after(x_BNM, self.feed_forward(self.around_feed_forward.before(x_BNM)))
+        x_BNM = self.around_attention(x_BNM, lambda y_BNM: self.self_attention.step(y_BNM, cache, state))
+        x_BNM = self.around_cross_attention(x_BNM, lambda y_BNM: self.cross_attention.step(y_BNM, memory, state))
+        out_BNM: Tensor = self.around_feed_forward(x_BNM, self.feed_forward)
+        return out_BNM
 
 
 class Transformer(nn.Module):
