@@ -25,8 +25,8 @@ from torch.autograd.function import once_differentiable
 
 from rpr.model.blockwise_tables import Bias, Block, Table
 from rpr.model.edges import Edges, Labels, scores_buffer
+from rpr.model.equations import masked_score, visible_keys
 
-MASKED = -1e9  # added to a masked score: negligible next to any other, and fully masked rows give no NaN
 PART_BYTES = 2**23  # of q, and of P, in one part on a CPU; measured in sweeps/results/speed/attention.md
 
 E = TypeVar("E", Edges, Labels)
@@ -69,18 +69,13 @@ class Layout:
     def mask_bias(self, block: Block, like: Tensor) -> Tensor | None:
         """The mask as a bias to the block's scores, 0 or a large negative number; None if every key is visible."""
         start, stop, num_keys = block
-        visible = None
-        if (mask := self.mask_BHQK) is not None:
-            visible = mask[..., :num_keys] if mask.shape[-2] == 1 else mask[..., start:stop, :num_keys]
-        if self.causal and self.first_query + start < num_keys - 1:
-            keys = torch.arange(num_keys, device=like.device)
-            queries = self.first_query + torch.arange(start, stop, device=like.device)
-            earlier_QK = keys[None, :] <= queries[:, None]
-            visible = earlier_QK if visible is None else visible & earlier_QK
+        mask = self.mask_BHQK
+        if mask is not None:
+            mask = mask[..., :num_keys] if mask.shape[-2] == 1 else mask[..., start:stop, :num_keys]
+        visible = visible_keys(mask, self.causal, self.first_query + start, stop - start, num_keys, like.device)
         if visible is None:
             return None
-        lowest = max(MASKED, torch.finfo(like.dtype).min / 2)
-        return like.new_zeros(visible.shape).masked_fill_(~visible, lowest)
+        return like.new_zeros(visible.shape).masked_fill_(~visible, masked_score(like.dtype))
 
 
 class BlockwiseAttention(torch.autograd.Function):
@@ -108,8 +103,9 @@ class BlockwiseAttention(torch.autograd.Function):
         ctx.tables = []
         with torch.autocast(q_BHQD.device.type, enabled=False):
             for at in _parts(q_BHQD, k_BHKD.shape[2], layout):
-                tables = _tables(key_table, value_table, bias_table, layout, at, q_BHQD.dtype, ctx.needs_input_grad[5])
-                z_GQD, kept = _forward(q_BHQD[at], k_BHKD[at], v_BHKD[at], *tables, layout.part(*at))
+                part = layout.part(*at)
+                tables = _tables(key_table, value_table, bias_table, part, at, q_BHQD.dtype, ctx.needs_input_grad[5])
+                z_GQD, kept = _forward(q_BHQD[at], k_BHKD[at], v_BHKD[at], *tables, part)
                 _put(z_BHQD, at, z_GQD)
                 if any(ctx.needs_input_grad):
                     saved += kept
@@ -173,7 +169,7 @@ def _forward(
     z_GQD = torch.empty_like(q_GQD)
     keep = layout.queries_per_block is None
     sums_GQW = None if values is None or keep else values.zero_sums(q_GQD)
-    weights_of = _Weights(q_GQD, k_GKD, keys, bias, layout, num_heads=q_BHQD.shape[1])
+    weights_of = _weights_of(q_GQD, k_GKD, keys, bias, layout, num_heads=q_BHQD.shape[1])
     weights_GQK = None
     for block in layout.blocks(q_GQD.shape[1], k_GKD.shape[1]):
         start, stop, num_keys = block
@@ -199,12 +195,11 @@ def _backward(
     projected_GQW = None if values is None else values.project(dz_GQD)
     dq_GQD, dk_GKD, dv_GKD = torch.empty_like(q_GQD), torch.empty(0), torch.empty(0)
     dsums_GQW = dbias_table = None
+    weights_of = None
     if kept_weights is None:
         dk_GKD, dv_GKD = torch.zeros_like(k_GKD), torch.zeros_like(v_GKD)
         dsums_GQW = None if keys is None else keys.zero_sums(q_GQD)
-    weights_of = None
-    if kept_weights is None:
-        weights_of = _Weights(q_GQD, k_GKD, keys, bias, layout, num_heads=dz_BHQD.shape[1])
+        weights_of = _weights_of(q_GQD, k_GKD, keys, bias, layout, num_heads=dz_BHQD.shape[1])
     for block in layout.blocks(q_GQD.shape[1], k_GKD.shape[1]):
         start, stop, num_keys = block
         weights_GQK = weights_of(block) if weights_of is not None else kept_weights
@@ -237,33 +232,30 @@ def _backward(
     return (dq_GQD, dk_GKD, dv_GKD), (dkey_table, dvalue_table, dbias_table)
 
 
-class _Weights:
-    """P of any block of a part's queries, [G, stop - start, num_keys]."""
+def _weights_of(
+    q_GQD: Tensor, k_GKD: Tensor, keys: Table | None, bias: Bias | None, layout: Layout, *, num_heads: int
+) -> Callable[[Block], Tensor]:
+    """The function that computes P of any block of a part's queries, [G, stop - start, num_keys]."""
+    projected_GQW = None if keys is None else keys.project(q_GQD)  # for all blocks at once: [G, Q, W] is small
 
-    def __init__(
-        self, q_GQD: Tensor, k_GKD: Tensor, keys: Table | None, bias: Bias | None, layout: Layout, *, num_heads: int
-    ) -> None:
-        self.q_GQD, self.k_GKD, self.keys, self.bias = q_GQD, k_GKD, keys, bias
-        self.layout, self.num_heads = layout, num_heads
-        # For all blocks at once: [G, Q, W] is small.
-        self.projected_GQW = None if keys is None else keys.project(q_GQD)
-
-    def __call__(self, block: Block) -> Tensor:
+    def weights(block: Block) -> Tensor:
         start, stop, num_keys = block
-        scores_GQK = scores_buffer(self.q_GQD.shape[0], stop - start, num_keys, like=self.q_GQD)
-        torch.bmm(self.q_GQD[:, start:stop], self.k_GKD[:, :num_keys].transpose(1, 2), out=scores_GQK)
-        if self.keys is not None and self.projected_GQW is not None:
-            self.keys.add_to_scores(scores_GQK, self.projected_GQW, block)
-        scores_HBQK = scores_GQK.view(self.num_heads, -1, stop - start, num_keys)
-        mask_bias = self.layout.mask_bias(block, like=scores_GQK)
-        if self.bias is not None:
-            biases_HBQK = self.bias.of_pairs(block)
+        scores_GQK = scores_buffer(q_GQD.shape[0], stop - start, num_keys, like=q_GQD)
+        torch.bmm(q_GQD[:, start:stop], k_GKD[:, :num_keys].transpose(1, 2), out=scores_GQK)
+        if keys is not None and projected_GQW is not None:
+            keys.add_to_scores(scores_GQK, projected_GQW, block)
+        scores_HBQK = scores_GQK.view(num_heads, -1, stop - start, num_keys)
+        mask_bias = layout.mask_bias(block, like=scores_GQK)
+        if bias is not None:
+            biases_HBQK = bias.of_pairs(block)
             if mask_bias is not None and mask_bias.dim() == 2:  # causal, small compared with the scores: one pass
                 biases_HBQK, mask_bias = biases_HBQK + mask_bias, None
             scores_HBQK.add_(biases_HBQK)
         if mask_bias is not None:
             scores_HBQK.add_(mask_bias if mask_bias.dim() == 2 else mask_bias.transpose(0, 1))
         return torch.softmax(scores_GQK, dim=-1, out=scores_GQK)
+
+    return weights
 
 
 def _tables(
@@ -275,7 +267,6 @@ def _tables(
     dtype: torch.dtype,
     learned_bias: bool,
 ) -> tuple[Table | None, Table | None, Bias | None]:
-    layout = layout.part(*at)
     keys = values = None
     if key_table is not None and layout.key_edges is not None:
         keys = Table(_for_heads(key_table, at, shared=key_table.dim() == 2), layout.key_edges, dtype)

@@ -20,7 +20,7 @@ from rpr.model.distances import (
     repeat_edges,
     sum_edges,
 )
-from rpr.model.equations import check_shapes, softmax, visible_keys
+from rpr.model.equations import check_shapes, softmax
 
 
 def composed(
@@ -128,4 +128,4 @@ def _scores_to_weights(
     elif bias_table is not None:
         num_queries, num_keys = scores_BHQK.shape[2:]
         scores_BHQK = scores_BHQK + bias_of_pairs(bias_table, num_queries, num_keys, first_query).to(scores_BHQK.dtype)
-    return softmax(scores_BHQK, visible_keys(mask, causal, first_query, scores_BHQK))
+    return softmax(scores_BHQK, mask, causal=causal, first_query=first_query)

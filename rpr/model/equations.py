@@ -10,8 +10,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rpr.model.blockwise_attention import MASKED
 from rpr.model.vectors import relative_rows
+
+MASKED = -1e9  # a hidden key's score: negligible next to any other, and fully masked rows give no NaN
 
 
 def reference(
@@ -36,7 +37,7 @@ def reference(
     scores_BHQK = torch.einsum("bhqd,bhqkd->bhqk", q_BHQD, edges_BHQKD) / math.sqrt(q_BHQD.shape[-1])
     if bias_table is not None:
         scores_BHQK = scores_BHQK + edges(bias_table[..., None])[..., 0]
-    weights_BHQK = softmax(scores_BHQK, visible_keys(mask, causal, first_query, scores_BHQK))
+    weights_BHQK = softmax(scores_BHQK, mask, causal=causal, first_query=first_query)
     values_BHQKD = v_BHKD[:, :, None, :, :].expand(-1, -1, num_queries, -1, -1)
     if value_table is not None:
         values_BHQKD = values_BHQKD + edges(value_table)
@@ -68,27 +69,33 @@ def per_position(
     scores_BHQK = scores_BHQK / math.sqrt(q_BHQD.shape[-1])
     if bias_table is not None:
         scores_BHQK = scores_BHQK + edges(bias_table[..., None])[..., 0]
-    weights_BHQK = softmax(scores_BHQK, visible_keys(mask, causal, first_query, scores_BHQK))
+    weights_BHQK = softmax(scores_BHQK, mask, causal=causal, first_query=first_query)
     z_BHQD = weights_BHQK @ v_BHKD
     if value_table is not None:
         z_BHQD = z_BHQD + _products_by_query(weights_BHQK, edges(value_table))
     return z_BHQD
 
 
-def visible_keys(mask: Tensor | None, causal: bool, first_query: int, scores_BHQK: Tensor) -> Tensor | None:
-    if not causal or first_query + 1 >= scores_BHQK.shape[-1]:  # one query at the end of a cache sees everything
+def visible_keys(
+    mask: Tensor | None, causal: bool, first_query: int, num_queries: int, num_keys: int, device: torch.device
+) -> Tensor | None:
+    """`mask` without the later keys if causal; None if every key is visible."""
+    if not causal or first_query + 1 >= num_keys:  # one query at the end of a cache sees everything
         return mask
-    num_queries, num_keys = scores_BHQK.shape[-2:]
-    keys = torch.arange(num_keys, device=scores_BHQK.device)
-    queries = first_query + torch.arange(num_queries, device=scores_BHQK.device)
+    keys = torch.arange(num_keys, device=device)
+    queries = first_query + torch.arange(num_queries, device=device)
     earlier_QK = keys[None, :] <= queries[:, None]
     return earlier_QK if mask is None else mask & earlier_QK
 
 
-def softmax(scores_BHQK: Tensor, visible: Tensor | None) -> Tensor:
+def masked_score(dtype: torch.dtype) -> float:
+    return max(MASKED, torch.finfo(dtype).min / 2)
+
+
+def softmax(scores_BHQK: Tensor, mask: Tensor | None = None, *, causal: bool = False, first_query: int = 0) -> Tensor:
+    visible = visible_keys(mask, causal, first_query, *scores_BHQK.shape[-2:], scores_BHQK.device)
     if visible is not None:
-        lowest = max(MASKED, torch.finfo(scores_BHQK.dtype).min / 2)
-        scores_BHQK = scores_BHQK.masked_fill(~visible, lowest)
+        scores_BHQK = scores_BHQK.masked_fill(~visible, masked_score(scores_BHQK.dtype))
     # float32 whatever the matmul precision: a bfloat16 exponent sum over hundreds of keys loses its tail.
     wide = torch.float64 if scores_BHQK.dtype == torch.float64 else torch.float32
     return scores_BHQK.softmax(dim=-1, dtype=wide).to(scores_BHQK.dtype)

@@ -32,38 +32,27 @@ class KVCache:
 
     def __init__(self) -> None:
         self.used = 0
-        self._keys_BHKD: Tensor | None = None
-        self._values_BHKD: Tensor | None = None
+        self._both_2BHKD: Tensor | None = None
 
     def add(self, k_BNHD: Tensor, v_BNHD: Tensor) -> tuple[Tensor, Tensor]:
         """Append one slot for each hypothesis; return the keys and values of all slots, [B H, K, D] each."""
-        batch, more = k_BNHD.shape[:2]
-        keys, values = self._with_capacity(k_BNHD, self.used + more)
-        new = slice(self.used, self.used + more)
-        keys[:batch, :, new] = k_BNHD.transpose(1, 2)
-        values[:batch, :, new] = v_BNHD.transpose(1, 2)
-        self.used += more
-        return keys[:batch].flatten(0, 1)[:, : self.used], values[:batch].flatten(0, 1)[:, : self.used]
+        batch, more, heads, width = k_BNHD.shape
+        before, self.used = self.used, self.used + more
+        both = self._both_2BHKD
+        if both is None or self.used > both.shape[3]:
+            larger = k_BNHD.new_empty(2, batch, heads, max(INITIAL_CAPACITY, 2 * self.used), width)
+            if both is not None:
+                larger[..., :before, :] = both[:, :batch, :, :before]
+            both = self._both_2BHKD = larger
+        for part, new in zip(both, (k_BNHD, v_BNHD), strict=True):
+            part[:batch, :, before : self.used] = new.transpose(1, 2)
+        keys, values = (part[:batch].flatten(0, 1)[:, : self.used] for part in both)
+        return keys, values
 
     def keep(self, places: Tensor, sentences: Tensor) -> None:
         """Move sentence sentences[i] to row places[i]; all other rows keep their contents."""
-        if self._keys_BHKD is None or self._values_BHKD is None:
-            return
-        self._keys_BHKD[places, :, : self.used] = self._keys_BHKD[sentences, :, : self.used]
-        self._values_BHKD[places, :, : self.used] = self._values_BHKD[sentences, :, : self.used]
-
-    def _with_capacity(self, k_BNHD: Tensor, slots: int) -> tuple[Tensor, Tensor]:
-        keys, values = self._keys_BHKD, self._values_BHKD
-        if keys is not None and values is not None and slots <= keys.shape[2]:
-            return keys, values
-        batch, _, heads, width = k_BNHD.shape
-        capacity = max(INITIAL_CAPACITY, 2 * slots)
-        larger = k_BNHD.new_empty(2, batch, heads, capacity, width)
-        if keys is not None and values is not None:
-            larger[0, :, :, : self.used] = keys[:batch, :, : self.used]
-            larger[1, :, :, : self.used] = values[:batch, :, : self.used]
-        self._keys_BHKD, self._values_BHKD = larger.unbind()
-        return self._keys_BHKD, self._values_BHKD
+        if self._both_2BHKD is not None:
+            self._both_2BHKD[:, places, :, : self.used] = self._both_2BHKD[:, sentences, :, : self.used]
 
 
 @dataclass
@@ -179,7 +168,7 @@ def self_attention(
             by_slot_BHNK = times_table(q.view(batch, heads, hypotheses, width), key_rows.transpose(-2, -1))
             bias_BHNK = torch.add(bias_BHNK, by_slot_BHNK, alpha=scale)
         bias = bias_BHNK.reshape(len(q), hypotheses, -1).to(q.dtype)
-        p = softmax(torch.baddbmm(bias, q, keys.transpose(1, 2), alpha=scale), None)
+        p = softmax(torch.baddbmm(bias, q, keys.transpose(1, 2), alpha=scale))
         z = torch.bmm(p, values)
         if value_rows is not None:
             z += times_table(p.view(batch, heads, hypotheses, -1), value_rows).flatten(0, 1)
@@ -195,7 +184,7 @@ def cross_attention(q_BNHD: Tensor, memory: Memory, state: DecoderState) -> Tens
         scores = torch.bmm(q, keys).view(batch, heads, hypotheses, -1)
         if state.padding_BS is not None:
             scores += state.padding_BS[:, None, None]
-        z = torch.bmm(softmax(scores, None).flatten(0, 1), values)
+        z = torch.bmm(softmax(scores).flatten(0, 1), values)
     return z.view(batch, heads, hypotheses, width).transpose(1, 2).flatten(2)
 
 
