@@ -181,7 +181,7 @@ def _owners(layers: Sequence[SelfAttention]) -> Iterator[tuple[LayerPositions, t
 def _tables(stack: Stack, layers: Sequence[SelfAttention]) -> Iterator[LayerTables]:
     """The clipped tables of vectors, one entry per group of layers that share them."""
     for positions, numbers in _owners(layers):
-        if positions.clip_distance is None:
+        if positions.scheme.k is None:
             continue
         tables = positions.at(0, layers[0].qkv.weight.device)
         keys, values = (None if table is None else table_numbers(table) for table in (tables.keys, tables.values))

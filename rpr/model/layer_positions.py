@@ -34,11 +34,6 @@ class LayerPositions(nn.Module):
         return self.scheme.prepare(q_BHPD, k_BHPD, positions_P, self._learned, self.site)
 
     @property
-    def clip_distance(self) -> int | None:
-        """The distance beyond which the learned tables are clipped; None without such tables."""
-        return self.scheme.k
-
-    @property
     def _learned(self) -> dict[str, Tensor]:
         return dict(self._parameters)  # type: ignore[arg-type]  # none is None
 
