@@ -24,12 +24,7 @@ def relative_rows(num_queries: int, num_keys: int, clip_distance: int, *, first_
 
     Returns:
         int64, [Q, K], values in 0..2k.
-
-    Raises:
-        ValueError: if clip_distance < 0.
     """
-    if clip_distance < 0:
-        raise ValueError(f"clip_distance: {clip_distance} is negative; a distance is clipped at k >= 0")
     distance_QK = torch.arange(num_keys)[None, :] - (first_query + torch.arange(num_queries))[:, None]
     return distance_QK.clamp(-clip_distance, clip_distance) + clip_distance
 
@@ -37,13 +32,12 @@ def relative_rows(num_queries: int, num_keys: int, clip_distance: int, *, first_
 def sinusoids(num_positions: int, d_model: int) -> Tensor:
     """Sinusoidal positions: sine half and cosine half concatenated (tensor2tensor's layout of Vaswani et al. 2017).
 
-    Wavelengths are geometric from 2 pi to 10,000 * 2 pi, so the d_model / 2 frequencies run from 1 to 1 / 10,000.
+    Wavelengths are geometric from 2 pi to 10,000 * 2 pi, so the d_model / 2 frequencies run from 1 to 1 / 10,000;
+    d_model is even.
 
     Returns:
         float32, [L, M].
     """
-    if d_model % 2:
-        raise ValueError(f"d_model: {d_model} is odd; sinusoids come in pairs: choose an even width")
     half = d_model // 2
     frequencies = torch.exp(torch.arange(half, dtype=torch.float64) * (-math.log(10_000.0) / max(1, half - 1)))
     angles = torch.arange(num_positions, dtype=torch.float64)[:, None] * frequencies[None, :]
