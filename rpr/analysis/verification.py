@@ -21,7 +21,7 @@ from rpr.decode.torch_engine import Engine, Search, TorchEngine, pad_pairs, pair
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export.card import ExportInputs
 from rpr.export.ctranslate2_spec import unrepresentable
-from rpr.export.parity import Rows, piece_scores
+from rpr.export.parity import Rows, largest_of, piece_scores
 from rpr.export.writing import prove, write_files
 from rpr.model.beam_search import Hypothesis, penalty
 from rpr.model.transformer import Transformer
@@ -79,7 +79,7 @@ def cached_decoding(exact: Transformer, pairs: Pairs, max_tokens: int, name: str
                 real_B = inputs_BT[:, t] != PAD
                 step_BV = exact.next_logits(inputs_BT[:, t : t + 1], state).log_softmax(dim=-1)
                 full_BV = exact.logits(hidden_BTM[:, t]).log_softmax(dim=-1)
-                largest = max(largest, _largest(step_BV[real_B] - full_BV[real_B]))
+                largest = max(largest, largest_of(step_BV[real_B] - full_BV[real_B]))
     return _check(name, "log p of step-by-step decoding and of one full pass", largest, len(pairs))
 
 
@@ -100,8 +100,8 @@ def padding_invariance(exact: Transformer, pairs: Pairs, max_tokens: int) -> Che
                 memory_1SM, mask = exact.encode(source_1S)
                 log_p_1TV = exact.logits(exact.decode(inputs_1T, memory_1SM, mask)).log_softmax(dim=-1)
                 log_p_TV = exact.logits(hidden_BTM[row, : inputs_1T.shape[1]]).log_softmax(dim=-1)
-                largest = max(largest, _largest(memory_BSM[row, : source_1S.shape[1]] - memory_1SM[0]))
-                largest = max(largest, _largest(log_p_TV - log_p_1TV[0]))
+                largest = max(largest, largest_of(memory_BSM[row, : source_1S.shape[1]] - memory_1SM[0]))
+                largest = max(largest, largest_of(log_p_TV - log_p_1TV[0]))
     return _check("padding", "encoder output and log p, alone and in a padded batch", largest, len(pairs))
 
 
@@ -116,7 +116,7 @@ def shift_invariance(exact: Transformer, pairs: Pairs) -> Check:
             for shift in SHIFTS:
                 later_1SM, mask = exact.encode(torch.nn.functional.pad(source_1S, (shift, 0), value=PAD))
                 later_1TV = exact.logits(exact.decode(inputs_1T, later_1SM, mask)).log_softmax(dim=-1)
-                difference = max(_largest(later_1SM[:, shift:] - memory_1SM), _largest(later_1TV - log_p_1TV))
+                difference = max(largest_of(later_1SM[:, shift:] - memory_1SM), largest_of(later_1TV - log_p_1TV))
                 largest, least = max(largest, difference), min(least, difference)
     words = ", ".join(map(str, SHIFTS))
     what = f"memory and log p, the source {words} positions later"
@@ -175,7 +175,7 @@ def scores_of_hypotheses(exact: Transformer, sources: Rows, search: Search) -> C
         rows = piece_scores(exact, [source] * len(pieces), pieces, search.max_tokens_per_batch)
         for row, hypothesis in zip(rows, hypotheses, strict=True):
             again = _score(row, hypothesis.finished, search.length_penalty)
-            largest = max(largest, _largest(torch.tensor(again - hypothesis.score, dtype=torch.float64)))
+            largest = max(largest, largest_of(torch.tensor(again - hypothesis.score, dtype=torch.float64)))
     what = f"beam {search.beam_size}: sorted, distinct, and scored as in one full pass"
     wrong = f"the hypotheses of {different} sentences are not sorted by score, or not distinct" if different else None
     return _check("n best", what, largest, len(sources), wrong)
@@ -238,11 +238,6 @@ def _budgets(search: Search, sources: Rows) -> list[Search]:
     """The search with each sentence alone, with batches as configured, and with all in one batch."""
     everything = search.beam_size * len(sources) * max(map(len, sources))
     return [replace(search, max_tokens_per_batch=tokens) for tokens in (1, search.max_tokens_per_batch, everything)]
-
-
-def _largest(difference: Tensor) -> float:
-    """The largest absolute value; NaN counts as infinite."""
-    return float(difference.abs().nan_to_num(nan=torch.inf).max()) if difference.numel() else 0.0
 
 
 def _check(name: str, what: str, largest: float, sentences: int, wrong: str | None = None) -> Check:

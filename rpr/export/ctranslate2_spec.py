@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from rpr.data.vocabulary import BOS, EOS, UNK
 from rpr.decode.ctranslate2 import library
-from rpr.errors import ConfigError
 from rpr.model.positions import Scheme, Tables
 from rpr.model.transformer import (
     CrossAttention,
@@ -56,7 +55,7 @@ def position_rows(config: TransformerConfig) -> int | None:
 
 
 def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Path) -> None:
-    """Write model.bin, config.json and shared_vocabulary.json to `folder` (created if missing), for
+    """Write model.bin, config.json and shared_vocabulary.json to an existing `folder`, for
     ctranslate2.Translator.
 
     As in our own decoding, the source must end with EOS; a source of only EOS gives an empty translation. Do not enable
@@ -66,63 +65,52 @@ def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Pa
         vocabulary_tokens: the text of each piece, in the order of the embedding's rows.
 
     Raises:
-        ConfigError: CTranslate2 cannot represent the model's positions, or is not installed.
+        ConfigError: CTranslate2 is not installed.
     """
     assert len(vocabulary_tokens) == model.config.vocabulary_size
-    specs = library().specs
-    spec = specs.TransformerSpec(encoder_spec(model), decoder_spec(model))
+    assert unrepresentable(model.config) is None
+    spec = library().specs.TransformerSpec(_stack(model, causal=False), _stack(model, causal=True))
     spec.config.decoder_start_token = vocabulary_tokens[model.config.bos]
     spec.config.add_source_bos = False
     spec.config.add_source_eos = False
-    spec.register_source_vocabulary(list(vocabulary_tokens))
-    spec.register_target_vocabulary(list(vocabulary_tokens))
-    save(spec, model.config, vocabulary_tokens, folder)
-
-
-def encoder_spec(model: Transformer) -> Any:
-    """The encoder weights as a CTranslate2 spec. Raises ConfigError as `write_model`."""
-    spec = library().specs.transformer_spec.TransformerEncoderSpec(**_sizes(model.config, causal=False))
-    spec.embeddings[0].weight = _input_embedding(model)
-    _set_positions(spec, model.source_positions, model.config)
-    for layer_spec, layer in zip(spec.layer, cast(list[EncoderLayer], model.encoder), strict=True):
-        _set_self_attention(layer_spec.self_attention, layer.self_attention, layer.around_attention, model.config)
-        _set_feed_forward(layer_spec.ffn, layer.feed_forward, layer.around_feed_forward)
-    if model.config.norm == "pre":
-        _set_norm(spec.layer_norm, model.encoder_norm)
-    return spec
-
-
-def decoder_spec(model: Transformer) -> Any:
-    """The decoder weights as a CTranslate2 spec. Raises ConfigError as `write_model`."""
-    spec = library().specs.transformer_spec.TransformerDecoderSpec(**_sizes(model.config, causal=True))
-    spec.embeddings.weight = _input_embedding(model)
-    spec.projection.weight = _array(model.embedding_VM)
-    _set_positions(spec, model.target_positions, model.config)
-    for layer_spec, layer in zip(spec.layer, cast(list[DecoderLayer], model.decoder), strict=True):
-        _set_self_attention(layer_spec.self_attention, layer.self_attention, layer.around_attention, model.config)
-        _set_cross_attention(layer_spec.attention, layer.cross_attention, layer.around_cross_attention)
-        _set_feed_forward(layer_spec.ffn, layer.feed_forward, layer.around_feed_forward)
-    if model.config.norm == "pre":
-        _set_norm(spec.layer_norm, model.decoder_norm)
-    return spec
-
-
-def save(spec: Any, config: TransformerConfig, vocabulary_tokens: Sequence[str], folder: Path) -> None:
-    """Validate a complete spec with CTranslate2 and write it."""
     spec.config.bos_token = vocabulary_tokens[BOS]
     spec.config.eos_token = vocabulary_tokens[EOS]
     spec.config.unk_token = vocabulary_tokens[UNK]
-    spec.config.layer_norm_epsilon = config.norm_epsilon  # CTranslate2's default is 1e-5
+    spec.config.layer_norm_epsilon = model.config.norm_epsilon  # CTranslate2's default is 1e-5
+    spec.register_source_vocabulary(list(vocabulary_tokens))
+    spec.register_target_vocabulary(list(vocabulary_tokens))
     spec.validate()
     spec.optimize()  # deduplicates equal matrices
-    folder.mkdir(parents=True, exist_ok=True)
     spec.save(str(folder))
 
 
-def _sizes(config: TransformerConfig, *, causal: bool) -> dict[str, Any]:
-    reason = unrepresentable(config)
-    if reason is not None:
-        raise ConfigError(reason)
+def _stack(model: Transformer, *, causal: bool) -> Any:
+    """The weights of the decoder (causal) or of the encoder as a CTranslate2 spec."""
+    specs, config = library().specs.transformer_spec, model.config
+    if causal:
+        spec = specs.TransformerDecoderSpec(**_sizes(model, causal=True))
+        spec.embeddings.weight = _input_embedding(model)
+        spec.projection.weight = _array(model.embedding_VM)
+    else:
+        spec = specs.TransformerEncoderSpec(**_sizes(model, causal=False))
+        spec.embeddings[0].weight = _input_embedding(model)
+    _set_positions(spec, model.target_positions if causal else model.source_positions, model)
+    for layer_spec, layer in zip(spec.layer, _layers(model, causal=causal), strict=True):
+        _set_self_attention(layer_spec.self_attention, layer.self_attention, layer.around_attention, config)
+        if isinstance(layer, DecoderLayer):
+            _set_cross_attention(layer_spec.attention, layer.cross_attention, layer.around_cross_attention)
+        _set_feed_forward(layer_spec.ffn, layer.feed_forward, layer.around_feed_forward)
+    if config.norm == "pre":
+        _set_norm(spec.layer_norm, model.decoder_norm if causal else model.encoder_norm)
+    return spec
+
+
+def _layers(model: Transformer, *, causal: bool) -> list[EncoderLayer | DecoderLayer]:
+    return cast(list[EncoderLayer | DecoderLayer], model.decoder if causal else model.encoder)
+
+
+def _sizes(model: Transformer, *, causal: bool) -> dict[str, Any]:
+    config = model.config
     sizes = {
         "num_layers": config.num_layers,
         "num_heads": config.num_heads,
@@ -142,30 +130,33 @@ def _sizes(config: TransformerConfig, *, causal: bool) -> dict[str, Any]:
         if rotation.linear_scale != 1:
             sizes["rotary_scaling_type"] = library().specs.attention_spec.RotaryScalingType.Linear
             sizes["rotary_scaling_factor"] = rotation.linear_scale
-    return sizes | {"relative_position": _needs_vectors(scheme)}
+    tables = _tables(_layers(model, causal=causal)[0].self_attention, max_distance=1)
+    return sizes | {"relative_position": _needs_vectors(scheme, tables)}
 
 
-def _needs_vectors(scheme: Scheme) -> bool:
+def _tables(attention: SelfAttention, max_distance: int) -> Tables:
+    if attention.tables is None:
+        return Tables()
+    return attention.tables.at(max_distance, attention.qkv.weight.device)
+
+
+def _needs_vectors(scheme: Scheme, tables: Tables) -> bool:
     """Whether the layers need vectors by distance; also true without any positions, else CTranslate2 adds sinusoids."""
     if scheme.absolute != "none":
         return False
-    return not (scheme.has_bias or scheme.changes_queries) or scheme.has_vectors
+    has_vectors = tables.keys is not None or tables.values is not None
+    return has_vectors or not (scheme.has_bias or scheme.changes_queries)
 
 
-def _set_positions(spec: Any, positions: nn.Module | None, config: TransformerConfig) -> None:
+def _set_positions(spec: Any, positions: nn.Module | None, model: Transformer) -> None:
     """Replace CTranslate2's sinusoids, which start at position 1 and may have another layout, by our own rows."""
     spec.scale_embeddings = True  # times sqrt(d_model), before the positions are added
-    rows = position_rows(config)
+    rows = position_rows(model.config)
     if positions is not None and rows is not None:
-        vectors = positions(0, torch.zeros(1, rows, dtype=torch.int64, device=_device(positions)))
-        spec.position_encodings.encodings = _array(vectors)
+        pieces = torch.zeros(1, rows, dtype=torch.int64, device=model.embedding_VM.device)
+        spec.position_encodings.encodings = _array(positions(0, pieces))
     elif hasattr(spec, "position_encodings"):
         del spec.position_encodings
-
-
-def _device(positions: nn.Module) -> torch.device:
-    parameter = next(positions.parameters(), None)  # sinusoids have none
-    return torch.device("cpu") if parameter is None else parameter.device
 
 
 def _set_self_attention(spec: Any, attention: SelfAttention, around: Residual, config: TransformerConfig) -> None:
@@ -175,10 +166,8 @@ def _set_self_attention(spec: Any, attention: SelfAttention, around: Residual, c
     site = config.site(causal=attention.causal)
     scheme = config.decoder_positions if attention.causal else config.encoder_positions
     exact = max(POSITION_ROWS, (scheme.reach or 0) + 1)
-    tables = Tables()
-    if attention.tables is not None:
-        tables = attention.tables.at(exact, attention.qkv.weight.device)
-    if _needs_vectors(scheme):
+    tables = _tables(attention, exact)
+    if _needs_vectors(scheme, tables):
         spec.relative_position_keys, spec.relative_position_values = _both_tables(tables, site.d_head)
     if tables.bias is not None:
         spec.relative_attention_bias = _array(_as_buckets(tables.bias, exact, causal=attention.causal))

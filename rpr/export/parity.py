@@ -149,10 +149,13 @@ def piece_scores(model: Transformer, sources: Rows, targets: Rows, max_tokens: i
     return scores
 
 
+def largest_of(differences: Tensor) -> float:
+    """The largest absolute value, 0 of nothing; NaN counts as infinite."""
+    return float(differences.abs().nan_to_num(nan=torch.inf).max()) if differences.numel() else 0.0
+
+
 def _largest_difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
-    """The largest absolute difference; NaN counts as infinite."""
-    differences = torch.cat([one - other for one, other in zip(ours, theirs, strict=True)])
-    return float(differences.abs().nan_to_num(nan=torch.inf).max())
+    return largest_of(torch.cat([one - other for one, other in zip(ours, theirs, strict=True)]))
 
 
 def _greedy(

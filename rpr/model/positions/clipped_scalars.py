@@ -39,10 +39,6 @@ class ClippedScalars(Scheme):
     def ordered(self) -> bool:
         return self.absolute != "none" or self.clip_distance > 0
 
-    @property
-    def has_vectors(self) -> bool:
-        return self.keys
-
     def details(self) -> list[str]:
         return [*(["with relative keys"] if self.keys else []), f"k = {self.clip_distance}"]
 

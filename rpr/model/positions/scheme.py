@@ -224,11 +224,6 @@ class Scheme(StrictModel):
         return self.has_tables
 
     @property
-    def has_vectors(self) -> bool:
-        """Whether `distance_tables` returns keys or values."""
-        return False
-
-    @property
     def reach(self) -> int | None:
         """The distance from which on the tables are constant; None if there is none."""
         return self.k

@@ -27,10 +27,6 @@ class TransformerXL(Scheme):
 
     scheme: Literal["transformer_xl"]
 
-    @property
-    def has_vectors(self) -> bool:
-        return True
-
     def parameters(self, site: Site) -> dict[str, Tensor]:
         import torch
 

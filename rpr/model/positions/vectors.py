@@ -112,10 +112,6 @@ class Vectors(Scheme):
         return False
 
     @property
-    def has_vectors(self) -> bool:
-        return self.relative
-
-    @property
     def shared_by_layers(self) -> bool:
         return self.tables == "shared_by_heads_and_layers"
 
