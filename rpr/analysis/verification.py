@@ -15,14 +15,12 @@ import torch
 from torch import Tensor
 
 from rpr.data.vocabulary import EOS, PAD
-from rpr.decode.ctranslate2 import library
 from rpr.decode.exported import Kind
 from rpr.decode.torch_engine import Engine, Search, TorchEngine, pad_pairs, pair_batches
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export.card import ExportInputs
-from rpr.export.ctranslate2_spec import unrepresentable
 from rpr.export.parity import Rows, largest_of, piece_scores
-from rpr.export.writing import prove, write_files
+from rpr.export.writing import check_supported, prove, write_files
 from rpr.model.beam_search import Hypothesis, penalty
 from rpr.model.transformer import Transformer
 
@@ -185,13 +183,9 @@ def export_check(kind: Kind, inputs: ExportInputs, folder: Path) -> Check:
     """Write an export to an empty folder, read it back and compare it with the model."""
     name, what = f"export, {kind}", "log p, the export against the model; greedy translations"
     try:
-        reason = unrepresentable(inputs.model.config) if kind == "ctranslate2" else None
-        if kind == "ctranslate2" and reason is None:
-            library()
+        check_supported(kind, inputs.model.config)
     except ConfigError as error:
-        reason = str(error)
-    if reason is not None:
-        return Check(name, what, "not applicable", 0, reason=reason)
+        return Check(name, what, "not applicable", 0, reason=str(error))
     write_files(kind, folder, inputs)
     try:
         proven, int8 = prove(kind, folder, inputs)

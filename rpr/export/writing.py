@@ -56,16 +56,21 @@ def check(kind: Kind, out: Path, config: TransformerConfig) -> None:
     """Checks before anything is computed.
 
     Raises:
-        ConfigError: `out` exists and is not an export; CTranslate2 is not installed or cannot represent the model.
+        ConfigError: `out` exists and is not an export; or as `check_supported`.
     """
     if out.exists() and not is_export(out):
         raise ConfigError(
             f"output_dir: {out} exists and is not an export; only an earlier export is replaced: choose another folder"
         )
+    check_supported(kind, config)
+
+
+def check_supported(kind: Kind, config: TransformerConfig) -> None:
+    """Raises ConfigError if CTranslate2 cannot represent the model or is not installed."""
     if kind == "ctranslate2":
-        library()
         if (reason := unrepresentable(config)) is not None:
             raise ConfigError(reason)
+        library()
 
 
 def export(kind: Kind, out: Path, inputs: ExportInputs, progress: Progress | None = None) -> dict[str, Any]:

@@ -24,9 +24,6 @@ EACH_PASS = pytest.mark.parametrize("form", PASSES.values(), ids=PASSES)
 # Parts and blocks
 
 
-# Parts and blocks
-
-
 @pytest.fixture
 def parts(monkeypatch):
     """The queries of each part that is computed."""
