@@ -93,7 +93,8 @@ def masked_score(dtype: torch.dtype) -> float:
 
 
 def softmax(scores_BHQK: Tensor, mask: Tensor | None = None, *, causal: bool = False, first_query: int = 0) -> Tensor:
-    visible = visible_keys(mask, causal, first_query, *scores_BHQK.shape[-2:], scores_BHQK.device)
+    num_queries, num_keys = scores_BHQK.shape[-2:]
+    visible = visible_keys(mask, causal, first_query, num_queries, num_keys, scores_BHQK.device)
     if visible is not None:
         scores_BHQK = scores_BHQK.masked_fill(~visible, masked_score(scores_BHQK.dtype))
     # float32 whatever the matmul precision: a bfloat16 exponent sum over hundreds of keys loses its tail.
