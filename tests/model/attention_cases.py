@@ -114,19 +114,15 @@ FORMS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def passes(form: Callable[..., Tensor], inputs: list[Tensor | None], weight: Tensor, **options: Any) -> list[Tensor]:
+def results(form: Callable[..., Tensor], inputs: list[Tensor | None], weight: Tensor, **options: Any) -> list[Tensor]:
     """z, and the gradients of sum(weight z) with respect to each input that is not None."""
     leaves = [None if x is None else x.detach().requires_grad_() for x in inputs]
     z = form(*leaves[:3], **dict(zip(NAMES[3:], leaves[3:], strict=False)), **options)
+    assert z.isfinite().all()
     present = [x for x in leaves if x is not None]
-    return [z.detach(), *torch.autograd.grad(z, present, weight, allow_unused=True, materialize_grads=True)]
-
-
-def results(form: Callable[..., Tensor], inputs: list[Tensor | None], weight: Tensor, **options: Any) -> list[Tensor]:
-    """As `passes`; all finite."""
-    found = passes(form, inputs, weight, **options)
-    assert all(x.isfinite().all() for x in found)
-    return found
+    gradients = torch.autograd.grad(z, present, weight, allow_unused=True, materialize_grads=True)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    return [z.detach(), *gradients]
 
 
 def assert_same(actual: list[Tensor], expected: list[Tensor], name: str, tolerance: float = 1e-10) -> None:
