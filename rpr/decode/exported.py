@@ -160,6 +160,8 @@ def _check_sizes(config: TransformerConfig) -> None:
             raise ValueError(f"shape.{name} is {getattr(config, name)}, must be at least 1")
     if not 0 <= config.dropout < 1:
         raise ValueError(f"shape.dropout is {config.dropout}, must be at least 0 and less than 1")
+    if config.d_model % 2:
+        raise ValueError(f"shape.d_model is {config.d_model}, must be even")
     if config.d_model % config.num_heads:
         raise ValueError(f"shape: d_model = {config.d_model} is not a multiple of num_heads = {config.num_heads}")
     if config.norm not in ("pre", "post"):

@@ -141,10 +141,9 @@ def _check_weights(model: Transformer, copied: Transformer) -> None:
 
 
 def write_files(kind: Kind, folder: Path, inputs: ExportInputs) -> None:
-    """Write everything except the card and README to an empty folder.
+    """Write everything except the card and README to an empty folder. `check_supported` must have passed.
 
     Raises:
-        ConfigError: CTranslate2 cannot represent the model, or is not installed.
         OSError: the folder cannot be written.
     """
     model, vocabulary, config = inputs.model, inputs.vocabulary, inputs.config

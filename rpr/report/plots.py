@@ -1,4 +1,7 @@
-"""The plots of a group: BLEU against k, by length, speed, learning curves; None if there is nothing to plot."""
+"""The plots of a group: BLEU against k, by scheme (rpr.report.ranking), by length, speed, learning curves.
+
+Each function returns None if there is nothing to plot.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ Curves = dict[str, tuple[tuple[int, float], ...]]  # (step, value) pairs of each
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG image with the name of its file, its alternative text and its caption.
+    """An SVG image with its name, its alternative text and its caption.
 
     `narrow`: the version for a phone, if the image would be illegible there.
     """
@@ -78,18 +81,10 @@ def all_plots(group: Group, runs: Sequence[tuple[Variant, Curves]]) -> list[Pict
         "several seeds. Dashed: the paper's relative positions."
     )
     means = "A line for each variant, the mean over its seeds."
-    num_ranked = len(ranking.ranked(group))
-    rows = left_out(min(ranking.MOST_ROWS, num_ranked), num_ranked, "schemes have a row")
+    by_position = ranking.scores_by_position(group)
     found = [
         ("bleu_by_k", "BLEU by clip distance", "", " ".join(by_k), bleu_by_k(group), bleu_by_k(group, narrow=True)),
-        (
-            "scores_by_position",
-            ranking.title(group),
-            rows,
-            ranking.caption(group),
-            ranking.scores_by_position(group, rows),
-            ranking.scores_by_position(group, rows, narrow=True),
-        ),
+        *([] if by_position is None else [("scores_by_position", *by_position)]),
         ("bleu_by_length", _length_title(group), lines, "", bleu_by_length(group, lines), None),
         ("speed", "Steps per second relative to absolute", bars, ratios, speed(group, bars), None),
         ("learning_curves", "Learning curves", lines, means, learning_curves(group, runs, lines), None),

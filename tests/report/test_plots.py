@@ -107,6 +107,13 @@ def test_plots_of_few_variants_are_complete_and_reproducible():
     assert "1.00   (2.00 steps/s)" in [text.get_text() for text in plots.speed(group).axes[0].texts]
 
 
+def with_scheme(choice, seed=1, score=20.0):
+    """One run with another scheme."""
+    position = scheme(choice).model_dump(mode="json")
+    record = fake_record("relative", seed=seed, scores={"test": score} if score else {})
+    return record.model_copy(update={"config": {**record.config, "position": position}})
+
+
 def boxes_of(figure, texts):
     with plot_style.styled():
         figure.draw_without_rendering()
@@ -128,7 +135,12 @@ def test_every_text_is_inside_its_figure():
     runs = [fake_record(kind, k, settings=settings) for kind, k in (("absolute_and_relative", 16), ("relative", 4))
             for settings in (shared, {})]  # fmt: skip
     group = group_of([*runs, fake_record("absolute")])
-    for figure in (plots.bleu_by_k(group), plots.bleu_by_k(group, narrow=True), plots.speed(group)):
+    many = [with_scheme(choice) for choice in ("rope", "t5")] + [fake_record("none")]
+    many += [fake_record("absolute_and_relative", k) for k in range(30)]
+    by_position = ranking.scores_by_position(group_of(many))
+    assert by_position is not None and by_position.remark.startswith("24 of 33 schemes have a row: of each kind")
+    figures = plots.bleu_by_k(group), plots.bleu_by_k(group, narrow=True), plots.speed(group)
+    for figure in (*figures, by_position.figure, by_position.narrow):
         [axes] = figure.axes
         texts = [*axes.get_yticklabels(), *axes.texts, axes.xaxis.label, axes.yaxis.label, *figure.texts]
         texts += [text for legend in figure.legends for text in legend.get_texts()]
@@ -138,22 +150,19 @@ def test_every_text_is_inside_its_figure():
 
 
 def test_schemes_beyond_the_paper_are_ranked():
-    def run(choice, seed, score):
-        position = scheme(choice).model_dump(mode="json")
-        record = fake_record("relative", seed=seed, scores={"test": score})
-        return record.model_copy(update={"config": {**record.config, "position": position}})
-
     def ranked(runs):
-        return [(variant.label, score.value, score.n) for variant, score in ranking.ranked(group_of(runs))]
+        return [(variant.label, score.value, score.n) for variant, score in ranking.ranked(group_of(runs))[0]]
 
-    schemes = [run("rope", 1, 21.0), run("rope", 2, 23.0), run("t5", 1, 30.0), run("none", 1, 4.0)]
+    some = [("rope", 1, 21.0), ("rope", 2, 23.0), ("t5", 1, 30.0), ("none", 1, 4.0)]
+    schemes = [with_scheme(*one) for one in some]
     assert ranked(schemes) == [("T5", 30.0, 1), ("RoPE", 22.0, 2), ("none", 4.0, 1)]
     assert ranked(schemes[2:]) == [], "one scheme that the paper does not have"
     papers = [fake_record("relative", k, scores={"test": 25.0}) for k in (2, 4)]
-    assert "relative, k = 4" in dict((one[:2]) for one in ranked([*schemes, *papers]))
-    papers += [fake_record("relative", 16, scores={"test": 24.0}), fake_record("relative_keys", 16)]
+    papers += [fake_record("relative", 16, scores={}), fake_record("relative_keys", 16)]
+    assert [name for name, *_ in ranked([*schemes, *papers])] == ["T5", "relative, k = 4", "RoPE", "none"]
+    papers[2] = fake_record("relative", 16, scores={"test": 24.0})
     assert [name for name, *_ in ranked([*schemes, *papers])] == ["T5", "relative, k = 16", "RoPE", "none"]
     drawn = {plot.name: plot for plot in plots.all_plots(group_of([*schemes, *papers]), [])}
     assert drawn["scores_by_position"].narrow is not None and drawn["scores_by_position"].caption == ""
-    figure = ranking.scores_by_position(group_of(schemes))
-    assert [text.get_text() for text in figure.axes[0].texts] == ["30.0", "22.0 ± 1.4", "4.0"]
+    [axes] = ranking.scores_by_position(group_of(schemes)).figure.axes
+    assert [text.get_text() for text in axes.texts] == ["30.0", "22.0 ± 1.4", "4.0"]

@@ -13,7 +13,7 @@ from rpr.report.grouping import run_groups
 from rpr.report.learning import learning_of, run_key
 from rpr.report.plot_style import WHITE
 from rpr.report.plots import bleu_by_length
-from rpr.report.ranking import caption, scores_by_position, title
+from rpr.report.ranking import scores_by_position
 from rpr.report.results_page import results_markdown
 from rpr.report.statements import statements
 from rpr.report.tables import build_tables
@@ -61,7 +61,8 @@ def test_exact_match_of_a_task_comes_first_and_by_length():
 
 def test_schemes_are_plotted_best_first_beside_published_accuracies():
     [group] = run_groups(runs("reverse", within=81.0, none=90.0))
-    [axes] = scores_by_position(group).axes
+    plot = scores_by_position(group)
+    [axes] = plot.figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         "none",
         "relative, k = 16",
@@ -71,9 +72,7 @@ def test_schemes_are_plotted_best_first_beside_published_accuracies():
     marks = [(line.get_marker(), float(line.get_xdata()[0])) for line in axes.get_lines() if line.get_marker() in "oD"]
     assert sorted(marks) == [("D", 2.3), ("o", 6.7), ("o", 60.0), ("o", 90.0)]
     assert all(line.get_markerfacecolor() == WHITE for line in axes.get_lines() if line.get_marker() == "o")
-    assert caption(group).startswith(
-        "Dashed: absolute (sinusoidal). Hollow: did not learn the task. Grey diamonds: Kaz"
-    )
+    assert plot.caption.startswith("Dashed: absolute (sinusoidal). Hollow: did not learn the task. Grey diamonds: K")
 
 
 def test_exact_match_of_sentences_is_folded_and_not_shown_by_length():
@@ -94,7 +93,7 @@ def test_findings_of_a_task_are_about_exact_match_and_name_no_figure_of_the_pape
 def test_without_longer_examples_nothing_is_said_of_them():
     records = [run.model_copy(update={"scores": run.scores[::2]}) for run in runs()]  # those of test
     [group] = run_groups(records)
-    assert (group.split, title(group)) == ("test", "Exact match on test, best first")
+    assert (group.split, scores_by_position(group).title) == ("test", "Exact match on test, best first")
     assert "beyond" not in text(records)
     assert "Kazemnejad" not in " ".join(note.text for note in task_grid(group).notes)
 
