@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rpr.config.train import TrainConfig, config_from_record
+from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.errors import InterruptedRun, ProcessEnded, RprError, RunError
 from rpr.io.escape import escape_control_characters
 from rpr.records import provenance
@@ -157,7 +157,7 @@ def _run_as_later_node(config: TrainConfig, run_dir: Path, place: SlurmPlace) ->
         runtime.check_devices(config.hardware)
         launch.check_hosts(place)
         _prepare(config)
-        _run_worker(config, run_dir)
+        _run_worker(run_dir / lifecycle.JOB_NAME, config.hardware)
     except RprError as error:
         print(f"rpr-cli: {error}", file=sys.stderr, flush=True)
         time.sleep(launch.GRACE_SECONDS)  # the first node may have an error of its own to report
@@ -166,10 +166,12 @@ def _run_as_later_node(config: TrainConfig, run_dir: Path, place: SlurmPlace) ->
 
 def _run_in_own_process(config: TrainConfig, command: str, run_dir: Path, sweep_job: SweepJob) -> None:
     """A run of a sweep, in a fresh process with its output in the run's log."""
-    with _recorded(config, command, run_dir, concurrent_jobs=sweep_job.concurrent_jobs) as lock:
-        if lock is not None:
+    with _recorded(config, command, run_dir, concurrent_jobs=sweep_job.concurrent_jobs) as started:
+        if started is not None:
+            job, lock = started
+            log = run_dir / LOG_NAME
             keep_open = (lock, *sweep_job.keep_open)
-            _run_worker(config, run_dir, keep_open=keep_open, log=run_dir / LOG_NAME, gpus=sweep_job.gpus)
+            _run_worker(job, config.hardware, keep_open=keep_open, log=log, gpus=sweep_job.gpus)
 
 
 def _run_in_this_process(config: TrainConfig, command: str, run_dir: Path, rerun_of: RerunOf | None) -> None:
@@ -184,22 +186,23 @@ def _run_in_this_process(config: TrainConfig, command: str, run_dir: Path, rerun
             f"to score it again instead: rpr-cli evaluate {folder}",
             file=sys.stderr,
         )
-    with _recorded(config, command, run_dir, rerun_of=rerun_of) as lock:
-        if lock is None:
+    with _recorded(config, command, run_dir, rerun_of=rerun_of) as started:
+        if started is None:
             return
+        job, lock = started
         if config.hardware.num_ranks > 1:
-            _run_worker(config, run_dir, keep_open=(lock,))
+            _run_worker(job, config.hardware, keep_open=(lock,))
         else:
             work(config, run_dir)
     _print_result(run_dir)
 
 
 @contextlib.contextmanager
-def _recorded(config: TrainConfig, command: str, run_dir: Path, **facts: Any) -> Iterator[int | None]:
+def _recorded(config: TrainConfig, command: str, run_dir: Path, **facts: Any) -> Iterator[tuple[Path, int] | None]:
     """Lock the run's folder, prepare its data and start its record, which gets the error that the body raises; `facts`
     as start_record takes them.
 
-    Yields the lock's file descriptor; None if the lock's previous holder finished the run.
+    Yields its job file and the lock's file descriptor; None if the lock's previous holder finished the run.
     """
     from rpr.runs import locks
 
@@ -212,15 +215,15 @@ def _recorded(config: TrainConfig, command: str, run_dir: Path, **facts: Any) ->
             return
         with exit_on_sigterm():
             with lifecycle.rollback_on_error(run_dir, created):
-                lifecycle.start_record(config, command, run_dir, _prepare(config), **facts)
+                job = lifecycle.start_record(config, command, run_dir, _prepare(config), **facts)
             try:
-                yield lock.descriptor
+                yield job, lock.descriptor
             except BaseException as error:
                 lifecycle.mark_stopped(run_dir, error)
                 raise
 
 
-def _run_worker(config: TrainConfig, run_dir: Path, **options: Any) -> None:
+def _run_worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
     """Run `work` in processes of its own; `options` as run_worker takes them.
 
     Raises:
@@ -229,10 +232,10 @@ def _run_worker(config: TrainConfig, run_dir: Path, **options: Any) -> None:
     """
     from rpr.training import launch
 
-    code = launch.run_worker("rpr.commands.train", run_dir, config.hardware, **options)
+    code = launch.run_worker("rpr.commands.train", job, hardware, **options)
     if code == 0:
         return
-    record = read_record(run_dir / RECORD_NAME)
+    record = read_record(job.parent / RECORD_NAME)
     if code == FAULT_EXIT and record.error is not None:
         raise RunError(record.error)
     kind, how = ProcessEnded, f"ended with exit code {code}"
@@ -368,19 +371,17 @@ def _print_result(run_dir: Path) -> None:
         )
 
 
-def main(run_dir: Path) -> None:
-    """The worker process `python -m rpr.commands.train <run folder>`, started by rpr.training.launch; its configuration
-    is in the record.
-    """
+def main(job: Path) -> None:
+    """The worker process `python -m rpr.commands.train <run folder>/job.json`, started by rpr.training.launch."""
     from rpr.runs import runtime
 
     die_with_parent()
     with exit_on_sigterm():
-        config = config_from_record(read_record(run_dir / RECORD_NAME).config)
+        config = config_from_record(json.loads(job.read_text(encoding="utf-8")))
         try:
-            work(config, run_dir)
+            work(config, job.parent)
         except BaseException as error:
-            _handle_rank_failure(run_dir, error)
+            _handle_rank_failure(job.parent, error)
             if isinstance(error, RprError):
                 if not runtime.is_first_rank():  # and still here, so that the error may be this rank's alone
                     print(f"rpr-cli: {error}", file=sys.stderr, flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,8 @@ from rpr.runs.locks import LOCK_NAME
 if TYPE_CHECKING:  # numpy and torch, which a command with invalid settings does not wait for
     from rpr.data.cache import PreparedData
 
-_WRITTEN = (RECORD_NAME, "config.yaml", METRICS_NAME, "not_finite_*", "*.txt", "vocabulary.model")
+JOB_NAME = "job.json"
+_WRITTEN = (RECORD_NAME, JOB_NAME, "config.yaml", METRICS_NAME, "not_finite_*", "*.txt", "vocabulary.model")
 
 
 def create_run_dir(run_dir: Path) -> list[Path]:
@@ -110,9 +112,9 @@ def start_record(
     *,
     rerun_of: RerunOf | None = None,
     concurrent_jobs: int = 1,
-) -> None:
+) -> Path:
     """Write the run's record, with status running, and its configuration; remove what a killed process left behind.
-    A rerun that is resumed stays a rerun.
+    A rerun that is resumed stays a rerun. Returns the path of the job file.
 
     Raises:
         DataError: the run was started on another corpus, or the corpus has none of the splits to score.
@@ -159,9 +161,12 @@ def start_record(
             wandb=None,
         )
         write_record(path, record)
+        job = run_dir / JOB_NAME
+        replace_file(job, json.dumps(settings, indent=2))
         replace_file(run_dir / "config.yaml", yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
     except OSError as error:
         raise unwritable(run_dir, error) from None
+    return job
 
 
 def _concurrent_jobs(earlier: Record | None, now: int) -> int | None:

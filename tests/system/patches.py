@@ -51,7 +51,7 @@ def clock_set_back() -> None:
 
 
 class Forked(subprocess.Popen):  # type: ignore[type-arg]
-    """`python -m rpr.commands.train RUN_DIR` as a fork of this process."""
+    """`python -m rpr.commands.train JOB` as a fork of this process."""
 
     def _execute_child(self, *given: Any) -> None:
         command, prepare, output = given[0], given[2], given[13]

@@ -261,7 +261,7 @@ RESUMED = {
 
 def contents(run):
     """Every file but those that are written at each start."""
-    written = ("record.json", "config.yaml", ".lock", "vocabulary.model")
+    written = ("record.json", "job.json", "config.yaml", ".lock", "vocabulary.model")
     return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name not in written}
 
 
@@ -306,7 +306,7 @@ def test_resume_skips_damaged_checkpoints_and_replaces_links(run_dir, capfd, mon
         bad.interrupt,
         bad.set_config("logger.project", "${oc.env:WANDB_API_KEY}"),
         bad.PICKLED_BY_TORCH,
-        bad.replace_by_link("config.yaml", "vocabulary.model", "test.hypotheses.txt", "test.sources.txt"),
+        bad.replace_by_link("config.yaml", "job.json", "vocabulary.model", "test.hypotheses.txt", "test.sources.txt"),
     )(run_dir)
     good.rename(damaged)
     good.write_bytes(content)

@@ -25,7 +25,7 @@ LINES, REPEATED = 10_000, 10
 # time, one divisible only by 10 fails the first time, the others finish. The last line on stderr is the peak memory in
 # KiB.
 FORKING = f"""
-import os, resource, signal, sys
+import json, os, resource, signal, sys
 from rpr.cli import app
 from rpr.commands import train
 from rpr.errors import RunError
@@ -35,8 +35,8 @@ from rpr.runs.locks import current_holder
 from rpr.training import launch
 
 
-def work(run_dir):
-    seed = read_record(run_dir / "record.json").seed
+def work(job):
+    seed, run_dir = json.loads(job.read_text())["seed"], job.parent
     assert current_holder(run_dir) is not None, "the run is not locked"
     first = not (run_dir / "tried").exists()
     (run_dir / "tried").touch()
@@ -54,14 +54,14 @@ def work(run_dir):
     return 0
 
 
-def run_worker(module, run_dir, hardware, *, keep_open=(), log=None, gpus=()):
+def run_worker(module, job, hardware, *, keep_open=(), log=None, gpus=()):
     assert module == "rpr.commands.train" and keep_open and log
     child = os.fork()
     if child == 0:
         file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.dup2(file, 1)
         os.dup2(file, 2)
-        os._exit(work(run_dir))
+        os._exit(work(job))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return code if code >= 0 else 128 - code
 

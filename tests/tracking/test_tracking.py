@@ -120,7 +120,7 @@ def test_run_without_a_key_is_logged_offline(tiny_config, small_data, capsys):
 
 
 def write_results(run_dir):
-    files = {"record.json": "{}", "config.yaml": "k: 3", "test.hypotheses.txt": "ein Hund", "vocabulary.model": "{}"}
+    files = {"record.json": "{}", "config.yaml": "k: 3", "test.hypotheses.txt": "ein Hund", "job.json": "{}"}
     for name, text in files.items():
         (run_dir / name).write_text(text)
     (run_dir / "checkpoints").mkdir()
