@@ -8,7 +8,6 @@ two processes in.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sys
 from collections.abc import Iterator
@@ -18,15 +17,24 @@ from pathlib import Path
 from rpr.io.atomic import remove_leftovers
 
 
-def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file or folder; False if another process holds the lock. A shared lock excludes exclusive ones only.
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file or folder; False if another process holds the lock.
 
     Raises:
         OSError: the file system has no locks.
     """
+    from filelock import lock_descriptor  # takes up to 0.1 s, which commands that lock nothing should not wait for
+
+    return lock_descriptor(descriptor, blocking=False)
+
+
+def try_shared_lock(descriptor: int) -> bool:
+    """Take a shared lock, as other processes may too; False if a process holds it exclusively (try_lock)."""
+    import fcntl  # Unix only
+
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # the latter on some file systems
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
     return True
 
@@ -35,6 +43,8 @@ def lock(descriptor: int, problem: str | None = None) -> bool:
     """Lock an open file or folder; waits for another process if necessary, and then prints `problem`, if given. False
     if the file system has no locks.
     """
+    from filelock import lock_descriptor
+
     try:
         held = try_lock(descriptor)
     except OSError:
@@ -42,7 +52,7 @@ def lock(descriptor: int, problem: str | None = None) -> bool:
     if not held:
         if problem is not None:
             print(f"rpr-cli: {problem}; waiting for it", file=sys.stderr, flush=True)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock_descriptor(descriptor)
     return True
 
 

@@ -10,6 +10,7 @@ lock is taken over.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -26,7 +27,7 @@ from pathlib import Path
 
 from rpr.errors import BusyError
 from rpr.io.escape import escape_control_characters
-from rpr.io.locks import try_lock
+from rpr.io.locks import try_shared_lock
 
 LOCK_NAME = ".lock"
 HEARTBEAT_SECONDS = 15.0
@@ -109,7 +110,7 @@ def current_holder(folder: Path) -> Holder | None:
     try:
         locks_work = True
         try:
-            if not try_lock(descriptor, shared=True):
+            if not try_shared_lock(descriptor):
                 return _read(path)
         except OSError:  # no locks on this file system: only the heartbeat tells
             locks_work = False
@@ -145,14 +146,17 @@ def _lock_file(path: Path) -> tuple[int, Holder]:
 
 def _flock(descriptor: int, path: Path) -> bool:
     """Whether the kernel's lock is ours; False where the file system has none."""
-    for _ in range(_TRIES):
+    for attempt in range(_TRIES):
         try:
-            if try_lock(descriptor):
-                return True
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if attempt == _TRIES - 1:
+                raise _busy(path, _read(path)) from None
+            time.sleep(_TRY_SECONDS)
         except OSError:
             return False
-        time.sleep(_TRY_SECONDS)
-    raise _busy(path, _read(path))
+    raise AssertionError("the loop ends by return or raise")
 
 
 def _busy(path: Path, found: Holder | None) -> BusyError:

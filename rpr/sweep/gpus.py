@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rpr.errors import ConfigError
-from rpr.io.locks import try_lock
+from rpr.io.locks import try_lock, try_shared_lock
 
 GPU = re.compile(r"\d+|(GPU|MIG)-[0-9A-Za-z/-]+")  # as CUDA_VISIBLE_DEVICES names them
 _POLL_SECONDS = 1.0
@@ -102,7 +102,7 @@ def _lock_gpu(gpu: str, slot: int | None, folder: Path) -> list[int]:
     held = [os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)]
     if slot is not None:
         held.append(os.open(folder / f"{name}.{slot}.lock", os.O_RDWR | os.O_CREAT, 0o600))
-    if try_lock(held[0], shared=slot is not None) and (slot is None or try_lock(held[1])):
+    if try_lock(held[0]) if slot is None else try_shared_lock(held[0]) and try_lock(held[1]):
         return held
     _close({gpu: held})
     return []
