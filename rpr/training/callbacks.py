@@ -13,10 +13,9 @@ import pytorch_lightning as pl
 import torch
 
 from rpr.data.batches import Batch
-from rpr.errors import RunError
+from rpr.errors import RecordError, RunError
 from rpr.io.atomic import replace_file
 from rpr.progress import Progress
-from rpr.records.metrics import read_metrics
 from rpr.records.record import SHOWN_METRICS
 from rpr.training.guards import LOG_EVERY, NonFiniteGuard
 from rpr.training.module import as_translation_module, ends_step
@@ -127,9 +126,7 @@ class Metrics(pl.Callback):
         self._last = self.stopwatch.reading()
         if trainer.is_global_zero:
             if self.path.exists():
-                # Later rows are written again, and so is an incomplete last line, which a kill can leave.
-                kept = [row for row in read_metrics(self.path) if row["step"] <= trainer.global_step]
-                replace_file(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+                _drop_later_rows(self.path, trainer.global_step)
             self._progress = Progress(trainer.max_steps, "steps", "training", done=trainer.global_step, lines="last")
             self._progress.update(0, **dict.fromkeys(SHOWN_METRICS.values()))
 
@@ -199,6 +196,34 @@ class Metrics(pl.Callback):
     def _end(self) -> None:
         if self._progress is not None:
             self._progress.close()
+
+
+def _drop_later_rows(path: Path, step: int) -> None:
+    """Drop the rows after the step from which a run resumes: they will be written again.
+
+    So is an incomplete last line, which a kill can leave: the next row must not be appended to it.
+
+    Raises:
+        RecordError: another line is damaged, or the file cannot be read.
+    """
+    kept = []
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read ({error.strerror}); move it away to resume without it") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            later = json.loads(line)["step"] > step
+        except (ValueError, TypeError, KeyError):
+            raise RecordError(
+                f'{path}:{number}: a line of metrics must be an object with an integer "step"; delete it, and the same '
+                "command resumes"
+            ) from None
+        if not later:
+            kept.append(line)
+    replace_file(path, b"".join(kept))
 
 
 def _synchronise() -> None:

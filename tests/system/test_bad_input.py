@@ -240,19 +240,11 @@ def test_report_opens_no_path_from_record(run_dir, tmp_path):
 
 # --- resuming a damaged run
 
+LINE = "metrics.jsonl:1: a line of metrics "
 RESUMED = {
-    "metrics damaged": (
-        bad.replace_content("metrics.jsonl", lambda old: b"{oops\n" + old),
-        "metrics.jsonl:1: not JSON; delete this line",
-    ),
-    "metrics without step": (
-        bad.replace_content("metrics.jsonl", lambda old: b"{}\n" + old),
-        "a line of metrics is an object with a whole",
-    ),
-    "metrics a folder": (
-        bad.replace_by_folder("metrics.jsonl"),
-        "metrics.jsonl: cannot be read ([Errno 21] Is a directory",
-    ),
+    "metrics damaged": (bad.replace_content("metrics.jsonl", lambda old: b"{oops\n" + old), LINE),
+    "metrics without step": (bad.replace_content("metrics.jsonl", lambda old: b"{}\n" + old), "delete it, and the"),
+    "metrics a folder": (bad.replace_by_folder("metrics.jsonl"), "metrics.jsonl: cannot be read (Is a directory)"),
     "weights of other sizes": (bad.edit_checkpoints(bad.resize_weights), "cannot resume from it (its weights"),
     "an older checkpoint": (bad.edit_checkpoints(lambda loaded: loaded.pop("loops") and None), "it has no loops)"),
     "vocabulary a folder": (bad.replace_by_folder("vocabulary.model"), "vocabulary.model: cannot be read or written"),
