@@ -102,7 +102,7 @@ def resume(run_dir: Path) -> Path:
 
 def _run_as_torchrun_rank(config: TrainConfig, command: str, run_dir: Path) -> None:
     """One of the processes in which the user's own torchrun started this command; the first rank keeps the record."""
-    from rpr.runs import runtime
+    from rpr.runs import locks, runtime
 
     runtime.check_world(config.hardware)
     first = runtime.is_first_rank()
@@ -110,7 +110,11 @@ def _run_as_torchrun_rank(config: TrainConfig, command: str, run_dir: Path) -> N
         if first:
             _report_already_finished(config, run_dir, finished)
         return
-    with _recorded(config, command, run_dir) if first else exit_on_sigterm():
+    created = lifecycle.create_run_dir(run_dir) if first else []
+    with exit_on_sigterm(), locks.acquire(run_dir) if first else contextlib.nullcontext():
+        if first:
+            with lifecycle.rollback_on_error(run_dir, created):
+                lifecycle.start_record(config, command, run_dir, _prepare(config))
         try:
             work(config, run_dir)
         except BaseException as error:

@@ -13,7 +13,7 @@ ComputeType = Literal["float32", "int8", "int8_float32", "bfloat16", "float16"] 
 
 
 class OneRunConfig(StrictModel):
-    """The settings of a command that loads one trained run; None is "as the run has it"."""
+    """The settings of a command that loads one trained run; None is "as the run has it", or the default cache."""
 
     run: str = Field(min_length=1)
     average_checkpoints: PositiveInt | None

@@ -1,5 +1,5 @@
 """Resumed trainings against an uninterrupted one, bit for bit; when checkpoints are written and which are kept; damaged
-checkpoints; time limits; small disks (full ones: tests/system/test_faults.py).
+checkpoints; time limits; unsuitable folders and small disks (full ones: tests/system/test_faults.py).
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -266,7 +267,18 @@ def test_validation_bleu_is_decoded_in_the_precision_of_the_scores(
     assert vars(engine) == vars(torch_scored(config, engine.model, "last").engine)
 
 
-# --- disks
+# --- disks and folders
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a folder in which not even root can write")
+def test_unwritable_checkpoint_folder_is_an_error_before_the_first_step(
+    config: TrainConfig, small_data: Data, tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoints").symlink_to("/proc")
+    reason = r"/checkpoints: checkpoints cannot be written there \(.*make the folder writable"
+    with pytest.raises(RunError, match=reason):
+        fit.fit(config, small_data, tmp_path)
+    assert not (tmp_path / "metrics.jsonl").exists()
 
 
 @pytest.mark.parametrize("free, warned", [(10**6, True), (10**9, False)])
