@@ -52,10 +52,8 @@ class Report:
         """The whole report as text for a terminal."""
         parts = []
         for chapter in self.chapters:
-            findings = wrapped(
-                [("- ", str(one)) for one in chapter.statements]
-                or [("- ", "no comparison that the paper made; see the tables")]
-            )
+            found = [str(one) for one in chapter.statements] or ["no finding; see the tables"]
+            findings = wrapped([("- ", one) for one in found])
             parts.append("\n".join([chapter.group.heading, *findings]))
         for grid in self.tables.grids:
             head = wrapped([("", one) for one in (grid.title, grid.setting) if one])

@@ -173,9 +173,10 @@ def _details(group: Group) -> dict[str, Any]:
 def _facts(run: Record) -> dict[str, str]:
     """The facts about a run other than its configuration and scores."""
     dirty = {True: ", with uncommitted changes", False: "", None: ", state of the checkout unknown"}[run.git.dirty]
+    steps = run.steps if run.steps is not None else "an unknown number of"
     facts = {
         "run": f"{run.run_id}, seed {run.seed}",
-        "status": run.outcome or f"finished after {run.steps} steps",
+        "status": run.outcome or f"finished after {steps} steps",
         "commit": f"{run.git.commit}{dirty}" if run.git.commit else "no checkout",
         "device": f"{run.device} (hardware={run.hardware})",
         "started": run.started,
