@@ -181,7 +181,7 @@ def test_dry_run_lists_the_commands_of_a_sweep(capsys, started):
     out, err = capsys.readouterr()
     listed = out.splitlines()[1::2]
     assert err == "" and started == []
-    first = "# 1 of 2, new: 0.79 M parameters, 1,600 steps, at most 819 k tokens a side, time unk"
+    first = "# 1 of 2, new: 0.79 M parameters, 3,200 steps, at most 1.64 M tokens a side, time unk"
     assert out.startswith(first) and out.splitlines()[-1].startswith("# 2 jobs: 2 new; remaining: time unknown")
     assert listed == [f"rpr-cli train model=tiny position={one} seed=3 sweep=mine" for one in ("absolute", "none")]
     assert app.main(["sweep", "mine.yaml", "seed=3"]) == 1

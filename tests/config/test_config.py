@@ -134,7 +134,7 @@ def test_position_schemes_of_the_papers_tables(position, absolute, keys, values)
 
 def test_overrides_beat_the_defaults_of_a_model(plain):
     one = train("model=big", "data=multi30k_en_de", "optim=tiny")
-    assert (one.data.name, one.optim.max_steps) == ("multi30k_en_de", 1600)
+    assert (one.data.name, one.optim.max_steps) == ("multi30k_en_de", 3200)
     other = train("data=multi30k_en_de", "position.clip_distance=0", "position.tables=per_head", "model=big")
     assert other.data.name == "multi30k_en_de"
     assert (other.position.clip_distance, other.position.tables) == (0, "per_head")

@@ -178,8 +178,8 @@ def test_dry_run_finds_finished_runs_and_estimates_the_others_from_them(capsys: 
     assert app.main(["sweep", "--dry-run", "mine.yaml"]) == 0  # a flag may come first
     one, two, three, four, total = capsys.readouterr().out.splitlines()[::2]
     assert one.startswith("# 1 of 4, finished: ") and two.startswith("# 2 of 4, new: ")
-    tokens = "1,600 steps, at most 819 k tokens a side"
-    assert two.endswith(f"{tokens}, about 13 min (2 steps/s, the median of 1 run with the same positions)")
+    tokens = "3,200 steps, at most 1.64 M tokens a side"
+    assert two.endswith(f"{tokens}, about 27 min (2 steps/s, the median of 1 run with the same positions)")
     assert three.endswith("(3 steps/s, the median of 2 runs with other positions)")
     assert four.endswith("time unknown (no finished run of this model, batch, corpus and hardware)")
     remaining = "about 22 min of training, one after another, plus 1 of unknown time"
@@ -240,7 +240,7 @@ def test_manifest_shows_changes_since_the_last_start(tiny_config: Config, tmp_pa
         "2 of its 3 jobs are new, 1 were removed (their runs are kept)"
     ]
     assert ledger.diff_manifest(tmp_path, "mine", jobs("optim.max_steps=9", "name=x")) == [
-        'settings changed for every job: name "x" (before: null); optim.max_steps 9 (before: 1600)',
+        'settings changed for every job: name "x" (before: null); optim.max_steps 9 (before: 3200)',
         "2 of its 2 jobs are new, 2 were removed (their runs are kept)",
     ]
     (tmp_path / ".sweeps" / "mine.json").write_text("{")
