@@ -28,7 +28,7 @@ $(TOOLS): pyproject.toml constraints.txt  # and what its tests and checks need
 # One job per core: threads that wait for each other can slow down tenfold next to another busy program.
 CORES := $(shell nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
 
-demo: $(READY)  ## set up, sweep the clip distance on the synthetic corpus, show table and plot (5-9 minutes on two cores)
+demo: $(READY)  ## set up, sweep the clip distance on the synthetic corpus, show table and plot (5-13 minutes on two cores)
 	$(BIN)/rpr-cli sweep quick jobs=$(CORES)
 	$(BIN)/rpr-cli report sweep=quick
 

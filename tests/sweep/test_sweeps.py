@@ -182,7 +182,7 @@ def test_dry_run_finds_finished_runs_and_estimates_the_others_from_them(capsys: 
     assert two.endswith(f"{tokens}, about 27 min (2 steps/s, the median of 1 run with the same positions)")
     assert three.endswith("(3 steps/s, the median of 2 runs with other positions)")
     assert four.endswith("time unknown (no finished run of this model, batch, corpus and hardware)")
-    remaining = "about 22 min of training, one after another, plus 1 of unknown time"
+    remaining = "about 44 min of training, one after another, plus 1 of unknown time"
     assert total == f"# 4 jobs: 3 new, 1 finished; remaining: {remaining}"
 
 
