@@ -95,6 +95,24 @@ def test_one_two_and_eight_devices_learn_same_weights(tiny, tiny_config, small_d
 
 
 @pytest.mark.slow
+def test_two_ranks_stop_together_at_a_time_limit_and_resume(tiny, tiny_config, small_data, processes, tmp_path):
+    """The time has always passed, that of the next checkpoint as well: each call trains one step."""
+    settings = [
+        "hardware=2xcpu", "optim.microbatches_per_step=2", "optim.max_steps=3", "evaluation.test_splits=[]",
+        "optim.checkpoint_every_n_steps=null", "optim.checkpoint_every_n_minutes=1e-9",
+    ]  # fmt: skip
+    limited = [*settings, f"runs_dir={tmp_path / 'limited'}", "stop_after_minutes=1e-9"]
+    for overrides, code in ((settings, 0), (limited, 2), (limited, 2), (limited, 0)):
+        process = processes.start("train", *tiny, *overrides)
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == code, err.decode()
+        assert not processes.alive()
+    _, weights = final(tiny_config, *settings)
+    _, resumed = final(tiny_config, *limited)
+    assert weights.keys() == resumed.keys() and all(torch.equal(weights[name], resumed[name]) for name in weights)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["basic", "joblib", "submitit_local"])
 def test_multirun_with_two_ranks_per_job(launcher, tiny, tiny_config, small_data, processes):
     recipe = ["hardware=2xcpu", "optim.microbatches_per_step=2", "optim.max_steps=12", "evaluation.test_splits=[]"]
