@@ -225,4 +225,15 @@ def rendered(figure: Figure) -> bytes:
     # The names of clip paths are hashes of unrounded coordinates, whose last bits vary with the layout solver; the
     # drawn coordinates have six digits. So clip paths are numbered instead.
     names = {name: b"clip%d" % at for at, name in enumerate(re.findall(rb'<clipPath id="(\w+)"', out.getvalue()))}
-    return re.sub(rb'(?<=["#])p[0-9a-f]{10}(?=[")])', lambda found: names.get(found[0], found[0]), out.getvalue())
+    numbered = re.sub(rb'(?<=["#])p[0-9a-f]{10}(?=[")])', lambda found: names.get(found[0], found[0]), out.getvalue())
+    # Two decimals of coordinates are enough; without the others, and without indentation, pages, which embed all plots,
+    # are a sixth smaller.
+    rounded = re.sub(rb' (?:d|x|y|transform)="[^"]*"', lambda found: _DECIMALS.sub(_two_decimals, found[0]), numbered)
+    return re.sub(rb"\n +", b"\n", rounded)
+
+
+_DECIMALS = re.compile(rb"-?\d+\.\d{3,}")
+
+
+def _two_decimals(number: re.Match[bytes]) -> bytes:
+    return b"%g" % round(float(number[0]), 2)
