@@ -179,7 +179,7 @@ def _limits(groups: Sequence[Group]) -> list[str]:
     tests = {score.test_set for run in runs for score in run.scores}
     theirs = [name for name in (paper.TABLE1_TEST_SET, paper.TABLE2_TEST_SET) if name not in tests]
     if theirs:
-        limits.append(f"No run here was scored on {' or '.join(theirs)}.")
+        limits.append(f"No run in these tables was scored on {' or '.join(theirs)}.")
     never = [size for size in paper.MODELS if all(run.model_name != size for run in runs)]
     if never:
         limits.append(f"No finished run here has the paper's model {' or '.join(never)}.")
@@ -202,7 +202,7 @@ def _scale(runs: Sequence[Record]) -> list[str]:
     if not any(is_the_papers_corpus([run], "en_de") or is_the_papers_corpus([run], "en_fr") for run in runs):
         pairs = max((run.data.train_pairs for run in runs if run.data is not None and not run.synthetic), default=0)
         largest = f"the largest has {pairs:,} pairs" if pairs else "there is none"
-        lines.append(f"No run here was trained on WMT 2014 as the paper's were; of the natural corpora {largest}.")
+        lines.append(f"No run in these tables was trained on WMT 2014 as the paper's were; of their natural corpora {largest}.")
     return lines
 
 
