@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 from rpr.records.measurement import Measurement, missing, single
@@ -118,6 +119,19 @@ def boxes_of(figure, texts):
     with plot_style.styled():
         figure.draw_without_rendering()
         return [text.get_window_extent() for text in texts]
+
+
+def test_coordinates_are_rounded_and_text_is_not():
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    axes = figure.add_subplot()
+    axes.plot([0, 1 / 3, 1], [0, 2 / 3, 1])
+    axes.set_xticks([1 / 3], ["0.33333"])
+    svg = plot_style.rendered(figure).decode()
+    assert ">0.33333<" in svg
+    attributes = re.findall(r' (?:d|x|y|transform)="([^"]*)"', svg)
+    assert any("." in text for text in attributes) and not re.search(r"\.\d{3}", " ".join(attributes))
 
 
 def test_labels_of_equal_lines_are_apart():
