@@ -202,7 +202,9 @@ def _scale(runs: Sequence[Record]) -> list[str]:
     if not any(is_the_papers_corpus([run], "en_de") or is_the_papers_corpus([run], "en_fr") for run in runs):
         pairs = max((run.data.train_pairs for run in runs if run.data is not None and not run.synthetic), default=0)
         largest = f"the largest has {pairs:,} pairs" if pairs else "there is none"
-        lines.append(f"No run in these tables was trained on WMT 2014 as the paper's were; of their natural corpora {largest}.")
+        lines.append(
+            f"No run in these tables was trained on WMT 2014 as the paper's were; of their natural corpora {largest}."
+        )
     return lines
 
 
