@@ -53,9 +53,9 @@ def run(config: RerunConfig) -> None:
     if record.outcome is not None:
         return
     _, again, metrics_again = read_run_files(run_dir)
-    found = difference(record, again, metrics, metrics_again)
-    print("\n".join(["", *_outcome(found)]))
-    if config.strict and not found.reproduced:
+    differences = difference(record, again, metrics, metrics_again)
+    print("\n".join(["", *_outcome(differences)]))
+    if config.strict and not differences.reproduced:
         print(f"rpr-cli: {run_dir.name}: its results differ from those of {shown}", file=sys.stderr)
         raise SystemExit(1)
 
@@ -120,65 +120,28 @@ def _report_deviations(config: RerunConfig, path: Path, record: Record, typed: T
         RecordError: there are differences, and `strict` is set.
         DataError: the corpus cannot be read.
     """
-    found = [
-        *_checkout_deviations(record.git, provenance.git_state()),
-        *_version_deviations(record.versions, provenance.versions()),
-    ]
-    if record.status == "finished":
-        found += _machine_deviations(record.device, _device(typed.hardware), typed.hardware.threads)
-    found += _corpus_deviations(record, typed)
-    if config.strict and found:
-        raise RecordError(f"{path}: strict=true, and not as recorded: {'; '.join(found)}")
-    for line in found:
+    deviations = list(_deviations(record, typed, provenance.git_state()))
+    if config.strict and deviations:
+        raise RecordError(f"{path}: strict=true, and not as recorded: {'; '.join(deviations)}")
+    for line in deviations:
         print(f"rpr-cli: not as recorded: {line}", file=sys.stderr)
 
 
-def _checkout_deviations(recorded: Git, here: Git) -> Iterator[str]:
-    if recorded.commit != here.commit:
-        commits = [git.commit[:12] if git.commit else "none (no checkout)" for git in (recorded, here)]
+def _deviations(record: Record, typed: TrainConfig, git: Git) -> Iterator[str]:
+    """Of the checkout, the versions, the machine (of a finished run) and the corpus."""
+    commits = [state.commit[:12] if state.commit else "none (no checkout)" for state in (record.git, git)]
+    if record.git.commit != git.commit:
         yield f"commit: {commits[0]} in the record, {commits[1]} here"
-    if recorded.dirty:
-        yield "commit: the recorded checkout had uncommitted changes"
-    if here.dirty:
-        yield "commit: this checkout has uncommitted changes"
-
-
-def _version_deviations(recorded: dict[str, str], here: dict[str, str]) -> Iterator[str]:
-    for name in dict.fromkeys([*recorded, *here]):
-        if recorded.get(name) != here.get(name):
-            there = f"{recorded[name]} in the record" if name in recorded else "not recorded"
-            yield f"{name}: {there}, {here.get(name, 'not installed')} here"
-
-
-def _machine_deviations(recorded: str, here: str, threads: int | None) -> Iterator[str]:
-    """Threads and processor separately, if both devices are CPUs. `threads`: the recorded setting, which the rerun
-    keeps if it is set.
-    """
-    one, other = machine_of(recorded), machine_of(here)
-    if one is None or other is None or one.processes != other.processes:
-        if recorded != here:
-            yield f"device: {recorded} in the record, {here} here"
-        return
-    if threads is None and one.threads != other.threads:
-        remedy = f"set OMP_NUM_THREADS={one.threads}"
-        yield f"threads: {one.threads} in the record, {other.threads} here; {remedy}"
-    if one.processor != other.processor:
-        yield f"device: {one.processor} in the record, {other.processor} here"
-
-
-def _device(hardware: HardwareConfig) -> str:
-    """The device that the rerun will record; several processes have one thread each by default."""
-    if hardware.num_ranks > 1 and hardware.threads is None:
-        hardware = hardware.model_copy(update={"threads": int(os.environ.get("OMP_NUM_THREADS", "1"))})
-    return runtime.device_name(hardware)
-
-
-def _corpus_deviations(record: Record, typed: TrainConfig) -> Iterator[str]:
-    """By the key of the current corpus, computed without preparing it.
-
-    Raises:
-        DataError: it does not exist or cannot be read.
-    """
+    for checkout, state in (("the recorded", record.git), ("this", git)):
+        if state.dirty:
+            yield f"commit: {checkout} checkout {'had' if state is record.git else 'has'} uncommitted changes"
+    here = provenance.versions()
+    for name in dict.fromkeys([*record.versions, *here]):
+        if record.versions.get(name) != here.get(name):
+            recorded = f"{record.versions[name]} in the record" if name in record.versions else "not recorded"
+            yield f"{name}: {recorded}, {here.get(name, 'not installed')} here"
+    if record.status == "finished":
+        yield from _machine_deviations(record.device, _device(typed.hardware), typed.hardware.threads)
     try:
         key = cache_key(typed.data)
     except DataError as error:
@@ -190,15 +153,36 @@ def _corpus_deviations(record: Record, typed: TrainConfig) -> Iterator[str]:
         yield f"data: the corpus or its preparation differs ({keys})"
 
 
-def _outcome(found: Difference) -> list[str]:
+def _machine_deviations(recorded: str, here: str, threads: int | None) -> Iterator[str]:
+    """Threads and processor separately, if both devices are CPUs. `threads`: the recorded setting, which the rerun
+    keeps if it is set.
+    """
+    first, second = machine_of(recorded), machine_of(here)
+    if first is None or second is None or first.processes != second.processes:
+        if recorded != here:
+            yield f"device: {recorded} in the record, {here} here"
+        return
+    if threads is None and first.threads != second.threads:
+        yield f"threads: {first.threads} in the record, {second.threads} here; set OMP_NUM_THREADS={first.threads}"
+    if first.processor != second.processor:
+        yield f"device: {first.processor} in the record, {second.processor} here"
+
+
+def _device(hardware: HardwareConfig) -> str:
+    """The device that the rerun will record; several processes have one thread each by default."""
+    if hardware.num_ranks > 1 and hardware.threads is None:
+        hardware = hardware.model_copy(update={"threads": int(os.environ.get("OMP_NUM_THREADS", "1"))})
+    return runtime.device_name(hardware)
+
+
+def _outcome(differences: Difference) -> list[str]:
     """One line on whether the results are the same, and the differences."""
-    speed = next((one for one in found.figures if one.name == "steps_per_second" and one.ratio is not None), None)
-    speed_line = []
-    if speed is not None:
-        values = f"{speed.first.value:.3f} and {speed.second.value:.3f}"
-        speed_line = [f"steps/s: {values}, {speed.ratio:.3f} times the record's"]
-    if found.reproduced:
-        logged = sum(curve.equal for curve in found.curves)
-        also = f", and {logged} logged losses" if logged else ""
-        return [f"Bit-identical: {len(found.scores)} scores, training and validation loss{also}.", *speed_line]
-    return ["Different:", *lines_of(found, NAMES)]
+    if not differences.reproduced:
+        return ["Different:", *lines_of(differences, NAMES)]
+    logged = sum(curve.equal for curve in differences.curves)
+    also = f", and {logged} logged losses" if logged else ""
+    speeds = [pair for pair in differences.figures if pair.name == "steps_per_second" and pair.ratio is not None]
+    return [
+        f"Bit-identical: {len(differences.scores)} scores, training and validation loss{also}.",
+        *(f"steps/s: {pair.a:.3f} and {pair.b:.3f}, {pair.ratio:.3f} times the record's" for pair in speeds),
+    ]

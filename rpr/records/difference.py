@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any
 
 from rpr.config.train import config_from_record
 from rpr.errors import ConfigError
 from rpr.migrations import with_earlier_defaults
-from rpr.records.measurement import Measurement, missing, single
 from rpr.records.record import Record
-from rpr.records.scores import ByLength, Score
+from rpr.records.scores import ByLength, Interval
 
 ABSENT: Any = object()  # the value of a key that a record does not have
 LOSSES = ("train/loss", "validation/loss")  # in metrics.jsonl
@@ -35,38 +34,35 @@ class Part:
 
 
 @dataclass(frozen=True)
-class MeasurementPair:
-    """One figure of both runs. `unlike`: why they are not comparable, or None."""
+class Figure:
+    """A figure of one run (None: not recorded); two whose `how` has other values are not comparable."""
+
+    value: float | None = None
+    interval: Interval | None = None
+    how: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FigurePair:
+    """One figure of both runs, with b - a and b / a if they are comparable.
+
+    `intervals_overlap` is None without two intervals of one level. `unlike`: why they are not comparable, or None.
+    """
 
     name: str
-    first: Measurement
-    second: Measurement
-    unlike: str | None = None
+    a: float | None
+    b: float | None
+    difference: float | None
+    ratio: float | None
+    interval_a: Interval | None
+    interval_b: Interval | None
+    intervals_overlap: bool | None
+    unlike: str | None
 
     @property
     def same(self) -> bool:
         """To the last bit."""
-        return self.first.value == self.second.value
-
-    @property
-    def difference(self) -> float | None:
-        """Second - first."""
-        if self.first.value is None or self.second.value is None or self.unlike:
-            return None
-        return self.second.value - self.first.value
-
-    @property
-    def ratio(self) -> float | None:
-        """Second / first."""
-        return None if self.difference is None or not self.first.value else (self.second.value or 0) / self.first.value
-
-    @property
-    def overlap(self) -> bool | None:
-        """Whether the intervals overlap; None without two intervals of the same level."""
-        one, other = self.first.interval, self.second.interval
-        if one is None or other is None or one.level != other.level or self.unlike:
-            return None
-        return max(one.low, other.low) <= min(one.high, other.high)
+        return self.a == self.b
 
 
 @dataclass(frozen=True)
@@ -89,9 +85,9 @@ class Difference:
 
     relation: str
     parts: tuple[Part, ...]
-    scores: tuple[MeasurementPair, ...]
-    figures: tuple[MeasurementPair, ...]
-    by_length: tuple[MeasurementPair, ...]
+    scores: tuple[FigurePair, ...]
+    figures: tuple[FigurePair, ...]
+    by_length: tuple[FigurePair, ...]
     curves: tuple[Curve, ...]
 
     @property
@@ -99,10 +95,11 @@ class Difference:
         """Whether the training loss exists, and the second record has all scores and losses of the first, the same to
         the last bit. A version of more metrics adds scores.
         """
-        losses = [one for one in self.figures if one.name in _FINAL_LOSSES]
-        measured = any(one.name == "train_loss" for one in losses)
-        scores = [one for one in (*self.scores, *self.by_length) if one.first.value is not None]
-        return measured and all(one.same for one in (*scores, *losses)) and not any(one.parting for one in self.curves)
+        losses = [pair for pair in self.figures if pair.name in _FINAL_LOSSES]
+        measured = any(pair.name == "train_loss" for pair in losses)
+        scores = [pair for pair in (*self.scores, *self.by_length) if pair.a is not None]
+        parted = any(curve.parting for curve in self.curves)
+        return measured and not parted and all(pair.same for pair in (*scores, *losses))
 
 
 def difference(
@@ -112,27 +109,19 @@ def difference(
 
     Settings that are newer than a record have the value of the earlier behaviour, as in `config_from_record`.
     """
-    one, other = first.shown(), second.shown()
-    parts = (
-        _part("settings", with_earlier_defaults(one.config), with_earlier_defaults(other.config)),
-        _part("run", _run(one), _run(other)),
-        _part("git", first.git.model_dump(), second.git.model_dump()),
-        _part("versions", first.versions, second.versions),
-        _part("data", _data(first), _data(second)),
-        _part("measuring", _fields(first.training, _HOW_MEASURED), _fields(second.training, _HOW_MEASURED)),
-        _part("decoding", *_decoding(first, second)),
-    )
-    by_length: tuple[MeasurementPair, ...] = ()
+    shared = _scores(first).keys() & _scores(second).keys()
+    parts, other_parts = (_parts(record, shared) for record in (first, second))
+    by_length: tuple[FigurePair, ...] = ()
     if first.by_length is not None and second.by_length is not None:
         for metric in dict.fromkeys([*first.by_length.signatures, *second.by_length.signatures]):
-            by_length += _measured(_by_length(first.by_length, metric), _by_length(second.by_length, metric))
+            by_length += _pairs(_by_length(first.by_length, metric), _by_length(second.by_length, metric))
     return Difference(
         _relation(first, second),
-        parts,
-        _measured(_scores(first), _scores(second)),
-        _measured(_figures(first), _figures(second)),
+        tuple(_part(name, part, other_parts[name]) for name, part in parts.items()),
+        _pairs(_scores(first), _scores(second)),
+        _pairs(_figures(first), _figures(second)),
         by_length,
-        _curves(first_metrics, second_metrics),
+        tuple(_curves(first_metrics, second_metrics)),
     )
 
 
@@ -152,119 +141,112 @@ def _id(record: Record) -> str:
         return record.run_id
 
 
+def _parts(record: Record, shared: Set[str]) -> dict[str, dict[str, Any]]:
+    """What a record says beside its figures, by part. `shared`: the scores whose decoding is compared."""
+    shown = record.shown()
+    run = {"name": shown.name, "status": shown.outcome or shown.status, "command": shown.command}
+    # Until a run is finished, `device` is only the name of the configured hardware.
+    run |= {"device": shown.device} if record.status == "finished" else {}
+    run |= {} if record.by_length is None else {"scores by length": "recorded"}
+    scores = [score for score in record.scores if f"{score.split}/{score.metric}" in shared]
+    decoding = {name: list(dict.fromkeys(getattr(score, name) for score in scores)) for name in _HOW_DECODED}
+    return {
+        "settings": with_earlier_defaults(shown.config),
+        "run": run,
+        "git": record.git.model_dump(),
+        "versions": record.versions,
+        "data": {} if record.data is None else record.data.model_dump(mode="json", exclude={"name", "synthetic"}),
+        "measuring": _fields(record.training, _HOW_MEASURED),
+        "decoding": {name: values[0] if len(values) == 1 else values for name, values in decoding.items() if values},
+    }
+
+
 def _part(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Part:
-    found = list(_side_by_side(first, second))
-    changes = {key: (one, other) for key, one, other in found if one != other}
-    return Part(name, changes, tuple(key for key, one, other in found if one == other))
+    pairs = dict(_side_by_side(first, second))
+    changes = {key: (a, b) for key, (a, b) in pairs.items() if a != b}
+    return Part(name, changes, tuple(key for key in pairs if key not in changes))
 
 
 def _side_by_side(
     first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, Any, Any]]:
+) -> Iterator[tuple[str, tuple[Any, Any]]]:
     for key in dict.fromkeys([*first, *second]):
-        one, other = first.get(key, ABSENT), second.get(key, ABSENT)
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            yield from _side_by_side(one, other, f"{prefix}{key}.")
+        a, b = first.get(key, ABSENT), second.get(key, ABSENT)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            yield from _side_by_side(a, b, f"{prefix}{key}.")
         else:
-            yield prefix + key, one, other
-
-
-def _run(record: Record) -> dict[str, Any]:
-    said = {"name": record.name, "status": record.outcome or record.status, "command": record.command}
-    # Until a run is finished, `device` is only the name of the configured hardware.
-    said |= {"device": record.device} if record.status == "finished" else {}
-    return said | ({"scores by length": "recorded"} if record.by_length is not None else {})
-
-
-def _data(record: Record) -> dict[str, Any]:
-    return {} if record.data is None else record.data.model_dump(mode="json", exclude={"name", "synthetic"})
+            yield prefix + key, (a, b)
 
 
 def _fields(section: Any, names: Sequence[str]) -> dict[str, Any]:
     return {} if section is None else {name: getattr(section, name) for name in names}
 
 
-def _decoding(first: Record, second: Record) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How the scores that both records have were computed: all values of each setting."""
-    shared = _scores(first).keys() & _scores(second).keys()
-
-    def values(record: Record) -> dict[str, Any]:
-        scores = [score for score in record.scores if _score_name(score) in shared]
-        found = {name: list(dict.fromkeys(getattr(score, name) for score in scores)) for name in _HOW_DECODED}
-        return {name: several[0] if len(several) == 1 else several for name, several in found.items() if several}
-
-    return values(first), values(second)
+def _scores(record: Record) -> dict[str, Figure]:
+    return {
+        f"{score.split}/{score.metric}": Figure(score.score, score.interval, _fields(score, _SAME_TEST))
+        for score in record.scores
+    }
 
 
-def _score_name(score: Score) -> str:
-    return f"{score.split}/{score.metric}"
-
-
-# Figures by name, each with the fields that must be equal in both runs for them to be comparable.
-_Figures = dict[str, tuple[Measurement, dict[str, Any]]]
-
-
-def _measured(first: _Figures, second: _Figures) -> tuple[MeasurementPair, ...]:
-    nothing: tuple[Measurement, dict[str, Any]] = missing("not in this record"), {}
-    found = []
-    for name in dict.fromkeys([*first, *second]):
-        (one, how), (other, other_how) = first.get(name, nothing), second.get(name, nothing)
-        apart = {key: (how[key], other_how[key]) for key in how if key in other_how and how[key] != other_how[key]}
-        unlike = "; ".join(f"{key} {_apart(*pair)}" for key, pair in apart.items())
-        found.append(MeasurementPair(name, one, other, unlike or None))
-    return tuple(found)
-
-
-def _apart(one: Any, other: Any) -> str:
-    """`13a and none`: of two signatures, only the fields that differ."""
-    if isinstance(one, str) and isinstance(other, str):
-        ours, theirs = one.split("|"), other.split("|")
-        one = "|".join(field for field in ours if field not in theirs) or one
-        other = "|".join(field for field in theirs if field not in ours) or other
-    return f"{one} and {other}"
-
-
-def _scores(record: Record) -> _Figures:
-    return {_score_name(one): (single(one.score, one.interval), _fields(one, _SAME_TEST)) for one in record.scores}
-
-
-def _figures(record: Record) -> _Figures:
-    values: dict[str, Any] = {"steps": record.steps, "parameters": record.parameters}
-    values |= _fields(record.training, _FIGURES)
+def _figures(record: Record) -> dict[str, Figure]:
+    values = {"steps": record.steps, "parameters": record.parameters, **_fields(record.training, _FIGURES)}
     how = dict.fromkeys(_SPEEDS, ("excludes",)) | {_MEMORY: ("peak_memory_kind",)}
     return {
-        name: (single(value), _fields(record.training, how.get(name, ())))
+        name: Figure(value, how=_fields(record.training, how.get(name, ())))
         for name, value in values.items()
         if value is not None
     }
 
 
-def _by_length(found: ByLength, metric: str) -> _Figures:
-    how = _fields(found, ("unit", "splits", "test_sets")) | {"signature": found.signatures.get(metric)}
+def _by_length(scores: ByLength, metric: str) -> dict[str, Figure]:
+    how = _fields(scores, ("unit", "splits", "test_sets")) | {"signature": scores.signatures.get(metric)}
     return {
-        f"{bucket.label}/{metric}": (single(one.score, one.interval), how | _fields(bucket, ("num_sentences",)))
-        for bucket in found.buckets
-        for one in bucket.scores
-        if one.metric == metric
+        f"{bucket.label}/{metric}": Figure(score.score, score.interval, how | _fields(bucket, ("num_sentences",)))
+        for bucket in scores.buckets
+        for score in bucket.scores
+        if score.metric == metric
     }
 
 
-def _curves(first: Sequence[Any], second: Sequence[Any]) -> tuple[Curve, ...]:
-    curves = []
+def _pairs(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> tuple[FigurePair, ...]:
+    names = dict.fromkeys([*first, *second])
+    return tuple(_pair(name, first.get(name, Figure()), second.get(name, Figure())) for name in names)
+
+
+def _pair(name: str, first: Figure, second: Figure) -> FigurePair:
+    a, b, low, high = first.value, second.value, first.interval, second.interval
+    how = [(key, first.how[key], second.how[key]) for key in first.how if key in second.how]
+    unlike = "; ".join(f"{key} {_apart(value, other)}" for key, value, other in how if value != other) or None
+    change = ratio = overlap = None
+    if a is not None and b is not None and not unlike:
+        change, ratio = b - a, b / a if a else None
+        if low is not None and high is not None and low.level == high.level:
+            overlap = max(low.low, high.low) <= min(low.high, high.high)
+    return FigurePair(name, a, b, change, ratio, low, high, overlap, unlike)
+
+
+def _apart(value: Any, other: Any) -> str:
+    """`13a and none`: of two signatures, only the fields that differ."""
+    if isinstance(value, str) and isinstance(other, str):
+        fields, other_fields = value.split("|"), other.split("|")
+        value = "|".join(name for name in fields if name not in other_fields) or value
+        other = "|".join(name for name in other_fields if name not in fields) or other
+    return f"{value} and {other}"
+
+
+def _curves(first: Sequence[Any], second: Sequence[Any]) -> Iterator[Curve]:
     for name in LOSSES:
-        one, other = (
+        a, b = (
             [(row["step"], row[name]) for row in rows if isinstance(row.get(name), int | float)]
             for rows in (first, second)
         )
-        if not one or not other:
-            continue
-        pairs = list(zip(one, other, strict=False))
-        equal = next((number for number, pair in enumerate(pairs) if not _equal(*pair)), len(pairs))
-        parting = pairs[equal] if equal < len(pairs) else None
-        curves.append(Curve(name, equal, one[equal - 1][0] if equal else None, parting))
-    return tuple(curves)
+        if a and b:
+            pairs = list(zip(a, b, strict=False))
+            equal = next((number for number, pair in enumerate(pairs) if not _equal(*pair)), len(pairs))
+            yield Curve(name, equal, a[equal - 1][0] if equal else None, next(iter(pairs[equal:]), None))
 
 
-def _equal(one: tuple[int, float], other: tuple[int, float]) -> bool:
+def _equal(point: tuple[int, float], other: tuple[int, float]) -> bool:
     """Whether step and loss are the same; two NaNs count as equal."""
-    return one[0] == other[0] and (one[1] == other[1] or (math.isnan(one[1]) and math.isnan(other[1])))
+    return point[0] == other[0] and (point[1] == other[1] or (math.isnan(point[1]) and math.isnan(other[1])))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rpr.records.difference import ABSENT, Difference, MeasurementPair, difference
+from rpr.records.difference import ABSENT, Difference, FigurePair, difference
 from rpr.records.record import Record
 from tests.fake_records import edited, fake_by_length, fake_document, fake_interval, fake_score
 
@@ -22,8 +22,8 @@ def same(found: Difference, part: str) -> set[str]:
     return set(next(one for one in found.parts if one.name == part).same)
 
 
-def sides(one: MeasurementPair) -> tuple[float | None, float | None]:
-    return one.first.value, one.second.value
+def sides(one: FigurePair) -> tuple[float | None, float | None]:
+    return one.a, one.b
 
 
 def record(edits: dict[str, Any] | None = None, **options: Any) -> Record:
@@ -82,7 +82,6 @@ def test_run_without_results_has_no_scores_figures_or_device():
     assert figures["steps_per_second"] == (2.0, None, None, None)
     [score] = found.scores
     assert (*sides(score), score.difference, score.same) == (30.0, None, None, False)
-    assert score.second.reason == "not in this record"
     assert not found.reproduced
     both = difference(record(status="running", data=None), record(status="running", data=None))
     assert (both.scores, both.figures, changes(both, "data")) == ((), (), {}) and not both.reproduced
@@ -97,12 +96,12 @@ def test_scores_and_overlap_of_their_intervals(second, overlap):
     found = difference(record(scores=first), record(scores=other))
     assert [one.name for one in found.scores] == ["test/sacrebleu", "test/chrf", "long/sacrebleu"]
     test, chrf, long = found.scores
-    assert (*sides(test), test.difference, test.overlap, test.unlike) == (31.0, 31.5, 0.5, overlap, None)
-    assert (test.second.interval.low, test.second.interval.high) == second
-    assert (*sides(chrf), chrf.difference, chrf.overlap) == (50.0, None, None, None)
+    assert (*sides(test), test.difference, test.intervals_overlap, test.unlike) == (31.0, 31.5, 0.5, overlap, None)
+    assert (test.interval_b.low, test.interval_b.high) == second
+    assert (*sides(chrf), chrf.difference, chrf.intervals_overlap) == (50.0, None, None, None)
     assert sides(long) == (None, 9.0)
     of_another_level = [fake_score("test", 31.0, interval=fake_interval(30, 32) | {"level": 0.9})]
-    assert difference(record(scores=first), record(scores=of_another_level)).scores[0].overlap is None
+    assert difference(record(scores=first), record(scores=of_another_level)).scores[0].intervals_overlap is None
 
 
 @pytest.mark.parametrize("field, value, reason", [
@@ -114,7 +113,7 @@ def test_scores_and_overlap_of_their_intervals(second, overlap):
 def test_incomparable_scores_are_not_subtracted(field, value, reason):
     first = fake_score("test", 31.0, interval=fake_interval(30, 32))
     [one] = difference(record(scores=[first]), record(scores=[{**first, field: value}])).scores
-    assert (one.difference, one.ratio, one.overlap) == (None, None, None)
+    assert (one.difference, one.ratio, one.intervals_overlap) == (None, None, None)
     assert one.unlike.startswith(reason)
 
 
@@ -147,14 +146,14 @@ def test_figures_with_difference_and_ratio():
 def test_scores_by_length():
     first = record(by_length=fake_by_length(50.0, 40.0, 30.0))
 
-    def compared(*scores: float, **fields: Any) -> list[MeasurementPair]:
+    def compared(*scores: float, **fields: Any) -> list[FigurePair]:
         return list(difference(first, record(by_length=fake_by_length(*scores, **fields))).by_length)
 
     found = compared(50.0, 44.0, 30.0, 20.0)
     buckets = ("1–10", "11–22", "23–30", "over 30")
     assert [one.name for one in found] == [f"{one}/{metric}" for metric in ("sacrebleu", "chrf") for one in buckets]
     same_one, other, _, longest = found[:4]
-    assert same_one.same and (other.difference, other.overlap) == (4.0, False)  # [39, 42] and [43, 46]
+    assert same_one.same and (other.difference, other.intervals_overlap) == (4.0, False)  # [39, 42] and [43, 46]
     assert (*sides(longest), longest.unlike, found[5].difference) == (None, 20.0, None, 4.0)
     fewer = fake_by_length(50.0, 44.0)["buckets"]
     fewer[1]["num_sentences"] = 39
