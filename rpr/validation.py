@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, Union, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from rpr.errors import ConfigError, did_you_mean
@@ -54,6 +54,20 @@ class StrictModel(BaseModel):
         return value
 
 
+_TAGS = ("scheme", "kind")  # settings that select one of several sections
+
+
+def one_of(tag: str, sections: Mapping[str, type[StrictModel]], message: str) -> Any:
+    """The type of a section that is one of several, selected by its setting `tag`; `message` is the error without."""
+    assert tag in _TAGS
+    selected = Discriminator(
+        lambda settings: settings.get(tag) if isinstance(settings, Mapping) else getattr(settings, tag, None),
+        custom_error_type=tag,
+        custom_error_message=message,
+    )
+    return Annotated[Union[tuple(Annotated[section, Tag(name)] for name, section in sections.items())], selected]  # noqa: UP007 (only known at run time)
+
+
 def validate(kind: type[S], settings: Mapping[str, Any], *, at: str = "") -> S:
     """Plain settings as a typed section; `at` is the section's dotted key.
 
@@ -91,10 +105,10 @@ def _describe(kind: type[StrictModel], problem: Any) -> str:
         return f"{key}.{message}" if key else message
     if problem["type"] == "tuple_type":
         message = "expected a list, e.g. [a,b]"
-    if problem["type"] == "scheme":
+    if (tag := problem["type"]) in _TAGS:
         value = problem["input"]
-        scheme = value.get("scheme") if isinstance(value, Mapping) else value
-        return f"{key}.scheme: invalid value {scheme!r}: {message}"
+        selecting = value.get(tag) if isinstance(value, Mapping) else value
+        return f"{key}.{tag}: invalid value {selecting!r}: {message}"
     return f"{key}: invalid value {problem['input']!r}: {message}"
 
 
@@ -129,10 +143,10 @@ def sections_at(kind: type[StrictModel], path: Sequence[str]) -> list[type[Stric
 
 
 def _tag(section: type[StrictModel]) -> str | None:
-    """The value of `scheme` that selects a section."""
-    field = section.model_fields.get("scheme")
-    tags = get_args(field.annotation) if field is not None else ()
-    return str(tags[0]) if tags else None
+    """The value that selects a section."""
+    fields = [section.model_fields[tag] for tag in _TAGS if tag in section.model_fields]
+    values = [value for field in fields for value in get_args(field.annotation)]
+    return str(values[0]) if values else None
 
 
 def _sections_in(annotation: Any) -> list[type[StrictModel]]:

@@ -115,8 +115,8 @@ def _by_length(
         unit, longest = SOURCE_UNIT, int(data.split("train").source_lengths.max())
         counted = [data.split(split).source_lengths for split in scored]
     else:
-        unit, longest = lengths.TASK_UNITS[task.kind], task.max_train_length
-        counted = [lengths.task_lengths(task.kind, data, split) for split in scored]
+        unit, longest = task.UNIT, task.max_train_length
+        counted = [lengths.task_lengths(task, data, split) for split in scored]
     metrics = list(scored.values())
     return ByLength(
         unit=unit,

@@ -8,12 +8,12 @@ import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rpr.config.train import DataConfig
+from rpr.data import synthetic
 from rpr.data.hub import dataset_files, dataset_splits, hub_revision
 from rpr.data.line_files import LinePairs, file_digests, find_line_files
 from rpr.data.pairs import Chunk, Pair, Pairs, cache_root
@@ -148,17 +148,15 @@ def load_corpus(data: DataConfig) -> Corpus:
 def fingerprint(data: DataConfig) -> str:
     """sha256 that changes with the content of the corpus, computed without reading it where possible.
 
-    Generated: the parameters and the generator's source files. Local: the files' content (digests are cached in
+    Generated: the parameters and the generator's version. Local: the files' content (digests are cached in
     cache_dir by path, size and modification time), and a marker that CSV is read as text. Hub: the commit, pinned in
     cache_dir/hub_revisions.json at first use; delete its line there to update.
     """
     parts: list[str]
-    if (made_from := data.synthetic or data.task) is not None:
-        generator = sorted(Path(__file__).parent.glob("synthetic*.py" if data.synthetic is not None else "tasks.py"))
-        parts = [
-            made_from.model_dump_json(),
-            *(hashlib.sha256(file.read_bytes()).hexdigest() for file in generator),
-        ]
+    if data.task is not None:
+        parts = [data.task.model_dump_json(), data.task.VERSION]
+    elif data.synthetic is not None:
+        parts = [data.synthetic.model_dump_json(), synthetic.VERSION]
     elif data.path is not None:
         if lines := find_line_files(data):
             files = [
@@ -179,12 +177,10 @@ def fingerprint(data: DataConfig) -> str:
 
 
 def _generate(data: DataConfig) -> dict[str, Pairs]:
-    from rpr.data import synthetic, tasks
-
     splits: dict[str, list[Pair]]
     try:
         if data.task is not None:
-            splits = tasks.generate(data.task)
+            splits = data.task.pairs()
         else:
             assert data.synthetic is not None
             generated = synthetic.generate(**data.synthetic.model_dump())

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from rpr.config.train import DataConfig
 from rpr.errors import DataError
+from rpr.tasks import Pair as Pair
 
-Pair = tuple[str, str]
 SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 READ_AT_ONCE = 1000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")

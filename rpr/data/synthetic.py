@@ -39,6 +39,13 @@ from rpr.data.synthetic_grammar import (
 )
 from rpr.data.synthetic_lexicon import Adverb, Auxiliary, Frame, Pronoun, Verb
 
+# Part of the key of caches and records. Raise it ("2", "3", ...) with every change to what `generate` returns;
+# tests/golden/generators.json then needs the new digest. The first version is named by the sha256 of its three files.
+VERSION = (
+    "4a02e28c2ffd6e25246755234bc9ce4f9583f921ed5a26b6a6d04632c5600fae\n"
+    "613b04047b303155c9451d91695cc2fe3e2fd49188311113566b886078ecf196\n"
+    "9f1db92a858a6d8caccfc97f4d39a6dcadce52f6ee1c2ce273c3f4e1c68839f1"
+)
 ORDINARY_WORDS = (6, 22)  # fewest and most words of a sentence of train, validation and test, either language
 LONG_WORDS = (26, 50)
 MAX_FAILURES_IN_A_ROW = 5_000  # 3 trees in 4 are kept while new ones are left; so long a row means that none is

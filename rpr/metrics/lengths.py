@@ -17,23 +17,14 @@ from rpr.metrics.bleu import Metric
 from rpr.metrics.significance import interval
 from rpr.metrics.statistics import pool
 from rpr.records.scores import EXACT_MATCH, LengthBucket, LengthScore
+from rpr.tasks import Task
 
 METRICS = ("sacrebleu", "chrf", EXACT_MATCH)
-TASK_UNITS = {
-    **dict.fromkeys(("copy", "reverse", "duplicate"), "symbols of the input"),
-    "addition": "digits of the longer number",
-    "scan": "actions of the output",
-}
 
 
-def task_lengths(kind: str, data: PreparedData, split: str) -> NDArray[np.int64]:
-    """(N,) lengths of the examples of a split, in the task's unit (TASK_UNITS)."""
-    sources, references = data.text(split)
-    if kind == "addition":
-        lengths = [max(len(str(int(number.replace(" ", "")))) for number in one.split(" + ")) for one in sources]
-    else:
-        lengths = [len(one.split()) for one in (references if kind == "scan" else sources)]
-    return np.array(lengths, np.int64)
+def task_lengths(task: Task, data: PreparedData, split: str) -> NDArray[np.int64]:
+    """(N,) lengths of the examples of a split, in the task's unit."""
+    return np.array([task.length(*pair) for pair in zip(*data.text(split), strict=True)], np.int64)
 
 
 def bounds(edges: Iterable[int], longest_training_source: int) -> list[tuple[int, int | None]]:

@@ -13,11 +13,11 @@ from typing import Any
 from pydantic_core import to_json
 
 from rpr import paper
-from rpr.config.train import TaskConfig
 from rpr.migrations import with_earlier_defaults
 from rpr.model.positions.vectors import SHARING
 from rpr.records.position import shown_settings
 from rpr.records.record import Record, flat
+from rpr.tasks import TASKS
 
 # Numbers of sentence pairs of the paper's corpora; `paper.TRAIN_PAIRS` has the paper's wording.
 _PAIRS: dict[paper.Pair, int] = {"en_de": 4_500_000, "en_fr": 36_000_000}
@@ -59,7 +59,8 @@ NOT_COMPARED = frozenset(
         *("data.name", "data.source_language", "data.target_language", "data.hub", "data.hub_config", "data.path"),
         *("data.synthetic", "data.synthetic.seed", "data.synthetic.num_train", "data.synthetic.num_validation"),
         *("data.synthetic.num_test", "data.synthetic.num_long", "data.cache_dir", "data.validation_name"),
-        *("data.test_name", "data.task", *(f"data.task.{name}" for name in TaskConfig.model_fields)),
+        *("data.test_name", "data.task"),
+        *(f"data.task.{name}" for task in TASKS.values() for name in task.model_fields),
         *("optim.name", "optim.keep_checkpoints", "optim.validate_every_n_steps"),
         *("optim.max_tokens_per_microbatch", "optim.microbatches_per_step"),  # their product is compared
         *("evaluation.max_tokens_per_batch", "evaluation.validation_sentences", "evaluation.test_splits"),

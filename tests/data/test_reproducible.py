@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rpr.config.train import TaskConfig
-from rpr.data import synthetic, tasks, vocabulary
+from rpr.data import synthetic, vocabulary
 from rpr.data.plan import Plan
+from rpr.tasks import TASKS
 
 SIZES = {"num_train": 200, "num_validation": 50, "num_test": 50, "num_long": 20}
 LENGTHS = {"max_train_length": 8, "max_long_length": 12, "padded_digits": None}
@@ -28,7 +28,7 @@ def digests(seed: int, model: Path) -> dict[str, str]:
     settings = [{"kind": kind, **LENGTHS, **SIZES} for kind in ("reverse", "addition")]
     settings.append(SCAN | SIZES | {"num_train": None, "num_long": None})
     for one in settings:
-        generated[str(one["kind"])] = tasks.generate(TaskConfig.model_validate(one | {"seed": seed}))
+        generated[str(one["kind"])] = TASKS[one["kind"]].model_validate(one | {"seed": seed}).pairs()
     text = [side for pair in synthetic.generate(seed=seed, **SIZES)["train"] for side in (pair.source, pair.target)]
     generated["vocabulary"] = vocabulary.Vocabulary.learn(vocabulary.count_words(text), 300, model).digest
     source, target = np.random.default_rng(0).integers(1, 60, (2, 3000)).astype(np.int32)

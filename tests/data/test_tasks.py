@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from rpr.compose.composition import compose_train
-from rpr.config.train import DataConfig, TaskConfig
-from rpr.data import tasks
+from rpr.config.train import DataConfig
 from rpr.data.cache import prepare
 from rpr.data.corpus import load_corpus
-from rpr.data.pairs import Pair
 from rpr.data.vocabulary import UNK
 from rpr.errors import ConfigError, DataError
+from rpr.tasks import Pair, Task, scan
 
 KINDS = ("copy", "reverse", "duplicate", "addition")
 SMALL = {"num_train": 2000, "num_validation": 60, "num_test": 60, "num_long": 60}
@@ -28,19 +27,19 @@ def data(name: str) -> DataConfig:
     return compose_train([f"data={name}"]).data
 
 
-def task(name: str, **changes: Any) -> TaskConfig:
+def task(name: str, **changes: Any) -> Task:
     found = data(name).task
     assert found is not None
-    return TaskConfig.model_validate(found.model_dump() | changes)
+    return type(found).model_validate(found.model_dump() | changes)
 
 
-def small(name: str) -> TaskConfig:
+def small(name: str) -> Task:
     return task(name, **SMALL)
 
 
 @cache
 def generated(name: str) -> dict[str, list[Pair]]:
-    return tasks.generate(small(name))
+    return small(name).pairs()
 
 
 WORDS = ("walk", "look", "run", "jump", "turn", "left", "right", "opposite", "around")
@@ -78,17 +77,17 @@ def test_scan_equals_an_interpreter_on_all_commands():
     sentences = [f"{phrase}{adverb}" for phrase in phrases for adverb in ("", " twice", " thrice")]
     pairs = [f"{one} {word} {other}" for one in sentences for other in sentences for word in ("and", "after")]
     expected = {command: " ".join(interpreted(command) or []) for command in [*sentences, *pairs]}
-    found = list(tasks.scan())
+    found = list(scan.commands())
     assert len(found) == 20_910 and dict(found) == expected
     assert max(len(actions.split()) for _, actions in found) == 48
 
 
 def test_scan_length_splits():
     """Against the numbers of longer pairs in Csordas et al. (2021)."""
-    lengths = [len(actions.split()) for _, actions in tasks.scan()]
+    lengths = [len(actions.split()) for _, actions in scan.commands()]
     beyond = {22: 3920, 24: 3584, 25: 3136, 26: 2624, 27: 2176, 28: 1728, 30: 1152, 32: 704, 33: 448, 36: 384, 40: 128}
     assert {cut_off: sum(length > cut_off for length in lengths) for cut_off in beyond} == beyond
-    splits = tasks.generate(task("scan_length", max_train_length=26))
+    splits = task("scan_length", max_train_length=26).pairs()
     assert [len(splits[name]) for name in ("train", "validation", "test", "long")] == [17_286, 500, 500, 2624]
     assert all(
         (len(actions.split()) > 26) == (name == "long") for name, pairs in splits.items() for _, actions in pairs
@@ -130,7 +129,7 @@ def test_pairs_follow_the_rule_and_lengths_of_their_split(kind):
 
 
 def test_addition_without_padding():
-    pairs = tasks.generate(task("addition", padded_digits=None, **SMALL))["train"]
+    pairs = task("addition", padded_digits=None, **SMALL).pairs()["train"]
     assert all(is_right("addition", *pair, None) for pair in pairs)
     assert not any(number.startswith("0 ") for pair in pairs for number in (*pair[0].split(" + "), pair[1]))
     assert {len(pair[0].split(" + ")[0].split()) for pair in pairs} == {*range(1, 9)}
@@ -147,13 +146,13 @@ def test_inputs_are_disjoint_between_splits_and_unique_in_tests(name):
 
 
 def test_train_keeps_most_of_the_short_inputs():
-    splits = tasks.generate(task("copy", **(SMALL | {"num_train": 20_000, "num_test": 500, "num_validation": 500})))
+    splits = task("copy", **(SMALL | {"num_train": 20_000, "num_test": 500, "num_validation": 500})).pairs()
     short = [sum(len(source.split()) == 2 for source, _ in splits[split]) for split in ("validation", "test")]
     assert max(short) <= 5 and {str(digit) for digit in range(10)} <= {source for source, _ in splits["train"]}
 
 
 def test_num_train_truncates_train_and_keeps_other_splits():
-    fewer = tasks.generate(task("reverse", **(SMALL | {"num_train": 10})))
+    fewer = task("reverse", **(SMALL | {"num_train": 10})).pairs()
     assert fewer == generated("reverse") | {"train": generated("reverse")["train"][:10]}
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from rpr.commands.scoring import Scored, length_grid, score_run
 from rpr.compose.composition import compose_train
-from rpr.config.train import TaskConfig
 from rpr.data.cache import prepare
 from rpr.metrics.bleu import all_scores
-from rpr.metrics.lengths import TASK_UNITS, bounds, by_length, task_lengths
+from rpr.metrics.lengths import bounds, by_length, task_lengths
 from rpr.model.beam_search import Hypothesis
+from rpr.tasks import TASKS
 from tests.fake_records import fake_by_length, fake_record
 
 REFERENCES = [f"Satz {number} hat {'viele ' * (number % 5)}Wörter und endet hier ." for number in range(40)]
@@ -85,11 +85,8 @@ def test_length_settings_keep_run_ids():
 ])  # fmt: skip
 def test_task_lengths(kind, source, target, length):
     data = SimpleNamespace(text=lambda split: ([source], [target]))
-    assert task_lengths(kind, data, "test").tolist() == [length]
-
-
-def test_every_task_has_a_length_unit():
-    assert {*TASK_UNITS} == {*TaskConfig.model_fields["kind"].annotation.__args__}
+    task = TASKS[kind].model_construct()
+    assert task_lengths(task, data, "test").tolist() == [length] and task.UNIT
 
 
 class Echo:

@@ -1,5 +1,6 @@
 """A position scheme added by one Python file and one YAML file trains, resumes to the same weights, is verified,
-benched and reported with its own name and colour, and is refused by the export to CTranslate2.
+benched and reported with its own name and colour, and is refused by the export to CTranslate2. A task, likewise,
+is generated, trained on, scored by its own lengths and reported.
 """
 
 import os
@@ -57,6 +58,44 @@ name: window
 scheme: window
 size: 3
 """
+TASK = """
+from typing import Literal
+
+from rpr.tasks.task import Task, register
+
+
+@register
+class Sort(Task):
+    UNIT = "digits to sort"
+
+    kind: Literal["sort"]
+    largest_first: bool
+
+    def num_inputs(self, length):
+        return 10**length
+
+    def example(self, length, draw):
+        row = [str(int(draw() * 10)) for _ in range(length)]
+        return " ".join(row), " ".join(sorted(row, reverse=self.largest_first))
+"""
+TASK_CHOICE = """# Sorts digits.
+defaults: [_task, _self_]
+name: sort
+task:
+  kind: sort
+  seed: 1
+  max_train_length: 5
+  max_long_length: 8
+  padded_digits: null
+  largest_first: false
+  num_train: 200
+  num_validation: 12
+  num_test: 12
+  num_long: 12
+validation_name: sort validation
+test_name: sort test
+vocabulary_size: 14
+"""
 COMMANDS = """
 import contextlib, io, pathlib
 from rpr.cli import app
@@ -71,10 +110,50 @@ for command in {commands!r}:
 """
 
 
-def test_position_scheme_needs_one_python_and_one_yaml_file(tmp_path, cache_dir, small_data):
-    tree = tmp_path / "tree"
+def copied_tree(tree):
     for name in ("rpr", "conf", "sweeps"):
         shutil.copytree(data_dir("conf").parent / name, tree / name, ignore=shutil.ignore_patterns("results"))
+    return tree
+
+
+def answers_of(tree, commands):
+    """(exit code, output) of commands that one process runs in a tree; RUN is the first run of `uninterrupted`."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS.format(commands=commands)],
+        cwd=tree, env={**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    answers = [answer.partition("\n") for answer in done.stdout.split("== ")[1:]]
+    return [head for head, _, _ in answers], [" ".join(text.split()) for _, _, text in answers]
+
+
+def test_task_needs_one_python_and_one_yaml_file(tmp_path):
+    tree = copied_tree(tmp_path / "tree")
+    (tree / "rpr" / "tasks" / "sort.py").write_text(TASK)
+    (tree / "conf" / "data" / "sort.yaml").write_text(TASK_CHOICE)
+    settings = [override for override in TINY if not override.startswith("data.")]
+    settings += ["data=sort", "data.task.largest_first=true", "hardware.threads=1", "optim.max_steps=2"]
+    settings += ["optim.average_checkpoints=1", "evaluation.length_buckets=[5]", "evaluation.test_splits=[test,long]"]
+    heads, texts = answers_of(tree, [
+        ["train", *settings], ["report", "runs_dir=runs", "output_dir=out"],
+        ["train", "data=sort", "data.task.kind=copy"], ["train", "data=copy", "data.task.kind=sorting"],
+        ["train", "data=sort", "data.task.largest_frist=true"], ["train", "data=sort", "data.max_length=5"],
+    ])  # fmt: skip
+    assert heads == ["train 0", "report 0", *["train 2"] * 4], texts
+    record = read_record(next(tree.glob("runs/*/record.json")))
+    assert record.task == "sort" and record.by_length.unit == "digits to sort"
+    assert [bucket.beyond_training for bucket in record.by_length.buckets] == [False, True]
+    (report,) = (tree / "out").rglob("report.md")
+    assert "Exact match on sort, percent" in report.read_text()
+    assert "data.task.largest_first: no such setting" in texts[2]
+    assert "data.task.kind: invalid value 'sorting': no such task; choose one of addition, copy, dupl" in texts[3]
+    assert "largest_frist" in texts[4] and "did you mean largest_first" in texts[4]
+    assert "data.max_length: 5 would drop the longest training pairs" in texts[5]
+
+
+def test_position_scheme_needs_one_python_and_one_yaml_file(tmp_path, cache_dir, small_data):
+    tree = copied_tree(tmp_path / "tree")
     (tree / "rpr" / "model" / "positions" / "window.py").write_text(SCHEME)
     (tree / "conf" / "position" / "window.yaml").write_text(CHOICE)
     train = [
@@ -91,17 +170,9 @@ def test_position_scheme_needs_one_python_and_one_yaml_file(tmp_path, cache_dir,
          "length=5", "layer.lengths=[6]", "layer.rounds=1", "layer.positions=12", "model.d_model=32"],
         ["report", "runs_dir=uninterrupted", "output_dir=out"],
     ]  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", COMMANDS.format(commands=commands)],
-        cwd=tree, env={**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    answers = [answer.partition("\n") for answer in done.stdout.split("== ")[1:]]
-    assert [head for head, _, _ in answers] == [
-        "train 0", "train 2", "train 0", "verify 0", "export 2", "bench 0", "report 0"
-    ], done.stdout  # fmt: skip
-    _, cut, _, verified, exported, benched, _ = (" ".join(text.split()) for _, _, text in answers)
+    heads, texts = answers_of(tree, commands)
+    assert heads == ["train 0", "train 2", "train 0", "verify 0", "export 2", "bench 0", "report 0"], texts
+    _, cut, _, verified, exported, benched, _ = texts
     assert "stop_after_minutes: 1e-09 minutes have passed at step 1 of 8" in cut
     one, other = (next(tree.glob(f"{root}/*/record.json")).parent for root in ("uninterrupted", "interrupted"))
     assert read_record(one / "record.json").scores == read_record(other / "record.json").scores

@@ -10,16 +10,16 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Tag
+from pydantic import BeforeValidator
 
 from rpr.errors import ConfigError, did_you_mean
 from rpr.model.positions.scheme import REGISTERED
 from rpr.model.positions.scheme import Scheme as Scheme
 from rpr.model.positions.scheme import Site as Site
 from rpr.model.positions.scheme import Tables as Tables
-from rpr.validation import StrictModel, validate
+from rpr.validation import StrictModel, one_of, validate
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"rpr.model.positions.{_module.name}")
@@ -33,17 +33,12 @@ COLOURS: Mapping[str, str] = MappingProxyType(
     {kind: colour for scheme in SCHEMES.values() for kind, colour in scheme.colours().items()} | {MIXED: "#6f5b3e"}
 )
 
-_TAG = Discriminator(
-    lambda settings: settings.get("scheme") if isinstance(settings, Mapping) else getattr(settings, "scheme", None),
-    custom_error_type="scheme",
-    custom_error_message=f"no such scheme; choose position=... from conf/position/ ({', '.join(SCHEMES)})",
-)
+_NO_SCHEME = f"no such scheme; choose position=... from conf/position/ ({', '.join(SCHEMES)})"
 
 if TYPE_CHECKING:
     AnyScheme = Scheme
 else:
-    _SCHEMES = tuple(Annotated[scheme, Tag(name)] for name, scheme in SCHEMES.items())
-    AnyScheme = Annotated[Union[_SCHEMES], _TAG]  # noqa: UP007 (only known at run time)
+    AnyScheme = one_of("scheme", SCHEMES, _NO_SCHEME)
 
 
 class Sides(StrictModel):
@@ -129,4 +124,4 @@ def changed_after_training(positions: Positions, changes: Mapping[str, Any]) -> 
 if TYPE_CHECKING:
     AnyPositions = Positions
 else:
-    AnyPositions = Annotated[Union[(*_SCHEMES, Annotated[Sides, Tag("sides")])], _TAG, BeforeValidator(_by_side)]
+    AnyPositions = Annotated[one_of("scheme", {**SCHEMES, "sides": Sides}, _NO_SCHEME), BeforeValidator(_by_side)]

@@ -1,0 +1,25 @@
+"""Generated tasks on which positions decide everything: trained on short examples, tested on short and on longer ones.
+Each is registered in a module of this package, discovered automatically, and has one file of conf/data/; no other
+module but the report's published figures names a task.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING
+
+from rpr.tasks.task import REGISTERED
+from rpr.tasks.task import Pair as Pair
+from rpr.tasks.task import Task as Task
+from rpr.validation import one_of
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"rpr.tasks.{_module.name}")
+
+TASKS = dict(sorted(REGISTERED.items()))
+
+if TYPE_CHECKING:
+    AnyTask = Task
+else:
+    AnyTask = one_of("kind", TASKS, f"no such task; choose one of {', '.join(TASKS)}")

@@ -1,0 +1,146 @@
+"""The interface of a generated task: its settings, its rule, and how the length of an example is counted.
+
+An example's length is counted in the task's `UNIT`. No input of validation, test or long is in train or in another of
+them; train may have an input twice, since there are only ten rows of one digit.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import ClassVar, get_args
+
+from pydantic import Field, PositiveInt, model_validator
+
+from rpr.validation import StrictModel
+
+Pair = tuple[str, str]
+Draw = Callable[[], float]  # Random.random: its sequence is the only one that Python promises never to change
+# Of the inputs of one length, at most a twentieth is held out for each of test and validation: train keeps most rows of
+# one or two digits.
+HELD_OUT_SHARE = 20
+# The version of the first five tasks, by which caches and committed records name their corpora: the sha256 of the file
+# that then held them all.
+FIRST_VERSION = "b2eacadb9e3b9b465bacfd58c4169ff857c09786ddb7e83a19d52d94d8fb54e2"
+
+REGISTERED: dict[str, type[Task]] = {}
+
+
+def register(task: type[Task]) -> type[Task]:
+    """Register a task under the value of its `kind` field."""
+    (kind,) = get_args(task.model_fields["kind"].annotation)
+    REGISTERED[kind] = task
+    return task
+
+
+class Task(StrictModel):
+    """A task whose pairs are made by a rule and a seed: a subclass in a module of this package, decorated with
+    `@register`, and a file in conf/data/.
+
+    A subclass defines `kind` (a Literal of its own), `UNIT`, `length` and either `example` with `num_inputs`, for pairs
+    drawn at random with uniformly distributed lengths, or `pairs`. Train, validation and test have lengths up to
+    `max_train_length`, long has longer ones, up to `max_long_length`.
+    """
+
+    UNIT: ClassVar[str]  # of lengths, in the plural
+    # Part of the key of caches and records. Raise it with every change to what `pairs` returns for some settings;
+    # tests/golden/generators.json then needs the new digest. Other changes to the code keep all keys.
+    VERSION: ClassVar[str] = "1"
+    FINITE: ClassVar[bool] = False  # whether `num_train` and `num_long` may be null: all pairs that are left
+
+    kind: str
+    seed: int = Field(ge=0)
+    max_train_length: PositiveInt
+    max_long_length: PositiveInt
+    padded_digits: PositiveInt | None
+    num_train: PositiveInt | None
+    num_validation: PositiveInt
+    num_test: PositiveInt
+    num_long: PositiveInt | None
+
+    @model_validator(mode="after")
+    def lengths_and_numbers_fit(self) -> Task:
+        if self.max_long_length <= self.max_train_length:
+            raise ValueError(
+                f"max_long_length: {self.max_long_length} leaves no length beyond max_train_length = "
+                f"{self.max_train_length}; choose {self.max_train_length + 1} or more"
+            )
+        if problem := self.problem():
+            raise ValueError(problem)
+        for name in () if self.FINITE else ("num_train", "num_long"):
+            if getattr(self, name) is None:
+                raise ValueError(
+                    f"{name}: null (all pairs) is possible for a finite task alone, and the pairs of {self.kind} are "
+                    "drawn at random; give a number"
+                )
+        return self
+
+    def problem(self) -> str | None:
+        """Why the settings do not fit the task, as `setting: reason; remedy`; None if they do."""
+        if self.padded_digits is not None:
+            return f"padded_digits: {self.kind} has no numbers to pad; set it to null"
+        return None
+
+    @property
+    def longest_train_side(self) -> int:
+        """Words of the longer side of the longest training pair."""
+        return self.max_train_length
+
+    def length(self, source: str, target: str) -> int:
+        """The length of an example, in `UNIT`."""
+        return len(source.split())
+
+    def num_inputs(self, length: int) -> int:
+        """How many inputs of this length there are."""
+        raise NotImplementedError
+
+    def example(self, length: int, draw: Draw) -> Pair:
+        """A pair of this length, drawn at random."""
+        raise NotImplementedError
+
+    def pairs(self) -> dict[str, list[Pair]]:
+        """Pairs for "train", "validation", "test" and "long"; the same ones for the same settings on every machine.
+
+        Raises:
+            ValueError: there are fewer distinct examples than asked for.
+        """
+        short = range(1, self.max_train_length + 1)
+        long = range(self.max_train_length + 1, self.max_long_length + 1)
+        held_out: set[str] = set()
+        splits = {
+            "test": self._distinct("test", self.num_test, short, held_out),
+            "validation": self._distinct("validation", self.num_validation, short, held_out),
+            "long": self._distinct("long", self.num_long or 0, long, held_out),
+        }
+        draw, train = self.draw("train"), list[Pair]()
+        while len(train) < (self.num_train or 0):
+            pair = self.example(_pick(draw, short), draw)
+            if pair[0] not in held_out:
+                train.append(pair)
+        return {"train": train, **splits}
+
+    def _distinct(self, split: str, number: int, lengths: Sequence[int], taken: set[str]) -> list[Pair]:
+        """`number` pairs whose sources are not in `taken`, which they join; of each length at most its share."""
+        left = {length: self.num_inputs(length) // HELD_OUT_SHARE for length in lengths}
+        if sum(left.values()) < number:
+            raise ValueError(
+                f"num_{split}: {number} is more than the {sum(left.values())} inputs that can be held out of lengths "
+                f"{lengths[0]} to {lengths[-1]}; choose fewer, or longer examples"
+            )
+        draw, pairs = self.draw(split), list[Pair]()
+        while len(pairs) < number:
+            length = _pick(draw, [length for length in lengths if left[length]])
+            pair = self.example(length, draw)
+            if pair[0] not in taken:
+                taken.add(pair[0])
+                left[length] -= 1
+                pairs.append(pair)
+        return pairs
+
+    def draw(self, split: str) -> Draw:
+        """A sequence of the split's own; a text seeds by SHA-512, the same in every process."""
+        return random.Random(f"{self.kind} {self.seed} {split}").random
+
+
+def _pick(draw: Draw, lengths: Sequence[int]) -> int:
+    return lengths[int(draw() * len(lengths))]

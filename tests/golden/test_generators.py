@@ -1,0 +1,98 @@
+"""Frozen: what each generator of pairs yields, by its version; the corpora of committed records by their keys."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rpr
+from rpr.compose.composition import compose_train
+from rpr.config.train import config_from_record
+from rpr.data import synthetic
+from rpr.data.cache import cache_key
+from rpr.data.corpus import fingerprint
+from rpr.paths import data_dir
+from rpr.records.record import read_record
+from rpr.tasks import TASKS
+from rpr.tasks.digits import Reverse
+from tests.golden.test_records import FROZEN, SWEEPS
+
+GENERATORS = Path(__file__).with_name("generators.json")
+FROZEN_PAIRS: list[dict[str, Any]] = json.loads(GENERATORS.read_text())
+
+
+def generated(settings: dict[str, Any]) -> dict[str, str]:
+    """The version of a generator, and the sha256 of its pairs with these settings."""
+    of_kind = dict(settings)
+    kind = of_kind.pop("kind")
+    if kind == "synthetic":
+        version = synthetic.VERSION
+        pairs = {
+            split: [(pair.source, pair.target) for pair in some]
+            for split, some in synthetic.generate(**of_kind).items()
+        }
+    else:
+        version, pairs = TASKS[kind].VERSION, TASKS[kind].model_validate(settings).pairs()
+    return {"version": version, "digest": hashlib.sha256(json.dumps(pairs).encode()).hexdigest()}
+
+
+def problem(frozen: dict[str, Any]) -> str | None:
+    """What is wrong with a generator, and what to do; None if it yields what is frozen for its version."""
+    kind, now = frozen["settings"]["kind"], generated(frozen["settings"])
+    if now == {name: frozen[name] for name in now}:
+        return None
+    if now["version"] == frozen["version"]:
+        return f"{kind} yields other pairs under the same version: raise its VERSION, or restore it"
+    return f"{kind} has a new version: replace its entry in {GENERATORS.name} by one with {json.dumps(now)}"
+
+
+@pytest.mark.parametrize("frozen", FROZEN_PAIRS, ids=lambda frozen: frozen["settings"]["kind"])
+def test_generator_yields_what_its_version_did(frozen: dict[str, Any]) -> None:
+    assert problem(frozen) is None
+
+
+def test_all_generators_are_frozen() -> None:
+    if new := {*TASKS, "synthetic"} - {frozen["settings"]["kind"] for frozen in FROZEN_PAIRS}:
+        pytest.skip(f"add {sorted(new)} with small settings, version and digest to {GENERATORS.name}")
+
+
+def test_other_pairs_need_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    (frozen,) = [frozen for frozen in FROZEN_PAIRS if frozen["settings"]["kind"] == "reverse"]
+    before = fingerprint(compose_train(["data=reverse"]).data)
+    monkeypatch.setattr(Reverse, "answer", lambda self, row: [*row[::-1], "0"])
+    assert "raise its VERSION" in str(problem(frozen))
+    monkeypatch.setattr(Reverse, "VERSION", "2")
+    assert "has a new version" in str(problem(frozen))
+    assert fingerprint(compose_train(["data=reverse"]).data) != before
+
+
+def test_comments_in_generators_change_no_key(tmp_path: Path) -> None:
+    """Read by another process from a copy of the package with a line more in each generator."""
+    shutil.copytree(data_dir("conf"), tmp_path / "conf")
+    shutil.copytree(Path(rpr.__file__).parent, tmp_path / "rpr", ignore=shutil.ignore_patterns("__pycache__"))
+    for file in (*(tmp_path / "rpr" / "tasks").glob("*.py"), *(tmp_path / "rpr" / "data").glob("synthetic*.py")):
+        file.write_text(file.read_text() + "# another line\n")
+    code = (
+        "import sys; from rpr.compose.composition import compose_train; from rpr.data.corpus import fingerprint\n"
+        "for name in sys.argv[1:]: print(fingerprint(compose_train([f'data={name}']).data))"
+    )
+    names = ["synthetic", "reverse", "addition", "scan_length"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", code, *names]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [fingerprint(compose_train([f"data={name}"]).data) for name in names]
+
+
+def test_keys_of_committed_records() -> None:
+    records = [read_record(SWEEPS / name) for name in FROZEN if not name.startswith("old_records/")]
+    of_generated = [(record.data, config_from_record(record.config).data) for record in records]
+    keys = [(data.key, cache_key(settings)) for data, settings in of_generated if data and settings.generated]
+    assert len(keys) == 115 and all(recorded == today for recorded, today in keys)
