@@ -32,7 +32,7 @@ demo: $(READY)  ## set up, sweep the clip distance on the synthetic corpus, show
 	$(BIN)/rpr-cli sweep quick jobs=$(CORES)
 	$(BIN)/rpr-cli report sweep=quick
 
-results: $(TOOLS)  ## render sweeps/RESULTS.md and the report of each committed sweep again from their records
+results: $(TOOLS)  ## render sweeps/RESULTS.md and the report of each committed sweep from their records, and thin their metrics
 	$(BIN)/python -m tests.report.test_committed_results
 
 # A worker that has no test left takes some of another's.
