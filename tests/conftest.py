@@ -85,12 +85,14 @@ def coverage_environment() -> dict[str, str]:
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in [*os.environ]:
-        if name.startswith(("WANDB_", "RPR_", "HYDRA_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "COMP_LINE")):
+        if name.startswith(("WANDB_", "RPR_", "HYDRA_", "COMP_LINE")):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # unset again, since app may set it: this undoes it after the test
-    monkeypatch.delenv("HYDRA_FULL_ERROR")
+    before = os.environ.copy()
+    yield
+    os.environ.clear()  # app changes it for the processes of a command
+    os.environ.update(before)
 
 
 @pytest.fixture(autouse=True, scope="module")

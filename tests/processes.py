@@ -19,13 +19,18 @@ class ProcessTree:
         self.mark = f"RPR_TEST_MARK={uuid4().hex}"
 
     def start(
-        self, *arguments: str, program: tuple[str | Path, ...] = (SCRIPT,), **environment: str
+        self,
+        *arguments: str,
+        program: tuple[str | Path, ...] = (SCRIPT,),
+        cwd: Path | None = None,
+        **environment: str,
     ) -> subprocess.Popen[bytes]:
         """Start it, with Ctrl-C enabled also where the tests themselves run in the background."""
         name, value = self.mark.split("=")
         return subprocess.Popen(
             [*program, *arguments],
             env={**os.environ, "OMP_NUM_THREADS": "1", name: value, **environment},
+            cwd=cwd,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),

@@ -14,6 +14,7 @@ from rpr.records.metrics import read_metrics
 from rpr.records.record import Git, RerunOf, read_record
 from rpr.runs import runtime
 from tests.fake_records import edited
+from tests.test_environment import TORCHRUN
 
 RECIPE = (
     "optim.max_steps=12", "optim.warmup_steps=6", "optim.checkpoint_every_n_steps=4", "optim.validate_every_n_steps=6",
@@ -272,6 +273,7 @@ def test_unusable_record_is_refused_in_one_line(call_rerun, changed, started, ed
 
 
 def test_torchrun_is_refused(original, call_rerun, started, monkeypatch):
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
     assert "rerun: cannot run under torchrun; start it once" in call_rerun(original, code=2)[1]
     assert started == []

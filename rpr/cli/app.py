@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rpr import __version__
+from rpr import __version__, environment
 from rpr.cli import stdio
 from rpr.cli.positionals import to_overrides
 from rpr.compose import hydra_bridge
@@ -48,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 success, 1 a job failed, 2 invalid input."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     stdio.reopen_closed_fds()
+    environment.set_up()
     # Large tensors in huge pages, where Linux offers them: a CPU step touches fresh memory every time. Read by torch at
     # its first allocation, and inherited by the processes of a sweep.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")

@@ -16,6 +16,7 @@ from rpr.compose.hydra_bridge import quote_value
 from rpr.config.commands import RerunConfig
 from rpr.config.train import NAME, HardwareConfig, TrainConfig, config_from_record
 from rpr.data.cache import cache_key
+from rpr.environment import started_by_torchrun
 from rpr.errors import ConfigError, DataError, RecordError
 from rpr.io.escape import escape_control_characters
 from rpr.migrations import machine_of
@@ -36,7 +37,7 @@ def run(config: RerunConfig) -> None:
     path, record, metrics = read_run_files(config.run)
     shown = escape_control_characters(str(path))
     typed = _configuration(config, path, record)
-    if runtime.is_rank():
+    if started_by_torchrun():
         raise ConfigError("rerun: cannot run under torchrun; start it once, and it starts the run's processes itself")
     runtime.check_devices(typed.hardware)
     if record.outcome is not None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
+from rpr.environment import started_by_torchrun
 from rpr.errors import InterruptedRun, ProcessEnded, RprError, RunError
 from rpr.io.escape import escape_control_characters
 from rpr.records import provenance
@@ -71,10 +72,10 @@ def run(
 
     hardware = config.hardware
     run_dir = run_dir or Path(config.runs_dir).absolute() / config.run_dir_name
-    if not runtime.is_rank() and (finished := _finished_record(run_dir)) is not None:
+    if not started_by_torchrun() and (finished := _finished_record(run_dir)) is not None:
         _report_already_finished(config, run_dir, finished)
         return run_dir
-    if runtime.is_rank():
+    if started_by_torchrun():
         runtime.check_devices(hardware)
         _run_as_torchrun_rank(config, command, run_dir)
         return run_dir

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from rpr.environment import for_child
 from rpr.records.record import Git
 
 PACKAGES = (
@@ -47,7 +48,14 @@ def git_state() -> Git:
 
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10)
+        done = subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=10,
+            env=for_child(),  # in a git hook GIT_DIR names the user's own repository
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

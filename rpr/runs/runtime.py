@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from rpr.config.train import HardwareConfig
+from rpr.environment import started_by_torchrun
 from rpr.errors import ConfigError
 from rpr.io.resources import resident_peak
 
@@ -120,13 +121,8 @@ def check_world(hardware: HardwareConfig) -> None:
         )
 
 
-def is_rank() -> bool:
-    """Whether torchrun started this process as one of several."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
 def is_first_rank() -> bool:
-    return int(os.environ.get("RANK", "0")) == 0
+    return not started_by_torchrun() or int(os.environ["RANK"]) == 0
 
 
 def torch_device(hardware: HardwareConfig) -> torch.device:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rpr import environment
 from rpr.compose.composition import compose_train, expand_multirun, override_key
 from rpr.errors import ConfigError, RunError
 from rpr.sweep import launcher, spec
@@ -64,6 +65,7 @@ def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_di
     from rpr.sweep import gpus, status
     from rpr.sweep.progress import SweepProgress
 
+    environment.forget_wandb_run()
     words, options, retry_failed = _split_settings(words)
     overrides = [word for word in words if not launcher.is_hydra_override(word)]
     given = {override_key(override) for override in overrides}

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.strategies import DDPStrategy
 from torch import nn
@@ -119,7 +121,8 @@ def _trainer(
         num_nodes=hardware.num_nodes,
         strategy=DDPStrategy(gradient_as_bucket_view=True) if hardware.num_ranks > 1 else "auto",
         precision=PRECISIONS[hardware.precision],
-        plugins=[AtomicCheckpointIO()],
+        # Lightning's own choice would believe whatever variables of SLURM, LSF or torchrun there are.
+        plugins=[AtomicCheckpointIO(), TorchElasticEnvironment() if hardware.num_ranks > 1 else LightningEnvironment()],
         max_steps=optim.max_steps,
         max_epochs=-1,
         accumulate_grad_batches=accumulate,
@@ -208,9 +211,5 @@ def _silence_lightning() -> None:
     """Silence Lightning's banners and adverts; keep its warnings about the run itself."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "pytorch_lightning.utilities.rank_zero"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    for message in (
-        ".*does not have many workers.*",
-        ".*LeafSpec.*",
-        ".*`srun` command is available.*",  # devices=N starts torchrun; on SLURM the launcher is submitit
-    ):
+    for message in (".*does not have many workers.*", ".*LeafSpec.*"):
         warnings.filterwarnings("ignore", message)

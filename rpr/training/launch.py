@@ -19,19 +19,10 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from rpr.config.train import HardwareConfig
+from rpr.environment import for_child
 from rpr.errors import ConfigError, TimeLimitReached
 from rpr.signals import SIGTERM_EXIT, die_with_parent, exit_on_sigterm, unhandled_sigcont
 
-_RANK_VARIABLES = (
-    "LOCAL_RANK",
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "NODE_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)
 GRACE_SECONDS = 15
 TORCHRUN_GRACE_SECONDS = 45  # torchrun itself kills ranks that have not ended within 30 seconds
 NODES_WAIT_SECONDS = 3600  # for each other: the first node may be preparing the corpus
@@ -57,12 +48,12 @@ def run_worker(
     Raises:
         ConfigError: several nodes, and neither torchrun nor SLURM has started this process on each.
     """
-    command = [sys.executable, "-m", module, str(job)]
-    environment = {name: value for name, value in os.environ.items() if name not in _RANK_VARIABLES}
+    command = [sys.executable, "-P", "-m", module, str(job)]
+    environment = for_child()
     if gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     if hardware.num_ranks > 1:
-        command = [sys.executable, "-m", "rpr.training.launch", *_torchrun(hardware), "-m", module, str(job)]
+        command = [sys.executable, "-P", "-m", "rpr.training.launch", *_torchrun(hardware), "-m", module, str(job)]
         environment.setdefault("OMP_NUM_THREADS", str(hardware.threads or 1))
     with contextlib.nullcontext() if log is None else log.open("ab") as file:
         grace = GRACE_SECONDS if hardware.num_ranks == 1 else TORCHRUN_GRACE_SECONDS
@@ -74,7 +65,7 @@ def _torchrun(hardware: HardwareConfig) -> list[str]:
     """torchrun's own flags for one node, or for this node of several."""
     flags = [f"--nproc-per-node={hardware.devices}", "--max-restarts=0"]
     if hardware.num_nodes == 1:
-        return ["--standalone", *flags]
+        return ["--standalone", "--local-addr=127.0.0.1", *flags]  # the machine's own name may not resolve
     place = slurm_place(hardware)
     # The first rank is on the first node, which keeps the record, so that this node's torchrun outlasts the scoring.
     return [

@@ -1,0 +1,75 @@
+"""The environment variables that rpr's libraries and processes see: without those by which other launchers, notebooks,
+git hooks and W&B would make a run another rank, another repository's, or another run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from rpr.paths import HERE
+
+# Which process of which job this is: to torchrun; to Lightning, SLURM (whose settings, such as SLURM_CONF, stay), LSF
+# and MPI. And which repository git works on (its settings, such as the checkouts it may read, stay).
+_OF_TORCHRUN = re.compile(
+    r"((GLOBAL|LOCAL|GROUP|ROLE|NODE)_)?RANK|((LOCAL|GROUP|ROLE)_)?WORLD_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)"
+    r"|TORCHELASTIC_\w+"
+)
+_OF_OTHERS = re.compile(
+    r"(PL|LT)_\w+|STANDALONE_PORT|(LSB|JSM|OMPI|PMI|PMIX|MPI|MV2|FLUX|PALS)_\w+"
+    r"|SLURM_(JOB\w*|ARRAY_\w+|STEP\w*|PROCID|LOCALID|NODEID|NTASKS\w*|NPROCS|NNODES|NODELIST|TASKS?_\w+|GTIDS)"
+    r"|GIT_(?!CONFIG_(COUNT|KEY_\d+|VALUE_\d+|GLOBAL|SYSTEM|NOSYSTEM)$)\w+"
+)
+_OF_WANDB_RUN = re.compile(r"WANDB_(RUN_ID|SWEEP_ID|SWEEP_PARAM_PATH|RESUME|RESUME_FROM|FORK_FROM|LAUNCH\w*|SERVICE)")
+
+
+def started_by_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether torchrun started this process as a rank: its variables are complete and fit together. Single ones are
+    left over in a shell, and mean nothing.
+    """
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+    try:
+        rank, world, local_rank, local_world, _ = (int(environment[name]) for name in names)
+    except (KeyError, ValueError):
+        return False
+    fits = 0 <= local_rank < local_world <= world and local_rank <= rank < world
+    return fits and bool(environment.get("MASTER_ADDR")) and "TORCHELASTIC_RUN_ID" in environment
+
+
+def _started_by_wandb_agent() -> bool:
+    """Whether `wandb agent` started this process for one run of its sweep: it has written the run's parameters."""
+    named = os.environ.get("WANDB_SWEEP_ID") and os.environ.get("WANDB_RUN_ID")
+    return bool(named) and Path(os.environ.get("WANDB_SWEEP_PARAM_PATH", "")).is_file()
+
+
+def set_up() -> None:
+    """Clean the environment of this command, before a library reads it, and of the processes that it will start."""
+    rank = {name: value for name, value in os.environ.items() if _OF_TORCHRUN.fullmatch(name)}
+    kept = for_child() | (rank if started_by_torchrun() else {})
+    for name in os.environ.keys() - kept.keys():
+        del os.environ[name]
+    os.environ.update(kept)
+    if not _started_by_wandb_agent():
+        forget_wandb_run()
+    os.environ["MPLBACKEND"] = "agg"  # Lightning imports matplotlib, and a notebook's backend needs its kernel
+    if not sys.flags.safe_path and Path(sys.path[0]).absolute() == HERE.parent:  # as `python -m rpr` in a checkout does
+        path = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), *([path] if path else [])])
+
+
+def for_child() -> dict[str, str]:
+    """The environment for a process that is not a rank of another launcher. Python processes (torchrun's ranks,
+    launchers' workers, pools) import nothing from the current folder, where another checkout or a `tokenize.py` may be.
+    """
+    foreign = (_OF_TORCHRUN, _OF_OTHERS)
+    own = {name: value for name, value in os.environ.items() if not any(of.fullmatch(name) for of in foreign)}
+    return own | {"PYTHONSAFEPATH": "1"}
+
+
+def forget_wandb_run() -> None:
+    """From now on no process continues the W&B run that the environment names: each job of a sweep has its own."""
+    for name in [name for name in os.environ if _OF_WANDB_RUN.fullmatch(name)]:
+        del os.environ[name]

@@ -1,0 +1,116 @@
+"""Variables that other programs left in the environment: which of them a command heeds."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rpr.paths
+from rpr import environment
+from rpr.records import provenance
+from rpr.records.record import read_record
+from rpr.runs.runtime import is_first_rank
+from tests.processes import SCRIPT
+
+TORCHRUN = {
+    "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0",
+    "MASTER_ADDR": "localhost", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none",
+}  # fmt: skip
+LEFT_OVER = {
+    "RANK": "1", "LOCAL_RANK": "3", "WORLD_SIZE": "", "NODE_RANK": "1", "MASTER_PORT": "x", "TORCHELASTIC_RUN_ID": "1",
+    "SLURM_JOB_ID": "71", "SLURM_JOB_NAME": "train", "SLURM_NTASKS": "4", "SLURM_PROCID": "1", "SLURM_NNODES": "2",
+    "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_STEP_ID": "0", "LSB_JOBID": "7", "LSB_DJOB_RANKFILE": "x",
+    "JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "2", "JSM_NAMESPACE_LOCAL_RANK": "1", "PMI_RANK": "1",
+    "OMPI_COMM_WORLD_RANK": "1", "PL_TRAINER_FAST_DEV_RUN": "1", "PL_GLOBAL_SEED": "x", "GIT_DIR": "/nowhere",
+    "GIT_INDEX_FILE": "x", "WANDB_RUN_ID": "left", "WANDB_SWEEP_ID": "left", "WANDB_SERVICE": "3-1-tcp-localhost-1",
+}  # fmt: skip
+KEPT = {
+    "SLURM_CONF": "x", "SBATCH_PARTITION": "gpu", "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory",
+    "CUDA_VISIBLE_DEVICES": "1", "OMP_NUM_THREADS": "1", "WANDB_PROJECT": "mine", "PYTHONHASHSEED": "0",
+}  # fmt: skip
+
+
+def set_up(monkeypatch, variables):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    environment.set_up()
+    return {name: os.environ[name] for name in variables if name in os.environ}
+
+
+def test_what_others_left_is_removed(monkeypatch):
+    assert set_up(monkeypatch, {**LEFT_OVER, **KEPT}) == KEPT
+    assert is_first_rank() and not environment.started_by_torchrun()
+
+
+def test_torchruns_variables_are_kept_for_this_process_alone(monkeypatch):
+    assert set_up(monkeypatch, {**TORCHRUN, "SLURM_PROCID": "0"}) == TORCHRUN
+    assert not is_first_rank() and not TORCHRUN.keys() & environment.for_child().keys()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [*({name: value} for name in (*TORCHRUN,) for value in ("", "x") if name != "GROUP_RANK" and (name, value) not in
+       (("MASTER_ADDR", "x"), ("TORCHELASTIC_RUN_ID", "x"), ("TORCHELASTIC_RUN_ID", ""))),
+     {"RANK": "2"}, {"RANK": "-1"}, {"LOCAL_RANK": "2"}, {"WORLD_SIZE": "1"}, {"LOCAL_WORLD_SIZE": "3"}],
+)  # fmt: skip
+def test_torchruns_variables_that_do_not_fit_are_removed(monkeypatch, change):
+    assert set_up(monkeypatch, {**TORCHRUN, **change}) == {}
+
+
+@pytest.mark.parametrize("missing", [name for name in TORCHRUN if name != "GROUP_RANK"])
+def test_incomplete_variables_of_torchrun_are_removed(monkeypatch, missing):
+    assert set_up(monkeypatch, {name: value for name, value in TORCHRUN.items() if name != missing}) == {}
+
+
+def test_run_of_wandb_agent_is_kept_until_a_sweep_starts(monkeypatch, tmp_path):
+    (tmp_path / "config.yaml").touch()
+    agent = {"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r", "WANDB_SWEEP_PARAM_PATH": str(tmp_path / "config.yaml")}
+    assert set_up(monkeypatch, agent) == agent
+    environment.forget_wandb_run()
+    assert not agent.keys() & os.environ.keys()
+    (tmp_path / "config.yaml").unlink()
+    assert set_up(monkeypatch, agent) == {}
+
+
+def test_commit_is_of_this_checkout_in_a_git_hook(monkeypatch, tmp_path):
+    before = provenance.git_state()
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path))
+    assert provenance.git_state().commit == before.commit
+
+
+@pytest.mark.parametrize("command", [[SCRIPT], [sys.executable, "-m", "rpr"]], ids=["rpr-cli", "-m"])
+def test_processes_run_the_code_of_the_command(tmp_path, command):
+    """Not the current folder's: only `python -m rpr` in a checkout means that one."""
+    for name in ("tokenize.py", "rpr.py"):
+        (tmp_path / name).write_text("raise SystemExit('of the current folder')")
+    program = (
+        "import runpy, subprocess, sys; from rpr import environment\n"
+        "environment.set_up(); sys.exit(subprocess.call([sys.executable, '-m', 'rpr', '--version']))"
+    )
+    checkout = rpr.paths.HERE.parent
+    if command[0] == SCRIPT:
+        started = [sys.executable, "-P", "-c", program]
+    else:
+        started = [sys.executable, "-c", f"import sys; sys.path[0] = {str(checkout)!r}\n{program}"]
+    ended = subprocess.run(started, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0 and ended.stdout.startswith("rpr-cli "), ended.stderr
+
+
+def test_run_and_sweep_in_such_a_place(tmp_path, tiny, tiny_config, small_data, processes):
+    """A single run, then a sweep, where every variable and file of the wrong kind is."""
+    (tmp_path / "rpr").mkdir()
+    for name in ("tokenize.py", "rpr/__init__.py"):
+        (tmp_path / name).write_text("raise SystemExit('of the current folder')")
+    backend = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    short = ("optim.max_steps=2", "optim.validate_every_n_steps=2", "hardware.threads=1")
+    for words in (["train"], ["train", "-m", "seed=1,2"]):
+        process = processes.start(*words, *tiny, *short, **LEFT_OVER, **backend, cwd=tmp_path)
+        assert process.wait(200) == 0, process.stderr.read()
+    for seed in (1, 2):
+        config = tiny_config(*short, f"seed={seed}")
+        record = read_record(Path(config.runs_dir) / config.run_dir_name / "record.json")
+        assert record.status == "finished" and record.scores
