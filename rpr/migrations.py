@@ -1,4 +1,4 @@
-"""Migrations of what earlier versions wrote: settings they did not have or named otherwise, and records of schema 1.
+"""Migrations of what earlier versions wrote: settings they did not have or named otherwise, and shapes of exports.
 
 A leaf: it imports nothing of rpr.
 """
@@ -33,10 +33,7 @@ RENAMED: Mapping[str, str] = {
 # As EARLIER_DEFAULTS, for settings whose current default is the earlier behaviour: the first has always been part of
 # run ids, the other never.
 READ_AS: Mapping[str, Any] = {"hardware.attention": "auto", "stop_after_minutes": None}
-# How schema 1 marked, in texts alone, an interrupted run, and a run that repeats another one.
-_STOPPED = ("interrupted", "the training process was ended by SIG")
-_RERUN = "rpr-cli rerun "
-# How a record's device names a CPU, in every schema so far.
+# How a record's device names a CPU.
 _CPU = re.compile(r"(?P<processes>.*?)(?P<threads>\d+) threads? of (?P<processor>.*)")
 
 
@@ -70,31 +67,6 @@ def with_earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(whole.get(section), dict):
             whole[section].setdefault(name, earlier)
     return whole
-
-
-def migrate_record(document: dict[str, Any]) -> dict[str, Any]:
-    """Convert a record's document from schema 1 to schema 2. Nothing is validated here."""
-    migrated = {"rerun_of": None, **document, "schema": 2}
-    error = str(document.get("error"))
-    if document.get("status") == "failed" and error.startswith(_STOPPED):
-        # The status says that it was interrupted; the error keeps only the reason.
-        reason = error.removeprefix("interrupted").lstrip(" ;:") or "stopped from outside"
-        migrated |= {"status": "interrupted", "error": reason}
-    if str(document.get("command")).startswith(_RERUN):
-        migrated["rerun_of"] = {"run_id": document.get("run_id"), "started": None}
-    return migrated | {part: _with_kinds(document[part]) for part in ("scores", "by_length") if part in document}
-
-
-def _with_kinds(part: Any) -> Any:
-    """Add the kind of each interval: in schema 1 all are over the test sentences."""
-    if isinstance(part, list):
-        return [_with_kinds(one) for one in part]
-    if not isinstance(part, dict):
-        return part
-    found = {key: _with_kinds(value) for key, value in part.items()}
-    if isinstance(found.get("interval"), dict):
-        found["interval"] = {"kind": "sentences", **found["interval"]}
-    return found
 
 
 def export_shape_2(shape: Mapping[str, Any]) -> dict[str, Any]:

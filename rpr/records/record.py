@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import escape_control_characters, escape_tree
-from rpr.migrations import migrate_record, with_earlier_defaults
+from rpr.migrations import with_earlier_defaults
 from rpr.records.scores import STRICT, ByLength, Score
 from rpr.validation import rule_of
 
@@ -33,7 +33,6 @@ LOG_NAME = "log.txt"  # the output of the run's processes, if they were started 
 REQUIRED_SETTINGS = ("model.name", "data.name", "position.name", "optim.max_steps", "hardware.name")
 # What write_record puts first; it distinguishes a truncated record in a flat folder from any other JSON file.
 _HEAD = re.compile(r'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"name"\s*:')
-_SCHEMA_1 = re.compile(r'"schema"\s*:\s*1\b')  # a text that contains it may be of schema 1
 # Sections whose settings decide what a score means, except for those that concern only files, batches and the choice of
 # scores.
 DECIDING = ("model", "data", "optim", "evaluation")
@@ -101,10 +100,10 @@ class WandbRun(RecordPart):
 
 
 class RerunOf(RecordPart):
-    """The record that a run repeats, by its run id and start time (None: not recorded by schema 1)."""
+    """The record that a run repeats, by its run id and start time."""
 
     run_id: str
-    started: str | None
+    started: str
 
 
 class Record(RecordPart):
@@ -285,24 +284,10 @@ def refusal(text: str) -> RecordError:
 
 def _parse(path: Path, text: str) -> Record:
     try:
-        record = Record.model_validate_json(_of_this_schema(text), strict=True)
+        record = Record.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise refusal(f"{path}: {_what_is_wrong(text, error)}") from None
     return record if _plain(text) else _with_visible_texts(record)
-
-
-def _of_this_schema(text: str) -> str | bytes:
-    """The text of a record, migrated if it is of an earlier schema. Only a text that may be of one is parsed twice: a
-    report reads thousands of records.
-    """
-    if _SCHEMA_1.search(text) is None:
-        return text
-    try:
-        document = from_json(text)
-    except ValueError:  # reported by the record's own parser, with the position
-        return text
-    schema_1 = isinstance(document, dict) and type(document.get("schema")) is int and document["schema"] == 1
-    return to_json(migrate_record(document)) if schema_1 else text
 
 
 def _plain(text: str) -> bool:
@@ -335,8 +320,11 @@ def _what_is_wrong(text: str, error: ValidationError) -> str:
     if not isinstance(document, dict):
         return f"a run record is a JSON object, this is a {type(document).__name__}; {repeat}"
     schema = document.get("schema")
-    if type(schema) is int and schema > SCHEMA:
-        return f"schema {schema} is newer than {SCHEMA}, the newest this rpr reads; update rpr"
+    if type(schema) is int and schema != SCHEMA:
+        age, remedy = (
+            ("newer", "update rpr") if schema > SCHEMA else ("older", "move the record away and repeat the run")
+        )
+        return f"schema {schema} is {age} than {SCHEMA}, the one this rpr reads; {remedy}"
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""

@@ -12,7 +12,7 @@ from rpr.records.position import position_of
 from rpr.records.record import Record, find_records, read_record, write_record
 from rpr.report.groups import one_per_seed
 from tests.conftest import imported
-from tests.fake_records import fake_document, fake_record, fake_score
+from tests.fake_records import fake_document, fake_interval, fake_record, fake_score
 
 
 def test_outcome_of_unfinished_records():
@@ -59,8 +59,10 @@ def test_unreadable_record_is_an_error_with_advice(tmp_path):
 
 
 @pytest.mark.parametrize("change, message", [
-    ({"schema": 3}, "schema 3 is newer than 2, the newest this rpr reads; update rpr"),
-    ({"schema": 0}, "schema: must be 2"),
+    ({"schema": 3}, "schema 3 is newer than 2, the one this rpr reads; update rpr"),
+    ({"schema": 1, "status": "done"}, "schema 1 is older than 2, the one this rpr reads; move the record away and rep"),
+    ({"schema": True}, "schema: must be 2"),
+    ({"schema": 2.5}, "schema: must be 2"),
     ({"colour": "red"}, "colour: no such field"),
     ({"seed": "1"}, "seed: must be a whole number"),
     ({"status": "done"}, "status: must be 'running', 'finished', 'failed' or 'interrupted'"),
@@ -69,6 +71,10 @@ def test_unreadable_record_is_an_error_with_advice(tmp_path):
     ({"config": {}}, r"config\.model\.name: missing"),
     ({"device": None, "seed": None}, r"device: must be text \(and 1 more\); restore it or repeat"),
     ({"scores": [fake_score("test", float("nan"))]}, r"scores\.0\.score: must be a finite number"),
+    ({"scores": [fake_score("test", 1.0, interval=fake_interval(0, 2) | {"kind": "seeds"})]},
+     r"scores\.0\.interval: an interval in a record must be over sentences"),
+    ({"scores": [fake_score("test", 1.0, interval=fake_interval(0, 2) | {"method": None})]},
+     r"scores\.0\.interval: an interval in a record must be over sentences"),
 ])  # fmt: skip
 def test_invalid_field_is_named(tmp_path, change, message):
     path = tmp_path / "record.json"
