@@ -4,7 +4,7 @@ Two signs show that a run is in use. The first is the kernel's lock (flock) on a
 any process of the run is alive, children included, and ends with the last one, however that ends. Not every network
 file system propagates it to other machines, so the holder also touches the file every few seconds (a heartbeat). A file
 that names another machine and has not been touched for two minutes, by the file system's own clock, is stale, and the
-lock is taken over.
+lock is taken over. A machine is its host name and the id of its boot: containers on several may have one name.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Holder:
     pid: int
     started: str
     token: str
+    boot: str = ""  # not in locks of earlier versions
 
     def __str__(self) -> str:
         return escape_control_characters(f"process {self.pid} on {self.host}, since {self.started}")
@@ -132,13 +133,12 @@ def _lock_file(path: Path) -> tuple[int, Holder]:
         found = _read(path)
         if found is not None and (_on_other_host(found) or not locked) and _is_alive(path, found):
             raise _busy(path, found)
-        mine = Holder(
-            socket.gethostname(), os.getpid(), datetime.now(UTC).isoformat(timespec="seconds"), uuid.uuid4().hex
-        )
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        holder = Holder(socket.gethostname(), os.getpid(), started, uuid.uuid4().hex, _boot())
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(asdict(mine)).encode(), 0)
+        os.pwrite(descriptor, json.dumps(asdict(holder)).encode(), 0)
         os.fsync(descriptor)
-        return descriptor, mine
+        return descriptor, holder
     except BaseException:
         os.close(descriptor)
         raise
@@ -166,7 +166,15 @@ def _busy(path: Path, found: Holder | None) -> BusyError:
 
 
 def _on_other_host(found: Holder) -> bool:
-    return found.host != socket.gethostname()
+    return (found.host, found.boot) != (socket.gethostname(), _boot())
+
+
+def _boot() -> str:
+    """Empty where /proc hides it: then the host name alone decides."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def _is_alive(path: Path, found: Holder) -> bool:

@@ -129,12 +129,14 @@ def test_current_holder_does_not_block_acquire(tmp_path: Path) -> None:
             watcher.join()
 
 
-def test_remote_holder_with_heartbeats_is_alive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_remote_lock(tmp_path)
-    assert current_holder(tmp_path) == Holder("node7", 12, "2026-01-01T00:00:00+00:00", "t")
+@pytest.mark.parametrize("host", ["node7", socket.gethostname()])
+def test_remote_holder_with_heartbeats_is_alive(tmp_path: Path, capsys: pytest.CaptureFixture[str], host: str) -> None:
+    """Also in a container on another machine, with the same host name."""
+    path = write_remote_lock(tmp_path, host=host, boot="another boot")
+    assert current_holder(tmp_path) == Holder(host, 12, "2026-01-01T00:00:00+00:00", "t", "another boot")
     threading.Timer(0.5, os.utime, (path,)).start()
-    assert_busy(tmp_path, "process 12 on node7, since 2026-01-01")
-    assert "checking whether process 12 on node7, since 2026-01-01T00:00:00+00:00 is" in capsys.readouterr().err
+    assert_busy(tmp_path, f"process 12 on {host}, since 2026-01-01")
+    assert f"checking whether process 12 on {host}, since 2026-01-01T00:00:00+00:00 is" in capsys.readouterr().err
 
 
 def test_stale_remote_lock_is_taken_over(tmp_path: Path) -> None:
