@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from rpr import __version__
 from rpr.config.train import TrainConfig
 from rpr.data.vocabulary import Vocabulary
@@ -20,6 +22,13 @@ from rpr.records.position import position_of
 from rpr.records.record import Record
 
 CARD_VERSION = 1
+_TEMPLATES = Environment(
+    loader=PackageLoader("rpr.export"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
 
 
 @dataclass(frozen=True)
@@ -92,48 +101,8 @@ def card(kind: Kind, inputs: ExportInputs, proven: Parity, int8: float | None) -
 
 
 def readme(card: Mapping[str, Any]) -> str:
-    """The card as Markdown."""
-    run, model, data, proof = card["run"], card["model"], card["data"], card["parity"]
-    commit = f"commit {run['commit']}{' with changes' if run['dirty'] else ''}" if run["commit"] else "commit unknown"
-    corpus = f"{data['name']}{' (synthetic)' if data['synthetic'] else ''}"
-    pairs = f", {data['train_pairs']:,} pairs" if data["train_pairs"] is not None else ""
-    search = card["search"]
-    lines = [
-        f"# {run['name']}",
-        "",
-        f"Translates {data['source_language']} to {data['target_language']}. A Transformer ({model['size']}, "
-        f"{model['parameters']:,} parameters), positions: {model['positions']}.",
-        "",
-        f"- Run {run['id']}, {run['outcome']}; {run['checkpoint']}; {commit}",
-        f"- `{run['command']}`",
-        f"- Data: {corpus}{pairs}",
-        *(f"- {note}" for note in data["notes"]),
-        f"- Decoded with beam {search['beam_size']}, length penalty {search['length_penalty']:g}, at least "
-        f"{search['min_length']} pieces and at most {search['max_extra_length']} more than the source",
-        "",
-        "## Use",
-        "",
-        *_use(card["kind"], search),
-        "",
-        "## Scores",
-        "",
-        *_scores(card["scores"]),
-        "",
-        *_section("Differences from rpr", card["differences"]),
-        "## Verification",
-        "",
-        f"Of {proof['sentences']} sentences of {proof['split']}: {proof['identical']} greedy translations are "
-        f"identical to the model's, {len(proof['near_ties'])} differ at a tie within rounding, "
-        f"{len(proof['different'])} by more; "
-        f"log p of a token differs by at most {proof['largest_difference']:.1e} (tolerance: {proof['tolerance']:.0e}).",
-    ]
-    if card["int8_identical"] is not None:
-        lines += [
-            "",
-            f"With int8 weights, {card['int8_identical']:.1%} of these greedy translations are identical to float32's.",
-        ]
-    versions = ", ".join(f"{name} {version}" for name, version in card["versions"].items() if version)
-    return "\n".join([*lines, "", f"Written by {versions}.", ""])
+    """The card as Markdown, by templates/README.md.j2."""
+    return _TEMPLATES.get_template("README.md.j2").render(card)
 
 
 def _differences(kind: Kind, model: Transformer) -> Sequence[str]:
@@ -144,55 +113,3 @@ def _differences(kind: Kind, model: Transformer) -> Sequence[str]:
         return DIFFERENCES
     note = f"The export supports {rows} positions: longer sources are rejected, and translations end there."
     return (*DIFFERENCES, note)
-
-
-def _use(kind: Kind, search: Mapping[str, Any]) -> list[str]:
-    if kind == "safetensors":
-        return [
-            "`rpr-cli translate run=FOLDER < IN > OUT`, or as `safetensors` into a model of `config.json`'s shape.",
-            "Without rpr: `vocabulary.model` is a sentencepiece model; append EOS to sources; BOS is a zero vector.",
-        ]
-    return [
-        "`rpr-cli translate run=FOLDER < IN > OUT`, or without rpr:",
-        "",
-        "```python",
-        "import ctranslate2, sentencepiece",
-        'vocabulary = sentencepiece.SentencePieceProcessor("FOLDER/vocabulary.model")',
-        'translator = ctranslate2.Translator("FOLDER", compute_type="float32")',
-        'source = [*vocabulary.encode("A sentence.", out_type=str), "</s>"]',
-        f"how = {{'beam_size': {search['beam_size']}, 'length_penalty': {search['length_penalty']:g}, "
-        f"'min_decoding_length': {search['min_length']}, 'suppress_sequences': [['<pad>'], ['<s>']],",
-        f"       'max_input_length': 0, 'max_decoding_length': len(source) + {search['max_extra_length']}}}",
-        "result = translator.translate_batch([source], **how)",
-        "print(vocabulary.decode(result[0].hypotheses[0]))",
-        "```",
-        "",
-        "The source needs its `</s>`. Leave `flash_attention` off: it ignores the decoder's relative positions.",
-    ]
-
-
-def _scores(scores: Sequence[Mapping[str, Any]]) -> list[str]:
-    if not scores:
-        return ["The run was not scored."]
-    rows = [
-        f"| {score['test_set']} | {score['metric']} | {score['score']:.2f} | {score['num_sentences']} | "
-        f"{score['checkpoint']} | {score['beam_size']} | {score['length_penalty']:g} | "
-        f"`{_escaped_bars(score['signature'])}` |"
-        for score in scores
-    ]
-    return [
-        "As the run measured them, with rpr's own search:",
-        "",
-        "| test set | metric | score | sentences | checkpoint | beam | length penalty | signature |",
-        "|---|---|---|---|---|---|---|---|",
-        *rows,
-    ]
-
-
-def _escaped_bars(text: str) -> str:
-    """A bar would end a Markdown table cell, even within code."""
-    return text.replace("|", "\\|")
-
-
-def _section(title: str, items: Sequence[str]) -> list[str]:
-    return [f"## {title}", "", *(f"- {item}" for item in items), ""] if items else []
