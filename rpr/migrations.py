@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 # values has the same id. The last two do not change a run, only how much of its result is reported; their values here
 # are the current defaults, for older runs too.
 EARLIER_DEFAULTS: Mapping[str, Any] = {
+    "model.architecture": "encoder_decoder",
+    "model.activation": "relu",
     "data.task": None,
     "data.tokenizer": "bpe",
     "optim.ema_decay": None,

@@ -8,8 +8,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from rpr.model.config import TransformerConfig
 from rpr.model.positions import SCHEMES, Scheme
-from rpr.model.transformer import TransformerConfig
 from rpr.paths import data_dir
 
 NO_VECTORS = {

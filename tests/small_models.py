@@ -14,6 +14,7 @@ from rpr.config.train import TrainConfig
 from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary, count_words
 from rpr.decode.torch_engine import search_of
 from rpr.export.card import ExportInputs
+from rpr.model.architectures import build_model
 from rpr.model.transformer import Transformer
 from tests.fake_records import fake_record, fake_score
 from tests.shapes import changed, shape
@@ -37,7 +38,7 @@ def make_model(**changes: Any) -> Transformer:
     last token would be repeated.
     """
     torch.manual_seed(0)
-    model = Transformer(changed(BASIC, **changes)).eval().requires_grad_(False)
+    model = build_model(changed(BASIC, **changes)).eval().requires_grad_(False)
     for name, parameter in model.named_parameters():
         if name == "embedding_VM":
             nn.init.normal_(parameter, std=2 * BASIC.d_model**-0.5)

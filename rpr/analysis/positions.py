@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,8 @@ from rpr.data.vocabulary import PAD
 from rpr.decode.torch_engine import pair_batches
 from rpr.model.attention import weights
 from rpr.model.layer_positions import LayerPositions
-from rpr.model.transformer import DecoderLayer, EncoderLayer, SelfAttention, Transformer
+from rpr.model.stack import SelfAttention
+from rpr.model.transformer import Transformer
 from rpr.model.vectors import LearnedPositions, glorot_bound, relative_rows
 
 MASKING_BIAS = -1e8  # a bias below this masks the key
@@ -57,15 +58,16 @@ def measure(
     """
     assert not model.training, "attention without dropout: call model.eval() first"
     assert len(pairs) > 0, "at least one pair is needed to measure attention"
-    encoder = [cast(EncoderLayer, layer).self_attention for layer in model.encoder]
-    decoder = [cast(DecoderLayer, layer).self_attention for layer in model.decoder]
-    stacks = (_StackAttention("encoder", encoder, max_distance), _StackAttention("decoder", decoder, max_distance))
+    stacks = [
+        _StackAttention(stack.shape.name, [layer.self_attention for layer in stack.layers.layers], max_distance)
+        for stack in model.stacks()
+    ]
     hooks = [hook for stack in stacks for hook in stack.register_hooks()]
     measured = 0
     try:
         with torch.inference_mode():
             for batch in pair_batches(pairs, max_tokens_per_batch, device):
-                for stack, ids in zip(stacks, batch, strict=True):
+                for stack, ids in zip(stacks, model.inputs(*batch), strict=True):
                     stack.start_batch(ids != PAD)
                 model(*batch)
                 measured += len(batch[0])
@@ -75,12 +77,11 @@ def measure(
         for hook in hooks:
             hook.remove()
     assert all(sums.any() for stack in stacks for sums in stack.sums_HW), "the hook of a layer did not run"
-    longest = max(len(source) for source, _ in pairs), max(len(target) for _, target in pairs)
     return PositionNumbers(
         num_sentences=len(pairs),
         max_distance=max_distance,
         tables=tuple(tables for stack in stacks for tables in _tables(stack.name, stack.attention)),
-        absolute=tuple(_absolute_tables(model, longest)),
+        absolute=tuple(_absolute_tables(model, [stack.longest for stack in stacks])),
         attention=tuple(layer for stack in stacks for layer in stack.layers()),
         stacks=tuple(stack.pairs() for stack in stacks),
         biases=tuple(bias for stack in stacks for bias in _biases(stack.name, stack.attention, max_distance)),
@@ -115,9 +116,11 @@ class _StackAttention:
         self.sums_HW = [torch.zeros(a.num_heads, num_columns, dtype=torch.float64) for a in attention]
         self.even_W = torch.zeros(num_columns, dtype=torch.float64)
         self.pairs_W = torch.zeros(num_columns, dtype=torch.float64)
+        self.longest = 0
 
     def start_batch(self, real_BK: Tensor) -> None:
         """Set the next batch's mask, true where a position is not padding, and count its pairs."""
+        self.longest = max(self.longest, int(real_BK.sum(dim=1).max()))
         self.mask = real_BK[:, None, None, :]
         visible_BQK = real_BK[:, :, None] & real_BK[:, None, :]
         if self.attention[0].causal:
@@ -208,12 +211,8 @@ def _biases(stack: Stack, layers: Sequence[SelfAttention], max_distance: int) ->
         )
 
 
-def _absolute_tables(model: Transformer, longest: tuple[int, int]) -> Iterator[AbsoluteTable]:
-    sides: tuple[tuple[Stack, nn.Module | None], ...] = (
-        ("encoder", model.source_positions),
-        ("decoder", model.target_positions),
-    )
-    for (stack, positions), length in zip(sides, longest, strict=True):
-        if isinstance(positions, LearnedPositions):
-            norms = positions.weight_LM.detach().double().norm(dim=-1)
-            yield AbsoluteTable(stack, tuple(norms.tolist()), length)
+def _absolute_tables(model: Transformer, longest: Sequence[int]) -> Iterator[AbsoluteTable]:
+    for stack, length in zip(model.stacks(), longest, strict=True):
+        if isinstance(stack.positions, LearnedPositions):
+            norms = stack.positions.weight_LM.detach().double().norm(dim=-1)
+            yield AbsoluteTable(stack.shape.name, tuple(norms.tolist()), length)

@@ -24,12 +24,11 @@ from torch.profiler import ProfilerActivity, profile
 from rpr.config.commands import BenchConfig
 from rpr.config.train import HardwareConfig, ModelConfig
 from rpr.io.resources import resident_peak
+from rpr.model.architectures import build_model
 from rpr.model.attention import Implementation, attend, per_position, reference, split_heads
 from rpr.model.flex_attention import flex
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.positions import Positions, Scheme, Site
-from rpr.model.transformer import Transformer
-from rpr.runs.model_config import build_transformer_config
 from rpr.training.loss import label_smoothed_loss
 
 WARM_UP = 3
@@ -108,20 +107,24 @@ def matmul_rate(hardware: HardwareConfig, device: torch.device, size: int) -> fl
 
 def step_flops(model: ModelConfig, vocabulary_size: int, sentences: int, length: int) -> int:
     """Model FLOPs of a training step: those of the matmuls that the model requires mathematically. With d = d_model,
-    f = d_ff, N layers on each side, a vocabulary of V and L = `length` positions on both sides,
-
-        3 * sentences * L * (N (8 d^2 + 4 d f + 4 L d)                                     the encoder
-                             + N (8 d^2 + 8 d^2 + 4 d f + 8 L d)     the decoder, including cross-attention
-                             + 2 d V)                                                      the output scores
+    f = d_ff, N layers in each stack, a vocabulary of V, and source and target of L = `length` positions, the
+    forward pass takes N n (8 d^2 + 4 d f + 4 n d) in a stack that reads n positions, N L (8 d^2 + 4 L d) in
+    encoder-decoder attention and 2 L d V for the scores. Encoder and decoder read n = L each, a single stack n = 2 L.
 
     A multiply-add counts as two; the backward pass takes twice the forward pass. Causal attention counts in full.
     The cost of positions and of recomputation is excluded, so variants compare as their speeds do. The utilisation
     (MFU) is this / (`matmul_rate` * seconds).
     """
     d, f, layers = model.d_model, model.d_ff, model.num_layers
-    encoder = layers * (8 * d * d + 4 * d * f + 4 * length * d)
-    decoder = layers * (16 * d * d + 4 * d * f + 8 * length * d)
-    return 3 * sentences * length * (encoder + decoder + 2 * d * vocabulary_size)
+
+    def attention(positions: int) -> int:
+        return positions * (8 * d * d + 4 * positions * d)
+
+    if model.architecture == "decoder_only":
+        stacks = attention(2 * length) + 2 * length * 4 * d * f
+    else:
+        stacks = 3 * attention(length) + 2 * length * 4 * d * f
+    return 3 * sentences * (layers * stacks + length * 2 * d * vocabulary_size)
 
 
 def layer_flops(d_model: int, batch: int, length: int) -> int:
@@ -166,7 +169,7 @@ def steps_at_length(
     """
     batch = _batch(config, config.by_length.sentences(length), length, device)
     for name, position in positions.items():
-        sides = (position.encoder, position.decoder)
+        sides = [stack.scheme for stack in config.model.transformer(position, 1).stacks()]
         for implementation in config.by_length.implementations:
             if implementation != "auto" and not any(side.has_tables for side in sides):
                 continue
@@ -186,7 +189,7 @@ def _batch(config: BenchConfig, sentences: int, length: int, device: torch.devic
 def _training_step(
     config: BenchConfig, position: Positions, source: Tensor, target: Tensor, attention: Implementation
 ) -> Callable[[], None]:
-    model = Transformer(build_transformer_config(config.model, position, config.data.vocabulary_size)).to(source.device)
+    model = build_model(config.model.transformer(position, config.data.vocabulary_size)).to(source.device)
     model.use_attention(attention)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
 
@@ -269,7 +272,7 @@ def _layer_step(
     def step() -> None:
         with _autocast(config.hardware, x.device):
             q, k, v = split_heads(qkv(x), config.model.num_heads)
-            q, k = positions.prepare(q, k, first=0)
+            q, k = positions.prepare(q, k)
             tables = positions.at(case.length - 1, x.device)
             z = attention(
                 q, k, v, key_table=tables.keys, value_table=tables.values, bias_table=tables.bias, causal=case.causal

@@ -33,7 +33,9 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
     """Measure the requested parts, and print them as tables or as one JSON document."""
     if config.hardware.num_ranks > 1:
         raise ConfigError(f"hardware={config.hardware.name}: bench runs in one process; choose hardware=cpu or 1xgpu")
-    schemes = [side for position in positions.values() for side in (position.encoder, position.decoder)]
+    schemes = [
+        stack.scheme for position in positions.values() for stack in config.model.transformer(position, 1).stacks()
+    ]
     check_attention(config.hardware, schemes, config.model.d_model // config.model.num_heads)
     runtime.check_devices(config.hardware)
     runtime.set_up(config.hardware)

@@ -9,7 +9,6 @@ from rpr.export import writing
 from rpr.export.card import ExportInputs
 from rpr.progress import Progress
 from rpr.runs import loading
-from rpr.runs.model_config import transformer_config
 from rpr.signals import report_sigterm
 
 
@@ -25,7 +24,7 @@ def run(config: ExportConfig) -> None:
     run_dir = Path(config.run).absolute()
     out = Path(config.output_dir).absolute() if config.output_dir is not None else run_dir / "exports" / config.format
     trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
-    writing.check(config.format, out, transformer_config(trained, trained.data.vocabulary_size))
+    writing.check(config.format, out, trained.transformer(trained.data.vocabulary_size))
     material = read(run_dir, config)
     with Progress(len(material.sources), "sentences", "translating with the run's model") as bar:
         card = writing.export(config.format, out, material, bar.reach)

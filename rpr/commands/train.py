@@ -181,7 +181,7 @@ def _run_in_own_process(config: TrainConfig, command: str, run_dir: Path, sweep_
 
 def _run_in_this_process(config: TrainConfig, command: str, run_dir: Path, rerun_of: RerunOf | None) -> None:
     """A run on its own, with its result on stdout; several ranks are processes that this one starts and waits for."""
-    if not config.position.encoder.ordered:
+    if config.model.architecture == "encoder_decoder" and not config.position.encoder.ordered:
         label = config.position.encoder.label
         print(f"rpr-cli: warning: with positions {label} the encoder ignores word order", file=sys.stderr)
     if not (run_dir / RECORD_NAME).exists() and (alike := lifecycle.trained_alike(config, run_dir)) is not None:

@@ -15,7 +15,8 @@ from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_v
 
 from rpr.errors import ConfigError
 from rpr.migrations import EARLIER_DEFAULTS, RENAMED, with_earlier_defaults
-from rpr.model.positions import AnyPositions, Scheme, Site
+from rpr.model.config import Activation, Architecture, TransformerConfig
+from rpr.model.positions import AnyPositions, Positions, Scheme
 from rpr.tasks import AnyTask
 from rpr.validation import StrictModel, validate
 
@@ -33,9 +34,10 @@ class RelativeDefaults(StrictModel):
 
 
 class ModelConfig(StrictModel):
-    """Size and shape of the encoder-decoder Transformer."""
+    """Architecture, size and shape of the Transformer; `num_layers` are those of each stack."""
 
     name: str
+    architecture: Architecture
     num_layers: PositiveInt
     d_model: PositiveInt
     num_heads: PositiveInt
@@ -43,6 +45,7 @@ class ModelConfig(StrictModel):
     dropout: float = Field(ge=0, lt=1)
     norm: Literal["post", "pre"]
     norm_epsilon: PositiveFloat
+    activation: Activation
     relative_defaults: RelativeDefaults
 
     @model_validator(mode="after")
@@ -56,6 +59,15 @@ class ModelConfig(StrictModel):
         if self.d_model % 2:
             raise ValueError(f"d_model: {self.d_model} is odd; sinusoids come in pairs: choose an even width")
         return self
+
+    def transformer(self, position: Positions, vocabulary_size: int) -> TransformerConfig:
+        """The model with these positions and this vocabulary size."""
+        return TransformerConfig(
+            vocabulary_size=vocabulary_size,
+            encoder_positions=position.encoder if self.architecture == "encoder_decoder" else None,
+            decoder_positions=position.decoder,
+            **self.model_dump(exclude={"name", "relative_defaults"}),
+        )
 
 
 class SyntheticConfig(StrictModel):
@@ -287,19 +299,35 @@ class TrainConfig(StrictModel):
             )
         return self
 
+    @model_validator(mode="before")
+    @classmethod
+    def one_stack_has_one_scheme(cls, settings: Any) -> Any:
+        sections = settings if isinstance(settings, Mapping) else {}
+        model, position = sections.get("model"), sections.get("position")
+        if isinstance(model, Mapping) and model.get("architecture") == "decoder_only" and isinstance(position, Mapping):
+            for side in ("encoder", "decoder"):
+                if position.get(side) is not None:
+                    raise ValueError(
+                        f"position.{side}: model.architecture=decoder_only has a single stack, which reads source and "
+                        "target; choose its positions with position=..."
+                    )
+        return settings
+
     @model_validator(mode="after")
     def positions_and_kernels_fit_the_model(self) -> TrainConfig:
         one = self.position.encoder == self.position.decoder
-        for causal, scheme in ((False, self.position.encoder), (True, self.position.decoder)):
-            site = Site(self.model.num_layers, self.model.num_heads, self.model.d_model, causal)
+        stacks = self.transformer(self.data.vocabulary_size).stacks()
+        for stack in stacks:
             usual = self.model.relative_defaults.model_dump()
-            if problem := scheme.problem(site) or scheme.unused_setting(usual):
-                side = "decoder" if causal else "encoder"
+            if problem := stack.scheme.problem(stack.site) or stack.scheme.unused_setting(usual):
                 whole = f"position.{problem}"
-                raise ValueError(whole if one else whole.replace("position.", f"position.{side}."))
-        width = self.model.d_model // self.model.num_heads
-        check_attention(self.hardware, (self.position.encoder, self.position.decoder), width)
+                raise ValueError(whole if one else whole.replace("position.", f"position.{stack.name}."))
+        check_attention(self.hardware, [stack.scheme for stack in stacks], stacks[0].site.d_head)
         return self
+
+    def transformer(self, vocabulary_size: int) -> TransformerConfig:
+        """The run's model with this vocabulary size."""
+        return self.model.transformer(self.position, vocabulary_size)
 
     @property
     def run_id(self) -> str:
@@ -325,7 +353,8 @@ class TrainConfig(StrictModel):
         if self.name is not None:
             return self.name
         clip = "" if self.position.k is None else f"-k{self.position.k}"
-        return f"{self.data.name}-{self.model.name}-{self.position.name}{clip}-s{self.seed}"
+        model = self.model.name if self.model.architecture == "encoder_decoder" else f"{self.model.name}-decoder"
+        return f"{self.data.name}-{model}-{self.position.name}{clip}-s{self.seed}"
 
     @property
     def run_dir_name(self) -> str:

@@ -95,8 +95,8 @@ def _of_export(exported: Exported, config: TranslateConfig) -> tuple[Engine, Voc
     if kind == "torch":
         _check_compute_type(config)
         model = load_exported_model(exported.folder).to(runtime.torch_device(hardware))
-        sides = model.config.encoder_positions, model.config.decoder_positions
-        check_attention(hardware, sides, model.config.d_model // model.config.num_heads)
+        stacks = model.config.stacks()
+        check_attention(hardware, [stack.scheme for stack in stacks], stacks[0].site.d_head)
         model.use_attention(hardware.attention)
         engine = torch_engine(model, hardware, config.matmul_precision)
     else:

@@ -21,7 +21,9 @@ from rpr.data.vocabulary import Vocabulary
 from rpr.decode.torch_engine import Search
 from rpr.errors import DataError
 from rpr.migrations import export_shape_2
-from rpr.model.transformer import Transformer, TransformerConfig
+from rpr.model.architectures import build_model
+from rpr.model.config import TransformerConfig
+from rpr.model.transformer import Transformer
 from rpr.runs.loading import VOCABULARY_NAME
 from rpr.validation import StrictModel, rule_of
 
@@ -122,7 +124,7 @@ def load_exported_model(folder: Path) -> Transformer:
     path = folder / WEIGHTS_NAMES["safetensors"]
     if exported.settings.kind != "safetensors":
         raise DataError(f"{folder}: is a CTranslate2 export; export the run with format=safetensors")
-    model = Transformer(exported.config)
+    model = build_model(exported.config)
     parameters = dict(model.named_parameters())
     try:
         with safe_open(path, framework="pt") as file, torch.no_grad():
@@ -166,8 +168,10 @@ def _check_sizes(config: TransformerConfig) -> None:
         raise ValueError(f"shape: d_model = {config.d_model} is not a multiple of num_heads = {config.num_heads}")
     if config.norm not in ("pre", "post"):
         raise ValueError(f"shape.norm is {config.norm!r}, must be pre or post")
-    for causal, scheme in ((False, config.encoder_positions), (True, config.decoder_positions)):
-        if problem := scheme.problem(config.site(causal=causal)):
+    if (config.encoder_positions is None) != (config.architecture == "decoder_only"):
+        raise ValueError(f"shape.encoder_positions does not fit shape.architecture = {config.architecture}")
+    for stack in config.stacks():
+        if problem := stack.scheme.problem(stack.site):
             raise ValueError(f"shape: {problem}")
 
 

@@ -132,7 +132,7 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     start = 0
     while start < len(order):
-        rows = max(1, max_tokens // lengths[order[start]])
+        rows = max(1, max_tokens // max(1, lengths[order[start]]))
         yield order[start : start + rows]
         start += rows
 

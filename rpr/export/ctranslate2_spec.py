@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,17 +19,10 @@ from torch import Tensor, nn
 
 from rpr.data.vocabulary import BOS, EOS, UNK
 from rpr.decode.ctranslate2 import library
+from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.positions import Scheme, Tables
-from rpr.model.transformer import (
-    CrossAttention,
-    DecoderLayer,
-    EncoderLayer,
-    FeedForward,
-    Residual,
-    SelfAttention,
-    Transformer,
-    TransformerConfig,
-)
+from rpr.model.stack import CrossAttention, FeedForward, Residual, SelfAttention
+from rpr.model.transformer import StackModules, Transformer
 
 # Rows of an exported table: for sinusoids, for a bias that differs at every distance, and for a learned table with
 # fewer rows (as in our model, its last vector is used for all later positions).
@@ -38,15 +31,19 @@ POSITION_ROWS = 2048
 
 def unrepresentable(config: TransformerConfig) -> str | None:
     """One line on why CTranslate2 cannot represent a model of this shape; None if it can."""
-    sides = ((config.encoder_positions, False), (config.decoder_positions, True))
-    reasons = (scheme.not_exported(config.site(causal=causal)) for scheme, causal in sides)
+    if config.architecture != "encoder_decoder":
+        return (
+            f"model.architecture: {config.architecture} cannot be exported to CTranslate2 by this version; "
+            "use format=safetensors"
+        )
+    reasons = (stack.scheme.not_exported(stack.site) for stack in config.stacks())
     return next((reason for reason in reasons if reason is not None), None)
 
 
 def position_rows(config: TransformerConfig) -> int | None:
     """The number of positions of the exported model; None: unlimited."""
     limits = []
-    for scheme in (config.encoder_positions, config.decoder_positions):
+    for scheme in (stack.scheme for stack in config.stacks()):
         if scheme.absolute != "none":
             limits.append(max(POSITION_ROWS, scheme.max_positions) if scheme.absolute == "learned" else POSITION_ROWS)
         elif scheme.has_bias and scheme.reach is None:
@@ -69,7 +66,8 @@ def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Pa
     """
     assert len(vocabulary_tokens) == model.config.vocabulary_size
     assert unrepresentable(model.config) is None
-    spec = library().specs.TransformerSpec(_stack(model, causal=False), _stack(model, causal=True))
+    encoder, decoder = (_stack(model, stack) for stack in model.stacks())
+    spec = library().specs.TransformerSpec(encoder, decoder)
     spec.config.decoder_start_token = vocabulary_tokens[model.config.bos]
     spec.config.add_source_bos = False
     spec.config.add_source_eos = False
@@ -84,41 +82,37 @@ def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Pa
     spec.save(str(folder))
 
 
-def _stack(model: Transformer, *, causal: bool) -> Any:
+def _stack(model: Transformer, stack: StackModules) -> Any:
     """The weights of the decoder (causal) or of the encoder as a CTranslate2 spec."""
     specs, config = library().specs.transformer_spec, model.config
-    if causal:
-        spec = specs.TransformerDecoderSpec(**_sizes(model, causal=True))
+    if stack.shape.site.causal:
+        spec = specs.TransformerDecoderSpec(**_sizes(config, stack))
         spec.embeddings.weight = _input_embedding(model)
         spec.projection.weight = _array(model.embedding_VM)
     else:
-        spec = specs.TransformerEncoderSpec(**_sizes(model, causal=False))
+        spec = specs.TransformerEncoderSpec(**_sizes(config, stack))
         spec.embeddings[0].weight = _input_embedding(model)
-    _set_positions(spec, model.target_positions if causal else model.source_positions, model)
-    for layer_spec, layer in zip(spec.layer, _layers(model, causal=causal), strict=True):
-        _set_self_attention(layer_spec.self_attention, layer.self_attention, layer.around_attention, config)
-        if isinstance(layer, DecoderLayer):
+    _set_positions(spec, stack.positions, model)
+    for layer_spec, layer in zip(spec.layer, stack.layers.layers, strict=True):
+        _set_self_attention(layer_spec.self_attention, layer.self_attention, layer.around_attention, stack.shape)
+        if layer.cross_attention is not None and layer.around_cross_attention is not None:
             _set_cross_attention(layer_spec.attention, layer.cross_attention, layer.around_cross_attention)
         _set_feed_forward(layer_spec.ffn, layer.feed_forward, layer.around_feed_forward)
     if config.norm == "pre":
-        _set_norm(spec.layer_norm, model.decoder_norm if causal else model.encoder_norm)
+        _set_norm(spec.layer_norm, stack.norm)
     return spec
 
 
-def _layers(model: Transformer, *, causal: bool) -> list[EncoderLayer | DecoderLayer]:
-    return cast(list[EncoderLayer | DecoderLayer], model.decoder if causal else model.encoder)
-
-
-def _sizes(model: Transformer, *, causal: bool) -> dict[str, Any]:
-    config = model.config
+def _sizes(config: TransformerConfig, stack: StackModules) -> dict[str, Any]:
+    activations = library().specs.Activation
     sizes = {
         "num_layers": config.num_layers,
         "num_heads": config.num_heads,
         "pre_norm": config.norm == "pre",
-        "activation": library().specs.Activation.RELU,
+        "activation": activations.GELU if config.activation == "gelu" else activations.RELU,
     }
-    scheme = config.decoder_positions if causal else config.encoder_positions
-    rotation = scheme.rotation(config.site(causal=causal))
+    scheme = stack.shape.scheme
+    rotation = scheme.rotation(stack.shape.site)
     if scheme.has_bias:
         sizes["relative_attention_bias"] = True
     if rotation is not None:
@@ -130,7 +124,7 @@ def _sizes(model: Transformer, *, causal: bool) -> dict[str, Any]:
         if rotation.linear_scale != 1:
             sizes["rotary_scaling_type"] = library().specs.attention_spec.RotaryScalingType.Linear
             sizes["rotary_scaling_factor"] = rotation.linear_scale
-    tables = _tables(_layers(model, causal=causal)[0].self_attention, max_distance=1)
+    tables = _tables(stack.layers.layers[0].self_attention, max_distance=1)
     return sizes | {"relative_position": _needs_vectors(scheme, tables)}
 
 
@@ -159,12 +153,11 @@ def _set_positions(spec: Any, positions: nn.Module | None, model: Transformer) -
         del spec.position_encodings
 
 
-def _set_self_attention(spec: Any, attention: SelfAttention, around: Residual, config: TransformerConfig) -> None:
+def _set_self_attention(spec: Any, attention: SelfAttention, around: Residual, shape: StackShape) -> None:
     _set_norm(spec.layer_norm, around.norm)
     spec.linear[0].weight = _array(attention.qkv.weight)  # queries, keys, values: the same order as ours
     spec.linear[1].weight = _array(attention.output.weight)
-    site = config.site(causal=attention.causal)
-    scheme = config.decoder_positions if attention.causal else config.encoder_positions
+    scheme, site = shape.scheme, shape.site
     exact = max(POSITION_ROWS, (scheme.reach or 0) + 1)
     tables = _tables(attention, exact)
     if _needs_vectors(scheme, tables):

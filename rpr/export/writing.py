@@ -34,7 +34,8 @@ from rpr.export.ctranslate2_spec import position_rows, unrepresentable, write_mo
 from rpr.export.parity import Parity, Rows, identical_share, parity, piece_scores
 from rpr.io.atomic import replacing
 from rpr.io.locks import exclusive
-from rpr.model.transformer import Transformer, TransformerConfig
+from rpr.model.config import TransformerConfig
+from rpr.model.transformer import Transformer
 from rpr.runs.loading import VOCABULARY_NAME
 
 README_NAME = "README.md"

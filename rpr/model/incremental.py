@@ -3,8 +3,9 @@
 Keys and values are never reordered. Every step adds one cache slot for each hypothesis of a sentence, and a bias of 0
 or minus infinity marks the slots that a hypothesis descends from: choosing other parents changes only this bias, not
 the cache. A sentence's hypotheses are then N queries to the same slots, one product instead of N. The table rows follow
-from each slot's position alone, so distances are correct at any length, and the rows enter like additional keys and
-values.
+from each slot's place alone, so distances are correct at any length, and the rows enter like additional keys and
+values. Prompts of a decoder-only model fill the first slots, aligned on the right: distances are then the same in every
+row, and a row's positions are its places minus its own offset.
 """
 
 # Shape suffixes: B sentences, N hypotheses of each, X = B N rows, H heads, D head width, M model width, K slots,
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rpr.model.composed_attention import times_table
 from rpr.model.equations import softmax
@@ -49,6 +50,14 @@ class KVCache:
         keys, values = (part[:batch].flatten(0, 1)[:, : self.used] for part in both)
         return keys, values
 
+    def align_right(self, offsets_B: Tensor) -> None:
+        """Move the slots of each row to the right by its offset."""
+        assert self._both_2BHKD is not None
+        slots_BK = torch.arange(self.used, device=offsets_B.device) - offsets_B[:, None]
+        index = slots_BK.clamp(min=0)[None, :, None, :, None]
+        used = self._both_2BHKD[..., : self.used, :]
+        used.copy_(torch.take_along_dim(used, index, dim=3))
+
     def keep(self, places: Tensor, sentences: Tensor) -> None:
         """Move sentence sentences[i] to row places[i]; all other rows keep their contents."""
         if self._both_2BHKD is not None:
@@ -72,41 +81,74 @@ class Memory:
 class DecoderState:
     """The state of decoding, for B sentences with N hypotheses each.
 
-    `bias_BNK` is 0 where a hypothesis descends from a slot, else minus infinity; `positions_K` are the slots'
-    positions. `padding_BS` is the same bias for the source, None if no sentence is padded.
+    `bias_BNK` is 0 where a hypothesis descends from a slot, else minus infinity; `places_K` are the slots' places:
+    positions plus the sentence's offset in `offsets_B` (None: no sentence has one). `length` counts the places,
+    `num_prompt` of them before the first piece fed. `padding_BS` is the same bias for an encoder's output, None if no
+    sentence is padded.
     """
 
-    memories: list[Memory]
-    padding_BS: Tensor | None
     bias_BNK: Tensor
     caches: list[KVCache]
-    positions_K: Tensor
+    places_K: Tensor
+    memories: list[Memory] = field(default_factory=list)
+    padding_BS: Tensor | None = None
+    offsets_B: Tensor | None = None
+    num_prompt: int = 0
     length: int = 0
     _tables: dict[int, tuple[int, Tables]] = field(default_factory=dict)
 
     @staticmethod
-    def begin(memories: list[Memory], mask_BS: Tensor) -> DecoderState:
-        """One hypothesis per sentence, no piece fed yet; `mask_BS` is False on padding."""
-        like = memories[0].keys_BHDS
-        padding = torch.zeros(mask_BS.shape, dtype=like.dtype, device=like.device).masked_fill(~mask_BS, -torch.inf)
+    def begin(batch: int, num_layers: int, like: Tensor) -> DecoderState:
+        """One hypothesis per sentence, no piece fed yet."""
         return DecoderState(
-            memories=memories,
-            padding_BS=None if bool(mask_BS.all()) else padding,
-            bias_BNK=like.new_zeros(len(mask_BS), 1, 0),
-            caches=[KVCache() for _ in memories],
-            positions_K=torch.empty(0, dtype=torch.int64, device=like.device),
+            bias_BNK=like.new_zeros(batch, 1, 0),
+            caches=[KVCache() for _ in range(num_layers)],
+            places_K=torch.empty(0, dtype=torch.int64, device=like.device),
         )
+
+    def attend_to(self, memories: list[Memory], mask_BS: Tensor) -> None:
+        """Set what encoder-decoder attention sees in each layer; `mask_BS` is False on padding."""
+        self.memories = memories
+        if not bool(mask_BS.all()):
+            self.padding_BS = self.bias_BNK.new_zeros(mask_BS.shape).masked_fill(~mask_BS, -torch.inf)
+
+    def follow_prompts(self, lengths_B: Tensor, longest: int) -> None:
+        """Continue prompts, whose keys and values, padded on the right to `longest`, are all that the caches hold."""
+        self.num_prompt = self.length = longest
+        self.places_K = torch.arange(longest, device=lengths_B.device)
+        offsets_B = longest - lengths_B
+        self.bias_BNK = self.bias_BNK.new_zeros(len(lengths_B), 1, longest)
+        if bool(offsets_B.any()):
+            self.offsets_B = offsets_B
+            self.bias_BNK.masked_fill_((self.places_K < offsets_B[:, None])[:, None], -torch.inf)
+            for cache in self.caches:
+                cache.align_right(offsets_B)
 
     def advance(self, hypotheses: int) -> None:
         """Add a slot for each of the N hypotheses of a sentence, visible to that hypothesis alone."""
-        if not self.length:  # nothing fed yet: N is free
+        if self.length == self.num_prompt:  # nothing fed yet: N is free
             self.bias_BNK = self.bias_BNK.expand(-1, hypotheses, -1)
         batch, present, _ = self.bias_BNK.shape
         assert hypotheses == present, f"{hypotheses} hypotheses per sentence fed, but the state has {present}"
         own_NN = self.bias_BNK.new_full((hypotheses, hypotheses), -torch.inf).fill_diagonal_(0.0)
         self.bias_BNK = torch.cat([self.bias_BNK, own_NN.expand(batch, -1, -1)], dim=2)
-        self.positions_K = torch.cat([self.positions_K, self.positions_K.new_full((hypotheses,), self.length)])
+        self.places_K = torch.cat([self.places_K, self.places_K.new_full((hypotheses,), self.length)])
         self.length += 1
+
+    def newest_X(self) -> Tensor:
+        """The position of the newest piece of each hypothesis, int64."""
+        batch, hypotheses, _ = self.bias_BNK.shape
+        place_X = self.places_K.new_full((batch * hypotheses,), self.length - 1)
+        return place_X if self.offsets_B is None else place_X - self.offsets_B.repeat_interleave(hypotheses)
+
+    def position_vectors(self, positions: nn.Module, pieces_X1: Tensor) -> Tensor:
+        """The vectors that `positions` adds to the newest pieces, [1, M] or [X, 1, M]."""
+        vectors: Tensor
+        if self.offsets_B is None:
+            vectors = positions(self.length - 1, pieces_X1)
+        else:
+            vectors = positions(0, pieces_X1[:1].expand(1, self.length))[self.newest_X()][:, None]
+        return vectors
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None = None) -> None:
         """Keep and reorder hypotheses, and sentences when some are done.
@@ -128,20 +170,22 @@ class DecoderState:
             cache.keep(places, moved)
         if self.padding_BS is not None:
             self.padding_BS = self.padding_BS[sentences]
+        if self.offsets_B is not None:
+            self.offsets_B = self.offsets_B[sentences]
 
     def tables(self, positions: LayerPositions) -> Tables:
         """A layer's tables, computed for up to twice the distances needed so far."""
         max_distance, tables = self._tables.get(id(positions), (-1, Tables()))
         if max_distance < self.length - 1:
             max_distance = max(INITIAL_CAPACITY, 2 * self.length)
-            tables = positions.at(max_distance, self.positions_K.device)
+            tables = positions.at(max_distance, self.places_K.device)
             self._tables[id(positions)] = max_distance, tables
         return tables
 
     def rows_K(self, num_rows: int) -> Tensor:
         """The row of each slot in a table of 2k+1 rows, relative to the newest piece."""
         clip_distance = (num_rows - 1) // 2
-        distances_K = self.positions_K - (self.length - 1)
+        distances_K = self.places_K - (self.length - 1)
         return distances_K.clamp(min=-clip_distance) + clip_distance
 
     def table_rows(self, table: Tensor) -> Tensor:

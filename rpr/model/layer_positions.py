@@ -26,11 +26,12 @@ class LayerPositions(nn.Module):
         """The tables for sentences whose positions are at most max_distance apart."""
         return self.scheme.distance_tables(self._learned, self.site, max_distance, device)
 
-    def prepare(self, q_BHPD: Tensor, k_BHPD: Tensor, *, first: int) -> tuple[Tensor, Tensor]:
-        """Prepare queries and keys of the positions first, first + 1, ... for their product."""
+    def prepare(self, q_BHPD: Tensor, k_BHPD: Tensor, positions_P: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Prepare queries and keys at these positions (int64; None: 0, 1, ...) for their product."""
         if not self.scheme.changes_queries:
             return q_BHPD, k_BHPD
-        positions_P = torch.arange(first, first + q_BHPD.shape[2], device=q_BHPD.device)
+        if positions_P is None:
+            positions_P = torch.arange(q_BHPD.shape[2], device=q_BHPD.device)
         return self.scheme.prepare(q_BHPD, k_BHPD, positions_P, self._learned, self.site)
 
     @property

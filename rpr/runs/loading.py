@@ -8,11 +8,11 @@ from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.data.cache import PreparedData, prepare
 from rpr.data.vocabulary import Vocabulary
 from rpr.errors import DataError, RecordError, RunError
+from rpr.model.architectures import build_model
 from rpr.model.transformer import Transformer
 from rpr.records.record import RECORD_NAME, Record, read_record
 from rpr.runs import runtime
 from rpr.runs.checkpoints import averaged_weights, checkpoints
-from rpr.runs.model_config import transformer_config
 
 VOCABULARY_NAME = "vocabulary.model"  # a run's own copy, so that it translates without its corpus
 
@@ -91,7 +91,7 @@ def model_of(config: TrainConfig, run_dir: Path, average: int | None, vocabulary
         raise DataError(f"average_checkpoints: {average} requested, but {run_dir} has {there}; give at most {there}")
     ema_decay = config.optim.ema_decay if average is None else None
     weights, checkpoint = averaged_weights(run_dir, average or config.optim.average_checkpoints, ema_decay)
-    model = Transformer(transformer_config(config, vocabulary_size))
+    model = build_model(config.transformer(vocabulary_size))
     if config.hardware.precision == "64":  # before the weights, which may be float64, are copied
         model.double()
     model.use_attention(config.hardware.attention)

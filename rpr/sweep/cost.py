@@ -11,9 +11,9 @@ import torch
 
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import ConfigError
-from rpr.model.transformer import Transformer, TransformerConfig
+from rpr.model.architectures import build_model
+from rpr.model.config import TransformerConfig
 from rpr.records.record import Record
-from rpr.runs.model_config import transformer_config
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def _cost(config: TrainConfig, speeds: Sequence[tuple[TrainConfig, float]]) -> C
         runs = f"{len(chosen)} run{'s' if len(chosen) > 1 else ''}"
         basis = f"{statistics.median(chosen):.3g} steps/s, the median of {runs} with {whose}"
     return Cost(
-        parameters=_parameters(transformer_config(config, config.data.vocabulary_size)),
+        parameters=_parameters(config.transformer(config.data.vocabulary_size)),
         steps=optim.max_steps,
         tokens=optim.max_steps * optim.microbatches_per_step * optim.max_tokens_per_microbatch,
         seconds=optim.max_steps / statistics.median(chosen) if chosen else None,
@@ -77,7 +77,7 @@ def _kind(config: TrainConfig) -> tuple[object, ...]:
 @cache  # seeds share a config, and building a model from it takes 10 ms
 def _parameters(config: TransformerConfig) -> int:
     with torch.device("meta"):
-        model = Transformer(config)
+        model = build_model(config)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from rpr.config.train import TrainConfig
 from rpr.data.batches import Batch
 from rpr.errors import RunError
-from rpr.model.transformer import Transformer
-from rpr.runs.model_config import transformer_config
+from rpr.model.architectures import build_model
 from rpr.training.loss import label_smoothed_loss
 
 
@@ -46,7 +45,7 @@ class TranslationModule(pl.LightningModule):
         self.gradient_norm: Tensor | None = None  # of the last step, before clipping
         self.last_validation_loss: float | None = None
         torch.manual_seed(config.seed)
-        self.model = Transformer(transformer_config(config, vocabulary_size))
+        self.model = build_model(config.transformer(vocabulary_size))
         self.model.use_attention(config.hardware.attention)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:

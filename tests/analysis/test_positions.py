@@ -11,8 +11,8 @@ from torch import Tensor
 
 from rpr.analysis.positions import measure, table_numbers
 from rpr.data.vocabulary import BOS, EOS
+from rpr.model.architectures import build_model
 from rpr.model.attention import weights
-from rpr.model.transformer import Transformer
 from rpr.model.vectors import relative_table
 from tests.shapes import shape
 
@@ -26,7 +26,7 @@ def make_model(*, clip_distance=2, absolute="none", keys=True, values=True, tabl
         norm_epsilon=1e-6, absolute=absolute, max_positions=16, relative_keys=keys, relative_values=values,
         clip_distance=clip_distance, tables=tables,
     )  # fmt: skip
-    model = Transformer(small).double().eval().requires_grad_(False)
+    model = build_model(small).double().eval().requires_grad_(False)
     model.embedding_VM.data.mul_(3)  # far from uniform attention
     return model
 

@@ -29,6 +29,7 @@ from rpr.data.vocabulary import EOS
 from rpr.decode.torch_engine import Search, TorchEngine
 from rpr.export import writing
 from rpr.export.parity import in_float64
+from rpr.model.stack import Encoded
 from rpr.model.transformer import Transformer
 from tests.model.scheme_variants import KINDS, VECTORS
 from tests.small_models import (
@@ -120,25 +121,25 @@ def forget_a_piece(next_logits: Any, pieces: Tensor, state: Any) -> Tensor:
     return next_logits(torch.full_like(pieces, 7) if state.length % 6 == 5 else pieces, state)
 
 
-def see_padding(encode: Any, source_BS: Tensor) -> tuple[Tensor, Tensor]:
+def see_padding(encode: Any, source_BS: Tensor) -> Encoded:
     memory_BSM, mask = encode(source_BS)
-    return memory_BSM, torch.ones_like(mask)
+    return Encoded(memory_BSM, torch.ones_like(mask))
 
 
-def add_positions(encode: Any, source_BS: Tensor) -> tuple[Tensor, Tensor]:
+def add_positions(encode: Any, source_BS: Tensor) -> Encoded:
     """Depends on absolute positions, which its configuration has not."""
     memory_BSM, mask = encode(source_BS)
-    return memory_BSM + torch.arange(memory_BSM.shape[1])[:, None] / 50, mask
+    return Encoded(memory_BSM + torch.arange(memory_BSM.shape[1])[:, None] / 50, mask)
 
 
-def drop_positions(embed: Any, pieces_BT: Tensor, positions: Any, *, first: int) -> Tensor:
+def drop_positions(embed: Any, pieces_BT: Tensor, positions: Any) -> Tensor:
     """Ignores the absolute positions of its configuration."""
-    return embed(pieces_BT, None, first=first)
+    return embed(pieces_BT, None)
 
 
-def mix_sentences(encode: Any, source_BS: Tensor) -> tuple[Tensor, Tensor]:
+def mix_sentences(encode: Any, source_BS: Tensor) -> Encoded:
     memory_BSM, mask = encode(source_BS)
-    return memory_BSM + 0.3 * memory_BSM.mean(dim=(0, 1)), mask
+    return Encoded(memory_BSM + 0.3 * memory_BSM.mean(dim=(0, 1)), mask)
 
 
 def test_wrong_cache_mask_and_positions_fail():

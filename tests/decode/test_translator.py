@@ -27,12 +27,11 @@ from rpr.decode import translator as module
 from rpr.decode.corpus import translate_sources
 from rpr.decode.torch_engine import Search, TorchEngine, length_batches
 from rpr.errors import ConfigError, DataError, RecordError, RunError
+from rpr.model.architectures import build_model
 from rpr.model.beam_search import Hypothesis, beam_search
-from rpr.model.transformer import Transformer
 from rpr.records.record import write_record
 from rpr.runs import runtime
 from rpr.runs.loading import VOCABULARY_NAME
-from rpr.runs.model_config import transformer_config
 from rpr.validation import validate
 from tests.conftest import imported
 from tests.fake_records import fake_record
@@ -55,7 +54,7 @@ def run_dir(tmp_path_factory, small_data, tiny_overrides, cache_dir):
     write_record(folder / "record.json", record)
     small_data.vocabulary.save(folder / VOCABULARY_NAME)
     for step in (1, 2):
-        model = Transformer(transformer_config(config, len(small_data.vocabulary)))
+        model = build_model(config.transformer(len(small_data.vocabulary)))
         generator = torch.Generator().manual_seed(SEED + step)
         for weight in model.state_dict().values():
             if weight.ndim > 1:

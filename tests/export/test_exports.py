@@ -24,7 +24,8 @@ from rpr.export import writing
 from rpr.export.parity import identical_share, in_float64, parity
 from rpr.export.writing import TorchScorer, export
 from rpr.io import atomic
-from rpr.model.transformer import Transformer, TransformerConfig
+from rpr.model.config import TransformerConfig
+from rpr.model.transformer import Transformer
 from tests import small_models
 from tests.small_models import BASIC, LEARNED, NO_TABLES, SINUSOIDAL, SOURCES, TARGETS, make_model
 

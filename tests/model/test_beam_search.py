@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from rpr.model import beam_search as module
 from rpr.model import incremental
+from rpr.model.architectures import build_model
 from rpr.model.beam_search import Hypothesis, beam_search, best_extensions
 from rpr.model.transformer import Transformer
 from tests.property.sizes import SIZES, Size
@@ -32,7 +33,7 @@ def build(vocabulary_size: int = 6, seed: int = 0, **settings: object) -> Transf
     torch.manual_seed(seed)
     sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16, "dropout": 0.1, "norm_epsilon": 1e-6}
     given_settings = {"norm": "post", "max_positions": 4, **sizes, **settings}
-    model = Transformer(shape(vocabulary_size=vocabulary_size, **given_settings)).double().eval()
+    model = build_model(shape(vocabulary_size=vocabulary_size, **given_settings)).double().eval()
     model.embedding_VM.data.mul_(2)
     return model
 

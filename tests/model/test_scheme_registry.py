@@ -16,7 +16,6 @@ from rpr.model.positions import COLOURS, Sides, changed_after_training
 from rpr.model.positions import scheme as scheme_module
 from rpr.records.position import OTHER, positions_of
 from rpr.records.record import Record
-from rpr.runs.model_config import transformer_config
 from rpr.tracking.naming import flat, variant
 from tests.fake_records import fake_document
 from tests.shapes import choices, scheme
@@ -26,7 +25,7 @@ def test_choice_is_the_scheme_of_both_stacks() -> None:
     names = [choice for choice in choices() if scheme(choice).scheme != "vectors"] + ["relative"]
     for choice in names:
         config = compose_train([f"position={choice}"])
-        shape = transformer_config(config, 50)
+        shape = config.transformer(50)
         assert shape.encoder_positions == shape.decoder_positions == config.position
         assert config.position.name == choice
         assert config.position.kind in COLOURS
@@ -52,7 +51,7 @@ def test_each_stack_may_have_its_own_scheme() -> None:
     label = "ALiBi in the encoder, RoPE, base 500 in the decoder"
     assert (config.position.name, config.position.label, variant(config)) == ("alibi-rope", label, label)
     assert config.label == "synthetic-tiny-alibi-rope-s1"
-    shape = transformer_config(config, 50)
+    shape = config.transformer(50)
     assert (shape.encoder_positions.name, shape.decoder_positions.name) == ("alibi", "rope")
     assert flat(config)["decoder_base"] == 500.0
     # a stack that is not given has the scheme of `position=`

@@ -141,7 +141,7 @@ def by_loops(variant, learned, q, k, v, causal):
 
 
 def by_layer(positions, q, k, v, causal, attention):
-    q, k = positions.prepare(q, k, first=0)
+    q, k = positions.prepare(q, k)
     tables = positions.at(LENGTH - 1, q.device)
     return attention(q, k, v, key_table=tables.keys, value_table=tables.values, bias_table=tables.bias, causal=causal)
 

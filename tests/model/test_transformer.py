@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rpr.model import transformer
+from rpr.model import stack
+from rpr.model.architectures import build_model
 from rpr.model.attention import attend, reference
 from rpr.model.dropout import Dropout
 from rpr.model.incremental import small_products_exact
-from rpr.model.transformer import Transformer
 from rpr.model.vectors import sinusoids
 from tests.model.scheme_variants import KINDS
 from tests.shapes import changed, shape
@@ -36,7 +36,7 @@ ALL_KINDS = pytest.mark.parametrize("kind", KINDS)
 def make_model(kind="none", **changes):
     """A float64 model in eval mode; all parameters are random, also those of norms and biases."""
     torch.manual_seed(0)
-    model = Transformer(changed(TINY, **{**KINDS[kind], **changes})).double().eval()
+    model = build_model(changed(TINY, **{**KINDS[kind], **changes})).double().eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
     for name, parameter in model.named_parameters():
@@ -188,7 +188,7 @@ def test_use_attention_applies_to_all_self_attentions(implementation, monkeypatc
         chosen.append(implementation)
         return attend(*arguments, implementation=implementation, **named)
 
-    monkeypatch.setattr(transformer, "attend", recorded)
+    monkeypatch.setattr(stack, "attend", recorded)
     model.use_attention(implementation)
     assert_equal(model(source, target), expected)
     # Two layers per stack; encoder-decoder attention has no tables and stays at auto.
@@ -209,7 +209,7 @@ def test_small_products_exact_restores_the_matmul_precision():
 
 def count(shape):
     with torch.device("meta"):
-        return sum(parameter.numel() for parameter in Transformer(shape).parameters())
+        return sum(parameter.numel() for parameter in build_model(shape).parameters())
 
 
 BASE = shape(
@@ -247,7 +247,7 @@ def test_number_of_parameters_of_other_settings(changes, difference):
 
 def test_initial_matrices_are_glorot_uniform_and_the_embedding_normal():
     torch.manual_seed(0)
-    model = Transformer(changed(TINY, d_model=64, num_heads=4, d_ff=128, vocabulary_size=500))
+    model = build_model(changed(TINY, d_model=64, num_heads=4, d_ff=128, vocabulary_size=500))
     layer = model.decoder[1]
     square, rectangle = math.sqrt(6 / 128), math.sqrt(6 / 192)
     parts = [

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rpr.model import blockwise_attention
-from rpr.model.transformer import Transformer, TransformerConfig
+from rpr.model.architectures import build_model
+from rpr.model.config import TransformerConfig
 from tests.model.attention_cases import Case, assert_all_forms_agree
 from tests.property.sizes import SIZES, Size
 from tests.shapes import shape
@@ -65,7 +66,7 @@ def test_cached_decoding_matches_full_decoding(size: Size) -> None:
         small: TransformerConfig, lengths: list[int], hypotheses: int, steps: int, data: st.DataObject, seed: int
     ) -> None:
         torch.manual_seed(seed)
-        model = Transformer(small).double().eval()
+        model = build_model(small).double().eval()
         source = torch.zeros(len(lengths), max(lengths), dtype=torch.int64)
         for row, length in zip(source, lengths, strict=True):
             row[:length] = torch.tensor([*torch.randint(4, 9, (length - 1,)).tolist(), EOS])

@@ -25,7 +25,6 @@ from rpr.records.position import position_of
 from rpr.records.record import read_record
 from rpr.records.scores import METRIC_NAMES
 from rpr.report.grid import figure_text
-from rpr.runs.model_config import transformer_config
 
 RESULTS = Path(__file__).resolve().parents[2] / "sweeps" / "results"
 SPEEDS, PEERS = (sorted((RESULTS / folder).glob("*.json")) for folder in ("speed", "peers"))
@@ -235,7 +234,7 @@ def make_exports(runs: list[Path]) -> Document:
             "model": record.model_name,
             "steps": record.steps,
             "commit": record.git.commit,
-            "refused": unrepresentable(transformer_config(config, 1000)),
+            "refused": unrepresentable(config.transformer(1000)),
         }
         if row["refused"] is None:
             card = read(run.resolve() / "exports" / "ctranslate2" / "card.json")

@@ -1,0 +1,54 @@
+"""What determines a model: its architecture, sizes and positions. Without torch, for the configuration of runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from rpr.model.positions import AnyScheme, Scheme, Site
+
+Architecture = Literal["encoder_decoder", "decoder_only"]
+Activation = Literal["relu", "gelu"]
+
+
+class StackShape(NamedTuple):
+    """One stack of layers: its name, positions and self-attention, and whether it also attends to an encoder."""
+
+    name: Literal["encoder", "decoder"]
+    scheme: Scheme
+    site: Site
+    cross: bool
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Everything that determines a model's parameters and arithmetic. `num_layers` are those of each stack."""
+
+    vocabulary_size: int
+    num_layers: int
+    d_model: int
+    num_heads: int
+    d_ff: int
+    dropout: float
+    norm: str  # post | pre
+    norm_epsilon: float
+    encoder_positions: AnyScheme | None  # None without an encoder
+    decoder_positions: AnyScheme
+    pad: int = 0
+    bos: int = 2  # its embedding is the zero vector
+    architecture: Architecture = "encoder_decoder"
+    activation: Activation = "relu"
+
+    def stacks(self) -> tuple[StackShape, ...]:
+        """Its stacks in the order in which they are computed; the first one reads the source."""
+        schemes = {"encoder": self.encoder_positions, "decoder": self.decoder_positions}
+        return tuple(
+            StackShape(
+                name,
+                scheme,
+                Site(self.num_layers, self.num_heads, self.d_model, causal=name == "decoder"),
+                cross=name == "decoder" and self.architecture == "encoder_decoder",
+            )
+            for name in ("encoder", "decoder")
+            if (scheme := schemes[name]) is not None
+        )

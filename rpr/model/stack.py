@@ -1,0 +1,229 @@
+"""The layers of a stack: self-attention, attention to an encoder's output where there is one, and feed-forward.
+
+Details that the paper does not state follow tensor2tensor's transformer_base_v1 of the time: post-norm, dropout on each
+sublayer's output, projections without bias, Glorot-uniform matrices. Positions enter self-attention alone.
+"""
+
+# Shape suffixes: B batch, S source length, T target length, H heads, Q queries, K keys, D head width, M model width,
+# F feed-forward width, N hypotheses of one source sentence (the beam), X = B N rows of hypotheses.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, cast
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rpr.model import incremental
+from rpr.model.attention import Implementation, attend, split_heads
+from rpr.model.config import StackShape, TransformerConfig
+from rpr.model.dropout import Dropout
+from rpr.model.incremental import DecoderState, KVCache, Memory
+from rpr.model.layer_positions import LayerPositions, positions_of_layers
+from rpr.model.positions import Tables
+
+
+class Encoded(NamedTuple):
+    """An encoder's output [B, S, M], and its mask, bool [B, 1, 1, S], False on padding."""
+
+    memory_BSM: Tensor
+    mask_B11S: Tensor
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention; its position parameters may be shared with other layers."""
+
+    def __init__(self, config: TransformerConfig, positions: LayerPositions | None, *, causal: bool) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.causal = causal
+        self.implementation: Implementation = "auto"
+        self.qkv = _projection(config.d_model, 3)
+        self.output = _projection(config.d_model, 1)
+        self.tables = positions  # the name in all existing checkpoints
+
+    def forward(self, x_BQM: Tensor, mask: Tensor | None, cache: KVCache | None = None) -> Tensor:
+        """`cache`, still empty, gets the keys and values."""
+        q_BHQD, k_BHKD, v_BHKD, tables = self.attended(self.qkv(x_BQM))
+        if cache is not None:
+            cache.add(k_BHKD.transpose(1, 2), v_BHKD.transpose(1, 2))
+        z_BHQD = attend(
+            q_BHQD,
+            k_BHKD,
+            v_BHKD,
+            key_table=tables.keys,
+            value_table=tables.values,
+            bias_table=tables.bias,
+            mask=mask,
+            causal=self.causal,
+            implementation=self.implementation,
+        )
+        out_BQM: Tensor = self.output(_join(z_BHQD))
+        return out_BQM
+
+    def attended(self, qkv_BQM: Tensor) -> tuple[Tensor, Tensor, Tensor, Tables]:
+        """q, k, v [B, H, Q, D] prepared for attention, and the tables for their length."""
+        q_BHQD, k_BHKD, v_BHKD = split_heads(qkv_BQM, self.num_heads)
+        if self.tables is None:
+            return q_BHQD, k_BHKD, v_BHKD, Tables()
+        q_BHQD, k_BHKD = self.tables.prepare(q_BHQD, k_BHKD)
+        return q_BHQD, k_BHKD, v_BHKD, self.tables.at(q_BHQD.shape[2] - 1, q_BHQD.device)
+
+    def step(self, x_BNM: Tensor, cache: KVCache, state: DecoderState) -> Tensor:
+        """The same for the newest piece of each hypothesis."""
+        q_BNHD, k_BNHD, v_BNHD = self.qkv(x_BNM).view(*x_BNM.shape[:2], 3, self.num_heads, -1).unbind(2)
+        tables = Tables()
+        if self.tables is not None:
+            # Each row has a position of its own, so the hook gets all rows as one sentence, [1, H, X, D].
+            q, k = (x.flatten(0, 1).transpose(0, 1)[None] for x in (q_BNHD, k_BNHD))
+            q, k = self.tables.prepare(q, k, state.newest_X())
+            q_BNHD, k_BNHD = (x[0].transpose(0, 1).reshape(q_BNHD.shape) for x in (q, k))
+            tables = state.tables(self.tables)
+        out_BNM: Tensor = self.output(incremental.self_attention(q_BNHD, k_BNHD, v_BNHD, tables, cache, state))
+        return out_BNM
+
+
+class CrossAttention(nn.Module):
+    """Encoder-decoder attention: sees order only through the encoder's output (the paper uses no tables here)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.query = _projection(config.d_model, 1)
+        self.key_value = _projection(config.d_model, 2)
+        self.output = _projection(config.d_model, 1)
+
+    def project_memory(self, memory_BSM: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the source, [B, H, S, D] each: computed once per decoding."""
+        k_BHSD, v_BHSD = (_split(part, self.num_heads) for part in self.key_value(memory_BSM).chunk(2, dim=-1))
+        return k_BHSD, v_BHSD
+
+    def forward(self, x_BTM: Tensor, encoded: Encoded) -> Tensor:
+        memory = self.project_memory(encoded.memory_BSM)
+        q_BHTD = _split(self.query(x_BTM), self.num_heads)
+        out: Tensor = self.output(_join(attend(q_BHTD, *memory, mask=encoded.mask_B11S)))
+        return out
+
+    def step(self, x_BNM: Tensor, memory: Memory, state: DecoderState) -> Tensor:
+        """The same for the newest piece of each hypothesis."""
+        q_BNHD = self.query(x_BNM).view(*x_BNM.shape[:2], self.num_heads, -1)
+        out_BNM: Tensor = self.output(incremental.cross_attention(q_BNHD, memory, state))
+        return out_BNM
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.inner = nn.Linear(config.d_model, config.d_ff)
+        self.outer = nn.Linear(config.d_ff, config.d_model)
+        self.gelu = config.activation == "gelu"
+        for linear in (self.inner, self.outer):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x_BTM: Tensor) -> Tensor:
+        inner_BTF = self.inner(x_BTM)
+        out: Tensor = self.outer(F.gelu(inner_BTF) if self.gelu else F.relu(inner_BTF, inplace=True))
+        return out
+
+
+class Residual(nn.Module):
+    """A sublayer, then dropout, add and norm (post-norm); or norm, the sublayer, then dropout and add (pre-norm)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_epsilon)
+        self.dropout = Dropout(config.dropout)
+        self.pre = config.norm == "pre"
+
+    def forward(self, x_BTM: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        summed: Tensor = self.dropout.add(x_BTM, sublayer(self.norm(x_BTM) if self.pre else x_BTM))
+        return summed if self.pre else self.norm(summed)
+
+
+class Layer(nn.Module):
+    """One layer of a stack; `cross_attention` is None in a stack that attends to no encoder."""
+
+    def __init__(self, config: TransformerConfig, positions: LayerPositions | None, shape: StackShape) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(config, positions, causal=shape.site.causal)
+        self.cross_attention = CrossAttention(config) if shape.cross else None
+        self.feed_forward = FeedForward(config)
+        self.around_attention = Residual(config)
+        self.around_cross_attention = Residual(config) if shape.cross else None
+        self.around_feed_forward = Residual(config)
+
+    def forward(
+        self, x_BTM: Tensor, mask: Tensor | None, encoded: Encoded | None = None, cache: KVCache | None = None
+    ) -> Tensor:
+        x_BTM = self.around_attention(x_BTM, lambda y_BTM: self.self_attention(y_BTM, mask, cache))
+        if (cross := self.cross_attention) is not None and self.around_cross_attention is not None:
+            assert encoded is not None
+            x_BTM = self.around_cross_attention(x_BTM, lambda y_BTM: cross(y_BTM, encoded))
+        out_BTM: Tensor = self.around_feed_forward(x_BTM, self.feed_forward)
+        return out_BTM
+
+    def step(self, x_BNM: Tensor, cache: KVCache, memory: Memory | None, state: DecoderState) -> Tensor:
+        """The same for the newest piece of each hypothesis."""
+        x_BNM = self.around_attention(x_BNM, lambda y_BNM: self.self_attention.step(y_BNM, cache, state))
+        if (cross := self.cross_attention) is not None and self.around_cross_attention is not None:
+            assert memory is not None
+            x_BNM = self.around_cross_attention(x_BNM, lambda y_BNM: cross.step(y_BNM, memory, state))
+        out_BNM: Tensor = self.around_feed_forward(x_BNM, self.feed_forward)
+        return out_BNM
+
+
+class Stack(nn.ModuleList):
+    """Layers on top of each other. A list, so that parameters keep the names of all checkpoints: `encoder.0. ...`."""
+
+    def __init__(self, config: TransformerConfig, shape: StackShape) -> None:
+        of_layers = positions_of_layers(shape.scheme, shape.site)
+        super().__init__([Layer(config, positions, shape) for positions in of_layers])
+
+    @property
+    def layers(self) -> list[Layer]:
+        return [cast(Layer, layer) for layer in self]
+
+    def forward(
+        self,
+        x_BTM: Tensor,
+        mask: Tensor | None = None,
+        encoded: Encoded | None = None,
+        caches: Sequence[KVCache] | None = None,
+    ) -> Tensor:
+        """All positions at once.
+
+        Args:
+            mask: bool, broadcastable to [B, H, T, T]; False hides a key.
+            encoded: what a stack with encoder-decoder attention attends to.
+            caches: get the keys and values of each layer; still empty.
+        """
+        for number, layer in enumerate(self.layers):
+            x_BTM = layer(x_BTM, mask, encoded, None if caches is None else caches[number])
+        return x_BTM
+
+    def step(self, x_BNM: Tensor, state: DecoderState) -> Tensor:
+        """The newest piece of each hypothesis; `state` has advanced to it."""
+        for number, layer in enumerate(self.layers):
+            memory = state.memories[number] if state.memories else None
+            x_BNM = layer.step(x_BNM, state.caches[number], memory, state)
+        return x_BNM
+
+
+def _projection(d_model: int, parts: int) -> nn.Linear:
+    """`parts` square projections in one matrix, without bias, each Glorot-uniform on its own."""
+    linear = nn.Linear(d_model, parts * d_model, bias=False)
+    for block in linear.weight.data.chunk(parts):
+        nn.init.xavier_uniform_(block)
+    return linear
+
+
+def _split(x_BTM: Tensor, num_heads: int) -> Tensor:
+    """[B, T, M] -> [B, H, T, D]."""
+    return x_BTM.view(*x_BTM.shape[:2], num_heads, -1).transpose(1, 2)
+
+
+def _join(x_BHTD: Tensor) -> Tensor:
+    """[B, H, T, D] -> [B, T, M]."""
+    return x_BHTD.transpose(1, 2).flatten(-2)

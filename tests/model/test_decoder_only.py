@@ -1,0 +1,117 @@
+"""The decoder-only model in float64: hidden states of padded batches, of cached steps and of empty sources against its
+equations for one row alone, for every position scheme; shifts; beam search.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from rpr.model.architectures import build_model
+from rpr.model.attention import reference
+from rpr.model.beam_search import beam_search
+from rpr.model.transformer import Transformer
+from tests.model.scheme_variants import KINDS
+from tests.model.test_beam_search import assert_equal, definition
+from tests.model.test_transformer import BOS, NORM, PAD, TINY, norm_by_hand, sentences, target_inputs
+from tests.shapes import changed
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SOURCES, TARGETS = (7, 4, 1, 9), (3, 6, 8, 1)
+
+
+def make_model(kind: str, **changes: object) -> Transformer:
+    torch.manual_seed(0)
+    encoder_decoder = changed(TINY, **{**KINDS[kind], "norm": NORM[kind], **changes})
+    config = dataclasses.replace(encoder_decoder, architecture="decoder_only", encoder_positions=None)
+    model = build_model(config).double().eval()
+    for name, parameter in model.named_parameters():
+        nn.init.normal_(parameter, std=0.4)
+        if name.endswith(("tables.p", "tables.a")):  # of KERPLE, which keeps them positive
+            nn.init.uniform_(parameter, 0.1, 1.0)
+    return model.requires_grad_(False)
+
+
+def by_hand(model: Transformer, pieces: list[int]) -> torch.Tensor:
+    """Hidden states [L, M] of one sequence alone, by the equations over `reference` attention."""
+    config = model.config
+    pieces_1L = torch.tensor([pieces])
+    x = model.embedding_VM[pieces_1L] * config.d_model**0.5
+    x[pieces_1L == BOS] = 0
+    if model.target_positions is not None:
+        x = x + model.target_positions(0, pieces_1L).double()
+    causal = torch.ones(len(pieces), len(pieces)).tril().bool()
+
+    def attention(part, y):
+        q, k, v, tables = part.attended(part.qkv(y))
+        given = {"key_table": tables.keys, "value_table": tables.values, "bias_table": tables.bias}
+        return part.output(reference(q, k, v, **given, mask=causal).transpose(1, 2).flatten(2))
+
+    def feed_forward(part, y):
+        inner = y @ part.inner.weight.T + part.inner.bias
+        inner = 0.5 * inner * (1 + torch.erf(inner / 2**0.5)) if config.activation == "gelu" else inner.relu()
+        return inner @ part.outer.weight.T + part.outer.bias
+
+    for layer in model.decoder:
+        for function, part, around in (
+            (attention, layer.self_attention, layer.around_attention),
+            (feed_forward, layer.feed_forward, layer.around_feed_forward),
+        ):
+            if config.norm == "post":
+                x = norm_by_hand(x + function(part, x), around.norm, config.norm_epsilon)
+            else:
+                x = x + function(part, norm_by_hand(x, around.norm, config.norm_epsilon))
+    return (norm_by_hand(x, model.decoder_norm, config.norm_epsilon) if config.norm == "pre" else x)[0]
+
+
+def real(row: torch.Tensor) -> list[int]:
+    return [piece for piece in row.tolist() if piece != PAD]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padded_batch_cached_steps_and_text_are_the_equations_of_each_row(kind: str) -> None:
+    model = make_model(kind)
+    for source, target in (
+        (sentences(*SOURCES), target_inputs(*TARGETS)),
+        (sentences(5, 5, seed=3), target_inputs(4, 4, seed=4)),  # nothing padded
+        (torch.empty(4, 0, dtype=torch.int64), target_inputs(*TARGETS)),
+    ):
+        hidden, state = model(source, target), model.start_decoding(source)
+        stepped = torch.stack([model.next_hidden(target[:, t, None], state) for t in range(target.shape[1])], dim=1)
+        shifted = model(source, target, shift=3)
+        invariant = model.config.decoder_positions.shift_invariant
+        for row in range(len(source)):
+            before, after = real(source[row]), real(target[row])
+            expected = by_hand(model, before + after)[len(before) :]
+            for found in (hidden, stepped):
+                torch.testing.assert_close(found[row, : len(after)], expected, rtol=1e-9, atol=1e-9)
+            moved = (shifted[row, : len(after)] - expected).abs().max()
+            assert moved < 1e-9 if invariant else moved > 1e-6
+        assert all("cross" not in name for name, _ in model.named_parameters())
+
+
+@pytest.mark.parametrize("kind", ["none", "learned", "rope", "relative", "t5"])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_search_of_each_prompt_is_its_definition_alone_and_in_any_batch(kind: str, beam: int) -> None:
+    model = make_model(kind, activation="gelu")
+    source = sentences(*SOURCES)
+    settings = {"beam_size": beam, "length_penalty": 0.6, "max_extra_length": 3, "eos": 9}
+    for row, found in zip(source, beam_search(model, source, **settings), strict=True):
+        alone = torch.tensor(real(row))
+        assert_equal(found, definition(model, alone, beam=beam, alpha=0.6, extra=3, eos=9))
+        assert_equal(beam_search(model, alone[None], **settings)[0], found)
+
+
+def test_gradients_do_not_reach_padding_or_other_rows() -> None:
+    model = make_model("relative").requires_grad_(True)
+    source, target = sentences(*SOURCES), target_inputs(*TARGETS)
+    pairs = [(real(source[row]), real(target[row])) for row in range(len(source))]
+    hidden = model(source, target)
+    whole = sum(hidden[row, : len(inputs)].square().sum() for row, (_, inputs) in enumerate(pairs))
+    alone = sum(model(torch.tensor([prompt]), torch.tensor([inputs])).square().sum() for prompt, inputs in pairs)
+    gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss in (whole, alone)]
+    for in_batch, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(in_batch, expected, rtol=1e-9, atol=1e-9)
