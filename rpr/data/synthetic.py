@@ -230,6 +230,6 @@ def _distinct_pairs(seed: int, name: str, number: int, seen: set[str]) -> list[P
         if failures >= MAX_FAILURES_IN_A_ROW:
             raise ValueError(
                 f"num_{name}: {number} is more than the grammar's {len(pairs)} distinct sentences of {fewest} to {most}"
-                f" words; choose num_{name} = {len(pairs)} or fewer, or add words to rpr/data/synthetic_lexicon.py"
+                f" words; choose num_{name} = {len(pairs)} or fewer, or add words to rpr/data/synthetic_lexicon.tsv"
             )
     return pairs
