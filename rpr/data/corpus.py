@@ -8,15 +8,19 @@ import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rpr.config.train import DataConfig
 from rpr.data import synthetic
-from rpr.data.hub import dataset_files, dataset_splits, hub_revision
-from rpr.data.line_files import LinePairs, file_digests, find_line_files
-from rpr.data.pairs import Chunk, Pair, Pairs, cache_root
+from rpr.data.files import SPLIT_NAMES, Listing, list_files, split_word
+from rpr.data.hub import hub_files, hub_revision
+from rpr.data.line_files import LinePairs, list_line_files
+from rpr.data.pairs import Chunk, Pair, Pairs, cache_root, local_path
+from rpr.data.table_pairs import TablePairs
+from rpr.data.tables import TABLES
 from rpr.errors import DataError
 
 HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 20  # a missing split takes the last min(1000, 1/20 of train) pairs
@@ -113,44 +117,85 @@ def load_corpus(data: DataConfig) -> Corpus:
     held_out: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     repeated = 0
-    found: dict[str, Pairs] = {}
+    read: dict[str, Pairs] = {}
     if data.generated:
         splits = _generate(data)
     else:
-        files = find_line_files(data) if data.path is not None else {}
-        found = {split: LinePairs(*sides) for split, sides in files.items()} if files else dataset_splits(data)
-        for split, pairs in found.items():
+        listing = corpus_files(data) if data.path is not None else None
+        read = _hub_pairs(data) if listing is None else _listed_pairs(data, listing)
+        for split, pairs in read.items():
             if not len(pairs):
                 raise DataError(
                     f"data {data.name}: split {split} of {data.path or data.hub} is empty; it needs at least one pair"
                 )
-        splits, notes = _hold_out(data, found)
-        held_out = frozenset(splits) - frozenset(found)
+        splits, notes = _hold_out(data, read, listing.left_over if listing else ())
+        held_out = frozenset(splits) - frozenset(read)
     first_held_out = len(splits["train"])
     if data.train_limit is not None and data.train_limit < len(splits["train"]):
         notes += (f"train: the first {data.train_limit} of {len(splits['train'])} pairs",)
         splits["train"] = PairSlice(splits["train"], 0, data.train_limit)
     if held_out:
         # One range for both splits: reading the end of line files scans everything before it.
-        all_held_out = PairSlice(found["train"], first_held_out, len(found["train"]))
+        all_held_out = PairSlice(read["train"], first_held_out, len(read["train"]))
         kept = _without_repeats(data, splits["train"], all_held_out)
         repeated = len(splits["train"]) - len(kept)
         if repeated:
             notes += (f"train: {repeated} pairs left out, each equal to a held-out one",)
             splits["train"] = kept
     named = {split: split for split in splits if split != "train"}
-    named |= {"validation": data.validation_name, "test": data.test_name} | {
-        split: f"held-out-{split}" for split in held_out
-    }
+    standard = {"validation": data.validation_name, "test": data.test_name}
+    named |= {split: name for split, name in standard.items() if split in splits}
+    named |= {split: f"held-out-{split}" for split in held_out}
     return Corpus(data.name, splits, held_out, named, notes, repeated)
+
+
+def corpus_files(data: DataConfig) -> Listing:
+    """The files at data.path. Raises DataError if there are none that can be used, as `list_files` and
+    `list_line_files`, or if files that rpr wrote are among them.
+    """
+    path, languages = local_path(data), (data.source_language, data.target_language)
+    listing = list_line_files(path, languages)
+    if listing.splits:
+        return listing
+    listing = list_files(path, TABLES, data.hub_config)
+    files = [file for split in listing.splits.values() for file in split]
+    own = [cache_root(data)] if cache_root(data).is_relative_to(path) else []
+    if own := own + [file for file in (*files, *listing.left_over) if file.name == "record.json"]:
+        raise DataError(
+            f"data.path: {own[0]} is not of the corpus, but all files in {path} are read; "
+            "keep data.cache_dir and runs_dir outside of it"
+        )
+    if not files:
+        lines = " and ".join(f"train.{language}" for language in languages)
+        raise DataError(
+            f"data.path: no usable files in {path}; looked for {lines} (or packed: .gz, .xz, .bz2), "
+            f"and for *{', *'.join(TABLES)} with a translation column" + _not_read(listing.left_over)
+        )
+    return listing
+
+
+def _not_read(files: Sequence[Path]) -> str:
+    names = ", ".join(file.name for file in files[:5]) + " ..." * (len(files) > 5)
+    return f"; not read: {names}" if files else ""
+
+
+def _listed_pairs(data: DataConfig, listing: Listing) -> dict[str, Pairs]:
+    if listing.lines:
+        return {split: LinePairs(source, target) for split, (source, target) in listing.splits.items()}
+    return {split: TablePairs(files, data, split, listing.separator) for split, files in listing.splits.items()}
+
+
+def _hub_pairs(data: DataConfig) -> dict[str, Pairs]:
+    standard = {name: split for split, names in SPLIT_NAMES.items() for name in names}
+    return {standard.get(name, name): TablePairs(files, data, name) for name, files in hub_files(data).items()}
 
 
 def fingerprint(data: DataConfig) -> str:
     """sha256 that changes with the content of the corpus, computed without reading it where possible.
 
-    Generated: the parameters and the generator's version. Local: the files' content (digests are cached in
-    cache_dir by path, size and modification time), and a marker that CSV is read as text. Hub: the commit, pinned in
-    cache_dir/hub_revisions.json at first use; delete its line there to update.
+    Generated: the parameters and the generator's version. Local: the content of the files that are read, and of
+    the README that chooses them. Hub: the commit, pinned in cache_dir/hub_revisions.json at first use; delete its line
+    there to update.
     """
     parts: list[str]
     if data.task is not None:
@@ -158,22 +203,20 @@ def fingerprint(data: DataConfig) -> str:
     elif data.synthetic is not None:
         parts = [data.synthetic.model_dump_json(), synthetic.VERSION]
     elif data.path is not None:
-        if lines := find_line_files(data):
-            files = [
-                (f"{split} {side}", file) for split, sides in sorted(lines.items()) for side, file in enumerate(sides)
-            ]
-        else:
-            root, names = dataset_files(data)
-            files = [(str(name), root / name) for name in names]
-        digests = file_digests([file for _, file in files], cache_root(data) / "digests.json")
-        parts = [f"{label} {digest}" for (label, _), digest in zip(files, digests, strict=True)]
-        parts.append("" if lines else str(data.hub_config))
-        if any(file.suffix == ".csv" for _, file in files):
-            parts.append("CSV as text")  # invalidates older caches, built when NA was read as missing
+        listing = corpus_files(data)
+        parts = listing.fingerprint(cache_root(data) / "digests.json")
+        parts.append("" if listing.lines else str(data.hub_config))
+        # Parts that invalidate caches of earlier versions, which read such corpora in another way.
+        if own := sorted(set(listing.splits) - set(SPLIT_NAMES)):
+            parts += ["own splits", *own]
+        if any(file.suffix == ".csv" for files in listing.splits.values() for file in files):
+            parts.append("CSV row by row")
+        if listing.configured:
+            parts.append("the files of the README")
     else:
         assert data.hub is not None
         parts = [data.hub, str(data.hub_config), hub_revision(data)]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 
 def _generate(data: DataConfig) -> dict[str, Pairs]:
@@ -190,29 +233,44 @@ def _generate(data: DataConfig) -> dict[str, Pairs]:
     return {split: ListPairs(pairs) for split, pairs in splits.items()}
 
 
-def _hold_out(data: DataConfig, found: Mapping[str, Pairs]) -> tuple[dict[str, Pairs], tuple[str, ...]]:
-    """Fill a missing test, then a missing validation split, with the last pairs of train."""
-    if "train" not in found:
+def _hold_out(
+    data: DataConfig, read: Mapping[str, Pairs], left_over: Sequence[Path]
+) -> tuple[dict[str, Pairs], tuple[str, ...]]:
+    """Fill a missing test, then a missing validation split, with the last pairs of train; test sets of other names
+    are enough instead of test. Raises DataError if a file that is not read speaks of the missing split.
+    """
+    if "train" not in read:
         raise DataError(
             f"data {data.name}: {data.path or data.hub} has no train split "
-            f"(available: {', '.join(sorted(found))}); it needs one"
+            f"(available: {', '.join(sorted(read))}); it needs one{_not_read(left_over)}"
         )
-    splits, notes = dict(found), []
-    train = found["train"]
+    splits, notes = dict(read), []
+    own = sorted(set(read) - set(SPLIT_NAMES))
+    train = read["train"]
     number = min(HELD_OUT_PAIRS, max(1, len(train) // HELD_OUT_SHARE))
     end = len(train)
     for split in ("test", "validation"):
-        if split not in found:
-            splits[split] = PairSlice(train, max(0, end - number), end)
-            end -= number
-            notes.append(f"{split}: pairs {end + 1} to {end + number} of train, held out of it")
+        if split in read or (split == "test" and any("test" in name or "tst" in name for name in own)):
+            continue
+        if unread := [file for file in left_over if split_word(file.name) == split]:
+            raise DataError(
+                f"data.path: {unread[0]} is not read, and {split} would be held out of train instead; store it in the "
+                f"format of the other files (or packed: .gz, .xz, .bz2), or move it away"
+            )
+        splits[split] = PairSlice(train, max(0, end - number), end)
+        end -= number
+        notes.append(f"{split}: pairs {end + 1} to {end + number} of train, held out of it")
     if end <= 0:
         raise DataError(
             f"data {data.name}: {len(train)} train pairs are too few to hold out "
-            f"{' and '.join(sorted(set(splits) - set(found)))}; add pairs or files"
+            f"{' and '.join(sorted(set(splits) - set(read)))}; add pairs or files"
         )
     if end < len(train):
         splits["train"] = PairSlice(train, 0, end)
+    if own and not set(SPLIT_NAMES) <= set(read):
+        notes.append(f"further splits, scored where evaluation.test_splits names them: {', '.join(own)}")
+    if left_over:
+        notes.append(_not_read(left_over).removeprefix("; "))
     return splits, tuple(notes)
 
 

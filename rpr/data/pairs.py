@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rpr.config.train import DataConfig
-from rpr.errors import DataError
+from rpr.data.files import decoded
 from rpr.tasks import Pair as Pair
 
-SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 READ_AT_ONCE = 1000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
@@ -34,13 +33,14 @@ def normalise(text: str) -> str:
 @dataclass(frozen=True)
 class Chunk:
     """Rows of a split as read, neither decoded nor normalised; this is what workers receive. A sentence may be None, as
-    in a column with nulls. For rows of line files, `files` and the index of each row, `rows`, are their location.
+    in a column with nulls. Bytes are located by `files` and the index of each row, `rows`, counted in `unit`.
     """
 
     sources: Sequence[str | bytes | None]
     targets: Sequence[str | bytes | None]
     files: tuple[Path, Path] | None = None
     rows: Sequence[int] = ()
+    unit: str = "line"
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -52,6 +52,7 @@ class Chunk:
             list(itertools.compress(self.targets, chosen)),
             self.files,
             list(itertools.compress(self.rows, chosen)),
+            self.unit,
         )
 
     def pairs(self) -> list[Pair]:
@@ -63,15 +64,8 @@ class Chunk:
 
     def _sentence(self, raw: str | bytes | None, side: int, index: int) -> str:
         if isinstance(raw, bytes):
-            try:
-                raw = raw.decode()
-            except UnicodeDecodeError as error:
-                assert self.files is not None
-                raise DataError(
-                    f"data.path: line {self.rows[index] + 1} of {self.files[side]} is not UTF-8 "
-                    f"(byte 0x{raw[error.start]:02x} at {error.start}); "
-                    "convert the file, for example with iconv"
-                ) from None
+            assert self.files is not None
+            raw = decoded(raw, self.files[side], self.rows[index] + 1, self.unit)
         return normalise(raw or "")
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from rpr.config.train import SyntheticConfig
 from rpr.data import corpus as module
+from rpr.data import files
 from rpr.data.corpus import Corpus, fingerprint, load_corpus
 from rpr.data.pairs import normalise
 from rpr.errors import DataError
@@ -284,23 +285,31 @@ def test_fingerprint_of_generated_corpus_covers_settings(config):
     assert first != fingerprint(config(path=None, synthetic=SYNTHETIC.model_copy(update={"num_long": 8})))
 
 
-def test_fingerprint_depends_on_content_not_on_times(config, folder, tmp_path):
+def test_fingerprint_depends_on_content_not_on_times(config, folder, tmp_path, monkeypatch):
     write_lines(folder / "train", PAIRS)
     first = fingerprint(config())
     assert not (tmp_path / "cache" / "digests.json").exists(), (
         "a file this new may change within the clock's resolution"
     )
-    file = folder / "train.de"
-    old = time.time() - 100
-    os.utime(file, (old, old))
+    later = time.time_ns() + 10**11
+    monkeypatch.setattr(files.time, "time_ns", lambda: later)
     assert fingerprint(config()) == first
     assert (tmp_path / "cache" / "digests.json").is_file(), "digests of older files are cached"
+    monkeypatch.setattr(files.hashlib, "file_digest", None)
     assert fingerprint(config()) == first
-    file.write_text(file.read_text().replace("Zeile 41", "Reihe 41"))
-    second = fingerprint(config())
-    assert second != first
+    monkeypatch.undo()
+    file = folder / "train.de"
+    times, keys = file.stat(), {first}
+    for replace in (False, True):  # the same path, size and time of modification with other content
+        other = file.with_name("other") if replace else file
+        other.write_text(file.read_text().replace(f" {40 + replace}\n", f" {60 + replace}\n"))
+        os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
+        if replace:
+            other.rename(file)
+        assert (file.stat().st_size, file.stat().st_mtime_ns) == (times.st_size, times.st_mtime_ns)
+        keys.add(fingerprint(config()))
     write_lines(folder / "dev", PAIRS[:3])
-    assert fingerprint(config()) not in (first, second)
+    assert len({*keys, fingerprint(config())}) == 4
 
 
 @pytest.mark.slow

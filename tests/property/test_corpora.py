@@ -5,6 +5,7 @@ normalisation; other bytes are read or refused with file and line; any sentence 
 from __future__ import annotations
 
 import gzip
+import re
 import unicodedata
 from pathlib import Path
 
@@ -21,12 +22,16 @@ from tests.property.sizes import SIZES, Size
 
 # Characters that readers may treat as line ends, spaces, control characters and combining marks.
 ODD = (
-    "\r\x00\x0b\x0c\x1c\x1d\x1e\x1f\x7f\x85\xa0\u1680\u2000\u2028\u2029\u3000\u200b\ufeff\ufffe\ufffd\u0301\u0344\u212b"
+    "\r\x01\x0b\x0c\x1c\x1d\x1e\x1f\x7f\x85\xa0\u1680\u2000\u2028\u2029\u3000\u200b\ufeff\ufffe\ufffd\u0301\u0344\u212b"
 )
 CHARACTERS = st.one_of(
-    st.sampled_from(ODD + " \tab"), st.characters(codec="utf-8", exclude_characters="\n"), st.sampled_from("漢é😀ﬁ½")
+    st.sampled_from(ODD + " \tab"), st.characters(codec="utf-8", exclude_characters="\n\0"), st.sampled_from("漢é😀ﬁ½")
 )
 LINES = st.text(CHARACTERS, max_size=12)
+NEWLINE, NOT_TEXT = (
+    b"\n",
+    re.compile(rb"\A(\x1f\x8b|\xff\xfe|\xfe\xff)|\0"),
+)  # the shortest of the first bytes that tell
 BOTH = st.tuples(st.booleans(), st.booleans())
 
 
@@ -98,7 +103,11 @@ def test_any_bytes_are_read_or_refused_with_file_and_line(size: Size, tmp_path: 
         sides = write_files(tmp_path, [*contents], gzipped)
         read, message = read_or_refused(sides)
         if message is None:
-            assert read == list(zip(*lines, strict=True))
+            assert read == list(zip(*lines, strict=True)) and not any(map(NOT_TEXT.search, contents))
+        elif "UTF-8 text" in message:
+            side = next(side for side in (0, 1) if NOT_TEXT.search(contents[side]))
+            place = NOT_TEXT.search(contents[side])
+            assert place and f"{sides[side]}: line {contents[side][: place.start()].count(NEWLINE) + 1} is" in message
         elif len(lines[0]) != len(lines[1]):
             assert f"{sides[0]} has {len(lines[0])} lines and {sides[1]} has {len(lines[1])}" in message
         else:

@@ -1,0 +1,385 @@
+"""Which files of a corpus are read, split by split; what is listed here is hashed and read, and nothing else.
+
+    listing = list_files(root, suffixes, config)        # a folder, as of the hub or any other, or one file
+    listing.splits                                      # {"train": (files...), "test": (files...), ...}
+    listing.fingerprint(store)                          # labels and sha256 of exactly these files
+    rpr.data.tables.describe(file), read_columns(...)   # their columns, as text, in batches
+    open_file(file)                                     # or their bytes, unpacked
+
+Files are matched by their names, never by the patterns of a library, so any character may stand in a path.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import re
+import time
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from rpr.errors import DataError, RunError, did_you_mean
+from rpr.io.atomic import replace_file
+from rpr.io.locks import exclusive
+
+SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+# In the names of files and folders, as the datasets library reads them.
+SPLIT_WORDS = {word: split for split, words in SPLIT_NAMES.items() for word in words} | {
+    "training": "train",
+    "testing": "test",
+    "eval": "test",
+    "evaluation": "test",
+}
+UNPACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+OTHER_FORMATS = {".zst", ".lz4", ".zip", ".7z", ".tar", ".tgz", ".txt", ".xlsx", ".xml"}  # people keep splits in these
+# What the first bytes of a file say that it is, whatever its name.
+CONTENT = {
+    rb"\x1f\x8b": "packed with gzip",
+    rb"\xfd7zXZ\x00": "packed with xz",
+    rb"BZh[1-9]1AY&SY": "packed with bzip2",
+    rb"\x28\xb5\x2f\xfd": "packed with zstd",
+    rb"PK\x03\x04": "a zip archive",
+    rb"\xff\xfe\x00\x00|\x00\x00\xfe\xff": "UTF-32",
+    rb"\xff\xfe|\xfe\xff": "UTF-16",
+}
+NOT_DATA = {"config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json"}
+README_KEYS = {"config_name", "data_files", "data_dir", "default", "description", "sep", "delimiter"}
+OWN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a split: it becomes part of file names
+SHARD = re.compile(r"[-._](?!(?:19|20)\d\d$)\d{1,5}(?:-of-\d+.*)?$")  # train-00000-of-00001, test_1, but not test_2016
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files that are read.
+
+    root: the folder. splits: the files of each split, in the order in which they are read; of line files (`lines`) the
+    source and the target. left_over: files that look like data and are not read. readme: the README, hashed as it may
+    decide which they are, and does if `configured`. separator: of CSV fields, if the README sets it.
+    """
+
+    root: Path
+    splits: Mapping[str, tuple[Path, ...]]
+    left_over: tuple[Path, ...] = ()
+    lines: bool = False
+    readme: Path | None = None
+    configured: bool = False
+    separator: str | None = None
+
+    def fingerprint(self, store: Path) -> list[str]:
+        """A label and the sha256 of each file, sorted; the digests are cached in `store`."""
+        if self.lines:
+            named = [
+                (f"{split} {side}", file)
+                for split, files in sorted(self.splits.items())
+                for side, file in enumerate(files)
+            ]
+        else:
+            files = sorted(file.relative_to(self.root) for files in self.splits.values() for file in files)
+            named = [(str(name), self.root / name) for name in files]
+            if self.readme is not None:
+                named.insert(0, ("README.md", self.readme))
+        digests = file_digests([file for _, file in named], store)
+        return [f"{label} {digest}" for (label, _), digest in zip(named, digests, strict=True)]
+
+
+def kind_of(file: Path) -> str:
+    """The suffix that says how a file is read: `.jsonl` of x.jsonl and of x.jsonl.gz."""
+    *_, before, last = ("", "", *file.suffixes)
+    return before if last in UNPACKED else last
+
+
+def split_word(name: str) -> str | None:
+    """The standard split that a word of a name stands for: test of `en-de.test` and `test_2016`; or None."""
+    return next((SPLIT_WORDS[word] for word in re.split(r"[-._ \d]+", name.lower()) if word in SPLIT_WORDS), None)
+
+
+def list_files(root: Path, suffixes: Collection[str], config: str | None = None) -> Listing:
+    """The files of a folder whose kind is one of `suffixes`, also those in sub-folders and behind links, by split; a
+    path to one file is its train split.
+
+    The README decides, if it has `configs`: of these, `config` or the only one. Otherwise `config` may be a sub-folder.
+    A file belongs to the split that its folder or its name speaks of; if there are several such groups of files for
+    validation or test (test, test_2016), each is a split of its own name; if no file speaks of a split, all are train.
+    Files of datasets' `save_to_disk` are those that its state.json names.
+
+    Raises:
+        DataError: there are none; two files of a split are of different kinds; the README names files outside the
+            folder, or has settings that are not known here.
+    """
+    if root.is_file():
+        return Listing(root.parent, {"train": (root,)})
+    readme = root / "README.md"
+    configs = _readme_configs(readme) if readme.is_file() else {}
+    within = root / config if config and not configs and (root / config).is_dir() else root
+    everything = dict(_walk(root, within))
+    data = {name: file for name, file in everything.items() if _is_data(file, suffixes)}
+    separator = None
+    if configs:
+        name = config if config in configs else next(iter(configs)) if len(configs) == 1 else None
+        if name is None or (config not in (None, name) and name != "default"):
+            raise DataError(f"data.hub_config: no {config!r} in {root}{did_you_mean(str(config), configs)}")
+        chosen = {each: _readme_splits(readme, settings, data) for each, settings in configs.items()}
+        splits = chosen[name]
+        separator = configs[name].get("sep", configs[name].get("delimiter"))
+        used = {file for each in chosen.values() for files in each.values() for file in files}
+    else:
+        splits = _splits_by_name(data)
+        used = {file for files in splits.values() for file in files}
+    for split, files in splits.items():
+        _check_alike(split, files)
+    left = [file for file in everything.values() if file not in used and (file in data.values() or is_left_over(file))]
+    return Listing(
+        root,
+        splits,
+        tuple(left),
+        readme=readme if readme.is_file() else None,
+        configured=bool(configs),
+        separator=separator,
+    )
+
+
+def is_left_over(file: Path) -> bool:
+    """Whether the name of a file that is not read speaks of a split, in a format of data."""
+    return file.suffix in OTHER_FORMATS and split_word(file.name) is not None
+
+
+def _is_data(file: Path, suffixes: Collection[str]) -> bool:
+    kind = kind_of(file)
+    if file.name in NOT_DATA or kind not in suffixes or (file.suffix in UNPACKED and kind in (".parquet", ".arrow")):
+        return False
+    state = file.with_name("state.json")
+    if kind == ".arrow" and state.is_file():
+        return {"filename": file.name} in read_json(state).get("_data_files", [])
+    return True
+
+
+def _walk(root: Path, within: Path) -> Iterator[tuple[str, Path]]:
+    """The visible files, by their names relative to root, sorted by folder."""
+    seen: dict[str, str] = {}
+    for folder, folders, names in os.walk(within, followlinks=True):
+        if (real := os.path.realpath(folder)) in seen:
+            raise DataError(
+                f"data.path: {folder} and {seen[real]} are one folder, whose files would be read twice; remove the link"
+            )
+        seen[real] = folder
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
+        for name in sorted(names):
+            if not name.startswith((".", "__")):
+                file = Path(folder, name)
+                yield file.relative_to(root).as_posix(), file
+
+
+def _check_alike(split: str, files: Iterable[Path]) -> None:
+    if not OWN_NAME.fullmatch(split):
+        raise DataError(
+            f"data.path: {split[:100]!r} cannot name a split, as it becomes part of file names; name it like test_2016"
+        )
+    first: dict[str, Path] = {}  # of each format, and of each file, packed or not
+    for file in files:
+        bare = str(file.with_suffix("") if file.suffix in UNPACKED else file)
+        other = first.get(bare) or next(iter(first.values()), file)
+        if bare in first or kind_of(other) != kind_of(file):
+            raise DataError(
+                f"data.path: {other} and {file} are both of split {split}, and would be read one after the other; "
+                "keep one of them, or store all files of a split in one format"
+            )
+        first[bare] = file
+
+
+def _splits_by_name(data: Mapping[str, Path]) -> dict[str, tuple[Path, ...]]:
+    groups: dict[str, list[Path]] = {}
+    for name, file in data.items():
+        groups.setdefault(_group(name, kind_of(file)), []).append(file)
+    if set(groups) == {""}:
+        return {"train": tuple(groups[""])}
+    named = {group: split_word(group) or group for group in groups if group}
+    splits: dict[str, tuple[Path, ...]] = {}
+    for group, split in named.items():
+        several = list(named.values()).count(split) > 1 and split != "train"
+        split = group if several and group.lower() not in SPLIT_WORDS else split
+        splits[split] = (*splits.get(split, ()), *groups[group])
+    return splits
+
+
+def _group(name: str, kind: str) -> str:
+    """What a file's nearest folder, or its own name, says of its split: test_2016 of a/test_2016/x.csv; or nothing."""
+    *folders, last = name.split("/")
+    stem = last[: last.rindex(kind)]
+    own = SHARD.sub("", stem)
+    if folders[-1:] == ["data"] and re.search(r"-\d{5}-of-\d{5}", stem):  # the hub's layout, for splits of any name
+        return own
+    return next((part for part in (*reversed(folders), own) if split_word(part)), "")
+
+
+# The README of a hub dataset
+
+
+def _readme_configs(readme: Path) -> dict[str, dict[str, Any]]:
+    """The entries of `configs` in its YAML header, by name."""
+    import yaml
+
+    try:
+        header = re.match(r"\s*---\s*\n(.*?)\n---\s*(\n|$)", readme.read_text("utf-8-sig"), re.DOTALL)
+        content = yaml.safe_load(header[1]) if header else None
+        entries = content.get("configs") or [] if isinstance(content, dict) else []
+        configs = {str(entry.get("config_name", "default")): entry for entry in entries}
+    except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError) as error:
+        raise DataError(
+            f"data.path: the header of {readme} cannot be read ({' '.join(str(error).split())[:200]}); fix or remove it"
+        ) from None
+    for name, entry in configs.items():
+        if unknown := sorted(set(entry) - README_KEYS):
+            raise DataError(
+                f"data.path: {readme} sets {unknown[0]!r} for {name}, which rpr cannot follow; it reads "
+                f"{', '.join(sorted(README_KEYS))}: remove it, and convert the files if they need it"
+            )
+    return configs
+
+
+def _readme_splits(readme: Path, entry: Mapping[str, Any], data: Mapping[str, Path]) -> dict[str, tuple[Path, ...]]:
+    from fsspec.utils import glob_translate  # type: ignore[import-untyped]
+
+    prefix = _inside(readme, entry["data_dir"]) + "/" if entry.get("data_dir") else ""
+    given = entry.get("data_files")
+    if given is None:
+        return _splits_by_name({name: file for name, file in data.items() if name.startswith(prefix)})
+    if isinstance(given, str) or (isinstance(given, list) and all(isinstance(each, str) for each in given)):
+        given = {"train": given}
+    elif isinstance(given, list) and all(isinstance(each, dict) and {"split", "path"} <= set(each) for each in given):
+        given = {str(each["split"]): each["path"] for each in given}
+    if not isinstance(given, dict):
+        raise DataError(f"data.path: data_files in {readme} is not a list of splits and paths; fix it")
+    splits: dict[str, tuple[Path, ...]] = {}
+    for split, patterns in given.items():
+        files: list[Path] = []
+        for pattern in [patterns] if isinstance(patterns, str) else list(patterns):
+            wanted = prefix + _inside(readme, pattern)
+            matches = re.compile(glob_translate(wanted))
+            found = [data[wanted]] if wanted in data else [data[name] for name in data if matches.fullmatch(name)]
+            if not found:
+                raise DataError(
+                    f"data.path: {readme} lists {pattern!r} for {split}, which is no readable data file there; "
+                    "add it, or correct the README"
+                )
+            files += [file for file in found if file not in files]
+        name = next((standard for standard, names in SPLIT_NAMES.items() if split in names), str(split))
+        splits[name] = (*splits.get(name, ()), *files)
+    return splits
+
+
+def _inside(readme: Path, pattern: object) -> str:
+    parts = [part for part in str(pattern).split("/") if part not in ("", ".")]
+    if ".." in parts or str(pattern).startswith(("/", "~")) or "::" in str(pattern) or "://" in str(pattern):
+        raise DataError(
+            f"data.path: {readme} takes {str(pattern)!r} from outside of its folder; only files within are read: "
+            "copy or link it into the folder, and name it there"
+        )
+    return "/".join(parts)
+
+
+# Content and digests
+
+
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Errors while a file is read become one line.
+
+    Raises:
+        DataError: there is no such file, or its content is damaged.
+        RunError: it cannot be read now; what was prepared from it so far is kept.
+    """
+    try:
+        yield
+    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+        passing = isinstance(error, OSError) and error.errno and not isinstance(error, FileNotFoundError)
+        raise (RunError if passing else DataError)(
+            f"data.path: {file} cannot be read ({' '.join(str(error).split())[:200]}); "
+            "make it readable or download it again"
+        ) from None
+
+
+@contextmanager
+def open_file(file: Path, *, packed: bool = False) -> Iterator[IO[bytes]]:
+    """The file opened for reading bytes, unpacked if it ends in .gz, .xz or .bz2, unless `packed`; errors as of
+    `reading`.
+    """
+    with reading(file), (open if packed else UNPACKED.get(file.suffix, open))(file, "rb") as handle:
+        yield handle
+
+
+def check_text(place: str, block: bytes, line: int) -> None:
+    """Check a block of bytes, of which the first is in line `line` (from 0) of a text file; `place` names the file.
+    Raises DataError for NUL bytes and, in the first block, for packed files, UTF-16 and UTF-32 by another name.
+    """
+    kind = None
+    if line == 0:
+        kind = next((kind for start, kind in CONTENT.items() if re.match(start, block)), None)
+    if kind is None and b"\0" in block:
+        kind = "UTF-16 or binary (it has NUL bytes)"
+        line += block[: block.index(b"\0")].count(b"\n")
+    if kind is not None:
+        remedy = "convert it, for example with iconv" if "UTF" in kind else "unpack it, or name it after its format"
+        raise DataError(f"{place}: line {line + 1} is not UTF-8 text but {kind}; {remedy}")
+
+
+def text_lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Lines with their newlines, counted from 1; a byte order mark is left out. Raises DataError as `check_text`, and
+    for a line that is not UTF-8.
+    """
+    with open_file(file) as handle:
+        for number, raw in enumerate(handle, 1):
+            check_text(f"data.path: {file}", raw, number - 1)
+            yield number, decoded(raw, file, number).removeprefix("\ufeff" if number == 1 else "")
+
+
+def decoded(raw: bytes, file: Path, number: int, unit: str = "line") -> str:
+    """The text of a line or row of a file. Raises DataError if it is not UTF-8."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"data.path: {unit} {number} of {file} is not UTF-8 (byte 0x{raw[error.start]:02x} at {error.start}); "
+            "convert the file, for example with iconv"
+        ) from None
+
+
+def file_digests(files: Iterable[Path], store: Path) -> list[str]:
+    """sha256 of each file's content, cached in `store` by path, size, inode, and times of modification and of change:
+    who restores a modification time, or puts another file of the same size and time in place, changes one of the last.
+    """
+    known = read_json(store)
+    digests = []
+    for file in files:
+        with open_file(file, packed=True) as handle:
+            status = os.fstat(handle.fileno())
+            stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+            entry = known.get(str(file))
+            if not isinstance(entry, list) or entry[:-1] != stamp:
+                entry = [*stamp, hashlib.file_digest(handle, "sha256").hexdigest()]  # type: ignore[arg-type]
+                # A file younger than that may change again without a new time.
+                if time.time_ns() - max(stamp[1:3]) > 2_000_000_000:
+                    update_json(store, str(file), entry)
+        digests.append(str(entry[-1]))
+    return digests
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def update_json(path: Path, key: str, value: object) -> None:
+    """Set one key of a small JSON file. Write errors are ignored: only the next start is slower."""
+    with suppress(OSError), exclusive(path.parent, path.name, quiet=True):
+        replace_file(path, json.dumps(read_json(path) | {key: value}, indent=1))

@@ -1,0 +1,223 @@
+"""Columns of text from parquet, Arrow, JSON, CSV and TSV files, read as a stream: rows are held a batch at a time,
+except those of a JSON array.
+
+A column is named by its path: ("en",), or ("translation", "en") for a field of a column of structs or objects.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rpr.data.files import kind_of, open_file, reading, text_lines
+from rpr.errors import DataError
+
+TABLES = (".parquet", ".arrow", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")  # the last five also packed
+ARROW_TYPES = dict.fromkeys(("string", "large_string", "string_view"), "text") | {"null": "only nulls"}
+JSON_TYPES = {str: "text", type(None): "only nulls", bool: "truth values", list: "lists", dict: "objects"}
+ColumnPath = tuple[str, ...]
+Cell = str | bytes | None
+
+
+class Shape(NamedTuple):
+    """The rows of a file, and the types of its columns and their fields: "text", or in words."""
+
+    rows: int
+    types: dict[ColumnPath, str]
+
+
+def describe(file: Path, separator: str | None = None) -> Shape:
+    """The shape of a file. A CSV or JSON file is read and checked whole. Raises DataError for a damaged file."""
+    if (kind := kind_of(file)) in (".csv", ".tsv"):
+        rows = _csv_rows(file, separator)
+        header = next(rows)
+        return Shape(sum(1 for _ in rows), {(name,): "text" for name in header})
+    if kind in (".parquet", ".arrow"):
+        with reading(file):
+            if kind == ".parquet":
+                import pyarrow.parquet
+
+                with pyarrow.parquet.ParquetFile(file) as parquet:
+                    return Shape(parquet.metadata.num_rows, _arrow_types(parquet.schema_arrow))
+            schema, batches = _arrow_file(file)
+            return Shape(sum(batch.num_rows for batch in batches), _arrow_types(schema))
+    number, held = 0, defaultdict[ColumnPath, set[str]](set)
+    for row in _json_rows(file):
+        number += 1
+        for name, value in row.items():
+            held[name,].add(JSON_TYPES.get(type(value), "numbers"))
+            for key, field in value.items() if isinstance(value, dict) else ():
+                held[name, key].add(JSON_TYPES.get(type(field), "numbers"))
+    for types in held.values():
+        if len(types) > 1:
+            types.discard("only nulls")
+    summary = {path: types.pop() if len(types) == 1 else "values of several types" for path, types in held.items()}
+    return Shape(number, summary)
+
+
+def read_columns(
+    file: Path, columns: Sequence[ColumnPath], size: int, separator: str | None = None
+) -> Iterator[list[Sequence[Cell]]]:
+    """At most `size` rows at a time: the cells of each column, a missing one as None. Bytes are still to be decoded."""
+    if (kind := kind_of(file)) in (".parquet", ".arrow"):
+        with reading(file):
+            for batch in _arrow_batches(file, kind, {path[0] for path in columns}, size):
+                yield [_arrow_cells(batch, path) for path in columns]
+        return
+    rows: Iterator[Any]
+    cells: Iterator[list[Cell]]
+    if kind in (".csv", ".tsv"):
+        rows = _csv_rows(file, separator)
+        header = next(rows)
+        places = [header.index(path[0]) for path in columns]
+        cells = ([row[place] for place in places] for row in rows)
+    else:
+        cells = ([_json_cell(row, path) for path in columns] for row in _json_rows(file))
+    while chunk := list(itertools.islice(cells, size)):
+        yield [*zip(*chunk, strict=True)]
+
+
+# Parquet and Arrow
+
+
+def _arrow_types(fields: Any, within: ColumnPath = ()) -> dict[ColumnPath, str]:
+    from pyarrow.types import is_dictionary, is_struct
+
+    types: dict[ColumnPath, str] = {}
+    for field in fields:
+        path, held = (*within, field.name), field.type.value_type if is_dictionary(field.type) else field.type
+        types[path] = ARROW_TYPES.get(str(held), str(field.type))
+        if not within and is_struct(held):
+            types |= _arrow_types(held, path)
+    return types
+
+
+def _arrow_file(file: Path) -> tuple[Any, Iterator[Any]]:
+    """Schema and batches of an Arrow stream, as datasets writes them, or of an Arrow file."""
+    import pyarrow
+
+    source = pyarrow.OSFile(str(file))
+    try:
+        stream = pyarrow.ipc.open_stream(source)
+        return stream.schema, iter(stream)
+    except pyarrow.ArrowInvalid:
+        table = pyarrow.ipc.open_file(source)
+        return table.schema, map(table.get_batch, range(table.num_record_batches))
+
+
+def _arrow_batches(file: Path, kind: str, names: set[str], size: int) -> Iterator[Any]:
+    if kind == ".parquet":
+        import pyarrow.parquet
+
+        # Buffered and not fetched ahead, a column of a row group is read page by page.
+        with pyarrow.parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parquet:
+            yield from parquet.iter_batches(size, columns=sorted(names), use_threads=False)
+        return
+    for batch in _arrow_file(file)[1]:
+        for start in range(0, batch.num_rows, size):
+            yield batch.slice(start, size)
+
+
+def _arrow_cells(batch: Any, path: ColumnPath) -> list[Cell]:
+    """As bytes, so that text that is not UTF-8 can be reported with its row."""
+    import pyarrow.compute
+
+    column = batch.column(path[0])
+    for name in path[1:]:
+        column = pyarrow.compute.struct_field(column, name)
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    cells: list[Cell] = column.cast(pyarrow.large_binary()).to_pylist()
+    return cells
+
+
+# JSON
+
+
+def _json_rows(file: Path) -> Iterator[dict[str, Any]]:
+    """The objects of JSON lines, or of one array."""
+    for number, line in text_lines(file):
+        if number == 1 and line.lstrip().startswith("["):
+            with open_file(file) as handle:
+                yield from _objects(json.loads(handle.read()), file)
+            return
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise DataError(
+                    f"data.path: line {number} of {file} is not JSON ({error}); give an object per line, or one array"
+                ) from None
+            yield from _objects([row], file, number)
+
+
+def _objects(rows: Any, file: Path, line: int | None = None) -> Iterator[dict[str, Any]]:
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            place = f"entry {number}" if line is None else f"line {line}"
+            raise DataError(f"data.path: {place} of {file} is not an object; give one with the languages as its keys")
+        yield row
+
+
+def _json_cell(row: Any, path: ColumnPath) -> Cell:
+    for name in path:
+        row = row.get(name) if isinstance(row, dict) else None
+    return row.encode("utf-8", "surrogatepass") if isinstance(row, str) else None
+
+
+# CSV
+
+
+class _Lines:
+    """The lines of numbered lines; `last` is the number of the last one taken."""
+
+    def __init__(self, numbered: Iterator[tuple[int, str]]) -> None:
+        self._numbered, self.last = numbered, 0
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        self.last, line = next(self._numbered)
+        return line
+
+
+def _csv_rows(file: Path, separator: str | None) -> Iterator[list[str]]:
+    """Header and rows as plain text: `NA` stays a word, and `007` keeps its zeros. Raises DataError for a row with
+    other than the header's number of fields, a cell with a line break, and a quote within or after a quoted cell.
+    """
+    lines = _Lines(text_lines(file))
+    rows = csv.reader(lines, delimiter=separator or ("\t" if kind_of(file) == ".tsv" else ","), strict=True)
+    header: list[str] | None = None
+    while True:
+        first = lines.last + 1
+        try:
+            row = next(rows, None)
+        except csv.Error as error:
+            raise _csv_error(file, first, f"cannot be read ({error}, up to line {lines.last})") from None
+        if row is None:
+            break
+        if lines.last > first:
+            raise _csv_error(file, first, f"has a quoted cell that goes on to line {lines.last}")
+        if not row:
+            continue
+        header = header or row
+        if len(set(header)) < len(header):
+            raise _csv_error(file, first, "names a column twice")
+        if len(row) != len(header):
+            raise _csv_error(file, first, f"has {len(row)} fields, and the header has {len(header)}")
+        yield row
+    if header is None:
+        raise _csv_error(file, 1, "is missing: no header with the names of the columns")
+
+
+def _csv_error(file: Path, line: int, problem: str) -> DataError:
+    return DataError(
+        f"data.path: line {line} of {file} {problem}; quote a cell that holds a separator, double the quotes within a "
+        "quoted one, and keep each row on one line"
+    )
