@@ -21,6 +21,7 @@ from rpr.commands.line_streams import (
     part_of,
 )
 from rpr.config.commands import TranslateConfig
+from rpr.data.files import check_text
 from rpr.decode.translator import Translation, Translator
 from rpr.errors import ConfigError, DataError
 from rpr.progress import Progress
@@ -142,6 +143,7 @@ class _Job:
     def _decoded(self, lines: Sequence[bytes], name: str) -> list[str]:
         texts = []
         for number, line in enumerate(lines, self._done + 1):
+            check_text(name, line, number - 1)
             try:
                 texts.append(line.decode("utf-8"))
             except UnicodeDecodeError:

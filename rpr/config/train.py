@@ -228,7 +228,7 @@ class EvaluationConfig(StrictModel):
     min_length: int = Field(ge=0)
     max_tokens_per_batch: PositiveInt
     validation_sentences: int = Field(ge=0)
-    test_splits: tuple[Literal["test", "long", "validation"], ...]  # the data may have no "long"
+    test_splits: tuple[str, ...]  # any that the corpus has, except train; it may have no "long"
     matmul_precision: Literal["highest", "high", "medium"] | None
     bootstrap_samples: int = Field(ge=0)
     length_buckets: tuple[PositiveInt, ...]
@@ -240,6 +240,8 @@ class EvaluationConfig(StrictModel):
             raise ValueError(f"length_buckets: {edges} is not ascending; give lengths like [10,20,40], or [] for none")
         if len(set(self.test_splits)) < len(self.test_splits):
             raise ValueError(f"test_splits: [{','.join(self.test_splits)}] names a split twice; name each once")
+        if "train" in self.test_splits:
+            raise ValueError("test_splits: train is not scored, as its text is not kept; name other splits")
         return self
 
 

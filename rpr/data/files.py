@@ -326,7 +326,7 @@ def check_text(place: str, block: bytes, line: int) -> None:
         kind = "UTF-16 or binary (it has NUL bytes)"
         line += block[: block.index(b"\0")].count(b"\n")
     if kind is not None:
-        remedy = "convert it, for example with iconv" if "UTF" in kind else "unpack it, or name it after its format"
+        remedy = "convert it, for example with iconv" if "UTF" in kind else "unpack it"
         raise DataError(f"{place}: line {line + 1} is not UTF-8 text but {kind}; {remedy}")
 
 

@@ -29,7 +29,7 @@ MAX_TRAINING_PAIRS = 2_000_000
 # WMT14 may have 3 million, but rare words matter little: 32,768 pieces learned from the most frequent 28% of 714,000
 # words encode 20,000 pairs with 0.3% more tokens than pieces learned from all.
 MAX_WORDS = 1_000_000
-MAX_SENTENCE_BYTES, RESERVED = 4192, "\u2585"  # sentencepiece skips longer sentences and those with this character
+MAX_SENTENCE_BYTES, RESERVED = 4192, "\u2585"  # sentencepiece skips longer lines and those with this character
 # Byte fallback reserves 256 pieces for characters not seen in training. Below this size they would take at least a
 # quarter of the vocabulary of a tiny or synthetic corpus, with embeddings that are never trained; there an unseen
 # character becomes UNK.
@@ -51,14 +51,15 @@ def training_sample(num_pairs: int) -> Callable[[int], NDArray[np.bool_] | None]
 
 
 def count_words(sentences: Iterable[str]) -> dict[str, int]:
-    """Word counts of normalised sentences, without the sentences that sentencepiece skips: longer than 4,192 bytes, or
-    with its reserved character.
+    """Word counts of normalised sentences, without what sentencepiece skips: more than 4,192 bytes without a space, and
+    text with its reserved character. A longer sentence is counted as its words.
     """
     counts: Counter[str] = Counter()
     for sentence in sentences:
         short = len(sentence) <= MAX_SENTENCE_BYTES // 4 or len(sentence.encode()) <= MAX_SENTENCE_BYTES
-        if short and RESERVED not in sentence:
-            counts.update(sentence.split())
+        for text in [sentence] if short else sentence.split():
+            if (short or len(text.encode()) <= MAX_SENTENCE_BYTES) and RESERVED not in text:
+                counts.update(text.split())
     return counts
 
 
@@ -205,7 +206,7 @@ def _explain(size: int, message: str, with_bytes: bool) -> str:
             f"with {special} they need {limit}: set data.vocabulary_size={limit} or more"
         )
     if "!sentences_.empty()" in message:
-        return "data: no sentence to learn a vocabulary from; all are empty or above 4,192 bytes: check the train split"
+        return "data: no sentence to learn a vocabulary from; all are empty or words above 4,192 bytes: check train"
     return (
         f"data.vocabulary_size: sentencepiece cannot learn {size} pieces from this corpus "
         f"({' '.join(message.split())}); try another size"

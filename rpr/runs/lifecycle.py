@@ -126,11 +126,11 @@ def start_record(
     settings = config.model_dump(mode="json")
     earlier = read_record(path) if path.exists() else None
     _check_corpus_to_resume(run_dir, earlier, data)
-    splits = config.evaluation.test_splits
-    if splits and not set(splits) & set(data.splits):
+    splits = set(config.evaluation.test_splits)
+    if absent := splits - set(data.splits) - ({"long"} if splits & set(data.splits) else set()):
         raise DataError(
-            f"evaluation.test_splits: {data.meta.name} has no {' or '.join(splits)}, so nothing would be scored; "
-            "choose splits that it has, or [] to score nothing"
+            f"evaluation.test_splits: {data.meta.name} has no {' or '.join(sorted(absent))}; choose splits that it has "
+            f"({', '.join(data.splits[1:])}), or [] to score nothing"
         )
     try:
         remove_leftovers(run_dir, *_WRITTEN)

@@ -148,7 +148,7 @@ def test_unusable_corpus_leaves_no_run_folder(refused, runs_dir_exists):
         Path("runs").mkdir()
     assert "vocabulary_size" in refused(*COMMAND, "data.vocabulary_size=4000")
     message = refused(*COMMAND, "evaluation.test_splits=[long]")
-    assert message.startswith("evaluation.test_splits: multi30k_en_de has no long, so nothing would be scored")
+    assert message.startswith("evaluation.test_splits: multi30k_en_de has no long; choose splits that it has (valid")
     assert Path("runs").exists() == runs_dir_exists and not list(Path().glob("runs/*"))
 
 

@@ -3,6 +3,7 @@
 The weights are random, so that translations differ, and in float64, so that they do not depend on the batch.
 """
 
+import gzip
 import os
 import pty
 import signal
@@ -68,7 +69,7 @@ def test_output_follows_input_order_for_any_batch_size(run_translate, expected):
 def test_control_characters_do_not_split_lines(run_translate, expected):
     """Nor do a byte order mark, CRLF or Unicode separators."""
     first, second = SENTENCES[:2]
-    content = b"\xef\xbb\xbf" + first.encode() + b"\r\n" + second.replace(" ", "\u2028\x0c\x00\x85").encode()
+    content = b"\xef\xbb\xbf" + first.encode() + b"\r\n" + second.replace(" ", "\u2028\x0c\x01\x85").encode()
     odd = "\u200b \U0001f600 \u1e9e e\u0301 \U0010ffff\n" * 2
     found = run_translate(content + b"\n" + odd.encode() + b"\r\n").split("\n")
     assert found[:2] == [expected[first], expected[second]] and found[2] == found[3] and found[4:] == ["", ""]
@@ -82,6 +83,21 @@ def test_invalid_utf8_is_reported_and_translated(run_translate, expected):
     assert out[0] == expected[SENTENCES[0]] and out[8] == expected[SENTENCES[1]] and len(out) == 10
     assert set(out[1:8]) == set(run_translate("A \ufffd cat\n".encode()).split("\n")[:1])
     assert run_translate(b"\xe2\x80\n", err=(line.format(1),))
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "kind"),
+    [
+        (gzip.compress(b"a\n"), 1, "packed with gzip; unpack it"),
+        ("a b\n".encode("utf-16"), 1, "UTF-16; convert it, for example with iconv"),
+        ("a b\n".encode("utf-16-le"), 1, "UTF-16 or binary (it has NUL bytes); convert it, for example with iconv"),
+        (b"a\nb\0c\n", 2, "UTF-16 or binary (it has NUL bytes); convert it, for example with iconv"),
+    ],
+    ids=["gzip", "BOM", "no BOM", "NUL"],
+)
+def test_input_that_is_not_text_is_refused(run_translate, content, line, kind):
+    message = f"input DIR/in.txt: line {line} is not UTF-8 text but {kind}"
+    assert run_translate(content, code=2, err=(message,)) == ""
 
 
 def test_long_line_is_split_with_warning(run_translate, expected):

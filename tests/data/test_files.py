@@ -1,0 +1,182 @@
+"""Which files of a folder are read, in which split: rows of files and either the splits or what refuses them."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+from pathlib import Path
+
+import datasets
+import pyarrow
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+
+from rpr.data.corpus import corpus_files, fingerprint, load_corpus
+from rpr.data.tables import describe, read_columns
+from rpr.errors import DataError
+from tests.data.helpers import data_config
+
+ROWS = [(f"the dog {index}", f"der Hund {index}") for index in range(60)]
+CSV = "en,de\n" + "".join(f"{source},{target}\n" for source, target in ROWS)
+JSONL = "".join(json.dumps({"en": source, "de": target}) + "\n" for source, target in ROWS)
+PACKERS = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
+
+
+def readme(*data_files: tuple[str, str], more: str = "") -> str:
+    files = "".join(f"  - split: {split}\n    path: {path!r}\n" for split, path in data_files)
+    return f"---\nconfigs:\n- config_name: default\n{more}  data_files:\n{files}---\n"
+
+
+def write(folder: Path, contents: dict[str, str | bytes]) -> None:
+    for name, content in contents.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        raw = content.encode() if isinstance(content, str) else content
+        file.write_bytes(PACKERS[file.suffix](raw) if file.suffix in PACKERS and isinstance(content, str) else raw)
+
+
+def lines(*stems: str) -> dict[str, str | bytes]:
+    return {
+        f"{stem}.{language}": "".join(f"{row[side]}\n" for row in ROWS)
+        for stem in stems
+        for side, language in enumerate(("en", "de"))
+    }
+
+
+@pytest.mark.parametrize(
+    ("contents", "splits"),
+    [
+        ({"run.csv": CSV}, {"train": ["run.csv"]}),
+        ({"train.csv.gz": CSV, "dev.tsv.xz": "x", "test.ndjson": JSONL}, {
+            "train": ["train.csv.gz"], "validation": ["dev.tsv.xz"], "test": ["test.ndjson"]}),
+        ({"train_0.csv": CSV, "train_1.csv": CSV, "test.csv": CSV, "test_2016_a.csv": CSV}, {
+            "train": ["train_0.csv", "train_1.csv"], "test": ["test.csv"], "test_2016_a": ["test_2016_a.csv"]}),
+        ({"de-en.train.csv": CSV, "de-en.test.csv": CSV}, {"train": ["de-en.train.csv"], "test": ["de-en.test.csv"]}),
+        ({"a/train/x.csv": CSV, "a/test/x.csv": CSV, "a/.hidden/train.csv": CSV}, {
+            "train": ["a/train/x.csv"], "test": ["a/test/x.csv"]}),
+        ({"data/train-00000-of-00001-ab12.csv": CSV, "data/challenge-00000-of-00001.csv": CSV}, {
+            "train": ["data/train-00000-of-00001-ab12.csv"], "challenge": ["data/challenge-00000-of-00001.csv"]}),
+        (lines("train", "val1", "test_2016_flickr", "mscoco", "train.bpe"), {
+            split: [f"{split}.en", f"{split}.de"] for split in ("train", "mscoco", "test_2016_flickr", "val1")}),
+        ({"README.md": readme(("train", "a*.csv"), ("test", "s/**")), "a[1].csv": CSV, "s/x/b.csv": CSV, "c.csv": ""}, {
+            "train": ["a[1].csv"], "test": ["s/x/b.csv"]}),
+        ({"README.md": readme(("train", "a[1].csv")), "a[1].csv": CSV, "a1.csv": CSV}, {"train": ["a[1].csv"]}),
+        ({"README.md": "---\ndataset_info:\n  splits:\n  - name: a\n    num_examples: 3\n---\n", "train.csv": CSV}, {
+            "train": ["train.csv"]}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["pairs", "run[1]*?", "a::b"])
+def test_splits_of_a_folder(tmp_path, name, contents, splits):
+    write(tmp_path / name, contents)
+    write(tmp_path / "run1", {"train.csv": CSV})
+    listing = corpus_files(data_config(tmp_path, path=str(tmp_path / name)))
+    assert {
+        split: [file.relative_to(tmp_path / name).as_posix() for file in files]
+        for split, files in listing.splits.items()
+    } == splits
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ({"train.csv": "en,de,score\na,b,0.9,\n"}, "line 2 of .*train.csv has 4 fields, and the header has 3"),
+        ({"train.csv": CSV + "x\n"}, "line 62 of .* has 1 fields, and the header has 2"),
+        ({"train.tsv": "en\tde\na\tb\nc\td\te\n"}, "line 3 of .* has 3 fields"),
+        ({"train.csv": 'en,de\n"Run ! he said,Lauf\n' + CSV}, "line 2 of .*unexpected end of data, up to"),
+        ({"train.csv": 'en,de\n"Run ! he said,Lauf\n' + CSV + '"cat" b,c\n'}, "line 2 of .*',' expected after"),
+        ({"train.csv": 'en,de\n"a\nb",c\n'}, "line 2 of .* has a quoted cell that goes on to line 3"),
+        ({"train.csv": "en,de,en\n"}, "line 1 of .* names a column twice"),
+        ({"train.jsonl": JSONL + "{\n"}, "line 61 of .*train.jsonl is not JSON"),
+        ({"train.jsonl": "3\n"}, "line 1 of .* is not an object"),
+        ({"train.json": '[{"en": "a", "de": "b"}, 3]'}, "entry 2 of .*train.json is not an object"),
+        ({"train.jsonl": '{"en": "a", "de": 3}\n'}, "'de' in the columns of train in .* holds numbers, not text"),
+        ({"train.en": gzip.compress(b"a\n"), "train.de": "a\n"}, "train.en: line 1 is not UTF-8 text but packed"),
+        ({"train.en": "a\n", "train.de": "a\nb".encode("utf-16-le")}, "train.de: line 1 is not UTF-8 text but UTF-16"),
+        ({"train.en": "a\nb\0\n", "train.de": "a\nb\n"}, "train.en: line 2 is not UTF-8 text but"),
+        ({"train.csv": "a\n".encode("utf-32")}, "train.csv: line 1 is not UTF-8 text but UTF-32"),
+        (lines("train") | {"train.en.gz": "a\n"}, "train.en and .*train.en.gz are the same side"),
+        (lines("train") | {"test.en.zst": b"x", "test.de.zst": b"x"}, "test.de.zst is not read, and test would be"),
+        (lines("train") | {"test.parquet": b"x"}, "test.parquet is not read, and test would be held out of train"),
+        ({"train.csv": CSV, "train.csv.gz": CSV}, "train.csv.* are both of split train"),
+        ({"train.csv": CSV, "test.xlsx": b"x"}, "test.xlsx is not read, and test would be held out"),
+        ({"README.md": readme(("train", "../a.csv")), "a.csv": CSV}, r"takes '../a.csv' from outside of its folder"),
+        ({"README.md": readme(("train", "hf://x/a.csv")), "a.csv": CSV}, "takes 'hf://x/a.csv' from outside"),
+        ({"README.md": readme(("train", "/a.csv")), "a.csv": CSV}, "takes '/a.csv' from outside"),
+        ({"README.md": readme(("train", "b.csv")), "a.csv": CSV}, "lists 'b.csv' for train, which is no readable"),
+        ({"README.md": readme(("train", "a.csv"), more="  header: 3\n"), "a.csv": CSV}, "sets 'header' for default"),
+        ({"README.md": "---\nconfigs: [\n---\n", "a.csv": CSV}, "the header of .*README.md cannot be read"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_so_is_refused(tmp_path, contents, message):
+    write(tmp_path / "pairs", contents)
+    with pytest.raises(DataError, match=message) as error:
+        load_corpus(data_config(tmp_path))
+    assert "\n" not in str(error.value)
+
+
+def test_a_changed_or_moved_corpus_is_read_anew(tmp_path):
+    """Of the hub's layout with a README; the base names, sizes and times of the files are the same."""
+    keys = set()
+    for folder, word in (("v1", "cat"), ("v2", "dog"), ("v1", "pig")):
+        contents = {"README.md": readme(("train", "train-*")), "train-0.jsonl": JSONL.replace("dog", word)}
+        write(tmp_path / folder / "corpus", contents)
+        data = data_config(tmp_path, path=str(tmp_path / folder / "corpus"))
+        assert next(iter(load_corpus(data).splits["train"])) == (f"the {word} 0", "der Hund 0")
+        keys.add(fingerprint(data))
+    assert len(keys) == 3 and not (tmp_path / "cache" / "arrow").exists()
+
+
+def test_folders_behind_links_are_hashed_and_read_but_not_twice(tmp_path):
+    write(tmp_path / "elsewhere", {"train.csv": CSV})
+    (tmp_path / "pairs").mkdir()
+    (tmp_path / "pairs" / "a").symlink_to(tmp_path / "elsewhere")
+    first = fingerprint(data_config(tmp_path))
+    write(tmp_path / "elsewhere", {"train.csv": CSV.replace("dog", "cat")})
+    assert fingerprint(data_config(tmp_path)) != first
+    assert next(iter(load_corpus(data_config(tmp_path)).splits["train"])) == ("the cat 0", "der Hund 0")
+    (tmp_path / "elsewhere" / "b").symlink_to(tmp_path / "pairs")
+    with pytest.raises(DataError, match="pairs are one folder, whose files would be read twice"):
+        corpus_files(data_config(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "suffix", ["csv", "tsv", "jsonl", "json", "parquet", "arrow", "feather", "csv.bz2", "jsonl.gz"]
+)
+def test_every_format_holds_the_same_rows(tmp_path, suffix):
+    """Strings that look like dates and numbers stay text."""
+    rows = [*ROWS, ("2001-05-04", "007"), ("NA", "null")]
+    table = pyarrow.table({"id": range(len(rows)), "en": [row[0] for row in rows], "de": [row[1] for row in rows]})
+    dicts = [{"en": source, "de": target} for source, target in rows]
+    separator = "\t" if suffix == "tsv" else ","
+    file = tmp_path / f"x.{suffix.replace('feather', 'arrow')}"
+    if suffix == "parquet":
+        pyarrow.parquet.write_table(table, file, row_group_size=7)
+    elif suffix in ("arrow", "feather"):
+        with (pyarrow.ipc.new_stream if suffix == "arrow" else pyarrow.ipc.new_file)(file, table.schema) as sink:
+            sink.write_table(table, max_chunksize=11)
+    elif suffix == "json":
+        write(tmp_path, {file.name: json.dumps(dicts, indent=1)})
+    elif "json" in suffix:
+        write(tmp_path, {file.name: "".join(json.dumps(each) + "\n" for each in dicts)})
+    else:
+        write(tmp_path, {file.name: "".join(separator.join(row) + "\n" for row in [("en", "de"), *rows])})
+    assert describe(file).rows == len(rows) and describe(file).types[("en",)] == "text"
+    for size in (1, 10, 1000):
+        read = [cells for batch in read_columns(file, [("en",), ("de",)], size) for cells in zip(*batch, strict=True)]
+        assert [tuple(cell.decode() if isinstance(cell, bytes) else cell for cell in row) for row in read] == rows
+
+
+def test_objects_with_other_languages_and_saved_datasets(tmp_path):
+    mixed = [{"translation": {"en": "a", "fr": "b"}}, {"translation": None}]
+    mixed += [{"translation": {"en": source, "de": target}} for source, target in ROWS]
+    write(tmp_path / "pairs", {"train.jsonl": "".join(json.dumps(each) + "\n" for each in mixed)})
+    corpus = load_corpus(data_config(tmp_path))
+    assert list(corpus.splits["train"])[:3] == [("a", ""), ("", ""), ROWS[0]]
+    rows = datasets.Dataset.from_list([{"en": source, "de": target} for source, target in ROWS])
+    datasets.DatasetDict(train=rows, test=rows.select(range(3, 5))).save_to_disk(tmp_path / "saved")
+    (tmp_path / "saved" / "train" / "data-00001-of-00002.arrow").write_bytes(b"of an earlier save")
+    corpus = load_corpus(data_config(tmp_path, path=str(tmp_path / "saved")))
+    assert list(corpus.splits["test"]) == ROWS[3:5] and len(corpus.splits["train"]) == 57
