@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from rpr.records.scores import Interval
 
-# t(0.975) for n - 1 = 1, 2, ..., 30: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2 (critical values of
-# Student's t). Beyond 30 the last one is used, which makes an interval at most 4.2% too wide and never too narrow.
-T_QUANTILES = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
+LEVEL = 0.95
+OF_SHARES = "of shares: Student's t, n - 1, on the scale of the log-odds of the mean"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,5 +48,47 @@ def mean(values: Sequence[float]) -> Measurement:
         return single(value)
     # Not statistics.stdev, which computes in fractions: twenty times slower, and a report needs tens of thousands.
     deviation = math.sqrt(math.fsum((one - value) ** 2 for one in values) / (count - 1))
-    half = T_QUANTILES[min(count - 1, len(T_QUANTILES)) - 1] * deviation / math.sqrt(count)
-    return Measurement(value, count, deviation, Interval(value - half, value + half, 0.95, kind="seeds"))
+    half = student_quantile(count - 1) * deviation / math.sqrt(count)
+    return Measurement(value, count, deviation, Interval(value - half, value + half, LEVEL, kind="seeds"))
+
+
+def mean_of_shares(values: Sequence[float], lowest: float = 0.0, highest: float = 100.0) -> Measurement:
+    """The mean over seeds of values between two bounds, such as percentages, with an interval that stays within them.
+
+    The t interval of few seeds reaches beyond the bounds. With m the mean as a share of the range, its logit has the
+    standard error s / (sqrt(n) m (1 - m)) (delta method); the t interval of the logit is mapped back. Without a
+    deviation between the seeds both are the mean itself.
+    """
+    one = mean(values)
+    if one.interval is None or one.value is None or not one.deviation:
+        return one
+    share = (one.value - lowest) / (highest - lowest)
+    middle, half = math.log(share / (1 - share)), (one.interval.high - one.value) / (highest - lowest)
+    half /= share * (1 - share)
+    low, high = (lowest + (highest - lowest) * (1 + math.tanh((middle + end) / 2)) / 2 for end in (-half, half))
+    return replace(one, interval=Interval(low, high, LEVEL, kind="seeds", method=OF_SHARES))
+
+
+@lru_cache(maxsize=1024)
+def student_quantile(freedom: int) -> float:
+    """t(0.975) of Student's distribution with a whole number of degrees of freedom, exact to 12 digits.
+
+    With t = sqrt(freedom) tan(angle), the probability of values within ±t is a finite sum (Abramowitz and Stegun,
+    Handbook of Mathematical Functions, 26.7.3 and 26.7.4), which is inverted by bisection.
+    """
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        angle = (low + high) / 2
+        low, high = (angle, high) if _share_within(angle, freedom) < LEVEL else (low, angle)
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def _share_within(angle: float, freedom: int) -> float:
+    odd = freedom % 2
+    term = math.cos(angle) if odd else 1.0
+    total = term if freedom > 1 else 0.0
+    for power in range(2 + odd, freedom - 1, 2):
+        term *= (power - 1) / power * math.cos(angle) ** 2
+        total += term
+    total *= math.sin(angle)
+    return 2 / math.pi * (angle + total) if odd else total

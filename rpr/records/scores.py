@@ -24,6 +24,8 @@ METRIC_NAMES = {
     "bleu_tok": "bleu_tok",  # in words it would be a prefix of the one above, and be mistaken for it
     EXACT_MATCH: "exact match",
 }
+SHARES = frozenset({EXACT_MATCH})  # metrics that are a percentage of the sentences
+LOWER_IS_BETTER = frozenset[str]()
 SPLITS = ("test", "long", "validation")
 SOURCE_UNIT = "pieces of the source, EOS included"
 # For every part of a record: no extra keys, and no NaN or infinity, which are not measurements.
@@ -38,7 +40,8 @@ class Interval:
     `kind` is what varies: "sentences" (other test sentences like these, the same training), "seeds" (other trainings)
     or "rounds" (of a benchmark).
 
-    `method` is set for an interval over sentences, `samples` and `seed` for a bootstrap; else None.
+    `method` is set for an interval over sentences, or over seeds if it is not Student's t of the values themselves;
+    `samples` and `seed` for a bootstrap; else None.
     """
 
     low: float

@@ -1,21 +1,34 @@
-"""Whether a measured change agrees with the paper's: the single rule used by all reports."""
+"""What a measured change decides: whether one variant is better than another, and whether it agrees with the paper's.
+
+The single rules used by all reports. No sentence compares two variants unless the paired interval of exactly that
+comparison stands beside it and excludes zero: sentences are made from `Comparison`s, which know.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from rpr.records.measurement import Measurement
-from rpr.report.grid import Cell, number
+from rpr.records.scores import LOWER_IS_BETTER
+from rpr.report.grid import Cell, figure_text, number
+from rpr.report.groups import Group, Variant
 
 WIDEST = 1.0  # BLEU to either side of the mean: wider intervals are inconclusive
 _ROUNDING = 1e-9  # tolerance for binary floating point: 30.0 - 29.7 is not 0.3
 Verdict = Literal["agrees", "same direction", "contradicts", "not decided"]
 RULE = (
     "Agrees: the paper's change lies in our 95% interval over seeds. Same direction: it does not, but the whole "
-    "interval is on its side of zero. Contradicts: neither. Not decided: one seed, a run that was still learning, or "
-    f"an interval wider than ±{WIDEST:g} BLEU that contains zero or the paper's change."
+    "interval is on its side of zero. Contradicts: neither. Not decided: one seed, a run that was still learning, "
+    f"a model that did not learn, or an interval wider than ±{WIDEST:g} BLEU that contains zero or the paper's change."
 )
+FINDINGS_RULE = (
+    "Better or worse: the 95% interval over seeds of exactly this comparison, paired seed by seed, excludes zero, and "
+    "both models learned and had stopped learning. Everything else is not decided. No correction for the number of "
+    "comparisons."
+)
+VERDICTS = ("better", "worse", "not decided")
 HEADINGS: dict[Verdict, str] = {
     "agrees": "Agrees with the paper",
     "same direction": "Same direction as in the paper, different size",
@@ -48,13 +61,66 @@ class Agreement:
         return Cell(self.verdict if self.why else self.sentence, (self.sentence,) if self.why else ())
 
 
-def agreement(mine: Measurement, papers: float, *, still_learning: bool = False) -> Agreement:
-    """The verdict on a change in BLEU with its interval over seeds, by the rule above."""
-    if still_learning:
-        return Agreement("not decided", "still learning")
+@dataclass(frozen=True)
+class Comparison:
+    """A variant's score on a split minus a reference's, seed by seed."""
+
+    group: Group
+    variant: Variant
+    reference: Variant
+    split: str
+
+    @cached_property
+    def change(self) -> Measurement:
+        return self.group.change(self.variant, self.reference, self.split, self.reference.label)
+
+    @cached_property
+    def why_undecided(self) -> str:
+        """Why it decides nothing; empty if the interval over seeds excludes zero."""
+        interval = self.change.interval
+        if self.change.value is None:
+            return str(self.change.reason)
+        if why := why_undecided(self.variant, self.reference):
+            return why
+        if interval is None or interval.kind != "seeds":
+            return _without_interval(self.change)
+        return "the interval contains zero" if interval.low <= 0 <= interval.high else ""
+
+    @property
+    def verdict(self) -> Literal["better", "worse", "not decided"]:
+        if self.why_undecided or self.change.value is None:
+            return "not decided"
+        return "better" if (self.change.value > 0) != (self.group.metric in LOWER_IS_BETTER) else "worse"
+
+    @property
+    def figures(self) -> str:
+        """`+1.5 ± 0.5 (+0.3 to +2.7; 3 seeds)`, and in brackets why nothing is decided."""
+        value, interval = figure_text(self.change, 1, signed=True)
+        seeds = "one seed" if self.change.n == 1 else f"{self.change.n} seeds"
+        why = "" if self.why_undecided in ("", "one seed", "the interval contains zero") else self.why_undecided
+        return f"{value} ({'; '.join(filter(None, (interval.strip('()'), seeds, why)))})"
+
+
+def why_undecided(*variants: Variant | None) -> str:
+    """Why no comparison of these variants is decided, whatever their scores; empty if there is no such reason."""
+    return next((one.undecided for one in variants if one is not None and one.undecided), "")
+
+
+def _without_interval(change: Measurement) -> str:
+    return "one seed" if change.n < 2 else "fewer than two seeds in common"
+
+
+def agreement(mine: Measurement, papers: float, *, undecided: str = "") -> Agreement:
+    """The verdict on a change in BLEU with its interval over seeds, by the rule above.
+
+    Args:
+        undecided: why nothing is decided, whatever the interval.
+    """
+    if undecided:
+        return Agreement("not decided", undecided)
     interval = mine.interval
     if interval is None or interval.kind != "seeds" or mine.value is None:
-        return Agreement("not decided", "one seed" if mine.n < 2 else "fewer than two seeds in common")
+        return Agreement("not decided", _without_interval(mine))
     low, high = interval.low, interval.high
     includes = low - _ROUNDING <= papers <= high + _ROUNDING
     if max(high - mine.value, mine.value - low) > WIDEST and (includes or low <= 0 <= high):

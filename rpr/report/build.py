@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,12 @@ from rpr.io.atomic import replace_file
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, Record, run_file
 from rpr.report import html, plots
-from rpr.report.agreement import RULE
+from rpr.report.agreement import FINDINGS_RULE, RULE, Comparison
 from rpr.report.grid import legend
 from rpr.report.grouping import run_groups
 from rpr.report.groups import Group, Variant
+from rpr.report.learning import LEARNED_RULE, Learning, RunKey, learning_of, run_key
 from rpr.report.learning import RULE as LEARNING_RULE
-from rpr.report.learning import Learning, RunKey, learning_of, run_key
 from rpr.report.protocol import Difference
 from rpr.report.render import as_csv, as_json, bullets, escape_markdown, latex, markdown, terminal, wrapped
 from rpr.report.samples import FileOf, samples
@@ -143,8 +143,8 @@ def read_learning(records: Sequence[tuple[Path, Record]], problems: list[str]) -
 
 
 def how_to_read(tables: Tables) -> list[str]:
-    """The legend of the tables: symbols, verdicts and `still learning`."""
-    return [*legend(tables.grids), RULE, f"{LEARNING_RULE}."]
+    """The legend of the tables: symbols, verdicts, `still learning` and `not learned`."""
+    return [*legend(tables.grids), RULE, FINDINGS_RULE, f"{LEARNING_RULE}.", f"{LEARNED_RULE}."]
 
 
 def differs_line(groups: Sequence[Group]) -> str:
@@ -165,7 +165,7 @@ def _headlines(chapters: Sequence[html.Chapter]) -> list[Statement]:
     """The first statements of the groups, round robin; one statement covers all groups that were still learning."""
     learning = [one for chapter in chapters for one in chapter.statements if one.learning]
     if len(learning) > 1:
-        variants = [variant for chapter in chapters for variant in chapter.group.variants if not variant.task]
+        variants = [variant for chapter in chapters for variant in chapter.group.variants]
         falling = sum(variant.still_learning is not None for variant in variants)
         words = f"{falling} of the {len(variants)} variants were still learning when training"
         learning = [
@@ -238,7 +238,11 @@ def _group_json(chapter: html.Chapter) -> dict[str, Any]:
         "heading": group.heading,
         "synthetic": group.synthetic,
         "findings": [
-            {"text": one.text, "agreement": one.agreement.verdict if one.agreement else None}
+            {
+                "text": one.text,
+                "agreement": one.agreement.verdict if one.agreement else None,
+                "comparisons": [_comparison_json(found) for found in one.comparisons],
+            }
             for one in chapter.statements
         ],
         "differs": [{"kind": one.kind, "text": one.text} for one in group.differences],
@@ -256,6 +260,21 @@ def _group_json(chapter: html.Chapter) -> dict[str, Any]:
             }
             for variant in group.variants
         ],
+    }
+
+
+def _comparison_json(one: Comparison) -> dict[str, Any]:
+    interval = one.change.interval
+    return {
+        "variant": one.variant.label,
+        "reference": one.reference.label,
+        "split": one.split,
+        "metric": one.group.metric,
+        "change": one.change.value,
+        "n": one.change.n,
+        "interval": None if interval is None else asdict(interval),
+        "verdict": one.verdict,
+        "why": one.why_undecided or None,
     }
 
 

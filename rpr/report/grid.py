@@ -199,20 +199,21 @@ def legend(grids: Iterable[Grid]) -> list[str]:
     """The meaning of the symbols in the cells of these grids, each once."""
     figures = [cell.value for grid in grids for line in grid.cells for cell in line if not isinstance(cell.value, str)]
     found: dict[str, Interval] = {}
-    methods: dict[str, None] = {}
+    methods: dict[str, dict[str, None]] = {}
     for one in figures:
         if one.interval is not None:
             found.setdefault(one.interval.kind, one.interval)
-            if one.interval.kind == "sentences":
-                methods[one.interval.how] = None
+            if one.interval.method is not None:
+                methods.setdefault(one.interval.kind, {})[one.interval.how] = None
     lines = ["±: the sample standard deviation over the n seeds"] if any(one.deviation for one in figures) else []
     if "seeds" in found:
-        lines.append("(a to b): the 95% interval of the mean over seeds (Student's t, n - 1)")
+        how = "; ".join(["Student's t, n - 1", *methods.get("seeds", ())])
+        lines.append(f"(a to b): the 95% interval of the mean over seeds ({how})")
     if "rounds" in found:
         lines.append("(a to b) of interleaved timings: the slowest and the fastest round")
     if (one_run := found.get("sentences")) is not None:
         lines.append(
             f"[a, b]: the {one_run.level:.0%} interval of one run over the sentences of its test set, not over "
-            f"seeds ({'; '.join(methods)})"
+            f"seeds ({'; '.join(methods['sentences'])})"
         )
     return lines

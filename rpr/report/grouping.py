@@ -13,7 +13,7 @@ from rpr.model.positions.vectors import SHARING
 from rpr.records.position import Position, positions_of
 from rpr.records.record import DECIDING, Record, deciding_settings, flat
 from rpr.report.groups import Group, Variant
-from rpr.report.learning import Learning, RunKey, run_key
+from rpr.report.learning import Learning, RunKey, mean_over_seeds, run_key
 
 
 def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | None = None) -> tuple[Group, ...]:
@@ -92,6 +92,8 @@ def _variants(records: list[Record], learning: Mapping[RunKey, Learning]) -> tup
         plain = Variant(position, position.label + sharing, tuple(runs))
         known = tuple(learning[run_key(run)] for run in plain.finished if run_key(run) in learning)
         variants.append(replace(plain, learning=known))
+    without = mean_over_seeds([end for one in variants if one.position.kind == "none" for end in one.learning])
+    variants = [replace(one, orderless_loss=None if without is None else without.loss) for one in variants]
     return tuple(replace(one, label=one.label + _own_settings(one, variants)) for one in variants)
 
 

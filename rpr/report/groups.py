@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from rpr import paper
-from rpr.records.measurement import Measurement, mean, missing, single
+from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, single
 from rpr.records.position import Position
 from rpr.records.record import Record
 from rpr.records.scores import (
     EXACT_MATCH,
     HEADLINE_METRIC,
     METRIC_NAMES,
+    SHARES,
     SPLITS,
     LengthScore,
     Score,
     how_scored,
     how_scored_by_length,
 )
-from rpr.report.learning import Learning, advice, mean_over_seeds
+from rpr.report.learning import LEARNED_RULE, LEAST_GAIN, Learning, advice, mean_over_seeds
 from rpr.report.protocol import Difference, differences
 
 NEVER_RUN = "never run"
 # Percent exact match within the training lengths: with less, a task is not learned, and scores beyond say little.
 TASK_LEARNED = 95.0
+TASK_RULE = f"not learned: exact match within the training lengths is below {TASK_LEARNED:g}%"
+TABULATED = ("relative", "relative_keys", "relative_values")  # of the paper's Tables 2 and 3
 
 
 class TestColumn(NamedTuple):
@@ -63,6 +66,7 @@ class Variant:
     label: str
     records: tuple[Record, ...]
     learning: tuple[Learning, ...] = ()  # of finished runs with a known validation curve
+    orderless_loss: float | None = None  # the last validation loss of the group's model without positions
 
     @cached_property
     def finished(self) -> tuple[Record, ...]:
@@ -104,21 +108,38 @@ class Variant:
         """Whether its corpus is a generated task, scored by exact match."""
         return any(run.task is not None for run in self.records)
 
-    @property
+    @cached_property
     def still_learning(self) -> Learning | None:
-        """How the validation loss ended, if its mean over the seeds was still falling.
-
-        Not for tasks, whose loss near zero goes up and down by multiples: see `unlearned`.
-        """
+        """How the validation loss ended, if its mean over the seeds was still falling."""
         found = mean_over_seeds(self.learning)
-        return found if found is not None and found.falling and not self.task else None
+        return found if found is not None and found.falling else None
+
+    @cached_property
+    def unlearned(self) -> str | None:
+        """Why it counts as not learned: on a task, too few exact matches even within the training lengths; on a corpus,
+        a validation loss like that of a model without positions. None if it learned, or if that is unknown.
+        """
+        if self.task:
+            found = self.measurements.items()
+            within = [one.value for (split, _, metric), one in found if (split, metric) == ("test", EXACT_MATCH)]
+            return TASK_RULE if any(value is not None and value < TASK_LEARNED for value in within) else None
+        mine = mean_over_seeds(self.learning)
+        if mine is None or mine.loss is None or self.orderless_loss is None or self.orderless:
+            return None
+        if mine.loss < (1 - LEAST_GAIN) * self.orderless_loss:
+            return None
+        return f"{LEARNED_RULE}: {mine.loss:.3f} and {self.orderless_loss:.3f} nats per piece"
 
     @property
-    def unlearned(self) -> bool:
-        """Whether it did not learn its task: too few exact matches even within the training lengths."""
-        found = self.measurements.items()
-        within = [one.value for (split, _, metric), one in found if (split, metric) == ("test", EXACT_MATCH)]
-        return self.task and any(value is not None and value < TASK_LEARNED for value in within)
+    def orderless(self) -> bool:
+        """Whether it has no positions, or one vector for all distances (k = 0)."""
+        position = self.position
+        return position.kind == "none" or (position.kind in TABULATED and position.clip_distance == 0)
+
+    @property
+    def undecided(self) -> str:
+        """Why no comparison with it is decided: `not learned` or `still learning`; empty if there is no such reason."""
+        return "not learned" if self.unlearned else "still learning" if self.still_learning else ""
 
     @cached_property
     def measurements(self) -> dict[TestColumn, Measurement]:
@@ -155,18 +176,11 @@ def _over_seeds(column: TestColumn, scores: Sequence[Score]) -> Measurement:
 
 
 def mean_score(scores: Sequence[Score | LengthScore]) -> Measurement:
-    """One run's score with its interval, or the mean over seeds, whose interval ends at 0 and 100."""
+    """One run's score with its interval, or the mean over seeds."""
     if len(scores) == 1:
         return single(scores[0].score, scores[0].interval)
-    return _within(mean([score.score for score in scores]), 0.0, 100.0)
-
-
-def _within(one: Measurement, lowest: float, highest: float) -> Measurement:
-    """A measurement whose interval ends where the scale does."""
-    if one.interval is None:
-        return one
-    low, high = max(one.interval.low, lowest), min(one.interval.high, highest)
-    return replace(one, interval=replace(one.interval, low=low, high=high))
+    values = [score.score for score in scores]
+    return mean_of_shares(values) if scores[0].metric in SHARES else mean(values)
 
 
 @dataclass(frozen=True)
@@ -289,6 +303,11 @@ class Group:
                 return one
         return None
 
+    @property
+    def baseline(self) -> Variant | None:
+        """The variant that the others are compared with: absolute (sinusoidal) positions."""
+        return self.get("absolute")
+
     def score(self, variant: Variant | None, split: str, metric: str | None = None) -> Measurement:
         """A variant's score on a split, or why there is none."""
         return missing(NEVER_RUN) if variant is None else variant.score(self.column(split, metric), split)
@@ -313,7 +332,8 @@ class Group:
             return missing(f"{split}: scored in another way than {name}")
         both = ours.keys() & theirs.keys()
         if len(both) > 1 or ours.keys() == theirs.keys():
-            return _within(mean([ours[seed].score - theirs[seed].score for seed in sorted(both)]), -100.0, 100.0)
+            changes = [ours[seed].score - theirs[seed].score for seed in sorted(both)]
+            return mean_of_shares(changes, -100.0, 100.0) if column.metric in SHARES else mean(changes)
         return Measurement(mine.value - its.value, min(mine.n, its.n))
 
 

@@ -9,9 +9,9 @@ from functools import cached_property, partial
 from rpr import paper
 from rpr.records.measurement import Measurement, missing
 from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES
-from rpr.report.agreement import Agreement, agreement
+from rpr.report.agreement import Agreement, agreement, why_undecided
 from rpr.report.grid import Cell, Column, figure_text
-from rpr.report.groups import TASK_LEARNED, Group, TestColumn, Variant
+from rpr.report.groups import Group, TestColumn, Variant
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.protocol import Difference, differences, is_the_papers_corpus
 
@@ -60,8 +60,7 @@ class Line:
         mine, papers = self.change(self.decided_on), self.printed_change.value
         if mine.value is None or papers is None or self.variant is self.reference:
             return None
-        learning = any(one is not None and one.still_learning for one in (self.variant, self.reference))
-        return agreement(mine, papers, still_learning=learning)
+        return agreement(mine, papers, undecided=why_undecided(self.variant, self.reference))
 
     @property
     def comparison(self) -> str:
@@ -132,14 +131,13 @@ def _note(line: Line) -> Cell:
     if variant is not None and variant.still_learning is not None:
         words, remarks = ["still learning"], [f"{LEARNING_RULE}; {line.group.advice}"]
     if variant is not None and variant.unlearned:
-        words, remarks = ["not learned"], [NOT_LEARNED]
+        words, remarks = ["not learned", *words], [variant.unlearned, *remarks]
     if variant is not None and variant.unfinished and variant.finished:
         words.append("incomplete")
         remarks.extend(variant.unfinished)
     return Cell(", ".join(words), tuple(remarks))
 
 
-NOT_LEARNED = f"not learned: exact match within the training lengths is below {TASK_LEARNED:g}%"
 CHANGE = "the mean of the differences seed by seed; with fewer than two common seeds, the difference of the means"
 SETTINGS = Column("settings", "settings", lambda line: line.settings, label=True)
 SEEDS = Column("n", "n", lambda line: str(len(line.variant.finished) if line.variant else 0))

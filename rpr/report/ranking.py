@@ -11,7 +11,7 @@ from rpr.model.positions import SCHEMES
 from rpr.records.measurement import Measurement
 from rpr.report import tasks
 from rpr.report.grid import figure_text
-from rpr.report.groups import Group, Variant
+from rpr.report.groups import TABULATED, Group, Variant
 from rpr.report.plot_style import (
     DASHED,
     LINE,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_ROWS = 24
-TABULATED = ("relative", "relative_keys", "relative_values")  # of the paper's Tables 2 and 3
 
 
 class Plot(NamedTuple):
@@ -50,9 +49,12 @@ def ranked(group: Group) -> tuple[list[tuple[Variant, Measurement]], str]:
     at most). Empty without at least two that the paper does not have.
 
     Of a translation corpus without the rows of the paper's Tables 2 and 3, except for relative positions with its k
-    (without it, the largest). Of a generated task every variant, whatever they are.
+    (without it, the largest), and without models that did not learn. Of a generated task every variant, whatever they
+    are.
     """
     scored = [(one, score) for one in group.variants if (score := group.score(one, group.split)).value is not None]
+    unlearned = [one for one, _ in scored if one.unlearned and not group.task]
+    scored = [row for row in scored if row[0] not in unlearned]
     relative = [one for one, _ in scored if one.position.kind == "relative"]
     papers = paper.MODELS[group.size].clip_distance
     best = next((one for one in relative if one.position.clip_distance == papers), relative[-1] if relative else None)
@@ -61,7 +63,9 @@ def ranked(group: Group) -> tuple[list[tuple[Variant, Measurement]], str]:
     if len(rows) < 2 or (others < 2 and not group.task):
         return [], ""
     shown = sample_evenly(rows, MOST_ROWS)
-    return sorted(shown, key=lambda row: -(row[1].value or 0.0)), left_out(len(shown), len(rows), "schemes have a row")
+    remarks = [left_out(len(shown), len(rows), "schemes have a row")]
+    remarks += [f"Without {one.label}, {one.unlearned}" for one in unlearned]
+    return sorted(shown, key=lambda row: -(row[1].value or 0.0)), "; ".join(filter(None, remarks))
 
 
 def scores_by_position(group: Group) -> Plot | None:

@@ -13,11 +13,11 @@ from rpr import paper
 from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, find_records
 from rpr.records.scores import SOURCE_UNIT
-from rpr.report.agreement import HEADINGS, RULE
+from rpr.report.agreement import FINDINGS_RULE, HEADINGS, RULE
 from rpr.report.build import read_learning, suffixes
 from rpr.report.grid import Column, Grid, legend
 from rpr.report.grouping import run_groups
-from rpr.report.groups import TASK_LEARNED, Group
+from rpr.report.groups import Group
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.learning import RunKey, run_key
 from rpr.report.protocol import is_the_papers_corpus
@@ -73,7 +73,7 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     for verdict, some in tables.verdicts.items():
         parts += [f"### {HEADINGS[verdict]}", _by_group(some)] if some else []
     findings = [(group, str(one)) for group in groups for one in statements(group) if one.agreement is None]
-    parts += ["### Other findings", _by_group([one for one in findings if not one[0].task])]
+    parts += ["### Other findings", FINDINGS_RULE, _by_group([one for one in findings if not one[0].task])]
     if of_tasks := [one for one in findings if one[0].task]:
         parts += ["### Generated tasks", _by_group(of_tasks)]
     parts += ["## Limitations", bullets(_limits(groups))]
@@ -167,14 +167,11 @@ def _limits(groups: Sequence[Group]) -> list[str]:
     if not runs:
         return ["No run is finished."]
     known = [variant for group in groups for variant in group.variants if variant.finished]
-    judged = [variant for variant in known if not variant.task]
-    falling = [variant for variant in judged if variant.still_learning]
     limits = []
-    if falling:
-        limits.append(f"{len(falling)} of {len(judged)} variants were still learning when their training ended.")
-    if unlearned := sum(variant.unlearned for variant in known):
-        which = f"{unlearned} of {sum(variant.task for variant in known)} variants on generated tasks"
-        limits.append(f"{which} stayed below {TASK_LEARNED:g}% exact match within the training lengths.")
+    if falling := sum(variant.still_learning is not None for variant in known):
+        limits.append(f"{falling} of {len(known)} variants were still learning when their training ended.")
+    if unlearned := sum(variant.unlearned is not None for variant in known):
+        limits.append(f"{unlearned} of {len(known)} variants did not learn: their rows say why.")
     limits += [*_scale(runs), *_seeds(groups), *_distances(groups)]
     tests = {score.test_set for run in runs for score in run.scores}
     theirs = [name for name in (paper.TABLE1_TEST_SET, paper.TABLE2_TEST_SET) if name not in tests]

@@ -1,35 +1,43 @@
-"""The findings of a group in plain sentences, each with its agreement with the paper."""
+"""The findings of a group in plain sentences: what the rows of its tables do not say.
+
+A sentence that compares variants is made from `Comparison`s alone, and prints the paired interval of each beside it.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 from rpr import paper
-from rpr.records.measurement import Measurement
 from rpr.report import tasks
-from rpr.report.agreement import Agreement, agreement, speed_agreement
+from rpr.report.agreement import VERDICTS, Agreement, Comparison, agreement, why_undecided
 from rpr.report.grid import number
-from rpr.report.groups import TASK_LEARNED, Group, Variant
-from rpr.report.speed import ratio_to_absolute
-
-# Below this BLEU at the reference k a model has learned too little to interpret its failures.
-LEARNED = 2.0
+from rpr.report.groups import Group
 
 
 @dataclass(frozen=True)
 class Statement:
     """One sentence, and its agreement with the paper if the paper has a figure.
 
-    `learning`: it reports runs that were still learning, which qualifies all other statements.
+    `learning`: it reports runs that were still learning, which qualifies all other statements. `claims` are the
+    comparisons that it calls decided, `undecided` those that it lists as undecided.
     """
 
     text: str
     agreement: Agreement | None = None
     group: Group | None = None
     learning: bool = False
+    claims: tuple[Comparison, ...] = ()
+    undecided: tuple[Comparison, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert all(not one.why_undecided for one in self.claims), "a sentence claims what its interval does not decide"
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        return (*self.claims, *self.undecided)
 
     def __str__(self) -> str:
         return f"{self.text} {_first_upper(self.agreement.sentence)}." if self.agreement else self.text
@@ -37,14 +45,11 @@ class Statement:
 
 def statements(group: Group) -> list[Statement]:
     """The statements of a group, the most important first."""
-    k = paper.MODELS[group.size].clip_distance
-    known = [one for one in _relative(group) if one.position.clip_distance]
-    best = next((one for one in known if one.position.clip_distance == k), known[-1] if known else None)
-    found = [*_learning(group), *_incomplete(group), *_published_order(group)]
-    if best is not None:
-        found += _absolute(group, best)
-    if best is not None and not group.task:
-        found += [*_order(group, best), *_spread(group), *_sides(group), *_together(group), *_speed(group, best)]
+    found = [*_learning(group), *_incomplete(group), *_papers_change(group), *_published_order(group)]
+    splits = [group.split] if group.task else [group.split, *(one for one in _tests(group) if one != group.split)]
+    said = {(one.variant.label, one.reference.label, one.split) for each in found for one in each.comparisons}
+    for split in splits:
+        found += _against_baseline(group, split, said)
     return [replace(one, group=group) for one in found]
 
 
@@ -52,33 +57,17 @@ def _first_upper(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _relative(group: Group) -> list[Variant]:
-    """The scored relative variants of one curve over k: those with the first kind of table sharing."""
-    scored = [
-        one
-        for one in group.variants
-        if one.position.kind == "relative" and group.score(one, group.split).value is not None
-    ]
-    return [one for one in scored if one.position.tables == scored[0].position.tables]
-
-
-def _compared(group: Group, one: Variant, other: Variant, split: str, text: str, papers: float | None) -> Statement:
-    """The text of a comparison and, if the paper made the same one, its figure and the agreement with it."""
-    if group.task or papers is None:
-        return Statement(f"{text}.")
-    learning = one.still_learning or other.still_learning
-    change = group.change(one, other, split, other.label)
-    found = agreement(change, papers, still_learning=learning is not None)
-    return Statement(f"{text}; the paper: {number(papers, 1, signed=True)}.", found)
+def _tests(group: Group) -> list[str]:
+    return list(dict.fromkeys(column.split for column in group.columns if column.split != "validation"))
 
 
 def _learning(group: Group) -> Iterator[Statement]:
-    if unlearned := [one for one in group.variants if one.unlearned]:
-        names = _first_upper("; ".join(one.label for one in unlearned))
-        yield Statement(
-            f"{names} did not learn the task: less than {TASK_LEARNED:g}% exact match within the training lengths, so "
-            "their scores beyond them mean little.",
-        )
+    by_reason: dict[str, list[str]] = {}
+    for one in group.variants:
+        if one.unlearned:
+            by_reason.setdefault(one.unlearned, []).append(one.label)
+    for reason, labels in by_reason.items():
+        yield Statement(f"{_first_upper('; '.join(labels))}: {reason}. No comparison with such a model is decided.")
     falling = [one for one in group.variants if one.still_learning is not None]
     if (advice := group.advice) is None:
         return
@@ -103,137 +92,62 @@ def _incomplete(group: Group) -> Iterator[Statement]:
         yield Statement(f"{count} of {total} {has} no result: {words}.")
 
 
+def _papers_change(group: Group) -> Iterator[Statement]:
+    """The paper's own comparison: relative positions with its k against absolute ones, on the group's test split."""
+    relative = group.get("relative", paper.MODELS[group.size].clip_distance)
+    absolute, pair = group.get("absolute"), group.papers_languages
+    if group.task or relative is None or absolute is None or pair is None:
+        return
+    found = Comparison(group, relative, absolute, group.split)
+    if found.change.value is None:
+        return
+    papers = round(paper.TABLE1[group.size, "relative", pair] - paper.TABLE1[group.size, "absolute", pair], 1)
+    verdict = agreement(found.change, papers, undecided=why_undecided(relative, absolute))
+    text = f"{_first_upper(relative.label)} against {absolute.label} on {group.split}: {found.figures} BLEU"
+    claims, undecided = ((), (found,)) if found.why_undecided else ((found,), ())
+    yield Statement(
+        f"{text}; the paper: {number(papers, 1, signed=True)}.", verdict, claims=claims, undecided=undecided
+    )
+
+
 def _published_order(group: Group) -> Iterator[Statement]:
-    """Whether a task's schemes come in the published order beyond the training lengths, on average and seed by seed."""
+    """Which pairs of schemes have the published order beyond the training lengths of a task."""
     for published in tasks.published(group):
         order = sorted(published.figures, key=lambda kind: -published.figures[kind])
-        found = [one for kind in order if (one := group.get(kind)) is not None and not one.unlearned]
-        theirs = [one for one in found if group.score(one, "long").value is not None]
-        column = group.column("long")
-        if len(theirs) < 2 or column is None:
-            continue
-        by_seed = [one.scores[column] for one in theirs]
-        seeds = sorted(set.intersection(*map(set, by_seed)))
-        same = sum(
-            all(one[seed].score > other[seed].score for one, other in itertools.pairwise(by_seed)) for seed in seeds
-        )
-        mine = sorted(theirs, key=lambda one: -(group.score(one, "long").value or 0.0))
-        here = "the same order here" if mine == theirs else f"here {', '.join(one.label for one in mine)}"
-        text = f"Published order, best first ({published.source}): {', '.join(one.label for one in theirs)}; {here}"
-        runs = _seeds(*(group.score(one, "long") for one in theirs))
-        runs += f", {same} of them in the published order" if len(seeds) > 1 else ""
-        yield Statement(f"{text} ({runs}).")
+        theirs = [one for kind in order if (one := group.get(kind)) is not None]
+        pairs = [Comparison(group, *pair, "long") for pair in itertools.combinations(theirs, 2)]
+        pairs = [one for one in pairs if one.change.value is not None]
+        same, opposite, undecided = ([one for one in pairs if one.verdict == verdict] for verdict in VERDICTS)
+        parts = [
+            f"{words}: {_listed(some, pairs=True)}" for words, some in (("same", same), ("opposite", opposite)) if some
+        ]
+        parts += [f"not decided: {len(undecided)} of {len(pairs)} pairs"] if undecided else []
+        if pairs:
+            names = ", ".join(one.label for one in theirs)
+            text = f"Published order, best first ({published.source}): {names}. Here {'; '.join(parts)}."
+            yield Statement(text, claims=(*same, *opposite), undecided=tuple(undecided))
 
 
-def _absolute(group: Group, best: Variant) -> Iterator[Statement]:
-    absolute = group.get("absolute")
-    if absolute is None:
+def _against_baseline(group: Group, split: str, said: Set[tuple[str, str, str]]) -> Iterator[Statement]:
+    """Every other variant against the baseline on a split, but what was said already: the better, the worse, the
+    undecided ones.
+    """
+    baseline = group.baseline
+    if baseline is None:
         return
-    pair, papers = group.papers_languages, None
-    if pair is not None and best.position.clip_distance == paper.MODELS[group.size].clip_distance:
-        papers = round(paper.TABLE1[group.size, "relative", pair] - paper.TABLE1[group.size, "absolute", pair], 1)
-    tests = [column.split for column in group.columns if column.split != "validation"]
-    for split in [group.split] if group.task or not tests else dict.fromkeys(tests):
-        figures = _figures(group, best, absolute, absolute.label, split)
-        if figures is None:
-            continue
-        text = f"{_first_upper(best.label)} on {split}: {figures}"
-        if split != group.split:
-            yield Statement(f"{text}.")
-        else:
-            yield _compared(group, best, absolute, split, text, papers)
-
-
-def _figures(group: Group, one: Variant | None, other: Variant, name: str, split: str) -> str | None:
-    """By how much the scores of two variants differ; None without both."""
-    mine, its = (group.score(variant, split) for variant in (one, other))
-    change = group.change(one, other, split, name).value
-    if mine.value is None or its.value is None or change is None:
-        return None
-    more = "more" if change > 0 else "less"
+    found = [Comparison(group, one, baseline, split) for one in group.variants if one is not baseline]
+    found = [one for one in found if (one.variant.label, baseline.label, split) not in said]
+    found = sorted((one for one in found if one.change.value is not None), key=lambda one: -(one.change.value or 0.0))
     unit = "points of exact match" if group.task else "BLEU"
-    words = f"{abs(change):.1f} {unit} {more} than" if round(change, 1) else "the same as"
-    return f"{words} {name}: {mine.value:.1f} and {its.value:.1f} ({_seeds(mine, its)})"
+    for verdict, words in zip(VERDICTS, ("Better than", "Worse than", "Not decided against"), strict=True):
+        if some := tuple(one for one in found if one.verdict == verdict):
+            text = f"{words} {baseline.label} on {split}, in {unit}: {_listed(some)}."
+            claims, undecided = ((), some) if verdict == "not decided" else (some, ())
+            yield Statement(text, claims=claims, undecided=undecided)
 
 
-def _of_tables_2_and_3(group: Group, figure: float | None) -> float | None:
-    """A figure of these tables, which are of EN-DE."""
-    return figure if group.papers_languages == "en_de" else None
-
-
-def _order(group: Group, best: Variant) -> Iterator[Statement]:
-    split = group.development
-    zero = next((one for one in _relative(group) if one.position.clip_distance == 0), None)
-    none = group.get("none")
-    for one, printed in ((zero, paper.TABLE2[0]), (none, paper.TABLE3[False, False])):
-        figures = _figures(group, one, best, best.label, split)
-        if one is None or figures is None:
-            continue
-        what = "no positions at all" if one is none else one.label
-        text = f"{_first_upper(what)} on {split}: {figures}"
-        if (group.score(best, split).value or 0.0) < LEARNED:
-            yield Statement(f"{text}: the model has learned too little for this comparison.")
-        else:
-            beside = _of_tables_2_and_3(group, paper.TABLE2.get(best.position.clip_distance or 0))
-            yield _compared(group, one, best, split, text, None if beside is None else round(printed - beside, 1))
-
-
-def _spread(group: Group) -> Iterator[Statement]:
-    some = [one for one in _relative(group) if (one.position.clip_distance or 0) >= 2]
-    if len(some) < 2:
-        return
-    scores = [group.score(one, group.development) for one in some]
-    values = [one.value for one in scores if one.value is not None]
-    printed = [value for k, value in paper.TABLE2.items() if k >= 2]
-    first, last = some[0].position.clip_distance, some[-1].position.clip_distance
-    deviation = max((one.deviation for one in scores if one.deviation is not None), default=None)
-    noise = f", and the largest standard deviation over seeds is {deviation:.1f}" if deviation is not None else ""
-    yield Statement(
-        f"From k = {first} to k = {last} the scores on {group.development} lie within "
-        f"{max(values) - min(values):.1f} BLEU{noise} ({_seeds(*scores)}); "
-        f"the paper: {max(printed) - min(printed):.1f}.",
+def _listed(found: Sequence[Comparison], *, pairs: bool = False) -> str:
+    """`RoPE +1.5 ± 0.5 (+0.3 to +2.7; 3 seeds), ...`; pairs: `RoPE against T5 ...`."""
+    return ", ".join(
+        f"{one.variant.label}{f' against {one.reference.label}' if pairs else ''} {one.figures}" for one in found
     )
-
-
-def _sides(group: Group) -> Iterator[Statement]:
-    split = group.development
-    for kind, words in (("relative_keys", "keys alone"), ("relative_values", "values alone")):
-        for one in group.variants:
-            both = group.get("relative", one.position.clip_distance, one.position.tables)
-            if one.position.kind != kind or both is None:
-                continue
-            if (figures := _figures(group, one, both, "keys and values", split)) is None:
-                continue
-            which = kind == "relative_values", kind == "relative_keys"
-            papers = _of_tables_2_and_3(group, round(paper.TABLE3[which] - paper.TABLE3[True, True], 1))
-            text = f"Relative {words}, k = {one.position.clip_distance}, on {split}: {figures}"
-            yield _compared(group, one, both, split, text, papers)
-
-
-def _together(group: Group) -> Iterator[Statement]:
-    together = group.get("absolute_and_relative")
-    if together is None:
-        return
-    alone = group.get("relative", together.position.clip_distance, together.position.tables)
-    if alone is None or (figures := _figures(group, together, alone, f"{alone.label} alone", group.split)) is None:
-        return
-    yield Statement(
-        f"Absolute and relative positions together on {group.split}: {figures}; the paper observed no benefit and "
-        "prints no figure.",
-    )
-
-
-def _speed(group: Group, best: Variant) -> Iterator[Statement]:
-    ratio = ratio_to_absolute(group, best)
-    if ratio.value is None:
-        return
-    text = f"{_first_upper(best.label)} trains at {ratio.value:.2f} of absolute's steps/s ({_seeds(ratio)})"
-    found = speed_agreement(ratio, paper.RELATIVE_SPEED)
-    yield Statement(f"{text}; the paper: {paper.RELATIVE_SPEED}.", found)
-
-
-def _seeds(*figures: Measurement) -> str:
-    counts = sorted({one.n for one in figures})
-    if counts == [1]:
-        return "one seed"
-    return f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"

@@ -133,7 +133,7 @@ _SUMMARY = (
     Column("speed", "speed", lambda line: ratio_to_absolute(line.group, line.variant), digits=2, priority=1),
     Column("steps_per_second", "steps/s", lambda line: steps_per_second(line.variant), digits=2, priority=2),
     # Without a footnote: the findings below the table give the advice.
-    Column("note", "note", lambda line: "still learning" if line.variant.still_learning else "", words=True),
+    Column("note", "note", lambda line: line.variant.undecided, words=True),
 )
 
 

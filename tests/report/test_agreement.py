@@ -36,7 +36,7 @@ WIDE = "not decided: the interval is wider than ±1 BLEU"
 ])  # fmt: skip
 def test_verdict_by_interval_and_paper(mine, papers, sentence):
     assert agreement(mine, papers).sentence == sentence
-    assert agreement(mine, papers, still_learning=True).sentence == "not decided: still learning"
+    assert agreement(mine, papers, undecided="still learning").sentence == "not decided: still learning"
 
 
 @pytest.mark.parametrize("low, high, verdict", [

@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 
 import pytest
 
-from rpr.records.measurement import Measurement, mean, missing, single
+from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, single, student_quantile
 from rpr.records.scores import Interval
 from rpr.report import lines
 from rpr.report.build import build_report
@@ -35,12 +36,39 @@ def make_grid(*, notes=(), rows=None):
     return Grid("table2", "A title", columns, rows or three, "a setting", tuple(notes))
 
 
+# t(0.975), five decimals: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2, to three; scipy.stats.t.ppf.
+@pytest.mark.parametrize("freedom, quantile", [
+    (1, 12.70620), (2, 4.30265), (3, 3.18245), (4, 2.77645), (5, 2.57058), (6, 2.44691), (9, 2.26216), (10, 2.22814),
+    (29, 2.04523), (30, 2.04227), (31, 2.03951), (100, 1.98397), (999, 1.96234),
+])  # fmt: skip
+def test_students_quantiles(freedom, quantile):
+    assert student_quantile(freedom) == pytest.approx(quantile, abs=5e-6)
+
+
+@pytest.mark.parametrize("values, bounds, ends", [
+    ([82.0, 95.0, 99.0], (0, 100), (36.4106, 99.5689)), ([0.0, 0.0, 41.6], (0, 100), (0.1089, 95.9648)),
+    ([40.0, 60.0], (-100, 100), None), ([100.0, 100.0], (0, 100), (100.0, 100.0)),
+])  # fmt: skip
+def test_interval_of_shares_stays_within_their_bounds(values, bounds, ends):
+    found, plain = mean_of_shares(values, *bounds), mean(values)
+    assert (found.value, found.deviation, found.n) == (plain.value, plain.deviation, plain.n)
+    low, high = found.interval.low, found.interval.high
+    assert bounds[0] <= low <= found.value <= high <= bounds[1]
+    if ends is not None:
+        assert (low, high) == pytest.approx(ends, abs=1e-4)
+    else:  # by the definition: a t interval of the logit of the mean, as a share of the range
+        share, half = 0.75, 12.7062 * 2**0.5 * 10 / 200 / 2**0.5 / (0.75 * 0.25)
+        logit = math.log(share / (1 - share))
+        expected = [-100 + 200 / (1 + math.exp(-(logit + side * half))) for side in (-1, 1)]
+        assert (low, high) == pytest.approx(expected, abs=1e-3)
+
+
 def test_mean_over_seeds():
     one = mean([10.0, 12.0])
     assert (one.value, one.n) == (11.0, 2)
     assert one.deviation == pytest.approx(2**0.5)
     assert one.interval.kind == "seeds"
-    assert (one.interval.low, one.interval.high) == pytest.approx((11 - 12.706, 11 + 12.706))
+    assert (one.interval.low, one.interval.high) == pytest.approx((11 - 12.7062, 11 + 12.7062), abs=1e-4)
     assert mean([3.0]) == Measurement(3.0, 1)
     for wrong in ({"value": None}, {"value": 1.0, "reason": "why"}):
         with pytest.raises(AssertionError, match="a missing figure has a reason"):

@@ -7,6 +7,7 @@ import pytest
 from rpr.model.positions import Sides
 from rpr.records.position import position_of, positions_of
 from rpr.records.record import Record
+from rpr.report import groups
 from rpr.report.grouping import run_groups
 from rpr.report.plot_style import variant_colours
 from rpr.report.tables import build_tables
@@ -92,10 +93,15 @@ def test_changes_are_paired_by_seed():
     assert (change.value, change.deviation, change.interval) == (0.0, None, None)
 
 
-def test_interval_of_a_score_ends_at_0_and_100():
-    (group,) = run_groups([fake_record(seed=seed, scores={"test": value}) for seed, value in ((1, 99.0), (2, 95.0))])
-    found = group.score(group.variants[0], "test")
-    assert found.interval is not None and found.interval.high == 100.0 and 70 < found.interval.low < 97
+def test_interval_over_seeds_is_made_for_shares_or_not_cut():
+    def interval(metric, *values):
+        scores = [[fake_score("test", value, metric)] for value in values]
+        (group,) = run_groups([fake_record(seed=seed, scores=one) for seed, one in enumerate(scores)])
+        found = group.variants[0].score(groups.TestColumn("test", "test_2016_flickr", metric))
+        return found.interval.low, found.interval.high
+
+    assert interval("sacrebleu", 99.0, 95.0) == pytest.approx((97 - 25.4124, 97 + 25.4124), abs=1e-3)
+    assert interval("exact_match", 99.0, 95.0) == pytest.approx((0.5186, 99.9995), abs=1e-3)
 
 
 def test_scores_decoded_differently_have_no_mean_and_no_change():

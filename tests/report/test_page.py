@@ -39,9 +39,9 @@ def runs_of(html: str) -> str:
 def test_findings_come_first_then_the_papers_tables():
     runs = [fake_record("relative", scores={"test": 30.0}), fake_record("absolute", scores={"test": 20.0})]
     html = page(runs)
-    assert html.count("10.0 BLEU more than") == 1
+    assert html.count("+10.0 (one seed)") == 1
     places = [html.index(f'id="{name}"') for name in ("findings", "contents", "paper", "t1")]
-    assert places == sorted(places) and places[0] < html.index("10.0 BLEU more than") < places[1]
+    assert places == sorted(places) and places[0] < html.index("+10.0 (one seed)") < places[1]
     assert '<span class="verdict not-decided">not decided</span>' in html
     assert "26.8" in html and "30.0" in html, "the paper's base model and ours"
     [table] = build_tables(run_groups(runs)).paper
@@ -58,8 +58,8 @@ def test_findings_of_several_groups_link_to_their_chapters():
     ]
     html = page(runs)
     top, first, second = re.split(r'<section id="t\d"', html)
-    assert text_of(top).count("10.0 BLEU more than") == 2
-    assert text_of(first).count("10.0 BLEU more than") == text_of(second).count("10.0 BLEU more than") == 1
+    assert text_of(top).count("+10.0 (one seed)") == 2
+    assert text_of(first).count("+10.0 (one seed)") == text_of(second).count("+10.0 (one seed)") == 1
     assert re.findall(r'<a href="#(t\d)">', top) == ["t1", "t2", "t1", "t2"], "findings, then contents"
 
 

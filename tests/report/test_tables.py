@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from rpr import paper
 from rpr.records.measurement import Measurement
 from rpr.records.record import find_records
+from rpr.report.agreement import Comparison
+from rpr.report.build import build_report
+from rpr.report.grid import number
 from rpr.report.grouping import run_groups
 from rpr.report.learning import Learning, run_key
 from rpr.report.lengths import length_grid
+from rpr.report.ranking import ranked
 from rpr.report.speed import ratio_to_absolute, read_benches, steps_per_second
-from rpr.report.statements import statements
+from rpr.report.statements import Statement, statements
 from rpr.report.tables import build_tables, summary_grid
 from tests.fake_records import fake_by_length, fake_record, fake_score
+from tests.shapes import scheme
+
+SWEEPS = Path(__file__).resolve().parents[2] / "sweeps"
 
 
 def runs(*, seeds=(1, 2, 3)):
@@ -95,8 +103,6 @@ def test_tables_2_and_3_are_of_the_base_model_and_german():
     found = grids(french)
     assert row(found["table2"], "16")["paper"].value.reason == "the paper's Tables 2 and 3 are of EN-DE"
     assert row(found["table3"], "no", "no")["agreement"].value == ""
-    texts = sentences(french)
-    assert any("No positions at all" in one for one in texts) and not any("the paper: -" in one for one in texts)
     big = grids(changed(**{"model.name": "big"}))
     assert "(the paper's base in brackets)" in row(big["table2"], "16")["differs"].remarks[0]
     own = fake_record("relative", 8, settings={"model.name": "big"})
@@ -112,15 +118,13 @@ def test_tables_2_and_3_are_of_the_base_model_and_german():
     )
 
 
-def test_findings_are_on_the_split_of_the_tables_that_they_are_about():
+def test_verdicts_are_on_the_split_of_the_tables_that_they_are_about():
     records = [
         fake_record(kind, k, seed=seed, scores={"test": test + seed / 10, "validation": validation + seed / 10})
         for kind, k, test, validation in (("relative", 16, 30.0, 30.0), ("relative_keys", 16, 25.0, 30.0))
         for seed in (1, 2, 3)
     ]
     assert row(grids(records)["table3"], "no", "yes")["agreement"].value == "agrees"
-    [keys] = [one for one in sentences(records) if "keys alone" in one]
-    assert "on validation: the same as" in keys and keys.endswith("Agrees.")
 
 
 def test_difference_from_the_paper_needs_its_corpus_and_test_set():
@@ -263,14 +267,16 @@ def sentences(records, learning=None):
 
 def test_statements_have_figures_seeds_and_verdicts():
     found = sentences(runs())
-    assert found[0] == (
-        "Relative, k = 16 on test: 0.3 BLEU more than absolute (sinusoidal): 30.2 and 29.9 (3 seeds); the paper: +0.3. "
-        "Agrees."
-    )
-    assert any(one.startswith("Relative, k = 0 on test: 13.3 BLEU less than relative, k = 16") for one in found)
-    assert any(one.startswith("No positions at all on test: 13.3 BLEU less") for one in found)
-    assert any("From k = 2 to k = 32 the scores on test lie within 0.0 BLEU" in one for one in found)
-    assert any(one.startswith("Relative values alone, k = 16, on test: 0.5 BLEU less than keys and") for one in found)
+    assert found == [
+        "Relative, k = 16 against absolute (sinusoidal) on test: +0.3 ± 0.0 (+0.3 to +0.3; 3 seeds) BLEU; the paper: "
+        "+0.3. Agrees.",
+        "Better than absolute (sinusoidal) on test, in BLEU: relative, k = 2 +0.3 ± 0.0 (+0.3 to +0.3; 3 seeds), "
+        "relative, k = 32 +0.3 ± 0.0 (+0.3 to +0.3; 3 seeds), keys only, k = 16 +0.3 ± 0.0 (+0.3 to +0.3; 3 seeds).",
+        "Worse than absolute (sinusoidal) on test, in BLEU: values only, k = 16 -0.2 ± 0.0 (-0.2 to -0.2; 3 seeds), "
+        "absolute (learned) -0.7 ± 0.0 (-0.7 to -0.7; 3 seeds), none -13.0 ± 0.0 (-13.0 to -13.0; 3 seeds), relative, "
+        "k = 0 -13.0 ± 0.0 (-13.0 to -13.0; 3 seeds).",
+        "Not decided against absolute (sinusoidal) on test, in BLEU: relative, k = 1 0.0 ± 0.0 (0.0 to 0.0; 3 seeds).",
+    ]
 
 
 def test_a_finding_is_about_the_seeds_of_both_as_its_verdict():
@@ -279,9 +285,77 @@ def test_a_finding_is_about_the_seeds_of_both_as_its_verdict():
         fake_record(kind, seed=seed, scores={"test": score})
         for kind, some in scores.items() for seed, score in enumerate(some)
     ]  # fmt: skip
-    assert sentences(records)[0].startswith("Relative, k = 16 on test: 1.1 BLEU more than absolute (sinusoidal)")
+    assert "on test: +1.1 ± 0.1 (-0.2 to +2.4; 2 seeds)" in sentences(records)[0]
     validated = [fake_record(kind, scores={"validation": 30.0}) for kind in scores]
-    assert sentences(validated)[0].startswith("Relative, k = 16 on validation: the same as absolute (sinusoidal)")
+    assert "on validation: 0.0 (one seed)" in sentences(validated)[0]
+
+
+def ends(records, losses):
+    """How each run ended, by the last validation loss of its kind of positions."""
+    return {run_key(run): Learning(0.0, 0.0, 1800, 2.0, losses[run.setting("position.name")]) for run in records}
+
+
+def test_corpus_is_not_learned_with_a_loss_like_that_of_no_positions():
+    records = runs()
+    losses = dict.fromkeys(("absolute", "relative", "relative_keys", "learned"), 1.7) | {"none": 2.0}
+    [group] = run_groups(records, ends(records, losses | {"relative_values": 1.981}))
+    assert [one.label for one in group.variants if one.unlearned] == ["values only, k = 16"]
+    assert all(one.unlearned is None for one in run_groups(records)[0].variants), "the losses are not known"
+    [learned] = run_groups(records, ends(records, losses | {"relative_values": 1.979}))
+    assert all(one.unlearned is None for one in learned.variants)
+    alike = run_groups(records, ends(records, dict.fromkeys([*losses, "relative_values"], 2.0)))[0]
+    assert {one.label for one in alike.variants if not one.unlearned} == {"none", "relative, k = 0"}, (
+        "they have no order"
+    )
+    values = row({grid.name: grid for grid in build_tables([group]).grids}["table3"], "yes", "no")
+    assert (values["note"].value, values["agreement"].value) == ("not learned", "not decided")
+    assert "1.981 and 2.000 nats per piece" in values["note"].remarks[0]
+    assert sentences(records, ends(records, losses | {"relative_values": 1.99}))[0].startswith(
+        "Values only, k = 16: not"
+    )
+
+
+def test_model_that_did_not_learn_leaves_the_ranking():
+    records = [
+        run.model_copy(
+            update={"run_id": name, "config": run.config | {"position": scheme(name).model_dump(mode="json")}}
+        )
+        for name in ("none", "rope", "alibi", "shape")
+        for run in [fake_record()]
+    ]
+    [group] = run_groups(records, ends(records, {"none": 2.0, "rope": 1.6, "alibi": 1.7, "shape": 1.99}))
+    rows, remark = ranked(group)
+    assert {one.position.kind for one, _ in rows} == {"none", "rope", "alibi"}
+    assert remark.startswith("Without SHAPE, not learned: the validation loss")
+
+
+@pytest.mark.parametrize("folder", ["results", "demo", "recipes"])
+def test_no_finding_compares_variants_without_an_interval_that_excludes_zero(folder, tmp_path):
+    """Read from the data of report.json: whatever is called better or worse, or is counted for an order."""
+    report = build_report(find_records(SWEEPS / folder).records, tmp_path, "x")
+    found = [
+        (comparison, finding["text"])
+        for group in report.document["groups"]
+        for finding in group["findings"]
+        for comparison in finding["comparisons"]
+    ]
+    decided = [one for one in found if one[0]["verdict"] != "not decided"]
+    assert found and bool(decided) == (folder == "results")
+    for comparison, text in found:
+        interval = comparison["interval"]
+        if comparison["verdict"] == "not decided":
+            assert comparison["why"]
+            continue
+        assert interval["kind"] == "seeds" and interval["level"] == 0.95 and comparison["n"] > 1
+        assert interval["low"] > 0 if comparison["verdict"] == "better" else interval["high"] < 0
+        assert f"{number(interval['low'], 1, signed=True)} to {number(interval['high'], 1, signed=True)}" in text
+
+
+def test_a_sentence_cannot_claim_what_is_not_decided():
+    [group] = run_groups([fake_record("absolute"), fake_record("relative")])
+    found = Comparison(group, group.get("relative"), group.get("absolute"), "test")
+    with pytest.raises(AssertionError, match="claims what its interval does not decide"):
+        Statement("Relative is better.", claims=(found,))
 
 
 def test_statements_of_one_seed_and_still_learning_are_undecided():
@@ -294,12 +368,3 @@ def test_statements_of_one_seed_and_still_learning_are_undecided():
         "run)."
     )
     assert found[1].endswith("Not decided: still learning.")
-
-
-def test_statements_compare_with_the_papers_figures_of_the_same_k_and_of_learned_models_only():
-    found = sentences([fake_record("relative", 1, scores={"test": 33.0}), fake_record("none", scores={"test": 20.0}),
-                       fake_record("absolute", scores={"test": 32.0})])  # fmt: skip
-    assert "Relative, k = 1 on test: 1.0 BLEU more than absolute (sinusoidal): 33.0 and 32.0 (one seed)." in found
-    assert any("13.0 BLEU less than relative, k = 1" in one and "the paper: -13.0" in one for one in found)
-    found = sentences([fake_record("relative", k, scores={"test": 1.0}) for k in (0, 16)])
-    assert any("has learned too little for this comparison" in one for one in found)
