@@ -13,7 +13,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from rpr.commands.printing import shortened
 from rpr.config.commands import DiffConfig
 from rpr.io.escape import escape_control_characters
 from rpr.records.difference import ABSENT, Curve, Difference, FigurePair, Part, difference
@@ -22,7 +21,7 @@ from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_record, run_file
 from rpr.records.scores import Interval
 from rpr.report.grid import DASH, Column, Grid, number
-from rpr.report.render import WIDTH, terminal, wrapped
+from rpr.report.render import WIDTH, shortened, terminal, wrapped
 
 NAMES = ("A", "B")
 _TITLES = {"git": "checkout", "measuring": "how it was measured", "decoding": "how it was decoded"}

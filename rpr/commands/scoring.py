@@ -15,7 +15,6 @@ from rpr.data.cache import PreparedData
 from rpr.decode.corpus import translate_sources
 from rpr.decode.engines import torch_engine
 from rpr.decode.torch_engine import Engine, search_of
-from rpr.io.atomic import replace_file
 from rpr.metrics import lengths
 from rpr.metrics.bleu import METRICS, TASK_METRICS, Metric, all_scores
 from rpr.metrics.significance import interval
@@ -23,6 +22,7 @@ from rpr.model.transformer import Transformer
 from rpr.progress import Progress
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import METRIC_NAMES, SOURCE_UNIT, ByLength, LengthBucket, Score, pooled
+from rpr.records.translations import Texts, write_archive, write_split
 from rpr.report.grid import Cell, Column, Grid
 from rpr.runs import runtime
 
@@ -60,26 +60,27 @@ def score_run(config: TrainConfig, data: PreparedData, system: Scored, run_dir: 
     metrics = METRICS if config.data.task is None else TASK_METRICS
     scored: dict[str, list[Metric]] = {}
     scores: list[Score] = []
+    translated: dict[str, Texts] = {}
     for split in splits:
-        hypotheses, references = _translate(config, data, split, system.engine, run_dir)
-        scored[split] = all_scores(hypotheses, references, config.data.target_language, metrics)
-        empty = sum(not hypothesis.strip() for hypothesis in hypotheses)
+        texts = translated[split] = _translate(config, data, split, system.engine, run_dir)
+        scored[split] = all_scores(texts.hypotheses, texts.references, config.data.target_language, metrics)
+        empty = sum(not hypothesis.strip() for hypothesis in texts.hypotheses)
         scores.extend(_score(config, data, split, metric, system, empty) for metric in scored[split])
+    if translated:
+        write_archive(run_dir, translated)
     return RunScores(tuple(scores), _by_length(config, data, scored, system))
 
 
-def _translate(
-    config: TrainConfig, data: PreparedData, split: str, engine: Engine, run_dir: Path
-) -> tuple[list[str], list[str]]:
-    """(hypotheses, references) of a split; writes them and the sources to the run's folder."""
+def _translate(config: TrainConfig, data: PreparedData, split: str, engine: Engine, run_dir: Path) -> Texts:
+    """The texts of a split, which are written to the run's folder."""
     evaluation = config.evaluation
     rows = data.split(split).first("source")
     with Progress(len(rows), "sentences", f"translating {split} (beam {evaluation.beam_size})", lines="last") as bar:
         hypotheses = translate_sources(engine, rows, data.vocabulary, search_of(evaluation), bar.reach)
     sources, references = data.text(split)
-    for kind, lines in (("sources", sources), ("references", references), ("hypotheses", hypotheses)):
-        replace_file(run_dir / f"{split}.{kind}.txt", "".join(line + "\n" for line in lines))
-    return hypotheses, references
+    texts = Texts(sources, references, hypotheses)
+    write_split(run_dir, split, texts)
+    return texts
 
 
 def _score(

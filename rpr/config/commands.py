@@ -83,6 +83,7 @@ class CompareConfig(StrictModel):
 
     runs: tuple[str, ...]
     sweep: str | None
+    baseline: str = Field(min_length=1)
     splits: tuple[str, ...] | None = Field(min_length=1)
     metrics: tuple[Literal["sacrebleu", "bleu_tok", "bleu_tok_split", "chrf", "exact_match"], ...] = Field(min_length=1)
     samples: int = Field(ge=100)

@@ -8,83 +8,122 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rpr.config.train import TrainConfig, config_from_record
-from rpr.errors import DataError, RunError
+from rpr.errors import DataError, RunError, did_you_mean
 from rpr.metrics.bleu import Metric, all_scores
-from rpr.metrics.significance import PairedTests, holm, interval, paired_tests
+from rpr.metrics.significance import holm, interval, paired_tests
 from rpr.records.measurement import Measurement, mean
+from rpr.records.position import names_of
 from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record
 from rpr.records.scores import Interval
+from rpr.records.translations import Texts, has_translations, read_translations
 
 ALPHA = 0.05
-_KINDS = ("sources", "references", "hypotheses")
+_MOST_IN_A_NAME = 3  # settings
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run. Runs that differ only in their seed, names and folders have the same `variant`."""
+    """A finished run, with the file of its record. Runs that differ only in their seed, names and folders have the same
+    `variant`.
+    """
 
-    folder: Path
+    path: Path
     record: Record
     config: TrainConfig
     name: str
     variant: str
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder, or the file of a record without one."""
+        return self.path.parent if self.path.name == RECORD_NAME else self.path
 
 
 @dataclass(frozen=True)
 class System:
     """A run's score on one split by one metric."""
 
-    run: Run
+    run: str
+    folder: str
+    variant: str
+    seed: int
     score: float
     interval: Interval
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`other` compared with `baseline`; Holm's correction covers all comparisons of the same metric and split."""
+    """A run compared with a baseline on the same sentences: the score of the run minus the baseline's."""
 
-    baseline: Run
-    other: Run
-    tests: PairedTests
-    holm_bootstrap: float
-    holm_randomisation: float
-
-    @property
-    def verdict(self) -> str | None:
-        """One sentence if both tests are significant after Holm's correction, else None."""
-        if max(self.holm_bootstrap, self.holm_randomisation) >= ALPHA:
-            return None
-        word = "better" if self.tests.difference > 0 else "worse"
-        return f"{self.other.name} is {word} than {self.baseline.name} on these sentences"
+    baseline: str
+    run: str
+    difference: float
+    interval: Interval
+    p_bootstrap: float
+    p_randomisation: float
 
 
 @dataclass(frozen=True)
 class Family:
-    """All comparisons for one metric on one split."""
+    """The comparisons of one table, by one metric on one split, for whose number Holm's correction corrects."""
 
     split: str
     test_set: str
     metric: str
     signature: str
     num_sentences: int
-    systems: tuple[System, ...]
-    variants: dict[str, Measurement]  # the mean over the seeds of each
+    scores: tuple[System, ...]
     comparisons: tuple[Comparison, ...]
+    title: str = ""
+
+    @property
+    def corrected(self) -> list[tuple[Comparison, float, float]]:
+        """Each comparison with both p-values (of bootstrap and randomisation) after Holm's correction."""
+        both = (
+            holm([one.p_bootstrap for one in self.comparisons]),
+            holm([one.p_randomisation for one in self.comparisons]),
+        )
+        return list(zip(self.comparisons, *both, strict=True))
+
+    @property
+    def verdicts(self) -> list[str | None]:
+        """A sentence for each comparison whose tests are both significant after Holm's correction, else None."""
+        return [
+            f"{one.run} is {'better' if one.difference > 0 else 'worse'} than {one.baseline} on these sentences"
+            if max(p_values) < ALPHA
+            else None
+            for one, *p_values in self.corrected
+        ]
+
+    @property
+    def variants(self) -> dict[str, Measurement]:
+        """The mean over the seeds of each variant; a rerun with the same seed does not count twice."""
+        by_variant: dict[str, dict[int, float]] = {}
+        for system in self.scores:
+            by_variant.setdefault(system.variant, {}).setdefault(system.seed, system.score)
+        return {variant: mean([*by_seed.values()]) for variant, by_seed in by_variant.items()}
 
 
-def read_run(folder: Path) -> Run:
-    """Raises RecordError if the folder has no readable record; RunError if the run is not finished or no folder."""
-    if folder.is_file():
-        raise RunError(f"{folder}: is a file; give the folder of a run, whose translations compare needs")
-    return as_run(folder, read_record(folder / RECORD_NAME))
+def read_run(path: Path) -> Run:
+    """The run of a folder, or of the file of a record with its translations beside it.
+
+    Raises:
+        RecordError: there is no readable record.
+        RunError: the run is not finished, or the file is no record's.
+    """
+    if path.is_file() and path.suffix != ".json":
+        raise RunError(f"{path}: is a file; give the folder of a run, whose translations compare needs")
+    record = path if path.is_file() else path / RECORD_NAME
+    return as_run(record, read_record(record))
 
 
-def as_run(folder: Path, record: Record) -> Run:
-    if record.outcome is not None:
-        raise RunError(f"{folder}: {record.outcome}; only finished runs can be compared: finish it or omit it")
+def as_run(path: Path, record: Record) -> Run:
     config = config_from_record(record.config)
     name = config.label.removesuffix(f"-s{config.seed}")
-    return Run(folder, record, config, record.name, f"{name}-{_id(config)}")
+    run = Run(path, record, config, record.name, f"{name}-{_id(config)}")
+    if record.outcome is not None:
+        raise RunError(f"{run.folder}: {record.outcome}; only finished runs can be compared: finish it or omit it")
+    return run
 
 
 def _id(config: TrainConfig) -> str:
@@ -92,14 +131,34 @@ def _id(config: TrainConfig) -> str:
 
 
 def with_short_names(runs: Sequence[Run]) -> list[Run]:
-    """The runs with the shortest unambiguous run and variant names."""
-    names = _unique([[run.record.name, run.folder.name, str(run.folder)] for run in runs])
-    variants: dict[str, str] = {}
-    for run in runs:
-        variants.setdefault(_id(run.config), run.variant)  # the name of the first of them
-    short = {key: variant.removesuffix(f"-{key}") for key, variant in variants.items()}
-    clear = {key: name if list(short.values()).count(name) == 1 else variants[key] for key, name in short.items()}
-    return [replace(run, name=name, variant=clear[_id(run.config)]) for run, name in zip(runs, names, strict=True)]
+    """The runs with the shortest unambiguous run and variant names: with the settings that tell apart runs of the same
+    name, else by their folders.
+    """
+    varied = _varied_settings(runs)
+    names = _unique(
+        [[run.record.name, f"{run.record.name}{more}", run.folder.name, str(run.folder)] for run, more in varied]
+    )
+    variants: dict[str, tuple[str, str]] = {}
+    for run, more in varied:
+        variants.setdefault(_id(run.config), (run.variant, more))  # the name of the first of them
+    short = {key: variant.removesuffix(f"-{key}") for key, (variant, _) in variants.items()}
+    for longer in ({key: f"{short[key]}{more}" for key, (_, more) in variants.items()}, dict(variants)):
+        once = {key: list(short.values()).count(name) == 1 for key, name in short.items()}
+        short = {key: name if once[key] else str(longer[key]) for key, name in short.items()}
+    return [replace(run, name=name, variant=short[_id(run.config)]) for run, name in zip(runs, names, strict=True)]
+
+
+def _varied_settings(runs: Sequence[Run]) -> list[tuple[Run, str]]:
+    """Each run with the settings in which the runs differ, besides positions and seed: `, learning_rate_scale = 1.5`;
+    with nothing if they are too many for a name.
+    """
+    settings = [deciding_settings(run.config.model_dump(mode="json")) for run in runs]
+    varying = [key for key in settings[0] if len({str(each.get(key)) for each in settings}) > 1]
+    varying = varying if len(varying) <= _MOST_IN_A_NAME else []
+    return [
+        (run, "".join(f", {key.rpartition('.')[2]} = {each.get(key)}" for key in varying))
+        for run, each in zip(runs, settings, strict=True)
+    ]
 
 
 def _unique(choices: Sequence[Sequence[str]]) -> list[str]:
@@ -124,24 +183,41 @@ def pairs_of_runs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
     return [(by_seed.get(run.config.seed, first), run) for run in others]
 
 
-def pairs_of_sweep(runs: Sequence[Run], sweep: str) -> list[tuple[list[Run], list[tuple[Run, Run]]]]:
+def pairs_of_sweep(
+    runs: Sequence[Run], sweep: str, baseline: str = "absolute"
+) -> list[tuple[list[Run], list[tuple[Run, Run]]]]:
     """Groups of runs that differ only in positions, seed and what decides no result, each with its (baseline, other)
-    pairs: every run is paired with the one with absolute (sinusoidal) positions and the same seed.
+    pairs: every run is paired with the one with the baseline's positions and the same seed.
+
+    Args:
+        baseline: the name or kind of its positions, with `-kN` for one clip distance.
 
     Raises:
         RunError: a run has no such baseline, or all runs are baselines.
     """
+    names = {name for run in runs for name in names_of(run.record)}
+    if baseline not in names and baseline != "absolute":
+        raise RunError(
+            f"baseline: no finished run of sweep {sweep} has position={baseline}{did_you_mean(baseline, names)}"
+        )
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(_settings_except_positions(run), []).append(run)
     pairs = []
     for group in groups.values():
-        baselines = {run.config.seed: run for run in group if _is_baseline(run)}
-        others = [run for run in group if not _is_baseline(run)]
+        baselines: dict[int, Run] = {}
+        for run in (run for run in group if baseline in names_of(run.record)):
+            known = baselines.setdefault(run.config.seed, run)
+            if known.variant != run.variant:
+                raise RunError(
+                    f"baseline: {known.name} and {run.name} both have position={baseline}; name one of them, such as "
+                    "baseline=relative-k16, or name the runs: rpr-cli compare BASELINE RUN ..."
+                )
+        others = [run for run in group if baseline not in names_of(run.record)]
         for run in others:
             if run.config.seed not in baselines:
                 raise RunError(
-                    f"sweep {sweep}: {run.name} has no finished baseline with position=absolute, "
+                    f"sweep {sweep}: {run.name} has no finished baseline with position={baseline}, "
                     f"seed={run.config.seed} and otherwise the same settings; train one, or name the runs: "
                     "rpr-cli compare BASELINE RUN ..."
                 )
@@ -151,14 +227,10 @@ def pairs_of_sweep(runs: Sequence[Run], sweep: str) -> list[tuple[list[Run], lis
             pairs.append(([*named.values()], found))
     if not pairs:
         raise RunError(
-            f"sweep {sweep}: {len(runs)} finished runs, all of them baselines (absolute positions); "
+            f"sweep {sweep}: {len(runs)} finished runs, all of them baselines ({baseline} positions); "
             "name the runs: rpr-cli compare RUN RUN ..."
         )
     return pairs
-
-
-def _is_baseline(run: Run) -> bool:
-    return run.config.position.kind == "absolute"
 
 
 def _settings_except_positions(run: Run) -> str:
@@ -187,7 +259,9 @@ def compare_runs(
     for split in _common(runs) if splits is None else splits:
         texts = _texts(runs, split)
         scored = {
-            run.name: all_scores(texts[run.name][2], texts[run.name][1], run.config.data.target_language, metrics)
+            run.name: all_scores(
+                texts[run.name].hypotheses, texts[run.name].references, run.config.data.target_language, metrics
+            )
             for run in runs
         }
         for index in range(len(metrics)):
@@ -205,43 +279,35 @@ def _family(
     trials: int,
     seed: int,
 ) -> Family:
-    metric = by_run[runs[0].name]
-    tests = [
-        paired_tests(
-            by_run[base.name].statistics, by_run[other.name].statistics, samples=samples, trials=trials, seed=seed
+    def system(run: Run) -> System:
+        metric = by_run[run.name]
+        ends = interval(metric.statistics, samples, seed)
+        return System(run.name, str(run.folder), run.variant, run.config.seed, metric.score, ends)
+
+    def comparison(base: Run, other: Run) -> Comparison:
+        both = (by_run[run.name].statistics for run in (base, other))
+        tests = paired_tests(*both, samples=samples, trials=trials, seed=seed)
+        return Comparison(
+            base.name, other.name, tests.difference, tests.interval, tests.p_bootstrap, tests.p_randomisation
         )
-        for base, other in pairs
-    ]
-    corrected = zip(
-        pairs,
-        tests,
-        holm([one.p_bootstrap for one in tests]),
-        holm([one.p_randomisation for one in tests]),
-        strict=True,
-    )
-    scores: dict[str, dict[int, float]] = {}  # a rerun with the same seed does not count twice
-    for run in runs:
-        scores.setdefault(run.variant, {}).setdefault(run.config.seed, by_run[run.name].score)
-    recorded = runs[0].record.score(split)
+
+    metric, recorded = by_run[runs[0].name], runs[0].record.score(split)
     return Family(
         split=split,
         test_set=recorded.test_set if recorded else split,
         metric=metric.name,
         signature=metric.signature,
         num_sentences=metric.num_sentences,
-        systems=tuple(
-            System(run, by_run[run.name].score, interval(by_run[run.name].statistics, samples, seed)) for run in runs
-        ),
-        variants={variant: mean([*by_seed.values()]) for variant, by_seed in scores.items()},
-        comparisons=tuple(Comparison(base, other, test, p, q) for (base, other), test, p, q in corrected),
+        scores=tuple(map(system, runs)),
+        comparisons=tuple(comparison(*pair) for pair in pairs),
     )
 
 
 def _common(runs: Sequence[Run]) -> list[str]:
     splits = dict.fromkeys(score.split for score in runs[0].record.scores)
-    common = [split for split in splits if all(_files(run, split) is not None for run in runs)]
+    common = [split for split in splits if all(has_translations(run.path, split) for run in runs)]
     if not common:
-        without = next((run for run in runs if not any(_files(run, split) for split in splits)), runs[0])
+        without = next((run for run in runs if not any(has_translations(run.path, one) for one in splits)), runs[0])
         raise DataError(
             f"{without.folder}: has no translations of a split that every run has ({', '.join(splits) or 'none'}); "
             "they are written when a run is scored: omit it, or move its folder away and train it again"
@@ -249,41 +315,16 @@ def _common(runs: Sequence[Run]) -> list[str]:
     return common
 
 
-def _files(run: Run, split: str) -> list[Path] | None:
-    files = [run.folder / f"{split}.{kind}.txt" for kind in _KINDS]
-    return files if all(file.is_file() for file in files) else None
-
-
-def _texts(runs: Iterable[Run], split: str) -> dict[str, tuple[list[str], list[str], list[str]]]:
-    """(sources, references, hypotheses) of each run, the first two the same for all."""
-    texts: dict[str, tuple[list[str], list[str], list[str]]] = {}
+def _texts(runs: Iterable[Run], split: str) -> dict[str, Texts]:
+    """The texts of each run, sources and references the same for all."""
+    texts: dict[str, Texts] = {}
     first: Run | None = None
     for run in runs:
-        files = _files(run, split)
-        if files is None:
-            raise DataError(
-                f"{run.folder}: has no {split}.hypotheses.txt with its sources and references; they are written when a "
-                "run is scored: omit it, choose other splits=[...], or move its folder away and train it again"
-            )
-        # Split only at newlines: splitlines() also splits at unusual separators that occur in real sentences.
-        sources, references, hypotheses = (_text(file).removesuffix("\n").split("\n") for file in files)
-        if len(hypotheses) != len(references):
-            raise DataError(
-                f"{run.folder}: {len(hypotheses)} hypotheses for {len(references)} references of {split}; "
-                "the files were changed: omit it, or move its folder away and train it again"
-            )
+        texts[run.name] = read_translations(run.path, split)
         first = first or run
-        texts[run.name] = (sources, references, hypotheses)
-        for side, kind in enumerate(_KINDS[:2]):
+        for side, kind in enumerate(Texts._fields[:2]):
             _check_same_texts(split, kind, first, texts[first.name][side], run, texts[run.name][side])
     return texts
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot be read ({error}); score the run again, or omit it") from None
 
 
 def _check_same_texts(split: str, kind: str, first: Run, ours: Sequence[str], run: Run, theirs: Sequence[str]) -> None:

@@ -51,6 +51,13 @@ def position_of(record: Record) -> Position:
     return positions_of([record])[0]
 
 
+def names_of(record: Record) -> Set[str]:
+    """What a command line calls the variant of a run: its name and kind, each also with its clip distance."""
+    position = position_of(record)
+    names = {str(record.setting("position.name")), position.kind}
+    return names | {f"{name}-k{position.clip_distance}" for name in names if position.clip_distance is not None}
+
+
 def positions_of(records: Sequence[Record]) -> list[Position]:
     """The variant of each run.
 

@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
+from itertools import takewhile
 from typing import Any
 
 from rpr.io.escape import escape_control_characters
@@ -16,6 +17,7 @@ from rpr.records.scores import Interval
 from rpr.report.grid import DASH, Cell, Column, Grid, Layout, layout, legend
 
 WIDTH = 100
+_CONTEXT = 3  # common characters of two texts shown before the first difference
 CSV_COLUMNS = (
     *("table", "setting", "synthetic", "row", "column", "text", "value", "n", "deviation"),
     *("low", "high", "interval", "level", "missing_because", "remarks"),
@@ -57,6 +59,19 @@ def wrapped(items: Iterable[tuple[str, str]], width: int = WIDTH) -> list[str]:
             text, width, initial_indent=mark, subsequent_indent=" " * (len(mark) or 2), break_long_words=False
         )
     ]
+
+
+def shortened(text: str, width: int, other: str = "") -> str:
+    """The text in `width` characters: both ends, or the part from its first difference to `other`, if that is later."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) // 2
+    head = width - 1 - tail
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False)))
+    if common < head or text == other:
+        return f"{text[:head]}…{text[len(text) - tail :]}"
+    rest = "…" + text[common - _CONTEXT :]
+    return rest if len(rest) <= width else rest[: width - 1] + "…"
 
 
 def markdown(grid: Grid, level: str = "##", *, signs: bool = True) -> str:

@@ -11,15 +11,16 @@ from pathlib import Path
 
 from rpr import paper
 from rpr.io.escape import escape_control_characters
+from rpr.records.measurement import Measurement
 from rpr.records.record import Record, find_records
 from rpr.records.scores import SOURCE_UNIT
-from rpr.report.agreement import FINDINGS_RULE, HEADINGS, RULE
+from rpr.report.agreement import FINDINGS_RULE, HEADINGS, RULE, Comparison
 from rpr.report.build import read_learning, suffixes
-from rpr.report.grid import Column, Grid, legend
+from rpr.report.grid import Column, Grid, Note, legend
 from rpr.report.grouping import run_groups
-from rpr.report.groups import Group
+from rpr.report.groups import Group, Variant
+from rpr.report.learning import LEARNED_RULE, RunKey, run_key
 from rpr.report.learning import RULE as LEARNING_RULE
-from rpr.report.learning import RunKey, run_key
 from rpr.report.protocol import is_the_papers_corpus
 from rpr.report.render import bullets, escape_markdown, markdown
 from rpr.report.speed import read_benches
@@ -35,7 +36,8 @@ _INTRODUCTION = (
 
 
 def results_markdown(root: Path, folder: Path | None = None) -> str:
-    """The page of all records below `root`: picture, tables, agreement with the paper, limits, runs, links.
+    """The page of all records below `root`: picture, recipe, tables, agreement with the paper, limits, runs, links. The
+    grids in which recipes were chosen are read from the folder `recipes` beside `root`, if there is one.
 
     Args:
         folder: the page's directory, for its links; the parent of `root` by default.
@@ -60,7 +62,9 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
             f"Of {agree + same + contradict + undecided} comparisons with the paper {agree} agree, {same} have the "
             f"same direction but another size, {contradict} contradict it, and {undecided} are not decided."
         )
-    symbols = bullets([*legend(tables.grids), f"{LEARNING_RULE}."])
+    if (recipes := _recipes(root.parent / "recipes")) is not None:
+        parts.append(markdown(recipes, signs=False))
+    symbols = bullets([*legend(tables.grids), f"{LEARNING_RULE}.", f"{LEARNED_RULE}."])
     parts += ["## The tables", f"<details><summary>How to read them</summary>\n\n{symbols}\n\n</details>"]
     parts += [markdown(grid, "###", signs=False) for grid in tables.paper]
     for group, grid in zip((group for group in groups if group.task), tables.tasks, strict=True):
@@ -81,6 +85,39 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     if unusable:
         parts += ["## Not on this page", bullets(unusable)]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def _recipes(folder: Path) -> Grid | None:
+    """The change from absolute to relative positions under each recipe that was tried; None without such records."""
+    found = find_records(folder).records
+    tried = run_groups((record for _, record in found), read_learning(found, [])) if found else ()
+    pairs = [
+        Comparison(group, relative, absolute, group.development)
+        for group in tried
+        if (relative := group.get("relative")) is not None and (absolute := group.get("absolute")) is not None
+    ]
+    if not pairs:
+        return None
+
+    def score(one: Comparison, variant: Variant) -> Measurement:
+        return one.group.score(variant, one.split)
+
+    columns = (
+        Column("model", "model", lambda one: f"{one.group.model}, {one.group.max_steps:,} steps", label=True),
+        Column("recipe", "recipe", lambda one: one.group.distinctly(), label=True),
+        Column("n", "n", lambda one: str(one.change.n)),
+        Column("split", "on", lambda one: one.split, words=True),
+        Column("absolute", "absolute", lambda one: score(one, one.reference)),
+        Column("relative", "relative", lambda one: score(one, one.variant)),
+        Column("change", "change", lambda one: one.change, signed=True),
+        Column("decided", "decided", lambda one: one.why_undecided or one.verdict, words=True),
+    )
+    notes = (
+        "The recipes were chosen in these grids for absolute and relative positions alike; every other scheme has the "
+        "recipe that was chosen for these two, and a recipe at the edge of its grid may not be the best.",
+    )
+    title = "The change from absolute to relative positions depends on the recipe"
+    return Grid("recipes", title, columns, tuple(pairs), notes=tuple(map(Note, notes)))
 
 
 def _link(path: Path, home: Path) -> str:
@@ -211,6 +248,12 @@ def _seeds(groups: Sequence[Group]) -> list[str]:
     lines = []
     if alone := sum(one.n == 1 for one in known):
         lines.append(f"{alone} of {len(known)} measured rows have one seed: another seed may order them differently.")
+    mixed = sum(len({run.device for run in group.finished}) > 1 for group in groups)
+    lines.append(
+        "A seed repeats a run on one type of machine: on another one rounding alone makes it another run, as another "
+        "seed does, and an interval over seeds is of the machines that its rows were trained on "
+        f"({mixed} of {len(groups)} groups of runs were trained on more than one type)."
+    )
     bleu = [group.score(one, "test") for group in groups if not group.task for one in group.variants]
     halves = [(one.interval.high - one.interval.low) / 2 for one in bleu if one.n > 1 and one.interval is not None]
     if halves:

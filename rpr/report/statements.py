@@ -16,6 +16,8 @@ from rpr.report.agreement import VERDICTS, Agreement, Comparison, agreement, why
 from rpr.report.grid import number
 from rpr.report.groups import Group
 
+MOST_LISTED = 16  # comparisons in one sentence; report.json has all
+
 
 @dataclass(frozen=True)
 class Statement:
@@ -148,6 +150,9 @@ def _against_baseline(group: Group, split: str, said: Set[tuple[str, str, str]])
 
 def _listed(found: Sequence[Comparison], *, pairs: bool = False) -> str:
     """`RoPE +1.5 ± 0.5 (+0.3 to +2.7; 3 seeds), ...`; pairs: `RoPE against T5 ...`."""
-    return ", ".join(
-        f"{one.variant.label}{f' against {one.reference.label}' if pairs else ''} {one.figures}" for one in found
-    )
+    shown = [
+        f"{one.variant.label}{f' against {one.reference.label}' if pairs else ''} {one.figures}"
+        for one in found[:MOST_LISTED]
+    ]
+    more = [f"and {len(found) - MOST_LISTED} more, in the tables"] if len(found) > MOST_LISTED else []
+    return ", ".join([*shown, *more])

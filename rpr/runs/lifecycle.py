@@ -31,7 +31,16 @@ if TYPE_CHECKING:  # numpy and torch, which a command with invalid settings does
     from rpr.data.cache import PreparedData
 
 JOB_NAME = "job.json"
-_WRITTEN = (RECORD_NAME, JOB_NAME, "config.yaml", METRICS_NAME, "not_finite_*", "*.txt", "vocabulary.model")
+_WRITTEN = (
+    RECORD_NAME,
+    JOB_NAME,
+    "config.yaml",
+    METRICS_NAME,
+    "not_finite_*",
+    "*.txt",
+    "*.json.xz",
+    "vocabulary.model",
+)
 
 
 def create_run_dir(run_dir: Path) -> list[Path]:

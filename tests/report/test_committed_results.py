@@ -1,61 +1,63 @@
-"""Rendering the committed records again gives the committed tables and sweeps/RESULTS.md byte for byte.
-
-`python -m tests.report.test_committed_results` (`make results`) writes them, and keeps of the metrics of each record
-what a report reads: a fifth of the bytes.
-"""
+"""Rendering the committed records again gives the committed tables and pages byte for byte (`make results`)."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, find_records
-from rpr.report.build import CURVES, build_report
+from rpr.report.committed import TESTS_NAME, paired_page, render_report, thinned
+from rpr.report.paired import from_json
 from rpr.report.results_page import results_markdown
 
 SWEEPS = Path(__file__).resolve().parents[2] / "sweeps"
 REPORTED = sorted(path.parent for path in SWEEPS.rglob("report.md"))
-PAGE = SWEEPS / "RESULTS.md"
+TESTED = sorted(SWEEPS.rglob(TESTS_NAME))
 REMEDY = "render it again: make results"
 METRICS = sorted(SWEEPS.rglob(f"*.{METRICS_NAME}"))
 
 
-def thinned(path: Path) -> str:
-    """The metrics of a committed record without the columns that no report reads."""
-    rows = [{key: row[key] for key in ("step", *CURVES) if key in row} for row in read_metrics(path)]
-    return "".join(json.dumps(row) + "\n" for row in rows if len(row) > 1)
-
-
-def render(folder: Path, out_dir: Path) -> None:
-    found = find_records(folder)
-    assert not found.problems
-    assert all(record.status == "finished" for _, record in found.records)
-    build_report(found.records, out_dir, f"Sweep {folder.name}")
-
-
 @pytest.mark.parametrize("folder", REPORTED, ids=lambda folder: folder.name)
 def test_committed_tables_match_their_records(folder: Path, tmp_path: Path) -> None:
-    render(folder, tmp_path)
+    assert all(record.status == "finished" for _, record in find_records(folder).records)
+    render_report(folder, tmp_path)
     for name in ("report.md", "report.csv"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), f"{folder.name}/{name}: {REMEDY}"
 
 
 def test_results_page_matches_the_records() -> None:
     assert REPORTED
-    assert PAGE.read_text(encoding="utf-8") == results_markdown(SWEEPS / "results"), REMEDY
+    page = (SWEEPS / "RESULTS.md").read_text(encoding="utf-8")
+    assert page == results_markdown(SWEEPS / "results"), REMEDY
+
+
+@pytest.mark.parametrize("document", TESTED, ids=lambda path: path.parent.name)
+def test_paired_tests_match_their_document_and_the_records(document: Path) -> None:
+    assert document.with_suffix(".md").read_text(encoding="utf-8") == paired_page(document), REMEDY
+    scores = {
+        (record.name, one.split, one.metric): one.score
+        for _, record in find_records(document.parent).records
+        for one in record.scores
+    }
+    for family in from_json(document.read_text(encoding="utf-8")).tests:
+        by_run = {system.run: system.score for system in family.scores}
+        for name, score in by_run.items():
+            assert score == pytest.approx(scores[name, family.split, family.metric], abs=0.0051)
+        for one in family.comparisons:
+            assert one.difference == pytest.approx(by_run[one.run] - by_run[one.baseline], abs=0.0151)
+
+
+def test_four_of_five_seeds_of_the_headline_are_significant() -> None:
+    """README's sentence: as one family of five pairs, by both tests after Holm's correction, here by hand."""
+    family = from_json((SWEEPS / "results" / "multi30k" / TESTS_NAME).read_text(encoding="utf-8")).tests[0]
+    randomisation = sorted(one.p_randomisation for one in family.comparisons)
+    assert randomisation == [0.0002, 0.0056, 0.0057, 0.0159, 0.0817]
+    corrected = [0.0002 * 5, 0.0056 * 4, 0.0056 * 4, 0.0159 * 2, 0.0817]
+    assert sorted(p for _, _, p in family.corrected) == pytest.approx(corrected)
+    assert [verdict is not None for verdict in family.verdicts] == [True] * 4 + [False]
 
 
 def test_committed_metrics_are_thin() -> None:
     assert METRICS
     assert [path.name for path in METRICS if path.read_text(encoding="utf-8") != thinned(path)] == [], REMEDY
-
-
-if __name__ == "__main__":
-    for metrics in METRICS:
-        metrics.write_text(thinned(metrics), encoding="utf-8")
-    for reported in REPORTED:
-        render(reported, reported)
-    PAGE.write_text(results_markdown(SWEEPS / "results"), encoding="utf-8")

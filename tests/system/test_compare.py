@@ -11,9 +11,11 @@ import pytest
 from rpr.cli import app
 from rpr.config.train import TrainConfig
 from rpr.metrics.bleu import all_scores
-from rpr.metrics.comparison import Comparison, read_run
-from rpr.metrics.significance import PairedTests, paired_tests
+from rpr.metrics.comparison import Comparison, Family
+from rpr.metrics.significance import paired_tests
 from rpr.records.scores import Interval
+from rpr.records.translations import read_translations, write_archive
+from rpr.report.paired import as_markdown, from_json
 from rpr.validation import validate
 from tests.fake_records import fake_document, fake_score
 
@@ -110,11 +112,11 @@ def test_insignificant_difference_has_no_verdict(write_run, compare):
     same = write_run("none", 0.3, hypotheses=(first / "test.hypotheses.txt").read_text().splitlines())
     [one, _] = json.loads(compare(first, same, "format=json"))["tests"]
     assert (one["comparisons"][0]["difference"], one["comparisons"][0]["p_randomisation"]) == (0, 1)
-    runs = [read_run(folder) for folder in (first, second)]
     interval = Interval(low=-1, high=3, level=0.95, kind="sentences", samples=9, seed=1, method="x")
     for p, q, significant in ((0.01, 0.2, False), (0.2, 0.01, False), (0.04, 0.04, True), (0.05, 0.01, False)):
-        comparison = Comparison(*runs, PairedTests(1.0, interval, 0.01, 0.01), holm_bootstrap=p, holm_randomisation=q)
-        assert (comparison.verdict is not None) == significant, (p, q)
+        comparison = Comparison("a", "b", 1.0, interval, p, q)
+        family = Family("test", "x", "chrf", "", 9, (), (comparison,))
+        assert (family.verdicts[0] is not None) == significant, (p, q)
 
 
 def test_several_runs_get_holm_correction(write_run, compare):
@@ -234,8 +236,68 @@ def test_rerun_is_not_counted_as_another_seed(write_run, compare):
     assert "over 2 seeds" not in printed and "One run per variant" in printed
 
 
-def test_runs_with_same_name_are_shown_by_folder(write_run, compare):
+def test_runs_with_same_name_are_told_apart_by_their_settings_or_folders(write_run, compare):
     runs = [write_run("relative", 0.3), write_run("relative", 0.2, words=("model.dropout=0.3",))]
     [one] = json.loads(compare(*runs, "metrics=[sacrebleu]", "format=json"))["tests"]
-    assert [score["run"] for score in one["scores"]] == [run.name for run in runs]
-    assert len({variant["variant"] for variant in one["variants"]}) == 2
+    name = "synthetic-tiny-relative-k16"
+    assert [score["run"] for score in one["scores"]] == [f"{name}-s1, dropout = {value}" for value in (0.1, 0.3)]
+    assert [variant["variant"] for variant in one["variants"]] == [f"{name}, dropout = {value}" for value in (0.1, 0.3)]
+    other = write_run("relative", 0.2, words=("hardware.precision=bf16",))
+    [one] = json.loads(compare(runs[0], other, "metrics=[sacrebleu]", "format=json"))["tests"]
+    assert [score["run"] for score in one["scores"]] == [runs[0].name, other.name]
+
+
+@pytest.mark.parametrize("baseline, pairs", [
+    ("absolute", {("absolute", "relative-k16"), ("absolute", "relative-k2"), ("absolute", "none")}),
+    ("none", {("none", "relative-k16"), ("none", "relative-k2"), ("none", "absolute")}),
+    ("relative-k2", {("relative-k2", "relative-k16"), ("relative-k2", "none"), ("relative-k2", "absolute")}),
+])  # fmt: skip
+def test_any_variant_is_the_baseline_of_a_sweep(baseline, pairs, write_run, compare):
+    for position, words in (
+        ("absolute", ()),
+        ("none", ()),
+        ("relative", ()),
+        ("relative", ["position.clip_distance=2"]),
+    ):
+        write_run(position, 0.3, words=words)
+    out = compare("sweep=mine", f"baseline={baseline}", "metrics=[chrf]", "format=json")
+    found = {(pair["baseline"], pair["run"]) for pair in json.loads(out)["tests"][0]["comparisons"]}
+    assert {tuple(name[len("synthetic-tiny-") : -len("-s1")] for name in pair) for pair in found} == pairs
+    message = compare("sweep=mine", "baseline=relative", code=2)
+    assert "both have position=relative; name one of them, such as baseline=relative-k16" in message
+    message = compare("sweep=mine", "baseline=nope", code=2)
+    assert "baseline: no finished run of sweep mine has position=nope" in message and message.count("\n") == 1
+
+
+def test_translations_kept_with_records_are_compared_like_the_files_of_the_folders(write_run, compare, tmp_path):
+    """In the folders after their text files are gone, and beside records in a flat folder."""
+    folders = [write_run("absolute", 0.3), write_run("relative", 0.2)]
+    expected = compare("sweep=mine", "format=markdown")
+    flat = tmp_path / "kept"
+    flat.mkdir()
+    for folder in folders:
+        write_archive(folder, {"test": read_translations(folder / "record.json", "test")})
+        for file in folder.glob("test.*.txt"):
+            file.unlink()
+        shutil.copy(folder / "record.json", flat / f"{folder.name}.json")
+        shutil.copy(folder / "hypotheses.json.xz", flat / f"{folder.name}.hypotheses.json.xz")
+        [texts] = folder.glob("texts-*.json.xz")
+        shutil.copy(texts, flat)
+    assert len(list(flat.iterdir())) == 5, "sources and references are there once"
+    assert (
+        compare("sweep=mine", "format=markdown")
+        == compare("sweep=mine", "runs_dir=kept", "format=markdown")
+        == expected
+    )
+    files = [flat / f"{folder.name}.json" for folder in folders]
+    assert compare(*files, "format=markdown").splitlines()[1:] == expected.splitlines()[1:]
+    document = compare("sweep=mine", "format=json")
+    assert as_markdown(from_json(document)) == expected.rstrip("\n"), "the page is rendered again from the document"
+    next(flat.glob("texts-*")).write_bytes(b"x")
+    assert "cannot be read (" in compare(*files, code=2)
+    next(flat.glob("texts-*")).unlink()
+    assert "cannot be read (" in compare("sweep=mine", "runs_dir=kept", code=2)
+    for path in flat.glob("*.xz"):
+        path.unlink()
+    message = compare("sweep=mine", "runs_dir=kept", code=2)
+    assert "only records, but compare needs the translations next to them" in message

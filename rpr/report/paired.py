@@ -1,0 +1,132 @@
+"""Paired tests as tables, a Markdown page and JSON; the page can be rendered again from the JSON document.
+
+Holm's correction and the verdicts are of the comparisons in each table, computed whenever it is rendered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from rpr.metrics.comparison import ALPHA, Comparison, Family
+from rpr.metrics.significance import LEVEL
+from rpr.records.measurement import Measurement, single
+from rpr.records.scores import METRIC_NAMES
+from rpr.report.grid import Column, Grid, Note
+from rpr.report.render import bullets, escape_markdown, markdown, shortened
+
+_NAME = 60  # characters of a run's name: with its score and interval it fits in a line
+
+
+@dataclass(frozen=True)
+class PairedReport:
+    """Tests, how they were done, and remarks on the runs."""
+
+    title: str
+    samples: int
+    trials: int
+    seed: int
+    tests: tuple[Family, ...]
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """How the tests were done, and what they do not show."""
+        notes = [
+            f"p boot.: paired bootstrap as in sacreBLEU, in effect one-sided, {self.samples:,} samples; p rand.: "
+            f"approximate randomisation, two-sided, {self.trials:,} trials; seed {self.seed}.",
+            "Intervals and p concern the test sentences: whether the result would hold on another, similar test set.",
+        ]
+        corrected = ""
+        if any(len(family.comparisons) > 1 for family in self.tests):
+            notes.append("Holm: the p before it, corrected for all comparisons in the table.")
+            corrected = " after Holm's correction"
+        if not any(verdict for family in self.tests for verdict in family.verdicts):
+            notes.append(f"No difference is below p = {ALPHA} by both tests{corrected}: no run is shown to be better.")
+        seeds = [one.n for family in self.tests for one in family.variants.values()]
+        if max(seeds) == 1:
+            notes.append("One run per variant: these tests do not show how much another seed would differ.")
+        elif min(seeds) == 1:
+            notes.append("For a variant with one run, these tests do not show how much another seed would differ.")
+        return [*notes, *self.remarks]
+
+
+_ADAPTER = TypeAdapter(PairedReport)
+
+
+def as_json(report: PairedReport) -> dict[str, Any]:
+    """The document, with what is computed from its tests."""
+    tests = []
+    for family in report.tests:
+        document = asdict(family)
+        document["variants"] = [
+            {"variant": name, "mean": one.value, "sd": one.deviation, "n": one.n}
+            for name, one in family.variants.items()
+        ]
+        corrected = zip(document["comparisons"], family.corrected, family.verdicts, strict=True)
+        document["comparisons"] = [
+            one | {"p_bootstrap_holm": bootstrap, "p_randomisation_holm": randomisation, "verdict": verdict}
+            for one, (_, bootstrap, randomisation), verdict in corrected
+        ]
+        tests.append(document)
+    return asdict(report) | {"level": LEVEL, "alpha": ALPHA, "tests": tests, "notes": report.notes}
+
+
+def from_json(text: str) -> PairedReport:
+    """The tests of a document.
+
+    Raises:
+        ValueError: it is no such document.
+    """
+    return _ADAPTER.validate_json(text)
+
+
+def as_markdown(report: PairedReport) -> str:
+    return "\n".join([f"# {escape_markdown(report.title)}\n", *map(markdown, grids(report)), bullets(report.notes)])
+
+
+def grids(report: PairedReport) -> Iterator[Grid]:
+    """For each test a table of numbered scores, then one of differences between the runs of these numbers."""
+    for family in report.tests:
+        metric = METRIC_NAMES[family.metric]
+        where = f"{family.split} ({family.test_set}, {family.num_sentences:,} sentences)"
+        title = f"{f'{family.title}, ' if family.title else ''}{where}, {metric}: {family.signature}"
+        yield Grid("scores", title, _SCORES, tuple(enumerate(family.scores, start=1)))
+        yield _differences(family)
+
+
+_SCORES = (
+    Column("number", "", lambda row: str(row[0]), label=True),
+    Column("run", "run", lambda row: shortened(row[1].run, _NAME), label=True),
+    Column("score", "score", lambda row: single(row[1].score, row[1].interval), digits=2),
+)
+
+
+def _differences(family: Family) -> Grid:
+    corrected = len(family.comparisons) > 1
+    numbers = {system.run: number for number, system in enumerate(family.scores, start=1)}
+    rows = tuple(family.corrected)
+
+    def difference(row: tuple[Comparison, float, float]) -> Measurement:
+        return single(row[0].difference, row[0].interval)
+
+    columns = (
+        Column("runs", "runs", lambda row: f"{numbers[row[0].run]} - {numbers[row[0].baseline]}", label=True),
+        Column("difference", "difference", difference, 2, signed=True),
+        Column("p_bootstrap", "p boot.", lambda row: single(row[0].p_bootstrap), 4),
+        Column("p_bootstrap_holm", "Holm", lambda row: single(row[1]), 4),
+        Column("p_randomisation", "p rand.", lambda row: single(row[0].p_randomisation), 4),
+        Column("p_randomisation_holm", "Holm", lambda row: single(row[2]), 4),
+    )
+    remarks = [
+        f"{variant}: mean {one.value:.2f}, standard deviation {one.deviation:.2f} over {one.n} seeds"
+        for variant, one in family.variants.items()
+        if one.deviation is not None
+    ]
+    how = f"(p < {ALPHA} by both tests{', after Holm' * corrected})"
+    remarks += [f"{verdict} {how}" for verdict in family.verdicts if verdict]
+    shown = tuple(column for column in columns if corrected or column.heading != "Holm")
+    return Grid("differences", "Differences", shown, rows, notes=tuple(map(Note, remarks)))
