@@ -88,8 +88,8 @@ def _no_choice(text: str) -> str | None:
 # What users of other tools, and readers of the paper, try first.
 _SHORT = {
     "k": "position.clip_distance",
-    "lr": "optim.learning_rate_scale",
-    "learning_rate": "optim.learning_rate_scale",
+    "lr": "optim.learning_rate",
+    "learning_rate": "optim.learning_rate",
     "batch_size": "optim.max_tokens_per_microbatch",
     "steps": "optim.max_steps",
 }

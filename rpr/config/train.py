@@ -138,8 +138,11 @@ class OptimConfig(StrictModel):
 
     name: str
     max_steps: PositiveInt
+    schedule: Literal["inverse_sqrt", "cosine", "constant"]
     warmup_steps: PositiveInt
-    learning_rate_scale: PositiveFloat
+    learning_rate_scale: PositiveFloat | None
+    learning_rate: PositiveFloat | None
+    weight_decay: float = Field(ge=0, lt=1)
     adam_beta1: float = Field(ge=0, lt=1)
     adam_beta2: float = Field(ge=0, lt=1)
     adam_epsilon: PositiveFloat
@@ -154,6 +157,25 @@ class OptimConfig(StrictModel):
     ema_decay: float | None = Field(gt=0, lt=1)
     validate_every_n_steps: PositiveInt
     non_finite: Literal["stop", "skip"]
+
+    @model_validator(mode="after")
+    def one_learning_rate(self) -> OptimConfig:
+        if (self.learning_rate_scale is None) == (self.learning_rate is None):
+            raise ValueError(
+                "learning_rate_scale and optim.learning_rate: set exactly one of them, the other to null: a factor of "
+                "the paper's learning rate, or the highest one itself"
+            )
+        if self.schedule == "cosine" and self.warmup_steps >= self.max_steps:
+            raise ValueError(
+                f"warmup_steps: {self.warmup_steps} leaves none of optim.max_steps = {self.max_steps} for the cosine; "
+                f"choose at most {self.max_steps - 1}, or optim.schedule=inverse_sqrt or constant"
+            )
+        return self
+
+    @property
+    def rate_setting(self) -> str:
+        """Which setting has the learning rate."""
+        return "optim.learning_rate_scale" if self.learning_rate is None else "optim.learning_rate"
 
     @model_validator(mode="after")
     def checkpoints_exist_to_average(self) -> OptimConfig:
@@ -355,7 +377,7 @@ class TrainConfig(StrictModel):
         if self.name is not None:
             return self.name
         clip = "" if self.position.k is None else f"-k{self.position.k}"
-        model = self.model.name if self.model.architecture == "encoder_decoder" else f"{self.model.name}-decoder"
+        model = self.model.name if self.model.architecture == "encoder_decoder" else f"{self.model.name}-decoder-only"
         return f"{self.data.name}-{model}-{self.position.name}{clip}-s{self.seed}"
 
     @property

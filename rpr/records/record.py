@@ -179,7 +179,9 @@ class Record(RecordPart):
 
     @property
     def model_name(self) -> str:
-        return str(self.setting("model.name"))
+        """The size, `tiny`, and the architecture if it is not the paper's: `tiny-decoder-only`."""
+        only = self.setting("model.architecture") == "decoder_only"
+        return f"{self.setting('model.name')}{'-decoder-only' if only else ''}"
 
     @property
     def max_steps(self) -> int:

@@ -25,6 +25,8 @@ SECTIONS = ("model", "position", "data", "optim", "evaluation", "hardware")
 _BIG: dict[str, Any] = {"optim.average_checkpoints": 20, "optim.checkpoint_every_n_minutes": 10}
 # The paper's settings besides `paper.MODELS` or, where it states none, those of tensor2tensor at that time.
 _BASE: dict[str, Any] = {
+    "model.architecture": "encoder_decoder",
+    "model.activation": "relu",
     "model.dropout": 0.1,
     "model.norm": "post",
     "model.norm_epsilon": 1e-6,
@@ -32,8 +34,10 @@ _BASE: dict[str, Any] = {
     "data.vocabulary_size": 32_768,
     "data.max_length": 250,
     "data.train_limit": None,
+    "optim.schedule": "inverse_sqrt",
     "optim.warmup_steps": 4_000,
     "optim.learning_rate_scale": 1.0,
+    "optim.weight_decay": 0.0,
     "optim.adam_beta1": 0.9,
     "optim.adam_beta2": 0.98,
     "optim.adam_epsilon": 1e-9,

@@ -36,6 +36,7 @@ def flat(config: TrainConfig) -> dict[str, Any]:
         POSITION_NAME: position.name,
         VARIANT: variant(config),
         "model_name": config.model.name,
+        "architecture": config.model.architecture,
         "data_name": config.data.name,
         SEED: config.seed,
         "sweep": config.sweep,

@@ -61,7 +61,7 @@ def fit(
     module = TranslationModule(config, len(data.vocabulary))
     batches = TranslationData(config, data)
     stopwatch = Stopwatch()
-    guard = NonFiniteGuard(run_dir, optim.non_finite, batches)
+    guard = NonFiniteGuard(run_dir, optim, batches)
     translate = None if validation_bleu is None else lambda module: validation_bleu(module.model)
     signals = SignalPolicy()
     # The order matters: the guard before the callbacks that write, and the moving average's weights in place while

@@ -17,6 +17,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
+from rpr.config.train import OptimConfig
 from rpr.data.batches import Batch
 from rpr.errors import RunError
 from rpr.io.atomic import replace_file
@@ -69,8 +70,8 @@ class NonFiniteGuard(pl.Callback):
         RunError: with non_finite="stop", naming the step, its pairs and the last good checkpoint.
     """
 
-    def __init__(self, run_dir: Path, non_finite: str, batches: TranslationData) -> None:
-        self.run_dir, self.non_finite, self.batches = run_dir, non_finite, batches
+    def __init__(self, run_dir: Path, optim: OptimConfig, batches: TranslationData) -> None:
+        self.run_dir, self.optim, self.batches = run_dir, optim, batches
         self.skipped_steps = 0
         self.loss_spikes = 0
         self._consecutive_skips = 0
@@ -122,7 +123,7 @@ class NonFiniteGuard(pl.Callback):
         if not _finite(pl_module):
             raise RunError(
                 f"step {trainer.global_step}: weights are not finite; {self._last_good_checkpoint()}; "
-                "lower optim.learning_rate_scale"
+                f"lower {self.optim.rate_setting}"
             )
 
     def take(self) -> list[Step]:
@@ -166,7 +167,7 @@ class NonFiniteGuard(pl.Callback):
         )
         self._consecutive_skips += 1
         if (
-            self.non_finite == "skip"
+            self.optim.non_finite == "skip"
             and not math.isfinite(norm)
             and self._consecutive_skips <= MAX_CONSECUTIVE_SKIPS
             and _finite(trainer.lightning_module)
@@ -174,9 +175,9 @@ class NonFiniteGuard(pl.Callback):
             self.skipped_steps += 1
             _report(trainer, f"{what}; the step is skipped, with no weight changed (optim.non_finite=skip)")
             return
-        skip = "" if self.non_finite == "skip" else "set optim.non_finite=skip or "
+        skip = "" if self.optim.non_finite == "skip" else "set optim.non_finite=skip or "
         raise RunError(
-            f"{what}; {self._last_good_checkpoint()}; check these pairs, or {skip}lower optim.learning_rate_scale "
+            f"{what}; {self._last_good_checkpoint()}; check these pairs, or {skip}lower {self.optim.rate_setting} "
             "(a new run, from step 0)"
         )
 

@@ -1,4 +1,4 @@
-"""The LightningModule: a thin wrapper around the Transformer."""
+"""The LightningModule: a thin wrapper around the model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from rpr.config.train import TrainConfig
+from rpr.config.train import OptimConfig, TrainConfig
 from rpr.data.batches import Batch
 from rpr.errors import RunError
 from rpr.model.architectures import build_model
@@ -22,16 +22,31 @@ def ends_step(trainer: pl.Trainer, batch_idx: int) -> bool:
     return (batch_idx + 1) % accumulate == 0
 
 
-def learning_rate(step: int, *, d_model: int, warmup_steps: int, scale: float) -> float:
-    """The schedule of Vaswani et al. 2017: scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5); step counts
-    from 1.
+def learning_rate(step: int, optim: OptimConfig, d_model: int) -> float:
+    """The learning rate of a step, counted from 1: linear warm-up, then the schedule.
+
+    `inverse_sqrt` is that of Vaswani et al. 2017, scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5);
+    `constant` stays at its highest value; `cosine` falls from there to a tenth at the last step, as in nanoGPT and
+    Hoffmann et al. 2022. `optim.learning_rate` is the highest value itself, in place of the scale.
     """
     assert step >= 1
-    return float(scale * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5))
+    warmup = optim.warmup_steps
+    if optim.learning_rate is not None:
+        factor = optim.learning_rate * warmup**0.5
+    else:
+        assert optim.learning_rate_scale is not None
+        factor = optim.learning_rate_scale * d_model**-0.5
+    if step <= warmup or optim.schedule == "inverse_sqrt":
+        return float(factor * min(step**-0.5, step * warmup**-1.5))
+    highest = float(factor * warmup**-0.5)
+    if optim.schedule == "constant":
+        return highest
+    done = (step - warmup) / (optim.max_steps - warmup)
+    return highest * (0.55 + 0.45 * math.cos(math.pi * done))
 
 
 class TranslationModule(pl.LightningModule):
-    """Trains a Transformer with label smoothing, and Adam with the warm-up schedule.
+    """Trains a model with label smoothing, and Adam with the warm-up schedule.
 
     The loss of a step is the mean over the target tokens of the whole effective batch: each microbatch divides its
     sum by the step's token count, which the sampler knows. So the same step on 1, 2 or 8 devices, accumulated or not,
@@ -87,7 +102,7 @@ class TranslationModule(pl.LightningModule):
         loss = float(total[0] / total[1])
         if not math.isfinite(loss):  # on every rank, and before translating with such weights
             raise RunError(
-                f"the validation loss became {loss} at step {self.global_step}; lower optim.learning_rate_scale"
+                f"the validation loss became {loss} at step {self.global_step}; lower {self.config.optim.rate_setting}"
             )
         self.last_validation_loss = loss
 
@@ -96,25 +111,34 @@ class TranslationModule(pl.LightningModule):
         # Scores at real positions only: each padding position would cost a row of V. Their number is known, so finding
         # them does not synchronise a GPU.
         targets_P = batch.target_output_BT.flatten()
+        if batch.num_target_tokens == len(targets_P):  # nothing is padded
+            return label_smoothed_loss(hidden_BTM.flatten(0, 1), self.model.embedding_VM, targets_P, smoothing)
         real_N = torch.nonzero_static(targets_P != self.model.config.pad, size=batch.num_target_tokens)[:, 0]
         hidden_NM = hidden_BTM.flatten(0, 1).index_select(0, real_N)
         return label_smoothed_loss(hidden_NM, self.model.embedding_VM, targets_P[real_N], smoothing)
 
     def learning_rate(self, step: int) -> float:
         """That of a step, counted from 1."""
-        optim = self.config.optim
-        return learning_rate(
-            step, d_model=self.config.model.d_model, warmup_steps=optim.warmup_steps, scale=optim.learning_rate_scale
-        )
+        return learning_rate(step, self.config.optim, self.config.model.d_model)
 
     def configure_optimizers(self) -> Any:
+        """Adam; with weight decay AdamW (Loshchilov and Hutter 2019), which decays the matrices of linear layers alone,
+        as minGPT does: no bias, norm or embedding, and no parameter of a position scheme, so that schemes are compared
+        under the same penalty.
+        """
         optim = self.config.optim
+        parameters: Any = self.parameters()
+        if optim.weight_decay:
+            linear = [module.weight for module in self.modules() if isinstance(module, torch.nn.Linear)]
+            others = [one for one in self.parameters() if all(one is not weight for weight in linear)]
+            parameters = [{"params": linear, "weight_decay": optim.weight_decay}, {"params": others}]
         optimizer = torch.optim.Adam(
-            self.parameters(),
+            parameters,
             lr=1.0,
             betas=(optim.adam_beta1, optim.adam_beta2),
             eps=optim.adam_epsilon,
             fused=True,
+            decoupled_weight_decay=True,
         )
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer,

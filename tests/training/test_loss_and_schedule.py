@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from rpr.bench.benchmark import peak_bytes
+from rpr.compose.composition import compose_train
 from rpr.training import loss
 from rpr.training.loss import label_smoothed_loss
-from rpr.training.module import learning_rate
+from rpr.training.module import TranslationModule, learning_rate
 
 
 def explicit_loss(
@@ -109,5 +110,38 @@ def test_validation_computes_no_gradients() -> None:
     ],
 )
 def test_schedule_of_the_base_model(step: int, expected: float) -> None:
-    assert learning_rate(step, d_model=512, warmup_steps=4000, scale=1.0) == pytest.approx(expected, rel=1e-12)
-    assert learning_rate(step, d_model=512, warmup_steps=4000, scale=2.0) == pytest.approx(2 * expected, rel=1e-12)
+    base = compose_train(["model=base"]).optim
+    for scale in (1, 2):
+        optim = base.model_copy(update={"learning_rate_scale": scale})
+        assert learning_rate(step, optim, 512) == pytest.approx(scale * expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "schedule, step, share",
+    [
+        ("constant", 1, 0.1), ("constant", 10, 1), ("constant", 11, 1), ("constant", 110, 1),
+        ("inverse_sqrt", 5, 0.5), ("inverse_sqrt", 10, 1), ("inverse_sqrt", 40, 0.5),
+        ("cosine", 1, 0.1), ("cosine", 10, 1), ("cosine", 60, 0.55), ("cosine", 110, 0.1),
+        ("cosine", 35, 0.1 + 0.9 * (1 + 0.5**0.5) / 2),
+    ],
+)  # fmt: skip
+def test_learning_rate_of_each_schedule(schedule, step, share):
+    words = ["optim.learning_rate=0.02", "optim.learning_rate_scale=null", "optim.warmup_steps=10"]
+    optim = compose_train([*words, "optim.max_steps=110", f"optim.schedule={schedule}"]).optim
+    assert learning_rate(step, optim, 512) == pytest.approx(0.02 * share, rel=1e-12)
+
+
+LINEAR = ("qkv", "output", "query", "key_value", "inner", "outer")
+
+
+def test_weight_decay_shrinks_the_matrices_of_linear_layers_alone(tiny_config):
+    words = ("optim.learning_rate=0.1", "optim.learning_rate_scale=null", "optim.warmup_steps=1", "position=learned")
+    module = TranslationModule(tiny_config(*words, "optim.weight_decay=0.5", "optim.schedule=constant"), 20)
+    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    configured = module.configure_optimizers()  # held: the schedule refers to its optimiser weakly
+    configured["optimizer"].step()
+    for name, parameter in module.named_parameters():
+        linear = name.endswith(tuple(f"{part}.weight" for part in LINEAR))
+        torch.testing.assert_close(parameter, before[name] * (0.95 if linear else 1))
