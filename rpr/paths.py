@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -13,3 +14,8 @@ def data_dir(name: str) -> Path:
         if any(folder.glob("*.yaml")):
             return folder
     raise FileNotFoundError(f"{name}/ is neither in {HERE} nor in {HERE.parent}; reinstall rpr")
+
+
+def user_path(path: str | Path) -> Path:
+    """A file or folder that the user names, with `~` and environment variables expanded as a shell would."""
+    return Path(os.path.expanduser(os.path.expandvars(path)))

@@ -97,6 +97,14 @@ class Interrupts:
             _exit(number, frame)
 
 
+def stop_before(error: BaseException) -> SystemExit | KeyboardInterrupt | None:
+    """The SIGTERM or Ctrl-C in whose course an error was raised; None if there was none."""
+    earlier: BaseException | None = error
+    while earlier is not None and not isinstance(earlier, (SystemExit, KeyboardInterrupt)):
+        earlier = earlier.__context__
+    return earlier
+
+
 def die_on_sigterm() -> None:
     """From now on SIGTERM ends this process at once, whatever handler a library has installed."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -109,6 +109,8 @@ def _describe(kind: type[StrictModel], problem: Any) -> str:
         value = problem["input"]
         selecting = value.get(tag) if isinstance(value, Mapping) else value
         return f"{key}.{tag}: invalid value {selecting!r}: {message}"
+    if problem["type"] == "string_type" and isinstance(problem["input"], (int, float)):
+        message += f"; write it in quotes, and these in quotes for the shell: \"{key}='{problem['input']}'\""
     return f"{key}: invalid value {problem['input']!r}: {message}"
 
 

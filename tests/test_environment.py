@@ -106,9 +106,11 @@ def test_run_and_sweep_in_such_a_place(tmp_path, tiny, tiny_config, small_data, 
     for name in ("tokenize.py", "rpr/__init__.py"):
         (tmp_path / name).write_text("raise SystemExit('of the current folder')")
     backend = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-    short = ("optim.max_steps=2", "optim.validate_every_n_steps=2", "hardware.threads=1")
+    short = ("optim.max_steps=2", "optim.validate_every_n_steps=2", "hardware.threads=1", "hardware.num_workers=1")
+    temporary = tmp_path / (100 * "x")  # too long for the names of the loader workers' sockets
+    temporary.mkdir()
     for words in (["train"], ["train", "-m", "seed=1,2"]):
-        process = processes.start(*words, *tiny, *short, **LEFT_OVER, **backend, cwd=tmp_path)
+        process = processes.start(*words, *tiny, *short, **LEFT_OVER, **backend, TMPDIR=str(temporary), cwd=tmp_path)
         assert process.wait(200) == 0, process.stderr.read()
     for seed in (1, 2):
         config = tiny_config(*short, f"seed={seed}")

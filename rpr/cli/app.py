@@ -13,11 +13,12 @@ from typing import Any, NoReturn
 
 from rpr import __version__, environment
 from rpr.cli import stdio
-from rpr.cli.positionals import to_overrides
+from rpr.cli.positionals import to_overrides, whole
 from rpr.compose import hydra_bridge
 from rpr.compose.composition import compose, compose_train, override_key, reject_path_traversal, train_command
 from rpr.compose.messages import format_user_error
 from rpr.errors import ConfigError, did_you_mean
+from rpr.paths import user_path
 from rpr.signals import SIGTERM_EXIT, exit_on_sigterm
 from rpr.sweep import launcher
 
@@ -48,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 success, 1 a job failed, 2 invalid input."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     stdio.reopen_closed_fds()
+    stdio.replace_unencodable()
     environment.set_up()
     # Large tensors in huge pages, where Linux offers them: a CPU step touches fresh memory every time. Read by torch at
     # its first allocation, and inherited by the processes of a sweep.
@@ -60,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = arguments[0].removeprefix("--config-name=") if arguments else "--help"
     code = 0
     try:
+        _check_current_folder()
         if name in COMMANDS and name != "sweep":
             code = _run(name, to_overrides(name, arguments[1:]))
         else:
@@ -87,6 +90,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         stdio.detach_stdout()
 
 
+def _check_current_folder() -> None:
+    try:
+        os.fsencode(os.getcwd()).decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"the current folder cannot be read ({error.strerror}); change to one that exists") from None
+    except UnicodeDecodeError:
+        raise ConfigError(
+            "the current folder has a name that is not UTF-8, which records cannot hold; rename it"
+        ) from None
+
+
 def _answer(name: str, arguments: list[str]) -> int:
     """A sweep, or --help, --version or -sc; returns the exit code."""
     if name in ("-h", "--help", "--version", "-sc"):
@@ -104,7 +118,7 @@ def _answer(name: str, arguments: list[str]) -> int:
 
         stdio.require_stdout("sweep", needed=command.prints(arguments))
         with exit_on_sigterm():
-            return command.run(arguments)
+            return command.run(whole(arguments))
     else:
         raise ConfigError(f"no such command {name!r}" + did_you_mean(name, COMMANDS))
     return 0
@@ -168,7 +182,7 @@ def _run(name: str, arguments: list[str]) -> int:
 def _resolve_config_dir(typed: str | None) -> Path | None:
     if typed is None:
         return None
-    folder = Path(typed).absolute()
+    folder = user_path(typed).absolute()
     if not folder.is_dir():
         raise ConfigError(f"--config-dir: {folder} is not a directory; give one with choices, e.g. model/mine.yaml")
     return folder
@@ -232,7 +246,7 @@ def _resume(arguments: list[str]) -> None:
     """`rpr-cli train run=FOLDER`: everything else is in the run's record."""
     from rpr.commands import train
 
-    run_dir = arguments[0].partition("=")[2]
+    run_dir = arguments[0].partition("=")[2].strip("'")
     if len(arguments) > 1:
         others = [argument for argument in arguments if override_key(argument) != "run"] or arguments[1:]
         raise ConfigError(
@@ -241,7 +255,7 @@ def _resume(arguments: list[str]) -> None:
         )
     if not run_dir:
         raise ConfigError("run: no value given; give the folder of a run, e.g. run=runs/NAME-HASH")
-    train.resume(Path(run_dir))
+    train.resume(user_path(run_dir))
 
 
 def _config_class(name: str) -> Any:

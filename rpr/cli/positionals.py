@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from rpr.compose.composition import override_key, typed_choices
+from rpr.compose.composition import override_key, quote_home, typed_choices
 from rpr.compose.hydra_bridge import quote_value
 from rpr.errors import ConfigError
 
@@ -27,17 +27,38 @@ def to_overrides(name: str, arguments: list[str]) -> list[str]:
     if name == "translate" and "--" in arguments:
         at = arguments.index("--")
         return [*_with_runs(name, arguments[:at]), *_files(arguments[:at], arguments[at + 1 :])]
-    return _with_runs(name, arguments) if name in (*OF_ONE_RUN, *OF_RUNS) else arguments
+    return _with_runs(name, arguments) if name in (*OF_ONE_RUN, *OF_RUNS) else quote_home(whole(arguments))
+
+
+def whole(arguments: list[str]) -> list[str]:
+    """Check that no setting was cut where a blank is: `test_splits=[test, long]`, `seed = 1`.
+
+    Raises:
+        ConfigError: one was.
+    """
+    for at, word in enumerate(arguments[:-1]):
+        key, equals, value = word.partition("=")
+        opened = sum(value.count(mark) for mark in "[{(") > sum(value.count(mark) for mark in "]})")
+        following = arguments[at + 1]
+        if (equals and opened) or following == "=" or (following.startswith("=") and "=" not in word):
+            whole = f"{word} {following}" if opened else f"{key}=VALUE"
+            raise ConfigError(
+                f"{key}: {word} and {following} are two words, cut at a blank; leave out the blank, "
+                f'or quote the whole setting: "{whole}"'
+            )
+    return arguments
 
 
 def _with_runs(name: str, arguments: list[str]) -> list[str]:
+    whole(arguments)
     runs: list[str] = []
     others: list[str] = []
     for before, word in zip(["", *arguments], arguments, strict=False):
-        positional = "=" not in word and not word.startswith(("-", "+", "~")) and before not in _WITH_VALUE
+        override = word.startswith(("-", "+", "~")) and not word.startswith("~/")
+        positional = "=" not in word and not override and before not in _WITH_VALUE
         (runs if positional else others).append(word)
     if not runs:
-        return arguments
+        return arguments if name == "train" else quote_home(arguments)
     if name in OF_ONE_RUN and len(runs) > 1:
         files = "; the files to translate are given as -- IN OUT" if name == "translate" else ""
         raise ConfigError(f"{name}: {len(runs)} runs given, expected one{files}")
@@ -45,6 +66,7 @@ def _with_runs(name: str, arguments: list[str]) -> list[str]:
     if name == "train":  # `run=FOLDER` is read as it is, not by Hydra
         return [*others, f"run={runs[0]}"]
     given = ",".join(quote_value(run) for run in runs)
+    others = quote_home(others)
     return [*others, f"run={given}" if name in OF_ONE_RUN else f"runs=[{given}]"]
 
 

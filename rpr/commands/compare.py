@@ -13,6 +13,7 @@ from rpr.config.commands import CompareConfig
 from rpr.errors import RunError
 from rpr.io.escape import escape_control_characters
 from rpr.metrics.comparison import Run, as_run, compare_runs, pairs_of_runs, pairs_of_sweep, read_run, with_short_names
+from rpr.paths import user_path
 from rpr.records.record import find_records
 from rpr.records.translations import has_translations
 from rpr.report.paired import PairedReport, as_json, as_markdown, grids
@@ -22,10 +23,10 @@ from rpr.report.render import wrapped
 def run(config: CompareConfig) -> None:
     """Prints, for each split and metric, scores, differences and tests; writes nothing."""
     if config.sweep is None:
-        runs = _named([read_run(Path(folder)) for folder in config.runs])
+        runs = _named([read_run(user_path(folder)) for folder in config.runs])
         groups = [(runs, pairs_of_runs(runs))]
     else:
-        runs = _named(_of_sweep(config.sweep, Path(config.runs_dir)))
+        runs = _named(_of_sweep(config.sweep, user_path(config.runs_dir)))
         groups = pairs_of_sweep(runs, config.sweep, config.baseline)
     numbers = config.model_dump(include={"samples", "trials", "seed"})
     found = [compare_runs(runs, pairs, config.splits, config.metrics, **numbers) for runs, pairs in groups]

@@ -15,6 +15,7 @@ from typing import Any
 
 from rpr.config.commands import DiffConfig
 from rpr.io.escape import escape_control_characters
+from rpr.paths import user_path
 from rpr.records.difference import ABSENT, Curve, Difference, FigurePair, Part, difference
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.metrics import read_metrics
@@ -55,7 +56,8 @@ def read_run_files(run: str | Path) -> RunFiles:
     Raises:
         RecordError: there is no record, or a file cannot be read.
     """
-    path = Path(run) / RECORD_NAME if Path(run).is_dir() else Path(run)
+    path = user_path(run)
+    path = path / RECORD_NAME if path.is_dir() else path
     return path, read_record(path), read_metrics(run_file(path, METRICS_NAME))
 
 

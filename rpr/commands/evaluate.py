@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
-from pathlib import Path
 
 from rpr.commands.printing import titled
 from rpr.commands.scoring import Scored, length_grid, score_grid, score_run, torch_scored
@@ -17,6 +16,7 @@ from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.io.locks import exclusive
 from rpr.model.positions import changed_after_training
+from rpr.paths import user_path
 from rpr.records.scores import search_in_words
 from rpr.report.grid import legend
 from rpr.report.render import wrapped
@@ -31,7 +31,7 @@ def run(config: EvaluateConfig) -> None:
 
     The run's record is not changed.
     """
-    run_dir = Path(config.run).absolute()
+    run_dir = user_path(config.run).absolute()
     trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
     requested = {
         "beam_size": config.beam_size,

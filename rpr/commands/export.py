@@ -7,6 +7,7 @@ from pathlib import Path
 from rpr.config.commands import ExportConfig, VerifyConfig
 from rpr.export import writing
 from rpr.export.card import ExportInputs
+from rpr.paths import user_path
 from rpr.progress import Progress
 from rpr.runs import loading
 from rpr.signals import report_sigterm
@@ -21,8 +22,12 @@ def run(config: ExportConfig) -> None:
         RecordError, DataError: no readable run, or no sentences to verify it with.
         RunError: the run failed, or the export does not reproduce its model.
     """
-    run_dir = Path(config.run).absolute()
-    out = Path(config.output_dir).absolute() if config.output_dir is not None else run_dir / "exports" / config.format
+    run_dir = user_path(config.run).absolute()
+    out = (
+        user_path(config.output_dir).absolute()
+        if config.output_dir is not None
+        else run_dir / "exports" / config.format
+    )
     trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
     writing.check(config.format, out, trained.transformer(trained.data.vocabulary_size))
     material = read(run_dir, config)

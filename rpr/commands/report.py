@@ -14,6 +14,7 @@ from rpr.config.commands import ReportConfig
 from rpr.errors import RecordError, did_you_mean
 from rpr.io.atomic import replace_file
 from rpr.io.locks import exclusive
+from rpr.paths import user_path
 from rpr.records.record import find_records
 from rpr.report.build import build_report
 from rpr.report.results_page import results_markdown
@@ -43,17 +44,17 @@ def run(config: ReportConfig) -> None:
     if config.run is not None:
         from rpr.commands import position_report  # imports torch and Lightning
 
-        run_dir = Path(config.run).absolute()
+        run_dir = user_path(config.run).absolute()
         with exclusive(run_dir, "positions.*") if run_dir.is_dir() else contextlib.nullcontext():
             position_report.report(config, run_dir)
         return
-    root = Path(config.runs_dir)
+    root = user_path(config.runs_dir)
     if not root.exists():
         raise RecordError(
             f"runs_dir: {root} does not exist; train something first (rpr-cli sweep quick) or give another runs_dir="
         )
     if config.results_page is not None:
-        _check_writable(Path(config.results_page))  # before any of the report is written
+        _check_writable(user_path(config.results_page))  # before any of the report is written
     found = find_records(root, config.sweep)
     if config.sweep is not None and not found.records and (runs := find_records(root).records):
         sweeps = {name for _, run in runs for name in run.sweeps}
@@ -63,7 +64,7 @@ def run(config: ReportConfig) -> None:
     title = config.title or (f"Sweep {config.sweep}" if config.sweep else "All runs")
     benches, problems = read_benches(found.others) if config.sweep is None else ([], [])  # they belong to no sweep
     problems = [*found.problems, *problems]
-    out_dir = Path(config.output_dir) / name
+    out_dir = user_path(config.output_dir) / name
     try:
         with exclusive(out_dir, "*"):
             report = build_report(found.records, out_dir, title, problems, benches=benches)
@@ -71,7 +72,7 @@ def run(config: ReportConfig) -> None:
         raise RecordError(f"{out_dir}: the report cannot be written ({error}); choose another folder") from None
     written = [path for path in report.files if path.suffix in (".html", ".svg", ".md")]
     if config.results_page is not None:
-        written.append(Path(config.results_page))
+        written.append(user_path(config.results_page))
         _write(written[-1], results_markdown(root, written[-1].parent))
     if config.format == "json":
         print(json.dumps(report.document, indent=2, ensure_ascii=False))

@@ -20,6 +20,7 @@ from rpr.environment import started_by_torchrun
 from rpr.errors import ConfigError, DataError, RecordError
 from rpr.io.escape import escape_control_characters
 from rpr.migrations import machine_of
+from rpr.paths import user_path
 from rpr.records import provenance
 from rpr.records.difference import Difference, difference
 from rpr.records.record import RECORD_NAME, Git, Record, RerunOf, read_record
@@ -102,7 +103,7 @@ def _folder(config: RerunConfig, path: Path, record: Record, typed: TrainConfig)
             f"{path}: its name and run_id make {stem!r}, which is not a valid folder name; correct the record"
         )
     for number in count(1):
-        folder = Path(config.runs_dir).absolute() / f"{stem}{number}"
+        folder = user_path(config.runs_dir).absolute() / f"{stem}{number}"
         if not (folder / RECORD_NAME).exists():
             break
         found = read_record(folder / RECORD_NAME)

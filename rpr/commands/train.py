@@ -17,6 +17,7 @@ from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.environment import started_by_torchrun
 from rpr.errors import InterruptedRun, ProcessEnded, RprError, RunError
 from rpr.io.escape import escape_control_characters
+from rpr.paths import user_path
 from rpr.records import provenance
 from rpr.records.record import LOG_NAME, RECORD_NAME, Record, RerunOf, read_record, write_record
 from rpr.records.scores import EXACT_MATCH, HEADLINE_METRIC, METRIC_NAMES
@@ -71,7 +72,7 @@ def run(
     from rpr.training import launch
 
     hardware = config.hardware
-    run_dir = run_dir or Path(config.runs_dir).absolute() / config.run_dir_name
+    run_dir = run_dir or user_path(config.runs_dir).absolute() / config.run_dir_name
     if not started_by_torchrun() and (finished := _finished_record(run_dir)) is not None:
         _report_already_finished(config, run_dir, finished)
         return run_dir

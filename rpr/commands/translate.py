@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import islice
-from pathlib import Path
 from typing import IO
 
 from rpr.commands.line_streams import (
@@ -24,6 +23,7 @@ from rpr.config.commands import TranslateConfig
 from rpr.data.files import check_text
 from rpr.decode.translator import Translation, Translator
 from rpr.errors import ConfigError, DataError
+from rpr.paths import user_path
 from rpr.progress import Progress
 from rpr.signals import Interrupts
 
@@ -94,7 +94,7 @@ class _Job:
             descriptor = _standard_stream("output")
             _refuse_same(files, os.fstat(descriptor), "stdout")
             return DescriptorOutput(descriptor)
-        path = Path(self._config.output).expanduser().resolve()  # writes the target of a link, and keeps the link
+        path = user_path(self._config.output).resolve()  # writes the target of a link, and keeps the link
         if path.exists() and not path.is_file():
             kind = "a folder" if path.is_dir() else "not a regular file (redirect stdout to it instead)"
             raise ConfigError(f"output: {path} is {kind}; give a file name")
@@ -254,7 +254,7 @@ def _standard_stream(name: str) -> int:
 
 def _open(path: str, name: str, files: ExitStack) -> IO[bytes]:
     try:
-        return files.enter_context(Path(path).expanduser().open("rb"))
+        return files.enter_context(user_path(path).open("rb"))
     except OSError as error:
         raise ConfigError(f"{name}: {path} cannot be read ({error.strerror}); give a file of text lines") from None
 

@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from operator import attrgetter
-from pathlib import Path
 
 from rpr.analysis.verification import Check, batch_rounding, check_model, export_check
 from rpr.commands.export import read
@@ -19,6 +18,7 @@ from rpr.decode.exported import Kind
 from rpr.decode.torch_engine import search_of
 from rpr.export.card import ExportInputs
 from rpr.export.parity import in_float64
+from rpr.paths import user_path
 from rpr.progress import Progress
 from rpr.records.measurement import single
 from rpr.report.grid import DASH, Cell, Column, Grid
@@ -36,7 +36,7 @@ def run(config: VerifyConfig) -> None:
         RecordError, DataError: no readable run, or no sentences of its data.
         SystemExit: code 1, after the table, if a check failed.
     """
-    run_dir = Path(config.run).absolute()
+    run_dir = user_path(config.run).absolute()
     material = read(run_dir, config)
     results: list[Check] = []
     with Progress(None, "checks", run_dir.name) as bar:
@@ -72,7 +72,7 @@ def checks(material: ExportInputs) -> Iterator[Check]:
     yield batch_rounding(scored.engine, exact, material.sources, search, f"precision {scored.precision}")
     for format in KINDS:
         with tempfile.TemporaryDirectory(prefix="rpr-verify-") as folder:
-            yield export_check(format, material, Path(folder))
+            yield export_check(format, material, user_path(folder))
 
 
 def as_json(check: Check) -> dict[str, object]:

@@ -31,6 +31,13 @@ _BOTH_SIDES = re.compile(r"position\.(?!(encoder|decoder|name)\b)\w+=")
 _SIDE = re.compile(r"^position\.(encoder|decoder)=")
 
 
+def quote_home(words: Sequence[str]) -> list[str]:
+    """Quote values that begin with `~`, which Hydra's grammar does not know: cache_dir=~/cache."""
+    value = re.compile(r"(?<=[=,])~[^,'\"\[\]{}()]*")
+    quoted = [value.sub(lambda found: hydra_bridge.quote_value(found[0]), word) for word in words]
+    return [word if word.startswith("-") else new for word, new in zip(words, quoted, strict=True)]
+
+
 def typed_choices(words: Sequence[str]) -> list[str]:
     """Rewrite `position.encoder=rope` in Hydra's syntax for a group's choice in another package,
     `position@position.encoder=rope`, and drop `position.encoder=null`, which is the default.
@@ -38,7 +45,7 @@ def typed_choices(words: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: a setting for both stacks, although each has its own scheme.
     """
-    found = [_SIDE.sub(r"position@position.\1=", word) for word in words if not _NO_SIDE.fullmatch(word)]
+    found = [_SIDE.sub(r"position@position.\1=", word) for word in quote_home(words) if not _NO_SIDE.fullmatch(word)]
     sides = {override_key(word) for word in found} & {"position@position.encoder", "position@position.decoder"}
     both = next((word for word in found if _BOTH_SIDES.match(word)), None)
     if len(sides) == 2 and both is not None:

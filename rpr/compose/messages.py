@@ -44,6 +44,7 @@ def format_user_error(error: BaseException, kind: type[StrictModel] | None = Non
 def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     if isinstance(error, RprError):
         return " ".join(str(error).split())
@@ -57,6 +58,8 @@ def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
             f"{override}: cannot be parsed as a setting ({reason}); write key=value, and quote values with spaces, "
             "commas or brackets: \"key='a b'\""
         )
+    if isinstance(error, YAMLError):
+        return f"{' '.join(str(error).split())}; correct that file"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         file = error.missing_cfg_file
         group, _, choice = file.rpartition("/") if file.startswith("hydra/") else file.partition("/")
@@ -76,6 +79,8 @@ def _no_choice(text: str) -> str | None:
         return f"{group}: nothing is selected, but other settings need it; add {group}=NAME (a file of conf/{group}/)"
     if found := re.match(r"Ambiguous value for argument '([^']+)'", text):
         return f"{found[1]}: several values; add -m to train one run for each, or write a list as KEY=[A,B]"
+    if text == "ConfigLoader is not set":
+        return "glob: choices are not matched by a pattern; list them, e.g. position=absolute,relative"
     if text.startswith("Config group override must be"):
         return f"{text}; write GROUP=CHOICE, e.g. model=tiny"
     if found := re.match(r"Config group override deletion value must be .*input_line='(.+?)', config_loader", text):

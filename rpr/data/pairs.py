@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rpr.config.train import DataConfig
 from rpr.data.files import decoded
+from rpr.paths import user_path
 from rpr.tasks import Pair as Pair
 
 READ_AT_ONCE = 1000
@@ -91,9 +92,9 @@ class Pairs(ABC):
 
 def local_path(data: DataConfig) -> Path:
     assert data.path is not None
-    return Path(data.path).expanduser().absolute()
+    return user_path(data.path).absolute()
 
 
 def cache_root(data: DataConfig) -> Path:
     """The absolute path of the folder for everything derived from corpora."""
-    return Path(data.cache_dir).expanduser().absolute()
+    return user_path(data.cache_dir).absolute()

@@ -5,8 +5,12 @@ ignore Ctrl-C, and exit when their parent exits, even if it is killed.
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.queues
+import multiprocessing.util
 import os
 import signal
+import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -14,9 +18,11 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from rpr.errors import RunError
+from rpr.errors import ConfigError, RunError
 from rpr.io.resources import resident_peak
 
+ORPHAN_SECONDS = 10
+_LONGEST_FOLDER = 70  # bytes, with which the names of sockets stay below the system's limit of 107
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -98,4 +104,42 @@ def _exit_after_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
+    os._exit(1)
+
+
+def shorten_socket_paths() -> None:
+    """Let this process and its loader workers, which send batches through sockets in the temporary folder, create
+    them in /tmp if TMPDIR is too long for the name of a socket.
+
+    Raises:
+        ConfigError: /tmp cannot be written.
+    """
+    folder = tempfile.gettempdir()
+    if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
+        return
+    tempfile.tempdir = "/tmp"
+    try:
+        multiprocessing.util.get_temp_dir()  # created once, and known to the workers
+    except OSError as error:
+        raise ConfigError(
+            f"TMPDIR: {folder} is too long for sockets, and /tmp cannot be written ({error.strerror}); set a TMPDIR of "
+            f"at most {_LONGEST_FOLDER} bytes, or hardware.num_workers=0"
+        ) from None
+    finally:
+        tempfile.tempdir = folder
+
+
+def set_up_loader_worker(_: int) -> None:
+    """In a new worker of a DataLoader: SIGTERM sent to all processes of a run leaves it to the main process to end its
+    workers, for some seconds; and a batch that cannot be sent ends the worker, which the main process notices.
+    Otherwise it would wait for that batch.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(ORPHAN_SECONDS))  # SIGALRM ends it
+    multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_end_worker)  # type: ignore[attr-defined]
+
+
+def _end_worker(error: Exception, _: object) -> None:
+    print(
+        f"rpr-cli: a loader worker cannot send a batch ({type(error).__name__}: {error})", file=sys.stderr, flush=True
+    )
     os._exit(1)

@@ -25,7 +25,7 @@ from rpr.decode.split_long import split_long_source
 from rpr.decode.torch_engine import Engine, Progress, Search
 from rpr.errors import ConfigError, DataError, did_you_mean
 from rpr.model.beam_search import Hypothesis
-from rpr.paths import data_dir
+from rpr.paths import data_dir, user_path
 from rpr.runs import runtime
 from rpr.validation import validate
 
@@ -97,7 +97,7 @@ class Translator:
     @classmethod
     def from_config(cls, config: TranslateConfig) -> Translator:
         """As from_run; beam_size and length_penalty of the configuration, if set, override the run's."""
-        folder = Path(config.run).expanduser().absolute()
+        folder = user_path(config.run).absolute()
         runtime.check_devices(config.hardware)
         engine, vocabulary, search, max_source_length = load_engine(folder, config)
         return cls(engine, vocabulary, search, max_source_length=max_source_length)

@@ -26,6 +26,7 @@ from rpr.records.record import (
     write_record,
 )
 from rpr.runs.locks import LOCK_NAME
+from rpr.signals import stop_before
 
 if TYPE_CHECKING:  # numpy and torch, which a command with invalid settings does not wait for
     from rpr.data.cache import PreparedData
@@ -221,6 +222,8 @@ def mark_stopped(run_dir: Path, error: BaseException) -> None:
     reported = isinstance(error, RunError) and not isinstance(error, TimeLimitReached)
     if record.status == "finished" or (record.status in ("failed", "interrupted") and reported):
         return
+    if not isinstance(error, RprError):
+        error = stop_before(error) or error
     interrupted = isinstance(error, (InterruptedRun, KeyboardInterrupt, SystemExit))
     if isinstance(error, RprError):
         reason = str(error)

@@ -36,6 +36,7 @@ def run(arguments: list[str]) -> int:
         )
     of_file = [word for row in sweep.rows for word in row]
     words = [word for word in rest if word not in flags]
+    spec.reject_repeated(words)
     if "sweep" in {override_key(word) for word in (*words, *of_file)}:
         raise ConfigError("sweep: cannot be set, as a sweep is named after its file; copy the file to another name")
     _reject_hydra_settings(of_file, name)
@@ -49,6 +50,7 @@ def run_multirun(overrides: Sequence[str], config_dir: Path | None) -> int:
     Raises:
         ConfigError, DataError, RecordError: as `run`.
     """
+    spec.reject_repeated(overrides)
     name = next((word.partition("=")[2] for word in overrides if override_key(word) == "sweep"), None)
     row = tuple(word for word in overrides if override_key(word) != "sweep")
     if name is not None:

@@ -20,6 +20,7 @@ from rpr.compose.composition import override_key, to_plain, train_command
 from rpr.compose.messages import format_user_error
 from rpr.errors import BusyError, ConfigError, DataError, ProcessEnded, RecordError, RunError
 from rpr.io.resources import num_cores
+from rpr.paths import user_path
 from rpr.signals import SIGTERM_EXIT, die_with_parent
 from rpr.sweep import slurm
 
@@ -179,6 +180,10 @@ class Launcher:
         # The settings of a group whose choice varies fit only that choice.
         common = [word for word in shared if override_key(word).partition(".")[0] not in varying]
         self._session = hydra_bridge.session("train", [*common, *words], multirun=True, config_dir=config_dir)
+        folder = str(self._session.settings.hydra.sweep.dir)
+        if (expanded := str(user_path(folder))) != folder:
+            words = [*words, f"hydra.sweep.dir={hydra_bridge.quote_value(expanded)}"]
+            self._session = hydra_bridge.session("train", [*common, *words], multirun=True, config_dir=config_dir)
         target: str = self._session.settings.hydra.launcher["_target_"]
         apart = [key for key in ("hardware", "hardware.devices", "hardware.num_nodes") if key in varying]
         targets = {target}

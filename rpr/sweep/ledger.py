@@ -19,6 +19,7 @@ from rpr.errors import RecordError, RprError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import escape_control_characters
 from rpr.io.locks import exclusive
+from rpr.paths import user_path
 from rpr.records.record import (
     LOG_NAME,
     RECORD_NAME,
@@ -56,7 +57,7 @@ def unique_jobs(made: Iterable[tuple[Sequence[str], TrainConfig]]) -> list[Job]:
     """The jobs of a sweep, each run once: settings that apply to all jobs can make two of them identical."""
     jobs: dict[tuple[Path, str], Job] = {}
     for overrides, config in made:
-        root = Path(config.runs_dir).absolute()
+        root = user_path(config.runs_dir).absolute()
         jobs.setdefault((root, config.run_id), Job(tuple(overrides), config, root / config.run_dir_name))
     return _locate_runs(list(jobs.values()))
 

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from rpr.compose.composition import override_key, typed_choices
 from rpr.config.train import NAME
 from rpr.errors import ConfigError, did_you_mean
-from rpr.paths import data_dir
+from rpr.paths import data_dir, user_path
 
 SETTINGS = ("jobs=", "gpus=", "jobs_per_gpu=", "retry_failed=true")
 FLAGS = ("--dry-run", "--wandb-yaml")
 _NOT_TEXT = ("null", "true", "false", "nan", "inf")  # in Hydra's overrides
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Of a key that is there twice, PyYAML would lose the first value."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode) and (first := lines.setdefault(key.value, line)) != line:
+                raise yaml.YAMLError(f"{key.value}: there twice, in line {first} and in line {line}; keep one")
+        return super().construct_mapping(node, deep)
 
 
 @dataclass(frozen=True)
@@ -59,11 +74,11 @@ def read(name: str) -> SweepSpec:
         ConfigError: no such sweep, or an invalid file.
     """
     files = available()
-    path = Path(name) if name.endswith((".yaml", ".yml")) else files.get(name)
+    path = user_path(name) if name.endswith((".yaml", ".yml")) else files.get(name)
     if path is None:
         raise ConfigError(f"sweep: no such sweep {name!r}" + did_you_mean(name, files))
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # a SafeLoader
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; give the name of a sweep or an existing YAML file") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -83,10 +98,28 @@ def read(name: str) -> SweepSpec:
         )
     try:
         common = [word for line in overrides for word in shlex.split(line)]
-        rows = tuple((*common, *shlex.split(line)) for line in jobs)
+        lines = [shlex.split(line) for line in jobs]
+        for number, row in enumerate([common, *lines]):
+            reject_repeated(row, f"{path}: jobs, line {number}: " if number else f"{path}: overrides: ")
+        rows = tuple((*common, *row) for row in lines)
         return SweepSpec(path.stem, str(content.get("description", "")), rows)
     except ValueError as error:
         raise ConfigError(f"{path}: unclosed quotation mark ({error})") from None
+
+
+def reject_repeated(words: Sequence[str], where: str = "") -> None:
+    """Check that no setting is there twice: Hydra would use the last, and jobs would be lost.
+
+    Raises:
+        ConfigError: one that begins with `where`.
+    """
+    given: dict[str, str] = {}
+    for word in typed_choices(words):
+        if not word.startswith(("~", "-")) and (first := given.setdefault(override_key(word), word)) is not word:
+            raise ConfigError(
+                f"{where}{override_key(word)}: there twice, as {first} and as {word}; keep one, or sweep over both: "
+                f"{override_key(word)}=A,B"
+            )
 
 
 def check_name(name: str, problem: str) -> None:

@@ -13,6 +13,7 @@ from rpr.compose.composition import train_command
 from rpr.config.train import TrainConfig
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, ProcessEnded, RecordError, RunError
+from rpr.paths import user_path
 from rpr.records.record import Record
 from rpr.runs import lifecycle
 from rpr.sweep import ledger
@@ -94,8 +95,8 @@ def prepare_launch(status: SweepStatus, *, retry_failed: bool) -> list[Job]:
     changes = []
     for root in sorted({job.config.runs_dir for job, _ in status.jobs}):
         here = [job for job, _ in status.jobs if job.config.runs_dir == root]
-        changes += ledger.diff_manifest(Path(root), status.sweep, here)
-        ledger.save_manifest(Path(root), status.sweep, here)
+        changes += ledger.diff_manifest(user_path(root), status.sweep, here)
+        ledger.save_manifest(user_path(root), status.sweep, here)
     print(f"sweep {status.sweep}: {status.counts(_BEFORE)}", file=sys.stderr)
     for line in changes:
         print(f"  since it was last started: {line}", file=sys.stderr)
@@ -126,8 +127,8 @@ def commands(status: SweepStatus) -> list[str]:
 
     records = []
     for root in sorted({job.config.runs_dir for job, _ in status.jobs}):
-        if Path(root).is_dir():
-            records += [record for _, record in find_records(Path(root)).records]
+        if user_path(root).is_dir():
+            records += [record for _, record in find_records(user_path(root)).records]
     found = costs([job.config for job, _ in status.jobs], records)
     lines, remaining = [], []
     for number, ((job, job_status), cost) in enumerate(zip(status.jobs, found, strict=True), start=1):

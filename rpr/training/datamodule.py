@@ -12,6 +12,9 @@ from torch.utils.data import DataLoader
 from rpr.config.train import TrainConfig
 from rpr.data.batches import NO_PAIRS, Batch, TrainingBatches, TranslationDataset, evaluation_batches
 from rpr.data.cache import PreparedData
+from rpr.data.workers import set_up_loader_worker, shorten_socket_paths
+
+LOADER_SECONDS = 300  # for one batch, which takes milliseconds
 
 
 class TranslationData(pl.LightningDataModule):
@@ -60,6 +63,8 @@ class TranslationData(pl.LightningDataModule):
 
     def _loader(self, split: Any, sampler: Iterable[Any], workers: int | None = None) -> DataLoader[Batch]:
         num_workers = self.config.hardware.num_workers if workers is None else workers
+        if num_workers:
+            shorten_socket_paths()
         return DataLoader(
             TranslationDataset(split),
             sampler=sampler,
@@ -67,4 +72,6 @@ class TranslationData(pl.LightningDataModule):
             num_workers=num_workers,
             pin_memory=self.config.hardware.accelerator == "gpu",
             persistent_workers=num_workers > 0,
+            timeout=LOADER_SECONDS if num_workers else 0,
+            worker_init_fn=set_up_loader_worker,
         )

@@ -20,11 +20,11 @@ from torch import nn
 from rpr.config.train import TrainConfig
 from rpr.data.batches import accumulation
 from rpr.data.cache import PreparedData
-from rpr.errors import DataError, RunError
+from rpr.errors import DataError, InterruptedRun, RunError
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, Training
 from rpr.runs import checkpoints, runtime
-from rpr.signals import die_on_sigterm
+from rpr.signals import die_on_sigterm, stop_before
 from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch
 from rpr.training.datamodule import TranslationData
 from rpr.training.guards import NonFiniteGuard
@@ -85,6 +85,17 @@ def fit(
         if signals.interrupted:  # Lightning turned it into an exit code
             raise KeyboardInterrupt from None
         raise
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader "):
+            raise
+        if (stop := stop_before(error)) is not None:  # which ended the workers too
+            raise stop from None
+        # By a signal, as the system sends it when memory runs out: the run can go on.
+        how = InterruptedRun if "killed by signal" in str(error) else RunError
+        reason = str(error).strip().split(". ")[0].rstrip(".")
+        raise how(
+            f"{reason}; the same command resumes from the last checkpoint, with hardware.num_workers=0 without workers"
+        ) from None
     seconds, steps, source, target = stopwatch.reading()
     measured = steps > 0 and seconds > 0
     peak, kind = runtime.peak_memory(config.hardware)

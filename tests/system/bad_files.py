@@ -25,6 +25,8 @@ SWEEPS = {
     "numjob": "jobs: [1]",
     "nojob": "jobs: []",
     "numoverride": "overrides: [1]\njobs: [seed=1]",
+    "repeated": "jobs:\n- seed=3\n- seed=1 seed=2",
+    "repeatedkey": "jobs:\n- seed=1\njobs:\n- seed=2",
     "notalist": "jobs: seed=1",
     "notkeys": "- seed=1",
     "nothing": "",

@@ -1,0 +1,48 @@
+"""Paths with `~` and variables, and a stdout that cannot encode everything."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from rpr.cli import app, stdio
+from rpr.paths import user_path
+
+
+@pytest.mark.parametrize(
+    "typed, path",
+    [("~", "HOME"), ("~/a", "HOME/a"), ("$HOME/a", "HOME/a"), ("${HOME}/a", "HOME/a"), ("a/~", "a/~"), ("a$5", "a$5")],
+)
+def test_user_path(monkeypatch, tmp_path, typed, path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert user_path(typed) == Path(path.replace("HOME", str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "RUNS_DIR/x", "--cfg", "job"), ("report", "RUNS_DIR"), ("compare", "sweep=a", "RUNS_DIR"),
+        ("evaluate", "~/none"), ("export", "run=~/none"), ("verify", "~/none"),
+        ("diff", "~/a", "~/b"), ("rerun", "~/none"), ("train", "~/none"), ("train", "run=~/none"),
+        ("sweep", "~/none.yaml"), ("sweep", "quick", "RUNS_DIR", "data.cache_dir=~/cache", "--dry-run"),
+        ("train", "--config-dir=~/none"), ("train", "--config-dir", "~/none"),
+    ],
+)  # fmt: skip
+def test_home_is_expanded_everywhere(monkeypatch, tmp_path, capfd, words):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    app.main([word.replace("RUNS_DIR", "runs_dir=~/runs") for word in words])
+    printed = capfd.readouterr()
+    refusal = printed.err.partition("rpr-cli: ")[2]
+    assert "cannot be parsed" not in refusal and "~" not in refusal and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+def test_what_stdout_cannot_encode_is_replaced(monkeypatch, encoding):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding))
+    stdio.replace_unencodable()
+    print("1 ± 2 → \udcff", flush=True)
+    text = "1 ± 2 → ?" if encoding == "utf-8" else "1 ? 2 ? ?" if encoding == "ascii" else "1 ± 2 ? ?"
+    assert raw.getvalue().decode(encoding) == text + "\n"
