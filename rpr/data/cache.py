@@ -121,6 +121,9 @@ def prepare(data: DataConfig, progress: Progress | None = None, processes: int |
                 corpus = load_corpus(data)  # first: an unreachable hub does not cost what an earlier build finished
                 partial.mkdir(exist_ok=True)
                 built = _build(corpus, data, key, partial, progress or (lambda done, total, what: None), processes)
+                if cache_key(data) != key:
+                    shutil.rmtree(partial, ignore_errors=True)
+                    raise DataError(f"data.path: {data.path} changed while it was read; run the same command again")
             (partial / STATE_NAME).unlink(missing_ok=True)
             remove_folder(directory)  # before the rename: opening the new cache does not remove leftovers
             put_in_place(partial, directory)

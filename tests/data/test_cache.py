@@ -152,3 +152,13 @@ def test_prepared_data_and_splits_pickle_small(made):
     packed = pickle.dumps(split)
     assert len(packed) < 500 and pickle.loads(packed).source(5).tolist() == split.source(5).tolist()
     assert pickle.loads(pickle.dumps(made[1])).text("test") == made[1].text("test")
+
+
+def test_corpus_that_changes_while_it_is_read_leaves_no_cache(tmp_path):
+    def change(done: int, total: int, what: str) -> None:
+        if what == "encoding test":
+            (tmp_path / "pairs.en").write_text("other\n" * len(PAIRS))
+
+    with pytest.raises(DataError, match="pairs changed while it was read; run the same command again"):
+        prepare(line_config(tmp_path, PAIRS), change)
+    assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
