@@ -16,6 +16,8 @@ EARLIER_DEFAULTS: Mapping[str, Any] = {
     "model.architecture": "encoder_decoder",
     "model.activation": "relu",
     "data.task": None,
+    "data.text": None,
+    "data.context_length": None,
     "data.tokenizer": "bpe",
     "optim.schedule": "inverse_sqrt",
     "optim.learning_rate": None,
@@ -29,6 +31,9 @@ EARLIER_DEFAULTS: Mapping[str, Any] = {
     "evaluation.min_length": 0,
     "evaluation.bootstrap_samples": 1000,
     "evaluation.length_buckets": [10, 20, 30, 40, 60, 80],
+    "evaluation.text_tokens": 262144,
+    "evaluation.context_lengths": [],
+    "evaluation.stride": None,
 }
 # Renamed settings of runs, by their old names. Older records have the old name, and run ids are computed from it.
 RENAMED: Mapping[str, str] = {

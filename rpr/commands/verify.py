@@ -67,7 +67,7 @@ def checks(material: ExportInputs) -> Iterator[Check]:
     search = search_of(material.config.evaluation)
     exact = in_float64(material.model)
     pairs = list(zip(material.sources, material.references, strict=True))
-    yield from check_model(exact, pairs, search, material.config.data.max_length)
+    yield from check_model(exact, pairs, search, material.config.data.max_length or 0)
     scored = torch_scored(material.config, material.model, material.checkpoint)
     yield batch_rounding(scored.engine, exact, material.sources, search, f"precision {scored.precision}")
     for format in KINDS:

@@ -28,6 +28,7 @@ from torch.utils.data import Dataset, Sampler
 from rpr.data.plan import EpochOrder, Plan, microbatch_starts
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import BOS, EOS, PAD
+from rpr.data.windows import Windows
 
 Indices = NDArray[np.int64]
 NO_PAIRS: Indices = np.empty(0, np.int64)
@@ -51,7 +52,8 @@ class Batch(NamedTuple):
     """Padded tokens of one shard, int64, PAD = 0. The counts include EOS and exclude padding.
 
     The decoder reads target_input_BT (BOS, then the target without its last token) and predicts target_output_BT (the
-    target with EOS). Outside training the step's token counts are those of the batch. A shard without pairs is one
+    target with EOS). A window of documents is a target without a source (S = 0), and its input starts with the token
+    before it. Outside training the step's token counts are those of the batch. A shard without pairs is one
     row: source EOS, target output PAD only.
     """
 
@@ -75,7 +77,7 @@ class TrainingBatches(Sampler[BatchSpec]):
 
     def __init__(
         self,
-        split: TokenSplit,
+        split: TokenSplit | Windows,
         max_tokens_per_microbatch: int,
         microbatches_per_step: int,
         seed: int,
@@ -157,7 +159,7 @@ def accumulation(microbatches_per_step: int, num_devices: int) -> int:
     return max(1, microbatches_per_step // num_devices)
 
 
-def evaluation_batches(split: TokenSplit, max_tokens: int) -> list[Indices]:
+def evaluation_batches(split: TokenSplit | Windows, max_tokens: int) -> list[Indices]:
     """Indices of every pair once, sorted by length, in batches of at most max_tokens padded tokens per side; a longer
     pair forms its own batch.
     """
@@ -180,7 +182,7 @@ def _pad(pieces: NDArray[np.generic], lengths: NDArray[np.int64]) -> NDArray[np.
 class TranslationDataset(Dataset[Batch]):
     """Turns a BatchSpec, or the pair indices of an evaluation batch, into a Batch."""
 
-    def __init__(self, split: TokenSplit) -> None:
+    def __init__(self, split: TokenSplit | Windows) -> None:
         self.split = split
 
     def __len__(self) -> int:
@@ -197,8 +199,10 @@ class TranslationDataset(Dataset[Batch]):
             source, output = np.full((1, 1), EOS, np.int64), np.full((1, 1), PAD, np.int64)
             source_tokens = target_tokens = 0
         shifted = np.full_like(output, BOS)
+        shifted[:, 0] = self.split.before(indices) if indices else BOS
         # Pad the input wherever the output is padded; the shift alone would leave an EOS after each shorter target.
         shifted[:, 1:] = np.where(output[:, 1:] == PAD, PAD, output[:, :-1])
+        shifted[shifted == EOS] = BOS  # the next document of a stream starts
         return Batch(
             torch.from_numpy(source),
             torch.from_numpy(shifted),

@@ -66,7 +66,7 @@ def build(
     with Workers(min(processes, -(-number // PAIRS_PER_CHUNK))) as workers:
         if state is None:
             state = BuildState(_learn(corpus, data, directory / MODEL_NAME, workers, progress).digest)
-            _save(state, directory)
+            save_state(state, directory)
         for split in ["train", *(split for split in corpus.splits if split != "train")]:
             if split in state.counts:
                 continue
@@ -89,11 +89,12 @@ def build(
                 state.dropped | ({split: dropped} if any(dropped.values()) else {}),
                 state.sizes | sizes,
             )
-            _save(state, directory)
+            save_state(state, directory)
     return BuildResult(state, workers.processes, workers.peak_bytes)
 
 
-def _save(state: BuildState, directory: Path) -> None:
+def save_state(state: BuildState, directory: Path) -> None:
+    """Write build.json, after the files that it lists."""
     replace_file(directory / STATE_NAME, json.dumps(asdict(state)))
 
 
@@ -149,6 +150,7 @@ def _learn(corpus: Corpus, data: DataConfig, path: Path, workers: Workers, progr
         done += num_pairs
         progress(done, len(train), what)
     words = most_frequent(words)
+    assert data.tokenizer != "bytes", "a corpus of pairs"
     return Vocabulary.learn(words, data.vocabulary_size, path, data.tokenizer)
 
 

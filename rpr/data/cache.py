@@ -27,7 +27,9 @@ from pathlib import Path
 
 from rpr.config.train import DataConfig
 from rpr.data.build import MODEL_NAME, STATE_NAME, BuildResult, BuildState, Progress, build, checked_vocabulary
+from rpr.data.build_text import build_text
 from rpr.data.corpus import Corpus, fingerprint, load_corpus
+from rpr.data.documents import TextCorpus, load_documents
 from rpr.data.encode import SIDES
 from rpr.data.pairs import cache_root
 from rpr.data.token_split import TokenSplit
@@ -118,7 +120,9 @@ def prepare(data: DataConfig, progress: Progress | None = None, processes: int |
             if (prepared := _open(directory, key, warn=True)) is not None:
                 return prepared
             if _open(partial, key) is None:  # else an earlier build stopped just before the rename
-                corpus = load_corpus(data)  # first: an unreachable hub does not cost what an earlier build finished
+                corpus = (
+                    load_corpus(data) if data.text is None else load_documents(data)
+                )  # first: an unreachable hub does not cost what an earlier build finished
                 partial.mkdir(exist_ok=True)
                 built = _build(corpus, data, key, partial, progress or (lambda done, total, what: None), processes)
                 if cache_key(data) != key:
@@ -144,11 +148,12 @@ def prepare(data: DataConfig, progress: Progress | None = None, processes: int |
 
 
 def _build(
-    corpus: Corpus, data: DataConfig, key: str, partial: Path, progress: Progress, processes: int | None
+    corpus: Corpus | TextCorpus, data: DataConfig, key: str, partial: Path, progress: Progress, processes: int | None
 ) -> BuildResult:
     """Build in `partial`, which is removed after a corpus error, or an interruption before the first save."""
     try:
-        built = build(corpus, data, partial, progress, processes)
+        arguments = data, partial, progress, processes
+        built = build_text(corpus, *arguments) if isinstance(corpus, TextCorpus) else build(corpus, *arguments)
         meta = _meta(corpus, data, key, partial, built.state)
         replace_file(partial / "meta.json", json.dumps(asdict(meta), indent=1, ensure_ascii=False))
     except BaseException as error:
@@ -171,6 +176,7 @@ def cache_key(data: DataConfig) -> str:
         languages,
         names,
         *([] if data.tokenizer == "bpe" else [data.tokenizer]),
+        *([] if data.text is None else [data.text.column, data.text.rows]),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -203,7 +209,7 @@ def _build_lock(path: Path) -> Iterator[None]:
         yield
 
 
-def _meta(corpus: Corpus, data: DataConfig, key: str, directory: Path, state: BuildState) -> Meta:
+def _meta(corpus: Corpus | TextCorpus, data: DataConfig, key: str, directory: Path, state: BuildState) -> Meta:
     files = [file for file in sorted(directory.iterdir()) if not file.name.startswith(STATE_NAME)]
     dropped = state.dropped
     if corpus.repeated:

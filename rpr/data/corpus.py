@@ -5,9 +5,10 @@ streamed, never loaded whole.
 from __future__ import annotations
 
 import hashlib
+import sysconfig
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from rpr.config.train import DataConfig
 from rpr.data import synthetic
-from rpr.data.files import SPLIT_NAMES, Listing, list_files, split_word
+from rpr.data.files import SPLIT_NAMES, Listing, kind_of, list_files, split_word
 from rpr.data.hub import hub_files, hub_revision
 from rpr.data.line_files import LinePairs, list_line_files
 from rpr.data.pairs import Chunk, Pair, Pairs, cache_root, local_path
@@ -24,6 +25,8 @@ from rpr.data.tables import TABLES
 from rpr.errors import DataError
 
 HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 20  # a missing split takes the last min(1000, 1/20 of train) pairs
+TEXT = ".txt"  # a document each
+NOT_OF_THE_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 COMPARED_AT_ONCE = 10_000  # train pairs in memory while they are compared with the held-out ones
 
 
@@ -150,14 +153,19 @@ def load_corpus(data: DataConfig) -> Corpus:
 
 
 def corpus_files(data: DataConfig) -> Listing:
-    """The files at data.path. Raises DataError if there are none that can be used, as `list_files` and
-    `list_line_files`, or if files that rpr wrote are among them.
+    """The files at data.path, or of Python's standard library. Raises DataError if there are none that can be used, as
+    `list_files` and `list_line_files`, or if files that rpr wrote are among them.
     """
+    if data.text is not None and data.text.python_library:
+        return _python_library()
     path, languages = local_path(data), (data.source_language, data.target_language)
-    listing = list_line_files(path, languages)
-    if listing.splits:
-        return listing
-    listing = list_files(path, TABLES, data.hub_config)
+    if data.text is None:
+        listing = list_line_files(path, languages)
+        if listing.splits:
+            return listing
+        listing = list_files(path, TABLES, data.hub_config)
+    else:
+        listing = _in_train_unless_split(list_files(path, (TEXT, *TABLES), data.hub_config))
     files = [file for split in listing.splits.values() for file in split]
     own = [cache_root(data)] if cache_root(data).is_relative_to(path) else []
     if own := own + [file for file in (*files, *listing.left_over) if file.name == "record.json"]:
@@ -166,12 +174,33 @@ def corpus_files(data: DataConfig) -> Listing:
             "keep data.cache_dir and runs_dir outside of it"
         )
     if not files:
-        lines = " and ".join(f"train.{language}" for language in languages)
+        lines, column = " and ".join(f"train.{language}" for language in languages), "a translation column"
+        if data.text is not None:
+            lines, column = f"*{TEXT}", f"a column {data.text.column!r}"
         raise DataError(
             f"data.path: no usable files in {path}; looked for {lines} (or packed: .gz, .xz, .bz2), "
-            f"and for *{', *'.join(TABLES)} with a translation column" + _not_read(listing.left_over)
+            f"and for *{', *'.join(TABLES)} with {column}" + _not_read(listing.left_over)
         )
     return listing
+
+
+def _python_library() -> Listing:
+    root = Path(sysconfig.get_paths()["stdlib"])
+    inside = (file.relative_to(root) for file in root.rglob("*.py"))
+    names = sorted(name for name in inside if not NOT_OF_THE_LIBRARY & set(name.parts))
+    if not names:
+        raise DataError(f"data: {root} has no modules of the standard library; choose data=text with data.path")
+    return Listing(root, {"train": tuple(root / name for name in names)})
+
+
+def _in_train_unless_split(listing: Listing) -> Listing:
+    """Documents whose names happen to have a word like test are split only if all of them have, and some are train."""
+    unread = [file for file in listing.left_over if kind_of(file) in (TEXT, *TABLES)]
+    if listing.configured or ("train" in listing.splits and not unread):
+        return listing
+    files = sorted([*unread, *(file for files in listing.splits.values() for file in files)])
+    left_over = tuple(file for file in listing.left_over if file not in unread)
+    return replace(listing, splits={"train": tuple(files)} if files else {}, left_over=left_over)
 
 
 def _not_read(files: Sequence[Path]) -> str:
@@ -202,7 +231,7 @@ def fingerprint(data: DataConfig) -> str:
         parts = [data.task.model_dump_json(), data.task.VERSION]
     elif data.synthetic is not None:
         parts = [data.synthetic.model_dump_json(), synthetic.VERSION]
-    elif data.path is not None:
+    elif data.hub is None or data.path is not None:
         listing = corpus_files(data)
         parts = listing.fingerprint(cache_root(data) / "digests.json")
         parts.append("" if listing.lines else str(data.hub_config))

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rpr.data.vocabulary import BOS
+
 TWO_OFFSETS = struct.Struct("=qq")
 READ_AT_ONCE = 1 << 20  # offsets per read when computing lengths
 
@@ -44,6 +46,20 @@ class TokenSplit:
     def first(self, side: str, most: int | None = None) -> list[list[int]]:
         """The token IDs of the first sources or targets, EOS included; None: of all."""
         return [self.rows(side, [index])[0].tolist() for index in range(len(self))[:most]]
+
+    def tokens(self, start: int, length: int) -> NDArray[Any]:
+        """`length` token IDs of the targets one after the other, from token `start` on."""
+        size = np.dtype(self._piece_type).itemsize
+        return np.frombuffer(os.pread(self._descriptors["target"][0], size * length, size * start), self._piece_type)
+
+    def before(self, indices: Sequence[int]) -> NDArray[np.int64]:
+        """(B,) what stands before each target: BOS."""
+        return np.full(len(indices), BOS, np.int64)
+
+    @cached_property
+    def target_offsets(self) -> NDArray[np.int64]:
+        """(N + 1,) target i has the tokens offsets[i] : offsets[i + 1]."""
+        return np.fromfile(self._file("target", "offsets"), np.int64)
 
     @cached_property
     def source_lengths(self) -> NDArray[np.int32]:
@@ -78,9 +94,13 @@ class TokenSplit:
 
     @cached_property
     def _descriptors(self) -> dict[str, list[int]]:
-        """Those of the pieces and offsets of each side, closed when this object is garbage-collected."""
+        """Those of the pieces and offsets of each side, closed when this object is garbage-collected. Documents have no
+        source side.
+        """
         opened = {}
         for side in ("source", "target"):
+            if not self._file(side, "pieces").exists():
+                continue
             opened[side] = [os.open(self._file(side, kind), os.O_RDONLY) for kind in ("pieces", "offsets")]
             for descriptor in opened[side]:
                 weakref.finalize(self, os.close, descriptor)

@@ -22,6 +22,7 @@ from rpr.io.atomic import replace_file
 from rpr.io.resources import num_workers
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
+BYTES_MODEL = b"rpr: bytes as pieces\n"  # the model file of rpr.data.byte_vocabulary
 MAX_TRAINING_PAIRS = 2_000_000
 # BPE merges never cross words, so word counts give sentencepiece the same pieces and scores as the sentences (compared
 # on 100,000 and 2,000,000 pairs) but it holds only the distinct words: 32,768 pieces from 2,000,000 pairs of 25 words
@@ -125,6 +126,10 @@ class Vocabulary:
         """Open a model written by `learn`. Raises DataError if it is missing or not a sentencepiece model."""
         try:
             model = path.read_bytes()
+            if model == BYTES_MODEL:
+                from rpr.data.byte_vocabulary import ByteVocabulary
+
+                return ByteVocabulary()
             if not model:  # sentencepiece accepts an empty file, then logs an error on every use
                 raise RuntimeError
             vocabulary = cls(model)
@@ -174,6 +179,10 @@ class Vocabulary:
             list(sentences), add_eos=eos, num_threads=threads or num_workers()
         )
         return pieces
+
+    def encode_text(self, text: bytes) -> NDArray[np.generic]:
+        """The pieces of a part of a document, from which `decode` gives it back exactly."""
+        raise DataError("data.tokenizer: only bytes are lossless")
 
     def decode(self, pieces: Iterable[int]) -> str:
         """The text up to the first EOS, without PAD and BOS; runs of spaces become one."""

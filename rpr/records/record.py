@@ -39,6 +39,7 @@ DECIDING = ("model", "data", "optim", "evaluation")
 _NOT_DECIDING = {
     *("data.cache_dir", "evaluation.max_tokens_per_batch", "evaluation.bootstrap_samples"),
     *("evaluation.length_buckets", "evaluation.test_splits", "evaluation.validation_sentences"),
+    *("evaluation.context_lengths", "evaluation.stride"),
 }
 _NOT_WALKED = {"wandb", "checkpoints", "__pycache__"}
 _REPEATED_FROM = {"command", "config"}

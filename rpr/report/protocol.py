@@ -13,6 +13,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from rpr import paper
+from rpr.config.text import TextConfig
 from rpr.migrations import with_earlier_defaults
 from rpr.model.positions.vectors import SHARING
 from rpr.records.position import shown_settings
@@ -69,6 +70,8 @@ NOT_COMPARED = frozenset(
         *("optim.max_tokens_per_microbatch", "optim.microbatches_per_step"),  # their product is compared
         *("evaluation.max_tokens_per_batch", "evaluation.validation_sentences", "evaluation.test_splits"),
         *("evaluation.bootstrap_samples", "evaluation.length_buckets"),
+        *("data.text", *(f"data.text.{name}" for name in TextConfig.model_fields), "data.context_length"),
+        *("evaluation.text_tokens", "evaluation.context_lengths", "evaluation.stride"),
         *("hardware.name", "hardware.accelerator", "hardware.devices", "hardware.num_nodes", "hardware.attention"),
         *("hardware.num_workers", "hardware.threads"),
     }

@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader
 from rpr.config.train import TrainConfig
 from rpr.data.batches import NO_PAIRS, Batch, TrainingBatches, TranslationDataset, evaluation_batches
 from rpr.data.cache import PreparedData
+from rpr.data.token_split import TokenSplit
+from rpr.data.windows import Windows, scored_split, training_split
 from rpr.data.workers import set_up_loader_worker, shorten_socket_paths
 
 LOADER_SECONDS = 300  # for one batch, which takes milliseconds
@@ -26,12 +28,17 @@ class TranslationData(pl.LightningDataModule):
         self.data = data
 
     @cached_property
+    def train(self) -> TokenSplit | Windows:
+        """What the training batches are of."""
+        return training_split(self.data, self.config.data)
+
+    @cached_property
     def stream(self) -> TrainingBatches:
         """This rank's training batches; not before the checkpoint has been loaded."""
         assert self.trainer is not None
         optim = self.config.optim
         return TrainingBatches(
-            self.data.split("train"),
+            self.train,
             optim.max_tokens_per_microbatch,
             optim.microbatches_per_step,
             self.config.seed,
@@ -46,16 +53,16 @@ class TranslationData(pl.LightningDataModule):
 
     def text_of_pair(self, pair: int) -> tuple[str, str]:
         """Source and target text of a training pair, decoded from its pieces."""
-        train = self.data.split("train")
+        train = self.train
         source, target = (self.data.vocabulary.decode(side(pair).tolist()) for side in (train.source, train.target))
         return source, target
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        return self._loader(self.data.split("train"), self.stream)
+        return self._loader(self.train, self.stream)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None
-        validation = self.data.split("validation")
+        validation = scored_split(self.data, self.config.data, "validation", self.config.evaluation.text_tokens)
         batches = evaluation_batches(validation, self.config.optim.max_tokens_per_microbatch)
         world = self.trainer.world_size
         batches += [NO_PAIRS] * (-len(batches) % world)  # Lightning needs the same number of batches on every rank

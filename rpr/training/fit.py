@@ -105,7 +105,7 @@ def fit(
         seconds=seconds,
         measured_steps=steps,
         steps_per_second=steps / seconds if measured else None,
-        source_tokens_per_second=source / seconds if measured else None,
+        source_tokens_per_second=source / seconds if measured and source else None,
         target_tokens_per_second=target / seconds if measured else None,
         peak_memory_bytes=peak,
         peak_memory_kind=kind,

@@ -29,7 +29,13 @@ def choices(group):
 
 
 GROUPS = {group: choices(group) for group in ("model", "position", "hardware", "data", "optim", "logger", "evaluation")}
-LOCAL_ONLY = {"custom", "multi30k_en_fr", "wmt_mini_en_de", "wmt_mini_en_fr"}  # not on a hub: refused without data.path
+LOCAL_ONLY = {
+    "custom",
+    "text",
+    "multi30k_en_fr",
+    "wmt_mini_en_de",
+    "wmt_mini_en_fr",
+}  # not on a hub: refused without data.path
 
 
 def train(*overrides):

@@ -24,7 +24,7 @@ def data_config(folder: Path, **changes: Any) -> DataConfig:
         "name": "small", "source_language": "en", "target_language": "de", "synthetic": None, "hub": None,
         "hub_config": None, "path": str(folder / "pairs"), "validation_name": "newstest2013",
         "test_name": "newstest2014", "tokenizer": "bpe", "vocabulary_size": 100, "max_length": 100,
-        "train_limit": None, "task": None, "cache_dir": str(folder / "cache"),
+        "train_limit": None, "task": None, "text": None, "context_length": None, "cache_dir": str(folder / "cache"),
     }  # fmt: skip
     return DataConfig(**(settings | changes))
 

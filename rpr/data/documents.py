@@ -1,0 +1,213 @@
+"""Corpora of documents: which ones there are, in blocks of bytes as they are read, and which are held out.
+
+A document is a file of text, or a row of a table. Its name, the path relative to the corpus with the row if it is one,
+decides whether it is held out, so the same documents are in every copy of a corpus.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from rpr.config.text import TextConfig
+from rpr.config.train import DataConfig
+from rpr.data.corpus import corpus_files
+from rpr.data.files import SPLIT_NAMES, kind_of, open_file
+from rpr.data.hub import hub_files
+from rpr.data.tables import TABLES, describe, read_columns
+from rpr.errors import DataError, did_you_mean
+
+BLOCK = 1 << 20  # bytes of a document in memory at once
+HELD_OUT = ("test", "validation")
+SHARE = 20  # of 20 documents, one is for each split that is held out
+ROWS_AT_ONCE = 100  # of a table
+LAST = 10  # a single document's last tenth is, as nanoGPT does
+
+
+class Block(NamedTuple):
+    """Part of a document, whole characters of UTF-8 where it is that; `last` is its end."""
+
+    name: str
+    text: bytes
+    last: bool
+
+
+Placed = tuple[tuple[str, ...], Block]  # with the splits that it belongs to
+
+
+class Documents:
+    """The documents of these files in their order: a file of text is one, and so is each row of a table, or all of its
+    rows together (data.text.rows). Raises DataError if a table has no such column, or one that is not text.
+    """
+
+    def __init__(self, root: Path, files: Sequence[Path], text: TextConfig) -> None:
+        self._root, self._files, self._column = root, files, text.column
+        self._joined = text.rows == "lines"
+        self._rows: list[int | None] = []  # of each table
+        for file in files:
+            rows = None
+            if kind_of(file) in TABLES:
+                rows, types = describe(file)
+                names = [path[0] for path in types if len(path) == 1]
+                if text.column not in names:
+                    near = did_you_mean(text.column, names)
+                    raise DataError(f"data.text.column: no {text.column!r} in the columns of {file}{near}")
+                if (held := types[text.column,]) != "text":
+                    raise DataError(
+                        f"data.text.column: {text.column!r} of {file} holds {held[:100]}, not text; choose another"
+                    )
+            self._rows.append(rows)
+
+    def size(self) -> int:
+        """The bytes of the files."""
+        return sum(file.stat().st_size for file in self._files)
+
+    def names(self) -> Iterator[str]:
+        for name, rows in zip(self._file_names(), self._rows, strict=True):
+            if rows is None or self._joined:
+                yield name
+            else:
+                yield from (f"{name}:{row}" for row in range(1, rows + 1))
+
+    def blocks(self) -> Iterator[Block]:
+        """The blocks of every document; its last one may be empty."""
+        for name, file, rows in zip(self._file_names(), self._files, self._rows, strict=True):
+            if rows is None:
+                yield from _blocks_of_file(name, file)
+                continue
+            row = 0
+            for (cells,) in read_columns(file, [(self._column,)], ROWS_AT_ONCE):
+                for cell in cells:
+                    row += 1
+                    text = cell.encode() if isinstance(cell, str) else cell or b""
+                    yield Block(name if self._joined else f"{name}:{row}", text, not self._joined)
+            if self._joined:
+                yield Block(name, b"", last=True)
+
+    def _file_names(self) -> Iterator[str]:
+        return (file.relative_to(self._root).as_posix() for file in self._files)
+
+
+def _blocks_of_file(name: str, file: Path) -> Iterator[Block]:
+    with open_file(file) as handle:
+        rest = b""
+        while read := handle.read(BLOCK):
+            whole = rest + read
+            end = character_boundary(whole, len(whole) - 1)
+            yield Block(name, whole[:end], last=False)
+            rest = whole[end:]
+    yield Block(name, rest, last=True)
+
+
+def character_boundary(text: bytes, at: int) -> int:
+    """The last place up to `at` where a character of UTF-8 starts; `at` itself in other content."""
+    return next((place for place in range(at, max(at - 4, -1), -1) if text[place] & 0xC0 != 0x80), at)
+
+
+@dataclass(frozen=True)
+class TextCorpus:
+    """The documents of each split of the corpus, before those of train are held out for a `missing` one.
+
+    `split_names` and `notes` as of `rpr.data.corpus.Corpus`.
+    """
+
+    name: str
+    splits: Mapping[str, Documents]
+    missing: tuple[str, ...]
+    split_names: Mapping[str, str]
+    notes: tuple[str, ...]
+    repeated: int = 0
+
+    def blocks(self, train_limit: int | None) -> Iterator[Placed]:
+        """Every block, with the splits that it belongs to; of those of train, the first `train_limit` documents."""
+        for split, documents in self.splits.items():
+            if split != "train":
+                yield from (((split,), block) for block in documents.blocks())
+        train = self.splits["train"]
+        found: Iterator[Placed]
+        if not self.missing:
+            found = ((("train",), block) for block in train.blocks())
+        elif _only_one(train):
+            found = self._last_tenth(train)
+        else:
+            held_out = _held_out(train, self.missing, self.name)
+            found = (((held_out(block.name),), block) for block in train.blocks())
+        of_train = 0
+        for splits, block in found:
+            if splits != ("train",) or train_limit is None or of_train < train_limit:
+                yield splits, block
+            of_train += splits == ("train",) and block.last
+
+    def _last_tenth(self, train: Documents) -> Iterator[Placed]:
+        left = sum(len(block.text) for block in train.blocks()) * (LAST - 1) // LAST
+        for block in train.blocks():
+            end = left if left >= len(block.text) else character_boundary(block.text, left) if left > 0 else 0
+            if left > 0:
+                yield ("train",), Block(block.name, block.text[:end], last=left <= len(block.text))
+            if left <= len(block.text):
+                yield self.missing, Block(block.name, block.text[max(end, 0) :], block.last)
+            left -= len(block.text)
+
+
+def load_documents(data: DataConfig) -> TextCorpus:
+    """Open a corpus of documents. Validation and test documents are held out of train, if the corpus has none.
+
+    Raises DataError: nothing to read at data.path, a table without the column, or too few documents.
+    """
+    assert data.text is not None
+    if data.hub is not None and data.path is None:
+        standard = {name: split for split, names in SPLIT_NAMES.items() for name in names}
+        by_split = {standard.get(name, name): files for name, files in hub_files(data).items()}
+        splits = {split: Documents(files[0].parent, files, data.text) for split, files in by_split.items()}
+    else:
+        listing = corpus_files(data)
+        splits = {split: Documents(listing.root, files, data.text) for split, files in listing.splits.items()}
+    splits = {split: documents for split, documents in splits.items() if split in SPLIT_NAMES}
+    if "train" not in splits:
+        raise DataError(f"data {data.name}: {data.path or data.hub} has no train split; it needs one")
+    missing = tuple(split for split in HELD_OUT if split not in splits)
+    named = {"validation": data.validation_name, "test": data.test_name}
+    notes: tuple[str, ...] = ()
+    if missing:
+        one = _only_one(splits["train"])
+        how = "the last tenth of the only document" if one else f"one in {SHARE} documents, by a hash of their names"
+        same = ", the same for both" if one and len(missing) > 1 else ""
+        notes = (f"{' and '.join(sorted(missing))}: {how}{same}, held out of train",)
+    if data.train_limit is not None:
+        notes += (f"train: the first {data.train_limit} documents",)
+    return TextCorpus(data.name, splits, missing, named, notes)
+
+
+def _only_one(documents: Documents) -> bool:
+    return len([*islice(documents.names(), 2)]) == 1
+
+
+def _held_out(train: Documents, missing: Sequence[str], corpus: str) -> Callable[[str], str]:
+    """The split of a document by its name: one in SHARE for each missing split, or else the one of smallest hash."""
+    number, present, others = 0, set[int](), list[int]()
+    for hashed in map(_hash, train.names()):
+        number += 1
+        present.add(hashed % SHARE)
+        if hashed % SHARE >= len(missing):
+            others = sorted((*others, hashed))[: len(missing)]
+    absent = [split for index, split in enumerate(missing) if index not in present]
+    if number <= len(missing) or len(others) < len(absent):
+        raise DataError(
+            f"data {corpus}: {number} documents are too few to hold out {' and '.join(missing)}; add documents, or "
+            "give a single one, whose last tenth is held out"
+        )
+    instead = dict(zip(others, absent, strict=False))
+
+    def split_of(name: str) -> str:
+        hashed = _hash(name)
+        return instead.get(hashed) or (*missing, *["train"] * SHARE)[hashed % SHARE]
+
+    return split_of
+
+
+def _hash(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8])
