@@ -80,7 +80,7 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     parts += ["### Other findings", FINDINGS_RULE, _by_group([one for one in findings if not one[0].task])]
     if of_tasks := [one for one in findings if one[0].task]:
         parts += ["### Generated tasks", _by_group(of_tasks)]
-    parts += ["## Limitations", bullets(_limits(groups))]
+    parts += ["## Limitations", bullets([*_limits(groups), *_remarks(root)])]
     parts += [markdown(_runs(groups)), "## Reports by sweep", *_folders(root, home)]
     if unusable:
         parts += ["## Not on this page", bullets(unusable)]
@@ -223,6 +223,15 @@ def _limits(groups: Sequence[Group]) -> list[str]:
         devices = "; ".join(sorted({run.device for run in runs}))
         limits.append(f"Every run here was on a CPU ({devices}); the paper's speed is of P100 GPUs.")
     return limits
+
+
+def _remarks(root: Path) -> list[str]:
+    """What records cannot say of themselves: the lines of remarks.txt in the folder of a sweep."""
+    return [
+        f"{_link(file.parent, root)}: {escape_control_characters(line)}"
+        for file in sorted(root.rglob("remarks.txt"))
+        for line in file.read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def _scale(runs: Sequence[Record]) -> list[str]:
