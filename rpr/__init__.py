@@ -1,12 +1,8 @@
 """rpr: experiments on position representations in Transformers, after Shaw, Uszkoreit and Vaswani (2018)."""
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-try:
-    __version__ = version("rpr")
-except PackageNotFoundError:  # a bare checkout that was never installed
-    __version__ = "0+unknown"
+from rpr.version import __version__ as __version__
 
 
 def __getattr__(name: str) -> Any:

@@ -41,8 +41,8 @@ RENAMED: Mapping[str, str] = {
     "optim.units_per_step": "optim.microbatches_per_step",
 }
 # As EARLIER_DEFAULTS, for settings whose current default is the earlier behaviour: the first has always been part of
-# run ids, the other never.
-READ_AS: Mapping[str, Any] = {"hardware.attention": "auto", "stop_after_minutes": None}
+# run ids, the others never.
+READ_AS: Mapping[str, Any] = {"hardware.attention": "auto", "stop_after_minutes": None, "again": False}
 # How a record's device names a CPU.
 _CPU = re.compile(r"(?P<processes>.*?)(?P<threads>\d+) threads? of (?P<processor>.*)")
 

@@ -19,3 +19,16 @@ def data_dir(name: str) -> Path:
 def user_path(path: str | Path) -> Path:
     """A file or folder that the user names, with `~` and environment variables expanded as a shell would."""
     return Path(os.path.expanduser(os.path.expandvars(path)))
+
+
+SCHEMES_DIR = "RPR_SCHEMES_DIR"  # set by schemes_dir=DIR on the command line; inherited by the processes it starts
+
+
+def schemes_dir() -> Path | None:
+    """The user's own folder: modules of position schemes, and choices in folders as those of conf/, and sweeps/."""
+    return Path(os.environ[SCHEMES_DIR]) if os.environ.get(SCHEMES_DIR) else None
+
+
+def choice_dirs(config_dir: Path | None = None) -> list[Path]:
+    """The folders with choices besides conf/, the first found wins: --config-dir's, and the user's own."""
+    return [folder for folder in (config_dir, schemes_dir()) if folder is not None]

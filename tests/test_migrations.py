@@ -17,6 +17,6 @@ def test_later_settings_get_their_earlier_values() -> None:
     settings = {"optim": {"non_finite": "skip"}, "hardware": {}, "seed": 1}
     assert with_earlier_defaults(settings) == {
         "optim": {"non_finite": "skip", "ema_decay": None}, "hardware": {"attention": "auto"}, "seed": 1,
-        "stop_after_minutes": None,
+        "stop_after_minutes": None, "again": False,
     }  # fmt: skip
     assert settings["hardware"] == {} and not EARLIER_DEFAULTS.keys() & READ_AS.keys()

@@ -11,16 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rpr import __version__, environment
+from rpr import environment
 from rpr.cli import stdio
-from rpr.cli.positionals import to_overrides, whole
+from rpr.cli.positionals import take_schemes_dir, to_overrides, whole
 from rpr.compose import hydra_bridge
 from rpr.compose.composition import compose, compose_train, override_key, reject_path_traversal, train_command
 from rpr.compose.messages import format_user_error
-from rpr.errors import ConfigError, did_you_mean
+from rpr.errors import ConfigError, RprError, did_you_mean
 from rpr.paths import user_path
 from rpr.signals import SIGTERM_EXIT, exit_on_sigterm
 from rpr.sweep import launcher
+from rpr.version import __version__
 
 INTERRUPTED = "rpr-cli: interrupted"
 RESUME_HINT = "; rerun the same command to resume from the last checkpoint"
@@ -63,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = 0
     try:
         _check_current_folder()
+        if arguments:
+            arguments = [name, *take_schemes_dir(arguments[1:])]
         if name in COMMANDS and name != "sweep":
             code = _run(name, to_overrides(name, arguments[1:]))
         else:
@@ -81,7 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("RPR_DEBUG"):
             raise
-        message = format_user_error(error, _config_class(name)) if name in COMMANDS else format_user_error(error)
+        own = name in COMMANDS and not isinstance(
+            error, RprError
+        )  # a scheme that cannot be imported: nor can its class
+        message = format_user_error(error, _config_class(name) if own else None)
         if message is None:
             raise
         print(f"rpr-cli: {message}", file=sys.stderr)
@@ -110,6 +116,8 @@ def _answer(name: str, arguments: list[str]) -> int:
     elif name == "--version":
         print(f"rpr-cli {__version__}")
     elif name == "-sc":
+        with contextlib.suppress(ConfigError):  # half typed
+            take_schemes_dir(os.environ.get("COMP_LINE", "").split())
         from rpr.cli import completion
 
         completion.answer(arguments, COMMANDS)
@@ -130,6 +138,7 @@ def _usage() -> str:
     lines += [
         "",
         "`rpr-cli COMMAND --help` lists the settings; `--cfg job` prints the composed configuration.",
+        "schemes_dir=DIR adds position schemes, choices and sweeps of your own to any command.",
     ]
     return "\n".join(lines)
 
@@ -170,7 +179,7 @@ def _run(name: str, arguments: list[str]) -> int:
     typed = validate(_config_class(name), compose(config_name, flags.overrides, config_dir))
     module = importlib.import_module(f"rpr.commands.{name}")
     if name == "train":
-        overrides = [word for word in flags.overrides if override_key(word) != "sweep"]
+        overrides = [word for word in flags.overrides if override_key(word) not in ("sweep", "again")]
         module.run(typed, command=train_command(overrides, config_dir, flags.config_name))
     elif name == "bench":
         module.run(typed, {one: _compose_position(one, flags.overrides, config_dir) for one in typed.variants})

@@ -48,7 +48,7 @@ def suggestions(line: str, commands: Collection[str]) -> list[str]:
         return []
     if len(before) == program:
         return [name for name in commands if name.startswith(word)]
-    name, *before = before[program:]
+    name, *before = (one for one in before[program:] if not one.startswith("schemes_dir="))
     if name not in commands or "--" in before:  # files follow
         return []
     own: list[str] = []

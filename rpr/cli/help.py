@@ -10,7 +10,7 @@ from typing import Any
 
 from rpr.compose.composition import choices_of, override_key
 from rpr.errors import ConfigError, did_you_mean
-from rpr.paths import data_dir
+from rpr.paths import choice_dirs, data_dir
 
 _NOT_SETTINGS = ("defaults", "hydra")
 _NAMES = ("name", "scheme")  # of a choice
@@ -95,7 +95,7 @@ def _defaults(name: str, config_dir: Path | None) -> list[Any]:
 
 
 def _path(file: Path, config_dir: Path | None) -> Path | None:
-    folders = ([config_dir] if config_dir else []) + [data_dir("conf")]
+    folders = [*choice_dirs(config_dir), data_dir("conf")]
     paths = [(folder / file).with_suffix(".yaml") for folder in folders]
     return next((path for path in paths if path.is_file()), None)
 

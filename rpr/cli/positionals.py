@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
+from pathlib import Path
 
 from rpr.compose.composition import override_key, quote_home, typed_choices
 from rpr.compose.hydra_bridge import quote_value
 from rpr.errors import ConfigError
+from rpr.paths import SCHEMES_DIR, schemes_dir
 
 OF_ONE_RUN = ("evaluate", "export", "report", "rerun", "train", "translate", "verify")
 OF_RUNS = ("compare", "diff")
 # Hydra's flags whose value may be the next word.
 _WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-name", "-cn", "--config-dir", "-cd", "--config-path", "-cp",
                "--info", "-i")  # fmt: skip
+
+
+def take_schemes_dir(arguments: list[str]) -> list[str]:
+    """The arguments without `schemes_dir=DIR`, which is kept in the environment for this process and those it starts.
+
+    Raises:
+        ConfigError: not a folder, or too late: schemes are read when they are first needed.
+    """
+    before_files = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    typed = [word for word in before_files if word.startswith("schemes_dir=")]
+    if typed:
+        folder = Path(typed[-1].partition("=")[2]).expanduser().absolute()
+        if not folder.is_dir():
+            raise ConfigError(f"schemes_dir: {folder} is not a folder; give one with modules of position schemes")
+        if "rpr.model.positions" in sys.modules and schemes_dir() != folder:
+            raise ConfigError(
+                f"schemes_dir: this Python process has already read its schemes; set {SCHEMES_DIR} before importing rpr"
+            )
+        os.environ[SCHEMES_DIR] = str(folder)
+    elif (folder_set := schemes_dir()) is not None and not folder_set.is_dir():
+        raise ConfigError(f"{SCHEMES_DIR}: {folder_set} is not a folder; unset it, or give schemes_dir=DIR")
+    return [word for word in arguments if word not in typed]
 
 
 def to_overrides(name: str, arguments: list[str]) -> list[str]:

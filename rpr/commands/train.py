@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.environment import started_by_torchrun
-from rpr.errors import InterruptedRun, ProcessEnded, RprError, RunError
+from rpr.errors import ConfigError, InterruptedRun, ProcessEnded, RprError, RunError
 from rpr.io.escape import escape_control_characters
+from rpr.model.positions import Site
 from rpr.paths import user_path
 from rpr.records import provenance
 from rpr.records.record import LOG_NAME, RECORD_NAME, Record, RerunOf, read_record, write_record
 from rpr.records.scores import EXACT_MATCH, HEADLINE_METRIC, METRIC_NAMES
 from rpr.runs import lifecycle
+from rpr.runs.schemes import check_same_code
 from rpr.signals import die_with_parent, exit_on_sigterm
 
 if TYPE_CHECKING:  # numpy and torch: invalid settings are reported without waiting for their import
@@ -73,7 +75,12 @@ def run(
 
     hardware = config.hardware
     run_dir = run_dir or user_path(config.runs_dir).absolute() / config.run_dir_name
-    if not started_by_torchrun() and (finished := _finished_record(run_dir)) is not None:
+    if config.again:
+        config = config.model_copy(update={"again": False})  # once: an interrupted run resumes
+        if started_by_torchrun() or hardware.num_nodes > 1:
+            raise ConfigError(f"again: the processes of several nodes would race; move {run_dir} away instead")
+        lifecycle.set_aside(run_dir)
+    if not started_by_torchrun() and (finished := _finished_record(config, run_dir)) is not None:
         _report_already_finished(config, run_dir, finished)
         return run_dir
     if started_by_torchrun():
@@ -108,7 +115,7 @@ def _run_as_torchrun_rank(config: TrainConfig, command: str, run_dir: Path) -> N
 
     runtime.check_world(config.hardware)
     first = runtime.is_first_rank()
-    if (finished := _finished_record(run_dir)) is not None:
+    if (finished := _finished_record(config, run_dir)) is not None:
         if first:
             _report_already_finished(config, run_dir, finished)
         return
@@ -126,11 +133,13 @@ def _run_as_torchrun_rank(config: TrainConfig, command: str, run_dir: Path) -> N
         _print_result(run_dir)
 
 
-def _finished_record(run_dir: Path) -> Record | None:
+def _finished_record(config: TrainConfig, run_dir: Path) -> Record | None:
+    """The record of the run if it has finished; finished or not, the code of its positions must be the same."""
     path = run_dir / RECORD_NAME
     if not path.exists():
         return None
     record = read_record(path)
+    check_same_code(config.position, record)
     return record if record.status == "finished" else None
 
 
@@ -214,7 +223,7 @@ def _recorded(config: TrainConfig, command: str, run_dir: Path, **facts: Any) ->
 
     created = lifecycle.create_run_dir(run_dir)
     with locks.acquire(run_dir) as lock:
-        finished = _finished_record(run_dir)
+        finished = _finished_record(config, run_dir)
         if finished is not None:
             _report_already_finished(config, run_dir, finished)
             yield None
@@ -267,6 +276,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
     data = _prepare(config)
     first = runtime.is_first_rank()
     if first:
+        check_same_code(config.position, read_record(run_dir / RECORD_NAME))  # this process may have read newer code
         data.vocabulary.save(run_dir / loading.VOCABULARY_NAME)
     logger = wandb_logger.start(config, run_dir, synthetic=data.meta.synthetic) if first else None
     failed = True
@@ -324,9 +334,13 @@ def work(config: TrainConfig, run_dir: Path) -> None:
 
 
 def _prepare(config: TrainConfig) -> PreparedData:
+    """The run's corpus, once the hooks of its positions have been tried."""
     from rpr.commands.prepare import progress_bars
     from rpr.data.cache import prepare
+    from rpr.model.positions.check import check_hooks
 
+    for causal, scheme in ((False, config.position.encoder), (True, config.position.decoder)):
+        check_hooks(scheme, Site(config.model.num_layers, config.model.num_heads, config.model.d_model, causal))
     with progress_bars(config.data.name) as report:
         return prepare(config.data, report)
 

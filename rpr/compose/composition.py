@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rpr.compose import hydra_bridge
 from rpr.errors import ConfigError
-from rpr.paths import data_dir
+from rpr.paths import choice_dirs, data_dir, schemes_dir
 
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
     from rpr.config.train import TrainConfig
@@ -82,7 +82,8 @@ def reject_path_traversal(overrides: Sequence[str]) -> None:
 
 def choices_of(group: str) -> list[str]:
     """The choices of conf/GROUP/; names with a leading underscore are base files, not choices."""
-    return sorted(path.stem for path in (data_dir("conf") / group).glob("[!_]*.yaml"))
+    folders = [data_dir("conf"), *choice_dirs()]
+    return sorted({path.stem for folder in folders for path in (folder / group).glob("[!_]*.yaml")})
 
 
 def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None)
     reject_path_traversal(overrides)
     if not all(_CHOICE_OR_VALUE.match(word) for word in overrides):
         return to_plain(hydra_bridge.compose(name, overrides, config_dir))
-    folders = [data_dir("conf"), *([] if config_dir is None else [config_dir])]
+    folders = [data_dir("conf"), *choice_dirs(config_dir)]
     groups = {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
     choices = [word for word in overrides if override_key(word).partition("@")[0] in groups]
     settings = copy.deepcopy(_of_choices(name, tuple(choices), config_dir))
@@ -167,4 +168,6 @@ def train_command(overrides: Sequence[str], config_dir: Path | None = None, conf
     """The command line that trains with these settings, for a shell."""
     flags = {"--config-dir": config_dir, "--config-name": config_name}
     given = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
+    if (folder := schemes_dir()) is not None:
+        given.append(f"schemes_dir={folder}")
     return shlex.join(["rpr-cli", "train", *given, *overrides])

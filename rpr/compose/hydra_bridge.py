@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rpr.errors import ConfigError
-from rpr.paths import data_dir
+from rpr.paths import choice_dirs, data_dir
 
 
 def flag_parser() -> argparse.ArgumentParser:
@@ -57,8 +57,8 @@ def compose(config_name: str, overrides: Sequence[str], config_dir: Path | None 
 
     setup_globals()  # ${now:...}
     words = list(overrides)
-    if config_dir is not None:
-        words.append(f"hydra.searchpath=[{quote_value(f'file://{config_dir}')}]")
+    if folders := choice_dirs(config_dir):
+        words.append(_search_path(folders))
     # Within a running job (bench composes its variants) Hydra's global state belongs to that job: save and restore it.
     state = GlobalHydra.instance()
     running, state.hydra = state.hydra, None
@@ -67,6 +67,10 @@ def compose(config_name: str, overrides: Sequence[str], config_dir: Path | None 
             return hydra_compose(config_name=config_name, overrides=words)
     finally:
         state.hydra = running
+
+
+def _search_path(folders: Sequence[Path]) -> str:
+    return f"hydra.searchpath=[{','.join(quote_value(f'file://{folder}') for folder in folders)}]"
 
 
 def set_values(settings: Any, overrides: Sequence[str]) -> None:
@@ -123,8 +127,8 @@ def session(config_name: str, overrides: Sequence[str], *, multirun: bool, confi
 
     version.setbase("1.3")
     search_path = create_config_search_path(str(data_dir("conf")))
-    if config_dir is not None:
-        search_path.prepend("command-line", f"file://{config_dir}", SearchPathQuery(provider="schema"))
+    for folder in reversed(choice_dirs(config_dir)):
+        search_path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
     GlobalHydra.instance().clear()
     try:
         with warnings.catch_warnings():
@@ -148,7 +152,8 @@ def answer(name: str, arguments: Sequence[str]) -> None:
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raises errors instead of printing them; they are then reported in one line
     before = sys.argv
-    sys.argv = [before[0], f"--config-name={name}", *arguments]
+    folders = [] if any("hydra.searchpath" in word for word in arguments) else choice_dirs()
+    sys.argv = [before[0], f"--config-name={name}", *arguments, *([_search_path(folders)] if folders else [])]
     try:
         hydra.main(version_base="1.3", config_path=str(data_dir("conf")))(lambda settings: None)()
     finally:
@@ -162,7 +167,10 @@ def completions(config_name: str, line: str) -> list[str]:
     from hydra.plugins.completion_plugin import DefaultCompletionPlugin
 
     with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
-        plugin = DefaultCompletionPlugin(GlobalHydra.instance().config_loader())
+        loader = GlobalHydra.instance().config_loader()
+        for folder in choice_dirs():
+            loader.get_search_path().append("command-line", f"file://{folder}")
+        plugin = DefaultCompletionPlugin(loader)
         found: list[str] = plugin._query(config_name=config_name, line=line)
         return found
 

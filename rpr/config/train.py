@@ -271,6 +271,7 @@ class LoggerConfig(StrictModel):
     finish_timeout_seconds: PositiveFloat
 
 
+NOT_DECIDING = ("name", "stop_after_minutes", "sweep", "again", "runs_dir", "logger")  # of a run's result
 # Settings of evaluation that change no score, only what is reported.
 REPORTED = ("bootstrap_samples", "length_buckets", "context_lengths", "stride")
 
@@ -344,6 +345,7 @@ class TrainConfig(StrictModel):
     name: str | None
     stop_after_minutes: PositiveFloat | None
     sweep: str | None
+    again: bool
     runs_dir: str = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -401,7 +403,9 @@ class TrainConfig(StrictModel):
         """Eight hexadecimal digits that identify the settings which affect the result or its speed: not names, folders
         or loggers, nor how much of the training one call does.
         """
-        deciding = self.model_dump(mode="json", exclude={"name", "stop_after_minutes", "sweep", "runs_dir", "logger"})
+        deciding = self.model_dump(
+            mode="json", exclude={"name", "stop_after_minutes", "sweep", "runs_dir", "logger", "again"}
+        )
         deciding["data"].pop("cache_dir")
         for name in REPORTED:
             deciding["evaluation"].pop(name)

@@ -16,7 +16,6 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from rpr import __version__
 from rpr.data.vocabulary import Vocabulary
 from rpr.decode.torch_engine import Search
 from rpr.errors import DataError
@@ -26,6 +25,7 @@ from rpr.model.config import TransformerConfig
 from rpr.model.transformer import Transformer
 from rpr.runs.loading import VOCABULARY_NAME
 from rpr.validation import StrictModel, rule_of
+from rpr.version import __version__
 
 Kind = Literal["safetensors", "ctranslate2"]
 FORMAT, VERSION = "rpr-export", 2

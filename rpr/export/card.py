@@ -10,7 +10,6 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from rpr import __version__
 from rpr.config.train import TrainConfig
 from rpr.data.vocabulary import Vocabulary
 from rpr.decode.ctranslate2 import DIFFERENCES, library
@@ -20,6 +19,7 @@ from rpr.export.parity import Parity
 from rpr.model.transformer import Transformer
 from rpr.records.position import position_of
 from rpr.records.record import Record
+from rpr.version import __version__
 
 CARD_VERSION = 1
 _TEMPLATES = Environment(

@@ -11,7 +11,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from rpr import __version__
 from rpr.decode.ctranslate2 import CTranslate2Engine, library
 from rpr.decode.exported import (
     CARD_NAME,
@@ -37,6 +36,7 @@ from rpr.io.locks import exclusive
 from rpr.model.config import TransformerConfig
 from rpr.model.transformer import Transformer
 from rpr.runs.loading import VOCABULARY_NAME
+from rpr.version import __version__
 
 README_NAME = "README.md"
 

@@ -124,6 +124,7 @@ class Record(RecordPart):
     config: dict[str, Any]
     git: Git
     versions: dict[str, str]
+    schemes: dict[str, str] | None = None  # the version of each position scheme's code, by name; None: not recorded
     device: str
     hardware: str
     concurrent_jobs: int | None = Field(default=None, ge=1)  # of a sweep, sharing the device; None: not recorded

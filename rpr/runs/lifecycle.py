@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rpr.config.train import REPORTED, TrainConfig, config_from_record
+from rpr.config.train import NOT_DECIDING, REPORTED, TrainConfig, config_from_record
 from rpr.errors import ConfigError, DataError, InterruptedRun, RprError, RunError, TimeLimitReached
 from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.io.locks import exclusive
 from rpr.migrations import with_earlier_defaults
+from rpr.model.positions import codes
 from rpr.records import provenance
 from rpr.records.record import (
     METRICS_NAME,
@@ -25,6 +27,7 @@ from rpr.records.record import (
     read_record,
     write_record,
 )
+from rpr.runs import locks
 from rpr.runs.locks import LOCK_NAME
 from rpr.signals import stop_before
 
@@ -75,10 +78,8 @@ def trained_alike(config: TrainConfig, run_dir: Path) -> tuple[Path, list[str]] 
     """A finished run next to `run_dir` with the same training, and the settings of evaluation in which it differs."""
 
     def settings(of: TrainConfig) -> dict[str, Any]:
-        exclude = {"name", "stop_after_minutes", "sweep", "runs_dir", "logger"}
-        return {
-            key: one for key, one in flat(of.model_dump(mode="json", exclude=exclude)).items() if "cache" not in key
-        }
+        whole = of.model_dump(mode="json", exclude={*NOT_DECIDING})
+        return {key: one for key, one in flat(whole).items() if "cache" not in key}
 
     mine = settings(config)
     for path in sorted(run_dir.parent.glob(f"{glob.escape(config.label)}-*/{RECORD_NAME}")):
@@ -98,6 +99,23 @@ def reported_otherwise(config: TrainConfig, record: Record) -> list[str]:
     asked = config.evaluation.model_dump(mode="json")
     recorded = with_earlier_defaults(record.config)["evaluation"]
     return [name for name in REPORTED if asked[name] != recorded[name]]
+
+
+def set_aside(run_dir: Path) -> None:
+    """Move the folder of an earlier run of the same settings out of the way (again=true); a later report skips it.
+
+    Raises:
+        BusyError: another process is working on it. ConfigError: it cannot be moved.
+    """
+    if not run_dir.exists():
+        return
+    with locks.acquire(run_dir):
+        earlier = run_dir.with_name(f".{run_dir.name}.before-{provenance.now().replace(':', '')[:17]}")
+        try:
+            run_dir.rename(earlier)
+        except OSError as error:
+            raise unwritable(run_dir, error) from None
+    print(f"rpr-cli: again=true: the earlier run is kept in {earlier}", file=sys.stderr)
 
 
 def add_to_sweep(run_dir: Path, sweep: str) -> None:
@@ -158,6 +176,7 @@ def start_record(
             config=settings,
             git=provenance.git_state(),
             versions=provenance.versions(),
+            schemes=codes(config.position),
             device=config.hardware.name,
             hardware=config.hardware.name,
             concurrent_jobs=_concurrent_jobs(earlier, concurrent_jobs),

@@ -13,6 +13,7 @@ from rpr.model.transformer import Transformer
 from rpr.records.record import RECORD_NAME, Record, read_record
 from rpr.runs import runtime
 from rpr.runs.checkpoints import averaged_weights, checkpoints
+from rpr.runs.schemes import check_same_code
 
 VOCABULARY_NAME = "vocabulary.model"  # a run's own copy, so that it translates without its corpus
 
@@ -85,7 +86,9 @@ def model_of(config: TrainConfig, run_dir: Path, average: int | None, vocabulary
 
     Raises:
         DataError: no checkpoint, fewer than `average`, or weights that do not fit the configuration and vocabulary.
+        RecordError: the code of its positions has changed.
     """
+    check_same_code(config.position, record_of(run_dir))
     there = len(checkpoints(run_dir / "checkpoints"))
     if average is not None and 0 < there < average:
         raise DataError(f"average_checkpoints: {average} requested, but {run_dir} has {there}; give at most {there}")

@@ -265,7 +265,7 @@ def _task(
         running = HydraConfig.get()
         number = running.job.num + 1
         words: Any = OmegaConf.to_container(running.overrides.task, resolve=False)  # as typed
-        overrides = [word for word in map(str, words) if override_key(word) != "sweep"]
+        overrides = [word for word in map(str, words) if override_key(word) not in ("sweep", "again")]
         nodes = 1
         try:
             typed = validate(TrainConfig, to_plain(settings))

@@ -13,7 +13,7 @@ import yaml
 from rpr.compose.composition import override_key, typed_choices
 from rpr.config.train import NAME
 from rpr.errors import ConfigError, did_you_mean
-from rpr.paths import data_dir, user_path
+from rpr.paths import choice_dirs, data_dir, user_path
 
 SETTINGS = ("jobs=", "gpus=", "jobs_per_gpu=", "retry_failed=true")
 FLAGS = ("--dry-run", "--wandb-yaml")
@@ -42,7 +42,8 @@ class SweepSpec:
 
 
 def available() -> dict[str, Path]:
-    return {path.stem: path for path in sorted(data_dir("sweeps").glob("*.yaml"))}
+    folders = [data_dir("sweeps"), *(folder / "sweeps" for folder in choice_dirs())]
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
 
 
 def usage() -> str:

@@ -16,6 +16,7 @@ from rpr.errors import ConfigError, ProcessEnded, RecordError, RunError
 from rpr.paths import user_path
 from rpr.records.record import Record
 from rpr.runs import lifecycle
+from rpr.runs.schemes import check_same_code
 from rpr.sweep import ledger
 from rpr.sweep.ledger import Job, JobStatus, State
 
@@ -59,6 +60,7 @@ def load_status(
 
     Raises:
         ConfigError: a record is damaged, a corpus has changed since its run, or several jobs have one name.
+        RecordError: the code of a run's positions has changed.
         DataError: a corpus on disk cannot be read.
     """
     _check_names([config for _, config in made])
@@ -74,7 +76,11 @@ def load_status(
             job_status = ledger.job_status(job.run_dir)
         except RecordError as error:
             raise ConfigError(f"{error}; or move {job.run_dir} away to start its job from scratch") from None
-        if (record := job_status.record) is not None and record.status == "finished":
+        if job.config.again and job_status.state != "running":
+            job_status = ledger.JobStatus("new", None, None)
+        if (record := job_status.record) is not None:
+            check_same_code(job.config.position, record)
+        if record is not None and record.status == "finished":
             lifecycle.check_same_corpus(job.config, job.run_dir, record)
         found.append((job, job_status))
     return SweepStatus(sweep, tuple(found), config_dir)

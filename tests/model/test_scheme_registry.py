@@ -4,16 +4,23 @@ error messages, names and labels, settings that may change after training.
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rpr.compose.composition import compose_train, expand_multirun
 from rpr.compose.messages import format_user_error
 from rpr.errors import ConfigError
-from rpr.model.positions import COLOURS, Sides, changed_after_training
+from rpr.model.positions import COLOURS, SCHEMES, Scheme, Sides, Site, changed_after_training, codes, source
 from rpr.model.positions import scheme as scheme_module
+from rpr.model.positions.check import check_hooks
 from rpr.records.position import OTHER, positions_of
 from rpr.records.record import Record
 from rpr.tracking.naming import flat, variant
@@ -41,6 +48,151 @@ def test_incomplete_scheme_is_an_error_in_one_line(monkeypatch: pytest.MonkeyPat
             pass
 
     assert not scheme_module.REGISTERED
+
+
+IMPORTS = "from typing import ClassVar, Literal\nfrom rpr.model.positions.scheme import Scheme, Tables, register\n"
+HEAD = "TITLE = 'odd'\n COLOUR = '#010203'\n scheme: Literal['odd']\n"
+BIAS = "def distance_tables(self, parameters, site, max_distance, device):\n  import torch\n  "
+WRONG = {  # the body of a class, and what its registration says
+    "misspelt hook": ("def distance_table(self): pass", "has distance_table, .* did you mean distance_tables"),
+    "helper": ("def helper(self): pass", "has helper, which is no part of the interface.*begins with an underscore"),
+    "misspelt class field": ("SHIFT_INVARIENT: ClassVar[bool] = False", "did you mean SHIFT_INVARIANT"),
+    "method for a property": ("def has_bias(self): return False", "defines has_bias without @property"),
+    "property for a method": ("@property\n def details(self): return []", "defines details with @property"),
+    "arguments": (
+        "def prepare(self, q, k): return q, k",
+        r"defines prepare\(self, q, k\); its arguments are \(self, q, k, positions, parameters, site\)",
+    ),
+    "name": ("scheme: Literal['rope']", "has the name 'rope' of rpr.model.positions.rope"),
+    "colour": ("COLOUR = '#8C2D04'", "has the colour #8C2D04 of rpr.model.positions.rope"),
+    "kind": ("scheme: Literal['relative']", "has the kind 'relative' of rpr.model.positions.vectors"),
+    "reserved": ("scheme: Literal['sides']", "has the kind 'sides' of|reserved name 'sides'"),
+}
+
+
+@pytest.fixture
+def defined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], type[Scheme]]:
+    """Define and register a scheme by the body of its class."""
+
+    def define(body: str) -> type[Scheme]:
+        monkeypatch.setattr(scheme_module, "REGISTERED", dict(scheme_module.REGISTERED))
+        file = tmp_path / "mine.py"
+        file.write_text(f"{IMPORTS}@register\nclass Odd(Scheme):\n {HEAD} {body}\n")
+        spec = importlib.util.spec_from_file_location("mine", file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "mine", module)
+        spec.loader.exec_module(module)
+        found: type[Scheme] = module.Odd
+        return found
+
+    return define
+
+
+@pytest.mark.parametrize("body, message", WRONG.values(), ids=WRONG)
+def test_registration_refuses(body: str, message: str, defined: Callable[[str], type[Scheme]]) -> None:
+    before = dict(scheme_module.REGISTERED)
+    with pytest.raises(ConfigError, match=f"^mine: the position scheme Odd .*({message})"):
+        defined(body)
+    assert before == scheme_module.REGISTERED
+
+
+TABLE = BIAS + "r = torch.arange(-max_distance, max_distance + 1.0)\n  "
+HOOKS = {  # hooks that train silently, and what is said before training
+    "unused parameter": (
+        "def parameters(self, site):\n  import torch\n  return {'a': torch.ones(2, 1), 'b': torch.ones(2, 1)}\n "
+        + TABLE + "return Tables(bias=parameters['a'] * r)", "the parameter 'b' gets no gradient",
+    ),
+    "detached": (
+        "def parameters(self, site):\n  import torch\n  return {'a': torch.ones(2, 1)}\n "
+        + TABLE + "return Tables(bias=parameters['a'].detach() * r)", "the parameter 'a' gets no gradient",
+    ),
+    "max_distance": (TABLE + "return Tables(bias=(r / max_distance).expand(2, -1))", "bias that depend on max_dis"),
+    "up to 200": (
+        TABLE + "return Tables(bias=(r / max(max_distance, 200)).expand(2, -1))", "bias that depend on max_distance"
+    ),
+    "only near": (
+        TABLE + "return Tables(bias=r.expand(2, -1) if max_distance < 50 else None)", "depend on max_distance"
+    ),
+    "shape of a bias": (TABLE + "return Tables(bias=r)", r"bias of shape \[11\]; it must be \[H, R\] with H = 2"),
+    "even rows": (TABLE + "return Tables(bias=r[1:].expand(2, -1))", r"bias of shape \[2, 10\].*an odd R"),
+    "width": (TABLE + "return Tables(keys=r[:, None].expand(-1, 3))", r"keys of shape \[11, 3\].* D = 4"),
+    "shape of keys": (
+        "def prepare(self, q, k, positions, parameters, site): return q, k[:, :1]", r"keys of shape \[1, 1, 5, 4\]"
+    ),
+    "other positions": (
+        "def prepare(self, q, k, positions, parameters, site): return q, k - k.mean(2, keepdim=True)",
+        "keys that depend on other positions than their own",
+    ),
+    "length": (
+        "def prepare(self, q, k, positions, parameters, site): return q / len(positions), k", "queries that depend on"
+    ),
+}  # fmt: skip
+SITE = Site(num_layers=1, num_heads=2, d_model=8, causal=True)
+
+
+@pytest.mark.parametrize("body, message", HOOKS.values(), ids=HOOKS)
+def test_hooks_are_tried_before_training(body: str, message: str, defined: Callable[[str], type[Scheme]]) -> None:
+    odd = defined(body)(name="odd", scheme="odd", absolute="none", max_positions=8)
+    with pytest.raises(ConfigError, match=rf"^position\.decoder: the scheme odd of position=odd: .*{message}"):
+        check_hooks(odd, SITE)
+
+
+@pytest.mark.parametrize("choice", choices())
+@pytest.mark.parametrize("causal", [False, True])
+def test_hooks_of_every_choice_pass(choice: str, causal: bool) -> None:
+    state = torch.get_rng_state()
+    check_hooks(scheme(choice), replace(SITE, causal=causal))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+SOURCE = """
+import math
+from rpr.model.positions.scheme import Scheme
+from rpr.model.positions import beside
+
+class Odd(Scheme):
+    def details(self):
+        return [f"size {self.size:.2f}"]
+"""
+EDITS = {  # what replaces what, and whether it is other code
+    "comment": ("import math", "# about\nimport math  # more", False),
+    "docstrings": ("    def details(self):", '    """Odd."""\n    def details(self):\n        """Words."""', False),
+    "format": ("class Odd(Scheme):", "\n\nclass Odd(\n    Scheme,\n):", False),
+    "value": ("size {", "Size {", True),
+    "name": ("self.size", "self.width", True),
+    "call": ("import math", "import math\nmath.inf", True),
+}
+
+
+@pytest.mark.parametrize("old, new, other", EDITS.values(), ids=EDITS)
+def test_digest_is_of_the_syntax_tree(old: str, new: str, other: bool, tmp_path: Path) -> None:
+    digests = []
+    for number, text in enumerate((SOURCE, SOURCE.replace(old, new, 1))):
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / "odd.py").write_text(text)
+        digests.append(source.digest(tmp_path / f"{number}" / "odd.py"))
+    assert (digests[0] != digests[1]) == other
+
+
+def test_digest_covers_what_is_imported_beside(tmp_path: Path) -> None:
+    digests = set()
+    for number, value in enumerate((1, 2)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "odd.py").write_text(SOURCE)
+        (folder / "beside.py").write_text("from rpr.model.positions.further import A\nfrom math import pi")
+        (folder / "further.py").write_text(f"import odd\nA = {value}")
+        digests.add(source.digest(folder / "odd.py"))
+    assert len(digests) == 2
+
+
+def test_versions_name_the_schemes_of_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compose_train(["position.encoder=alibi", "position.decoder=rope"])
+    assert codes(config.position) == {"alibi": "1", "rope": "1"}
+    extended = type("Extended", (SCHEMES["rope"],), {"__module__": __name__})
+    own = source.digest(Path(__file__))
+    assert source.code_of(extended) == f"{own}+1"
 
 
 def test_each_stack_may_have_its_own_scheme() -> None:

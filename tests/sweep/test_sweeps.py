@@ -67,7 +67,7 @@ def test_every_job_of_a_sweep_is_a_valid_run_of_its_own(name: str) -> None:
     configs = [composition.compose_train(job) for job in of_one_seed]
     assert len({config.run_id for config in configs}) == len(of_one_seed) == len(configs)
     if name == "quick":
-        kinds = [(one.position.name, one.position.relative and one.position.clip_distance) for one in configs]
+        kinds = [(one.position.name, one.position.has_tables and one.position.clip_distance) for one in configs]
         assert kinds == [("absolute", False), *[("relative", k) for k in (0, 2, 16)]]
 
 

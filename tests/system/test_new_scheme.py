@@ -116,11 +116,13 @@ def copied_tree(tree):
     return tree
 
 
-def answers_of(tree, commands):
-    """(exit code, output) of commands that one process runs in a tree; RUN is the first run of `uninterrupted`."""
+def answers_of(folder, commands, code=None):
+    """(command and exit code, output) of commands that one process runs in a folder, with the code of that tree or of
+    another; RUN is the first run of `uninterrupted`.
+    """
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS.format(commands=commands)],
-        cwd=tree, env={**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}, text=True,
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(code or folder), "OMP_NUM_THREADS": "1"}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout

@@ -9,20 +9,51 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from rpr.errors import ConfigError, did_you_mean
+from rpr.errors import ConfigError, RprError, did_you_mean
 from rpr.model.positions.scheme import REGISTERED
 from rpr.model.positions.scheme import Scheme as Scheme
 from rpr.model.positions.scheme import Site as Site
 from rpr.model.positions.scheme import Tables as Tables
+from rpr.model.positions.source import code_of, imports_torch
+from rpr.paths import schemes_dir
 from rpr.validation import StrictModel, one_of, validate
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"rpr.model.positions.{_module.name}")
+
+def _discover() -> None:
+    """Import the modules of this package, and those of the user's folder of schemes as if they were among them.
+
+    Raises:
+        ConfigError: a module cannot be imported, or would make every command wait for torch.
+    """
+    own = {module.name for module in pkgutil.iter_modules(__path__)}
+    if (folder := schemes_dir()) is not None:
+        if clash := own & {module.name for module in pkgutil.iter_modules([str(folder)])}:
+            raise ConfigError(f"{folder / min(clash)}.py: has the name of a module of rpr; rename it")
+        __path__.append(str(folder))
+    for module in pkgutil.iter_modules(__path__):
+        file = Path(str(module.module_finder.path), f"{module.name}.py")  # type: ignore[union-attr]
+        try:
+            if imports_torch(file):
+                raise ConfigError(
+                    f"{file}: imports torch at its top, and every command would wait for it; import it in the hooks, "
+                    "and for annotations under `if TYPE_CHECKING:`"
+                )
+            importlib.import_module(f"rpr.model.positions.{module.name}")
+        except RprError:
+            raise
+        except Exception as error:  # of code that is not ours
+            raise ConfigError(
+                f"{file}: cannot be imported ({type(error).__name__}: {' '.join(str(error).split())})"
+            ) from error
+
+
+_discover()
 
 SCHEMES: Mapping[str, type[Scheme]] = MappingProxyType(
     dict(sorted(REGISTERED.items(), key=lambda one: (one[1].ORDER, one[0])))
@@ -33,7 +64,10 @@ COLOURS: Mapping[str, str] = MappingProxyType(
     {kind: colour for scheme in SCHEMES.values() for kind, colour in scheme.colours().items()} | {MIXED: "#6f5b3e"}
 )
 
-_NO_SCHEME = f"no such scheme; choose position=... from conf/position/ ({', '.join(SCHEMES)})"
+_NO_SCHEME = (
+    f"no such scheme; choose position=... from conf/position/ ({', '.join(SCHEMES)}), "
+    "or give the folder of one of your own, schemes_dir=DIR"
+)
 
 if TYPE_CHECKING:
     AnyScheme = Scheme
@@ -96,6 +130,11 @@ def _by_side(settings: Any) -> Any:
 
 
 Positions = Scheme | Sides
+
+
+def codes(positions: Positions) -> dict[str, str]:
+    """The version of the code of each scheme, by its name."""
+    return {scheme.scheme: code_of(type(scheme)) for scheme in (positions.encoder, positions.decoder)}
 
 
 def changed_after_training(positions: Positions, changes: Mapping[str, Any]) -> Positions:

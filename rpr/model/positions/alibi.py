@@ -31,6 +31,7 @@ class Alibi(Scheme):
     """
 
     TITLE = "ALiBi"
+    VERSION = "1"
     COLOUR = "#4d8a1c"
 
     scheme: Literal["alibi"]

@@ -21,6 +21,7 @@ class CentredSinusoids(Scheme):
     """Sinusoids minus their mean over positions 0 .. mean_over - 1."""
 
     TITLE = "centred sinusoids"
+    VERSION = "1"
     COLOUR = "#7a6a4f"
     SHIFT_INVARIANT = False
 

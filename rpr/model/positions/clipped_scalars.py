@@ -25,6 +25,7 @@ class ClippedScalars(Scheme):
     """Clipped scalars, alone or with relative keys that all heads share."""
 
     TITLE = "clipped scalars"
+    VERSION = "1"
     COLOUR = "#7a5c00"
 
     scheme: Literal["clipped_scalars"]

@@ -26,6 +26,7 @@ class Kerple(Scheme):
     """KERPLE, symmetric in the sign of the distance."""
 
     TITLE = "KERPLE"
+    VERSION = "1"
     COLOUR = "#762a83"
 
     scheme: Literal["kerple"]

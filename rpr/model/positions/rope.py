@@ -24,6 +24,7 @@ class Rope(Scheme):
     """RoPE on all dimensions of a head or a share of them, with static scaling of positions or of the base."""
 
     TITLE = "RoPE"
+    VERSION = "1"
     COLOUR = "#8c2d04"
     AFTER_TRAINING = frozenset({"scaling", "scaling_factor"})
 

@@ -8,13 +8,14 @@ locally.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import PositiveInt, model_validator
 
-from rpr.errors import ConfigError
+from rpr.errors import ConfigError, did_you_mean
 from rpr.validation import StrictModel
 
 if TYPE_CHECKING:
@@ -62,11 +63,15 @@ class Rotation(NamedTuple):
 REGISTERED: dict[str, type[Scheme]] = {}
 
 
+RESERVED = {"sides", "mixed"}  # names of two different schemes, and of their rows in tables
+
+
 def register(scheme: type[Scheme]) -> type[Scheme]:
     """Register a scheme under the value of its `scheme` field.
 
     Raises:
-        ConfigError: the class lacks something that every scheme has.
+        ConfigError: the class lacks something that every scheme has, overrides a hook wrongly, has a public attribute
+            that is none of the interface (a misspelt hook), or has the name or colour of another scheme.
     """
     field = scheme.model_fields["scheme"]
     own_colours = scheme.colours.__func__ is not Scheme.colours.__func__  # type: ignore[attr-defined]
@@ -79,10 +84,52 @@ def register(scheme: type[Scheme]) -> type[Scheme]:
         )
         if not found
     ]
-    if lacking:
-        raise ConfigError(f"{scheme.__module__}: the position scheme {scheme.__name__} lacks {' and '.join(lacking)}")
+    problem = f"lacks {' and '.join(lacking)}" if lacking else _wrong_attribute(scheme) or _conflict(scheme)
+    if problem:
+        raise ConfigError(f"{scheme.__module__}: the position scheme {scheme.__name__} {problem}")
     REGISTERED[scheme.scheme_name()] = scheme
     return scheme
+
+
+def _wrong_attribute(scheme: type[Scheme]) -> str | None:
+    """What is wrong with the names that the class, and those between it and Scheme, define."""
+    decorated = scheme.__pydantic_decorators__
+    validators = {*decorated.model_validators, *decorated.field_validators}
+    own = {name: value for kind in scheme.__mro__ if Scheme in kind.__mro__[1:] for name, value in vars(kind).items()}
+    for name, value in own.items():
+        if name.startswith(("_", "model_")) or name in validators:
+            continue
+        known = next((vars(kind)[name] for kind in Scheme.__mro__ if name in vars(kind)), None)
+        if known is None and name not in Scheme.__annotations__:
+            names = {*Scheme.__annotations__, *(name for name in vars(Scheme) if not name.startswith("_"))}
+            return (
+                f"has {name}, which is no part of the interface{did_you_mean(name, names)}; a helper's name begins "
+                "with an underscore"
+            )
+        if isinstance(known, property) != isinstance(value, property):
+            return f"defines {name} {'without' if isinstance(known, property) else 'with'} @property"
+        if inspect.isfunction(known) and inspect.isfunction(value):
+            expected, given = (list(inspect.signature(function).parameters) for function in (known, value))
+            if len(expected) != len(given):
+                return f"defines {name}({', '.join(given)}); its arguments are ({', '.join(expected)})"
+    return None
+
+
+def _conflict(scheme: type[Scheme]) -> str | None:
+    """The name, kind or colour that another scheme has as well."""
+    for name, other in REGISTERED.items():
+        if (other.__module__, other.__qualname__) == (scheme.__module__, scheme.__qualname__):
+            continue
+        if name == scheme.scheme_name():
+            return f"has the name {name!r} of {other.__module__}; choose another one"
+        for kind, colour in scheme.colours().items():
+            if kind in other.colours() or kind in RESERVED:
+                return f"has the kind {kind!r} of {other.__module__}; choose another one"
+            if colour.lower() in map(str.lower, other.colours().values()):
+                return f"has the colour {colour} of {other.__module__} in plots; choose another one"
+    if scheme.scheme_name() in RESERVED:
+        return f"has the reserved name {scheme.scheme_name()!r}; choose another one"
+    return None
 
 
 class Scheme(StrictModel):
@@ -96,6 +143,9 @@ class Scheme(StrictModel):
     TITLE: ClassVar[str]
     COLOUR: ClassVar[str]
     ORDER: ClassVar[int] = 100  # sort key of rows in tables
+    # What names the code in records. To be raised with every change to what the hooks return; without it, every change
+    # to the source counts (rpr/model/positions/source.py).
+    VERSION: ClassVar[str]
     # Settings that may be changed when evaluating a trained model, since they affect no parameter.
     AFTER_TRAINING: ClassVar[frozenset[str]] = frozenset()
     # Whether the model's output is unchanged when all positions of a sentence are shifted.

@@ -21,6 +21,7 @@ class ShiftedAbsolute(Scheme):
     """Shifted absolute positions."""
 
     TITLE = "SHAPE"
+    VERSION = "1"
     COLOUR = "#b5403c"
     SHIFT_INVARIANT = False
     AFTER_TRAINING = frozenset({"evaluation_offset"})

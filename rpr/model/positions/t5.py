@@ -27,6 +27,7 @@ class T5(Scheme):
     """T5's buckets, with one table for all layers of a stack or one per layer."""
 
     TITLE = "T5"
+    VERSION = "1"
     COLOUR = "#d81b72"
 
     scheme: Literal["t5"]
@@ -73,9 +74,9 @@ class T5(Scheme):
         import torch
 
         distances_R = torch.arange(-max_distance, max_distance + 1, device=device)
-        return Tables(bias=parameters["buckets"].index_select(1, self.bucket_of(distances_R, site)))
+        return Tables(bias=parameters["buckets"].index_select(1, self._bucket_of(distances_R, site)))
 
-    def bucket_of(self, distances: Tensor, site: Site) -> Tensor:
+    def _bucket_of(self, distances: Tensor, site: Site) -> Tensor:
         """The bucket of each distance, key minus query position."""
         import torch
 

@@ -23,6 +23,7 @@ class TransformerXL(Scheme):
     """Transformer-XL's positions; W_R, u and v are per layer (the authors' code may share u and v)."""
 
     TITLE = "Transformer-XL"
+    VERSION = "1"
     COLOUR = "#23756c"
 
     scheme: Literal["transformer_xl"]

@@ -35,6 +35,7 @@ class Vectors(Scheme):
     """Absolute positions, the paper's relative positions with clip distance k, both, or none."""
 
     TITLE = "relative tables"
+    VERSION = "1"
     ORDER = 0
 
     scheme: Literal["vectors"]
@@ -48,12 +49,12 @@ class Vectors(Scheme):
         return _COLOURS
 
     @property
-    def relative(self) -> bool:
+    def has_tables(self) -> bool:
         return self.relative_keys or self.relative_values
 
     @property
     def kind(self) -> str:
-        if not self.relative:
+        if not self.has_tables:
             return {"sinusoidal": "absolute"}.get(self.absolute, self.absolute)
         if self.absolute != "none":
             return "absolute_and_relative"
@@ -70,15 +71,15 @@ class Vectors(Scheme):
             words = relative or "none"
         else:
             words = f"{self.absolute} + {relative}" if relative else f"absolute ({self.absolute})"
-        return f"{words}, k = {self.clip_distance}" if self.relative else words
+        return f"{words}, k = {self.clip_distance}" if self.has_tables else words
 
     @property
     def k(self) -> int | None:
-        return self.clip_distance if self.relative else None
+        return self.clip_distance if self.has_tables else None
 
     @property
     def sharing(self) -> str | None:
-        return self.tables if self.relative else None
+        return self.tables if self.has_tables else None
 
     def identity(self) -> dict[str, Any]:
         return {
@@ -101,11 +102,7 @@ class Vectors(Scheme):
 
     @property
     def ordered(self) -> bool:
-        return self.absolute != "none" or (self.relative and self.clip_distance > 0)
-
-    @property
-    def has_tables(self) -> bool:
-        return self.relative
+        return self.absolute != "none" or (self.has_tables and self.clip_distance > 0)
 
     @property
     def has_bias(self) -> bool:
@@ -116,7 +113,7 @@ class Vectors(Scheme):
         return self.tables == "shared_by_heads_and_layers"
 
     def unused_setting(self, usual: Mapping[str, Any]) -> str | None:
-        for name, value in () if self.relative else (("clip_distance", self.clip_distance), ("tables", self.tables)):
+        for name, value in () if self.has_tables else (("clip_distance", self.clip_distance), ("tables", self.tables)):
             if value != usual[name]:
                 return (
                     f"{name}: {value} has no effect with position={self.name}, which has no relative tables; leave "
@@ -138,7 +135,7 @@ class Vectors(Scheme):
         return Tables(parameters.get("keys"), parameters.get("values"))
 
     def not_exported(self, site: Site) -> str | None:
-        if self.relative and self.tables == "per_head":
+        if self.has_tables and self.tables == "per_head":
             return (
                 "position.tables: per_head cannot be exported, CTranslate2 has one table for all heads of a layer; "
                 f"{site.num_heads - 1} of each layer's {site.num_heads} tables would be lost: "

@@ -1,0 +1,101 @@
+"""Whether the hooks of a scheme do what the interface says, tried on a few positions before training starts."""
+
+# Shape suffixes: B batch, H heads, P positions, D head width, R rows of a table.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rpr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rpr.model.positions.scheme import Scheme, Site, Tables
+
+_NEAR, _FAR = 5, 300  # two distances for which the tables must agree
+
+
+def check_hooks(scheme: Scheme, site: Site) -> None:
+    """Raises ConfigError: a parameter that no hook uses, so that it is never trained; tables or prepared vectors of
+    another shape than the interface's; tables that depend on max_distance, or prepared vectors that depend on other
+    positions than their own, so that a translation depends on what is around it.
+    """
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        learned = {name: value.clone().float().requires_grad_() for name, value in scheme.parameters(site).items()}
+        given = torch.randn(2, 1, site.num_heads, _NEAR, site.d_head)
+    used: list[Tensor] = []
+    problem = None
+    if scheme.has_tables:
+        near, far = (scheme.distance_tables(learned, site, most, torch.device("cpu")) for most in (_NEAR, _FAR))
+        problem = _wrong_tables(near, far, site)
+        used += [table for table in (*near, *far) if table is not None]
+    if scheme.changes_queries and problem is None:
+        positions = torch.arange(_NEAR)
+        q, k = given
+        prepared = scheme.prepare(q, k, positions, learned, site)
+        problem = _wrong_vectors(prepared, scheme.prepare(q[:, :, 2:], k[:, :, 2:], positions[2:], learned, site), q)
+        used += prepared
+    if problem is None and learned:
+        outputs = [tensor.float().sum() for tensor in used if tensor.requires_grad]
+        tensors = list(learned.values())
+        gradients = torch.autograd.grad(outputs, tensors, allow_unused=True) if outputs else [None] * len(tensors)
+        unused = [name for name, gradient in zip(learned, gradients, strict=True) if gradient is None]
+        if unused:
+            problem = (
+                f"the parameter {unused[0]!r} gets no gradient; use it in distance_tables or prepare, or remove it"
+            )
+    if problem is not None:
+        side = "decoder" if site.causal else "encoder"
+        raise ConfigError(f"position.{side}: the scheme {scheme.scheme} of position={scheme.name}: {problem}")
+
+
+def _wrong_tables(near: Tables, far: Tables, site: Site) -> str | None:
+    import torch
+
+    for name, *pair in zip(near._fields, near, far, strict=True):
+        of_bias = name == "bias"
+        rest = () if of_bias else (site.d_head,)
+        before = [(site.num_heads,)] if of_bias else [(), (site.num_heads,)]
+        expanded = []
+        for table in pair:
+            if table is None:
+                continue
+            dimension = table.dim() - 1 - len(rest)
+            rows = table.shape[dimension] if dimension >= 0 else 0
+            if rows % 2 == 0 or tuple(table.shape) not in [(*heads, rows, *rest) for heads in before]:
+                wanted = "[H, R]" if of_bias else "[R, D] or [H, R, D]"
+                return (
+                    f"distance_tables returns {name} of shape {list(table.shape)}; it must be {wanted} with H = "
+                    f"{site.num_heads}, D = {site.d_head} and an odd R, 2 max_distance + 1 or less"
+                )
+            distances = torch.arange(-_NEAR, _NEAR + 1).clamp(-(rows // 2), rows // 2)  # beyond: the outermost rows
+            expanded.append(table.detach().float().index_select(dimension, distances + rows // 2))
+        if len(expanded) == 1 or (expanded and _differ(*expanded)):
+            return (
+                f"distance_tables returns {name} that depend on max_distance, which differs from batch to batch; "
+                "compute each row from its distance alone"
+            )
+    return None
+
+
+def _wrong_vectors(prepared: tuple[Tensor, Tensor], of_later: tuple[Tensor, Tensor], given: Tensor) -> str | None:
+    for name, vectors, later in zip(("queries", "keys"), prepared, of_later, strict=True):
+        if vectors.shape != given.shape:
+            return f"prepare returns {name} of shape {list(vectors.shape)}; it must keep [B, H, P, D]"
+        if _differ(vectors[:, :, 2:], later):
+            return (
+                f"prepare returns {name} that depend on other positions than their own, but decoding caches them one "
+                "by one; use only `positions`"
+            )
+    return None
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    """Beyond rounding, in float32."""
+    import torch
+
+    return not torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True)

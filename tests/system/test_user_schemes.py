@@ -1,0 +1,149 @@
+"""Position schemes, model sizes and sweeps in a folder of the user's own, schemes_dir=DIR: all commands find them, in
+all their processes; other code of a scheme is refused wherever weights would meet it; a broken module is one line.
+"""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rpr.paths import data_dir
+from rpr.records.record import read_record
+from tests.conftest import TINY
+from tests.system.test_new_scheme import CHOICE, SCHEME, answers_of
+
+ROOT = data_dir("conf").parent
+MINI = "defaults: [tiny, _self_]\nname: mini\nd_ff: 48\n"
+SWEEP = "description: two seeds\noverrides: ['position=window model=mini optim=tiny']\njobs: ['seed=1,2']\n"
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A folder with the user's own, beside which the commands run."""
+    for name, text in {
+        "window.py": SCHEME.replace("from pydantic", "from rpr.model.positions.far import doubled\nfrom pydantic")
+        .replace("2 * beyond", "doubled(beyond)"),
+        "far.py": "def doubled(value):\n    return 2 * value\n",
+        "position/window.yaml": CHOICE, "model/mini.yaml": MINI, "sweeps/mine.yaml": SWEEP,
+    }.items():  # fmt: skip
+        file = tmp_path / "own" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return tmp_path
+
+
+def settings(cache_dir, *more):
+    small = [word for word in TINY if not word.startswith("model.d_ff")]
+    return [
+        *small, f"data.cache_dir={cache_dir}", "hardware.threads=1", "optim.max_steps=2",
+        "optim.validate_every_n_steps=2", "optim.average_checkpoints=1", *more,
+    ]  # fmt: skip
+
+
+def command_line(home, *words, **environment):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "cli.py"), *words], cwd=home, text=True, capture_output=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment},
+    )  # fmt: skip
+    return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+
+def test_all_commands_know_the_users_schemes_and_refuse_other_code(home, cache_dir, small_data):
+    own = "schemes_dir=own"
+    train = [
+        "train",
+        own,
+        "position=window",
+        "model=mini",
+        "optim=tiny",
+        *settings(cache_dir, "runs_dir=uninterrupted"),
+    ]
+    of_run = [
+        ["evaluate", "run=RUN", own, "hardware.threads=1", f"cache_dir={cache_dir}"],
+        ["verify", "run=RUN", own, "hardware.threads=1", "sentences=4", f"cache_dir={cache_dir}"],
+        ["export", "run=RUN", own, "format=safetensors", f"cache_dir={cache_dir}"],
+    ]
+    sweep = ["sweep", "mine", own, "jobs=2", *settings(cache_dir, "runs_dir=swept")]
+    report = ["report", "runs_dir=uninterrupted", "output_dir=out", own]
+    heads, texts = answers_of(home, [train, *of_run, sweep, report, ["train", "--help", own], train], ROOT)
+    assert heads == [
+        "train 0", "evaluate 0", "verify 0", "export 0", "sweep 0", "report 0", "train 0", "train 0"
+    ], texts  # fmt: skip
+    (run,) = home.glob("uninterrupted/*/record.json")
+    record = read_record(run)
+    assert record.schemes is not None and len(record.schemes["window"]) == 16 and record.setting("model.d_ff") == 48
+    assert f"schemes_dir={home / 'own'}" in record.command and "again" not in record.command
+    assert len([*home.glob("swept/*-mini-window-*/record.json")]) == 2
+    (written,) = (home / "out").rglob("report.md")
+    assert "window, size 3" in written.read_text()
+    assert "window" in texts[6] and "mini" in texts[6] and "already finished" in texts[7]
+
+    (home / "own" / "far.py").write_text("def doubled(value):\n    return 3 * value\n")
+    again = [*train, "again=true"]
+    code, text = command_line(home, "translate", own, str(run.parent), "hardware.threads=1")
+    assert code == 2 and "position.scheme: the code of window has changed since" in text, text
+    heads, texts = answers_of(home, [train, *of_run, sweep, again, train, of_run[1]], ROOT)
+    refused = ["train 2", "evaluate 2", "verify 2", "export 2", "sweep 2"]
+    assert heads == [*refused, "train 0", "train 0", "verify 0"], texts
+    for text in texts[: len(refused)]:
+        assert "position.scheme: the code of window has changed since" in text and "again=true" in text, text
+    assert "the earlier run is kept in" in texts[-3] and "already finished" in texts[-2]
+    assert len([*home.glob("uninterrupted/.*before*/record.json")]) == 1
+    assert read_record(run).schemes != record.schemes and not read_record(run).config["again"]
+
+    for words in (["evaluate", str(run.parent)], train[:1] + train[2:]):
+        code, text = command_line(home, *words)
+        assert code == 2 and text.count("rpr-cli:") == 1 and "window" in text, text
+    code, text = command_line(home, "evaluate", str(run.parent))
+    assert "no such scheme" in text and "schemes_dir=DIR" in text
+    code, text = command_line(home, "-sc", "query=bash", COMP_LINE="rpr-cli train schemes_dir=own position=wi")
+    assert (code, text) == (0, "position=window")
+    code, text = command_line(home, "-sc", "query=bash", COMP_LINE="rpr-cli sweep schemes_dir=own m")
+    assert code == 0 and "mine" in text.split()
+
+
+BROKEN = {  # a module of the folder, and the one line that every command then gives
+    "torch": ("import torch\n", "window.py: imports torch at its top"),
+    "from torch": ("try:\n    from torch import nn\nexcept ImportError:\n    pass\n", "imports torch at its top"),
+    "syntax": ("def (:\n", "window.py: cannot be imported (SyntaxError: invalid syntax"),
+    "missing": (
+        "import nothing_of_this_name\n",
+        "cannot be imported (ModuleNotFoundError: No module named 'nothing_of",
+    ),
+    "unannotated": (SCHEME.replace('"#12ab34"', '"#12ab34"\n    SHIFTY = 3'), "cannot be imported (PydanticUserError"),
+    "colour": (SCHEME.replace("#12ab34", "#8c2d04"), "has the colour #8c2d04 of rpr.model.positions.rope"),
+}
+
+
+@pytest.mark.parametrize("text, message", BROKEN.values(), ids=BROKEN)
+def test_a_broken_module_is_one_line(home, text, message):
+    (home / "own" / "window.py").write_text(text)
+    code, answer = command_line(home, "train", "schemes_dir=own", "position=window")
+    assert code == 2 and answer.startswith("rpr-cli: ") and message in answer, answer
+    assert not (home / "runs").exists()
+
+
+@pytest.mark.parametrize("words, message", [
+    (["schemes_dir=nowhere"], "schemes_dir: {home}/nowhere is not a folder"),
+    (["schemes_dir=own", "position=nope"], "no such choice"),
+])  # fmt: skip
+def test_wrong_folders(home, words, message):
+    code, answer = command_line(home, "train", *words)
+    assert code == 2 and answer.startswith("rpr-cli: ") and message.format(home=home) in answer, answer
+    (home / "own" / "rope.py").write_text("")
+    code, answer = command_line(home, "train", "schemes_dir=own")
+    assert code == 2 and "rope.py: has the name of a module of rpr" in answer
+
+
+def test_help_does_not_wait_for_torch_with_schemes_of_ones_own(home):
+    code = (
+        "import sys; from rpr.cli.app import main; main(['train', 'schemes_dir=own', '--help']); "
+        "sys.exit(3 * ('torch' in sys.modules))"
+    )
+    started = time.monotonic()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=home, env=environment, text=True, capture_output=True)
+    assert done.returncode == 0 and "window" in done.stdout, done.stderr
+    assert time.monotonic() - started < 20
