@@ -112,6 +112,17 @@ class Session:
             GlobalHydra.instance().clear()
 
 
+def _all_choices(config_dir: Path | None) -> Any:
+    """The search path of conf/ and the user's own folders."""
+    from hydra._internal.utils import create_config_search_path
+    from hydra.core.config_search_path import SearchPathQuery
+
+    search_path = create_config_search_path(str(data_dir("conf")))
+    for folder in reversed(choice_dirs(config_dir)):
+        search_path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
+    return search_path
+
+
 def session(config_name: str, overrides: Sequence[str], *, multirun: bool, config_dir: Path | None = None) -> Session:
     """Compose Hydra's own settings together with the job's, as Hydra does before it runs anything.
 
@@ -120,20 +131,15 @@ def session(config_name: str, overrides: Sequence[str], *, multirun: bool, confi
     """
     from hydra import version
     from hydra._internal.hydra import Hydra
-    from hydra._internal.utils import create_config_search_path
-    from hydra.core.config_search_path import SearchPathQuery
     from hydra.core.global_hydra import GlobalHydra
     from hydra.types import RunMode
 
     version.setbase("1.3")
-    search_path = create_config_search_path(str(data_dir("conf")))
-    for folder in reversed(choice_dirs(config_dir)):
-        search_path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
     GlobalHydra.instance().clear()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # a folder of hydra.searchpath that does not exist
-            hydra = Hydra.create_main_hydra2(config_name, search_path)
+            hydra = Hydra.create_main_hydra2(config_name, _all_choices(config_dir))
             settings = hydra.compose_config(
                 config_name=config_name,
                 overrides=list(overrides),
@@ -162,17 +168,17 @@ def answer(name: str, arguments: Sequence[str]) -> None:
 
 def completions(config_name: str, line: str) -> list[str]:
     """Completions of the last word of a line of overrides."""
-    from hydra import initialize_config_dir
+    from hydra._internal.hydra import Hydra
     from hydra.core.global_hydra import GlobalHydra
     from hydra.plugins.completion_plugin import DefaultCompletionPlugin
 
-    with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
-        loader = GlobalHydra.instance().config_loader()
-        for folder in choice_dirs():
-            loader.get_search_path().append("command-line", f"file://{folder}")
-        plugin = DefaultCompletionPlugin(loader)
-        found: list[str] = plugin._query(config_name=config_name, line=line)
+    GlobalHydra.instance().clear()
+    try:
+        hydra = Hydra.create_main_hydra2(config_name, _all_choices(None))
+        found: list[str] = DefaultCompletionPlugin(hydra.config_loader)._query(config_name=config_name, line=line)
         return found
+    finally:
+        GlobalHydra.instance().clear()
 
 
 def completion_hook(shell: str, *, install: bool) -> None:
