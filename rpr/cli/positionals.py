@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from pathlib import Path
 
 from rpr.compose.composition import override_key, quote_home, typed_choices
 from rpr.compose.hydra_bridge import quote_value
 from rpr.errors import ConfigError
-from rpr.paths import SCHEMES_DIR, schemes_dir
+from rpr.paths import SCHEMES_DIR, schemes_dir, user_path
 
 OF_ONE_RUN = ("evaluate", "export", "report", "rerun", "train", "translate", "verify")
 OF_RUNS = ("compare", "diff")
@@ -28,7 +27,7 @@ def take_schemes_dir(arguments: list[str]) -> list[str]:
     before_files = arguments[: arguments.index("--")] if "--" in arguments else arguments
     typed = [word for word in before_files if word.startswith("schemes_dir=")]
     if typed:
-        folder = Path(typed[-1].partition("=")[2]).expanduser().absolute()
+        folder = user_path(typed[-1].partition("=")[2]).absolute()
         if not folder.is_dir():
             raise ConfigError(f"schemes_dir: {folder} is not a folder; give one with modules of position schemes")
         if "rpr.model.positions" in sys.modules and schemes_dir() != folder:
