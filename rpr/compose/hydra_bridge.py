@@ -159,7 +159,11 @@ def answer(name: str, arguments: Sequence[str]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raises errors instead of printing them; they are then reported in one line
     before = sys.argv
     folders = [] if any("hydra.searchpath" in word for word in arguments) else choice_dirs()
-    sys.argv = [before[0], f"--config-name={name}", *arguments, *([_search_path(folders)] if folders else [])]
+    words = list(arguments)
+    if folders:  # beside the other overrides: argparse takes them from one place only
+        at = next((at for at, word in enumerate(words) if "=" in word and not word.startswith("-")), 0)
+        words.insert(at, _search_path(folders))
+    sys.argv = [before[0], f"--config-name={name}", *words]
     try:
         hydra.main(version_base="1.3", config_path=str(data_dir("conf")))(lambda settings: None)()
     finally:

@@ -137,6 +137,14 @@ def test_wrong_folders(home, words, message):
     assert code == 2 and "rope.py: has the name of a module of rpr" in answer
 
 
+@pytest.mark.parametrize("words", [
+    ["position=window", "--cfg", "job"], ["--cfg", "job", "position=window"], ["--cfg=job", "--package=position"],
+])  # fmt: skip
+def test_configuration_is_printed(home, words):
+    code, answer = command_line(home, "train", "schemes_dir=own", "model=mini", "optim=tiny", *words)
+    assert code == 0 and "name:" in answer and ("size: 3" in answer or "position=window" not in words), answer
+
+
 def test_help_does_not_wait_for_torch_with_schemes_of_ones_own(home):
     code = (
         "import sys; from rpr.cli.app import main; main(['train', 'schemes_dir=own', '--help']); "
