@@ -50,4 +50,6 @@ def changed(base: TransformerConfig, **settings: Any) -> TransformerConfig:
     if own:
         vectors = SCHEMES["vectors"].model_validate({**base.encoder_positions.model_dump(), **own})
         settings |= {"encoder_positions": vectors, "decoder_positions": vectors}
+    if settings.get("architecture") == "decoder_only":
+        settings["encoder_positions"] = None
     return dataclasses.replace(base, **settings)

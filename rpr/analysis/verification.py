@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rpr.data.vocabulary import EOS, PAD
+from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.exported import Kind
 from rpr.decode.torch_engine import Engine, Search, TorchEngine, pad_pairs, pair_batches
 from rpr.errors import ConfigError, DataError, RunError
@@ -62,6 +62,7 @@ def check_model(exact: Transformer, pairs: Pairs, search: Search, max_length: in
     yield shift_invariance(exact, pairs)
     yield batch_independence(exact, [source for source, _ in pairs], search)
     yield scores_of_hypotheses(exact, [source for source, _ in pairs], search)
+    yield exact_matches(exact, pairs, search)
 
 
 def cached_decoding(exact: Transformer, pairs: Pairs, max_tokens: int, name: str) -> Check:
@@ -172,6 +173,31 @@ def scores_of_hypotheses(exact: Transformer, sources: Rows, search: Search) -> C
     what = f"beam {search.beam_size}: sorted, distinct, and scored as in one full pass"
     wrong = f"the hypotheses of {different} sentences are not sorted by score, or not distinct" if different else None
     return _check("n best", what, largest, len(sources), wrong)
+
+
+def exact_matches(exact: Transformer, pairs: Pairs, search: Search) -> Check:
+    """Greedy search generates a target exactly if each of its tokens is the most probable one after those before it in
+    one full pass: for the targets of the pairs, and for what the search generates.
+    """
+    longest = max(len(target) for _, target in pairs)
+    greedy = replace(search, beam_size=1, n_best=1, min_length=0, max_extra_length=longest)
+    sources = [source for source, _ in pairs]
+    generated = [
+        [*hypotheses[0].pieces, *([EOS] if hypotheses[0].finished else [])]
+        for hypotheses in _translate(exact, sources, greedy)
+    ]
+    device, largest, different = exact.embedding_VM.device, 0.0, 0
+    with torch.inference_mode():
+        for (source, target), own in zip(pairs, generated, strict=True):
+            for tokens in (list(target), own):
+                logits_TV = exact.logits(exact(*pad_pairs([(source, tokens)], device))[0])
+                logits_TV[:, [PAD, BOS]] = -torch.inf  # never generated
+                behind_T = logits_TV.amax(dim=1) - logits_TV[range(len(tokens)), tokens]
+                largest = max(largest, largest_of(behind_T)) if tokens is own else largest
+                different += (largest_of(behind_T) <= EXACT) != (tokens == own)
+    what = "greedy: the tokens generated against the most probable ones of one full pass; their log p"
+    wrong = f"{different} targets are exact in one of the two only" if different else None
+    return _check("exact matches", what, largest, len(pairs), wrong)
 
 
 def export_check(kind: Kind, inputs: ExportInputs, folder: Path) -> Check:

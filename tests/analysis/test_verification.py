@@ -20,6 +20,7 @@ from rpr.analysis.verification import (
     beyond,
     cached_decoding,
     check_model,
+    exact_matches,
     export_check,
     padding_invariance,
     scores_of_hypotheses,
@@ -64,6 +65,8 @@ SHAPES = {
     "shared_by_layers-pre_norm": {"tables": "shared_by_heads_and_layers", "norm": "pre"},
     "no_positions": NO_TABLES,
     "learned-fewer_than_pieces": {**LEARNED, "max_positions": 8},
+    "decoder_only": {"architecture": "decoder_only", "activation": "gelu"},
+    "decoder_only-sinusoidal": {**SINUSOIDAL, "architecture": "decoder_only", "norm": "pre"},
 }
 
 
@@ -71,13 +74,14 @@ SHAPES = {
 def test_correct_models_pass_all_checks(changes):
     found = {check.name: check for check in check_model(exact(**changes), PAIRS, SEARCH, 40)}
     names = ["cached decoding", "cached decoding beyond 40 pieces", "padding", "shift", "batches", "n best"]
+    names.append("exact matches")
     assert [*found] == names
     absolute = changes.get("absolute", "none")
     for name, check in found.items():
         if name == "shift" and absolute != "none":
             assert_outcome(check, "not applicable")
             assert check.difference is not None and check.difference > 0.01
-            assert check.reason == f"{exact(**changes).config.encoder_positions.label}: a shift is meant to change it"
+            assert check.reason == f"{exact(**changes).config.decoder_positions.label}: a shift is meant to change it"
             continue
         assert_outcome(check, "passed")
         assert check.difference is not None and check.difference <= EXACT == check.tolerance
@@ -161,6 +165,21 @@ def test_dependence_on_the_batch_fails():
     assert_outcome(rounding, "reported")
     assert rounding.difference is not None and rounding.difference > 1e-3 and rounding.reason is not None
     assert rounding.reason.endswith("of 8 translations differ") and rounding.reason[0] != "0"
+
+
+def test_wrong_generation_or_teacher_forcing_fails():
+    assert_outcome(exact_matches(wrong("next_hidden", forget_a_piece), PAIRS, SEARCH), "failed")
+    model = exact()
+    found = TorchEngine(model).search(SOURCES, dataclasses.replace(SEARCH, beam_size=1, max_extra_length=60))
+    pairs = [(source, [*best.pieces, EOS]) for source, [best] in zip(SOURCES, found, strict=True) if best.finished]
+    assert len(pairs) > 3
+    assert_outcome(exact_matches(model, pairs, SEARCH), "passed")  # all are exact
+    pairs[1] = (pairs[1][0], [*pairs[1][1][:-1], 7, EOS])
+    assert_outcome(exact_matches(model, pairs, SEARCH), "passed")
+    model.start_decoding = lambda source_BS, right=model.start_decoding: right(source_BS.flip(0) % 90 + 4)  # type: ignore
+    check = exact_matches(model, pairs, SEARCH)
+    assert_outcome(check, "failed")
+    assert check.reason is not None and "targets are exact in one of the two only" in check.reason
 
 
 def test_wrong_hypotheses_fail(monkeypatch):

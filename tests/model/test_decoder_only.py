@@ -4,8 +4,6 @@ equations for one row alone, for every position scheme; shifts; beam search.
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 from torch import nn
@@ -25,9 +23,8 @@ SOURCES, TARGETS = (7, 4, 1, 9), (3, 6, 8, 1)
 
 def make_model(kind: str, **changes: object) -> Transformer:
     torch.manual_seed(0)
-    encoder_decoder = changed(TINY, **{**KINDS[kind], "norm": NORM[kind], **changes})
-    config = dataclasses.replace(encoder_decoder, architecture="decoder_only", encoder_positions=None)
-    model = build_model(config).double().eval()
+    settings = {**KINDS[kind], "norm": NORM[kind], "architecture": "decoder_only", **changes}
+    model = build_model(changed(TINY, **settings)).double().eval()
     for name, parameter in model.named_parameters():
         nn.init.normal_(parameter, std=0.4)
         if name.endswith(("tables.p", "tables.a")):  # of KERPLE, which keeps them positive

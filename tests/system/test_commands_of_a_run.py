@@ -85,7 +85,7 @@ def test_verify_passes_and_writes_nothing(small_run, run_command):
     out, err = run_command("verify", run, "sentences=4")
     head = "average of 2 (steps 2 to 4); sentences of validation; float64 unless noted"
     assert " ".join(out.split()).startswith(f"{run.name}: {head} check ") and "rpr-cli: " not in err
-    for name in ("cached decoding", "padding", "shift", "batches", "n best", "export, safetensors"):
+    for name in ("cached decoding", "padding", "shift", "batches", "n best", "exact matches", "export, safetensors"):
         assert any(line.startswith(name) and " passed " in line for line in out.splitlines()), name
     assert max(map(len, out.splitlines())) <= 100
     assert sorted(run.rglob("*")) == before
@@ -96,7 +96,7 @@ def test_verify_json_reports_inapplicable_export(small_run, run_command):
     document = json.loads(run_command("verify", small_run(PER_HEAD), "sentences=2", "format=json")[0])
     assert document["passed"] is True and document["split"] == "validation"
     outcomes = [check["outcome"] for check in document["checks"]]
-    assert len(outcomes) == 9 and "failed" not in outcomes
+    assert len(outcomes) == 10 and "failed" not in outcomes
     last = document["checks"][-1]
     assert (last["name"], last["outcome"]) == ("export, ctranslate2", "not applicable")
     assert "per_head cannot be exported" in last["reason"]

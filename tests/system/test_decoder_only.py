@@ -1,0 +1,87 @@
+"""A decoder-only run of a task in every command: training stopped and resumed, verified, scored, compared, repeated,
+exported, translated with and reported.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from rpr.cli import app
+from rpr.config.train import config_from_record
+from rpr.data.vocabulary import BOS, EOS
+from rpr.decode.torch_engine import TorchEngine, search_of
+from rpr.records.record import read_record
+from rpr.runs import loading
+from rpr.runs.checkpoints import checkpoints, model_weights
+
+TASK = (
+    "model.architecture=decoder_only", "model.activation=gelu", "model.num_layers=1", "model.d_model=32",
+    "model.num_heads=2", "model.d_ff=64", "data=copy", "data.task.max_train_length=3", "data.task.max_long_length=5",
+    "data.task.num_train=400", "evaluation.bootstrap_samples=0", "data.task.num_validation=20",
+    "data.task.num_test=20", "data.task.num_long=20",
+    "position=relative", "optim.max_steps=120", "optim.warmup_steps=5", "optim.schedule=cosine",
+    "optim.learning_rate_scale=null", "optim.learning_rate=0.01", "optim.weight_decay=0.1",
+    "optim.checkpoint_every_n_steps=40", "optim.validate_every_n_steps=120", "optim.average_checkpoints=1",
+    "logger=none", "hardware.threads=1",
+)  # fmt: skip
+
+
+def test_every_command_works_on_a_decoder_only_run(tmp_path: Path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def command(*words: str, code: int = 0) -> str:
+        capfd.readouterr()
+        assert app.main(list(words)) == code, capfd.readouterr()
+        return "".join(capfd.readouterr())
+
+    command("train", *TASK, "runs_dir=whole")
+    command("train", *TASK, "runs_dir=cut", "stop_after_minutes=1e-9", code=2)
+    command("train", *TASK, "runs_dir=cut")
+    whole, cut = (next(Path(root).glob("*/record.json")).parent for root in ("whole", "cut"))
+    record = read_record(whole / "record.json")
+    assert whole.name == cut.name == f"copy-tiny-decoder-only-relative-k16-s1-{record.run_id}"
+    assert record.scores and record.scores == read_record(cut / "record.json").scores
+    weights, resumed = (model_weights(checkpoints(run / "checkpoints")[-1][1]) for run in (whole, cut))
+    assert weights.keys() == resumed.keys() and {name.split(".")[0] for name in weights} == {
+        "embedding_VM", "decoder", "decoder_norm"
+    }  # fmt: skip
+    assert all(torch.equal(weights[name], resumed[name]) for name in weights)
+
+    run, out = f"run={whole}", ("hardware.threads=1",)
+    checks = json.loads(command("verify", run, "sentences=4", "format=json", *out))["checks"]
+    outcomes = {check["name"]: check["outcome"] for check in checks}
+    assert outcomes.pop("export, ctranslate2") == "not applicable" and {*outcomes.values()} == {"passed"}
+    assert "exact_match" in command("evaluate", run, *out)
+    refused = command("export", run, "format=ctranslate2", *out, code=2)
+    assert "model.architecture: decoder_only cannot be exported to CTranslate2" in refused
+    assert "identical" in command("export", run, "format=safetensors", "sentences=4", *out)
+    Path("in.txt").write_text("1 2\n3\n")
+    written = [
+        command("translate", f"run={folder}", "input=in.txt", *out)
+        for folder in (whole, whole / "exports" / "safetensors")
+    ]
+    assert written[0] == written[1]
+    assert "decoder layer 1" in command("report", run, *out)
+    assert "tiny-decoder-only" in command("report", "runs_dir=whole", "output_dir=page")
+    assert "exact match" in command("compare", str(whole), str(cut), "metrics=[exact_match]")
+
+    # The exact match of greedy search is the share of targets that teacher forcing predicts.
+    config = config_from_record(record.config)
+    data, model, _ = loading.load(config, whole, None)
+    pairs = [
+        (split.source(index).tolist(), split.target(index).tolist())
+        for split in [data.split("test")]
+        for index in range(20)
+    ]
+    found = TorchEngine(model).search([source for source, _ in pairs], search_of(config.evaluation, greedy=True))
+    with torch.inference_mode():
+        forced = [
+            model.logits(model(torch.tensor([source]), torch.tensor([[BOS, *target[:-1]]])))[0].argmax(dim=-1).tolist()
+            for source, target in pairs
+        ]
+    exact = [[*best.pieces, EOS] == target for [best], (_, target) in zip(found, pairs, strict=True)]
+    assert exact == [row == target for row, (_, target) in zip(forced, pairs, strict=True)]
+    assert 0 < sum(exact) < 20
