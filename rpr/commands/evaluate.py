@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from rpr.commands.printing import titled
 from rpr.commands.scoring import Scored, length_grid, score_grid, score_run, torch_scored
+from rpr.commands.text_scoring import context_grids
 from rpr.config.commands import EvaluateConfig
 from rpr.config.train import REPORTED, TrainConfig
 from rpr.data.cache import prepare
@@ -38,6 +39,7 @@ def run(config: EvaluateConfig) -> None:
         "length_penalty": config.length_penalty,
         "min_length": config.min_length,
         "test_splits": config.splits,
+        "text_tokens": config.text_tokens,
         "matmul_precision": config.matmul_precision,
     }
     reported = {name: getattr(config, name) for name in REPORTED if getattr(config, name) is not None}
@@ -88,4 +90,5 @@ def run(config: EvaluateConfig) -> None:
     print("\n".join(wrapped([("", f"{run_dir.name}: {system.checkpoint}, {how}")])))
     grids = [score_grid(found.scores)] if found.scores else []
     grids += [] if found.by_length is None else [length_grid(found.by_length)]
+    grids += [grid for one in found.by_context for grid in context_grids(one)]
     print("\n\n".join([*map(titled, grids), "\n".join(wrapped([("", line) for line in legend(grids)]))]).rstrip())

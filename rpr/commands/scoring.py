@@ -10,18 +10,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rpr.commands.text_scoring import score_documents
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.decode.corpus import translate_sources
 from rpr.decode.engines import torch_engine
-from rpr.decode.torch_engine import Engine, search_of
+from rpr.decode.torch_engine import Engine, TorchEngine, search_of
 from rpr.metrics import lengths
 from rpr.metrics.bleu import METRICS, TASK_METRICS, Metric, all_scores
 from rpr.metrics.significance import interval
 from rpr.model.transformer import Transformer
 from rpr.progress import Progress
 from rpr.records.measurement import Measurement, missing, single
-from rpr.records.scores import METRIC_NAMES, SOURCE_UNIT, ByLength, LengthBucket, Score, pooled
+from rpr.records.scores import METRIC_NAMES, SOURCE_UNIT, ByContext, ByLength, LengthBucket, Score, pooled
 from rpr.records.translations import Texts, write_archive, write_split
 from rpr.report.grid import Cell, Column, Grid
 from rpr.runs import runtime
@@ -33,6 +34,7 @@ class RunScores:
 
     scores: tuple[Score, ...]
     by_length: ByLength | None
+    by_context: tuple[ByContext, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,10 @@ def torch_scored(config: TrainConfig, model: Transformer, checkpoint: str) -> Sc
 def score_run(config: TrainConfig, data: PreparedData, system: Scored, run_dir: Path) -> RunScores:
     """Scores of every test split that the data has; the hypotheses are written next to the record."""
     evaluation = config.evaluation
+    if config.data.text is not None:
+        assert isinstance(system.engine, TorchEngine)
+        documents = score_documents(config, data, system.engine, system.checkpoint, system.precision, run_dir)
+        return RunScores(documents[0], None, documents[1])
     splits = [split for split in evaluation.test_splits if split in data.splits]
     metrics = METRICS if config.data.task is None else TASK_METRICS
     scored: dict[str, list[Metric]] = {}

@@ -21,7 +21,7 @@ from rpr.model.positions import Site
 from rpr.paths import user_path
 from rpr.records import provenance
 from rpr.records.record import LOG_NAME, RECORD_NAME, Record, RerunOf, read_record, write_record
-from rpr.records.scores import EXACT_MATCH, HEADLINE_METRIC, METRIC_NAMES
+from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES
 from rpr.runs import lifecycle
 from rpr.runs.schemes import check_same_code
 from rpr.signals import die_with_parent, exit_on_sigterm
@@ -282,7 +282,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
     failed = True
     summary: dict[str, Any] = {}
     try:
-        sentences = config.evaluation.validation_sentences
+        sentences = 0 if config.data.text else config.evaluation.validation_sentences
 
         def validation_bleu(model: Any) -> float:
             engine = torch_scored(config, model, "in training").engine
@@ -320,6 +320,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
                     "training": training,
                     "scores": found.scores,
                     "by_length": found.by_length,
+                    "by_context": found.by_context,
                     "wandb": None if logger is None else wandb_logger.reference(logger),
                 }
             ),
@@ -361,7 +362,7 @@ def _handle_rank_failure(run_dir: Path, error: BaseException) -> None:
 def headline(record: Record, run_dir: Path) -> str:
     """The result of a run in one line."""
     synthetic = " (synthetic data)" if record.synthetic else ""
-    metric = HEADLINE_METRIC if record.task is None else EXACT_MATCH
+    metric = record.headline_metric
     scores = [f"{one.split} {one.score:.2f}" for one in record.scores if one.metric == metric]
     found = ", ".join(scores) or "not measured"
     return f"{record.name}{synthetic}: {METRIC_NAMES[metric]} {found}: {escape_control_characters(str(run_dir))}"
@@ -369,12 +370,16 @@ def headline(record: Record, run_dir: Path) -> str:
 
 def _print_result(run_dir: Path) -> None:
     """The result of a run, in a few lines on stdout."""
+    from rpr.commands.printing import titled
     from rpr.commands.scoring import score_grid
+    from rpr.commands.text_scoring import context_grids
     from rpr.report.render import terminal
 
     record = read_record(run_dir / RECORD_NAME)
     print(f"{record.name}{' (synthetic data)' if record.synthetic else ''}: {escape_control_characters(str(run_dir))}")
     print(terminal(score_grid(record.scores)) if record.scores else "")
+    for grid in (grid for found in record.by_context for grid in context_grids(found)):
+        print(titled(grid))
     if record.training is not None and record.training.steps_per_second is not None:
         training = record.training
         print(

@@ -30,6 +30,9 @@ class EvaluateConfig(OneRunConfig):
     splits: tuple[str, ...] | None = Field(min_length=1)
     bootstrap_samples: NonNegativeInt | None
     length_buckets: tuple[PositiveInt, ...] | None
+    context_lengths: tuple[PositiveInt, ...] | None
+    stride: PositiveInt | None
+    text_tokens: PositiveInt | None
     backend: Literal["torch", "ctranslate2"]
     compute_type: ComputeType
     matmul_precision: Literal["highest", "high", "medium"] | None

@@ -383,6 +383,17 @@ class TrainConfig(StrictModel):
         return settings
 
     @model_validator(mode="after")
+    def documents_are_for_one_stack(self) -> TrainConfig:
+        if self.data.text is not None and self.model.architecture != "decoder_only":
+            raise ValueError(
+                f"data: {self.data.name} has documents, not pairs, which model.architecture={self.model.architecture} "
+                "cannot learn; choose model.architecture=decoder_only"
+            )
+        if self.data.text is None and self.evaluation.context_lengths:
+            raise ValueError("evaluation.context_lengths: only documents are scored by context; set it to []")
+        return self
+
+    @model_validator(mode="after")
     def positions_and_kernels_fit_the_model(self) -> TrainConfig:
         one = self.position.encoder == self.position.decoder
         stacks = self.transformer(self.data.vocabulary_size).stacks()

@@ -61,3 +61,8 @@ class ByteVocabulary(Vocabulary):
     def decode(self, pieces: Iterable[int]) -> str:
         """As `decode_bytes`, as text; bytes that are not UTF-8 become surrogates, as in file names."""
         return self.decode_bytes(pieces).decode("utf-8", "surrogateescape")
+
+    @property
+    def piece_bytes(self) -> NDArray[np.int64]:
+        """(V,) bytes of text that each piece stands for; none for a special piece."""
+        return (np.arange(len(self)) >= FIRST).astype(np.int64)

@@ -180,6 +180,11 @@ class Vocabulary:
         )
         return pieces
 
+    @property
+    def piece_bytes(self) -> NDArray[np.int64]:
+        """(V,) bytes of text that each piece stands for; none for a special piece."""
+        raise DataError("data.tokenizer: only bytes are lossless")
+
     def encode_text(self, text: bytes) -> NDArray[np.generic]:
         """The pieces of a part of a document, from which `decode` gives it back exactly."""
         raise DataError("data.tokenizer: only bytes are lossless")

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rpr.config.train import DataConfig
+from rpr.config.train import DataConfig, EvaluationConfig
 from rpr.data.cache import PreparedData
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import BOS, EOS
+from rpr.errors import DataError
 
 
 class Windows:
@@ -50,6 +51,10 @@ class Windows:
             number = min(number - 1, number * max_tokens // tokens)
         return Windows(self.documents, self.starts[:1], self.target_lengths[:1])
 
+    def document_of(self) -> NDArray[np.int64]:
+        """(N,) the document that each window starts in."""
+        return np.searchsorted(self.documents.target_offsets, self.starts, side="right") - 1
+
     def __len__(self) -> int:
         return len(self.starts)
 
@@ -72,6 +77,24 @@ class Windows:
         starts = self.starts[indices].tolist()
         found = [int(self.documents.tokens(start - 1, 1)[0]) if start else EOS for start in starts]
         return np.asarray([BOS if token == EOS else token for token in found], np.int64)
+
+
+def context_blocks(data: PreparedData, evaluation: EvaluationConfig, name: str) -> Windows:
+    """Evenly spaced runs of the longest of evaluation.context_lengths tokens, with at most evaluation.text_tokens
+    altogether, each with as many tokens of its document before it. Raises DataError if no document has so many.
+    """
+    longest = evaluation.context_lengths[-1]
+    documents = data.split(name)
+    every = Windows.of_documents(documents, longest, eos=False)
+    inside = every.starts > documents.target_offsets[every.document_of()]
+    chosen = inside & (every.target_lengths == longest)
+    if not chosen.any():
+        most = int(documents.target_lengths.max() - 1) // 2
+        raise DataError(
+            f"evaluation.context_lengths: {longest} is too long for the {name} documents of {data.meta.name}, of which "
+            f"one must have twice as many tokens; choose lengths up to {most}, or [] for none"
+        )
+    return Windows(documents, every.starts[chosen], every.target_lengths[chosen]).spread(evaluation.text_tokens)
 
 
 def training_split(data: PreparedData, config: DataConfig) -> TokenSplit | Windows:

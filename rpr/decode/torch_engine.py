@@ -80,6 +80,16 @@ class TorchEngine:
         self.bfloat16 = bfloat16
         self.matmul_precision = matmul_precision
 
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Evaluation mode and the engine's precision."""
+        with (
+            _evaluating(self.model),
+            float32_matmuls(self.matmul_precision),
+            torch.autocast(self.model.embedding_VM.device.type, torch.bfloat16, enabled=self.bfloat16),
+        ):
+            yield
+
     def search(
         self,
         sources: Sequence[Sequence[int]],
@@ -96,11 +106,7 @@ class TorchEngine:
         results: list[list[Hypothesis]] = [[] for _ in sources]
         translated = 0
         device = self.model.embedding_VM.device
-        with (
-            _evaluating(self.model),
-            float32_matmuls(self.matmul_precision),
-            torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16),
-        ):
+        with self.evaluating():
             for batch in length_batches(
                 [len(source) for source in sources], search.max_tokens_per_batch // search.beam_size
             ):

@@ -7,6 +7,7 @@ the result is checked against sacreBLEU's own score every time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +23,9 @@ SAME = 1e-9  # smaller score differences are rounding
 
 @dataclass(frozen=True)
 class SufficientStatistics:
-    """`rows`: (N, C), the C counts of each of N sentences; `formula`: (S, C) sums to (S,) scores between 0 and 100."""
+    """`rows`: (N, C), the C counts of each of N sentences or documents; `formula`: (S, C) sums to (S,) scores, between
+    0 and 100, or bits per byte.
+    """
 
     rows: Array
     formula: Callable[[Array], Array]
@@ -65,6 +68,11 @@ def pool(parts: Sequence[SufficientStatistics]) -> SufficientStatistics:
 def share_from_sums(sums: Array) -> Array:
     """The percentage of matches."""
     return 100 * sums[:, 0] / sums[:, 1]
+
+
+def bits_from_sums(sums: Array) -> Array:
+    """Bits per byte of each row of sums: nats, and bytes."""
+    return sums[:, 0] / (math.log(2) * sums[:, 1])
 
 
 def bleu_from_sums(sums: Array, *, exponential: bool) -> Array:

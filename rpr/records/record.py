@@ -16,7 +16,7 @@ from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import escape_control_characters, escape_tree
 from rpr.migrations import with_earlier_defaults
-from rpr.records.scores import STRICT, ByLength, Score
+from rpr.records.scores import BITS_PER_BYTE, EXACT_MATCH, HEADLINE_METRIC, STRICT, ByContext, ByLength, Score
 from rpr.validation import rule_of
 
 SCHEMA = 2
@@ -137,6 +137,7 @@ class Record(RecordPart):
     training: Training | None
     scores: tuple[Score, ...] = ()
     by_length: ByLength | None = None
+    by_context: tuple[ByContext, ...] = ()
     wandb: WandbRun | None
 
     model_config = ConfigDict(populate_by_name=True)
@@ -200,6 +201,13 @@ class Record(RecordPart):
         """The rule that generated the corpus (data.task.kind); None for a corpus of sentences."""
         kind = self.setting("data.task.kind")
         return None if kind is None else str(kind)
+
+    @property
+    def headline_metric(self) -> str:
+        """The metric of translations, of a task's answers or of documents."""
+        if self.setting("data.text") is not None:
+            return BITS_PER_BYTE
+        return HEADLINE_METRIC if self.task is None else EXACT_MATCH
 
     def score(self, split: str, metric: str = "sacrebleu") -> Score | None:
         """The score of a split; None if it was not measured."""

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 HEADLINE_METRIC = "sacrebleu"
 EXACT_MATCH = "exact_match"
+BITS_PER_BYTE = "bits_per_byte"  # of documents; the lower the better
 METRIC_NAMES = {
     "sacrebleu": "sacreBLEU",
     "chrf": "chrF",
     "bleu_tok_split": "BLEU, Moses tokens, compounds split",
     "bleu_tok": "bleu_tok",  # in words it would be a prefix of the one above, and be mistaken for it
     EXACT_MATCH: "exact match",
+    BITS_PER_BYTE: "bits per byte",
 }
 SHARES = frozenset({EXACT_MATCH})  # metrics that are a percentage of the sentences
 LOWER_IS_BETTER = frozenset[str]()
@@ -163,6 +165,45 @@ class ByLength:
         if self.unit == SOURCE_UNIT:
             return f"longer than any source of the training data, whose longest has {longest}"
         return f"longer than any example of the training data, whose longest has {longest} {self.unit}"
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class ContextScore:
+    """Bits per byte of windows of `length` tokens. `separate`: windows side by side, in which every token is scored;
+    `sliding`: one every `stride` tokens, of which the last ones are scored.
+    """
+
+    windows: Literal["separate", "sliding"]
+    length: AtLeastOne
+    bits_per_byte: float
+    num_bytes: AtLeastOne
+    interval: SentenceInterval | None
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class PositionScore:
+    """Bits per byte of the tokens at positions `first` to `last` (from 1) of separate windows of the longest length."""
+
+    first: AtLeastOne
+    last: AtLeastOne
+    bits_per_byte: float
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class ByContext:
+    """Bits per byte by the length of the context: the same bytes of the same documents for every length."""
+
+    split: str
+    test_set: str
+    training_length: AtLeastOne
+    num_bytes: AtLeastOne
+    num_tokens: AtLeastOne
+    num_documents: AtLeastOne
+    stride: int | None
+    checkpoint: str
+    precision: str | None
+    scores: tuple[ContextScore, ...]
+    by_position: tuple[PositionScore, ...]
 
 
 def how_scored(score: Score) -> tuple[Any, ...]:

@@ -160,6 +160,11 @@ def start_record(
             f"evaluation.test_splits: {data.meta.name} has no {' or '.join(sorted(absent))}; choose splits that it has "
             f"({', '.join(data.splits[1:])}), or [] to score nothing"
         )
+    if config.evaluation.context_lengths:
+        from rpr.data.windows import context_blocks
+
+        for split in set(splits) & set(data.splits):
+            context_blocks(data, config.evaluation, split)  # raises, before hours of training
     try:
         remove_leftovers(run_dir, *_WRITTEN)
         sweeps = earlier.sweeps if earlier else ()

@@ -108,16 +108,23 @@ class Metrics(pl.Callback):
     """Writes a line of metrics.jsonl every LOG_EVERY steps and at each validation, mirrors it to W&B, and updates the
     progress bar.
 
-    `translate` computes validation BLEU with the current weights; None for no BLEU.
+    `translate` computes validation BLEU with the current weights; None for no BLEU. `bytes_per_token` is of validation
+    documents.
     """
 
     def __init__(
-        self, path: Path, stopwatch: Stopwatch, guard: NonFiniteGuard, translate: Callable[[Any], float] | None
+        self,
+        path: Path,
+        stopwatch: Stopwatch,
+        guard: NonFiniteGuard,
+        translate: Callable[[Any], float] | None,
+        bytes_per_token: float | None = None,
     ) -> None:
         self.path = path
         self.stopwatch = stopwatch
         self.guard = guard
         self.translate = translate
+        self.bytes_per_token = bytes_per_token
         self.started = time.monotonic()  # wall-clock time may be set back
         self._last = (0.0, 0, 0, 0)
         self._progress: Progress | None = None  # on the first rank
@@ -163,6 +170,8 @@ class Metrics(pl.Callback):
         if not trainer.is_global_zero:
             return
         row: dict[str, Any] = {"validation/loss": as_translation_module(pl_module).last_validation_loss}
+        if self.bytes_per_token is not None:
+            row["validation/bits_per_byte"] = row["validation/loss"] / (math.log(2) * self.bytes_per_token)
         if self.translate is not None:
             self.stopwatch.pause()
             row["validation/bleu"] = self.translate(pl_module)

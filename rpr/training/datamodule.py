@@ -47,6 +47,18 @@ class TranslationData(pl.LightningDataModule):
             start_step=self.trainer.global_step,  # restored before the first batch is asked for
         )
 
+    @cached_property
+    def validation(self) -> TokenSplit | Windows:
+        """What the validation loss is of."""
+        return scored_split(self.data, self.config.data, "validation", self.config.evaluation.text_tokens)
+
+    def bytes_per_token(self) -> float | None:
+        """Of the validation documents; None for pairs."""
+        if not isinstance(self.validation, Windows):
+            return None
+        tokens, _ = self.validation.rows("target", range(len(self.validation)))
+        return float(self.data.vocabulary.piece_bytes[tokens].mean())
+
     def pairs_of_step(self, step: int) -> list[int]:
         """Indices of the training pairs of a step (from 0), over all ranks."""
         return [int(pair) for microbatch in self.stream.step_microbatches(step) for pair in microbatch]
@@ -62,11 +74,10 @@ class TranslationData(pl.LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None
-        validation = scored_split(self.data, self.config.data, "validation", self.config.evaluation.text_tokens)
-        batches = evaluation_batches(validation, self.config.optim.max_tokens_per_microbatch)
+        batches = evaluation_batches(self.validation, self.config.optim.max_tokens_per_microbatch)
         world = self.trainer.world_size
         batches += [NO_PAIRS] * (-len(batches) % world)  # Lightning needs the same number of batches on every rank
-        return self._loader(validation, batches[self.trainer.global_rank :: world], workers=0)
+        return self._loader(self.validation, batches[self.trainer.global_rank :: world], workers=0)
 
     def _loader(self, split: Any, sampler: Iterable[Any], workers: int | None = None) -> DataLoader[Batch]:
         num_workers = self.config.hardware.num_workers if workers is None else workers

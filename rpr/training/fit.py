@@ -71,7 +71,7 @@ def fit(
         SameStart(data.meta.key),
         stopwatch,
         guard,
-        Metrics(run_dir / METRICS_NAME, stopwatch, guard, translate),
+        Metrics(run_dir / METRICS_NAME, stopwatch, guard, translate, batches.bytes_per_token()),
         *([] if optim.ema_decay is None else [MovingAverage(optim.ema_decay)]),
         PeriodicCheckpoint(folder, optim, stopwatch, guard.before_saving, config.stop_after_minutes),
     ]

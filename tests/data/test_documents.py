@@ -70,6 +70,7 @@ def test_bytes_give_back_any_text_and_any_content(size: Size, tmp_path: Path) ->
     def check(text: str, content: bytes) -> None:
         pieces = vocabulary.encode(text, eos=True)
         assert pieces == [*(FIRST + byte for byte in text.encode()), EOS]
+        assert int(vocabulary.piece_bytes[pieces].sum()) == len(text.encode())
         assert vocabulary.decode([BOS, *pieces, FIRST]) == text
         assert vocabulary.decode_bytes(vocabulary.encode_text(content).tolist()) == content
 

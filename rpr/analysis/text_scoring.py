@@ -1,0 +1,132 @@
+"""How well a model predicts documents: bits per byte of windows, and by the length and the position in the window.
+
+Every length is scored on the same bytes: blocks of the longest length that have as many tokens of their document before
+them. `separate` windows of n tokens tile a block; a model's inputs are the token before the window and those of the
+window but its last. `sliding` windows of n tokens end every `stride` tokens, and only their last `stride` tokens are
+scored. No window crosses documents, and no EOS is scored.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rpr.data.batches import TranslationDataset, evaluation_batches
+from rpr.data.vocabulary import Vocabulary
+from rpr.data.windows import Windows
+from rpr.decode.torch_engine import TorchEngine
+from rpr.metrics.significance import interval
+from rpr.metrics.statistics import SufficientStatistics, bits_from_sums
+from rpr.records.scores import ContextScore, Interval, PositionScore
+
+ROWS_AT_ONCE = 4096  # of logits
+OVER_DOCUMENTS = "percentile bootstrap over documents"
+Progress = Callable[[int, int], None]
+
+
+def token_nats(
+    engine: TorchEngine, windows: Windows, max_tokens: int, progress: Progress | None = None, *, last: int | None = None
+) -> list[NDArray[np.float64]]:
+    """-ln p of the last `last` tokens of each window, or of all, given those before them in the window."""
+    found: list[Any] = [None] * len(windows)
+    dataset, done = TranslationDataset(windows), 0
+    with engine.evaluating(), torch.no_grad():
+        for indices in evaluation_batches(windows, max_tokens):
+            batch = dataset[indices]
+            nats_BT = _nats(engine.model, batch.target_input_BT, batch.target_output_BT).numpy()
+            for row, index in enumerate(indices):
+                end = int(windows.target_lengths[index])
+                found[index] = nats_BT[row, 0 if last is None else max(0, end - last) : end]
+            done += len(indices)
+            if progress is not None:
+                progress(done, len(windows))
+    return found
+
+
+def _nats(model: Any, inputs_BT: Tensor, outputs_BT: Tensor) -> Tensor:
+    """-ln p of every output, float64 [B, T] on the CPU; logits are computed for some rows at a time."""
+    device = model.embedding_VM.device
+    hidden_NM = model(inputs_BT.new_empty(len(inputs_BT), 0).to(device), inputs_BT.to(device)).flatten(0, 1)
+    targets_N = outputs_BT.to(device).flatten()
+    chunks = zip(*(torch.split(whole, ROWS_AT_ONCE) for whole in (hidden_NM, targets_N)), strict=True)
+    parts = [F.cross_entropy(model.logits(hidden).double(), outputs, reduction="none") for hidden, outputs in chunks]
+    return torch.cat(parts).view(outputs_BT.shape).cpu()
+
+
+def document_statistics(
+    windows: Windows, nats: list[NDArray[np.float64]], vocabulary: Vocabulary
+) -> tuple[SufficientStatistics, NDArray[np.int64]]:
+    """Nats and bytes of each document with scored tokens, (D, 2), and which documents these are, (D,)."""
+    counts = np.asarray([len(of_window) for of_window in nats])
+    ends = windows.starts + windows.target_lengths
+    tokens = [windows.documents.tokens(int(end - count), int(count)) for end, count in zip(ends, counts, strict=True)]
+    bytes_of = [int(vocabulary.piece_bytes[of_window].sum()) for of_window in tokens]
+    documents, place = np.unique(windows.document_of(), return_inverse=True)
+    sums = [np.bincount(place, weights) for weights in ([of_window.sum() for of_window in nats], bytes_of)]
+    return SufficientStatistics(np.stack(sums, axis=1), bits_from_sums), documents
+
+
+def interval_over_documents(statistics: SufficientStatistics, samples: int) -> Interval | None:
+    """None without samples, and for a single document, which says nothing about others."""
+    if not samples or len(statistics) == 1:
+        return None
+    return replace(interval(statistics, samples), method=OVER_DOCUMENTS)
+
+
+def by_context_length(
+    engine: TorchEngine,
+    blocks: Windows,
+    vocabulary: Vocabulary,
+    lengths: tuple[int, ...],
+    stride: int | None,
+    max_tokens: int,
+    samples: int,
+    progress: Callable[[str], Progress],
+) -> tuple[list[ContextScore], list[PositionScore]]:
+    """The scores by length, and those by position in separate windows of the longest length, which `blocks` are."""
+    longest = lengths[-1]
+    scores: list[ContextScore] = []
+    positions: list[PositionScore] = []
+    ways = [("separate", n) for n in lengths] + [("sliding", n) for n in lengths if stride is not None and n >= stride]
+    for kind, n in ways:
+        step = n if kind == "separate" or stride is None else stride
+        ends = np.minimum(np.arange(step, longest + step, step), longest)
+        counts = np.diff(ends, prepend=0)
+        widths = counts if kind == "separate" else np.full_like(ends, n)
+        starts = (blocks.starts[:, None] + ends - widths).ravel()
+        windows = Windows(blocks.documents, starts, np.tile(widths, len(blocks)).astype(np.int32))
+        last = None if kind == "separate" else step
+        nats = token_nats(engine, windows, max_tokens, progress(f"{kind} windows of {n}"), last=last)
+        statistics, _ = document_statistics(windows, nats, vocabulary)
+        scores.append(
+            ContextScore(
+                kind,  # type: ignore[arg-type]
+                n,
+                statistics.score,
+                int(statistics.rows[:, 1].sum()),
+                interval_over_documents(statistics, samples),
+            )
+        )
+        if (kind, n) == ("separate", longest):
+            positions = _by_position(blocks, np.stack(nats), vocabulary)
+    return scores, positions
+
+
+def _by_position(blocks: Windows, nats_NL: NDArray[np.float64], vocabulary: Vocabulary) -> list[PositionScore]:
+    """Positions 1, 2, 3 to 4, 5 to 8, ..."""
+    bytes_NL = vocabulary.piece_bytes[np.stack([blocks.target(index) for index in range(len(blocks))])]
+    longest = nats_NL.shape[1]
+    edges = [0, *(1 << power for power in range((longest - 1).bit_length())), longest]
+    return [
+        PositionScore(first + 1, end, float(bits_from_sums(np.asarray([[nats_NL[:, first:end].sum(), size]]))[0]))
+        for first, end in itertools.pairwise(edges)
+        if (size := int(bytes_NL[:, first:end].sum()))
+    ]

@@ -1,0 +1,121 @@
+"""Bits per byte by length: against a loop over single tokens; the same bytes for every length; bounded memory."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rpr.analysis.text_scoring import by_context_length, document_statistics, interval_over_documents, token_nats
+from rpr.data.byte_vocabulary import FIRST
+from rpr.data.cache import prepare
+from rpr.data.vocabulary import BOS
+from rpr.data.windows import Windows, context_blocks, scored_split
+from rpr.decode.torch_engine import TorchEngine
+from rpr.errors import DataError
+from rpr.model.architectures import build_model
+from rpr.model.config import TransformerConfig
+from tests.conftest import TINY, compose_train
+from tests.data.helpers import memory_growth
+from tests.data.test_documents import text_config, write
+from tests.shapes import scheme
+
+LENGTHS = (4, 6, 16)
+
+
+def small_model(choice: str = "relative") -> torch.nn.Module:
+    torch.manual_seed(1)
+    config = TransformerConfig(
+        vocabulary_size=260, num_layers=2, d_model=16, num_heads=2, d_ff=32, dropout=0.1, norm="pre",
+        norm_epsilon=1e-6, encoder_positions=None, decoder_positions=scheme(choice), architecture="decoder_only",
+    )  # fmt: skip
+    return build_model(config).double()
+
+
+def nats_by_loop(model: torch.nn.Module, document: bytes, start: int, at: int) -> float:
+    """-ln p of token `at` of a document, given those from `start` on and the one before."""
+    tokens = [BOS, *(FIRST + byte for byte in document)]
+    inputs = torch.tensor([tokens[start : at + 1]])
+    with torch.no_grad():
+        hidden = model.eval()(inputs.new_empty(1, 0), inputs)
+        return -float(model.logits(hidden[0, -1]).log_softmax(0)[tokens[at + 1]])
+
+
+def test_scores_by_length_and_position_are_those_of_a_loop_over_tokens(tmp_path: Path) -> None:
+    texts = {f"{index}.txt": np.random.default_rng(index).bytes(20 + index) for index in range(60)}
+    write(tmp_path, texts)
+    data = prepare(text_config(tmp_path))
+    evaluation = compose_train([*TINY]).evaluation.model_copy(update={"context_lengths": LENGTHS, "text_tokens": 64})
+    blocks = context_blocks(data, evaluation, "test")
+    assert len(blocks) == 64 // 16
+    model = small_model()
+    names = (data.directory / "test.names").read_text().splitlines()
+    offsets = data.split("test").target_offsets
+    places = [
+        (texts[names[document].strip('"')], int(start - offsets[document]))
+        for document, start in zip(blocks.document_of(), blocks.starts, strict=True)
+    ]
+    engine = TorchEngine(model)  # type: ignore[arg-type]
+    scores, positions = by_context_length(
+        engine, blocks, data.vocabulary, LENGTHS, 4, 32, 100, lambda what: lambda done, total: None
+    )
+    got = {(one.windows, one.length): one.bits_per_byte for one in scores}
+    assert {one.num_bytes for one in scores} == {64}, "the same number of bytes for every length"
+    assert got.keys() == {(kind, length) for kind in ("separate", "sliding") for length in LENGTHS}
+    for n in LENGTHS:
+        separate = [
+            nats_by_loop(model, text, first + at // n * n, first + at) for text, first in places for at in range(16)
+        ]
+        sliding = [
+            nats_by_loop(model, text, first + (at // 4 + 1) * 4 - n, first + at)
+            for text, first in places
+            for at in range(16)
+        ]
+        assert got["separate", n] == pytest.approx(sum(separate) / 64 / math.log(2), abs=1e-9)
+        assert got["sliding", n] == pytest.approx(sum(sliding) / 64 / math.log(2), abs=1e-9)
+    assert [(one.first, one.last) for one in positions] == [(1, 1), (2, 2), (3, 4), (5, 8), (9, 16)]
+    third = [nats_by_loop(model, text, first, first + at) for text, first in places for at in (2, 3)]
+    assert positions[2].bits_per_byte == pytest.approx(sum(third) / len(third) / math.log(2), abs=1e-9)
+    assert got["separate", 4] == pytest.approx(got["sliding", 4], abs=1e-12), "the stride is the length"
+
+
+def test_documents_are_scored_whole_and_their_bits_do_not_depend_on_the_batch(tmp_path: Path) -> None:
+    write(tmp_path, {f"{index}.txt": b"some text " * (1 + index % 7) for index in range(60)})
+    data = prepare(text_config(tmp_path))
+    windows = scored_split(data, text_config(tmp_path), "test", 10**9)
+    assert isinstance(windows, Windows)
+    engine = TorchEngine(small_model("rope"))  # type: ignore[arg-type]
+    results = []
+    for max_tokens in (16, 1000):
+        nats = token_nats(engine, windows, max_tokens)
+        statistics, documents = document_statistics(windows, nats, data.vocabulary)
+        results.append(statistics.rows)
+        assert documents.tolist() == [*range(len(data.split("test")))]
+    assert np.allclose(*results, rtol=0, atol=1e-9)
+    assert results[0][:, 1].tolist() == (data.split("test").target_lengths - 1).tolist(), "bytes, without EOS"
+    assert statistics.score == pytest.approx(results[0][:, 0].sum() / math.log(2) / results[0][:, 1].sum())
+    found = interval_over_documents(statistics, 200)
+    assert found is not None
+    assert found.low < statistics.score < found.high
+    assert interval_over_documents(statistics.select(np.arange(len(statistics)) == 0), 200) is None
+
+
+def test_documents_too_short_for_the_longest_context_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, {f"{index}.txt": b"x" * 40 for index in range(60)})
+    data = prepare(text_config(tmp_path))
+    evaluation = compose_train([*TINY]).evaluation
+    assert len(context_blocks(data, evaluation.model_copy(update={"context_lengths": (8, 20)}), "test"))
+    with pytest.raises(DataError, match=r"evaluation.context_lengths: 21 is too long .* choose lengths up to 20"):
+        context_blocks(data, evaluation.model_copy(update={"context_lengths": (8, 21)}), "test")
+
+
+@pytest.mark.parametrize("choice", ["rope", "relative", "alibi"])
+def test_a_context_of_8192_needs_little_memory(tmp_path: Path, choice: str) -> None:
+    write(tmp_path, {f"{index}.txt": b"x" * 8192 for index in range(3)})
+    data = prepare(text_config(tmp_path))
+    windows = Windows.of_documents(data.split("test"), 8192, eos=False)
+    engine = TorchEngine(small_model(choice).float())  # type: ignore[arg-type]
+    assert memory_growth(lambda: token_nats(engine, windows, 8192)) < 200 << 20, "the scores alone would be 512 MiB"

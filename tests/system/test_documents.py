@@ -1,0 +1,114 @@
+"""A language model from its corpus to its record: trained, interrupted, resumed, evaluated by length, and compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from rpr.cli import app
+from rpr.records.record import read_record
+from tests.conftest import TINY
+
+SMALL = [
+    *(word for word in TINY if not word.startswith(("data.", "model.norm"))), "model.architecture=decoder_only",
+    "model.dropout=0.1", "data.context_length=32", "optim.max_steps=20", "optim.validate_every_n_steps=10",
+    "optim.checkpoint_every_n_steps=5", "optim.average_checkpoints=1", "hardware.threads=1",
+    "evaluation.context_lengths=[16,32,64]", "evaluation.stride=16", "evaluation.text_tokens=2048",
+    "evaluation.bootstrap_samples=100",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus") / "texts"
+    folder.mkdir()
+    for index in range(60):
+        lines = "".join(f"{index} times {row} is {index * row}\n" for row in range(30))
+        (folder / f"{index}.txt").write_text(lines)
+    return folder
+
+
+def train(corpus: Path, runs: Path, *more: str) -> int:
+    words = [f"data.path={corpus}", f"data.cache_dir={corpus.parent / 'cache'}", f"runs_dir={runs}"]
+    return app.main(["train", "data=text", *SMALL, *words, *more])
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    newest = max((run / "checkpoints").glob("*.ckpt"))
+    found: dict[str, torch.Tensor] = torch.load(newest, weights_only=True)["state_dict"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("runs")
+    for choice in ("rope", "none"):
+        assert train(corpus, runs, f"position={choice}", f"name={choice}", "sweep=lm") == 0
+    return runs
+
+
+def test_the_record_has_bits_per_byte_by_length(trained: Path) -> None:
+    [folder] = trained.glob("rope-*")
+    record = read_record(folder / "record.json")
+    score = record.score("test", "bits_per_byte")
+    assert score is not None
+    assert score.interval is not None
+    assert score.signature.startswith("tok:bytes|context:32|windows:separate|tokens:")
+    (by_context,) = record.by_context
+    assert {one.num_bytes for one in by_context.scores} == {by_context.num_bytes}
+    assert by_context.num_bytes == by_context.num_tokens > 0
+    assert [one.length for one in by_context.scores] == [16, 32, 64] * 2
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    validated = [row for row in rows if "validation/loss" in row]
+    assert validated[-1]["validation/bits_per_byte"] == pytest.approx(validated[-1]["validation/loss"] / 0.693147, 1e-5)
+    assert record.training is not None
+    assert record.training.source_tokens_per_second is None
+    assert validated[-1]["validation/loss"] < validated[0]["validation/loss"]
+
+
+def test_evaluate_scores_the_same_run_by_other_lengths(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [folder] = trained.glob("rope-*")
+    words = ["context_lengths=[8,32]", "stride=8", "text_tokens=512", "format=json"]
+    assert app.main(["evaluate", f"run={folder}", "hardware.threads=1", *words]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (by_context,) = document["by_context"]
+    assert by_context["num_tokens"] <= 512
+    by_length = {(one["windows"], one["length"]): one["bits_per_byte"] for one in by_context["scores"]}
+    assert by_length["separate", 8] == pytest.approx(by_length["sliding", 8], abs=1e-6)
+    assert app.main(["evaluate", f"run={folder}", "hardware.threads=1"]) == 0
+    out = capsys.readouterr().out
+    assert "bits_per_byte" in out
+    assert "By position in separate windows of 64" in out
+
+
+def test_a_resumed_run_has_the_same_weights(trained: Path, corpus: Path, tmp_path: Path) -> None:
+    [folder] = trained.glob("rope-*")
+    assert train(corpus, tmp_path, "position=rope", "name=rope") == 0
+    [again] = tmp_path.glob("rope-*")
+    for newest in sorted((again / "checkpoints").glob("*.ckpt"))[2:]:
+        newest.unlink()
+    record = json.loads((again / "record.json").read_text())
+    (again / "record.json").write_text(json.dumps({**record, "status": "interrupted", "error": "stopped"}))
+    assert train(corpus, tmp_path, "position=rope", "name=rope") == 0
+    first, second = weights(folder), weights(again)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (["model.architecture=encoder_decoder"], "data: text has documents, not pairs"),
+        (["evaluation.context_lengths=[16,4096]"], "evaluation.context_lengths: 4096 is too long for the test"),
+        (["data.text.column=body", "data.path={0}/none"], "data.path: no usable files in"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_training(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], refusal: str
+) -> None:
+    assert train(corpus, tmp_path / "runs", *(word.format(corpus) for word in words)) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith(f"rpr-cli: {refusal}")
+    assert not (tmp_path / "runs").exists()
