@@ -29,7 +29,7 @@ from rpr.report.samples import FileOf, samples
 from rpr.report.sampling import sample_evenly
 from rpr.report.speed import SpeedRow
 from rpr.report.statements import Statement, statements
-from rpr.report.tables import Tables, build_tables, summary_grid
+from rpr.report.tables import Tables, alike, build_tables, summary_table
 
 CURVES = ("validation/bleu", "validation/loss", "train/loss")
 MOST_LINES, MOST_STATEMENTS = 40, 5  # on a terminal
@@ -69,6 +69,7 @@ def build_report(
     title: str,
     problems: Sequence[str] = (),
     benches: Sequence[SpeedRow] = (),
+    baseline: str | None = None,
 ) -> Report:
     """Write report.md, .csv, .json and .tex, index.html and the plots as SVG into `out_dir`.
 
@@ -78,6 +79,7 @@ def build_report(
     Args:
         records: each with the path of its file, as find_records returns them.
         problems: lines about unusable records, which the report shows.
+        baseline: the positions that others are compared with; None: absolute (sinusoidal).
         benches: speeds measured by alternating rounds, for the table of speeds.
 
     Raises:
@@ -90,7 +92,7 @@ def build_report(
         return run_file(paths[run_key(record)], name)
 
     unusable = list(problems)
-    groups = run_groups((record for _, record in shown), read_learning(shown, unusable))
+    groups = run_groups((record for _, record in shown), read_learning(shown, unusable), baseline)
     tables = build_tables(groups, benches)
     files: list[Path] = []
     try:
@@ -192,9 +194,10 @@ def _summary(
     runs = [run for group in groups for run in group.runs]
     finished = sum(run.status == "finished" for run in runs)
     lines = [f"{title}: {finished} of {len(runs)} runs finished"]
-    for number, group in enumerate(groups):
-        left = len(groups) - number
-        table = _fitting(group, MOST_LINES - len(tail) - len(lines) - (1 if left == 1 else 3))
+    families = alike(groups)
+    for number, family in enumerate(families):
+        left = len(families) - number
+        table = _fitting(family, MOST_LINES - len(tail) - len(lines) - (1 if left == 1 else 3))
         if table is None:
             lines += ["", f"and {left} more group{'s' if left > 1 else ''} of runs, in the page"]
             break
@@ -202,16 +205,19 @@ def _summary(
     return "\n".join([*lines, *tail])
 
 
-def _fitting(group: Group, room: int) -> list[str] | None:
-    """The summary of a group in at most `room` lines, with fewer variants if necessary; None if it cannot fit."""
-    for most in (len(group.variants), 12, 8, 5):
+def _fitting(family: Sequence[Group], room: int) -> list[str] | None:
+    """The summary of groups that are alike in at most `room` lines, with fewer variants if necessary; None if it cannot
+    fit.
+    """
+    rows = [(variant, group) for group in family for variant in group.variants]
+    for most in (len(rows), 12, 8, 5):
         if most > room:
             continue
-        some = sample_evenly(group.variants, most)
-        grid = summary_grid(group, some)
-        left = len(group.variants) - len(some)
+        grid = summary_table(sample_evenly(rows, most))
+        left = len(rows) - len(grid.rows)
         more = [f"and {left} more variants, in the page"] if left else []
-        lines = [*wrapped([("", group.heading)]), *terminal(grid).split("\n"), *more]
+        lines = [*wrapped([("", family[0].common_heading if len(family) > 1 else family[0].heading)])]
+        lines += [*terminal(grid).split("\n"), *more]
         if len(lines) <= room:
             return lines
     return None

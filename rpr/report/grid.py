@@ -109,14 +109,14 @@ class Grid:
         more, also = folded.without_shared_text()
         return main, more, shared + [one for one in also if one not in shared]
 
-    def without_empty_columns(self) -> Grid:
-        """The grid without columns that are empty in every row."""
+    def without_empty_columns(self, *kept: str) -> Grid:
+        """The grid without columns that are empty in every row, but with those of these keys."""
         empty = {
             column.key
             for column, cells in zip(self.columns, zip(*self.cells, strict=True), strict=False)
             if not any(cell.value if isinstance(cell.value, str) else cell.value.value is not None for cell in cells)
         }
-        return self.only(lambda column: column.key not in empty)
+        return self.only(lambda column: column.key in kept or column.key not in empty)
 
 
 @dataclass(frozen=True)

@@ -8,23 +8,28 @@ from dataclasses import replace
 
 from pydantic_core import to_json
 
-from rpr.errors import RecordError
+from rpr.errors import RecordError, did_you_mean
 from rpr.model.positions.vectors import SHARING
-from rpr.records.position import Position, positions_of
+from rpr.records.position import Position, names_of, positions_of
 from rpr.records.record import DECIDING, Record, deciding_settings, flat
 from rpr.report.groups import Group, Variant
 from rpr.report.learning import Learning, RunKey, mean_over_seeds, run_key
 
 
-def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | None = None) -> tuple[Group, ...]:
+def run_groups(
+    records: Iterable[Record], learning: Mapping[RunKey, Learning] | None = None, baseline: str | None = None
+) -> tuple[Group, ...]:
     """One group for each (corpus, model, steps, hardware) and each combination of other settings that affect results
     and of the precision of the arithmetic as it was, the one with most runs first.
 
     Args:
         learning: how each run's validation curve ended, by `run_key`, where known.
 
+        baseline: the name or kind of the positions that others are compared with, with `-kN` for one clip distance;
+            None: absolute (sinusoidal).
+
     Raises:
-        RecordError: there are no records.
+        RecordError: there are no records, or none with the positions of the baseline.
     """
     found: dict[tuple[str, str, int, str], dict[str, list[Record]]] = {}
     deciding: dict[bytes, str] = {}  # many of thousands of records have the same sections
@@ -50,7 +55,10 @@ def run_groups(records: Iterable[Record], learning: Mapping[RunKey, Learning] | 
         varying = [name for name in names if len({json.dumps(settings.get(name)) for settings, _ in parts}) > 1]
         for settings, some in sorted(parts, key=lambda part: -len(part[1])):
             distinct = tuple((name, settings.get(name)) for name in varying)
-            groups.append(Group(*key, distinct, _variants(_joined(some), learning or {})))
+            groups.append(Group(*key, distinct, _variants(_joined(some), learning or {}), baseline or "absolute"))
+    if baseline is not None and all(group.baseline is None for group in groups):
+        known = {name for group in groups for run in group.runs for name in names_of(run)}
+        raise RecordError(f"baseline: no run has position={baseline}{did_you_mean(baseline, known)}")
     return tuple(groups)
 
 

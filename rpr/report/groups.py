@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from rpr import paper
 from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, single
-from rpr.records.position import Position
+from rpr.records.position import Position, names_of
 from rpr.records.record import Record
 from rpr.records.scores import (
     EXACT_MATCH,
@@ -137,6 +137,11 @@ class Variant:
         return position.kind == "none" or (position.kind in TABULATED and position.clip_distance == 0)
 
     @property
+    def short_label(self) -> str:
+        """The label, with `absolute` for sinusoids, as the paper says."""
+        return "absolute" if self.position.kind == "absolute" else self.label
+
+    @property
     def undecided(self) -> str:
         """Why no comparison with it is decided: `not learned` or `still learning`; empty if there is no such reason."""
         return "not learned" if self.unlearned else "still learning" if self.still_learning else ""
@@ -196,6 +201,7 @@ class Group:
     hardware: str
     distinct: tuple[tuple[str, Any], ...]
     variants: tuple[Variant, ...]
+    baseline_name: str = "absolute"
 
     @cached_property
     def runs(self) -> list[Record]:
@@ -245,6 +251,11 @@ class Group:
     def corpus(self) -> str:
         """The name of the corpus, marked if it is synthetic."""
         return f"{self.data} (synthetic)" if self.synthetic and "synthetic" not in self.data else self.data
+
+    @property
+    def common_heading(self) -> str:
+        """The heading without the distinguishing settings."""
+        return replace(self, distinct=()).heading
 
     @property
     def setting(self) -> str:
@@ -305,8 +316,8 @@ class Group:
 
     @property
     def baseline(self) -> Variant | None:
-        """The variant that the others are compared with: absolute (sinusoidal) positions."""
-        return self.get("absolute")
+        """The variant that the others are compared with, by its name or kind; None without it."""
+        return next((one for one in self.variants if self.baseline_name in names_of(one.records[0])), None)
 
     def score(self, variant: Variant | None, split: str, metric: str | None = None) -> Measurement:
         """A variant's score on a split, or why there is none."""

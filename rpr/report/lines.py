@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 from rpr import paper
-from rpr.records.measurement import Measurement, missing
-from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES
+from rpr.records.measurement import Measurement, missing, single
+from rpr.records.scores import METRIC_NAMES
 from rpr.report.agreement import Agreement, agreement, why_undecided
 from rpr.report.grid import Cell, Column, figure_text
 from rpr.report.groups import Group, TestColumn, Variant
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.protocol import Difference, differences, is_the_papers_corpus
+from rpr.report.published import PAPER, Source, find
 
 # The kind of BLEU that the paper's group is known to have used; the paper itself does not state it (`paper.BLEU_KIND`).
 GROUPS_METRIC = "bleu_tok_split"
@@ -21,14 +23,16 @@ GROUPS_METRIC = "bleu_tok_split"
 
 @dataclass(frozen=True)
 class Line:
-    """A row: a variant of a group (None: never run) next to the paper's figure.
+    """A row: a variant of a group (None: never run) next to published figures.
 
     Args:
         labels: the row's text, one for each label column.
         reference, reference_name: the variant that changes are relative to, and its name.
-        printed, printed_change: the paper's figures, of its model `size`, on `printed_set`.
-        splits: the splits whose changes are shown; the first one with a score decides agreement.
-        settings: what distinguishes the row's group from others with its corpus, model and steps.
+        splits: the splits that are always shown.
+        changed: the splits whose changes are shown; the first one with a score decides agreement.
+        facts: what published figures are matched with: `kind` and `k` of its positions, `task`, `table`, ...
+        reference_facts: those of the reference.
+        papers_split: the split of the paper's table.
     """
 
     labels: tuple[str, ...]
@@ -36,12 +40,32 @@ class Line:
     variant: Variant | None
     reference: Variant | None
     reference_name: str
-    printed: Measurement
-    printed_change: Measurement
-    printed_set: str
     splits: tuple[str, ...]
-    size: paper.Size = "base"
-    settings: str = ""
+    changed: tuple[str, ...]
+    facts: Mapping[str, Any]
+    reference_facts: Mapping[str, Any]
+    papers_split: str = "test"
+
+    def figure(self, source: Source) -> Measurement:
+        """What a source prints for this row."""
+        found = find(self.facts, source, self.papers_split if source is PAPER else None)
+        if found is None and source is PAPER and (other := find(self.facts, source)) is not None:
+            return missing(f"the paper's {other.figure} is on {source.test_sets[other.split]}")
+        if found is None or (source is not PAPER and self.group.column(found.split, found.metric) is None):
+            return missing(source.absent)
+        return single(found.figure)
+
+    def figure_change(self, source: Source) -> Measurement:
+        """Its change from the figure of the reference."""
+        found, other = find(self.facts, source), find(self.reference_facts, source)
+        if found is None or other is None:
+            return missing(source.absent)
+        return single(round(found.figure - other.figure, 1))
+
+    @property
+    def size(self) -> paper.Size:
+        """The paper's model that the row stands beside."""
+        return self.facts.get("size", "base")  # type: ignore[no-any-return]
 
     def ours(self, split: str, metric: str | None = None) -> Measurement:
         return self.group.score(self.variant, split, metric)
@@ -52,12 +76,12 @@ class Line:
     @cached_property
     def decided_on(self) -> str:
         """The split on which our change is compared with the paper's."""
-        return next((split for split in self.splits if self.ours(split).value is not None), self.splits[0])
+        return next((split for split in self.changed if self.ours(split).value is not None), self.changed[0])
 
     @cached_property
     def agreement(self) -> Agreement | None:
         """The agreement with the paper; None if a figure is missing or this is the reference row."""
-        mine, papers = self.change(self.decided_on), self.printed_change.value
+        mine, papers = self.change(self.decided_on), self.figure_change(PAPER).value
         if mine.value is None or papers is None or self.variant is self.reference:
             return None
         return agreement(mine, papers, undecided=why_undecided(self.variant, self.reference))
@@ -66,7 +90,7 @@ class Line:
     def comparison(self) -> str:
         """`relative, k = 0 against k = 16: -11.0 on validation, the paper -13.3 (one seed)`."""
         change = " ".join(filter(None, figure_text(self.change(self.decided_on), 1, signed=True)))
-        papers, _ = figure_text(self.printed_change, 1, signed=True)
+        papers, _ = figure_text(self.figure_change(PAPER), 1, signed=True)
         what = f"{self.variant.label if self.variant else ', '.join(self.labels)} against {self.reference_name}"
         found = self.agreement
         words = f" ({found.detail})" if found is not None and found.detail else ""
@@ -75,31 +99,35 @@ class Line:
     @cached_property
     def differs(self) -> tuple[Difference, ...]:
         """How the runs differ from the paper's, including the test set."""
-        runs = self.variant.finished if self.variant is not None else ()
+        runs = self.variant.finished if self.variant is not None and not self.group.task else ()
         found = differences(runs, self.size, self.group.papers_languages)
         column = self.group.column(self.decided_on)
-        if runs and column is not None and column.test_set != self.printed_set:
-            text = f"test set: {column.test_set}; the paper: {self.printed_set}"
+        if runs and column is not None and column.test_set != self._papers_set:
+            text = f"test set: {column.test_set}; the paper: {self._papers_set}"
             return (*found, Difference("test set", text))
         return found
 
+    @property
+    def _papers_set(self) -> str:
+        return PAPER.test_sets[self.papers_split]
+
     def difference(self) -> Measurement:
         """Our score minus the paper's if corpus, test set and kind of BLEU are the same; else why it is meaningless."""
-        mine = self.ours(self.decided_on)
-        if mine.value is None or self.printed.value is None or self.variant is None:
-            return mine if mine.value is None else self.printed
+        mine, printed = self.ours(self.decided_on), self.figure(PAPER)
+        if mine.value is None or printed.value is None or self.variant is None:
+            return mine if mine.value is None else printed
         pair = self.group.papers_languages
         if pair is None or not is_the_papers_corpus(self.variant.finished, pair):
             return missing(f"another corpus: {self.group.data}; the paper's: WMT 2014")
         if self.group.size != self.size:
             return missing(f"another model: {self.group.model}; the paper's: {self.size}")
         column = self.group.column(self.decided_on)
-        if column is not None and column.test_set != self.printed_set:
-            return missing(f"another test set: {column.test_set}; the paper's: {self.printed_set}")
+        if column is not None and column.test_set != self._papers_set:
+            return missing(f"another test set: {column.test_set}; the paper's: {self._papers_set}")
         alike = self.ours(self.decided_on, GROUPS_METRIC)
         if alike.value is None:
             return missing(f"another kind of BLEU: {GROUPS_METRIC}, the paper's group's, was not computed")
-        return replace(alike, value=alike.value - self.printed.value, interval=None)
+        return replace(alike, value=alike.value - printed.value, interval=None)
 
 
 # Columns
@@ -139,10 +167,7 @@ def _note(line: Line) -> Cell:
 
 
 CHANGE = "the mean of the differences seed by seed; with fewer than two common seeds, the difference of the means"
-SETTINGS = Column("settings", "settings", lambda line: line.settings, label=True)
 SEEDS = Column("n", "n", lambda line: str(len(line.variant.finished) if line.variant else 0))
-PAPER = Column("paper", "paper", lambda line: line.printed)
-PAPER_CHANGE = Column("paper_change", "Δ paper", lambda line: line.printed_change, signed=True)
 AGREEMENT = Column(
     "agreement", "agreement", lambda line: line.agreement.cell if line.agreement else "", words=True, priority=1
 )
@@ -155,18 +180,43 @@ DIFFERENCE = Column(
 AFTER_THE_SCORES = (AGREEMENT, NOTE, DIFFERENCE, DIFFERS)
 
 
-def score_columns(lines: Sequence[Line]) -> tuple[Column, ...]:
-    """The paper's figure, ours on each split with its change, the verdict, then all other scores."""
-    headline = [column for column in _columns(lines) if column.metric == HEADLINE_METRIC]
-    changed = lines[0].splits
-    splits = list(dict.fromkeys([*changed, *(column.split for column in headline)]))
-    columns = [*([SETTINGS] if any(line.settings for line in lines) else []), SEEDS, PAPER, PAPER_CHANGE]
-    for split in splits:
-        columns.append(score_column(split, priority=0 if split in changed else 1))
+def score_columns(lines: Sequence[Line], found: Sequence[Source]) -> tuple[Column, ...]:
+    """The settings that tell the groups apart, published changes, our scores on each split with their changes, figures
+    of which only the order compares, the verdict, then all other scores.
+    """
+    metric, shown, changed = lines[0].group.metric, lines[0].splits, lines[0].changed
+    every = [column.split for column in _columns(lines) if column.metric == metric]
+    columns = [*setting_columns([line.group for line in lines], lambda line: line.group), SEEDS]
+    columns += [column for source in found if source.compares == "changes" for column in published_columns(source)]
+    for split in dict.fromkeys([*shown, *every]):
+        columns.append(score_column(split, priority=0 if split in shown else 1))
         if split in changed:
-            columns.append(change_column(split, priority=0 if split == splits[0] else 1))
-    columns += [*AFTER_THE_SCORES, *folded_scores(lines, HEADLINE_METRIC)]
+            columns.append(change_column(split, priority=0 if split == changed[0] else 1))
+    columns += [column for source in found if source.compares == "order" for column in published_columns(source)[:1]]
+    columns += [*AFTER_THE_SCORES, *folded_scores(lines, metric)]
     return tuple({column.key: column for column in columns}.values())
+
+
+def setting_columns(groups: Sequence[Group], group_of: Callable[[Any], Group]) -> list[Column]:
+    """A column for each setting in which the groups of a table differ."""
+    values = [dict(group.distinct) for group in groups]
+    names = dict.fromkeys(name for each in values for name in each)
+
+    def column(name: str) -> Column:
+        def read(row: Any) -> str:
+            return str(dict(group_of(row).distinct).get(name, ""))
+
+        return Column(name.rpartition(".")[2], name.rpartition(".")[2], read, label=True)
+
+    return [column(name) for name in names if len({str(each.get(name)) for each in values}) > 1]
+
+
+def published_columns(source: Source) -> tuple[Column, Column]:
+    """A source's figure and its change from that of the reference."""
+    order = 1 if source.compares == "order" else 0
+    figure = Column(source.key, source.heading, lambda line: line.figure(source), priority=order)
+    heading = f"Δ {source.heading}"
+    return figure, Column(f"{source.key}_change", heading, lambda line: line.figure_change(source), signed=True)
 
 
 def score_column(split: str, priority: int = 0) -> Column:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rpr import paper
 from rpr.model.positions import SCHEMES
 from rpr.records.measurement import Measurement
-from rpr.report import tasks
 from rpr.report.grid import figure_text
 from rpr.report.groups import TABULATED, Group, Variant
 from rpr.report.plot_style import (
@@ -26,7 +25,9 @@ from rpr.report.plot_style import (
     text_width,
     variant_colours,
 )
+from rpr.report.published import Source
 from rpr.report.sampling import left_out, sample_evenly
+from rpr.report.tables import published_figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,13 +74,13 @@ def scores_by_position(group: Group) -> Plot | None:
     rows, remark = ranked(group)
     if not rows:
         return None
-    published = [one for one in tasks.published(group) if any(row.position.kind in one.figures for row, _ in rows)]
+    published = published_figures(group)
     absolute = next((row for row in rows if row[0].position.kind == "absolute"), None)
     words = [f"Dashed: {absolute[0].label}."] if absolute is not None else []
     if any(one.unlearned for one, _ in rows):
         words.append("Hollow: did not learn the task.")
     if published:
-        words.append(f"Grey diamonds: {'; '.join(one.source for one in published)}; compare the order only.")
+        words.append(f"Grey diamonds: {'; '.join(one.citation for one in published)}; compare the order only.")
     wide, narrow = (_draw(group, rows, absolute, published, remark, narrow=narrow) for narrow in (False, True))
     return Plot(_title(group), remark, " ".join(words), wide, narrow)
 
@@ -95,7 +96,7 @@ def _draw(
     group: Group,
     rows: Sequence[tuple[Variant, Measurement]],
     absolute: tuple[Variant, Measurement] | None,
-    published: Sequence[tasks.Published],
+    published: Mapping[Source, Sequence[tuple[Variant, float]]],
     remark: str,
     *,
     narrow: bool,
@@ -104,7 +105,7 @@ def _draw(
     published accuracies of other models.
     """
     colours = variant_colours(group.variants)
-    figures = {kind: figure for one in published for kind, figure in one.figures.items()}
+    figures = {one.label: figure for some in published.values() for one, figure in some}
     labels = [textwrap.fill(one.label, 18 if narrow else 30) for one, _ in rows]
     heights = [0.13 + LINE * (label.count("\n") + 1) for label in labels]
     places = [sum(heights[:row]) + height / 2 for row, height in enumerate(heights)]
@@ -114,7 +115,7 @@ def _draw(
         figure, (axes,) = new_figure(size, _title(group, narrow=narrow), group.heading)
         for place, (one, score) in zip(places, rows, strict=True):
             colour = colours[one.label]
-            if (other := figures.get(one.position.kind)) is not None:
+            if (other := figures.get(one.label)) is not None:
                 axes.plot([other], [place], color=PAPER, marker="D", ms=5, zorder=2)
             error_bars(axes, [(place, score)], colour, 1.6, across=True)
             filled = WHITE if one.unlearned else colour

@@ -67,9 +67,10 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     symbols = bullets([*legend(tables.grids), f"{LEARNING_RULE}.", f"{LEARNED_RULE}."])
     parts += ["## The tables", f"<details><summary>How to read them</summary>\n\n{symbols}\n\n</details>"]
     parts += [markdown(grid, "###", signs=False) for grid in tables.paper]
-    for group, grid in zip((group for group in groups if group.task), tables.tasks, strict=True):
-        parts += [markdown(grid, "###", signs=False), *pictures("scores_by_position", [group])]
-        parts += pictures("bleu_by_length", [group])
+    for grid in tables.tasks:
+        parts.append(markdown(grid, "###", signs=False))
+        for group in {id(line.group): line.group for line in grid.rows}.values():
+            parts += [*pictures("scores_by_position", [group]), *pictures("bleu_by_length", [group])]
     if tables.speed is not None:  # those of whole runs, which decide nothing, are in the reports of their sweeps
         timed = [row for row in tables.speed.rows if row.benchmark] or tables.speed.rows
         parts.append(markdown(tables.speed.with_rows(timed).without_empty_columns(), "###", signs=False))

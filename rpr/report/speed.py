@@ -18,9 +18,10 @@ from rpr.records.scores import Interval
 from rpr.report.agreement import speed_agreement
 from rpr.report.grid import Cell, Column, Grid, Note
 from rpr.report.groups import NEVER_RUN, Group, Speed, Variant
-from rpr.report.lines import SETTINGS, labels
+from rpr.report.lines import labels
 from rpr.validation import rule_of
 
+_SETTINGS = Column("settings", "settings", lambda row: row.settings, label=True)
 _ONE_RATIO = "the paper prints one ratio, of its relative model"
 CORES_MAY_DIFFER = 0.1  # tolerated relative difference in cores used between a run and its baseline
 
@@ -206,7 +207,7 @@ def _verdict(row: SpeedRow) -> str | Cell:
 
 _COLUMNS = (
     *labels("model", "runs", "position"),
-    SETTINGS,
+    _SETTINGS,
     Column("device", "device", lambda row: row.device, words=True, priority=1),
     Column("n", "n", lambda row: str(row.steps.n)),
     Column("steps_per_second", "steps/s", lambda row: row.steps, digits=2),
@@ -239,7 +240,7 @@ def speed_grid(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Gri
     synthetic = any(group.synthetic for group in groups)
     settings = {row.settings for row in rows}
     shared = settings.pop() if len(settings) == 1 else ""
-    columns = tuple(column for column in _COLUMNS if not (shared and column is SETTINGS))
+    columns = tuple(column for column in _COLUMNS if not (shared and column is _SETTINGS))
     grid = Grid("speed", title, columns, tuple(rows), shared, tuple(map(Note, notes)), synthetic)
     return grid.without_empty_columns()
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 from rpr import paper
-from rpr.report import tasks
 from rpr.report.agreement import VERDICTS, Agreement, Comparison, agreement, why_undecided
 from rpr.report.grid import number
 from rpr.report.groups import Group
+from rpr.report.tables import published_figures
 
 MOST_LISTED = 16  # comparisons in one sentence; report.json has all
 
@@ -113,11 +113,10 @@ def _papers_change(group: Group) -> Iterator[Statement]:
 
 
 def _published_order(group: Group) -> Iterator[Statement]:
-    """Which pairs of schemes have the published order beyond the training lengths of a task."""
-    for published in tasks.published(group):
-        order = sorted(published.figures, key=lambda kind: -published.figures[kind])
-        theirs = [one for kind in order if (one := group.get(kind)) is not None]
-        pairs = [Comparison(group, *pair, "long") for pair in itertools.combinations(theirs, 2)]
+    """Which pairs of schemes have the published order, where only the order can be compared."""
+    for source, figures in published_figures(group).items():
+        theirs = [variant for variant, _ in sorted(figures, key=lambda one: -one[1])]
+        pairs = [Comparison(group, *pair, group.split) for pair in itertools.combinations(theirs, 2)]
         pairs = [one for one in pairs if one.change.value is not None]
         same, opposite, undecided = ([one for one in pairs if one.verdict == verdict] for verdict in VERDICTS)
         parts = [
@@ -126,7 +125,7 @@ def _published_order(group: Group) -> Iterator[Statement]:
         parts += [f"not decided: {len(undecided)} of {len(pairs)} pairs"] if undecided else []
         if pairs:
             names = ", ".join(one.label for one in theirs)
-            text = f"Published order, best first ({published.source}): {names}. Here {'; '.join(parts)}."
+            text = f"Published order, best first ({source.citation}): {names}. Here {'; '.join(parts)}."
             yield Statement(text, claims=(*same, *opposite), undecided=tuple(undecided))
 
 

@@ -1,57 +1,66 @@
-"""The tables of a report as grids: the paper's Tables 1 to 3 with our figures added, speeds, and scores by length.
+"""The tables of a report as grids: score tables beside published figures, speeds, and scores by length.
 
-Rows and columns are defined in `rpr.report.lines`.
+The paper's Tables 1 to 3, the table of a generated task and the summary on a terminal are one `score_table` of
+different rows. Rows and columns are defined in `rpr.report.lines`, published figures in `rpr.report.published`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from rpr import paper
 from rpr.model.positions.vectors import SHARING
-from rpr.records.measurement import Measurement, missing, single
 from rpr.report.agreement import HEADINGS, Verdict
 from rpr.report.grid import Column, Grid, Note
 from rpr.report.groups import Group, Variant
 from rpr.report.lengths import length_grid
 from rpr.report.lines import AFTER_THE_SCORES, CHANGE, Line, labels, score_columns
+from rpr.report.published import PAPER, Source, all_sources, find
 from rpr.report.scoring import scoring_notes
 from rpr.report.speed import SpeedRow, ratio_to_absolute, speed_grid, steps_per_second
-from rpr.report.tasks import task_grid
 
 SIDES = {(True, True): "relative", (False, True): "relative_keys", (True, False): "relative_values"}
-NO_FIGURE = 'the paper prints no figure for both together ("did not observe any benefit")'
-NO_ROW = "the paper's Table 2 has no row for this k"
+_NO_SIDES = (False, False)
 
 
-def _score_grid(
+def score_table(
     name: str, title: str, setting: str, headings: Sequence[str], lines: Sequence[Line], *notes: str
 ) -> Grid:
-    about = [
-        f"paper: BLEU on {lines[0].printed_set}, {paper.SOURCE}; {paper.BLEU_KIND}",
-        f"ours: sacreBLEU; n: seeds; Δ: change from {lines[0].reference_name}, {CHANGE}",
-        *notes,
-    ]
+    """Rows of scores with their changes, beside the figures of every source that has one for a row.
+
+    The paper's columns are in every table of translations, also without a figure.
+
+    Args:
+        headings: of the labels of each line.
+        notes: lines after those on scores, sources and changes.
+    """
     groups = list({id(line.group): line.group for line in lines}.values())
+    found = [one for one in all_sources() if any(line.figure(one).value is not None for line in lines)]
+    if not groups[0].task and PAPER not in found:
+        found = [PAPER, *found]
     scoring = dict.fromkeys(
         note
         for group in groups
         for note in scoring_notes(group, [line.variant for line in lines if line.group is group and line.variant])
     )
+    about = [f"Δ: change from {lines[0].reference_name}, {CHANGE}"]
+    for source in found:
+        on = f" on {source.test_sets[lines[0].papers_split]}" if source.test_sets else ""
+        about.append(f"{source.heading}{on}: {source.citation}; {source.protocol}")
     grid = Grid(
         name,
         title,
-        (*labels(*headings), *score_columns(lines)),
+        (*labels(*headings), *score_columns(lines, found)),
         tuple(lines),
         setting,
-        (*scoring, *map(Note, about)),
+        (*scoring, *map(Note, (*about, *notes))),
         synthetic=any(group.synthetic for group in groups),
     )
-    kept = grid.without_empty_columns()
-    return kept if any(column.key == "paper" for column in kept.columns) else grid
+    return grid.without_empty_columns(PAPER.key)
 
 
 @dataclass(frozen=True)
@@ -97,36 +106,70 @@ def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> T
             found += _table3(group, sharing)
     return Tables(
         tuple(found),
-        tuple(task_grid(group) for group in groups if group.task),
+        tuple(map(task_table, alike([group for group in groups if group.task]))),
         speed_grid(translation, benches),  # a task's models are so small that their steps/s say nothing of positions
         tuple(grid for group in groups if (grid := length_grid(group)) is not None),
     )
 
 
-def summary_grid(group: Group, variants: Sequence[Variant]) -> Grid:
-    """Variants of a group in one table for a terminal: scores, published figures, speed."""
+def alike(groups: Sequence[Group]) -> list[list[Group]]:
+    """The groups by corpus, model, steps and hardware; those of one list differ in other settings and share a table."""
+    found: dict[tuple[Any, ...], list[Group]] = {}
+    for group in groups:
+        found.setdefault((group.data, group.model, group.max_steps, group.hardware), []).append(group)
+    return [*found.values()]
+
+
+def summary_table(rows: Sequence[tuple[Variant, Group]]) -> Grid:
+    """Variants of groups that are alike in one table for a terminal: scores, published figures, speed."""
+    first = rows[0][1]
+    lines = [line for variant, group in rows for line in _summary_lines(variant, group)]
+    if first.task:
+        return score_table("summary", first.common_heading, "", ("position",), lines).up_to(2)
+    grid = score_table("summary", first.common_heading, "", ("position",), lines).up_to(2)
+    kept = [one for one in grid.columns if one not in AFTER_THE_SCORES]
+    return Grid("summary", grid.title, (*kept, *_SUMMARY), tuple(lines)).without_empty_columns()
+
+
+def _summary_lines(variant: Variant, group: Group) -> Iterator[Line]:
     if group.task:
-        grid = task_grid(replace(group, variants=tuple(variants)))
-        return grid.only(lambda column: column.priority < 3)
+        yield _task_line(variant, group)
+        return
     k = paper.MODELS[group.size].clip_distance
     reference = group.get("relative", k, group.sharings[0])
-    name = f"relative, k = {k}"
-    lines = [
-        Line(
-            (variant.label,),
-            group,
-            variant,
-            reference,
-            name,
-            *_printed(variant, group, k),
-            paper.TABLE2_TEST_SET,
-            (group.development,),
-        )
-        for variant in variants
-    ]
-    kept = [one for one in score_columns(lines) if one.priority < 3 and one not in AFTER_THE_SCORES]
-    grid = Grid("summary", group.heading, (*labels("position"), *kept, *_SUMMARY), tuple(lines))
-    return grid.without_empty_columns()
+    facts: dict[str, Any] = {"table": 2, "k": k}
+    position, of_paper = variant.position, dict[str, Any](table=0)
+    if position.kind == "relative":
+        of_paper = {"table": 2, "k": position.clip_distance or 0}
+    elif position.kind == "absolute":
+        of_paper = {"table": 1, "kind": "absolute", "size": group.size}
+        facts = {"table": 1, "kind": "relative", "size": group.size}
+    elif position.kind == "none" or position.clip_distance == paper.TABLE3_CLIP_DISTANCE:
+        sides = {kind: which for which, kind in SIDES.items()} | {"none": _NO_SIDES}
+        of_paper = {"table": 3, "sides": sides.get(position.kind)}
+    yield Line(
+        (variant.label,),
+        group,
+        variant,
+        reference,
+        f"relative, k = {k}",
+        (group.development,),
+        (group.development,),
+        _facts(variant, group, **of_paper),
+        _facts(reference, group, **facts),
+        "validation",
+    )
+
+
+def _facts(variant: Variant | None, group: Group, **more: Any) -> dict[str, Any]:
+    """What published figures of a row are matched with."""
+    run = group.runs[0]
+    facts: dict[str, Any] = {"data": group.data, "model": group.model, "languages": group.languages, "task": run.task}
+    if variant is not None:
+        facts |= {"kind": variant.position.kind, "k": variant.position.clip_distance}
+    if run.task is not None:
+        facts["max_train_length"] = run.setting("data.task.max_train_length")
+    return facts | more
 
 
 _SUMMARY = (
@@ -135,45 +178,6 @@ _SUMMARY = (
     # Without a footnote: the findings below the table give the advice.
     Column("note", "note", lambda line: line.variant.undecided, words=True),
 )
-
-
-def _printed(variant: Variant, group: Group, k: int) -> tuple[Measurement, Measurement]:
-    """The paper's newstest2013 figure for a variant, and its change from relative positions with this k."""
-    position = variant.position
-    if position.kind == "absolute":
-        pair = group.papers_languages or "en_de"
-        values = [paper.TABLE1[group.size, kind, pair] for kind in ("absolute", "relative")]
-        reason = f"the paper's {values[0]} is on {paper.TABLE1_TEST_SET} (Table 1)"
-        return missing(reason), single(round(values[0] - values[1], 1))
-    figure = None
-    if position.kind == "relative":
-        figure = paper.TABLE2.get(position.clip_distance or 0)
-    elif position.kind == "none":
-        figure = paper.TABLE3[False, False]
-    elif position.kind in ("relative_keys", "relative_values") and position.clip_distance == paper.TABLE3_CLIP_DISTANCE:
-        figure = paper.TABLE3[position.kind == "relative_values", position.kind == "relative_keys"]
-    return _base_en_de(group, figure, paper.TABLE2.get(k), _why_none(variant))
-
-
-def _base_en_de(
-    group: Group, figure: float | None, reference: float | None, why_none: str = ""
-) -> tuple[Measurement, Measurement]:
-    """A figure of the paper's Tables 2 and 3, and its change from another one."""
-    if group.papers_languages != "en_de":
-        figure, why_none = None, "the paper's Tables 2 and 3 are of EN-DE"
-    return _with_change(figure, reference, why_none)
-
-
-def _with_change(figure: float | None, reference: float | None, why_none: str) -> tuple[Measurement, Measurement]:
-    """A figure of the paper's, and its change from another one."""
-    if figure is None:
-        return missing(why_none), missing(why_none)
-    return single(figure), missing(NO_ROW) if reference is None else single(round(figure - reference, 1))
-
-
-def _why_none(variant: Variant) -> str:
-    """Why the paper has no figure for a variant."""
-    return NO_FIGURE if variant.position.kind == "absolute_and_relative" else "not in the paper"
 
 
 def _tables1(groups: Sequence[Group]) -> Iterator[Grid]:
@@ -188,7 +192,7 @@ def _tables1(groups: Sequence[Group]) -> Iterator[Grid]:
             title = "Table 1: BLEU by model, languages and position"
             sizes = " and ".join(sorted({group.size for group in members if group.model not in paper.MODELS}))
             beside = [f"the paper's figures beside a model of ours are of its {sizes} model"] if sizes else []
-            yield _score_grid("table1", title, name, ("model", "languages", "position"), lines, *beside)
+            yield score_table("table1", title, name, ("model", "languages", "position"), lines, *beside)
 
 
 def _order1(group: Group) -> tuple[bool, bool, int, int, str, str]:
@@ -201,7 +205,7 @@ def _order1(group: Group) -> tuple[bool, bool, int, int, str, str]:
 def _lines1(group: Group) -> Iterator[Line]:
     """Absolute, relative with the paper's k, and all variants that are not in Tables 2 and 3."""
     k = paper.MODELS[group.size].clip_distance
-    absolute = group.get("absolute")
+    baseline = group.baseline
     own = group.model not in paper.MODELS or group.max_steps != paper.MODELS[group.size].steps
     model = f"{group.model}, {group.max_steps:,} steps" if own else group.model
     rows = [
@@ -218,24 +222,13 @@ def _lines1(group: Group) -> Iterator[Line]:
             (model, languages, label),
             group,
             variant,
-            absolute,
-            "absolute",
-            *_printed1(variant, group),
-            paper.TABLE1_TEST_SET,
+            baseline,
+            baseline.short_label if baseline else "absolute",
             ("test",),
-            group.size,
-            group.distinctly(),
+            ("test",),
+            _facts(variant, group, table=1, size=group.size),
+            _facts(baseline, group, table=1, size=group.size),
         )
-
-
-def _printed1(variant: Variant, group: Group) -> tuple[Measurement, Measurement]:
-    """The paper's figure in Table 1, and its change from absolute."""
-    pair, size = group.papers_languages, group.size
-    if pair is None:
-        reason = f"the paper has no figure for {group.languages.upper().replace('_', '-')}"
-        return missing(reason), missing(reason)
-    figure = paper.TABLE1.get((size, variant.position.kind, pair))
-    return _with_change(figure, paper.TABLE1[size, "absolute", pair], _why_none(variant))
 
 
 def _setting(group: Group, sharing: str | None) -> str:
@@ -256,13 +249,15 @@ def _table2(group: Group, sharing: str | None) -> Iterator[Grid]:
             by_k.get(k),
             by_k.get(sixteen),
             f"k = {sixteen}",
-            *_base_en_de(group, paper.TABLE2.get(k), paper.TABLE2[sixteen], NO_ROW),
-            paper.TABLE2_TEST_SET,
             ("validation", "test"),
+            ("validation", "test"),
+            _facts(by_k.get(k), group, table=2, k=k),
+            _facts(by_k.get(sixteen), group, table=2, k=sixteen),
+            "validation",
         )
         for k in sorted({*paper.TABLE2, *by_k})
     ]
-    yield _score_grid("table2", "Table 2: BLEU by clip distance k", _setting(group, sharing), ("k",), lines)
+    yield score_table("table2", "Table 2: BLEU by clip distance k", _setting(group, sharing), ("k",), lines)
 
 
 def _table3(group: Group, sharing: str | None) -> Iterator[Grid]:
@@ -277,7 +272,7 @@ def _table3(group: Group, sharing: str | None) -> Iterator[Grid]:
         return
     theirs = f"the paper's Table 3 does not print its k; assumed: {paper.TABLE3_CLIP_DISTANCE}, the base model's"
     for k in sorted(k for k in alone or {paper.MODELS[group.size].clip_distance} if k is not None):
-        rows = {which: group.get(kind, k, sharing) for which, kind in SIDES.items()} | {(False, False): none}
+        rows = {which: group.get(kind, k, sharing) for which, kind in SIDES.items()} | {_NO_SIDES: none}
         lines = [
             Line(
                 tuple("yes" if on else "no" for on in which),
@@ -285,12 +280,51 @@ def _table3(group: Group, sharing: str | None) -> Iterator[Grid]:
                 rows[which],
                 rows[True, True],
                 "both on",
-                *_base_en_de(group, printed, paper.TABLE3[True, True]),
-                paper.TABLE3_TEST_SET,
                 ("validation", "test"),
+                ("validation", "test"),
+                _facts(rows[which], group, table=3, sides=which),
+                _facts(rows[True, True], group, table=3, sides=(True, True)),
+                "validation",
             )
-            for which, printed in paper.TABLE3.items()
+            for which in paper.TABLE3
         ]
         reading = theirs if k == paper.TABLE3_CLIP_DISTANCE else f"{theirs}, not this table's {k}"
         title = "Table 3: BLEU with relative values (a^V) and keys (a^K), each on or off"
-        yield _score_grid("table3", title, f"{_setting(group, sharing)} | k = {k}", ("a^V", "a^K"), lines, reading)
+        yield score_table("table3", title, f"{_setting(group, sharing)} | k = {k}", ("a^V", "a^K"), lines, reading)
+
+
+def published_figures(group: Group) -> dict[Source, list[tuple[Variant, float]]]:
+    """The figures on the group's split of sources of which only the order can be compared, by variant."""
+    found: dict[Source, list[tuple[Variant, float]]] = {}
+    for variant in group.variants:
+        for source in all_sources():
+            one = find(_facts(variant, group), source, group.split)
+            if source.compares == "order" and one is not None and group.score(variant, group.split).value is not None:
+                found.setdefault(source, []).append((variant, one.figure))
+    return found
+
+
+def task_table(groups: Sequence[Group]) -> Grid:
+    """Every variant on a generated task, of groups that are alike."""
+    first, runs = groups[0], [group.runs[0] for group in groups]
+    lines = [_task_line(variant, group) for group in groups for variant in group.variants]
+    longest, most = (
+        sorted({run.setting(f"data.task.max_{split}_length") or 0 for run in runs}) for split in ("train", "long")
+    )
+    sizes = ", ".join(
+        f"{name} {runs[0].setting(f'model.{name}')}"
+        for name in ("num_layers", "d_model", "num_heads", "d_ff", "dropout")
+    )
+    lengths = " or ".join(map(str, longest))
+    beyond = f", up to {' or '.join(map(str, most))}" if any(most) else ""
+    notes = (f"test: lengths up to {lengths}, as in training; long: longer inputs{beyond}", f"model: {sizes}")
+    setting = first.heading if len(groups) == 1 else first.common_heading
+    return score_table("task", f"Exact match on {runs[0].task}, percent", setting, ("position",), lines, *notes)
+
+
+def _task_line(variant: Variant, group: Group) -> Line:
+    baseline = group.baseline
+    splits = tuple(split for split in ("test", "long") if group.column(split) is not None)
+    facts = _facts(variant, group), _facts(baseline, group)
+    name = baseline.short_label if baseline else "absolute"
+    return Line((variant.label,), group, variant, baseline, name, splits, (group.split,), *facts)

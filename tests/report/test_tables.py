@@ -8,18 +8,21 @@ from pathlib import Path
 import pytest
 
 from rpr import paper
+from rpr.errors import RecordError
 from rpr.records.measurement import Measurement
 from rpr.records.record import find_records
+from rpr.report import published
 from rpr.report.agreement import Comparison
 from rpr.report.build import build_report
 from rpr.report.grid import number
 from rpr.report.grouping import run_groups
 from rpr.report.learning import Learning, run_key
 from rpr.report.lengths import length_grid
+from rpr.report.published import Source, rows
 from rpr.report.ranking import ranked
 from rpr.report.speed import ratio_to_absolute, read_benches, steps_per_second
 from rpr.report.statements import Statement, statements
-from rpr.report.tables import build_tables, summary_grid
+from rpr.report.tables import build_tables, summary_table
 from tests.fake_records import fake_by_length, fake_record, fake_score
 from tests.shapes import scheme
 
@@ -36,6 +39,10 @@ def runs(*, seeds=(1, 2, 3)):
 
 def grids(records, learning=None):
     return {grid.name: grid for grid in build_tables(run_groups(records, learning)).grids}
+
+
+def summary_of(group):
+    return summary_table([(variant, group) for variant in group.variants])
 
 
 def row(grid, *labels):
@@ -58,7 +65,7 @@ def test_table2_has_the_papers_rows_and_ours():
     assert [value(zero[key]) for key in ("n", "paper", "paper_change")] == ["3", 12.5, -13.3]
     assert value(zero["test_change"]) == pytest.approx(-13.3)
     assert (zero["agreement"].value, sixteen["agreement"].value) == ("agrees", ""), "changes are relative to k = 16"
-    assert row(table, "32")["paper"].value.reason == "the paper's Table 2 has no row for this k"
+    assert row(table, "32")["paper"].value.reason == "not in the paper"
     assert (value(row(table, "64")["n"]), row(table, "64")["test"].value.reason) == ("0", "never run")
     assert sixteen["differs"].value.startswith("smaller data, model, steps; other ")
     assert "test set: test_2016_flickr; the paper: newstest2013" in sixteen["differs"].remarks[0]
@@ -87,7 +94,7 @@ def test_every_variant_is_in_a_table():
     assert next(iter(grids([fake_record("relative", k) for k in (2, 16)]))) == "table2"
     assert next(iter(grids([fake_record("relative", 16)]))) == "table1"
     # In a terminal all are in one table.
-    grid = summary_grid(groups[0], groups[0].variants)
+    grid = summary_of(groups[0])
     assert {line[0].value for line in grid.cells} == every
     assert value(row(grid, "absolute (sinusoidal)")["paper_change"]) == -0.3
     assert value(row(grid, "none")["paper"]) == 12.5
@@ -101,8 +108,8 @@ def test_tables_2_and_3_are_of_the_base_model_and_german():
 
     french = changed(**{"data.target_language": "fr"})
     found = grids(french)
-    assert row(found["table2"], "16")["paper"].value.reason == "the paper's Tables 2 and 3 are of EN-DE"
-    assert row(found["table3"], "no", "no")["agreement"].value == ""
+    assert row(found["table2"], "16")["paper"].value.reason == "not in the paper"
+    assert "agreement" not in row(found["table3"], "no", "no")
     big = grids(changed(**{"model.name": "big"}))
     assert "(the paper's base in brackets)" in row(big["table2"], "16")["differs"].remarks[0]
     own = fake_record("relative", 8, settings={"model.name": "big"})
@@ -111,11 +118,8 @@ def test_tables_2_and_3_are_of_the_base_model_and_german():
     assert value(row(grids([own, sixteen])["table2"], "16")["validation"]) == 31.0
     # In a terminal changes are relative to its own k, for which the paper's Table 2 has no figure.
     [group] = run_groups([own, sixteen, fake_record("absolute", settings={"model.name": "big"})])
-    found = row(summary_grid(group, group.variants), "relative, k = 16")
-    assert (
-        value(found["paper"]) == 25.8
-        and found["paper_change"].value.reason == "the paper's Table 2 has no row for this k"
-    )
+    found = row(summary_of(group), "relative, k = 16")
+    assert value(found["paper"]) == 25.8 and found["paper_change"].value.reason == "not in the paper"
 
 
 def test_verdicts_are_on_the_split_of_the_tables_that_they_are_about():
@@ -194,11 +198,12 @@ def test_rows_of_runs_with_other_settings_are_told_apart():
     found = grids([post, pre, fake_record("relative", settings={"model.norm": "pre"})])
     first = [[cell.value for cell in line[:4]] for line in found["table1"].cells]
     assert first == [
-        ["small, 1,800 steps", "EN-DE", name, f"norm {norm}"]
+        ["small, 1,800 steps", "EN-DE", name, norm]
         for name, norm in (("absolute (sinusoidal)", "pre"), ("relative", "pre"), ("absolute (sinusoidal)", "post"))
     ]
     assert found["speed"].cells[0][3].value == "float32; norm pre"
-    assert "settings" not in [column.key for column in grids([post])["table1"].columns]
+    assert found["table1"].columns[3].heading == "norm"
+    assert "norm" not in [column.key for column in grids([post])["table1"].columns]
 
 
 def test_label_of_table_1_leaves_out_only_the_papers_k():
@@ -368,3 +373,61 @@ def test_statements_of_one_seed_and_still_learning_are_undecided():
         "run)."
     )
     assert found[1].endswith("Not decided: still learning.")
+
+
+def rates(position="relative", *, seeds=(1, 2)):
+    """Runs of a learning rate that is swept."""
+    return [
+        fake_record(position, seed=seed, scores={"test": 30.0 + rate}, settings={"optim.learning_rate_scale": rate})
+        for rate in (0.5, 1.0, 2.0) for seed in seeds
+    ]  # fmt: skip
+
+
+def test_a_swept_setting_is_a_column_of_one_table(tmp_path):
+    report = build_report([(tmp_path / f"{n}.json", run) for n, run in enumerate(rates())], tmp_path, "x")
+    [table] = report.tables.paper
+    assert [[cell.value for cell in line[2:4]] for line in table.cells] == [
+        ["relative", rate] for rate in ("0.5", "1.0", "2.0")
+    ]
+    assert [column.heading for column in table.columns[:4]] == ["model", "languages", "position", "learning_rate_scale"]
+    head = "position          learning_rate_scale  n"
+    assert report.summary.count(head) == 1, "one table on a terminal, too"
+    assert [line.split()[4] for line in report.summary.splitlines() if line.startswith("relative, k")] == [
+        "0.5",
+        "1.0",
+        "2.0",
+    ]
+
+
+def test_a_second_source_of_published_figures_is_data_alone(monkeypatch):
+    other = Source("doe", "Doe 2020", "Doe 2020 (a report)", "another corpus: compare the order only")
+    figures = rows(other, "sacrebleu", "test", {"data": "multi30k_en_de"}, "kind", {"none": 11.0, "learned": 12.5})
+    monkeypatch.setattr(published, "PUBLISHED", (*published.PUBLISHED, *figures))
+    records = [fake_record(kind, seed=seed, scores={"test": test + seed}) for kind, test in
+               (("absolute", 30.0), ("learned", 20.0), ("none", 10.0)) for seed in (1, 2)]  # fmt: skip
+    tables = grids(records)
+    learned = row(tables["table1"], "small, 1,800 steps", "EN-DE", "absolute (learned)")
+    assert (value(learned["doe"]), learned["paper"].value.reason) == (12.5, "not in the paper")
+    assert value(row(tables["table3"], "no", "no")["doe"]) == 11.0
+    assert "Doe 2020: Doe 2020 (a report); another corpus: compare the order only" in [
+        n.text for n in tables["table1"].notes
+    ]
+    order = (
+        "Published order, best first (Doe 2020 (a report)): absolute (learned), none. Here same: absolute (learned) "
+    )
+    assert any(one.startswith(f"{order}against none +10.0 ± 0.0 (") for one in sentences(records))
+
+
+def test_any_variant_is_the_baseline_of_a_report():
+    records = [fake_record(kind, seed=seed, scores={"test": test + seed}) for kind, test in
+               (("absolute", 30.0), ("learned", 20.0), ("none", 10.0)) for seed in (1, 2)]  # fmt: skip
+    [group] = run_groups(records, baseline="learned")
+    found = [str(one) for one in statements(group)]
+    assert found == [
+        "Better than absolute (learned) on test, in BLEU: absolute (sinusoidal) +10.0 ± 0.0 (+10.0 to +10.0; 2 seeds).",
+        "Worse than absolute (learned) on test, in BLEU: none -10.0 ± 0.0 (-10.0 to -10.0; 2 seeds).",
+    ]
+    table = {grid.name: grid for grid in build_tables([group]).grids}["table1"]
+    assert value(row(table, "small, 1,800 steps", "EN-DE", "absolute (sinusoidal)")["test_change"]) == 10.0
+    with pytest.raises(RecordError, match="baseline: no run has position=nope"):
+        run_groups(records, baseline="nope")

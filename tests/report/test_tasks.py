@@ -16,8 +16,7 @@ from rpr.report.plots import bleu_by_length
 from rpr.report.ranking import scores_by_position
 from rpr.report.results_page import results_markdown
 from rpr.report.statements import statements
-from rpr.report.tables import build_tables
-from rpr.report.tasks import task_grid
+from rpr.report.tables import build_tables, task_table
 from tests.fake_records import edited, fake_by_length, fake_interval, fake_record, fake_score, write_run
 from tests.shapes import scheme
 
@@ -95,7 +94,7 @@ def test_without_longer_examples_nothing_is_said_of_them():
     [group] = run_groups(records)
     assert (group.split, scores_by_position(group).title) == ("test", "Exact match on test, best first")
     assert "beyond" not in text(records)
-    assert "Kazemnejad" not in " ".join(note.text for note in task_grid(group).notes)
+    assert "Kazemnejad" not in " ".join(note.text for note in task_table([group]).notes)
 
 
 def test_pages_of_several_cut_offs_link_their_own_pictures(tmp_path):
@@ -138,23 +137,26 @@ def test_order_of_schemes_is_compared_with_the_published_one():
 def test_published_figures_are_shown_with_their_source():
     def column(records):
         [group] = run_groups(records)
-        grid = task_grid(group)
+        grid = task_table([group])
         keys = [column.key for column in grid.columns]
         notes = " ".join(note.text for note in grid.notes)
-        return notes, [row[keys.index("published")].value for row in grid.cells] if "published" in keys else []
+        return notes, [row[keys.index("kazemnejad")].value for row in grid.cells] if "kazemnejad" in keys else []
 
     notes, [absolute, relative] = column(runs())
     assert (absolute.value, relative.reason) == (2.3, "no published figure known to us")
     assert "Kazemnejad et al. 2023" in notes and "compare the order only" in notes
     assert column(runs("duplicate")) == (column(runs("duplicate"))[0], [])
-    assert "Csordás" in column(runs("scan"))[0]
-    assert "Csordás" not in column(runs("scan", cut_off=22))[0], "its figure is of another cut-off"
+    for cut_off, shown in ((26, True), (22, False)):  # the figure is of the cut-off 26
+        records = runs("scan", cut_off=cut_off)
+        position = {"position": scheme("transformer_xl").model_dump(mode="json")}
+        records[1] = records[1].model_copy(update={"config": records[1].config | position})
+        assert ("Csordás" in column(records)[0]) == shown
 
 
 def test_task_that_is_not_learned_or_still_learning_says_so():
     unlearned = text(runs(within=80.0))
     assert "not learned: exact match within the training lengths is below 95%" in unlearned
-    grid = task_grid(run_groups(runs(within=80.0))[0]).only(lambda column: column.key == "note")
+    grid = task_table(run_groups(runs(within=80.0))).only(lambda column: column.key == "note")
     assert [row[-1].value for row in grid.cells] == ["not learned"] * 2
     for last, undecided in ((0.5, "still learning"), (0.998, "")):
         falling = {run_key(run): learning_of(run, [(900, 1.0), (1000, last)]) for run in runs()}
