@@ -66,7 +66,6 @@ class TranslateConfig(OneRunConfig):
     n_best: PositiveInt | None
     input: str | None
     output: str | None
-    prefixes: str | None
     matmul_precision: Literal["highest", "high", "medium"]
     lines_per_batch: PositiveInt
     max_source_length: int = Field(ge=8)

@@ -1,4 +1,4 @@
-"""`rpr-cli translate` with files, pipes and a terminal, with n-best lists and prefixes, and when it is interrupted.
+"""`rpr-cli translate` with files, pipes and a terminal, with n-best lists, and when it is interrupted.
 
 The weights are random, so that translations differ, and in float64, so that they do not depend on the batch.
 """
@@ -14,10 +14,8 @@ import pytest
 from rpr import progress
 from rpr.cli import app
 from rpr.commands import translate
-from rpr.data.vocabulary import Vocabulary
 from rpr.decode import translator
 from rpr.decode.translator import Translation, Translator
-from rpr.runs.loading import VOCABULARY_NAME
 
 SENTENCES = ["The old dog runs.", "A cat sings.", "My fox laughs here.", "The doctor sees a cow.", "Every bird sleeps."]
 EXACT = ("hardware.threads=1", "hardware.precision=64")
@@ -131,41 +129,6 @@ def test_separator_within_n_best_translation_is_escaped():
     )
 
 
-def test_prefixes(run_translate, expected, random_run, tmp_path):
-    prefixes = tmp_path / "prefixes.txt"
-    words = (f"prefixes={prefixes}", "lines_per_batch=2")
-    prefixes.write_text("Der alte\n\nMein\n", encoding="utf-8")
-    out = run_translate(lines_of(SENTENCES[:3]), *words).split("\n")
-    assert out[0].startswith("Der alte") and out[1] == expected[SENTENCES[1]] and out[2].startswith("Mein")
-    assert out[0] != expected[SENTENCES[0]] and len(out) == 4
-    reason = "prefixes: DIR/prefixes.txt has 3 lines and input DIR/in.txt has 4; give one per line, empty for no prefix"
-    run_translate(lines_of(SENTENCES[:4]), *words, f"output={tmp_path / 'out.txt'}", code=2, err=(reason,))
-    assert not [*tmp_path.glob("out*")]
-    prefixes.write_text("a\n" + "das " * 40 + "\n")
-    number = len(Vocabulary.load(random_run / VOCABULARY_NAME).encode("das " * 40))
-    reason = f"prefixes: number 2 has {number} pieces, more than max_source_length = 20; shorten it, or raise "
-    run_translate(lines_of(SENTENCES[:2]), *words, "max_source_length=20", code=2, err=(f"{reason}max_source_length",))
-
-
-@pytest.mark.parametrize("number, word, lines", [(2, "more", 2), (4, "fewer", 3)])
-def test_prefix_count_mismatch_with_piped_input_is_an_error(
-    random_run, tmp_path, expected, capfd, monkeypatch, number, word, lines
-):
-    prefixes = tmp_path / "prefixes.txt"
-    prefixes.write_text("\n" * 3)
-    reading, writing = os.pipe()
-    os.write(writing, lines_of(SENTENCES[:number]))
-    os.close(writing)
-    capfd.readouterr()
-    with open(reading, encoding="utf-8") as stream:
-        monkeypatch.setattr(sys, "stdin", stream)
-        assert app.main(["translate", f"run={random_run}", f"prefixes={prefixes}", *EXACT]) == 2
-    out, err = capfd.readouterr()
-    assert out == "".join(f"{expected[sentence]}\n" for sentence in SENTENCES[:lines])
-    assert err.startswith(f"rpr-cli: prefixes: {prefixes} has {word} lines than stdin; the first {lines} lines were ")
-    assert err.count("\n") == 1
-
-
 def test_input_and_output_files(random_run, tmp_path, expected, capfd):
     source, target = tmp_path / "in, with = 'odd' name.txt", tmp_path / "out.txt"
     source.write_bytes(lines_of(SENTENCES))
@@ -194,11 +157,12 @@ def test_progress_without_terminal(capfd, monkeypatch):
         now = [0.0]
         for module in (translate, progress):
             monkeypatch.setattr(module.time, "monotonic", lambda now=now: now[0])
-        report = translate._Report(total, shows_progress=True)
-        report.start()
-        for now[0], lines, pieces in ((0.1, 10, 100), (10.0, 500, 5900), (12.0, 600, 0), (20.0, 1500, 9000)):
-            report.add(pieces)
-            report.progress(lines)
+        report = translate._Report()
+        report.start(total, shows_progress=True)
+        report.lines = 2000
+        for now[0], done, pieces in ((0.1, 10, 100), (10.0, 500, 5900), (12.0, 600, 0), (20.0, 1500, 9000)):
+            report.pieces += pieces
+            report.progress(done, 2000)
         report.close()
         line = "translating: 500/2,000 lines, 0:00:30 left, 50 lines/s, 600 source tokens/s\n"
         line += "translating: 1,500/2,000 lines, 0:00:07 left, 75 lines/s, 750 source tokens/s\n"
@@ -238,7 +202,7 @@ def test_interrupt_while_files_are_opened_is_reported(run_translate, tmp_path, m
     def interrupted(path):
         raise SystemExit(130)  # as Interrupts does
 
-    monkeypatch.setattr("rpr.commands.translate.FileOutput", interrupted)
+    monkeypatch.setattr("rpr.commands.translate.Output", interrupted)
     with pytest.raises(SystemExit) as stopped:
         run_translate(b"", f"output={tmp_path / 'out.txt'}")
     assert stopped.value.code == 130 and not (tmp_path / "out.txt").exists()
