@@ -194,7 +194,7 @@ def exact_matches(exact: Transformer, pairs: Pairs, search: Search) -> Check:
                 logits_TV[:, [PAD, BOS]] = -torch.inf  # never generated
                 behind_T = logits_TV.amax(dim=1) - logits_TV[range(len(tokens)), tokens]
                 largest = max(largest, largest_of(behind_T)) if tokens is own else largest
-                different += (largest_of(behind_T) <= EXACT) != (tokens == own)
+                different += (largest_of(behind_T) <= EXACT) != (tokens == own[: len(tokens)])
     what = "greedy: the tokens generated against the most probable ones of one full pass; their log p"
     wrong = f"{different} targets are exact in one of the two only" if different else None
     return _check("exact matches", what, largest, len(pairs), wrong)
@@ -222,19 +222,21 @@ def export_check(kind: Kind, inputs: ExportInputs, folder: Path) -> Check:
 
 def beyond(pairs: Pairs, length: int) -> list[tuple[list[int], list[int]]]:
     """Concatenate pairs, in order, until both sides have more than `length` tokens; the last one is filled up with the
-    first pairs. Pairs with a side of only EOS, which no token cache has, are skipped.
+    first pairs. Pairs with a side of only EOS, which no token cache has, are skipped. Text has no sources: its
+    targets alone are joined.
     """
-    pairs = [pair for pair in pairs if min(map(len, pair)) > 1]
+    text = not any(len(source) for source, _ in pairs)
+    pairs = [pair for pair in pairs if min(map(len, pair[text:])) > 1]
     assert pairs, "no pair with tokens on both sides"
     joined: list[tuple[list[int], list[int]]] = []
     source: list[int] = []
     target: list[int] = []
     index = 0
-    while index < len(pairs) or source:
+    while index < len(pairs) or target:
         one, other = pairs[index % len(pairs)]
         source, target, index = [*source, *one[:-1]], [*target, *other[:-1]], index + 1
-        if min(len(source), len(target)) >= length:
-            joined.append(([*source, EOS], [*target, EOS]))
+        if min(map(len, (source, target)[text:])) >= length:
+            joined.append(([] if text else [*source, EOS], [*target, EOS]))
             source, target = [], []
     return joined
 
@@ -251,7 +253,7 @@ def _translate(model: Transformer, sources: Rows, search: Search) -> list[list[H
 
 def _budgets(search: Search, sources: Rows) -> list[Search]:
     """The search with each sentence alone, with batches as configured, and with all in one batch."""
-    everything = search.beam_size * len(sources) * max(map(len, sources))
+    everything = search.beam_size * len(sources) * max(1, *map(len, sources))
     return [replace(search, max_tokens_per_batch=tokens) for tokens in (1, search.max_tokens_per_batch, everything)]
 
 

@@ -198,11 +198,6 @@ class OptimConfig(StrictModel):
                 "learning_rate_scale and optim.learning_rate: set exactly one of them, the other to null: a factor of "
                 "the paper's learning rate, or the highest one itself"
             )
-        if self.schedule == "cosine" and self.warmup_steps >= self.max_steps:
-            raise ValueError(
-                f"warmup_steps: {self.warmup_steps} leaves none of optim.max_steps = {self.max_steps} for the cosine; "
-                f"choose at most {self.max_steps - 1}, or optim.schedule=inverse_sqrt or constant"
-            )
         return self
 
     @property

@@ -90,6 +90,18 @@ def test_correct_models_pass_all_checks(changes):
     assert found["cached decoding beyond 40 pieces"].sentences == len(beyond(PAIRS, 40))
 
 
+def test_text_without_sources_passes_all_checks():
+    texts = [([], target[:-1]) for _, target in PAIRS if len(target) > 2]
+    model = exact(architecture="decoder_only", **LEARNED)
+    found = {check.name: check for check in check_model(model, texts, SEARCH, 40)}
+    assert_outcome(found.pop("shift"), "not applicable")
+    assert {check.outcome for check in found.values()} == {"passed"}, found
+    joined = beyond(texts, 40)
+    assert all(not source and len(target) > 40 for source, target in joined)
+    tokens = [[token for _, target in pairs for token in target[:-1]] for pairs in (joined, texts)]
+    assert tokens[0][:30] == tokens[1][:30]
+
+
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_position_scheme_is_decoded_with_caches_padded_and_shifted(kind, norm):

@@ -136,8 +136,10 @@ def test_matmul_rate_is_the_median_after_warm_up(monkeypatch):
     assert benchmark.matmul_rate(hardware, CPU, 8) == 2 * 8**3 / 2.0
 
 
-def test_step_and_layer_flops():
-    config = bench("sentences=2", "length=11", "model.num_layers=2", "model.d_ff=24")
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
+def test_step_and_layer_flops(architecture):
+    words = ("sentences=2", "length=11", "model.num_layers=2", "model.d_ff=24")
+    config = bench(*words, f"model.architecture={architecture}")
     [step] = training_steps(config, positions("absolute"), CPU).values()
     with FlopCounterMode(display=False) as counted:
         step()

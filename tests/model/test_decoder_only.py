@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rpr.model.architectures import build_model
-from rpr.model.attention import reference
+from rpr.model.attention import Implementation, reference
 from rpr.model.beam_search import beam_search
 from rpr.model.transformer import Transformer
 from tests.model.scheme_variants import KINDS
@@ -88,6 +88,19 @@ def test_padded_batch_cached_steps_and_text_are_the_equations_of_each_row(kind: 
             moved = (shifted[row, : len(after)] - expected).abs().max()
             assert moved < 1e-9 if invariant else moved > 1e-6
         assert all("cross" not in name for name, _ in model.named_parameters())
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise", "composed"])
+@pytest.mark.parametrize("kind", ["none", "rope", "relative", "t5", "transformer_xl"])
+def test_every_implementation_of_attention_gives_the_same(kind: str, implementation: Implementation) -> None:
+    model = make_model(kind)
+    source, target = sentences(*SOURCES), target_inputs(*TARGETS)
+    expected = [model(source, target, shift=shift) for shift in (0, 3)]
+    model.use_attention(implementation)
+    for shift, hidden in zip((0, 3), expected, strict=True):
+        for row, length in enumerate(TARGETS):
+            found = model(source, target, shift=shift)[row, :length]
+            torch.testing.assert_close(found, hidden[row, :length], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["none", "learned", "rope", "relative", "t5"])
