@@ -67,7 +67,7 @@ def run(config: ReportConfig) -> None:
     out_dir = user_path(config.output_dir) / name
     try:
         with exclusive(out_dir, "*"):
-            report = build_report(found.records, out_dir, title, problems, benches, config.baseline)
+            report = build_report(found.records, out_dir, title, problems, benches, config.baseline, pdf=config.pdf)
     except OSError as error:
         raise RecordError(f"{out_dir}: the report cannot be written ({error}); choose another folder") from None
     written = [path for path in report.files if path.suffix in (".html", ".svg", ".md")]

@@ -163,6 +163,7 @@ class ReportConfig(StrictModel):
     title: str | None
     format: Literal["table", "json"]
     verbose: bool
+    pdf: bool
     results_page: str | None
     run: str | None
     average_checkpoints: PositiveInt | None

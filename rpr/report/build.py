@@ -24,7 +24,17 @@ from rpr.report.groups import Group, Variant
 from rpr.report.learning import LEARNED_RULE, Learning, RunKey, learning_of, run_key
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.protocol import Difference
-from rpr.report.render import as_csv, as_json, bullets, escape_markdown, latex, markdown, terminal, wrapped
+from rpr.report.render import (
+    as_csv,
+    as_json,
+    bullets,
+    escape_markdown,
+    latex,
+    latex_narrow,
+    markdown,
+    terminal,
+    wrapped,
+)
 from rpr.report.samples import FileOf, samples
 from rpr.report.sampling import sample_evenly
 from rpr.report.speed import SpeedRow
@@ -33,6 +43,10 @@ from rpr.report.tables import Tables, alike, build_tables, summary_table
 
 CURVES = ("validation/bleu", "validation/loss", "train/loss")
 MOST_LINES, MOST_STATEMENTS = 40, 5  # on a terminal
+LATEX_HEAD = (
+    "% In the preamble: \\usepackage{booktabs}\n"
+    "% Each table for the width of a page, with intervals and notes, then again for a column, labelled ...-narrow.\n"
+)
 _PAPERS_TESTS = {paper.TABLE1_TEST_SET, paper.TABLE2_TEST_SET}
 
 
@@ -70,6 +84,8 @@ def build_report(
     problems: Sequence[str] = (),
     benches: Sequence[SpeedRow] = (),
     baseline: str | None = None,
+    *,
+    pdf: bool = False,
 ) -> Report:
     """Write report.md, .csv, .json and .tex, index.html and the plots as SVG into `out_dir`.
 
@@ -79,6 +95,7 @@ def build_report(
     Args:
         records: each with the path of its file, as find_records returns them.
         problems: lines about unusable records, which the report shows.
+        pdf: whether the plots are also written as PDF, in the width of a column.
         baseline: the positions that others are compared with; None: absolute (sinusoidal).
         benches: speeds measured by alternating rounds, for the table of speeds.
 
@@ -98,10 +115,12 @@ def build_report(
     try:
         chapters = []
         for group, suffix in zip(groups, suffixes(groups), strict=True):
-            pictures = tuple(plots.all_plots(group, _curves(group, file_of)))
+            pictures = tuple(plots.all_plots(group, _curves(group, file_of), pdf=pdf))
             for picture in pictures:
-                files.append(out_dir / f"{picture.name}{suffix}.svg")
-                replace_file(files[-1], picture.svg)
+                for ending, content in (("svg", picture.svg), ("pdf", picture.pdf)):
+                    if content is not None:
+                        files.append(out_dir / f"{picture.name}{suffix}.{ending}")
+                        replace_file(files[-1], content)
             learned, remark = html.learned_pictures(group, file_of, unusable)
             sentences = samples(group, file_of)
             chapters.append(html.Chapter(group, tuple(statements(group)), pictures, sentences, learned, remark))
@@ -116,7 +135,7 @@ def build_report(
             "report.md": _markdown(title, chapters, tables, unusable),
             "report.csv": as_csv(tables.grids),
             "report.json": to_json(document, indent=1).decode() + "\n",
-            "report.tex": "\n".join(map(latex, tables.main)),
+            "report.tex": "\n".join([LATEX_HEAD, *map(latex, tables.main), *map(latex_narrow, tables.main)]),
             "index.html": html.html_page(title, chapters, tables, headlines, unusable),
         }
         for name, text in texts.items():

@@ -34,6 +34,7 @@ _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "rpr",
     # Text stays text; a browser without the first font uses the next, of nearly the same width.
     "svg.fonttype": "none",
+    "pdf.fonttype": 42,
     "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
     "font.size": 10.0,
@@ -211,6 +212,29 @@ def variant_colours(variants: Iterable[Variant]) -> dict[str, str]:
     last = len(K_SHADES) - 1
     shades = {k: K_SHADES[last if len(ks) == 1 else round(at * last / (len(ks) - 1))] for at, k in enumerate(ks)}
     return {label: shades[k] if kind == "relative" and k is not None else COLOURS[kind] for label, kind, k in known}
+
+
+MARKERS, DASHES = "osD^vPX*", ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
+
+
+def variant_looks(variants: Iterable[Variant]) -> dict[str, dict[str, Any]]:
+    """How the line of each variant's label is drawn: colour, marker and dashes, to be told apart in grey too."""
+    looks: dict[str, dict[str, Any]] = {}
+    for label, colour in variant_colours(variants).items():
+        at = len(looks)
+        looks[label] = {"color": colour, "marker": MARKERS[at % len(MARKERS)], "ls": DASHES[at % len(DASHES)]}
+    return looks
+
+
+def as_pdf(figure: Figure) -> bytes:
+    """The figure as PDF, reproducibly, with its text as text."""
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
+    out = io.BytesIO()
+    with styled():
+        canvas: Any = FigureCanvasPdf(figure)
+        canvas.print_pdf(out, metadata={"CreationDate": None})
+    return out.getvalue()
 
 
 def rendered(figure: Figure) -> bytes:

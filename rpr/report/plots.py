@@ -5,7 +5,7 @@ Each function returns None if there is nothing to plot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from rpr.report.plot_style import (
     MUTED,
     PAPER,
     WHITE,
+    as_pdf,
     bar_words,
     error_bars,
     label_ends,
@@ -34,7 +35,7 @@ from rpr.report.plot_style import (
     set_margins,
     styled,
     text_width,
-    variant_colours,
+    variant_looks,
 )
 from rpr.report.sampling import left_out, sample_evenly
 from rpr.report.speed import ratio_to_absolute, steps_per_second
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 _BASELINES = ("absolute", "learned", "none")
 MOST_LINES, MOST_BARS, MOST_TICKS = 12, 24, 24
-_WIDE, _NARROW = (7.4, 4.5), (3.9, 4.1)  # inches
+_WIDE, _NARROW = (7.4, 4.5), (3.5, 4.1)  # inches
 _ROOM = 0.5  # share of a length bucket's width over which the points of all variants are spread
 Curves = dict[str, tuple[tuple[int, float], ...]]  # (step, value) pairs of each training metric
 
@@ -54,7 +55,8 @@ Curves = dict[str, tuple[tuple[int, float], ...]]  # (step, value) pairs of each
 class Picture:
     """An SVG image with its name, its alternative text and its caption.
 
-    `narrow`: the version for a phone, if the image would be illegible there.
+    `narrow`: the version for a phone, if the image would be illegible there. `pdf`: for a column
+    of a paper, if asked for.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Picture:
     caption: str
     svg: bytes
     narrow: bytes | None = None
+    pdf: bytes | None = None
 
 
 def lines_of(group: Group) -> list[Variant]:
@@ -69,8 +72,12 @@ def lines_of(group: Group) -> list[Variant]:
     return sample_evenly(group.variants, MOST_LINES)
 
 
-def all_plots(group: Group, runs: Sequence[tuple[Variant, Curves]]) -> list[Picture]:
-    """Every plot for which the group has data; `runs` are those of `lines_of`, each with its variant."""
+def all_plots(group: Group, runs: Sequence[tuple[Variant, Curves]], *, pdf: bool = False) -> list[Picture]:
+    """Every plot for which the group has data; `runs` are those of `lines_of`, each with its variant.
+
+    Args:
+        pdf: also as PDF in the width of a column.
+    """
     total = len(group.variants)
     lines = left_out(len(lines_of(group)), total, "variants have a line")
     bars = left_out(min(MOST_BARS, total), total, "variants have a bar")
@@ -85,10 +92,20 @@ def all_plots(group: Group, runs: Sequence[tuple[Variant, Curves]]) -> list[Pict
     found = [
         ("bleu_by_k", "BLEU by clip distance", "", " ".join(by_k), bleu_by_k(group), bleu_by_k(group, narrow=True)),
         *([] if by_position is None else [("scores_by_position", *by_position)]),
-        ("bleu_by_length", _length_title(group), lines, "", bleu_by_length(group, lines), None),
+        (by_length_name(group), _length_title(group), lines, "", bleu_by_length(group, lines), None),
         ("speed", "Steps per second relative to absolute", bars, ratios, speed(group, bars), None),
         ("learning_curves", "Learning curves", lines, means, learning_curves(group, runs, lines), None),
     ]
+    columns = {
+        by_length_name(group): lambda: bleu_by_length(group, narrow=True),
+        "speed": lambda: speed(group, narrow=True),
+        "learning_curves": lambda: learning_curves(group, runs, narrow=True),
+    }
+
+    def column(name: str, narrow: Figure | None) -> bytes | None:
+        figure = narrow if narrow is not None or not pdf else columns[name]()
+        return as_pdf(figure) if pdf and figure is not None else None
+
     return [
         Picture(
             name,
@@ -96,6 +113,7 @@ def all_plots(group: Group, runs: Sequence[tuple[Variant, Curves]]) -> list[Pict
             caption,
             rendered(figure),
             None if narrow is None else rendered(narrow),
+            column(name, narrow),
         )
         for name, title, remark, caption, figure, narrow in found
         if figure is not None
@@ -172,7 +190,10 @@ def bleu_by_k(group: Group, *, narrow: bool = False) -> Figure | None:
         axes.set_ylabel("BLEU (ours: sacreBLEU)")
         axes.grid(visible=False, axis="x")
         if narrow:
-            _legend_below(figure, ends)
+            _legend_below(
+                figure,
+                {text: {"color": colour, "ls": DASHED if text.endswith(", long") else "-"} for _, text, colour in ends},
+            )
         else:
             label_ends([(axes, ends)])
     return figure
@@ -199,25 +220,35 @@ def _xy(points: Sequence[tuple[float, Measurement]]) -> tuple[list[float], list[
     return [x for x, _ in points], [one.value or 0.0 for _, one in points]
 
 
-def _legend_below(figure: Figure, ends: Sequence[tuple[float, str, str]]) -> None:
-    """A legend below the axes, for narrow figures."""
+def _legend_below(figure: Figure, looks: Mapping[str, Mapping[str, Any]]) -> None:
+    """A legend below the axes, for narrow figures, of the look of each label."""
     from matplotlib.lines import Line2D
 
-    handles = [
-        Line2D([], [], color=colour, lw=2, ls=DASHED if text.endswith(", long") else "-", label=plain(text))
-        for _, text, colour in ends
-    ]
-    columns = 2 if max(len(text) for _, text, _ in ends) < 20 else 1
+    handles = [Line2D([], [], lw=1.8, ms=4, label=plain(text), **look) for text, look in looks.items()]
+    columns = 2 if max(map(len, looks)) < 20 else 1
     rows = -(-len(handles) // columns)
     set_margins(figure, below=0.1 + LINE * rows)
-    figure.legend(handles=handles, loc="lower left", ncols=columns, frameon=False, fontsize=9, borderaxespad=0.2)
+    figure.legend(
+        handles=handles,
+        loc="lower left",
+        ncols=columns,
+        frameon=False,
+        fontsize=9,
+        borderaxespad=0.2,
+        labelspacing=0.25,
+    )
+
+
+def by_length_name(group: Group) -> str:
+    """The file name of the plot by length, for what it shows."""
+    return "exact_match_by_length" if group.task else "bleu_by_length"
 
 
 def _length_title(group: Group) -> str:
     return "Exact match by length" if group.task else "BLEU by source length"
 
 
-def bleu_by_length(group: Group, remark: str = "") -> Figure | None:
+def bleu_by_length(group: Group, remark: str = "", *, narrow: bool = False) -> Figure | None:
     """sacreBLEU by source length (for tasks exact match by task length), one line per variant; None without any.
 
     Lengths beyond all training examples are shaded. The axis is categorical: every bucket gets the same space.
@@ -231,36 +262,46 @@ def bleu_by_length(group: Group, remark: str = "") -> Figure | None:
     if not scores:
         return None
     one = next(run.by_length for run in group.finished if run.by_length is not None)
-    colours = variant_colours(group.variants)
+    looks = variant_looks(one for one in group.variants if one.label in scores)
     with styled():
-        title = f"{_length_title(group)}, {pooled(one.splits)}"
-        figure, (axes,) = new_figure((8.4, 5.0), title, group.heading)
+        title = _length_title(group) if narrow else f"{_length_title(group)}, {pooled(one.splits)}"
+        size = (_NARROW[0], 2.9 + LINE * len(scores)) if narrow else (8.4, 5.0)
+        figure, (axes,) = new_figure(size, title, group.heading)
         beyond = [index for index, bucket in enumerate(columns) if bucket.first.beyond_training]
         if beyond:
             axes.axvspan(beyond[0] - 0.5, len(columns) - 0.5, color=GRID, alpha=0.7, lw=0, zorder=0)
             axes.axvline(beyond[0] - 0.5, color=MUTED, lw=1.0, ls=DASHED, zorder=1)
-            axes.set_title(f"shaded: {one.longest_in_words}", loc="right", fontsize=8.5)
+            if not narrow:
+                axes.set_title(f"shaded: {one.longest_in_words}", loc="right", fontsize=8.5)
         ends = []
         for number, (label, some) in enumerate(scores.items()):
             shift = _ROOM * (number - (len(scores) - 1) / 2) / max(len(scores), 2)
             points = [(index + shift, figure_) for index, figure_ in enumerate(some) if figure_.value is not None]
-            axes.plot(*_xy(points), color=colours[label], lw=1.6, marker="o", ms=3.5, zorder=4)
-            error_bars(axes, points, colours[label], 1.0)
-            ends.append((points[-1][1].value or 0.0, label, colours[label]))
+            axes.plot(*_xy(points), **looks[label], lw=1.6, ms=4, zorder=4)
+            error_bars(axes, points, looks[label]["color"], 1.0)
+            ends.append((points[-1][1].value or 0.0, label, looks[label]["color"]))
         counts = ["–" if bucket.num_sentences is None else f"{bucket.num_sentences:,}" for bucket in columns]
-        ticks = [f"{bucket.first.label}\n{count}" for bucket, count in zip(columns, counts, strict=True)]
-        axes.set_xticks(range(len(columns)), ticks)
+        ticks = [
+            bucket.first.label if narrow else f"{bucket.first.label}\n{count}"
+            for bucket, count in zip(columns, counts, strict=True)
+        ]
+        every = -(-len(columns) // 6) if narrow else 1
+        axes.set_xticks(range(0, len(columns), every), ticks[::every])
         axes.set_xlim(-0.5, len(columns) - 0.5)
         axes.set_ylim(bottom=0)
         bars = bar_words(one for some in scores.values() for one in some)
-        axes.set_xlabel("\n".join(filter(None, (f"{one.unit}; below: sentences", bars, remark))))
+        words = (one.unit,) if narrow else (f"{one.unit}; below: sentences", bars, remark)
+        axes.set_xlabel("\n".join(filter(None, words)))
         axes.set_ylabel("exact match, percent" if group.task else "BLEU (sacreBLEU)")
         axes.grid(visible=False, axis="x")
-        label_ends([(axes, ends)])
+        if narrow:
+            _legend_below(figure, looks)
+        else:
+            label_ends([(axes, ends)])
     return figure
 
 
-def speed(group: Group, remark: str = "") -> Figure | None:
+def speed(group: Group, remark: str = "", *, narrow: bool = False) -> Figure | None:
     """Steps/s relative to the absolute baseline, one bar per variant, and the paper's 0.93; None without any or for a
     task.
     """
@@ -271,15 +312,15 @@ def speed(group: Group, remark: str = "") -> Figure | None:
     if all(variant.position.kind == "absolute" for variant, _ in shown):
         return None
     with styled():
-        title = "Steps per second relative to absolute (sinusoidal)"
-        figure, (axes,) = new_figure((8.4, 1.3 + 0.33 * len(shown)), title, group.heading)
+        title = "Steps/s relative to absolute" if narrow else "Steps per second relative to absolute (sinusoidal)"
+        figure, (axes,) = new_figure((_NARROW[0] if narrow else 8.4, 1.3 + 0.33 * len(shown)), title, group.heading)
         places, values = range(len(shown)), [ratio.value or 0.0 for _, ratio in shown]
         colours = [COLOURS[variant.position.kind] for variant, _ in shown]
         axes.barh(places, values, height=0.62, color=colours, zorder=2)
         error_bars(axes, [(at, ratio) for at, (_, ratio) in enumerate(shown)], INK, 1.2, across=True)
         for index, (variant, _) in enumerate(shown):
             steps = steps_per_second(variant).value
-            words = f"{values[index]:.2f}" + ("" if steps is None else f"   ({steps:.2f} steps/s)")
+            words = f"{values[index]:.2f}" + ("" if steps is None or narrow else f"   ({steps:.2f} steps/s)")
             axes.text(1.01, index, words, transform=axes.get_yaxis_transform(), va="center", fontsize=9.5)
         axes.axvline(paper.RELATIVE_SPEED, color=PAPER, lw=1.6, ls=DASHED, zorder=3)
         axes.annotate(
@@ -298,26 +339,30 @@ def speed(group: Group, remark: str = "") -> Figure | None:
     return figure
 
 
-def learning_curves(group: Group, runs: Sequence[tuple[Variant, Curves]], remark: str = "") -> Figure | None:
+def learning_curves(
+    group: Group, runs: Sequence[tuple[Variant, Curves]], remark: str = "", *, narrow: bool = False
+) -> Figure | None:
     """Validation BLEU and loss against the step, one line per variant (the mean over seeds); None without any."""
     panels = [("validation/bleu", "validation BLEU"), ("validation/loss", "loss (thin: training)")]
     panels = [(name, title) for name, title in panels if any(curves.get(name) for _, curves in runs)]
     if not panels:
         return None
     means = _means(runs)
-    colours = variant_colours(variant for variant, _ in runs)
+    looks = variant_looks(variant for variant, _ in runs)
     with styled():
-        figure, all_axes = new_figure((8.4, 3.6 * len(panels) + 0.7), "Learning curves", group.heading, len(panels))
+        size = (_NARROW[0], 2.0 * len(panels) + 0.9 + LINE * len(looks)) if narrow else (8.4, 3.6 * len(panels) + 0.7)
+        figure, all_axes = new_figure(size, "Learning curves", group.heading, len(panels))
         named = []
         for axes, (name, title) in zip(all_axes, panels, strict=True):
             ends: list[tuple[float, str, str]] = []
             for label, series in means.items():
                 if name == "validation/loss":
-                    axes.plot(*_steps(series.get("train/loss", ())), color=colours[label], lw=0.6, alpha=0.35, zorder=2)
+                    thin = {"color": looks[label]["color"], "lw": 0.6, "alpha": 0.35, "zorder": 2}
+                    axes.plot(*_steps(series.get("train/loss", ())), **thin)
                 if points := series.get(name, ()):
-                    marker = "o" if len(points) <= 20 else ""
-                    axes.plot(*_steps(points), color=colours[label], lw=1.6, marker=marker, ms=2.8, zorder=3)
-                    ends.append((points[-1][1], label, colours[label]))
+                    markevery = -(-len(points) // 20)
+                    axes.plot(*_steps(points), **looks[label], lw=1.6, ms=3.2, markevery=markevery, zorder=3)
+                    ends.append((points[-1][1], label, looks[label]["color"]))
             axes.set_ylabel(title)
             if name == "validation/loss":
                 _crop_losses(axes, means.values())
@@ -326,7 +371,10 @@ def learning_curves(group: Group, runs: Sequence[tuple[Variant, Curves]], remark
             axes.set_xlim(left=0)
             named.append((axes, ends))
         all_axes[-1].set_xlabel("\n".join(filter(None, ("step", remark))))
-        label_ends(named)
+        if narrow:
+            _legend_below(figure, looks)
+        else:
+            label_ends(named)
     return figure
 
 

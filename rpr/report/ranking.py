@@ -111,7 +111,7 @@ def _draw(
     places = [sum(heights[:row]) + height / 2 for row, height in enumerate(heights)]
     below = [bar_words(score for _, score in rows), "" if narrow else remark]
     with styled():
-        size = (3.9 if narrow else 7.4, 1.5 + sum(heights))
+        size = (3.5 if narrow else 7.4, 1.5 + sum(heights))
         figure, (axes,) = new_figure(size, _title(group, narrow=narrow), group.heading)
         for place, (one, score) in zip(places, rows, strict=True):
             colour = colours[one.label]

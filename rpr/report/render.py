@@ -14,7 +14,7 @@ from typing import Any
 from rpr.io.escape import escape_control_characters
 from rpr.records.measurement import Measurement
 from rpr.records.scores import Interval
-from rpr.report.grid import DASH, Cell, Column, Grid, Layout, layout, legend
+from rpr.report.grid import DASH, Cell, Column, Grid, Layout, Shown, layout, legend
 
 WIDTH = 100
 _CONTEXT = 3  # common characters of two texts shown before the first difference
@@ -114,18 +114,38 @@ def _pipes(page: Layout) -> list[str]:
 
 
 def latex(grid: Grid) -> str:
-    """A booktabs table with its notes below, without the folded columns."""
+    """A table for \\usepackage{booktabs}, with its notes below, without the folded columns."""
+    lines = [r"\begin{table}\centering\small", *_captioned(grid, ""), *_tabular(layout(grid.up_to(2)))]
+    lines += [r"\par\footnotesize\raggedright"]
     page = layout(grid.up_to(2))
-    columns = "".join("l" if column.label or column.words else "r" for column in page.columns)
-    caption = "; ".join(filter(None, (grid.title, grid.setting)))
-    lines = [r"\begin{table}\centering\small", rf"\caption{{{escape_latex(caption)}}}"]
-    lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
-    lines += [" & ".join(escape_latex(column.heading) for column in page.columns) + r" \\", r"\midrule"]
-    lines += [" & ".join(escape_latex(shown.line()) for shown in line) + r" \\" for line in page.lines]
-    lines += [r"\bottomrule", r"\end{tabular}", r"\par\footnotesize\raggedright"]
     lines += [rf"[{number}] {escape_latex(text)}\par" for number, text in enumerate(page.footnotes, start=1)]
     lines += [rf"{escape_latex(text)}\par" for text in (*(note.text for note in grid.notes), *legend([grid]))]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def latex_narrow(grid: Grid) -> str:
+    """The same for one column of a paper: the main figures, without intervals, footnotes and notes."""
+    page, shared = layout(grid.up_to(1).only(lambda column: not column.words)).without_shared_text()
+    every = "".join(f"; {heading}: {shown.text}" for heading, shown in shared)
+    lines = [r"\begin{table}\centering\footnotesize\setlength{\tabcolsep}{3pt}", *_captioned(grid, "-narrow", every)]
+    return "\n".join([*lines, *_tabular(page, plain=True), r"\end{table}"]) + "\n"
+
+
+def _captioned(grid: Grid, suffix: str, more: str = "") -> list[str]:
+    caption = "; ".join(filter(None, (grid.title, grid.setting))) + more
+    label = re.sub(r"[^a-z0-9]+", "-", f"{grid.name} {grid.setting}".lower()).strip("-")
+    return [rf"\caption{{{escape_latex(caption)}}}", rf"\label{{tab:{label}{suffix}}}"]
+
+
+def _tabular(page: Layout, *, plain: bool = False) -> list[str]:
+    def text(shown: Shown) -> str:
+        return escape_latex(shown.text if plain else shown.line())
+
+    columns = "".join("l" if column.label or column.words else "r" for column in page.columns)
+    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+    lines += [" & ".join(escape_latex(column.heading) for column in page.columns) + r" \\", r"\midrule"]
+    lines += [" & ".join(map(text, line)) + r" \\" for line in page.lines]
+    return [*lines, r"\bottomrule", r"\end{tabular}"]
 
 
 def as_csv(grids: Iterable[Grid]) -> str:

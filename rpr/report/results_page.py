@@ -21,6 +21,7 @@ from rpr.report.grouping import run_groups
 from rpr.report.groups import Group, Variant
 from rpr.report.learning import LEARNED_RULE, RunKey, run_key
 from rpr.report.learning import RULE as LEARNING_RULE
+from rpr.report.plots import by_length_name
 from rpr.report.protocol import is_the_papers_corpus
 from rpr.report.render import bullets, escape_markdown, markdown
 from rpr.report.speed import read_benches
@@ -70,7 +71,7 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     for grid in tables.tasks:
         parts.append(markdown(grid, "###", signs=False))
         for group in {id(line.group): line.group for line in grid.rows}.values():
-            parts += [*pictures("scores_by_position", [group]), *pictures("bleu_by_length", [group])]
+            parts += [*pictures("scores_by_position", [group]), *pictures(by_length_name(group), [group])]
     if tables.speed is not None:  # those of whole runs, which decide nothing, are in the reports of their sweeps
         timed = [row for row in tables.speed.rows if row.benchmark] or tables.speed.rows
         parts.append(markdown(tables.speed.with_rows(timed).without_empty_columns(), "###", signs=False))
@@ -137,7 +138,7 @@ def _most_converged(groups: Sequence[Group]) -> list[Group]:
 _PICTURES = {
     "bleu_by_k": "BLEU by clip distance, beside the paper's curve",
     "scores_by_position": "Scores by position, best first",
-    "bleu_by_length": "Exact match by length",
+    "exact_match_by_length": "Exact match by length",
 }
 
 

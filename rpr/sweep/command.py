@@ -70,13 +70,8 @@ def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_di
     environment.forget_wandb_run()
     words, options, retry_failed = _split_settings(words)
     overrides = [word for word in words if not launcher.is_hydra_override(word)]
-    given = {override_key(override) for override in overrides}
     jobs = [
-        job
-        for row in _selected_rows(sweep.rows, overrides)
-        for job in expand_multirun(
-            [*(word for word in row if override_key(word) not in given), *overrides, f"sweep={sweep.name}"]
-        )
+        job for row in _selected_rows(sweep.rows, overrides) for job in expand_multirun([*row, f"sweep={sweep.name}"])
     ]
     made = [(job, compose_train(job, config_dir)) for job in jobs]
     options = options.with_gpus_shared([config.hardware for _, config in made])
@@ -107,22 +102,31 @@ def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_di
 
 
 def _selected_rows(rows: Sequence[tuple[str, ...]], overrides: Sequence[str]) -> list[tuple[str, ...]]:
-    """The rows to run: `data=reverse` selects the rows with data=reverse, if there are any, each with its own recipe.
-    An override that no row has applies to all rows instead.
+    """The rows to run, each with the overrides: `data=reverse` selects the rows with data=reverse, if there are any,
+    each with its own recipe; `position=rope,none` takes each value from the rows that have it. An override, or one of
+    its values, that no row has applies to all rows instead.
     """
-    found = list(rows)
+    given = {override_key(override) for override in overrides}
+    found = [(row, tuple[str, ...]()) for row in rows]
     for override in overrides:
         key, chosen = override_key(override), _values(override)
-        stated = [{override_key(word): _values(word) for word in row}.get(key, set()) for row in found]
-        if any(chosen & values for values in stated):
-            found = [row for row, values in zip(found, stated, strict=True) if not values or chosen & values]
-    return found
+        stated = [{override_key(word): _values(word) for word in row}.get(key, []) for row, _ in found]
+        known = {value for values in stated for value in values}
+        selects = bool(known & {*chosen})
+        selected = []
+        for (row, own), values in zip(found, stated, strict=True):
+            kept = [one for one in chosen if one in values or one not in known] if selects and values else chosen
+            if not selects or not values or {*kept} & {*values}:
+                word = override if kept == chosen else f"{override.partition('=')[0]}={','.join(kept)}"
+                selected.append((row, (*own, word)))
+        found = selected
+    return [(*(word for word in row if override_key(word) not in given), *own) for row, own in found]
 
 
-def _values(override: str) -> set[str]:
+def _values(override: str) -> list[str]:
     """The values of an override such as seed=1,2; lists and functions count as one value."""
     value = override.partition("=")[2]
-    return {value} if set(value) & set("([{'\"") else set(value.split(","))
+    return [value] if set(value) & set("([{'\"") else value.split(",")
 
 
 def _reject_hydra_settings(words: list[str], file: str) -> None:

@@ -55,7 +55,7 @@ def usage() -> str:
     lines += [
         "",
         "Settings apply to every job and may be swept too: rpr-cli sweep quick seed=1,2,3",
-        "If some rows of the file have the value given (data=reverse), the rows with other values are left out.",
+        "If rows of the file have a value given (position=rope,none), only those rows run, with theirs.",
         "The same command again skips finished jobs and resumes interrupted ones.",
         "",
         "  jobs=N              run N jobs at a time on this machine",

@@ -14,7 +14,7 @@ from rpr.records.scores import Interval
 from rpr.report import lines
 from rpr.report.build import build_report
 from rpr.report.grid import Cell, Column, Grid, Note, figure_text, layout, legend, number
-from rpr.report.render import as_csv, as_json, escape_latex, latex, markdown, terminal
+from rpr.report.render import as_csv, as_json, escape_latex, latex, latex_narrow, markdown, terminal
 from tests.fake_records import fake_record
 
 SENTENCES = Interval(29.0, 31.0, 0.95, kind="sentences", samples=1000, seed=1, method="bootstrap")
@@ -128,6 +128,10 @@ def test_latex_escapes_and_typesets_minus():
     assert r"c \& d & 11.0 $\pm$ 1.4" in text and "($-$1.7 to 23.7)" in text
     assert r"\textless{}e\textgreater{} & -- [2]" in text
     assert escape_latex("a-b -1") == "a-b $-$1"
+    assert text.count(r"\label{tab:") == 1 and r"\toprule" in text
+    narrow = latex_narrow(make_grid())
+    assert r"\label{tab:" in narrow and "-narrow}" in narrow
+    assert r"11.0 $\pm$ 1.4" in narrow and "($-$1.7 to 23.7)" not in narrow and "[2]" not in narrow
 
 
 def test_csv_has_a_line_per_figure_and_a_reason_if_missing():

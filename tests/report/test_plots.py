@@ -180,3 +180,14 @@ def test_schemes_beyond_the_paper_are_ranked():
     assert drawn["scores_by_position"].narrow is not None and drawn["scores_by_position"].caption == ""
     [axes] = ranking.scores_by_position(group_of(schemes)).figure.axes
     assert [text.get_text() for text in axes.texts] == ["30.0", "22.0 ± 1.4", "4.0"]
+
+
+def test_lines_differ_in_marker_and_dashes_too():
+    lengths = fake_by_length(40, 30, 20, 10)
+    runs = [fake_record(kind, by_length=lengths) for kind in ("absolute", "learned", "none", "relative")]
+    group = group_of([*runs, fake_record("relative", 2, by_length=lengths)])
+    curves = [(one, {"validation/loss": ((1, 2.0), (2, 1.0))}) for one in group.variants]
+    for figure in (plots.bleu_by_length(group), plots.learning_curves(group, curves)):
+        drawn = [line for line in figure.axes[0].get_lines() if line.get_marker() in plot_style.MARKERS]
+        assert len(drawn) == 5 == len({line.get_marker() for line in drawn})
+        assert sum(line.get_linestyle() == "-" for line in drawn) == 2, "the fifth is solid again, with its own marker"

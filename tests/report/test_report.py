@@ -61,6 +61,21 @@ def test_report_is_reproducible(runs, built, tmp_path):
     assert again.summary.split("\n")[:-1] == built.summary.split("\n")[:-1]  # the last line names the folder
 
 
+def test_plots_are_written_as_pdf_for_a_column_on_request(runs, built, tmp_path):
+    found = find_records(runs)
+    report = build_report(found.records, tmp_path, "x", found.problems, pdf=True)
+    plots = {path.with_suffix(".pdf").name for path in report.files if path.suffix == ".svg"}
+    assert {path.name for path in report.files if path.suffix == ".pdf"} == plots and len(plots) == 4
+    for name in plots:
+        content = (tmp_path / name).read_bytes()
+        [box] = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", content)
+        assert content.startswith(b"%PDF") and float(box[0]) / 72 == 3.5
+    again = build_report(found.records, tmp_path / "again", "x", pdf=True)
+    assert all(
+        path.read_bytes() == (tmp_path / path.name).read_bytes() for path in again.files if path.suffix == ".pdf"
+    )
+
+
 def test_all_files_exist_and_are_well_formed(built):
     folder = built.files[0].parent
     names = ["report.md", "report.csv", "report.json", "report.tex", "index.html"]

@@ -103,7 +103,7 @@ def test_pages_of_several_cut_offs_link_their_own_pictures(tmp_path):
         write_run(tmp_path / "runs" / f"{number}.json", record, "1 2", "2 1", "2 1")
     build_report(find_records(tmp_path / "runs").records, tmp_path / "runs", "x")
     page = results_markdown(tmp_path / "runs")
-    linked = re.findall(r"max_train_length (\d+)\]\(runs/bleu_by_length-scan-small-1800-cpu-(\d).svg\)", page)
+    linked = re.findall(r"max_train_length (\d+)\]\(runs/exact_match_by_length-scan-small-1800-cpu-(\d).svg\)", page)
     assert linked == [("22", "1"), ("26", "2")]
     assert "no training source has more than" not in page, "a task's lengths are not in tokens"
 
@@ -189,6 +189,6 @@ def test_report_and_results_page_list_tasks_apart_from_translation(tmp_path):
     asked, table, agreement, tasks, _ = (
         page[page.index(first) : None if then is None else page.index(then)] for first, then in pairwise(parts)
     )
-    assert "bleu_by_length-reverse-small-1800-cpu.svg" in table
+    assert "exact_match_by_length-reverse-small-1800-cpu.svg" in table
     assert "relative, k = 16 +53.3 (one seed" in tasks
     assert "reverse" not in asked + agreement

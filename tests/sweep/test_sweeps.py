@@ -191,6 +191,7 @@ def test_dry_run_finds_finished_runs_and_estimates_the_others_from_them(capsys: 
     ("given", "seeds_and_steps"),
     [
         ("seed=2", ["2 5"]),  # the row that has it, with its own steps
+        ("seed=1,2", ["1 3", "2 5"]),  # each value from the row that has it, with its own steps
         ("seed=2,3", ["2 5", "3 5"]),
         ("seed=1,3", ["1 3", "3 3"]),
         ("seed=7", ["7 3", "7 5"]),  # no row has it: set in all
