@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -14,11 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from rpr.errors import ConfigError
+from rpr.errors import ConfigError, RunError
 from rpr.io.locks import try_lock, try_shared_lock
 
 GPU = re.compile(r"\d+|(GPU|MIG)-[0-9A-Za-z/-]+")  # as CUDA_VISIBLE_DEVICES names them
 _POLL_SECONDS = 1.0
+_LONGEST_WAIT_DAYS = 14.0  # others may train for days
 
 
 class Share(NamedTuple):
@@ -66,18 +68,31 @@ def check_present(gpus: Sequence[str]) -> None:
 
 @contextmanager
 def share(gpus: Sequence[str], count: int, folder: Path | None = None, *, jobs_per_gpu: int = 1) -> Iterator[Share]:
-    """Lock `count` of these GPUs for one job; waits until that many are free.
+    """Lock `count` of these GPUs for one job; waits until that many are free, and says so.
 
     With jobs_per_gpu above 1, GPUs that fewer than that many jobs share, the least used first. A job that wants a GPU
     for itself and jobs that share it wait for each other.
 
     A lock ends with the last process that holds it, so a dead job leaves nothing behind. `folder` has the lock files:
     by default one folder for each user of the machine.
+
+    Raises:
+        RunError: other jobs use them for _LONGEST_WAIT_DAYS.
     """
     folder = folder or Path(tempfile.gettempdir()) / f"rpr-gpus-{os.getuid()}"
     folder.mkdir(parents=True, exist_ok=True)
+    since: float | None = None
+    wanted = f"{count} of the GPUs {', '.join(gpus)}"
     while len(taken := _lock_free(gpus, count, folder, jobs_per_gpu)) < count:
         _close(taken)
+        if since is None:
+            since = time.monotonic()
+            print(f"rpr-cli: gpus: waiting for {wanted}, which other jobs use", file=sys.stderr, flush=True)
+        elif time.monotonic() - since > _LONGEST_WAIT_DAYS * 24 * 3600:
+            raise RunError(
+                f"gpus: other jobs have used {wanted} for {_LONGEST_WAIT_DAYS:g} days; nvidia-smi shows them; "
+                "rerun the same command when they have ended"
+            )
         time.sleep(_POLL_SECONDS)
     try:
         yield Share(tuple(taken), tuple(one for held in taken.values() for one in held))

@@ -5,6 +5,7 @@ and what submitit's errors mean.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 from rpr.errors import RunError
 
 _POLL_SECONDS = 10.0  # between queries of the queue, which one process makes for all of its jobs
+_SILENT_SECONDS = 3600.0  # for which squeue may fail: a controller may be restarted
 
 
 class Queue:
@@ -21,13 +23,13 @@ class Queue:
     recognised by its file; this finds those without: cancelled, timed out, lost with their node.
 
     submitit's own watcher asks sacct. Where SLURM has no accounting it would warn at every query, and wait for ever for
-    a cancelled job.
+    a cancelled job. A job that is in the queue is waited for however long that takes: SLURM has its limits.
     """
 
     def __init__(self) -> None:
         self._queued: frozenset[str] | None = None  # None: unknown
         self._queried = float("-inf")
-        self._warned = False
+        self._silent_since: float | None = None
 
     def register_job(self, job_id: str) -> None:
         """A job has been submitted since the last query."""
@@ -36,6 +38,8 @@ class Queue:
     def is_done(self, job_id: str, mode: str = "standard") -> bool:
         """Whether the job has left the queue; False while that is unknown. `mode`: "force" queries now, "cache" does
         not query.
+
+        Raises RunError when squeue has failed for _SILENT_SECONDS.
         """
         if mode == "force" or (mode == "standard" and time.monotonic() - self._queried > _POLL_SECONDS):
             self._query()
@@ -55,22 +59,33 @@ class Queue:
         except (OSError, subprocess.TimeoutExpired) as error:
             problem = str(error)
         if problem is None:
-            self._queued = frozenset(answer.stdout.split())
-        elif not self._warned:
-            self._warned = True
-            reason = (problem.strip().splitlines() or ["no reason given"])[-1]
-            print(f"rpr-cli: squeue does not list the remaining jobs ({reason}); still waiting", file=sys.stderr)
+            self._queued, self._silent_since = frozenset(answer.stdout.split()), None
+            return
+        reason = (problem.strip().splitlines() or ["no reason given"])[-1]
+        if self._silent_since is None:
+            self._silent_since = self._queried
+            minutes = f"{_SILENT_SECONDS / 60:g} minutes"
+            print(
+                f"rpr-cli: squeue does not list the remaining jobs ({reason}); trying again for {minutes}",
+                file=sys.stderr,
+            )
+        elif self._queried - self._silent_since > _SILENT_SECONDS:
+            raise RunError(
+                f"squeue has not listed the remaining jobs for {_SILENT_SECONDS / 60:g} minutes ({reason}); they may "
+                "still run: rerun the same command when SLURM answers"
+            )
 
 
 def follow_jobs() -> None:
     """From now on this process follows its submitted jobs by the queue, a job without a result has failed without
     ending the wait for the others, and a job ends as a whole when one of its nodes fails: otherwise the first node
-    would wait for the others.
+    would wait for the others. A job runs the code of this process also where SLURM passes no environment on.
     """
     from hydra.core.utils import JobReturn, JobStatus
-    from submitit.slurm.slurm import SlurmJob
+    from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 
     job: Any = SlurmJob
+    executor: Any = SlurmExecutor
     results = job.results
 
     def results_or_failure(self: Any) -> list[Any]:
@@ -81,7 +96,15 @@ def follow_jobs() -> None:
 
     job.results = results_or_failure
     job.watcher = Queue()
-    os.environ.setdefault("SLURM_KILL_BAD_EXIT", "1")  # read by srun in the job, which has this environment
+    executor._submitit_command_str = property(_job_command)
+
+
+def _job_command(executor: Any) -> str:
+    """What srun runs on each node, where the job's script calls submitit's module by srun and its flags."""
+    own = {"PYTHONSAFEPATH": "1", "SUBMITIT_EXECUTOR": "slurm", "PYTHONPATH": os.environ.get("PYTHONPATH")}
+    variables = [f"{name}={value}" for name, value in own.items() if value]
+    python = [sys.executable, "-u", "-m", "submitit.core._submit", str(executor.folder)]
+    return shlex.join(["--kill-on-bad-exit=1", "env", *variables, *python])
 
 
 def format_error(error: Exception) -> str:

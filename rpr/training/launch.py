@@ -20,12 +20,13 @@ from typing import BinaryIO, NamedTuple
 
 from rpr.config.train import HardwareConfig
 from rpr.environment import for_child
-from rpr.errors import ConfigError, TimeLimitReached
+from rpr.errors import ConfigError, RunError, TimeLimitReached
 from rpr.signals import SIGTERM_EXIT, die_with_parent, exit_on_sigterm, unhandled_sigcont
 
 GRACE_SECONDS = 15
 TORCHRUN_GRACE_SECONDS = 45  # torchrun itself kills ranks that have not ended within 30 seconds
 NODES_WAIT_SECONDS = 3600  # for each other: the first node may be preparing the corpus
+_NODES_APART_EXIT = 75  # of torchrun, which has waited so long
 
 
 def run_worker(
@@ -47,6 +48,7 @@ def run_worker(
 
     Raises:
         ConfigError: several nodes, and neither torchrun nor SLURM has started this process on each.
+        RunError: the nodes did not connect to each other in time.
     """
     command = [sys.executable, "-P", "-m", module, str(job)]
     environment = for_child()
@@ -58,6 +60,12 @@ def run_worker(
     with contextlib.nullcontext() if log is None else log.open("ab") as file:
         grace = GRACE_SECONDS if hardware.num_ranks == 1 else TORCHRUN_GRACE_SECONDS
         code = _wait(command, environment, grace, keep_open, file)
+    if code == _NODES_APART_EXIT and hardware.num_nodes > 1:
+        raise RunError(
+            f"hardware.num_nodes: the {hardware.num_nodes} nodes did not connect to each other within "
+            f"{NODES_WAIT_SECONDS / 60:g} minutes; a node failed, is still preparing the corpus, or is behind a "
+            "firewall; rpr-cli prepare before the job leaves nothing to wait for"
+        )
     return code if code >= 0 else 128 - code
 
 
@@ -132,7 +140,8 @@ def _wait(
     keep_open: Sequence[int],
     output: BinaryIO | None,
 ) -> int:
-    """Wait for the command; if this process exits first, end the child too, which has `grace` seconds to obey.
+    """Wait for the command, which ends with its training or with an error, as all of its own waits have limits; if this
+    process exits first, end the child too, which has `grace` seconds to obey.
 
     The child has a session of its own: Ctrl-C reaches this process alone, which then terminates the child cleanly.
     """
@@ -160,7 +169,7 @@ def _wait(
                 child.wait(grace)
             except subprocess.TimeoutExpired:
                 child.kill()
-                child.wait()
+                child.wait()  # the kernel ends it
 
 
 def _in_child(parent: int) -> None:
@@ -172,10 +181,16 @@ def _in_child(parent: int) -> None:
 
 
 def _torchrun_without_traceback(arguments: list[str]) -> int:
+    quiet = "TORCH_CPP_LOG_LEVEL" not in os.environ
+    if quiet:
+        os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # no C++ stacks with an error that is caught below
+    from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
 
+    if quiet:
+        del os.environ["TORCH_CPP_LOG_LEVEL"]  # the ranks keep their logs
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     try:
         main(arguments)
@@ -184,6 +199,12 @@ def _torchrun_without_traceback(arguments: list[str]) -> int:
         return code if code > 0 else 128 - code
     except SignalException:
         return SIGTERM_EXIT
+    except DistError as error:  # before any rank has started
+        reason = str(error).splitlines()[0]
+        if "timed out" in reason.lower():
+            return _NODES_APART_EXIT
+        print(f"rpr-cli: torchrun: {reason}", file=sys.stderr, flush=True)
+        return 1
     return 0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rpr.errors import ConfigError
+from rpr.errors import ConfigError, RunError
 from rpr.sweep import gpus
 from rpr.sweep.gpus import parse_gpus, share
 
@@ -33,7 +33,9 @@ def test_parse_gpus() -> None:
             parse_gpus(words)
 
 
-def test_gpus_are_exclusive_and_freed_by_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_exclusive_and_freed_by_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(gpus, "_POLL_SECONDS", 0.05)
     other = subprocess.Popen(
         [sys.executable, "-c", HOLD_GPUS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -41,10 +43,16 @@ def test_gpus_are_exclusive_and_freed_by_a_kill(tmp_path: Path, monkeypatch: pyt
     assert other.stdout is not None and other.stdout.readline() == "0,1\n"
     with share(("0", "1", "2"), 1, tmp_path) as granted:
         assert granted.gpus == ("2",) and len(granted.descriptors) == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(gpus, "_LONGEST_WAIT_DAYS", 1e-9)
+        with pytest.raises(RunError, match="^gpus: other jobs have used 2 of the GPUs 0, 1 for "):
+            share("01", 2, tmp_path).__enter__()
+    capsys.readouterr()
     threading.Timer(0.3, other.kill).start()
     began = time.monotonic()
     with share(("0", "1", "2"), 3, tmp_path) as granted:  # waits for two
         assert granted.gpus == ("0", "1", "2") and time.monotonic() - began > 0.2
+    assert capsys.readouterr().err == "rpr-cli: gpus: waiting for 3 of the GPUs 0, 1, 2, which other jobs use\n"
     other.communicate()
 
 

@@ -17,8 +17,6 @@ def _no_slurm_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*os.environ]:
         if name.startswith(("SLURM_", "SUBMITIT_")):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("SLURM_KILL_BAD_EXIT", "0")  # so that monkeypatch undoes follow_jobs
-    monkeypatch.delenv("SLURM_KILL_BAD_EXIT")
 
 
 @pytest.fixture
@@ -47,7 +45,7 @@ def test_job_is_done_when_it_has_left_the_queue(squeue: Callable[[str], None]) -
     assert queue.is_done("7_1", mode="force")
 
 
-def test_squeue_failure_is_reported_once(
+def test_squeue_failure_is_reported_once_and_ends_the_wait(
     squeue: Callable[[str], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     squeue("echo slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1")
@@ -58,21 +56,24 @@ def test_squeue_failure_is_reported_once(
     assert not queue.is_done("7")
     assert capsys.readouterr().err == (
         "rpr-cli: squeue does not list the remaining jobs (slurm_load_jobs error: Unable to contact slurm controller); "
-        "still waiting\n"
+        "trying again for 60 minutes\n"
     )
+    monkeypatch.setattr(slurm, "_SILENT_SECONDS", 0.0)
+    with pytest.raises(RunError, match=r"^squeue has not listed the remaining jobs for 0 minutes \(.*squeue"):
+        queue.is_done("7")
 
 
 def test_follow_jobs_replaces_the_watcher_of_submitit(monkeypatch: pytest.MonkeyPatch) -> None:
-    from submitit.slurm.slurm import SlurmJob
+    from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 
     def lost(job: object) -> list[object]:
         raise RuntimeError("Job 3 (task: 0) with path x/3_0_result.pkl\nhas not produced any output (state: gone)")
 
     monkeypatch.setattr(SlurmJob, "watcher", None)
     monkeypatch.setattr(SlurmJob, "results", lost)
+    monkeypatch.setattr(SlurmExecutor, "_submitit_command_str", None)  # so that monkeypatch undoes follow_jobs
     slurm.follow_jobs()
     assert isinstance(SlurmJob.watcher, slurm.Queue)
-    assert os.environ["SLURM_KILL_BAD_EXIT"] == "1"
     [failed] = SlurmJob.results(object())  # instead of an end to the wait for all others
     with pytest.raises(RunError, match="left no result"):
         failed.return_value  # noqa: B018
@@ -102,6 +103,7 @@ def test_request_for_four_nodes_of_eight_gpus(
         "--array=0-1%2", "--nodes=4", "--ntasks-per-node=1", "--gpus-per-node=8", "--cpus-per-task=32", "--time=4320",
         "--partition=gpu", "--signal=USR2@120", "--open-mode=append",
     }  # fmt: skip
-    assert "srun" in script
+    (job,) = [line for line in script.splitlines() if line.startswith("srun ")]  # for SBATCH_EXPORT=NONE as well
+    assert " --kill-on-bad-exit=1 env PYTHONSAFEPATH=1 SUBMITIT_EXECUTOR=slurm " in job
     (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rpr-cli: SlurmLauncher: ")]
     assert error.endswith("sbatch: error: not submitted")

@@ -92,7 +92,9 @@ class Jobs:
         return self.processes.start(*arguments, BY_SLURM, f"hydra.launcher.name={self.name}", **environment)
 
     def train(self, *words, **environment):
-        return self.start("train", "-m", *self.recipe, *words, **environment)
+        given = {word.partition("=")[0] for word in words}
+        recipe = [word for word in self.recipe if word.partition("=")[0] not in given]  # nothing is given twice
+        return self.start("train", "-m", *recipe, *words, **environment)
 
     def run(self, *words):
         """The run with these overrides."""

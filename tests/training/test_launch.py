@@ -13,7 +13,7 @@ import pytest
 
 from rpr.commands import train
 from rpr.config.train import TrainConfig
-from rpr.errors import ConfigError, InterruptedRun, ProcessEnded
+from rpr.errors import ConfigError, InterruptedRun, ProcessEnded, RunError
 from rpr.records.record import RECORD_NAME, write_record
 from rpr.runs import runtime
 from rpr.training import launch
@@ -67,6 +67,22 @@ def test_unknown_node_name_is_reported_by_every_node(
         train.run(four_nodes, command="rpr-cli train")
     assert f"rpr-cli: {refusal.value}\n" == printed
     assert time.monotonic() - began < 30 and not Path(four_nodes.runs_dir).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slurm_job")
+def test_nodes_that_do_not_meet_end_with_one_line(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launch, "NODES_WAIT_SECONDS", 1)
+    for name, value in {"NODELIST": "localhost,localhost", "NUM_NODES": "2"}.items():
+        monkeypatch.setenv(f"SLURM_JOB_{name}", value)
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    monkeypatch.setenv("SLURM_NODEID", "1")  # the first node is never there
+    hardware = tiny_config("hardware.num_nodes=2", "optim.microbatches_per_step=2").hardware
+    with pytest.raises(RunError, match=r"^hardware\.num_nodes: the 2 nodes did not connect to each other within"):
+        launch.run_worker("worker", tmp_path, hardware)
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.usefixtures("slurm_job")
