@@ -16,6 +16,7 @@ from rpr.data.cache import PreparedData
 from rpr.data.windows import Windows, context_blocks, scored_split
 from rpr.decode.torch_engine import TorchEngine
 from rpr.io.atomic import replace_file
+from rpr.metrics.documents import documents_file
 from rpr.progress import Progress
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import BITS_PER_BYTE, ByContext, PositionScore, Score
@@ -40,7 +41,7 @@ def score_documents(
         names = (data.directory / f"{split}.names").read_text("utf-8").splitlines()
         rows = zip((names[document] for document in documents), statistics.rows.tolist(), strict=True)
         lines = [f"{int(size)}\t{total!r}\t{name}\n" for name, (total, size) in rows]
-        replace_file(run_dir / f"{split}.documents.txt", "".join(lines))
+        replace_file(run_dir / documents_file(split), "".join(lines))
         tokens, size = int(windows.target_lengths.sum()), int(statistics.rows[:, 1].sum())
         scores.append(
             Score(

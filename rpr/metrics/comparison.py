@@ -10,11 +10,12 @@ from pathlib import Path
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import DataError, RunError, did_you_mean
 from rpr.metrics.bleu import Metric, all_scores
+from rpr.metrics.documents import document_metrics
 from rpr.metrics.significance import holm, interval, paired_tests
 from rpr.records.measurement import Measurement, mean
 from rpr.records.position import names_of
 from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record
-from rpr.records.scores import Interval
+from rpr.records.scores import BITS_PER_BYTE, Interval
 from rpr.records.translations import Texts, has_translations, read_translations
 
 ALPHA = 0.05
@@ -77,6 +78,11 @@ class Family:
     title: str = ""
 
     @property
+    def of_documents(self) -> bool:
+        """Whether the scores are bits per byte, the lower the better."""
+        return self.metric == BITS_PER_BYTE
+
+    @property
     def corrected(self) -> list[tuple[Comparison, float, float]]:
         """Each comparison with both p-values (of bootstrap and randomisation) after Holm's correction."""
         both = (
@@ -88,11 +94,11 @@ class Family:
     @property
     def verdicts(self) -> list[str | None]:
         """A sentence for each comparison whose tests are both significant after Holm's correction, else None."""
+        items = "documents" if self.of_documents else "sentences"
+        words = ["better" if (one.difference > 0) != self.of_documents else "worse" for one, *_ in self.corrected]
         return [
-            f"{one.run} is {'better' if one.difference > 0 else 'worse'} than {one.baseline} on these sentences"
-            if max(p_values) < ALPHA
-            else None
-            for one, *p_values in self.corrected
+            f"{one.run} is {word} than {one.baseline} on these {items}" if max(p_values) < ALPHA else None
+            for word, (one, *p_values) in zip(words, self.corrected, strict=True)
         ]
 
     @property
@@ -255,6 +261,12 @@ def compare_runs(
     Raises:
         DataError: a run has no translations of a split, or the runs were scored on different sentences.
     """
+    if any(run.config.data.text is not None for run in runs):
+        documents = [(run.name, run.path, run.record) for run in runs]
+        names = splits or [score.split for score in runs[0].record.scores]
+        return [
+            _family(split, runs, pairs, document_metrics(documents, split), samples, trials, seed) for split in names
+        ]
     families = []
     for split in _common(runs) if splits is None else splits:
         texts = _texts(runs, split)

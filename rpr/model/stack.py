@@ -9,9 +9,11 @@ sublayer's output, projections without bias, Glorot-uniform matrices. Positions 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -22,6 +24,8 @@ from rpr.model.dropout import Dropout
 from rpr.model.incremental import DecoderState, KVCache, Memory
 from rpr.model.layer_positions import LayerPositions, positions_of_layers
 from rpr.model.positions import Tables
+
+POSITIONS = 0x706F73  # added to the seed
 
 
 class Encoded(NamedTuple):
@@ -174,11 +178,25 @@ class Layer(nn.Module):
         return out_BNM
 
 
+@contextmanager
+def apart(config: TransformerConfig) -> Iterator[None]:
+    """Draw the parameters of positions from random numbers of their own, so that decoder-only models of one seed start
+    with the same other weights whatever their positions. The older architecture draws all from one sequence.
+    """
+    if config.architecture == "encoder_decoder":
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed((torch.initial_seed() + POSITIONS) % 2**63)
+        yield
+
+
 class Stack(nn.ModuleList):
     """Layers on top of each other. A list, so that parameters keep the names of all checkpoints: `encoder.0. ...`."""
 
     def __init__(self, config: TransformerConfig, shape: StackShape) -> None:
-        of_layers = positions_of_layers(shape.scheme, shape.site)
+        with apart(config):
+            of_layers = positions_of_layers(shape.scheme, shape.site)
         super().__init__([Layer(config, positions, shape) for positions in of_layers])
 
     @property

@@ -21,7 +21,7 @@ from rpr.model.attention import Implementation
 from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.dropout import Dropout
 from rpr.model.incremental import DecoderState
-from rpr.model.stack import SelfAttention, Stack
+from rpr.model.stack import SelfAttention, Stack, apart
 
 
 class StackModules(NamedTuple):
@@ -46,7 +46,8 @@ class Transformer(nn.Module, ABC):
         shapes = config.stacks()
         # In this order, which random numbers and the optimiser's state follow.
         for shape in shapes:
-            setattr(self, f"{_READS[shape.name]}_positions", shape.scheme.embeddings(config.d_model))
+            with apart(config):
+                setattr(self, f"{_READS[shape.name]}_positions", shape.scheme.embeddings(config.d_model))
         self.dropout = Dropout(config.dropout)
         for shape in shapes:
             setattr(self, shape.name, Stack(config, shape))

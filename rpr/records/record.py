@@ -203,6 +203,11 @@ class Record(RecordPart):
         return None if kind is None else str(kind)
 
     @property
+    def corpus(self) -> str | None:
+        """What identifies the documents of a language model; None for pairs, whose corpora are known by their names."""
+        return self.data.key if self.data is not None and self.setting("data.text") is not None else None
+
+    @property
     def headline_metric(self) -> str:
         """The metric of translations, of a task's answers or of documents."""
         if self.setting("data.text") is not None:
@@ -350,7 +355,7 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
     one is kept, and an original rather than its rerun, since one configuration counted twice would pass for two seeds.
     With `sweep`, only the runs of that sweep. A damaged record becomes a line among the problems, not an error.
     """
-    kept: dict[tuple[str, int, str], tuple[Path, Record]] = {}
+    kept: dict[tuple[str, int, str, str | None], tuple[Path, Record]] = {}
     problems: list[str] = []
     others: list[Path] = []
     for path in _candidates(root):
@@ -365,7 +370,7 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
             continue
         if sweep is not None and sweep not in record.sweeps:
             continue
-        key = (record.run_id, record.seed, record.hardware)
+        key = (record.run_id, record.seed, record.hardware, record.corpus)
         old = kept.get(key)
         if old is not None and _rank(record) <= _rank(old[1]):
             continue

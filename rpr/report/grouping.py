@@ -36,8 +36,13 @@ def run_groups(
     for record in sorted(records, key=lambda record: (record.name, record.seed, record.run_id, record.started)):
         key = (record.data_name, record.model_name, record.max_steps, record.hardware)
         precision = record.setting("hardware.precision")
-        if (same := to_json([precision, *(record.config.get(name) for name in DECIDING)])) not in deciding:
-            settings = deciding_settings(record.config) | {"hardware.precision": precision}
+        if (
+            same := to_json([precision, record.corpus, *(record.config.get(name) for name in DECIDING)])
+        ) not in deciding:
+            settings = deciding_settings(record.config) | {
+                "hardware.precision": precision,
+                "data.corpus": record.corpus,
+            }
             deciding[same] = json.dumps(settings, sort_keys=True)
         found.setdefault(key, {}).setdefault(deciding[same], []).append(record)
     if not found:

@@ -270,7 +270,7 @@ def check_same_corpus(config: TrainConfig, run_dir: Path, record: Record) -> Non
     from rpr.data.cache import cache_key
 
     data = config.data
-    if data.path is None or record.data is None:
+    if (data.path is None and data.text is None) or record.data is None:
         return
     try:
         same = record.data.key == cache_key(data)
@@ -278,6 +278,6 @@ def check_same_corpus(config: TrainConfig, run_dir: Path, record: Record) -> Non
         return
     if not same:
         raise ConfigError(
-            f"data.path: {data.path} has changed since {run_dir.name} was trained on it (key "
-            f"{record.data.key[:12]}); move that run's folder away, or give the new corpus a data.name= of its own"
+            f"data{'.path' if data.path else ''}: {data.path or data.name} has changed since {run_dir.name} was trained "
+            f"on it (key {record.data.key[:12]}); move that run's folder away, or give the new corpus a data.name= of its own"
         )

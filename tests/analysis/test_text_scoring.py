@@ -119,3 +119,16 @@ def test_a_context_of_8192_needs_little_memory(tmp_path: Path, choice: str) -> N
     windows = Windows.of_documents(data.split("test"), 8192, eos=False)
     engine = TorchEngine(small_model(choice).float())  # type: ignore[arg-type]
     assert memory_growth(lambda: token_nats(engine, windows, 8192)) < 200 << 20, "the scores alone would be 512 MiB"
+
+
+def test_decoder_only_models_of_one_seed_share_all_weights_but_those_of_their_positions() -> None:
+    weights = {}
+    for choice in ("none", "rope", "alibi", "relative", "t5", "learned", "transformer_xl"):
+        torch.manual_seed(3)
+        weights[choice] = dict(small_model(choice).named_parameters())
+    for choice, of_model in weights.items():
+        common = {name for name in of_model if name in weights["none"]}
+        assert common == set(weights["none"]), choice
+        assert all(torch.equal(of_model[name], weights["none"][name]) for name in common), choice
+    tables = [value for name, value in weights["relative"].items() if name not in weights["none"]]
+    assert tables and not torch.equal(tables[0], tables[-1])

@@ -10,6 +10,7 @@ import torch
 
 from rpr.cli import app
 from rpr.records.record import read_record
+from rpr.report.grouping import run_groups
 from tests.conftest import TINY
 
 SMALL = [
@@ -112,3 +113,28 @@ def test_what_cannot_work_is_refused_before_training(
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1].startswith(f"rpr-cli: {refusal}")
     assert not (tmp_path / "runs").exists()
+
+
+def test_compare_tests_bits_per_byte_over_documents(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rope, none = (str(next(trained.glob(f"{name}-*"))) for name in ("rope", "none"))
+    assert app.main(["compare", none, rope, "samples=200", "trials=200", "format=json"]) == 0
+    (family,) = json.loads(capsys.readouterr().out)["tests"]
+    scores = [read_record(Path(run) / "record.json").score("test", "bits_per_byte") for run in (none, rope)]
+    assert [one["score"] for one in family["scores"]] == pytest.approx([one.score for one in scores if one])
+    (comparison,) = family["comparisons"]
+    assert comparison["difference"] == pytest.approx(family["scores"][1]["score"] - family["scores"][0]["score"])
+    better = comparison["difference"] < 0
+    assert comparison["verdict"] in (None, f"rope is {'better' if better else 'worse'} than none on these documents")
+    (Path(rope) / "test.documents.txt").write_text('10\t20.0\t"other.txt"\n')
+    assert app.main(["compare", none, rope]) == 2
+    assert "were scored on other documents of test" in capsys.readouterr().err
+    assert app.main(["report", f"runs_dir={trained}", f"output_dir={trained / 'report'}"]) == 0
+
+
+def test_runs_on_another_corpus_are_never_in_one_group(trained: Path) -> None:
+    [rope], [none] = trained.glob("rope-*"), trained.glob("none-*")
+    records = [read_record(folder / "record.json") for folder in (rope, none)]
+    assert len(run_groups(records)) == 1
+    assert records[1].data is not None
+    other = records[1].model_copy(update={"data": records[1].data.model_copy(update={"key": "0" * 64})})
+    assert len(run_groups([records[0], other])) == 2

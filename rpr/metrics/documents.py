@@ -1,0 +1,54 @@
+"""Bits per byte of runs on the same documents, from the nats of each document that a run's scoring wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rpr.errors import DataError
+from rpr.metrics.bleu import Metric
+from rpr.metrics.statistics import SufficientStatistics, bits_from_sums
+from rpr.records.record import Record, read_text, run_file
+from rpr.records.scores import BITS_PER_BYTE
+
+
+def documents_file(split: str) -> str:
+    """The name of the file with bytes, nats and name of each document, separated by tabs."""
+    return f"{split}.documents.txt"
+
+
+def document_metrics(runs: Sequence[tuple[str, Path, Record]], split: str) -> dict[str, Metric]:
+    """The metric of each run, (name, path of its record, record).
+
+    Raises:
+        DataError: a run has no documents of this split, or others than the first run.
+        RecordError: a file cannot be read.
+    """
+    metrics: dict[str, Metric] = {}
+    first: list[tuple[str, str]] = []
+    corpus = runs[0][2].data
+    for name, path, record in runs:
+        score, file = record.score(split, BITS_PER_BYTE), run_file(path, documents_file(split))
+        if score is None or not file.exists():
+            raise DataError(
+                f"runs: {name} has no documents of {split} with their nats ({file.name}), which are written when a "
+                "language model is scored; compare only such runs, on a split that all of them have"
+            )
+        rows = [line.split("\t") for line in read_text(file).splitlines()]
+        try:
+            scored = [(str(json.loads(document)), size) for size, _, document in rows]
+            values = np.asarray([(float(nats), int(size)) for size, nats, _ in rows])
+        except ValueError:
+            raise DataError(f"{file}: is damaged; score the run again with rpr-cli evaluate, or omit it") from None
+        first = first or scored
+        if scored != first or (record.data is not None and corpus is not None and record.data.key != corpus.key):
+            raise DataError(
+                f"runs: {runs[0][0]} and {name} were scored on other documents of {split}, or trained on another "
+                "corpus; compare runs of one corpus and context length"
+            )
+        statistics = SufficientStatistics(values, bits_from_sums)
+        metrics[name] = Metric(BITS_PER_BYTE, statistics.score, score.signature, len(values), statistics)
+    return metrics
