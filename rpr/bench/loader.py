@@ -41,9 +41,10 @@ def _measure(
 
     from rpr.data.batches import TrainingBatches, TranslationDataset
     from rpr.data.cache import prepare
+    from rpr.data.windows import training_split
 
     times = [started, time.monotonic()]
-    split = prepare(data).split("train")
+    split = training_split(prepare(data), data)
     times.append(time.monotonic())
     batches = TrainingBatches(split, max_tokens_per_microbatch, microbatches_per_step, SEED)
     times.append(time.monotonic())

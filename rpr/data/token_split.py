@@ -83,6 +83,8 @@ class TokenSplit:
         return np.frombuffer(b"".join(rows), self._piece_type), lengths
 
     def _lengths(self, side: str) -> NDArray[np.int32]:
+        if not self._file(side, "offsets").exists():
+            return np.zeros(self._count, np.int32)  # documents have no sources
         lengths = np.empty(self._count, np.int32)
         with self._file(side, "offsets").open("rb") as offsets:
             before = np.fromfile(offsets, np.int64, 1)

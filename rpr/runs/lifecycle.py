@@ -277,7 +277,8 @@ def check_same_corpus(config: TrainConfig, run_dir: Path, record: Record) -> Non
     except DataError:  # the corpus can no longer be read: the finished run remains valid
         return
     if not same:
+        what = f"data{'.path' if data.path else ''}: {data.path or data.name}"
         raise ConfigError(
-            f"data{'.path' if data.path else ''}: {data.path or data.name} has changed since {run_dir.name} was trained "
-            f"on it (key {record.data.key[:12]}); move that run's folder away, or give the new corpus a data.name= of its own"
+            f"{what} has changed since {run_dir.name} was trained on it (key {record.data.key[:12]}); move that run's "
+            "folder away, or give the new corpus a data.name= of its own"
         )

@@ -43,13 +43,20 @@ def usable_record(run_dir: Path) -> Record:
     return record
 
 
-def config_of(run_dir: Path, hardware: HardwareConfig, cache_dir: str | None) -> TrainConfig:
+def config_of(
+    run_dir: Path, hardware: HardwareConfig, cache_dir: str | None, *, documents: bool = False
+) -> TrainConfig:
     """The run's own configuration, with this hardware and cache folder.
 
     Raises:
-        RecordError: the folder holds no readable record.
+        RecordError: the folder holds no readable record; or a language model of documents, unless `documents`.
     """
     settings = record_of(run_dir).config
+    if not documents and isinstance(settings.get("data"), dict) and settings["data"].get("text") is not None:
+        raise RecordError(
+            f"run: {run_dir.name} is a language model of documents, and this command needs a model of sentence pairs; "
+            "use evaluate, compare or report"
+        )
     settings = {**settings, "hardware": hardware.model_dump(mode="json")}
     if cache_dir is not None:
         settings["data"] = {**settings["data"], "cache_dir": cache_dir}

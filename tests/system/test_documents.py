@@ -85,6 +85,23 @@ def test_evaluate_scores_the_same_run_by_other_lengths(trained: Path, capsys: py
     assert "By position in separate windows of 64" in out
 
 
+@pytest.mark.parametrize("command", ["verify", "export", "report"])
+def test_commands_of_pairs_refuse_a_model_of_documents(
+    trained: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    [folder] = trained.glob("rope-*")
+    assert app.main([command, f"run={folder}", "hardware.threads=1"]) == 2
+    assert "is a language model of documents, and this command needs" in capsys.readouterr().err
+
+
+def test_prepare_counts_documents(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["data=text", f"data.path={corpus}", f"data.cache_dir={corpus.parent / 'cache'}", "format=json"]
+    assert app.main(["prepare", *words]) == 0
+    splits = json.loads(capsys.readouterr().out)["data"]["splits"]
+    assert sum(split["pairs"] for split in splits.values()) == 60
+    assert splits["train"]["source"]["longest"] == 0 < splits["train"]["target"]["longest"]
+
+
 def test_a_resumed_run_has_the_same_weights(trained: Path, corpus: Path, tmp_path: Path) -> None:
     [folder] = trained.glob("rope-*")
     assert train(corpus, tmp_path, "position=rope", "name=rope") == 0
