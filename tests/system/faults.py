@@ -163,6 +163,8 @@ def _child(request: dict[str, Any]) -> None:
     usual = {"stdin": os.devnull, "stdout": folder / "out", "stderr": folder / "err"}
     for descriptor, name in enumerate((usual | request["streams"]).values()):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT if descriptor else os.O_RDONLY, 0o666), descriptor)
+    # The stream knows what its descriptor was at the start: a file, perhaps, that can be sought in.
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background
     changes = os.open(folder / "changes", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     if request["patch"] is not None:
