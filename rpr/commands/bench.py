@@ -24,9 +24,9 @@ from rpr.progress import Progress
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.provenance import git_state, versions
 from rpr.records.scores import Interval
-from rpr.report.grid import Column, Grid, Note, legend
-from rpr.report.render import wrapped
 from rpr.runs import runtime
+from rpr.tables.grid import Column, Grid, Note, legend
+from rpr.tables.render import wrapped
 
 
 def run(config: BenchConfig, positions: dict[str, Positions]) -> None:

@@ -17,7 +17,7 @@ from rpr.paths import user_path
 from rpr.records.record import find_records
 from rpr.records.translations import has_translations
 from rpr.report.paired import PairedReport, as_json, as_markdown, grids
-from rpr.report.render import wrapped
+from rpr.tables.render import wrapped
 
 
 def run(config: CompareConfig) -> None:

@@ -21,8 +21,8 @@ from rpr.records.measurement import Measurement, missing, single
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_record, run_file
 from rpr.records.scores import Interval
-from rpr.report.grid import DASH, Column, Grid, number
-from rpr.report.render import WIDTH, shortened, terminal, wrapped
+from rpr.tables.grid import DASH, Column, Grid, number
+from rpr.tables.render import WIDTH, shortened, terminal, wrapped
 
 NAMES = ("A", "B")
 _TITLES = {"git": "checkout", "measuring": "how it was measured", "decoding": "how it was decoded"}

@@ -19,10 +19,10 @@ from rpr.io.locks import exclusive
 from rpr.model.positions import changed_after_training
 from rpr.paths import user_path
 from rpr.records.scores import search_in_words
-from rpr.report.grid import legend
-from rpr.report.render import wrapped
 from rpr.runs import loading, runtime
 from rpr.signals import report_sigterm
+from rpr.tables.grid import legend
+from rpr.tables.render import wrapped
 from rpr.validation import validate
 
 

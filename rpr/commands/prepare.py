@@ -17,9 +17,9 @@ from rpr.io.resources import num_cores, resident_peak
 from rpr.progress import Progress
 from rpr.records.measurement import single
 from rpr.records.provenance import git_state, versions
-from rpr.report.grid import Column, Grid
-from rpr.report.render import terminal, wrapped
 from rpr.signals import report_sigterm
+from rpr.tables.grid import Column, Grid
+from rpr.tables.render import terminal, wrapped
 
 
 @report_sigterm()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rpr.report.grid import Grid
-from rpr.report.render import terminal, wrapped
+from rpr.tables.grid import Grid
+from rpr.tables.render import terminal, wrapped
 
 
 def titled(grid: Grid) -> str:

@@ -24,8 +24,8 @@ from rpr.progress import Progress
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import METRIC_NAMES, SOURCE_UNIT, ByContext, ByLength, LengthBucket, Score, pooled
 from rpr.records.translations import Texts, write_archive, write_split
-from rpr.report.grid import Cell, Column, Grid
 from rpr.runs import runtime
+from rpr.tables.grid import Cell, Column, Grid
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from rpr.metrics.documents import documents_file
 from rpr.progress import Progress
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import BITS_PER_BYTE, ByContext, PositionScore, Score
-from rpr.report.grid import Column, Grid
+from rpr.tables.grid import Column, Grid
 
 
 def score_documents(

@@ -373,7 +373,7 @@ def _print_result(run_dir: Path) -> None:
     from rpr.commands.printing import titled
     from rpr.commands.scoring import score_grid
     from rpr.commands.text_scoring import context_grids
-    from rpr.report.render import terminal
+    from rpr.tables.render import terminal
 
     record = read_record(run_dir / RECORD_NAME)
     print(f"{record.name}{' (synthetic data)' if record.synthetic else ''}: {escape_control_characters(str(run_dir))}")

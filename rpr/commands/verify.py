@@ -21,9 +21,9 @@ from rpr.export.parity import in_float64
 from rpr.paths import user_path
 from rpr.progress import Progress
 from rpr.records.measurement import single
-from rpr.report.grid import DASH, Cell, Column, Grid
-from rpr.report.render import terminal, wrapped
 from rpr.signals import report_sigterm
+from rpr.tables.grid import DASH, Cell, Column, Grid
+from rpr.tables.render import terminal, wrapped
 
 KINDS: tuple[Kind, ...] = ("safetensors", "ctranslate2")
 

@@ -12,8 +12,8 @@ from typing import Literal
 
 from rpr.records.measurement import Measurement
 from rpr.records.scores import LOWER_IS_BETTER
-from rpr.report.grid import Cell, figure_text, number
 from rpr.report.groups import Group, Variant
+from rpr.tables.grid import Cell, figure_text, number
 
 WIDEST = 1.0  # BLEU to either side of the mean: wider intervals are inconclusive
 _ROUNDING = 1e-9  # tolerance for binary floating point: 30.0 - 29.7 is not 0.3

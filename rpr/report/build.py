@@ -18,13 +18,18 @@ from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, Record, run_file
 from rpr.report import html, plots
 from rpr.report.agreement import FINDINGS_RULE, RULE, Comparison
-from rpr.report.grid import legend
 from rpr.report.grouping import run_groups
 from rpr.report.groups import Group, Variant
 from rpr.report.learning import LEARNED_RULE, Learning, RunKey, learning_of, run_key
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.protocol import Difference
-from rpr.report.render import (
+from rpr.report.samples import FileOf, samples
+from rpr.report.sampling import sample_evenly
+from rpr.report.speed import SpeedRow
+from rpr.report.statements import Statement, statements
+from rpr.report.tables import Tables, alike, build_tables, summary_table
+from rpr.tables.grid import legend
+from rpr.tables.render import (
     as_csv,
     as_json,
     bullets,
@@ -35,11 +40,6 @@ from rpr.report.render import (
     terminal,
     wrapped,
 )
-from rpr.report.samples import FileOf, samples
-from rpr.report.sampling import sample_evenly
-from rpr.report.speed import SpeedRow
-from rpr.report.statements import Statement, statements
-from rpr.report.tables import Tables, alike, build_tables, summary_table
 
 CURVES = ("validation/bleu", "validation/loss", "train/loss")
 MOST_LINES, MOST_STATEMENTS = 40, 5  # on a terminal

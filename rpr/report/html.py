@@ -16,13 +16,13 @@ from rpr import paper
 from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, flat
 from rpr.report.agreement import HEADINGS, RULE
-from rpr.report.grid import Grid, legend
 from rpr.report.groups import Group
 from rpr.report.plots import Picture
 from rpr.report.samples import FileOf, Samples, own_file, word_diff
 from rpr.report.sampling import left_out, sample_evenly
 from rpr.report.statements import Statement
 from rpr.report.tables import Tables
+from rpr.tables.grid import Grid, legend
 
 MOST_ITEMS = 60  # per list: thousands of runs can have a note each, and report.json has all of them
 MOST_TABLES = 8  # unfolded

@@ -15,8 +15,8 @@ from rpr.records.scores import (
     pooled,
     search_in_words,
 )
-from rpr.report.grid import Cell, Column, Grid, Note
 from rpr.report.groups import Group, Variant, mean_score
+from rpr.tables.grid import Cell, Column, Grid, Note
 
 FEW = 10  # buckets with fewer sentences are flagged
 

@@ -11,11 +11,11 @@ from rpr import paper
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import METRIC_NAMES
 from rpr.report.agreement import Agreement, agreement, why_undecided
-from rpr.report.grid import Cell, Column, figure_text
 from rpr.report.groups import Group, TestColumn, Variant
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.protocol import Difference, differences, is_the_papers_corpus
 from rpr.report.published import PAPER, Source, find
+from rpr.tables.grid import Cell, Column, figure_text
 
 # The kind of BLEU that the paper's group is known to have used; the paper itself does not state it (`paper.BLEU_KIND`).
 GROUPS_METRIC = "bleu_tok_split"

@@ -15,8 +15,8 @@ from rpr.metrics.comparison import ALPHA, Comparison, Family
 from rpr.metrics.significance import LEVEL
 from rpr.records.measurement import Measurement, single
 from rpr.records.scores import METRIC_NAMES
-from rpr.report.grid import Column, Grid, Note
-from rpr.report.render import bullets, escape_markdown, markdown, shortened
+from rpr.tables.grid import Column, Grid, Note
+from rpr.tables.render import bullets, escape_markdown, markdown, shortened
 
 _NAME = 60  # characters of a run's name: with its score and interval it fits in a line
 

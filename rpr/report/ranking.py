@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from rpr import paper
 from rpr.model.positions import SCHEMES
 from rpr.records.measurement import Measurement
-from rpr.report.grid import figure_text
 from rpr.report.groups import TABULATED, Group, Variant
 from rpr.report.plot_style import (
     DASHED,
@@ -28,6 +27,7 @@ from rpr.report.plot_style import (
 from rpr.report.published import Source
 from rpr.report.sampling import left_out, sample_evenly
 from rpr.report.tables import published_figures
+from rpr.tables.grid import figure_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,17 +16,17 @@ from rpr.records.record import Record, find_records
 from rpr.records.scores import SOURCE_UNIT
 from rpr.report.agreement import FINDINGS_RULE, HEADINGS, RULE, Comparison
 from rpr.report.build import read_learning, suffixes
-from rpr.report.grid import Column, Grid, Note, legend
 from rpr.report.grouping import run_groups
 from rpr.report.groups import Group, Variant
 from rpr.report.learning import LEARNED_RULE, RunKey, run_key
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.plots import by_length_name
 from rpr.report.protocol import is_the_papers_corpus
-from rpr.report.render import bullets, escape_markdown, markdown
 from rpr.report.speed import read_benches
 from rpr.report.statements import statements
 from rpr.report.tables import build_tables
+from rpr.tables.grid import Column, Grid, Note, legend
+from rpr.tables.render import bullets, escape_markdown, markdown
 
 _INTRODUCTION = (
     "What do position representations do to a Transformer, and do the paper's results hold here? This page is rendered "

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, Score, how_scored, search_in_words
-from rpr.report.grid import Note
 from rpr.report.groups import Group, TestColumn, Variant
+from rpr.tables.grid import Note
 
 
 def scoring_notes(group: Group, variants: Sequence[Variant]) -> tuple[Note, ...]:

@@ -16,9 +16,9 @@ from rpr.io.escape import escape_control_characters, escape_tree
 from rpr.records.measurement import Measurement, mean, missing, single
 from rpr.records.scores import Interval
 from rpr.report.agreement import speed_agreement
-from rpr.report.grid import Cell, Column, Grid, Note
 from rpr.report.groups import NEVER_RUN, Group, Speed, Variant
 from rpr.report.lines import labels
+from rpr.tables.grid import Cell, Column, Grid, Note
 from rpr.validation import rule_of
 
 _SETTINGS = Column("settings", "settings", lambda row: row.settings, label=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from rpr import paper
 from rpr.report.agreement import VERDICTS, Agreement, Comparison, agreement, why_undecided
-from rpr.report.grid import number
 from rpr.report.groups import Group
 from rpr.report.tables import published_figures
+from rpr.tables.grid import number
 
 MOST_LISTED = 16  # comparisons in one sentence; report.json has all
 

@@ -15,13 +15,13 @@ from typing import Any
 from rpr import paper
 from rpr.model.positions.vectors import SHARING
 from rpr.report.agreement import HEADINGS, Verdict
-from rpr.report.grid import Column, Grid, Note
 from rpr.report.groups import Group, Variant
 from rpr.report.lengths import length_grid
 from rpr.report.lines import AFTER_THE_SCORES, CHANGE, Line, labels, score_columns
 from rpr.report.published import PAPER, Source, all_sources, find
 from rpr.report.scoring import scoring_notes
 from rpr.report.speed import SpeedRow, ratio_to_absolute, speed_grid, steps_per_second
+from rpr.tables.grid import Column, Grid, Note
 
 SIDES = {(True, True): "relative", (False, True): "relative_keys", (True, False): "relative_values"}
 _NO_SIDES = (False, False)

@@ -13,8 +13,8 @@ from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, 
 from rpr.records.scores import Interval
 from rpr.report import lines
 from rpr.report.build import build_report
-from rpr.report.grid import Cell, Column, Grid, Note, figure_text, layout, legend, number
-from rpr.report.render import as_csv, as_json, escape_latex, latex, latex_narrow, markdown, terminal
+from rpr.tables.grid import Cell, Column, Grid, Note, figure_text, layout, legend, number
+from rpr.tables.render import as_csv, as_json, escape_latex, latex, latex_narrow, markdown, terminal
 from tests.fake_records import fake_record
 
 SENTENCES = Interval(29.0, 31.0, 0.95, kind="sentences", samples=1000, seed=1, method="bootstrap")

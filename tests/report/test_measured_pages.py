@@ -24,7 +24,7 @@ from rpr.records.measurement import mean
 from rpr.records.position import position_of
 from rpr.records.record import read_record
 from rpr.records.scores import METRIC_NAMES
-from rpr.report.grid import figure_text
+from rpr.tables.grid import figure_text
 
 RESULTS = Path(__file__).resolve().parents[2] / "sweeps" / "results"
 SPEEDS, PEERS = (sorted((RESULTS / folder).glob("*.json")) for folder in ("speed", "peers"))

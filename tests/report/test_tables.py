@@ -14,7 +14,6 @@ from rpr.records.record import find_records
 from rpr.report import published
 from rpr.report.agreement import Comparison
 from rpr.report.build import build_report
-from rpr.report.grid import number
 from rpr.report.grouping import run_groups
 from rpr.report.learning import Learning, run_key
 from rpr.report.lengths import length_grid
@@ -23,6 +22,7 @@ from rpr.report.ranking import ranked
 from rpr.report.speed import ratio_to_absolute, read_benches, steps_per_second
 from rpr.report.statements import Statement, statements
 from rpr.report.tables import build_tables, summary_table
+from rpr.tables.grid import number
 from tests.fake_records import fake_by_length, fake_record, fake_score
 from tests.shapes import scheme
 

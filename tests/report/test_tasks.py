@@ -8,7 +8,6 @@ from itertools import pairwise
 
 from rpr.records.record import find_records
 from rpr.report.build import build_report
-from rpr.report.grid import legend
 from rpr.report.grouping import run_groups
 from rpr.report.learning import learning_of, run_key
 from rpr.report.plot_style import WHITE
@@ -17,6 +16,7 @@ from rpr.report.ranking import scores_by_position
 from rpr.report.results_page import results_markdown
 from rpr.report.statements import statements
 from rpr.report.tables import build_tables, task_table
+from rpr.tables.grid import legend
 from tests.fake_records import edited, fake_by_length, fake_interval, fake_record, fake_score, write_run
 from tests.shapes import scheme
 

@@ -1,4 +1,4 @@
-"""The tables of all reports: typed columns over rows, rendered by `rpr.report.render` and the page's templates.
+"""The tables of all reports: typed columns over rows, rendered by `rpr.tables.render` and the page's templates.
 
 A column defines once how its cell is computed from a row, for all formats.
 """

@@ -14,7 +14,7 @@ from typing import Any
 from rpr.io.escape import escape_control_characters
 from rpr.records.measurement import Measurement
 from rpr.records.scores import Interval
-from rpr.report.grid import DASH, Cell, Column, Grid, Layout, Shown, layout, legend
+from rpr.tables.grid import DASH, Cell, Column, Grid, Layout, Shown, layout, legend
 
 WIDTH = 100
 _CONTEXT = 3  # common characters of two texts shown before the first difference

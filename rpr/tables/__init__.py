@@ -1,0 +1,1 @@
+"""Tables of typed columns, and their text in every format."""
