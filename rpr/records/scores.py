@@ -27,7 +27,7 @@ METRIC_NAMES = {
     BITS_PER_BYTE: "bits per byte",
 }
 SHARES = frozenset({EXACT_MATCH})  # metrics that are a percentage of the sentences
-LOWER_IS_BETTER = frozenset[str]()
+LOWER_IS_BETTER = frozenset({BITS_PER_BYTE})
 SPLITS = ("test", "long", "validation")
 SOURCE_UNIT = "pieces of the source, EOS included"
 # For every part of a record: no extra keys, and no NaN or infinity, which are not measurements.

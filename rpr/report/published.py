@@ -5,7 +5,7 @@ Transcribed by hand; a figure that a source does not print is absent, never inte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -72,6 +72,18 @@ CSORDAS = Source(
     "Csordás et al. 2021 (arXiv 2108.12284), from the abstract",
     "relative positions as in Transformer-XL, dropout 0.5, 50,000 steps of 256 pairs, median of 5 seeds",
 )
+PRESS = Source(
+    "press",
+    "Press 2022",
+    "Press et al. 2022 (arXiv 2108.12409), Tables 2, 3 and 13 to 15",
+    "WikiText-103, words, 16 layers, width 1,024, 247M parameters, windows across documents: compare the order only",
+)
+HAVIV = Source(
+    "haviv",
+    "Haviv 2022",
+    "Haviv et al. 2022 (arXiv 2203.16634)",
+    "WikiText-103, words, 247M parameters: compare the order only",
+)
 _PAPERS: tuple[Published, ...] = (
     *(
         Published({"table": 1, "size": size, "kind": kind, "languages": pair}, HEADLINE_METRIC, "test", one, PAPER)
@@ -93,6 +105,41 @@ PUBLISHED: tuple[Published, ...] = (
     *_beyond(KAZEMNEJAD, "reverse", t5=24.2, alibi=17.1, rope=7.7, absolute=2.3),
     *_beyond(KAZEMNEJAD, "scan", t5=79.9, alibi=43.8, rope=28.3, absolute=5.7),
     Published({"task": "scan", "kind": "transformer_xl", "max_train_length": 26}, EXACT_MATCH, "long", 100.0, CSORDAS),
+)
+
+
+def _by_length(windows: str, train_length: int, kind: str, lengths: Sequence[int], *figures: float) -> list[Published]:
+    facts = {"corpus": "wikitext103", "windows": windows, "train_length": train_length, "kind": kind}
+    return [*rows(PRESS, "perplexity", "validation", facts, "length", dict(zip(lengths, figures, strict=False)))]
+
+
+# Of language models, on which the paper has no figures: perplexity by the length of the context. T5 ran out of memory
+# at the longest one.
+_512, _1024 = (512, 532, 612, 712, 1012, 1512, 2512, 3512, 15512), (1024, 1124, 1524, 2024, 3024, 16024)
+_SLIDING = (512, 1024, 1536, 2048, 3072)
+PUBLISHED += (
+    *_by_length("separate", 512, "absolute", _512, 20.05, 19.91, 20.59, 24.86, 43.54, 76.23, 132.41, 178.97, 406.01),
+    *_by_length("separate", 512, "rope", _512, 20.07, 19.98, 19.81, 19.79, 21.37, 25.99, 31.58, 35.54, 79.25),
+    *_by_length("separate", 512, "t5", _512, 19.65, 19.53, 19.27, 19.10, 18.79, 18.91, 20.41, 22.91),
+    *_by_length("separate", 512, "alibi", _512, 19.73, 19.61, 19.38, 19.14, 18.73, 18.52, 18.41, 18.40, 18.31),
+    *_by_length("separate", 1024, "absolute", _1024, 19.34, 19.26, 29.82, 51.09, 96.46, 453),
+    *_by_length("separate", 1024, "rope", _1024, 19.33, 19.18, 22.59, 31.17, 35.67, 107),
+    *_by_length("separate", 1024, "t5", _1024, 18.80, 18.62, 18.42, 18.34, 18.62),
+    *_by_length("separate", 1024, "alibi", _1024, 18.66, 18.46, 18.22, 18.05, 17.92, 17.98),
+    *_by_length("sliding", 512, "absolute", _SLIDING, 18.35, 204.42, 264.74, 306.19, 360.12),
+    *_by_length("sliding", 512, "t5", _SLIDING, 17.92, 18.51, 20.36, 22.62, 30.77),
+    *_by_length("sliding", 512, "alibi", _SLIDING, 17.98, 17.92, 18.2, 18.28, 18.3),
+    *_by_length("sliding", 1024, "absolute", _SLIDING[1:], 18.05, 206.55, 302.6, 393.71),
+    *_by_length("sliding", 1024, "t5", _SLIDING[1:], 17.65, 17.87, 18.51, 20.66),
+    *_by_length("sliding", 1024, "alibi", _SLIDING[1:], 17.46, 17.47, 17.62, 17.92),
+    *rows(
+        HAVIV,
+        "perplexity",
+        "validation",
+        {"corpus": "wikitext103", "windows": "separate", "train_length": 512, "length": 512},
+        "kind",
+        {"none": 20.97, "learned": 20.42, "absolute": 20.16, "alibi": 19.71},
+    ),
 )
 
 

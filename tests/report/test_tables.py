@@ -431,3 +431,13 @@ def test_any_variant_is_the_baseline_of_a_report():
     assert value(row(table, "small, 1,800 steps", "EN-DE", "absolute (sinusoidal)")["test_change"]) == 10.0
     with pytest.raises(RecordError, match="baseline: no run has position=nope"):
         run_groups(records, baseline="nope")
+
+
+def test_published_curves_of_language_models_are_data():
+    facts = {"corpus": "wikitext103", "windows": "separate", "train_length": 512, "length": 3512}
+    kinds = ("absolute", "rope", "t5", "alibi")
+    found = [published.find({**facts, "kind": kind}, published.PRESS).figure for kind in kinds]
+    assert found == [178.97, 35.54, 22.91, 18.4]
+    assert published.find({**facts, "length": 15512, "kind": "t5"}, published.PRESS) is None, "out of memory"
+    facts |= {"windows": "sliding", "train_length": 1024, "length": 3072, "kind": "t5"}
+    assert published.find(facts, published.PRESS).figure == 20.66
