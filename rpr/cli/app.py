@@ -64,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = 0
     try:
         _check_current_folder()
+        _check_utf8(arguments[: arguments.index("--")] if "--" in arguments else arguments)
         if arguments:
             arguments = [name, *take_schemes_dir(arguments[1:])]
         if name in COMMANDS and name != "sweep":
@@ -105,6 +106,15 @@ def _check_current_folder() -> None:
         raise ConfigError(
             "the current folder has a name that is not UTF-8, which records cannot hold; rename it"
         ) from None
+
+
+def _check_utf8(words: Sequence[str]) -> None:
+    """Files to translate, which stand after `--`, may have any name."""
+    for word in words:
+        try:
+            os.fsencode(word).decode("utf-8")
+        except UnicodeDecodeError:
+            raise ConfigError(f"{word}: not UTF-8, which records cannot hold; rename the file or folder") from None
 
 
 def _answer(name: str, arguments: list[str]) -> int:
