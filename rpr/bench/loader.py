@@ -27,7 +27,7 @@ def measure_loader(
     try:
         with process_pool(1) as pool:
             arguments = (data, max_tokens_per_microbatch, microbatches_per_step, batches, time.monotonic())
-            return pool.submit(_measure, *arguments).result()
+            return pool.submit(_measure, *arguments).result()  # the death of the process ends the wait
     except BrokenProcessPool:
         raise RunError(
             "the process of the loader benchmark was killed, possibly because memory ran out; try a smaller corpus"

@@ -86,7 +86,7 @@ class Workers:
             ) from None
 
     def _result(self, pending: deque[Future[tuple[R, int]]]) -> R:
-        result, peak = pending.popleft().result()
+        result, peak = pending.popleft().result()  # a worker that dies ends the wait
         self.peak_bytes = max(self.peak_bytes, peak)
         return result
 

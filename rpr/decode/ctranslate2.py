@@ -137,6 +137,7 @@ class CTranslate2Engine:
                 if _is_empty(sources[index]):
                     hypotheses[index] = [Hypothesis(tuple(forced[index]), 0.0, 0.0, True)]
                     continue
+                # The length limit ends this wait.
                 hypotheses[index] = self._finished(result.result(), limits[index], search)
                 if not hypotheses[index]:
                     again.append(index)

@@ -10,11 +10,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rpr.errors import RunError
 from rpr.io.atomic import remove_leftovers
+
+_LONGEST_WAIT_HOURS = 24.0  # the largest corpora take some hours to build
+_POLL_SECONDS = 0.05
 
 
 def try_lock(descriptor: int) -> bool:
@@ -39,21 +44,27 @@ def try_shared_lock(descriptor: int) -> bool:
     return True
 
 
-def lock(descriptor: int, problem: str | None = None) -> bool:
-    """Lock an open file or folder; waits for another process if necessary, and then prints `problem`, if given. False
-    if the file system has no locks.
-    """
-    from filelock import lock_descriptor
+def lock(descriptor: int, problem: str, *, quiet: bool = False) -> bool:
+    """Lock an open file or folder; waits for another process if necessary, and then prints `problem` unless `quiet`.
+    False if the file system has no locks.
 
-    try:
-        held = try_lock(descriptor)
-    except OSError:
-        return False
-    if not held:
-        if problem is not None:
-            print(f"rpr-cli: {problem}; waiting for it", file=sys.stderr, flush=True)
-        lock_descriptor(descriptor)
-    return True
+    Raises:
+        RunError: the other process holds the lock for _LONGEST_WAIT_HOURS, as one that is stopped may.
+    """
+    until: float | None = None
+    while True:
+        try:
+            if try_lock(descriptor):
+                return True
+        except OSError:
+            return False
+        if until is None:
+            until = time.monotonic() + 3600 * _LONGEST_WAIT_HOURS
+            if not quiet:
+                print(f"rpr-cli: {problem}; waiting for it", file=sys.stderr, flush=True)
+        elif time.monotonic() > until:
+            raise RunError(f"{problem}, for over {_LONGEST_WAIT_HOURS:g} hours; end it, and rerun the same command")
+        time.sleep(_POLL_SECONDS)
 
 
 @contextmanager
@@ -67,6 +78,7 @@ def exclusive(folder: Path, *patterns: str, quiet: bool = False) -> Iterator[Non
 
     Raises:
         OSError: the folder cannot be created or read.
+        RunError: as for `lock`.
     """
     created = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
@@ -74,7 +86,7 @@ def exclusive(folder: Path, *patterns: str, quiet: bool = False) -> Iterator[Non
             folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            if lock(descriptor, None if quiet else f"another process writes in {folder}"):
+            if lock(descriptor, f"another process writes in {folder}", quiet=quiet):
                 remove_leftovers(folder, *patterns)
             yield
         finally:

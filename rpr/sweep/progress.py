@@ -40,7 +40,7 @@ class SweepProgress:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._end.set()
-        self._thread.join()
+        self._thread.join()  # it only reads files and prints
         if error is None:
             self._poll()
         for job in self._jobs:

@@ -104,7 +104,7 @@ def _job_command(executor: Any) -> str:
     own = {"PYTHONSAFEPATH": "1", "SUBMITIT_EXECUTOR": "slurm", "PYTHONPATH": os.environ.get("PYTHONPATH")}
     variables = [f"{name}={value}" for name, value in own.items() if value]
     python = [sys.executable, "-u", "-m", "submitit.core._submit", str(executor.folder)]
-    return shlex.join(["--kill-on-bad-exit=1", "env", *variables, *python])
+    return shlex.join(["--kill-on-bad-exit=1", "/usr/bin/env", *variables, *python])
 
 
 def format_error(error: Exception) -> str:

@@ -13,13 +13,18 @@ import torch
 
 from rpr.records.record import read_record
 from rpr.runs.checkpoints import checkpoints, model_weights
-from tests.processes import SCRIPT
 
 ENDLESS = (
     "hardware=2xcpu", "hardware.num_workers=1", "optim.max_steps=100000", "optim.microbatches_per_step=2",
     "optim.checkpoint_every_n_steps=5", "optim.validate_every_n_steps=100000",
 )  # fmt: skip
 COMMAND, TORCHRUN, RANK = "rpr-cli train", "rpr.training.launch", "-u -m rpr.commands.train"
+OF_SUBMITIT = """
+import sys
+from rpr.commands import train
+from rpr.compose.composition import compose_train
+train.run(compose_train(sys.argv[1:]), command="rpr-cli train")
+"""
 SIGNALLED = [
     pytest.param(COMMAND, signal.SIGKILL, -signal.SIGKILL, id="kill command"),
     pytest.param(COMMAND, signal.SIGTERM, 143, id="terminate command", marks=pytest.mark.slow),
@@ -137,14 +142,15 @@ def test_run_on_two_nodes(launcher, tiny, tiny_config, small_data):
     ]  # fmt: skip
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
     torchrun += ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{29500 + os.getpid() % 400}", "--rdzv-id=1"]
-    command = [SCRIPT] if launcher == "slurm" else [*torchrun, "-m", "rpr"]
+    # As in a job of submitit's; a command heeds no variables of SLURM.
+    command = [sys.executable, "-P", "-c", OF_SUBMITIT] if launcher == "slurm" else [*torchrun, "-m", "rpr", "train"]
     job = {
         "SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NUM_NODES": "2",
         "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": "localhost,localhost",
     }  # fmt: skip
     nodes = [
         subprocess.Popen(
-            [*command, "train", *tiny, *overrides],
+            [*command, *tiny, *overrides],
             env={**os.environ, **({**job, "SLURM_NODEID": node, "SLURM_PROCID": node} if launcher == "slurm" else {})},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
