@@ -71,7 +71,7 @@ def test_only_differences_are_shown(put, diff):
         "steps_per_second 2.000 2.500 +0.500 × 1.250",
     ]
     assert found["Identical:"][0].startswith(
-        "Identical: 36 settings, 1 version, commit, device, data (key, train_pairs, vocab"
+        "Identical: 47 settings, 1 version, commit, device, data (key, train_pairs, vocab"
     )
     assert "train_loss" in " ".join(found["Identical:"]) and "validation_loss" not in " ".join(found["Identical:"])
 

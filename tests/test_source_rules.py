@@ -48,8 +48,8 @@ TARGET = re.compile(r"(?<!\w)_target_(?!\w)")
 
 # (file, rule): why it is allowed.
 EXCEPTIONS = {
-    ("rpr/data/hub.py", "pickle"): "copies an object of this process in memory",
     ("rpr/data/hub.py", "network"): "checks that the hub answers, as the library would retry for long",
+    ("rpr/sweep/spec.py", "yaml"): "a SafeLoader that refuses a key that is there twice",
     ("rpr/sweep/launcher.py", "target"): "refuses it, and recognises Hydra's own launcher",
 }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import DataError, RunError, did_you_mean
+from rpr.io.escape import escape_control_characters
 from rpr.metrics.bleu import Metric, all_scores
 from rpr.metrics.documents import document_metrics
 from rpr.metrics.significance import holm, interval, paired_tests
@@ -294,7 +295,9 @@ def _family(
     def system(run: Run) -> System:
         metric = by_run[run.name]
         ends = interval(metric.statistics, samples, seed)
-        return System(run.name, str(run.folder), run.variant, run.config.seed, metric.score, ends)
+        return System(
+            run.name, escape_control_characters(str(run.folder)), run.variant, run.config.seed, metric.score, ends
+        )
 
     def comparison(base: Run, other: Run) -> Comparison:
         both = (by_run[run.name].statistics for run in (base, other))

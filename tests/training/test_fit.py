@@ -27,6 +27,7 @@ from rpr.training import fit, saving
 from rpr.training.callbacks import Stopwatch
 from rpr.training.module import TranslationModule
 from rpr.training.saving import PeriodicCheckpoint, superseded
+from tests.fake_records import fake_document
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -260,6 +261,7 @@ def test_validation_bleu_is_decoded_in_the_precision_of_the_scores(
     monkeypatch.setattr(TorchEngine, "search", recorded_search)
     monkeypatch.setattr(fit, "fit", validate_once)
     config = tiny_config("hardware.precision=bf16", "evaluation.validation_sentences=2")
+    (tmp_path / "record.json").write_text(json.dumps(fake_document()))
     with pytest.raises(RunError, match="enough"):
         train_command.work(config, tmp_path)
     (engine,) = engines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from rpr.runs import loading
 from rpr.runs.checkpoints import averaged_weights, checkpoints, model_weights, moving_average
 from rpr.training import fit
 from rpr.training.module import TranslationModule
+from tests.fake_records import fake_document
 
 DECAY = 0.4  # reached by the warm-up at step 5
 RECIPE = (
@@ -70,6 +72,7 @@ def test_moving_average_of_a_table_that_layers_share_fits_the_model(
 ) -> None:
     config = tiny_config(*RECIPE, "optim.max_steps=1", "optim.ema_decay=0.4", "position=t5", "model.num_layers=2")
     fit.fit(config, small_data, tmp_path)
+    (tmp_path / "record.json").write_text(json.dumps(fake_document()))
     model, _ = loading.model_of(config, tmp_path, None, len(small_data.vocabulary))
     kept = moving_average(checkpoints(tmp_path / "checkpoints")[-1][1])
     assert all(torch.equal(kept[name], weight) for name, weight in model.named_parameters())
