@@ -87,12 +87,12 @@ def fit(
             raise KeyboardInterrupt from None
         raise
     except RuntimeError as error:
-        if config.hardware.num_ranks > 1 and re.search("timed out|timeout", str(error), re.IGNORECASE):
-            raise RunError(
-                f"the {config.hardware.num_ranks} ranks waited for each other for too long "
-                f"({str(error).splitlines()[0]}); the same command resumes from the last checkpoint"
-            ) from None
         if not str(error).startswith("DataLoader "):
+            if config.hardware.num_ranks > 1 and re.search("timed out|timeout", str(error), re.IGNORECASE):
+                raise RunError(
+                    f"the {config.hardware.num_ranks} ranks waited for each other for too long "
+                    f"({str(error).splitlines()[0]}); the same command resumes from the last checkpoint"
+                ) from None
             raise
         if (stop := stop_before(error)) is not None:  # which ended the workers too
             raise stop from None
