@@ -29,6 +29,7 @@ EARLIER_DEFAULTS: Mapping[str, Any] = {
     "position.scheme": "vectors",
     "evaluation.matmul_precision": None,
     "evaluation.min_length": 0,
+    "evaluation.bleu_tokenizer": "auto",
     "evaluation.bootstrap_samples": 1000,
     "evaluation.length_buckets": [10, 20, 30, 40, 60, 80],
     "evaluation.text_tokens": 262144,

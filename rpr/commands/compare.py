@@ -29,7 +29,10 @@ def run(config: CompareConfig) -> None:
         runs = _named(_of_sweep(config.sweep, user_path(config.runs_dir)))
         groups = pairs_of_sweep(runs, config.sweep, config.baseline)
     numbers = config.model_dump(include={"samples", "trials", "seed"})
-    found = [compare_runs(runs, pairs, config.splits, config.metrics, **numbers) for runs, pairs in groups]
+    found = [
+        compare_runs(runs, pairs, config.splits, config.metrics, config.bleu_tokenizer, **numbers)
+        for runs, pairs in groups
+    ]
     seeds = {run.name: run.config.seed for of_group, _ in groups for run in of_group}
     title = f"Paired tests{f': sweep {config.sweep}' if config.sweep else ''}"
     families = tuple(family for of_group in found for family in of_group)

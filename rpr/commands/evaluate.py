@@ -16,6 +16,7 @@ from rpr.decode.engines import ctranslate2_engine, exported_folder
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.io.locks import exclusive
+from rpr.metrics.languages import check_tokenizer
 from rpr.model.positions import changed_after_training
 from rpr.paths import user_path
 from rpr.records.scores import search_in_words
@@ -41,6 +42,7 @@ def run(config: EvaluateConfig) -> None:
         "test_splits": config.splits,
         "text_tokens": config.text_tokens,
         "matmul_precision": config.matmul_precision,
+        "bleu_tokenizer": config.bleu_tokenizer,
     }
     reported = {name: getattr(config, name) for name in REPORTED if getattr(config, name) is not None}
     position = changed_after_training(trained.position, config.position or {})
@@ -48,6 +50,7 @@ def run(config: EvaluateConfig) -> None:
     trained = validate(TrainConfig, trained.model_dump() | changed)
     evaluation = trained.evaluation.model_copy(update={k: v for k, v in requested.items() if v is not None})
     trained = trained.model_copy(update={"evaluation": evaluation})
+    check_tokenizer(trained)
     search = f"beam{evaluation.beam_size}-alpha{evaluation.length_penalty:g}"
     search += f"-min{evaluation.min_length}" if evaluation.min_length else ""
     if config.backend == "ctranslate2":
@@ -69,6 +72,7 @@ def run(config: EvaluateConfig) -> None:
         if system.precision != "32":  # next to the results of exact float32, not over them
             name += "-" + re.sub(r"\W+", "-", system.precision)
     name += "".join(f"-{key}-{value}" for key, value in sorted((config.position or {}).items()))
+    name += "" if config.bleu_tokenizer is None else f"-{config.bleu_tokenizer}"
     if config.splits is not None:  # so that the scores of other splits are kept
         name += "".join(f"-{split}" for split in config.splits)
     for split in config.splits or ():

@@ -17,12 +17,23 @@ from rpr.decode.corpus import translate_sources
 from rpr.decode.engines import torch_engine
 from rpr.decode.torch_engine import Engine, TorchEngine, search_of
 from rpr.metrics import lengths
-from rpr.metrics.bleu import METRICS, TASK_METRICS, Metric, all_scores
+from rpr.metrics.bleu import TASK_METRICS, Metric, all_scores
 from rpr.metrics.significance import interval
 from rpr.model.transformer import Transformer
 from rpr.progress import Progress
 from rpr.records.measurement import Measurement, missing, single
-from rpr.records.scores import METRIC_NAMES, SOURCE_UNIT, ByContext, ByLength, LengthBucket, Score, pooled
+from rpr.records.scores import (
+    HEADLINE_METRIC,
+    METRIC_NAMES,
+    SOURCE_UNIT,
+    ByContext,
+    ByLength,
+    LengthBucket,
+    Score,
+    empty_note,
+    pooled,
+    tokenised_in_words,
+)
 from rpr.records.translations import Texts, write_archive, write_split
 from rpr.runs import runtime
 from rpr.tables.grid import Cell, Column, Grid
@@ -55,6 +66,18 @@ def torch_scored(config: TrainConfig, model: Transformer, checkpoint: str) -> Sc
     return Scored(engine, checkpoint, hardware.precision if exact else f"{hardware.precision}, {matmuls} products")
 
 
+def validation_bleu(config: TrainConfig, data: PreparedData, model: Transformer) -> float:
+    """BLEU of greedy translations of the first validation sentences, during training."""
+    engine = torch_scored(config, model, "in training").engine
+    sources = data.split("validation").first("source", config.evaluation.validation_sentences)
+    with Progress(len(sources), "sentences", "translating validation", keep=False) as bar:
+        search = search_of(config.evaluation, greedy=True)
+        hypotheses = translate_sources(engine, sources, data.vocabulary, search, bar.reach)
+    references = data.text("validation")[1][: len(hypotheses)]
+    language, tokenizer = config.data.target_language, config.evaluation.bleu_tokenizer
+    return all_scores(hypotheses, references, language, [HEADLINE_METRIC], tokenizer)[0].score
+
+
 def score_run(config: TrainConfig, data: PreparedData, system: Scored, run_dir: Path) -> RunScores:
     """Scores of every test split that the data has; the hypotheses are written next to the record."""
     evaluation = config.evaluation
@@ -63,15 +86,15 @@ def score_run(config: TrainConfig, data: PreparedData, system: Scored, run_dir: 
         documents = score_documents(config, data, system.engine, system.checkpoint, system.precision, run_dir)
         return RunScores(documents[0], None, documents[1])
     splits = [split for split in evaluation.test_splits if split in data.splits]
-    metrics = METRICS if config.data.task is None else TASK_METRICS
+    metrics = None if config.data.task is None else TASK_METRICS
     scored: dict[str, list[Metric]] = {}
     scores: list[Score] = []
     translated: dict[str, Texts] = {}
     for split in splits:
         texts = translated[split] = _translate(config, data, split, system.engine, run_dir)
-        scored[split] = all_scores(texts.hypotheses, texts.references, config.data.target_language, metrics)
-        empty = sum(not hypothesis.strip() for hypothesis in texts.hypotheses)
-        scores.extend(_score(config, data, split, metric, system, empty) for metric in scored[split])
+        language, tokenizer = config.data.target_language, evaluation.bleu_tokenizer
+        scored[split] = all_scores(texts.hypotheses, texts.references, language, metrics, tokenizer)
+        scores.extend(_score(config, data, split, metric, system) for metric in scored[split])
     if translated:
         write_archive(run_dir, translated)
     return RunScores(tuple(scores), _by_length(config, data, scored, system))
@@ -89,9 +112,7 @@ def _translate(config: TrainConfig, data: PreparedData, split: str, engine: Engi
     return texts
 
 
-def _score(
-    config: TrainConfig, data: PreparedData, split: str, metric: Metric, system: Scored, empty_hypotheses: int
-) -> Score:
+def _score(config: TrainConfig, data: PreparedData, split: str, metric: Metric, system: Scored) -> Score:
     evaluation = config.evaluation
     samples = evaluation.bootstrap_samples
     return Score(
@@ -106,8 +127,9 @@ def _score(
         length_penalty=evaluation.length_penalty,
         precision=system.precision,
         interval=interval(metric.statistics, samples) if samples else None,
-        empty_hypotheses=empty_hypotheses,
+        empty_hypotheses=metric.empty,
         min_length=evaluation.min_length,
+        tokenised_references=metric.tokenised,
     )
 
 
@@ -148,9 +170,14 @@ def score_grid(scores: Sequence[Score]) -> Grid:
     """A row for each score."""
     columns = (
         Column("split", "split", attrgetter("split"), label=True),
-        Column("metric", "metric", lambda one: Cell(one.metric, (one.signature,)), words=True),
+        Column("metric", "metric", lambda one: Cell(one.metric, (one.signature, *_tokenised_note(one))), words=True),
         Column("score", "score", lambda one: single(one.score, one.interval), digits=2),
-        Column("sentences", "sentences", lambda one: Cell(single(one.num_sentences), _empty_note(one)), digits=0),
+        Column(
+            "sentences",
+            "sentences",
+            lambda one: Cell(single(one.num_sentences), empty_note(one.empty_hypotheses)),
+            digits=0,
+        ),
         Column("test_set", "test set", attrgetter("test_set"), words=True),
     )
     return Grid("scores", "", columns, tuple(scores))
@@ -179,5 +206,5 @@ def _metric_column(metric: str) -> Column:
     return Column(metric, METRIC_NAMES[metric], read, digits=2)
 
 
-def _empty_note(score: Score) -> tuple[str, ...]:
-    return (f"{score.empty_hypotheses} translations are empty",) if score.empty_hypotheses else ()
+def _tokenised_note(score: Score) -> tuple[str, ...]:
+    return (tokenised_in_words(score.tokenised_references),) if score.tokenised_references else ()

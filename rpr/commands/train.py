@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from rpr.model.positions import Site
 from rpr.paths import user_path
 from rpr.records import provenance
 from rpr.records.record import LOG_NAME, RECORD_NAME, Record, RerunOf, read_record, write_record
-from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES
+from rpr.records.scores import METRIC_NAMES
 from rpr.runs import lifecycle
 from rpr.runs.schemes import check_same_code
 from rpr.signals import die_with_parent, exit_on_sigterm
@@ -70,6 +71,7 @@ def run(
         BusyError: another process is working on the run.
         RprError: the input is invalid, or the run failed.
     """
+    from rpr.metrics.languages import check_tokenizer
     from rpr.runs import runtime
     from rpr.training import launch
 
@@ -83,6 +85,7 @@ def run(
     if not started_by_torchrun() and (finished := _finished_record(config, run_dir)) is not None:
         _report_already_finished(config, run_dir, finished)
         return run_dir
+    check_tokenizer(config)
     if started_by_torchrun():
         runtime.check_devices(hardware)
         _run_as_torchrun_rank(config, command, run_dir)
@@ -262,11 +265,7 @@ def _run_worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
 
 def work(config: TrainConfig, run_dir: Path) -> None:
     """Train on every rank; then the first rank alone translates, scores and completes the record."""
-    from rpr.commands.scoring import score_run, torch_scored
-    from rpr.decode.corpus import translate_sources
-    from rpr.decode.torch_engine import search_of
-    from rpr.metrics.bleu import all_scores
-    from rpr.progress import Progress
+    from rpr.commands.scoring import score_run, torch_scored, validation_bleu
     from rpr.runs import loading, runtime
     from rpr.tracking import wandb_logger
     from rpr.training import fit
@@ -283,19 +282,12 @@ def work(config: TrainConfig, run_dir: Path) -> None:
     summary: dict[str, Any] = {}
     try:
         sentences = 0 if config.data.text else config.evaluation.validation_sentences
-
-        def validation_bleu(model: Any) -> float:
-            engine = torch_scored(config, model, "in training").engine
-            search = search_of(config.evaluation, greedy=True)
-            sources = data.split("validation").first("source", sentences)
-            with Progress(len(sources), "sentences", "translating validation", keep=False) as bar:
-                hypotheses = translate_sources(engine, sources, data.vocabulary, search, bar.reach)
-            references = data.text("validation")[1][:sentences]
-            [bleu] = all_scores(hypotheses, references, config.data.target_language, [HEADLINE_METRIC])
-            return bleu.score
-
         steps, parameters, training = fit.fit(
-            config, data, run_dir, logger=logger, validation_bleu=validation_bleu if sentences else None
+            config,
+            data,
+            run_dir,
+            logger=logger,
+            validation_bleu=partial(validation_bleu, config, data) if sentences else None,
         )
         if not first:
             failed = False
@@ -338,12 +330,16 @@ def _prepare(config: TrainConfig) -> PreparedData:
     """The run's corpus, once the hooks of its positions have been tried."""
     from rpr.commands.prepare import progress_bars
     from rpr.data.cache import prepare
+    from rpr.metrics.languages import check_tokenizer
     from rpr.model.positions.check import check_hooks
 
     for causal, scheme in ((False, config.position.encoder), (True, config.position.decoder)):
         check_hooks(scheme, Site(config.model.num_layers, config.model.num_heads, config.model.d_model, causal))
     with progress_bars(config.data.name) as report:
-        return prepare(config.data, report)
+        data = prepare(config.data, report)
+    if config.data.text is None:
+        check_tokenizer(config, data.text("validation")[1])
+    return data
 
 
 def _handle_rank_failure(run_dir: Path, error: BaseException) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from rpr.config.train import NAME, DataConfig, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig
+from rpr.config.train import NAME, BleuTokenizer, DataConfig, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig
 from rpr.validation import StrictModel
 
 ComputeType = Literal["float32", "int8", "int8_float32", "bfloat16", "float16"]  # of CTranslate2
@@ -36,6 +36,7 @@ class EvaluateConfig(OneRunConfig):
     backend: Literal["torch", "ctranslate2"]
     compute_type: ComputeType
     matmul_precision: Literal["highest", "high", "medium"] | None
+    bleu_tokenizer: BleuTokenizer | None
     position: dict[str, Any] | None
     format: Literal["table", "json"]
 
@@ -88,6 +89,7 @@ class CompareConfig(StrictModel):
     baseline: str = Field(min_length=1)
     splits: tuple[str, ...] | None = Field(min_length=1)
     metrics: tuple[Literal["sacrebleu", "bleu_tok", "bleu_tok_split", "chrf", "exact_match"], ...] = Field(min_length=1)
+    bleu_tokenizer: BleuTokenizer | None
     samples: int = Field(ge=100)
     trials: int = Field(ge=100)
     seed: int = Field(ge=0)

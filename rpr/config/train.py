@@ -24,6 +24,7 @@ from rpr.validation import StrictModel, validate
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 WIDEST_TRITON_HEAD = 256
 LONGEST_TAG = 64  # characters; W&B's limit
+BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "none"]
 LONGEST_NAME = 200  # characters; file systems allow 255, and a run's id and file suffixes are appended
 
 
@@ -282,6 +283,7 @@ class EvaluationConfig(StrictModel):
     validation_sentences: int = Field(ge=0)
     test_splits: tuple[str, ...]  # any that the corpus has, except train; it may have no "long"
     matmul_precision: Literal["highest", "high", "medium"] | None
+    bleu_tokenizer: BleuTokenizer
     bootstrap_samples: int = Field(ge=0)
     length_buckets: tuple[PositiveInt, ...]
     text_tokens: PositiveInt

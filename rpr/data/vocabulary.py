@@ -35,6 +35,7 @@ MAX_SENTENCE_BYTES, RESERVED = 4192, "\u2585"  # sentencepiece skips longer line
 # quarter of the vocabulary of a tiny or synthetic corpus, with embeddings that are never trained; there an unseen
 # character becomes UNK.
 BYTE_FALLBACK_FROM = 1024
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TOO_LARGE = re.compile(r"Vocabulary size too high \(\d+\)\. Please set it to a value <= (\d+)")
 _TOO_SMALL = re.compile(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)")
 
@@ -190,14 +191,17 @@ class Vocabulary:
         raise DataError("data.tokenizer: only bytes are lossless")
 
     def decode(self, pieces: Iterable[int]) -> str:
-        """The text up to the first EOS, without PAD and BOS; runs of spaces become one."""
+        """The text up to the first EOS, without PAD and BOS, as one line: runs of whitespace and control characters,
+        which byte fallback can produce, become one space, and none is at an end.
+        """
         kept = []
         for piece in pieces:
             if piece == EOS:
                 break
             if piece not in (PAD, BOS):
                 kept.append(int(piece))
-        return str(self._processor.decode(kept))
+        # sentencepiece surrounds each UNK with spaces, and keeps those of pieces that are only a word start.
+        return " ".join(_CONTROL.sub(" ", str(self._processor.decode(kept))).split())
 
 
 def _explain(size: int, message: str, with_bytes: bool) -> str:

@@ -19,7 +19,6 @@ from rpr.config.commands import TranslateConfig
 from rpr.config.train import HardwareConfig
 from rpr.data.pairs import normalise
 from rpr.data.vocabulary import EOS, Vocabulary
-from rpr.decode.corpus import decode_line
 from rpr.decode.engines import load_engine, override_search
 from rpr.decode.split_long import split_long_source
 from rpr.decode.torch_engine import Engine, Progress, Search
@@ -221,7 +220,7 @@ class Translator:
     def _translations(self, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
         return [
             Translation(
-                decode_line(self.vocabulary, hypothesis.pieces),
+                self.vocabulary.decode(hypothesis.pieces),
                 hypothesis.score,
                 hypothesis.log_probability,
                 hypothesis.finished,

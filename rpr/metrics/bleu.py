@@ -1,10 +1,11 @@
 """Corpus scores of translations, each with a signature of how it was computed.
 
-`sacrebleu` is the current standard (13a tokens). `bleu_tok_split` follows the paper's group (tensor2tensor's
-get_ende_bleu.sh): Unicode punctuation replaced, Moses tokens, compounds split at hyphens on both sides, unsmoothed BLEU
-as in multi-bleu.perl; their reference file was already tokenised, so small differences remain. `bleu_tok` is the same
-without the compound split. `chrf` compares characters, `exact_match` whole sentences. Different metrics never share a
-column: on the same translations the first three differ by a point and more.
+`sacrebleu` is the current standard, with its tokens for the target language (13a for most). `bleu_tok_split` follows
+the paper's group (tensor2tensor's get_ende_bleu.sh): Unicode punctuation replaced, Moses tokens, compounds split at
+hyphens on both sides, unsmoothed BLEU as in multi-bleu.perl; their reference file was already tokenised, so small
+differences remain. `bleu_tok` is the same without the compound split; both need spaces between words. `chrf` compares
+characters, `exact_match` whole sentences. Different metrics never share a column: on the same translations the first
+three differ by a point and more.
 """
 
 from __future__ import annotations
@@ -21,39 +22,67 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from sacremoses.corpus import NonbreakingPrefixes
 
 from rpr.errors import DataError
+from rpr.metrics.languages import bleu_tokenizer, check_installed, has_spaces, language_of
 from rpr.metrics.statistics import SAME, SufficientStatistics, match_statistics, sufficient_statistics
 from rpr.records.scores import EXACT_MATCH
 
 _COMPOUND = re.compile(r"(\S)-(\S)")
 METRICS = ("sacrebleu", "bleu_tok_split", "bleu_tok", "chrf", EXACT_MATCH)
 TASK_METRICS = (EXACT_MATCH, "sacrebleu")  # for generated tasks, whose symbols are not natural language
-_NO_SPACES_BETWEEN_WORDS = ("ja", "ko")  # supported by the tokenizer, without an abbreviation list
+_MOSES = ("bleu_tok_split", "bleu_tok")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A score between 0 and 100 over `num_sentences` pairs, with its signature and per-sentence statistics."""
+    """A score between 0 and 100 over `num_sentences` pairs, with its signature and per-sentence statistics.
+
+    `empty` is the number of empty hypotheses; `tokenised` that of references with a separate full stop at the end, if
+    the references are so written.
+    """
 
     name: str
     score: float
     signature: str
     num_sentences: int
     statistics: SufficientStatistics = field(repr=False, compare=False)
+    empty: int = 0
+    tokenised: int | None = None
+
+
+def metrics_of(target_language: str) -> tuple[str, ...]:
+    """The metrics of translations into a language: all, or those that need no spaces between words."""
+    return tuple(name for name in METRICS if has_spaces(target_language) or name not in _MOSES)
 
 
 def all_scores(
-    hypotheses: Sequence[str], references: Sequence[str], target_language: str, names: Sequence[str] = METRICS
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    target_language: str,
+    names: Sequence[str] | None = None,
+    tokenizer: str = "auto",
 ) -> list[Metric]:
-    """The named metrics, in that order. Each text is Moses-tokenised at most once."""
+    """The named metrics (None: all of the language), in that order. Each text is Moses-tokenised at most once.
+
+    Args:
+        tokenizer: of `sacrebleu`, as evaluation.bleu_tokenizer.
+
+    Raises:
+        DataError: the texts are no pairs, or the tokenizer is not installed, or the language has no words for a metric.
+    """
     _check(hypotheses, references)
+    names = metrics_of(target_language) if names is None else names
     language = moses_language(target_language)
     moses: tuple[list[str], list[str]] = ([], [])
-    if any(name.startswith("bleu_tok") for name in names):
+    if wanted := [name for name in names if name in _MOSES]:
+        if not has_spaces(target_language):
+            raise DataError(
+                f"{wanted[0]}: counts words between spaces, which {target_language} does not have; "
+                "choose sacrebleu or chrf"
+            )
         moses = moses_tokenise(hypotheses, language), moses_tokenise(references, language)
     pair = hypotheses, references
     by_name: dict[str, Callable[[], Metric]] = {
-        # The defaults of the sacrebleu command; force only silences the warning about text that looks tokenised.
-        "sacrebleu": lambda: _metric("sacrebleu", BLEU(tokenize="13a", force=True), *pair),
+        "sacrebleu": lambda: _sacrebleu(*pair, bleu_tokenizer(target_language, tokenizer)),
         "bleu_tok_split": lambda: _split_bleu(*moses, language),
         "bleu_tok": lambda: _bleu_of_tokens("bleu_tok", *moses, language),
         "chrf": lambda: _metric("chrf", CHRF(), *pair),  # chrF2: character 1- to 6-grams, recall counting twice
@@ -62,18 +91,27 @@ def all_scores(
     return [by_name[name]() for name in names]
 
 
+def _sacrebleu(hypotheses: Sequence[str], references: Sequence[str], tokenizer: str) -> Metric:
+    """As the sacrebleu command; force only silences its warning about tokenised text, which `tokenised` replaces."""
+    check_installed(tokenizer)
+    metric = _metric("sacrebleu", BLEU(tokenize=tokenizer, force=True), hypotheses, references)
+    full_stops = sum(reference.endswith(".") for reference in references)
+    separate = sum(reference.endswith(" .") for reference in references)
+    looks_so = tokenizer != "none" and 2 * separate > full_stops and 10 * separate > len(references)
+    return replace(metric, tokenised=separate if looks_so else None)
+
+
 def _exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
     """Sentence accuracy: the percentage of hypotheses that equal their reference exactly."""
     statistics = match_statistics(hypotheses, references)
     signature = "nrefs:1|case:mixed|tok:none|unit:sentence"
-    return Metric(EXACT_MATCH, statistics.score, signature, len(references), statistics)
+    return Metric(EXACT_MATCH, statistics.score, signature, len(references), statistics, _empty(hypotheses))
 
 
 def moses_language(language: str) -> str:
     """The language code of the Moses tokenizer (`de_DE` is de); en, as in Moses itself, if it has no rules."""
-    code = re.split(r"[-_]", language.strip().lower())[0]
-    known = NonbreakingPrefixes().available_langs.values()
-    return code if code in known or code in _NO_SPACES_BETWEEN_WORDS else "en"
+    code = language_of(language)
+    return code if code in NonbreakingPrefixes().available_langs.values() or code == "ko" else "en"
 
 
 def moses_tokenise(sentences: Sequence[str], language: str) -> list[str]:
@@ -112,7 +150,11 @@ def _metric(name: str, metric: BLEU | CHRF, hypotheses: Sequence[str], reference
     score = float(metric.corpus_score(hypotheses, [references]).score)
     statistics = sufficient_statistics(metric, hypotheses, references)
     assert abs(statistics.score - score) < SAME, f"{name}: {score} by sacreBLEU, {statistics.score} from its counts"
-    return Metric(name, score, str(metric.get_signature()), len(references), statistics)
+    return Metric(name, score, str(metric.get_signature()), len(references), statistics, _empty(hypotheses))
+
+
+def _empty(hypotheses: Sequence[str]) -> int:
+    return sum(not hypothesis.strip() for hypothesis in hypotheses)
 
 
 def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -51,6 +51,7 @@ class System:
     seed: int
     score: float
     interval: Interval
+    empty: int = 0  # translations
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Family:
     scores: tuple[System, ...]
     comparisons: tuple[Comparison, ...]
     title: str = ""
+    tokenised: int | None = None  # as of Metric
 
     @property
     def of_documents(self) -> bool:
@@ -252,6 +254,7 @@ def compare_runs(
     pairs: Sequence[tuple[Run, Run]],
     splits: Sequence[str] | None,
     metrics: Sequence[str],
+    tokenizer: str | None,
     *,
     samples: int,
     trials: int,
@@ -259,8 +262,11 @@ def compare_runs(
 ) -> list[Family]:
     """Score all runs, and test every pair of them, for every metric and split (None: all splits that every run has).
 
+    Args:
+        tokenizer: of BLEU; None: as each run has it.
+
     Raises:
-        DataError: a run has no translations of a split, or the runs were scored on different sentences.
+        DataError: a run has no translations of a split, or the runs have different sentences or ways of scoring.
     """
     if any(run.config.data.text is not None for run in runs):
         documents = [(run.name, run.path, run.record) for run in runs]
@@ -273,14 +279,29 @@ def compare_runs(
         texts = _texts(runs, split)
         scored = {
             run.name: all_scores(
-                texts[run.name].hypotheses, texts[run.name].references, run.config.data.target_language, metrics
+                texts[run.name].hypotheses,
+                texts[run.name].references,
+                run.config.data.target_language,
+                metrics,
+                tokenizer or run.config.evaluation.bleu_tokenizer,
             )
             for run in runs
         }
         for index in range(len(metrics)):
             by_run = {name: of_run[index] for name, of_run in scored.items()}
+            _check_same_signature(by_run)
             families.append(_family(split, runs, pairs, by_run, samples, trials, seed))
     return families
+
+
+def _check_same_signature(by_run: Mapping[str, Metric]) -> None:
+    (first, ours), *others = by_run.items()
+    for name, theirs in others:
+        if theirs.signature != ours.signature:
+            raise DataError(
+                f"runs: {first} and {name} have different {ours.name}, {ours.signature} and {theirs.signature}; "
+                "compare runs into the same language, or choose one bleu_tokenizer=..."
+            )
 
 
 def _family(
@@ -295,9 +316,8 @@ def _family(
     def system(run: Run) -> System:
         metric = by_run[run.name]
         ends = interval(metric.statistics, samples, seed)
-        return System(
-            run.name, escape_control_characters(str(run.folder)), run.variant, run.config.seed, metric.score, ends
-        )
+        folder = escape_control_characters(str(run.folder))
+        return System(run.name, folder, run.variant, run.config.seed, metric.score, ends, metric.empty)
 
     def comparison(base: Run, other: Run) -> Comparison:
         both = (by_run[run.name].statistics for run in (base, other))
@@ -315,6 +335,7 @@ def _family(
         num_sentences=metric.num_sentences,
         scores=tuple(map(system, runs)),
         comparisons=tuple(comparison(*pair) for pair in pairs),
+        tokenised=metric.tokenised,
     )
 
 

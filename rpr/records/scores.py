@@ -90,12 +90,26 @@ class Score:
     interval: SentenceInterval | None = None  # None in older records
     empty_hypotheses: Annotated[int, Field(ge=0)] | None = None  # included in the score: they match nothing
     min_length: Annotated[int, Field(ge=0)] = 0  # pieces decoded before EOS was allowed
+    tokenised_references: AtLeastOne | None = None  # that end in " .", if the references look tokenised
 
 
 def search_in_words(search: Score | ByLength | EvaluationConfig) -> str:
     """`beam 4, length penalty 0.6`, and the minimum length if there is one."""
     least = f", minimum length {search.min_length}" if search.min_length else ""
     return f"beam {search.beam_size}, length penalty {search.length_penalty:g}{least}"
+
+
+def empty_note(hypotheses: int | None) -> tuple[str, ...]:
+    """A cell's note on empty translations, if there are any."""
+    return (f"{hypotheses:,} translations are empty",) if hypotheses else ()
+
+
+def tokenised_in_words(references: int) -> str:
+    """What it means for sacreBLEU that so many references end in a separate full stop."""
+    return (
+        f"{references:,} references end in ' .': the corpus looks tokenised, so its BLEU is not that of detokenised "
+        "text, which is published; detokenise the corpus, or choose bleu_tokenizer=none, which the signature shows"
+    )
 
 
 def pooled(names: Sequence[str]) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from rpr.metrics.comparison import ALPHA, Comparison, Family
+from rpr.metrics.comparison import ALPHA, Comparison, Family, System
 from rpr.metrics.significance import LEVEL
 from rpr.records.measurement import Measurement, single
-from rpr.records.scores import METRIC_NAMES
-from rpr.tables.grid import Column, Grid, Note
+from rpr.records.scores import METRIC_NAMES, empty_note, tokenised_in_words
+from rpr.tables.grid import Cell, Column, Grid, Note
 from rpr.tables.render import bullets, escape_markdown, markdown, shortened
 
 _NAME = 60  # characters of a run's name: with its score and interval it fits in a line
@@ -51,6 +51,7 @@ class PairedReport:
             notes.append("One run per variant: these tests do not show how much another seed would differ.")
         elif min(seeds) == 1:
             notes.append("For a variant with one run, these tests do not show how much another seed would differ.")
+        notes += [f"{one.split}: {tokenised_in_words(one.tokenised)}." for one in self.tests if one.tokenised]
         return [*notes, *self.remarks]
 
 
@@ -98,10 +99,16 @@ def grids(report: PairedReport) -> Iterator[Grid]:
         yield _differences(family)
 
 
+def _score(system: System) -> Cell:
+    return Cell(single(system.score, system.interval), empty_note(system.empty))
+
+
 _SCORES = (
     Column("number", "", lambda row: str(row[0]), label=True),
     Column("run", "run", lambda row: shortened(row[1].run, _NAME), label=True),
-    Column("score", "score", lambda row: single(row[1].score, row[1].interval), digits=2),
+    Column(
+        "score", "score", lambda row: Cell(single(row[1].score, row[1].interval), empty_note(row[1].empty)), digits=2
+    ),
 )
 
 

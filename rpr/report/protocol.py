@@ -69,7 +69,7 @@ NOT_COMPARED = frozenset(
         *("optim.name", "optim.keep_checkpoints", "optim.validate_every_n_steps"),
         *("optim.max_tokens_per_microbatch", "optim.microbatches_per_step"),  # their product is compared
         *("evaluation.max_tokens_per_batch", "evaluation.validation_sentences", "evaluation.test_splits"),
-        *("evaluation.bootstrap_samples", "evaluation.length_buckets"),
+        *("evaluation.bootstrap_samples", "evaluation.length_buckets", "evaluation.bleu_tokenizer"),
         *("data.text", *(f"data.text.{name}" for name in TextConfig.model_fields), "data.context_length"),
         *("evaluation.text_tokens", "evaluation.context_lengths", "evaluation.stride"),
         *("hardware.name", "hardware.accelerator", "hardware.devices", "hardware.num_nodes", "hardware.attention"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, Score, how_scored, search_in_words
+from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, Score, how_scored, search_in_words, tokenised_in_words
 from rpr.report.groups import Group, TestColumn, Variant
 from rpr.tables.grid import Note
 
@@ -31,7 +31,7 @@ def scoring_notes(group: Group, variants: Sequence[Variant]) -> tuple[Note, ...]
             where = f"{column.split} ({column.test_set}, {sentences} sentences)"
             sets_by_way.setdefault((column.metric, *way), []).append(where)
         if column.metric == HEADLINE_METRIC:
-            notes += _empty(column, scores)
+            notes += [*_empty(column, scores), *_tokenised(column, scores)]
             checkpoints |= {score.checkpoint for score in scores}
     for split, metrics in mixed.items():
         text = f"not comparable: the rows of {split} were scored in different ways ({', '.join(metrics)})"
@@ -53,6 +53,11 @@ def _empty(column: TestColumn, scores: Sequence[Score]) -> Iterator[Note]:
         span = " to ".join(f"{count:,}" for count in dict.fromkeys((min(counts), max(counts))))
         runs_with = f"{len(counts)} {'run' if len(counts) == 1 else 'runs'}"
         yield Note(f"empty translations of {column.split}, scored as they are: {span} in {runs_with}")
+
+
+def _tokenised(column: TestColumn, scores: Sequence[Score]) -> Iterator[Note]:
+    if counts := [score.tokenised_references for score in scores if score.tokenised_references]:
+        yield Note(f"{column.split}: {tokenised_in_words(max(counts))}")
 
 
 def _way(score: Score) -> tuple[str, str]:

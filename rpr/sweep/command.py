@@ -64,6 +64,7 @@ def run_multirun(overrides: Sequence[str], config_dir: Path | None) -> int:
 
 def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_dir: Path | None = None) -> int:
     """Compose and check every job; then print them (--dry-run, --wandb-yaml), or launch the unfinished ones."""
+    from rpr.metrics.languages import check_tokenizer
     from rpr.sweep import gpus, status
     from rpr.sweep.progress import SweepProgress
 
@@ -85,6 +86,9 @@ def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_di
     if "--dry-run" in flags:
         print("\n".join(status.commands(before)))
         return 0
+    for job, one in before.jobs:
+        if one.state != "finished":
+            check_tokenizer(job.config)
     engine = launcher.Launcher(jobs, launcher_overrides, config_dir)
     if engine.local:
         from rpr.runs import runtime

@@ -49,6 +49,15 @@ def test_text_round_trips(large):
 def test_decoding_stops_at_eos_and_ignores_padding(large):
     pieces = large.encode("abc def")
     assert large.decode([BOS, PAD, *pieces, EOS, *pieces]) == "abc def"
+    bare = next(index for index in range(4, len(large)) if large.piece(index) == "▁")
+    control = [large.encode(chr(code))[-1] for code in (1, 0x7F)]
+    for ids in (
+        [UNK],
+        [UNK, bare, bare, *pieces, bare, UNK, UNK],
+        [*control, *pieces, *control, *control, *pieces, bare],
+    ):
+        text = large.decode(ids)
+        assert text == normalise(text) != "", ids
     assert large.decode([]) == large.decode([EOS]) == large.decode([PAD, BOS]) == ""
 
 
@@ -139,6 +148,8 @@ def test_word_vocabulary_maps_other_words_to_unk(tmp_path):
     assert [vocabulary.piece(index) for index in range(4, 7)] == ["▁b", "▁long", "▁aa"]
     assert vocabulary.encode("aa long aab b aab bb") == [6, 5, UNK, 4, UNK]
     assert vocabulary.decode([6, 5, 4]) == "aa long b"
+    unknown = chr(0x2047)
+    assert vocabulary.decode([UNK, 5, UNK, UNK, 4, UNK]) == f"{unknown} long {unknown} {unknown} b {unknown}"
     with pytest.raises(DataError, match=r"^data\.vocabulary_size: 9 is more than this corpus supports.*size=8 or less"):
         Vocabulary.learn(words, 9, tmp_path / "words.model", "word")
     many = {f"w{number}": 1 for number in range(1200)}

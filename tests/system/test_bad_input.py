@@ -16,6 +16,7 @@ from hydra.errors import OverrideParseException
 from rpr.cli import app
 from rpr.commands import train
 from rpr.errors import ConfigError
+from rpr.metrics.languages import check_installed
 from rpr.paths import data_dir
 from rpr.records.record import read_record
 from tests.conftest import TINY
@@ -137,6 +138,28 @@ def test_unusable_corpus_is_refused_and_leaves_no_cache(tmp_path, corpus, refuse
     assert {path.name for path in tmp_path.iterdir()} <= {"corpus", "cache", "home"}
     left = [path.name for path in tmp_path.glob("cache/*") if not path.name.endswith(KEPT_BY_DESIGN)]
     assert not left
+
+
+@pytest.mark.parametrize("words, expected", [
+    (["data.target_language=zz"], "data.target_language: zz has no tokenizer of its own in BLEU, but its"),
+    (["data.target_language=jpn"], "evaluation.bleu_tokenizer: ja-mecab is not installed; pip install 'sacrebleu[ja]'"),
+    (["data.target_language=th", "evaluation.bleu_tokenizer=ko-mecab"], "evaluation.bleu_tokenizer: ko-mecab is not"),
+])  # fmt: skip
+def test_bleu_that_cannot_be_computed_is_refused_before_training(
+    tmp_path, corpus, refused, monkeypatch, words, expected
+):
+    for language in ("zz", "jpn", "th"):
+        text = "".join(f"{'猫犬鳥'[number % 3]}が好きです。\n" for number in range(len(bad.PAIRS)))
+        (tmp_path / "corpus" / f"train.{language}").write_text(text, "utf-8")
+    for language in ("ja", "ko"):
+        monkeypatch.setattr(f"sacrebleu.tokenizers.tokenizer_{language}_mecab.MeCab", None)
+    check_installed.cache_clear()
+    command = ["train", *corpus[1:-1], "logger=none", "model=tiny", *words]
+    assert refused(*command, remarks_start="wmt_mini_en_de: ", nothing_written=False).startswith(expected)
+    if "installed" in expected:  # known without reading the corpus
+        command = ["train", "-m", *command[1:], "seed=1,2"]
+        assert refused(*command, nothing_written=False).startswith(expected)
+    assert {path.name for path in tmp_path.iterdir()} <= {"corpus", "cache", "home"}
 
 
 def test_invalid_remembered_digests_are_recomputed(tmp_path, corpus, capfd):

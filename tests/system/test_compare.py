@@ -228,6 +228,35 @@ def test_error_messages_are_one_line(write_run, compare):
     assert "has no long.hypotheses.txt" in compare(first, other, "splits=[long]", code=2)
 
 
+def test_chinese_is_compared_by_its_characters_and_an_empty_system_is_worse(write_run, compare):
+    chinese = [f"菲伊认识第{number}只狗，你们呢？" for number in range(60)]
+    words = ("data.target_language=zho_Hans",)
+    runs = [
+        write_run(position, 0, words=words, references=chinese, hypotheses=hypotheses)
+        for position, hypotheses in (("absolute", chinese), ("relative", [""] * 60))
+    ]
+    [one] = json.loads(compare(*runs, "metrics=[sacrebleu]", "format=json"))["tests"]
+    assert "|tok:zh|" in one["signature"] and [round(score["score"], 6) for score in one["scores"]] == [100, 0]
+    [comparison] = one["comparisons"]
+    assert comparison["p_bootstrap"] == 1 / 201 and comparison["p_randomisation"] == 1 / 301
+    assert "is worse than" in comparison["verdict"]
+    assert "60 translations are empty" in one_line(compare(*runs))
+    other = write_run("none", 0, words=(*words, "evaluation.bleu_tokenizer=char"), references=chinese)
+    message = compare(runs[0], other, code=2)
+    assert "have different sacrebleu, " in message and "|tok:zh|" in message and "|tok:char|" in message
+    [one] = json.loads(compare(runs[0], other, "metrics=[sacrebleu]", "bleu_tokenizer=char", "format=json"))["tests"]
+    assert "|tok:char|" in one["signature"]
+
+
+def test_tokenised_references_are_said(write_run, compare):
+    runs = [write_run("absolute", 0.3), write_run("relative", 0.2)]
+    assert "60 references end in ' .': the corpus looks tokenised" in one_line(compare(*runs))
+    for run in runs:
+        detokenised = [line.replace(" .", ".") for line in REFERENCES]
+        (run / "test.references.txt").write_text("".join(f"{line}\n" for line in detokenised), "utf-8")
+    assert "looks tokenised" not in one_line(compare(*runs))
+
+
 def test_rerun_is_not_counted_as_another_seed(write_run, compare):
     first = write_run("absolute", 0.3)
     rerun = first.with_name(f"{first.name}-rerun1")
