@@ -116,8 +116,9 @@ class DataConfig(StrictModel):
                 f"{unused if getattr(self, unused) is not None else used}: data.{used} is the length that a corpus of "
                 f"{kind} needs; set it, and data.{unused}=null"
             )
-        if (self.text is None and self.tokenizer == "bytes") or (self.text is not None and self.tokenizer == "word"):
-            raise ValueError(f"tokenizer: {self.tokenizer} is not for a corpus of {kind}; choose bpe")
+        if (self.text is None) == (self.tokenizer == "bytes"):
+            choice = "bpe" if self.text is None else "bytes, which keep every character"
+            raise ValueError(f"tokenizer: {self.tokenizer} is not for a corpus of {kind}; choose {choice}")
         if self.tokenizer == "bytes" and self.vocabulary_size != NUM_BYTE_PIECES:
             raise ValueError(
                 f"vocabulary_size: {self.vocabulary_size} is impossible with tokenizer=bytes, which has exactly "

@@ -21,7 +21,7 @@ import numpy as np
 
 from rpr.config.train import DataConfig
 from rpr.data.build import MODEL_NAME, BuildResult, BuildState, Progress, save_state
-from rpr.data.byte_vocabulary import ByteVocabulary
+from rpr.data.byte_vocabulary import ByteVocabulary, byte_vocabulary
 from rpr.data.documents import BLOCK, Placed, TextCorpus
 from rpr.data.vocabulary import EOS, Vocabulary
 from rpr.data.workers import Workers
@@ -60,8 +60,8 @@ class TextEncoder:
 
 
 @lru_cache(maxsize=1)
-def _vocabulary(path: Path) -> Vocabulary:
-    return Vocabulary.load(path)
+def _vocabulary(path: Path) -> ByteVocabulary:
+    return byte_vocabulary(Vocabulary.load(path))
 
 
 def build_text(

@@ -66,3 +66,9 @@ class ByteVocabulary(Vocabulary):
     def piece_bytes(self) -> NDArray[np.int64]:
         """(V,) bytes of text that each piece stands for; none for a special piece."""
         return (np.arange(len(self)) >= FIRST).astype(np.int64)
+
+
+def byte_vocabulary(vocabulary: Vocabulary) -> ByteVocabulary:
+    """The vocabulary of a corpus of documents."""
+    assert isinstance(vocabulary, ByteVocabulary)
+    return vocabulary

@@ -181,15 +181,6 @@ class Vocabulary:
         )
         return pieces
 
-    @property
-    def piece_bytes(self) -> NDArray[np.int64]:
-        """(V,) bytes of text that each piece stands for; none for a special piece."""
-        raise DataError("data.tokenizer: only bytes are lossless")
-
-    def encode_text(self, text: bytes) -> NDArray[np.generic]:
-        """The pieces of a part of a document, from which `decode` gives it back exactly."""
-        raise DataError("data.tokenizer: only bytes are lossless")
-
     def decode(self, pieces: Iterable[int]) -> str:
         """The text up to the first EOS, without PAD and BOS, as one line: runs of whitespace and control characters,
         which byte fallback can produce, become one space, and none is at an end.

@@ -16,7 +16,7 @@ from rpr.metrics.significance import holm, interval, paired_tests
 from rpr.records.measurement import Measurement, mean
 from rpr.records.position import names_of
 from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record
-from rpr.records.scores import BITS_PER_BYTE, Interval
+from rpr.records.scores import LOWER_IS_BETTER, Interval
 from rpr.records.translations import Texts, has_translations, read_translations
 
 ALPHA = 0.05
@@ -83,7 +83,7 @@ class Family:
     @property
     def of_documents(self) -> bool:
         """Whether the scores are bits per byte, the lower the better."""
-        return self.metric == BITS_PER_BYTE
+        return self.metric in LOWER_IS_BETTER
 
     @property
     def corrected(self) -> list[tuple[Comparison, float, float]]:

@@ -12,8 +12,8 @@ from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, 
 from rpr.records.position import Position, names_of
 from rpr.records.record import Record
 from rpr.records.scores import (
+    BITS_PER_BYTE,
     EXACT_MATCH,
-    HEADLINE_METRIC,
     METRIC_NAMES,
     SHARES,
     SPLITS,
@@ -221,9 +221,14 @@ class Group:
         return self.variants[0].task
 
     @property
+    def documents(self) -> bool:
+        """Whether these are language models of documents, scored in bits per byte."""
+        return self.metric == BITS_PER_BYTE
+
+    @property
     def metric(self) -> str:
         """The metric of its findings."""
-        return EXACT_MATCH if self.task else HEADLINE_METRIC
+        return self.runs[0].headline_metric
 
     @cached_property
     def split(self) -> str:

@@ -186,12 +186,13 @@ def score_columns(lines: Sequence[Line], found: Sequence[Source]) -> tuple[Colum
     """
     metric, shown, changed = lines[0].group.metric, lines[0].splits, lines[0].changed
     every = [column.split for column in _columns(lines) if column.metric == metric]
+    digits = 3 if lines[0].group.documents else 1
     columns = [*setting_columns([line.group for line in lines], lambda line: line.group), SEEDS]
     columns += [column for source in found if source.compares == "changes" for column in published_columns(source)]
     for split in dict.fromkeys([*shown, *every]):
-        columns.append(score_column(split, priority=0 if split in shown else 1))
+        columns.append(score_column(split, 0 if split in shown else 1, digits))
         if split in changed:
-            columns.append(change_column(split, priority=0 if split == changed[0] else 1))
+            columns.append(change_column(split, 0 if split == changed[0] else 1, digits))
     columns += [column for source in found if source.compares == "order" for column in published_columns(source)[:1]]
     columns += [*AFTER_THE_SCORES, *folded_scores(lines, metric)]
     return tuple({column.key: column for column in columns}.values())
@@ -219,14 +220,15 @@ def published_columns(source: Source) -> tuple[Column, Column]:
     return figure, Column(f"{source.key}_change", heading, lambda line: line.figure_change(source), signed=True)
 
 
-def score_column(split: str, priority: int = 0) -> Column:
+def score_column(split: str, priority: int = 0, digits: int = 1) -> Column:
     """The scores that a group's findings are about."""
-    return Column(split, split, partial(Line.ours, split=split), priority=priority)
+    return Column(split, split, partial(Line.ours, split=split), digits, priority=priority)
 
 
-def change_column(split: str, priority: int = 0) -> Column:
+def change_column(split: str, priority: int = 0, digits: int = 1) -> Column:
     """How these scores change from the reference."""
-    return Column(f"{split}_change", f"Δ {split}", partial(Line.change, split=split), signed=True, priority=priority)
+    read = partial(Line.change, split=split)
+    return Column(f"{split}_change", f"Δ {split}", read, digits, signed=True, priority=priority)
 
 
 def folded_scores(lines: Sequence[Line], shown: str) -> list[Column]:

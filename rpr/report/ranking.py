@@ -53,6 +53,8 @@ def ranked(group: Group) -> tuple[list[tuple[Variant, Measurement]], str]:
     (without it, the largest), and without models that did not learn. Of a generated task every variant, whatever they
     are.
     """
+    if group.documents:
+        return [], ""
     scored = [(one, score) for one in group.variants if (score := group.score(one, group.split)).value is not None]
     unlearned = [one for one, _ in scored if one.unlearned and not group.task]
     scored = [row for row in scored if row[0] not in unlearned]

@@ -98,7 +98,7 @@ def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> T
 
     Each variant of a translation corpus is in one of the paper's three tables, the paper's k in all.
     """
-    translation = [group for group in groups if not group.task]
+    translation = [group for group in groups if not (group.task or group.documents)]
     found = list(_tables1(translation))
     for group in translation:
         for sharing in group.sharings:
@@ -106,7 +106,8 @@ def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> T
             found += _table3(group, sharing)
     return Tables(
         tuple(found),
-        tuple(map(task_table, alike([group for group in groups if group.task]))),
+        tuple(map(task_table, alike([group for group in groups if group.task])))
+        + tuple(map(document_table, alike([group for group in groups if group.documents]))),
         speed_grid(translation, benches),  # a task's models are so small that their steps/s say nothing of positions
         tuple(grid for group in groups if (grid := length_grid(group)) is not None),
     )
@@ -320,6 +321,14 @@ def task_table(groups: Sequence[Group]) -> Grid:
     notes = (f"test: lengths up to {lengths}, as in training; long: longer inputs{beyond}", f"model: {sizes}")
     setting = first.heading if len(groups) == 1 else first.common_heading
     return score_table("task", f"Exact match on {runs[0].task}, percent", setting, ("position",), lines, *notes)
+
+
+def document_table(groups: Sequence[Group]) -> Grid:
+    """Every variant of a language model of documents, of groups that are alike."""
+    lines = [_task_line(variant, group) for group in groups for variant in group.variants]
+    first = groups[0]
+    setting = first.heading if len(groups) == 1 else first.common_heading
+    return score_table("documents", f"Bits per byte on {first.data}: less is better", setting, ("position",), lines)
 
 
 def _task_line(variant: Variant, group: Group) -> Line:

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from rpr.config.train import TrainConfig
 from rpr.data.batches import NO_PAIRS, Batch, TrainingBatches, TranslationDataset, evaluation_batches
+from rpr.data.byte_vocabulary import byte_vocabulary
 from rpr.data.cache import PreparedData
 from rpr.data.token_split import TokenSplit
 from rpr.data.windows import Windows, scored_split, training_split
@@ -57,7 +58,7 @@ class TranslationData(pl.LightningDataModule):
         if not isinstance(self.validation, Windows):
             return None
         tokens, _ = self.validation.rows("target", range(len(self.validation)))
-        return float(self.data.vocabulary.piece_bytes[tokens].mean())
+        return float(byte_vocabulary(self.data.vocabulary).piece_bytes[tokens].mean())
 
     def pairs_of_step(self, step: int) -> list[int]:
         """Indices of the training pairs of a step (from 0), over all ranks."""

@@ -146,6 +146,9 @@ def test_compare_tests_bits_per_byte_over_documents(trained: Path, capsys: pytes
     assert app.main(["compare", none, rope]) == 2
     assert "were scored on other documents of test" in capsys.readouterr().err
     assert app.main(["report", f"runs_dir={trained}", f"output_dir={trained / 'report'}"]) == 0
+    page = next((trained / "report").rglob("report.md")).read_text()
+    assert "## Bits per byte on text: less is better" in page
+    assert "Table 1" not in page and "best first" not in page
 
 
 def test_runs_on_another_corpus_are_never_in_one_group(trained: Path) -> None:
