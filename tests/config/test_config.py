@@ -29,6 +29,7 @@ def choices(group):
 
 
 GROUPS = {group: choices(group) for group in ("model", "position", "hardware", "data", "optim", "logger", "evaluation")}
+DOCUMENTS = {"python_library", "text", "wikitext103", "fineweb_edu"}
 LOCAL_ONLY = {
     "custom",
     "text",
@@ -47,8 +48,9 @@ def test_every_choice_composes_and_validates():
     number_of_rows = max(map(len, GROUPS.values()))
     for number in range(number_of_rows):
         row = {group: names[number % len(names)] for group, names in GROUPS.items()}
-        path = ["data.path=/a/folder"] if row["data"] in LOCAL_ONLY else []
-        cfg = train(*(f"{group}={choice}" for group, choice in row.items()), *path)
+        more = ["data.path=/a/folder"] if row["data"] in LOCAL_ONLY else []
+        more += ["model.architecture=decoder_only"] if row["data"] in DOCUMENTS else []
+        cfg = train(*(f"{group}={choice}" for group, choice in row.items()), *more)
         for group in ("model", "position", "hardware", "data"):
             assert getattr(cfg, group).name == row[group], row
         assert row["optim"] in (cfg.optim.name, f"{cfg.optim.name}_multi30k"), row
