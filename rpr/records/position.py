@@ -63,9 +63,17 @@ def positions_of(records: Sequence[Record]) -> list[Position]:
 
     Settings unknown to this version (from a record of a later one) distinguish variants if they differ among these
     records, and describe a scheme whose name is also unknown. If all records have the same value, or one that switches
-    the setting off, they have no effect.
+    the setting off, they have no effect. Versions of a scheme's code distinguish variants likewise, where records name
+    them.
     """
-    read = [_read(json.dumps(run.config["position"], sort_keys=True)) for run in records]
+    versions = {version for run in records for version in (run.schemes or {}).items()}
+    names = [name for name, _ in versions]
+    read: list[tuple[Positions | None, tuple[tuple[str, str], ...]]] = []
+    for run in records:
+        known, unknown = _read(json.dumps(run.config["position"], sort_keys=True))
+        code = ((f"code of {name}", version[:10]) for name, version in (run.schemes or {}).items())
+        changed = (pair for pair, name in zip(code, run.schemes or {}, strict=True) if names.count(name) > 1)
+        read.append((known, (*unknown, *changed)))
     keys = {key for _, unknown in read for key, _ in unknown}
     varying = {key for key in keys if len({dict(unknown).get(key) for _, unknown in read}) > 1}
     return [_position(known, unknown, varying, run) for (known, unknown), run in zip(read, records, strict=True)]

@@ -269,6 +269,21 @@ def test_only_settings_without_parameters_may_change_after_training() -> None:
         changed_after_training(rope, {"scaling_factor": 0})
 
 
+@pytest.mark.parametrize(
+    ("versions", "rows"),
+    [(["a" * 64, "b" * 64], 2), (["a" * 64, "a" * 64], 1), ([None, "a" * 64], 1), ([None, None], 1)],
+)
+def test_runs_of_different_code_of_a_scheme_are_different_rows(versions: list[str | None], rows: int) -> None:
+    settings = {"position": {"name": "spiral", "scheme": "spiral", "arms": 3}}
+    records = [
+        Record.model_construct(config=settings, schemes=None if version is None else {"spiral": version})
+        for version in versions
+    ]
+    labels = [position.label for position in positions_of(records)]
+    assert len(set(positions_of(records))) == rows
+    assert [("code of spiral = " in label) for label in labels] == [rows == 2] * 2
+
+
 def test_positions_of_records_have_kinds_and_labels() -> None:
     def record(position: dict[str, Any]) -> Record:
         document = fake_document("relative", 16)
