@@ -24,7 +24,7 @@ from rpr.report.learning import LEARNED_RULE, Learning, RunKey, learning_of, run
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.protocol import Difference
 from rpr.report.samples import FileOf, samples
-from rpr.report.sampling import sample_evenly
+from rpr.report.sampling import lines_of, sample_evenly
 from rpr.report.speed import SpeedRow
 from rpr.report.statements import Statement, statements
 from rpr.report.tables import Tables, alike, build_tables, summary_table
@@ -317,7 +317,7 @@ def suffixes(groups: Sequence[Group]) -> list[str]:
 def _curves(group: Group, file_of: FileOf) -> list[tuple[Variant, plots.Curves]]:
     """The curves of the variants that get a line; damaged files have been reported already."""
     curves = []
-    for variant in plots.lines_of(group):
+    for variant in lines_of(group):
         for record in variant.finished or variant.records:
             try:
                 metrics = read_metrics(file_of(record, METRICS_NAME))

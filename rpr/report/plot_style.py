@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -203,6 +203,25 @@ def bar_words(figures: Iterable[Measurement]) -> str:
     if level is not None:
         kinds.append(f"{level} interval over the sentences (one seed)")
     return "bars: " + ",\nor ".join(kinds) if kinds else ""
+
+
+def legend_below(figure: Figure, looks: Mapping[str, Mapping[str, Any]]) -> None:
+    """A legend below the axes, for narrow figures, of the look of each label."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], lw=1.8, ms=4, label=plain(text), **look) for text, look in looks.items()]
+    columns = 2 if max(map(len, looks)) < 20 else 1
+    rows = -(-len(handles) // columns)
+    set_margins(figure, below=0.1 + LINE * rows)
+    figure.legend(
+        handles=handles,
+        loc="lower left",
+        ncols=columns,
+        frameon=False,
+        fontsize=9,
+        borderaxespad=0.2,
+        labelspacing=0.25,
+    )
 
 
 def variant_colours(variants: Iterable[Variant]) -> dict[str, str]:

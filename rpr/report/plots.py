@@ -5,7 +5,7 @@ Each function returns None if there is nothing to plot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from rpr import paper
 from rpr.records.measurement import Measurement
 from rpr.records.scores import pooled
 from rpr.report import ranking
+from rpr.report.contexts import bits_by_context
 from rpr.report.groups import Group, Variant
 from rpr.report.lengths import buckets, length_score
 from rpr.report.plot_style import (
@@ -28,6 +29,7 @@ from rpr.report.plot_style import (
     bar_words,
     error_bars,
     label_ends,
+    legend_below,
     new_figure,
     plain,
     reach,
@@ -37,7 +39,7 @@ from rpr.report.plot_style import (
     text_width,
     variant_looks,
 )
-from rpr.report.sampling import left_out, sample_evenly
+from rpr.report.sampling import left_out, lines_of, sample_evenly
 from rpr.report.speed import ratio_to_absolute, steps_per_second
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BASELINES = ("absolute", "learned", "none")
-MOST_LINES, MOST_BARS, MOST_TICKS = 12, 24, 24
+MOST_BARS, MOST_TICKS = 24, 24
 _WIDE, _NARROW = (7.4, 4.5), (3.5, 4.1)  # inches
 _ROOM = 0.5  # share of a length bucket's width over which the points of all variants are spread
 Curves = dict[str, tuple[tuple[int, float], ...]]  # (step, value) pairs of each training metric
@@ -65,11 +67,6 @@ class Picture:
     svg: bytes
     narrow: bytes | None = None
     pdf: bytes | None = None
-
-
-def lines_of(group: Group) -> list[Variant]:
-    """The variants that get a line in plots with one line per variant."""
-    return sample_evenly(group.variants, MOST_LINES)
 
 
 def all_plots(group: Group, runs: Sequence[tuple[Variant, Curves]], *, pdf: bool = False) -> list[Picture]:
@@ -93,11 +90,20 @@ def all_plots(group: Group, runs: Sequence[tuple[Variant, Curves]], *, pdf: bool
         ("bleu_by_k", "BLEU by clip distance", "", " ".join(by_k), bleu_by_k(group), bleu_by_k(group, narrow=True)),
         *([] if by_position is None else [("scores_by_position", *by_position)]),
         (by_length_name(group), _length_title(group), lines, "", bleu_by_length(group, lines), None),
+        (
+            "bits_by_context",
+            "Bits per byte by length of the context",
+            lines,
+            means,
+            bits_by_context(group, lines),
+            None,
+        ),
         ("speed", "Steps per second relative to absolute", bars, ratios, speed(group, bars), None),
         ("learning_curves", "Learning curves", lines, means, learning_curves(group, runs, lines), None),
     ]
     columns = {
         by_length_name(group): lambda: bleu_by_length(group, narrow=True),
+        "bits_by_context": lambda: bits_by_context(group, narrow=True),
         "speed": lambda: speed(group, narrow=True),
         "learning_curves": lambda: learning_curves(group, runs, narrow=True),
     }
@@ -190,7 +196,7 @@ def bleu_by_k(group: Group, *, narrow: bool = False) -> Figure | None:
         axes.set_ylabel("BLEU (ours: sacreBLEU)")
         axes.grid(visible=False, axis="x")
         if narrow:
-            _legend_below(
+            legend_below(
                 figure,
                 {text: {"color": colour, "ls": DASHED if text.endswith(", long") else "-"} for _, text, colour in ends},
             )
@@ -218,25 +224,6 @@ def _series(group: Group) -> Iterable[_Series]:
 
 def _xy(points: Sequence[tuple[float, Measurement]]) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [one.value or 0.0 for _, one in points]
-
-
-def _legend_below(figure: Figure, looks: Mapping[str, Mapping[str, Any]]) -> None:
-    """A legend below the axes, for narrow figures, of the look of each label."""
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], lw=1.8, ms=4, label=plain(text), **look) for text, look in looks.items()]
-    columns = 2 if max(map(len, looks)) < 20 else 1
-    rows = -(-len(handles) // columns)
-    set_margins(figure, below=0.1 + LINE * rows)
-    figure.legend(
-        handles=handles,
-        loc="lower left",
-        ncols=columns,
-        frameon=False,
-        fontsize=9,
-        borderaxespad=0.2,
-        labelspacing=0.25,
-    )
 
 
 def by_length_name(group: Group) -> str:
@@ -295,7 +282,7 @@ def bleu_by_length(group: Group, remark: str = "", *, narrow: bool = False) -> F
         axes.set_ylabel("exact match, percent" if group.task else "BLEU (sacreBLEU)")
         axes.grid(visible=False, axis="x")
         if narrow:
-            _legend_below(figure, looks)
+            legend_below(figure, looks)
         else:
             label_ends([(axes, ends)])
     return figure
@@ -372,7 +359,7 @@ def learning_curves(
             named.append((axes, ends))
         all_axes[-1].set_xlabel("\n".join(filter(None, ("step", remark))))
         if narrow:
-            _legend_below(figure, looks)
+            legend_below(figure, looks)
         else:
             label_ends(named)
     return figure

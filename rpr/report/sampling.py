@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rpr.report.groups import Group, Variant
+
+MOST_LINES = 12
+
+
+def lines_of(group: Group) -> list[Variant]:
+    """The variants that get a line in plots with one line per variant."""
+    return sample_evenly(group.variants, MOST_LINES)
 
 
 def sample_evenly(items: Sequence[Any], most: int) -> list[Any]:

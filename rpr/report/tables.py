@@ -15,6 +15,7 @@ from typing import Any
 from rpr import paper
 from rpr.model.positions.vectors import SHARING
 from rpr.report.agreement import HEADINGS, Verdict
+from rpr.report.contexts import context_grids
 from rpr.report.groups import Group, Variant
 from rpr.report.lengths import length_grid
 from rpr.report.lines import AFTER_THE_SCORES, CHANGE, Line, labels, score_columns
@@ -109,7 +110,8 @@ def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> T
         tuple(map(task_table, alike([group for group in groups if group.task])))
         + tuple(map(document_table, alike([group for group in groups if group.documents]))),
         speed_grid(translation, benches),  # a task's models are so small that their steps/s say nothing of positions
-        tuple(grid for group in groups if (grid := length_grid(group)) is not None),
+        tuple(grid for group in groups if (grid := length_grid(group)) is not None)
+        + tuple(grid for group in groups for grid in context_grids(group)),
     )
 
 

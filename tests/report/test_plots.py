@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import Interval
-from rpr.report import plot_style, plots, ranking
+from rpr.report import plot_style, plots, ranking, sampling
 from rpr.report.grouping import run_groups
 from rpr.report.learning import Learning, run_key
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score
@@ -64,10 +64,10 @@ def test_plots_of_many_variants_show_and_report_a_sample():
     runs = [fake_record(kind, k, by_length=lengths) for kind, count in (("relative", 26), ("relative_keys", 4))
             for k in range(count)]  # fmt: skip
     group = group_of([*runs, fake_record("absolute", by_length=lengths)])
-    curves = [(one, {"validation/bleu": ((1, 2.0), (2, 3.0))}) for one in plots.lines_of(group)]
+    curves = [(one, {"validation/bleu": ((1, 2.0), (2, 3.0))}) for one in sampling.lines_of(group)]
     drawn = {plot.name: plot for plot in plots.all_plots(group, curves)}
     assert list(drawn) == ["bleu_by_k", "bleu_by_length", "speed", "learning_curves"]
-    assert len(plots.lines_of(group)) == 12 and plots.lines_of(group)[0].label == "absolute (sinusoidal)"
+    assert len(sampling.lines_of(group)) == 12 and sampling.lines_of(group)[0].label == "absolute (sinusoidal)"
     for name, words in (
         ("bleu_by_length", "12 of 31 variants have a line"),
         ("speed", "24 of 31 variants have a bar"),
@@ -96,7 +96,7 @@ def test_caption_names_variants_still_learning():
 
 def test_plots_of_few_variants_are_complete_and_reproducible():
     group = group_of([fake_record("relative", 2), fake_record("absolute")])
-    assert plots.lines_of(group) == list(group.variants)
+    assert sampling.lines_of(group) == list(group.variants)
     first = plots.all_plots(group, [])
     assert first == plots.all_plots(group, [])
     assert [plot.name for plot in first if plot.narrow is not None] == ["bleu_by_k"]

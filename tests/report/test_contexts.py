@@ -1,0 +1,68 @@
+"""Tables and plot of bits per byte by length of the context, against means worked out here from made-up records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rpr.records.record import Record
+from rpr.report.contexts import bits_by_context, bits_per_byte, context_grids
+from tests.fake_records import fake_record
+from tests.report.test_plots import group_of
+
+SCORES = {("separate", 64): 2.5, ("separate", 128): 2.25, ("separate", 256): 2.75, ("sliding", 128): 2.0}
+
+
+def scored(position: str, seed: int = 1, more: float = 0.0, **changes: Any) -> Record:
+    """A record with `more` bits than SCORES everywhere."""
+    by_context = {
+        "split": "test", "test_set": "held out", "training_length": 128, "num_bytes": 4096, "num_tokens": 4096,
+        "num_documents": 3, "stride": 64, "checkpoint": "step 10", "precision": "float32",
+        "scores": [
+            {"windows": windows, "length": length, "bits_per_byte": bits + more, "num_bytes": 4096, "interval": None}
+            for (windows, length), bits in SCORES.items()
+        ],
+        "by_position": [
+            {"first": first, "last": last, "bits_per_byte": 3.0 + more} for first, last in ((1, 1), (2, 2), (3, 4))
+        ],
+    } | changes  # fmt: skip
+    return fake_record(position, seed=seed, by_context=[by_context])
+
+
+def test_rows_are_means_over_seeds_and_columns_are_lengths_of_both_evaluations() -> None:
+    group = group_of([scored("absolute"), scored("relative"), scored("relative", 2, 0.5)])
+    by_length, by_position = context_grids(group)
+    assert [column.heading for column in by_length.columns[1:]] == ["64", "128", "256", "128, sliding"]
+    assert [column.heading for column in by_position.columns[1:]] == ["1", "2", "3–4"]
+    relative = next(variant for variant in group.variants if variant.position.kind == "relative")
+    for key, bits in SCORES.items():
+        one = bits_per_byte(relative, key)
+        assert (one.value, one.n) == (pytest.approx(bits + 0.25), 2)
+    assert bits_per_byte(relative, ("position", 4)).value == pytest.approx(3.25)
+    assert "the same 4,096 bytes of 3 documents" in by_length.notes[0].text
+
+
+def test_seeds_scored_on_different_bytes_have_no_mean() -> None:
+    group = group_of([scored("relative"), scored("relative", 2, num_bytes=1000)])
+    (variant,) = group.variants
+    one = bits_per_byte(variant, ("separate", 64))
+    assert one.value is None and "different bytes" in str(one.reason)
+    assert any(note.severity == "warning" for grid in context_grids(group) for note in grid.notes)
+
+
+def test_plot_has_a_panel_for_each_evaluation_and_shades_what_is_beyond_training() -> None:
+    figure = bits_by_context(group_of([scored("absolute"), scored("relative", more=0.5)]))
+    assert figure is not None
+    separate, sliding = figure.axes
+    assert {tuple(line.get_ydata()) for line in separate.lines if len(line.get_xdata()) == 3} == {
+        (2.5, 2.25, 2.75), (3.0, 2.75, 3.25)
+    }  # fmt: skip
+    assert [tuple(line.get_xdata()) for line in sliding.lines if line.get_marker() not in ("", "None")] == [(1,), (1,)]
+    (shade,) = separate.patches
+    assert shade.get_xy()[0] == 1.5  # between 128, the length of training, and 256
+
+
+def test_records_without_such_scores_have_neither() -> None:
+    group = group_of([fake_record("absolute")])
+    assert list(context_grids(group)) == [] and bits_by_context(group) is None
