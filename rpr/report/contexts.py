@@ -133,6 +133,9 @@ def bits_by_context(group: Group, remark: str = "", *, narrow: bool = False) -> 
             axes.set_xlim(-0.5, len(lengths) - 0.5)
             axes.grid(visible=False, axis="x")
             named.append((axes, ends))
+        bounds = [bound for axes in all_axes for bound in axes.get_ylim()]
+        for axes in all_axes:
+            axes.set_ylim(min(bounds), max(bounds))
         all_axes[-1].set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths])
         shaded = "" if narrow or len(trained) != 1 else f"shaded: longer than in training ({max(trained):,} tokens)"
         words = "tokens of context" if narrow else "tokens of context; less is better"

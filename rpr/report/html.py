@@ -120,10 +120,12 @@ def _by_group(
 
 
 def _first_plot(chapters: Sequence[Chapter]) -> Picture | None:
-    """The first plot of the group with the most variants that learned their task, preferring curves over k."""
+    """The first plot of the group with the most variants that learned, preferring curves over k or the context."""
 
     def interest(chapter: Chapter) -> tuple[bool, int]:
-        return chapter.plots[0].name == "bleu_by_k", sum(one.unlearned is None for one in chapter.group.variants)
+        return chapter.plots[0].name in ("bleu_by_k", "bits_by_context"), sum(
+            one.unlearned is None for one in chapter.group.variants
+        )
 
     best = max((chapter for chapter in chapters if chapter.plots), key=interest, default=None)
     return None if best is None else best.plots[0]

@@ -159,7 +159,7 @@ def bleu_by_k(group: Group, *, narrow: bool = False) -> Figure | None:
     which the paper has no figure, or if no relative run has a score. The k axis is categorical: 0 has no logarithm, and
     every k gets the same space.
     """
-    found = [] if group.task else list(_series(group))
+    found = [] if group.task or group.documents else list(_series(group))
     if all(k is None for one in found for k, _ in one.points):
         return None
     ks = sorted({k for one in found for k, _ in one.points if k is not None} | set(paper.TABLE2))

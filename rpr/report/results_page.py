@@ -68,10 +68,11 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     symbols = bullets([*legend(tables.grids), f"{LEARNING_RULE}.", f"{LEARNED_RULE}."])
     parts += ["## The tables", f"<details><summary>How to read them</summary>\n\n{symbols}\n\n</details>"]
     parts += [markdown(grid, "###", signs=False) for grid in tables.paper]
-    for grid in tables.tasks:
+    for grid in (*tables.documents, *tables.tasks):
         parts.append(markdown(grid, "###", signs=False))
         for group in {id(line.group): line.group for line in grid.rows}.values():
-            parts += [*pictures("scores_by_position", [group]), *pictures(by_length_name(group), [group])]
+            names = ["bits_by_context"] if group.documents else ["scores_by_position", by_length_name(group)]
+            parts += [picture for name in names for picture in pictures(name, [group])]
     if tables.speed is not None:  # those of whole runs, which decide nothing, are in the reports of their sweeps
         timed = [row for row in tables.speed.rows if row.benchmark] or tables.speed.rows
         parts.append(markdown(tables.speed.with_rows(timed).without_empty_columns(), "###", signs=False))
@@ -132,12 +133,13 @@ def _most_converged(groups: Sequence[Group]) -> list[Group]:
     def converged(group: Group) -> tuple[int, int]:
         return sum(bool(one.learning) and not one.still_learning for one in group.variants), len(group.variants)
 
-    return sorted((group for group in groups if not group.task), key=converged)[-1:]
+    return sorted((group for group in groups if not (group.task or group.documents)), key=converged)[-1:]
 
 
 _PICTURES = {
     "bleu_by_k": "BLEU by clip distance, beside the paper's curve",
     "scores_by_position": "Scores by position, best first",
+    "bits_by_context": "Bits per byte by length of the context, in separate and in sliding windows",
     "exact_match_by_length": "Exact match by length",
 }
 

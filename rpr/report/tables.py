@@ -70,13 +70,14 @@ class Tables:
 
     paper: tuple[Grid, ...]  # Tables 1 to 3
     tasks: tuple[Grid, ...]
+    documents: tuple[Grid, ...]  # language models
     speed: Grid | None
     lengths: tuple[Grid, ...]
 
     @property
     def main(self) -> tuple[Grid, ...]:
         """All but the scores by length."""
-        return (*self.paper, *self.tasks, *((self.speed,) if self.speed is not None else ()))
+        return (*self.paper, *self.tasks, *self.documents, *((self.speed,) if self.speed is not None else ()))
 
     @property
     def grids(self) -> tuple[Grid, ...]:
@@ -107,8 +108,8 @@ def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> T
             found += _table3(group, sharing)
     return Tables(
         tuple(found),
-        tuple(map(task_table, alike([group for group in groups if group.task])))
-        + tuple(map(document_table, alike([group for group in groups if group.documents]))),
+        tuple(map(task_table, alike([group for group in groups if group.task]))),
+        tuple(map(document_table, alike([group for group in groups if group.documents]))),
         speed_grid(translation, benches),  # a task's models are so small that their steps/s say nothing of positions
         tuple(grid for group in groups if (grid := length_grid(group)) is not None)
         + tuple(grid for group in groups for grid in context_grids(group)),
