@@ -267,6 +267,7 @@ def work(config: TrainConfig, run_dir: Path) -> None:
     """Train on every rank; then the first rank alone translates, scores and completes the record."""
     from rpr.commands.scoring import score_run, torch_scored, validation_bleu
     from rpr.runs import loading, runtime
+    from rpr.runs.checkpoints import checkpoints
     from rpr.tracking import wandb_logger
     from rpr.training import fit
     from rpr.training.saving import superseded
@@ -295,6 +296,14 @@ def work(config: TrainConfig, run_dir: Path) -> None:
         for old in superseded(run_dir / "checkpoints", config.optim):
             old.unlink(missing_ok=True)  # left by a kill right after the last checkpoint
         model, checkpoint = loading.model_of(config, run_dir, None, len(data.vocabulary))
+        there, wanted = len(checkpoints(run_dir / "checkpoints")), config.optim.average_checkpoints
+        if there < wanted:
+            print(
+                f"rpr-cli: optim.average_checkpoints: {wanted} requested, but the training ended with {there}; scored: "
+                f"{checkpoint}; save more often (optim.checkpoint_every_n_steps) for an average of {wanted}",
+                file=sys.stderr,
+                flush=True,
+            )
         found = score_run(config, data, torch_scored(config, model, checkpoint), run_dir)
         summary = {f"{score.split}/{score.metric}": score.score for score in found.scores}
         summary |= {"steps_per_second": training.steps_per_second, "validation_loss": training.validation_loss}

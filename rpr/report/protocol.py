@@ -6,6 +6,7 @@ here, such as one added later, is reported as a difference; settings that do not
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,10 @@ from rpr.tasks import TASKS
 # Numbers of sentence pairs of the paper's corpora; `paper.TRAIN_PAIRS` has the paper's wording.
 _PAIRS: dict[paper.Pair, int] = {"en_de": 4_500_000, "en_fr": 36_000_000}
 SECTIONS = ("model", "position", "data", "optim", "evaluation", "hardware")
-_BIG: dict[str, Any] = {"optim.average_checkpoints": 20, "optim.checkpoint_every_n_minutes": 10}
+_BIG: dict[str, Any] = {"optim.average_checkpoints": 20}
+# What the big model's average covers: on the paper's GPUs, 10 minutes were 560 to 600 of 300,000 steps.
+_AVERAGED_SHARE = (0.03, 0.05)
+_AVERAGE = re.compile(r"average of (?:the last )?(\d+) \(steps (\d+)\b.*?\b(\d+)(?:, \d+% of the training)?\)")
 # The paper's settings besides `paper.MODELS` or, where it states none, those of tensor2tensor at that time.
 _BASE: dict[str, Any] = {
     "model.architecture": "encoder_decoder",
@@ -76,7 +80,7 @@ NOT_COMPARED = frozenset(
         *("hardware.num_workers", "hardware.threads"),
     }
 )
-# Checkpoint intervals matter only if several checkpoints are averaged.
+# Checkpoint intervals matter only if several checkpoints are averaged; for the big model what was averaged is compared.
 _OF_AVERAGES = ("optim.checkpoint_every_n_steps", "optim.checkpoint_every_n_minutes")
 _SHAPE = ("model.num_layers", "model.d_model", "model.num_heads", "model.d_ff")
 
@@ -112,7 +116,7 @@ def differences(runs: Sequence[Record], size: paper.Size, languages: paper.Pair 
     some = list(kinds.values())
     found = [*_of_data(some, languages)]
     found += [one for run in some for one in _of_settings(run, size, languages or "en_de")]
-    found += [one for run in runs for one in _of_the_run(run)]
+    found += [one for run in runs for one in _of_the_run(run, size)]
     return tuple(dict.fromkeys(found))
 
 
@@ -169,6 +173,8 @@ def _of_data(runs: Sequence[Record], languages: paper.Pair | None) -> Iterable[D
 def _of_settings(run: Record, size: paper.Size, pair: paper.Pair) -> Iterable[Difference]:
     papers = papers_settings(size, pair)
     both = {key: (value, papers.get(key, _UNKNOWN)) for key, value in compared_settings(run).items()}
+    if size == "big":
+        both = {key: values for key, values in both.items() if key not in _OF_AVERAGES}
     other = {key: values for key, values in both.items() if not _same(key, *values)}
     shape = {key: values for key, values in other.items() if key in _SHAPE}
     if shape:
@@ -216,7 +222,23 @@ def _value(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-def _of_the_run(run: Record) -> Iterable[Difference]:
+def averaged(run: Record) -> tuple[int, float] | None:
+    """How many checkpoints a run's scores are of, and the share of the training they cover; None if not recorded."""
+    about = run.scores[0].checkpoint if run.scores else ""
+    if found := _AVERAGE.fullmatch(about):
+        return int(found[1]), 1 - int(found[2]) / int(found[3])
+    return (1, 0.0) if re.fullmatch(r"step \d+", about) else None
+
+
+def _of_the_run(run: Record, size: paper.Size) -> Iterable[Difference]:
+    if (average := averaged(run)) is not None:
+        (count, share), wanted = average, run.setting("optim.average_checkpoints")
+        words = f"averaged {count} checkpoint{'s' * (count > 1)}" + f" over {share:.0%} of the training" * (count > 1)
+        low, high = _AVERAGED_SHARE
+        if size == "big" and not (count == _BIG["optim.average_checkpoints"] and low <= share <= high):
+            yield Difference("average", f"{words}; the paper: 20 over about 4%")
+        elif size != "big" and isinstance(wanted, int) and count < wanted:
+            yield Difference("average", f"{words}, as there were no more; its recipe: {wanted}; the paper: none")
     if run.steps is not None and run.steps != run.max_steps:
         yield Difference("steps", f"{run.name} stopped at step {run.steps:,} of {run.max_steps:,}", smaller=True)
     if run.training is not None and run.training.skipped_steps:

@@ -108,6 +108,8 @@ def _shapes(weights: dict[str, Any]) -> dict[str, object]:
 def averaged_weights(run_dir: Path, last: int, ema_decay: float | None = None) -> tuple[dict[str, Tensor], str]:
     """The mean of a run's last N checkpoints, and its description; with a decay, the moving average in the last one.
 
+    With fewer than N, the description says what share of the training they cover.
+
     Raises:
         DataError: the run has no checkpoint, or its last one no moving average.
     """
@@ -119,5 +121,6 @@ def averaged_weights(run_dir: Path, last: int, ema_decay: float | None = None) -
     steps = [step for step, _ in found]
     if ema_decay is not None:
         return moving_average(found[-1][1]), f"moving average (decay {ema_decay:g}) at step {steps[-1]}"
-    words = f"step {steps[0]}" if len(found) == 1 else f"average of {len(found)} (steps {steps[0]} to {steps[-1]})"
-    return average([path for _, path in found]), words
+    share = f", {1 - steps[0] / steps[-1]:.0%} of the training" if len(found) < last else ""
+    averaged = f"average of {len(found)} (steps {steps[0]} to {steps[-1]}{share})"
+    return average([path for _, path in found]), f"step {steps[0]}" if len(found) == 1 else averaged

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
+
+import pytest
 
 from rpr.compose.composition import compose
 from rpr.config.train import TrainConfig
@@ -24,7 +27,15 @@ def recorded(*overrides: str, pairs: int = 4_500_000, **changes: Any) -> Record:
     """A finished record of the paper's run on all of WMT; `section__name=value` changes a setting."""
     config = edited(composed(*overrides), {key.replace("__", "."): value for key, value in changes.items()})
     edits = {"config": config, "data.train_pairs": pairs, "steps": config["optim"]["max_steps"]}
-    return Record.model_validate_json(json.dumps(edited(fake_document(), edits)), strict=True)
+    record = Record.model_validate_json(json.dumps(edited(fake_document(scores={"test": 27.0}), edits)), strict=True)
+    asked = config["optim"]["average_checkpoints"]
+    return scored_with(record, f"average of {asked} (steps 288600 to 300000)" if asked > 1 else "step 100000")
+
+
+def scored_with(record: Record, checkpoint: str) -> Record:
+    scores = tuple(replace(score, checkpoint=checkpoint) for score in record.scores)
+    assert scores
+    return record.model_copy(update={"scores": scores})
 
 
 EXACT = ("hardware.precision=32", "hardware.matmul_precision=highest")
@@ -52,6 +63,7 @@ def test_every_deciding_setting_is_compared() -> None:
     settings = flat({name: record.config[name] for name in SECTIONS})
     shown = {f"position.{name}" for name in shown_settings(record)}
     keys = {*settings} - NOT_COMPARED - shown | {"optim.max_tokens_per_microbatch", "optim.microbatches_per_step"}
+    keys -= {"optim.checkpoint_every_n_steps", "optim.checkpoint_every_n_minutes"}  # what was averaged is compared
     assert len(keys) > 30
     for key in sorted(keys):
         value = record.setting(key)
@@ -95,3 +107,35 @@ def test_skipped_steps_and_early_stop_are_differences() -> None:
     training = record.training.model_copy(update={"skipped_steps": 3})  # type: ignore[union-attr]
     found = differences([record.model_copy(update={"training": training, "steps": 50_000})], "base", "en_de")
     assert [one.kind for one in found] == ["steps", "skipped steps"]
+
+
+@pytest.mark.parametrize(
+    "size, asked, checkpoint, text",
+    [
+        ("big", 20, "average of 20 (steps 288600 to 300000)", None),
+        ("big", 20, "average of 20 (steps 289360 to 300000)", None),  # 560 steps: ten minutes with relative positions
+        ("big", 20, "average of the last 20 (steps 288600, 289200, 300000)", None),  # as records once had it
+        (
+            "big", 20, "average of 5 (steps 60000 to 300000, 80% of the training)",
+            "averaged 5 checkpoints over 80% of the training; the paper: 20 over about 4%",
+        ),
+        (
+            "big", 20, "average of 20 (steps 30000 to 300000)",
+            "averaged 20 checkpoints over 90% of the training; the paper: 20 over about 4%",
+        ),
+        ("big", 20, "step 300000", "averaged 1 checkpoint; the paper: 20 over about 4%"),
+        ("base", 1, "step 100000", None),
+        (
+            "base", 5, "average of 2 (steps 50000 to 100000, 50% of the training)",
+            "averaged 2 checkpoints over 50% of the training, as there were no more; its recipe: 5; the paper: none",
+        ),
+        ("base", 5, "average of 5 (steps 96000 to 100000)", None),
+    ],
+)  # fmt: skip
+def test_what_was_averaged_is_compared(size: Any, asked: int, checkpoint: str, text: str | None) -> None:
+    for intervals in ({}, {"optim__checkpoint_every_n_steps": None, "optim__checkpoint_every_n_minutes": 10.0}):
+        run = recorded(f"model={size}", *EXACT, optim__average_checkpoints=asked, **intervals)
+        found = differences([scored_with(run, checkpoint)], size, "en_de")
+        assert [one.text for one in found if one.kind == "average"] == ([] if text is None else [text])
+        if size == "big" and text is None:
+            assert found == (), "by steps or by minutes, if it covers what the paper's average covers"

@@ -49,7 +49,7 @@ def test_averaged_weights_uses_the_last_n(tmp_path: Path) -> None:
     for number, value, words in (
         (1, 100.0, "step 100"),
         (2, 56.0, "average of 2 (steps 12 to 100)"),
-        (20, 40.0, "average of 3 (steps 8 to 100)"),  # fewer than requested
+        (20, 40.0, "average of 3 (steps 8 to 100, 92% of the training)"),  # fewer than requested
     ):
         assert averaged_weights(tmp_path, number) == ({"a": torch.tensor([value])}, words)
     with pytest.raises(DataError, match="no checkpoints; resume the run"):

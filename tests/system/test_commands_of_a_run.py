@@ -48,7 +48,7 @@ def test_export_is_verified_and_replaceable(kind, run_dir, run_command):
     record = (run_dir / "record.json").read_bytes()
     out, err = run_command("export", run_dir, f"format={kind}", "sentences=6")
     folder, lines = run_dir / "exports" / kind, out.splitlines()
-    assert lines[0] == f"{folder}: {kind}, average of 2 (steps 2 to 4)"
+    assert lines[0] == f"{folder}: {kind}, average of 2 (steps 2 to 4, 50% of the training)"
     assert lines[1].startswith("verified on 6 sentences of validation: ")
     assert "greedy translations identical" in lines[1]
     assert len(lines) == (2 if kind == "safetensors" else 3) and err == ""
@@ -83,7 +83,7 @@ def test_verify_passes_and_writes_nothing(small_run, run_command):
     run = small_run(SHARED)
     before = sorted(run.rglob("*"))
     out, err = run_command("verify", run, "sentences=4")
-    head = "average of 2 (steps 2 to 4); sentences of validation; float64 unless noted"
+    head = "average of 2 (steps 2 to 4, 50% of the training); sentences of validation; float64 unless noted"
     assert " ".join(out.split()).startswith(f"{run.name}: {head} check ") and "rpr-cli: " not in err
     for name in ("cached decoding", "padding", "shift", "batches", "n best", "exact matches", "export, safetensors"):
         assert any(line.startswith(name) and " passed " in line for line in out.splitlines()), name
@@ -158,7 +158,9 @@ def test_evaluations_of_other_weights_or_splits_are_kept(small_run, tmp_path, ru
 def test_report_of_relative_run_is_repeatable(run_dir, run_command, refused, monkeypatch):
     before = (run_dir / "record.json").read_bytes()
     out, err = run_command("report", run_dir)
-    assert out.startswith(f"{run_dir.name}: relative, k = 3 | average of 2 (steps 2 to 4) | synthetic data\n")
+    assert out.startswith(
+        f"{run_dir.name}: relative, k = 3 | average of 2 (steps 2 to 4, 50% of the training) | synthetic data\n"
+    )
     assert "  encoder layer 1    norm of w^K at -3: " in out and "  decoder layer 1    heads attend most at " in out
     assert err == f"written: {run_dir / 'positions.svg'}\nwritten: {run_dir / 'positions.json'}\n"
     page, numbers = (run_dir / "positions.svg").read_bytes(), (run_dir / "positions.json").read_bytes()
@@ -194,3 +196,13 @@ def test_report_of_unfinished_run_with_learned_positions(small_run, tmp_path, ru
     document = json.loads((run / "positions.json").read_text())
     assert (document["num_sentences"], document["max_distance"], document["tables"]) == (5, 6, [])
     assert [len(entry["norms"]) for entry in document["absolute"]] == [1024, 1024]
+
+
+def test_training_that_averages_fewer_checkpoints_than_asked_says_so(small_run, capfd):
+    small_run("seed=7", "optim.average_checkpoints=2")
+    assert "average_checkpoints" not in capfd.readouterr().err
+    folder = small_run("seed=7", "optim.average_checkpoints=3", "evaluation.test_splits=[test]")
+    averaged = "average of 2 (steps 2 to 4, 50% of the training)"
+    line = f"rpr-cli: optim.average_checkpoints: 3 requested, but the training ended with 2; scored: {averaged}; save "
+    assert line in capfd.readouterr().err
+    assert {score.checkpoint for score in read_record(folder / "record.json").scores} == {averaged}
