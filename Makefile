@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 
-.PHONY: help demo results test coverage test-slow test-slice test-gpu test-slurm lint type bench package clean
+.PHONY: help install demo results test coverage test-slow test-slice test-gpu test-slurm lint type bench package clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 12
@@ -27,6 +27,8 @@ $(TOOLS): pyproject.toml constraints.txt  # and what its tests and checks need
 
 # One job per core: threads that wait for each other can slow down tenfold next to another busy program.
 CORES := $(shell nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
+
+install: $(READY)  ## set up rpr-cli in .venv, and nothing else
 
 demo: $(READY)  ## set up, sweep the clip distance on the synthetic corpus, show table and plot (5-13 minutes on two cores)
 	$(BIN)/rpr-cli sweep quick jobs=$(CORES)

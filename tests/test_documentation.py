@@ -4,6 +4,7 @@ paths exist; shown output, figures and layers are the real ones; README and glos
 
 from __future__ import annotations
 
+import doctest
 import re
 import shlex
 import sys
@@ -221,6 +222,14 @@ def test_python_runs(fence: Fence, home: Home, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(scheme, "REGISTERED", dict(scheme.REGISTERED))
     code = compile(home.filled_in(fence.text), str(fence.page), "exec", dont_inherit=True)
     exec(code, {"__name__": "example"})
+
+
+@pytest.mark.parametrize("fence", [one for page in PAGES for one in fences(page) if one.language == "pycon"], ids=str)
+def test_python_prints_what_is_shown(fence: Fence, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home.folder)
+    session = doctest.DocTestParser().get_doctest(home.filled_in(fence.text), {}, str(fence.page), None, None)
+    failures: list[str] = []
+    assert doctest.DocTestRunner().run(session, out=failures.append).attempted and not failures, "".join(failures)
 
 
 def prose(page: Path) -> str:

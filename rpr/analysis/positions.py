@@ -24,7 +24,6 @@ from rpr.analysis.position_numbers import (
 )
 from rpr.data.vocabulary import PAD
 from rpr.decode.torch_engine import pair_batches
-from rpr.model.attention import weights
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.stack import SelfAttention
 from rpr.model.transformer import Transformer
@@ -86,6 +85,34 @@ def measure(
         stacks=tuple(stack.pairs() for stack in stacks),
         biases=tuple(bias for stack in stacks for bias in _biases(stack.name, stack.attention, max_distance)),
     )
+
+
+def attention_weights(model: Transformer, source_1S: Tensor, target_input_1T: Tensor) -> dict[str, Tensor]:
+    """The attention weights of one pair without padding, by stack, [layers, H, Q, K]; `cross`: of encoder-decoder
+    attention. The model is in evaluation mode.
+    """
+    by_name: dict[str, list[Tensor]] = {}
+    hooks = []
+    for stack in model.stacks():
+        for layer in stack.layers.layers:
+
+            def add(
+                _: nn.Module, __: Any, qkv: Tensor, attention: Any = layer.self_attention, to: str = stack.shape.name
+            ) -> None:
+                by_name.setdefault(to, []).append(attention.weights(qkv, None)[0])
+
+            def add_cross(cross: Any, inputs: Any, _: Tensor) -> None:
+                by_name.setdefault("cross", []).append(cross.weights(*inputs)[0])
+
+            hooks.append(layer.self_attention.qkv.register_forward_hook(add))
+            if layer.cross_attention is not None:
+                hooks.append(layer.cross_attention.register_forward_hook(add_cross))
+    try:
+        model(source_1S, target_input_1T)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {name: torch.stack(of_layers) for name, of_layers in by_name.items()}
 
 
 def table_numbers(table: Tensor) -> TableNumbers:
@@ -150,10 +177,7 @@ class _StackAttention:
 
     def _summed_over_sentences(self, attention: SelfAttention, qkv_BQM: Tensor) -> Tensor:
         """Sum of P_ij over the sentences of the batch in which i and j are not padding: [H, Q, K]."""
-        q_BHQD, k_BHKD, _, tables = attention.attended(qkv_BQM)
-        p_BHQK = weights(
-            q_BHQD, k_BHKD, key_table=tables.keys, bias_table=tables.bias, mask=self.mask, causal=attention.causal
-        )
+        p_BHQK = attention.weights(qkv_BQM, self.mask)
         return torch.einsum("bhqk,bqk->hqk", p_BHQK.double(), self.visible_BQK)
 
     def _by_distance(self, values: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ def token_nats(
     with engine.evaluating(), torch.no_grad():
         for indices in evaluation_batches(windows, max_tokens):
             batch = dataset[indices]
-            nats_BT = _nats(engine.model, batch.target_input_BT, batch.target_output_BT).numpy()
+            nats_BT = nats(engine.model, batch.target_input_BT, batch.target_output_BT).numpy()
             for row, index in enumerate(indices):
                 end = int(windows.target_lengths[index])
                 found[index] = nats_BT[row, 0 if last is None else max(0, end - last) : end]
@@ -52,7 +52,7 @@ def token_nats(
     return found
 
 
-def _nats(model: Any, inputs_BT: Tensor, outputs_BT: Tensor) -> Tensor:
+def nats(model: Any, inputs_BT: Tensor, outputs_BT: Tensor) -> Tensor:
     """-ln p of every output, float64 [B, T] on the CPU; logits are computed for some rows at a time."""
     device = model.embedding_VM.device
     hidden_NM = model(inputs_BT.new_empty(len(inputs_BT), 0).to(device), inputs_BT.to(device)).flatten(0, 1)

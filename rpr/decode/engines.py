@@ -40,14 +40,16 @@ def override_search(search: Search, beam_size: int | None, length_penalty: float
     return search
 
 
-def load_engine(folder: Path, config: TranslateConfig) -> tuple[Engine, Vocabulary, Search, int]:
+def load_engine(
+    folder: Path, config: TranslateConfig, *, documents: bool = False
+) -> tuple[Engine, Vocabulary, Search, int]:
     """The engine, vocabulary and search settings, and the maximum source length in tokens. All settings are checked
-    before weights are read.
+    before weights are read. A language model of documents is refused, unless `documents`.
     """
     if is_export(folder):
         return _of_export(read_export(folder), config)
     if config.backend != "ctranslate2":
-        return _of_run(folder, config)
+        return _of_run(folder, config, documents)
     return _of_export(read_export(exported_folder(folder, config.run)), config)
 
 
@@ -66,8 +68,8 @@ def exported_folder(run_dir: Path, typed: str) -> Path:
     return folder
 
 
-def _of_run(folder: Path, config: TranslateConfig) -> tuple[Engine, Vocabulary, Search, int]:
-    trained = loading.config_of(folder, config.hardware, config.cache_dir)
+def _of_run(folder: Path, config: TranslateConfig, documents: bool) -> tuple[Engine, Vocabulary, Search, int]:
+    trained = loading.config_of(folder, config.hardware, config.cache_dir, documents=documents)
     search = override_search(search_of(trained.evaluation), config.beam_size, config.length_penalty, config.n_best)
     _check_compute_type(config)
     runtime.set_up(config.hardware)

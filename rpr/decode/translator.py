@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -79,19 +80,16 @@ class Translator:
             ConfigError: an invalid value, or contradictory ones.
             DataError, RecordError: the folder is not a run or an export, or is damaged.
         """
-        settings = yaml.safe_load((data_dir("conf") / "translate.yaml").read_text(encoding="utf-8"))
-        default_hardware = next(one["hardware"] for one in settings.pop("defaults") if isinstance(one, dict))
-        if not isinstance(hardware, HardwareConfig):
-            hardware = _hardware(hardware or default_hardware)
-        arguments = {
-            "backend": backend,
-            "compute_type": compute_type,
-            "average_checkpoints": average_checkpoints,
-            "cache_dir": cache_dir,
-            "max_source_length": max_source_length,
-        }
-        settings |= {key: value for key, value in arguments.items() if value is not None}
-        return cls.from_config(validate(TranslateConfig, {**settings, "run": str(path), "hardware": hardware}))
+        config = translate_config(
+            path,
+            hardware,
+            backend=backend,
+            compute_type=compute_type,
+            average_checkpoints=average_checkpoints,
+            cache_dir=cache_dir,
+            max_source_length=max_source_length,
+        )
+        return cls.from_config(config)
 
     @classmethod
     def from_config(cls, config: TranslateConfig) -> Translator:
@@ -170,7 +168,7 @@ class Translator:
         """The parts of each sentence, as token IDs with EOS; none for an empty sentence."""
         if isinstance(sentences, str):
             raise TypeError("sentences: expected a sequence of strings, not one string")
-        encoded = self.vocabulary.encode_batch([_text(sentence) for sentence in sentences])
+        encoded = self.vocabulary.encode_batch([normalised(sentence) for sentence in sentences])
         return [
             [[*part, EOS] for part in split_long_source(pieces, self.max_source_length, self.vocabulary)]
             if pieces
@@ -184,7 +182,7 @@ class Translator:
         Raises:
             DataError: a prefix of more than max_source_length tokens.
         """
-        encoded = self.vocabulary.encode_batch([_text(prefix) for prefix in prefixes])
+        encoded = self.vocabulary.encode_batch([normalised(prefix) for prefix in prefixes])
         for index, pieces in enumerate(encoded):
             if len(pieces) > self.max_source_length:
                 raise DataError(
@@ -229,7 +227,18 @@ class Translator:
         ]
 
 
-def _text(sentence: str) -> str:
+def translate_config(path: str | Path, hardware: str | HardwareConfig | None, **arguments: Any) -> TranslateConfig:
+    """The settings of conf/translate.yaml with the arguments of `Translator.from_run` that are not None."""
+    settings = yaml.safe_load((data_dir("conf") / "translate.yaml").read_text(encoding="utf-8"))
+    default_hardware = next(one["hardware"] for one in settings.pop("defaults") if isinstance(one, dict))
+    if not isinstance(hardware, HardwareConfig):
+        hardware = _hardware(hardware or default_hardware)
+    settings |= {key: value for key, value in arguments.items() if value is not None}
+    return validate(TranslateConfig, {**settings, "run": str(path), "hardware": hardware})
+
+
+def normalised(sentence: str) -> str:
+    """A sentence as the model reads it."""
     return normalise(_SURROGATES.sub("\ufffd", sentence))
 
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rpr.model import incremental
-from rpr.model.attention import Implementation, attend, split_heads
+from rpr.model.attention import Implementation, attend, split_heads, weights
 from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.dropout import Dropout
 from rpr.model.incremental import DecoderState, KVCache, Memory
@@ -74,6 +74,11 @@ class SelfAttention(nn.Module):
         q_BHQD, k_BHKD = self.tables.prepare(q_BHQD, k_BHKD)
         return q_BHQD, k_BHKD, v_BHKD, self.tables.at(q_BHQD.shape[2] - 1, q_BHQD.device)
 
+    def weights(self, qkv_BQM: Tensor, mask: Tensor | None) -> Tensor:
+        """The attention weights [B, H, Q, K] from the output of `qkv`."""
+        q_BHQD, k_BHKD, _, tables = self.attended(qkv_BQM)
+        return weights(q_BHQD, k_BHKD, key_table=tables.keys, bias_table=tables.bias, mask=mask, causal=self.causal)
+
     def step(self, x_BNM: Tensor, cache: KVCache, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
         q_BNHD, k_BNHD, v_BNHD = self.qkv(x_BNM).view(*x_BNM.shape[:2], 3, self.num_heads, -1).unbind(2)
@@ -108,6 +113,11 @@ class CrossAttention(nn.Module):
         q_BHTD = _split(self.query(x_BTM), self.num_heads)
         out: Tensor = self.output(_join(attend(q_BHTD, *memory, mask=encoded.mask_B11S)))
         return out
+
+    def weights(self, x_BTM: Tensor, encoded: Encoded) -> Tensor:
+        """The attention weights [B, H, T, S] from the arguments of `forward`."""
+        k_BHSD, _ = self.project_memory(encoded.memory_BSM)
+        return weights(_split(self.query(x_BTM), self.num_heads), k_BHSD, mask=encoded.mask_B11S)
 
     def step(self, x_BNM: Tensor, memory: Memory, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""

@@ -356,7 +356,7 @@ def test_ctranslate2_export_translates_as_its_run(run_dir, exported, double, tra
 
 
 def test_import_of_rpr_is_light():
-    heavy = ("torch", "pytorch_lightning", "wandb", "hydra", "datasets", "matplotlib")
+    heavy = ("torch", "pandas", "pytorch_lightning", "wandb", "hydra", "datasets", "matplotlib")
     assert imported("import rpr", heavy) == []
     assert imported("from rpr import Translator; Translator.from_run", heavy) == ["torch"]
     with pytest.raises(ImportError, match="cannot import name 'Translater' from 'rpr'"):

@@ -1,0 +1,132 @@
+"""A trained run in Python: `rpr.load`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from rpr.analysis import text_scoring
+from rpr.analysis.positions import attention_weights
+from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
+from rpr.data.vocabulary import BOS, EOS
+from rpr.decode.engines import load_engine
+from rpr.decode.torch_engine import TorchEngine, pad_rows
+from rpr.decode.translator import Translator, normalised, translate_config
+from rpr.errors import ConfigError
+from rpr.paths import user_path
+from rpr.records.record import Record
+from rpr.runs import loading, runtime
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run with its model. `config` is the configuration it was trained with.
+
+    `attention`, `logits` and `log_probabilities` read one pair of texts of any length, as in training: the target after
+    BOS. Query and row t of the target have seen its first t pieces; the last one has seen all, and scores EOS. A
+    language model of documents has no source: give "". The tensors are on the model's device, without gradient.
+    """
+
+    folder: Path
+    record: Record
+    config: TrainConfig
+    translator: Translator
+
+    @property
+    def engine(self) -> TorchEngine:
+        """The model (`engine.model`) and its precision."""
+        return cast(TorchEngine, self.translator.engine)
+
+    def translate(self, sentences: Sequence[str]) -> list[str]:
+        """The best translation of each sentence; `translator` has more options.
+
+        Raises:
+            ConfigError: the run is a language model of documents.
+        """
+        if self.config.data.text is not None:
+            raise ConfigError(f"translate: {self.record.name} is a language model of documents; use loss(text)")
+        return self.translator.translate(sentences)
+
+    def attention(self, source: str, target: str) -> dict[str, Tensor]:
+        """The attention weights by stack, [layers, heads, queries, keys]: `encoder`, `decoder`, and `cross` from the
+        decoder to the encoder's output. `pieces` names queries and keys.
+        """
+        with self.engine.evaluating(), torch.no_grad():
+            return attention_weights(self.engine.model, *self._inputs(source, target))
+
+    def pieces(self, source: str, target: str) -> dict[str, list[str]]:
+        """The pieces that each stack reads."""
+        model = self.engine.model
+        rows = zip(model.stacks(), model.inputs(*self._inputs(source, target)), strict=True)
+        return {
+            stack.shape.name: [*map(self.translator.vocabulary.piece, ids_1L[0].tolist())] for stack, ids_1L in rows
+        }
+
+    def logits(self, source: str, target: str) -> Tensor:
+        """The scores of every piece of the vocabulary, [pieces of the target + 1, vocabulary]."""
+        model = self.engine.model
+        with self.engine.evaluating(), torch.no_grad():
+            return model.logits(model(*self._inputs(source, target))[0])
+
+    def log_probabilities(self, source: str, target: str) -> Tensor:
+        """ln p of every piece of the vocabulary, float64, of the shape of `logits`."""
+        return self.logits(source, target).double().log_softmax(-1)
+
+    def loss(self, text: str) -> float:
+        """Mean -ln p of a document's pieces, without EOS: nats per token, in separate windows of data.context_length.
+
+        Raises:
+            ConfigError: the run is a model of sentence pairs; or the text is empty.
+        """
+        window = self.config.data.context_length
+        if window is None:
+            raise ConfigError(
+                f"loss: {self.record.name} is a model of sentence pairs; use log_probabilities(source, target)"
+            )
+        if not text:
+            raise ConfigError("text: is empty; give at least one character")
+        ids_1T = torch.tensor([[BOS, *self._ids(text)]])
+        with self.engine.evaluating(), torch.no_grad():
+            windows = zip(*(torch.split(ids, window, dim=1) for ids in (ids_1T[:, :-1], ids_1T[:, 1:])), strict=True)
+            return float(torch.cat([text_scoring.nats(self.engine.model, *one) for one in windows], dim=1).mean())
+
+    def _ids(self, text: str) -> list[int]:
+        return self.translator.vocabulary.encode(text if self.config.data.text is not None else normalised(text))
+
+    def _inputs(self, source: str, target: str) -> tuple[Tensor, Tensor]:
+        """The arguments of the model, [1, S] and [1, T]."""
+        documents = self.config.data.text is not None
+        if documents and source:
+            raise ConfigError(f"source: {self.record.name} is a language model of documents, without sources; give ''")
+        device = self.engine.model.embedding_VM.device
+        ids = [] if documents else [*self._ids(source), EOS]
+        return pad_rows([ids], device), pad_rows([[BOS, *self._ids(target)]], device)
+
+
+def load(
+    run: str | Path,
+    *,
+    average_checkpoints: int | None = None,
+    hardware: str | HardwareConfig | None = None,
+    cache_dir: str | None = None,
+) -> TrainedRun:
+    """Load the folder of a run; the arguments are those of `Translator.from_run`.
+
+    Raises:
+        ConfigError: an invalid value.
+        DataError, RecordError: the folder is not a run, or is damaged.
+    """
+    config = translate_config(
+        run, hardware, backend="torch", average_checkpoints=average_checkpoints, cache_dir=cache_dir
+    )
+    folder = user_path(run).absolute()
+    record = loading.record_of(folder)
+    runtime.check_devices(config.hardware)
+    engine, vocabulary, search, longest = load_engine(folder, config, documents=True)
+    translator = Translator(engine, vocabulary, search, max_source_length=longest)
+    return TrainedRun(folder, record, config_from_record(record.config), translator)

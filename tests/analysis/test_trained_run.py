@@ -1,0 +1,184 @@
+"""rpr.load and rpr.records: on runs with random weights (float64) against equations written out and decoding by steps;
+on fake records.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+import rpr
+from rpr.analysis.trained_run import TrainedRun
+from rpr.compose.composition import compose_train
+from rpr.data.byte_vocabulary import ByteVocabulary
+from rpr.data.vocabulary import BOS
+from rpr.decode import translator as translating
+from rpr.errors import ConfigError, RecordError
+from rpr.model.architectures import build_model
+from rpr.records.record import write_record
+from rpr.runs.loading import VOCABULARY_NAME
+from tests.fake_records import fake_record, fake_score
+
+SOURCE, TARGET = "the old dog runs", "der alte Hund"
+DOUBLE = translating._hardware("cpu").model_copy(update={"precision": "64", "threads": 1})
+
+
+def random_run(folder: Path, settings: list[str], vocabulary) -> TrainedRun:
+    config = compose_train(settings)
+    record = fake_record(name=folder.name, run_id=config.run_id, config=config.model_dump(mode="json"), data=None)
+    (folder / "checkpoints").mkdir(parents=True)
+    write_record(folder / "record.json", record)
+    vocabulary.save(folder / VOCABULARY_NAME)
+    torch.manual_seed(1)
+    model = build_model(config.transformer(len(vocabulary)))
+    weights = {f"model.{name}": weight + 0.3 * torch.randn_like(weight) for name, weight in model.state_dict().items()}
+    torch.save({"state_dict": weights}, folder / "checkpoints" / "step=1.ckpt")
+    return rpr.load(folder, average_checkpoints=1, hardware=DOUBLE)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory, small_data, tiny_overrides, cache_dir):
+    settings = [*tiny_overrides, f"data.cache_dir={cache_dir}", "position=relative", "model.num_layers=2"]
+    return random_run(tmp_path_factory.mktemp("runs") / "pairs", settings, small_data.vocabulary)
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory, tiny_overrides):
+    folder = tmp_path_factory.mktemp("documents")
+    (folder / "a.txt").write_text("text")
+    model = [word for word in tiny_overrides if not word.startswith("data.")]
+    data = ["data=text", f"data.path={folder}", "data.context_length=4"]
+    settings = [*data, *model, "model.architecture=decoder_only", "position=rope"]
+    return random_run(folder / "documents", settings, ByteVocabulary())
+
+
+def softmax_of_pairs(q_HQD, k_HKD, table_HRD=None, *, causal=False):
+    """Equation 4 for each pair of positions."""
+    heads, queries, width = q_HQD.shape
+    scores = torch.full((heads, queries, k_HKD.shape[1]), -math.inf, dtype=torch.float64)
+    for h in range(heads):
+        for i in range(queries):
+            for j in range(i + 1 if causal else k_HKD.shape[1]):
+                key = k_HKD[h, j]
+                if table_HRD is not None:
+                    k = table_HRD.shape[1] // 2
+                    key = key + table_HRD[h, max(-k, min(k, j - i)) + k]
+                scores[h, i, j] = q_HQD[h, i] @ key / math.sqrt(width)
+    return scores.softmax(-1)
+
+
+def heads_of(x_QM):
+    return x_QM.unflatten(-1, (2, -1)).transpose(0, 1)
+
+
+def test_attention_is_that_of_the_equations(pairs):
+    inputs: dict[str, list] = {"encoder": [], "decoder": [], "cross": []}
+    model, hooks = pairs.engine.model, []
+    for name in ("encoder", "decoder"):
+        for layer in getattr(model, name):
+            hooks.append(
+                layer.self_attention.register_forward_hook(
+                    lambda module, given, _, name=name: inputs[name].append((module, given[0][0]))
+                )
+            )
+            if name == "decoder":
+                hooks.append(
+                    layer.cross_attention.register_forward_hook(
+                        lambda module, given, _: inputs["cross"].append((module, given[0][0], given[1].memory_BSM[0]))
+                    )
+                )
+    attention = pairs.attention(SOURCE, TARGET)
+    for hook in hooks:
+        hook.remove()
+    for name, found in attention.items():
+        assert len(found) == len(inputs[name]) == 2
+        for weights, (module, x, *memory) in zip(found, inputs[name], strict=True):
+            if memory:
+                keys = heads_of((memory[0] @ module.key_value.weight.T).chunk(2, dim=-1)[0])
+                expected = softmax_of_pairs(heads_of(x @ module.query.weight.T), keys)
+            else:
+                q, k, _ = map(heads_of, (x @ module.qkv.weight.T).chunk(3, dim=-1))
+                expected = softmax_of_pairs(q, k, module.tables.keys, causal=name == "decoder")
+            torch.testing.assert_close(weights, expected, rtol=0, atol=1e-12)
+    pieces = pairs.pieces(SOURCE, TARGET)
+    assert attention.keys() == {"encoder", "decoder", "cross"}
+    assert attention["cross"].shape[2:] == (len(pieces["decoder"]), len(pieces["encoder"]))
+    assert pieces["encoder"][-1] == "</s>" and pieces["decoder"][0] == "<s>"
+    assert "".join(pieces["decoder"][1:]).replace("\u2581", " ").strip() == TARGET
+    assert not any(weights.requires_grad for weights in attention.values())
+
+
+def test_probabilities_are_those_of_decoding_by_steps(pairs):
+    vocabulary, model = pairs.translator.vocabulary, pairs.engine.model
+    logits = pairs.logits(SOURCE, f" {TARGET}\n")
+    with torch.no_grad():
+        state = model.start_decoding(torch.tensor([vocabulary.encode(SOURCE, eos=True)]))
+        steps = [model.next_logits(torch.tensor([[piece]]), state)[0] for piece in [BOS, *vocabulary.encode(TARGET)]]
+    torch.testing.assert_close(logits, torch.stack(steps), rtol=0, atol=1e-10)
+    log_probabilities = pairs.log_probabilities(SOURCE, TARGET)
+    torch.testing.assert_close(log_probabilities, torch.stack(steps).log_softmax(-1), rtol=0, atol=1e-10)
+    assert pairs.translate([SOURCE]) == pairs.translator.translate([SOURCE])
+    assert (pairs.config.position.name, pairs.record.name) == ("relative", "pairs")
+    assert pairs.config.hardware.precision == "32", "the configuration of the training"
+
+
+def test_loss_of_a_document_is_that_of_single_tokens(documents):
+    text = "caf\u00e9\n\tau lait"
+    tokens = [BOS, *(4 + byte for byte in text.encode())]
+    nats = []
+    for at in range(len(tokens) - 1):
+        inputs = torch.tensor([tokens[at // 4 * 4 : at + 1]])
+        with torch.no_grad():
+            hidden = documents.engine.model(inputs.new_empty(1, 0), inputs)
+            nats.append(-float(documents.engine.model.logits(hidden[0, -1]).log_softmax(0)[tokens[at + 1]]))
+    assert documents.loss(text) == pytest.approx(sum(nats) / len(nats), abs=1e-12)
+    first = documents.log_probabilities("", text[:3])
+    assert [-float(first[at, tokens[at + 1]]) for at in range(3)] == pytest.approx(nats[:3], abs=1e-12)
+    attention = documents.attention("", text)
+    assert attention.keys() == {"decoder"} and attention["decoder"].shape == (1, 2, len(tokens), len(tokens))
+    assert documents.pieces("", "a\n") == {"decoder": ["<s>", "a", "<0x0A>"]}
+
+
+def test_what_a_run_cannot_do_is_refused(pairs, documents, tmp_path):
+    for call, message in (
+        (lambda: documents.translate(["a"]), r"^translate: documents is a language model of documents; use loss"),
+        (lambda: documents.logits("a", "b"), r"^source: documents is a language model of .* without sources; give ''$"),
+        (lambda: documents.loss(""), "^text: is empty"),
+        (lambda: pairs.loss("a"), "^loss: pairs is a model of sentence pairs; use log_probabilities"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            call()
+    with pytest.raises(RecordError, match="has no record.json; give the folder of a run"):
+        rpr.load(tmp_path)
+
+
+def test_records_are_rows(tmp_path):
+    interval = {"low": 36.0, "high": 38.0, "level": 0.95, "kind": "sentences", "method": "percentile bootstrap"}
+    scores = [fake_score("test", 37.0, interval=interval | {"samples": 10, "seed": 1}), fake_score("long", 20.5)]
+    for name, changes in (("a", {"scores": scores}), ("b", {"seed": 2, "run_id": "b" * 8, "training": None})):
+        (tmp_path / name).mkdir()
+        write_record(tmp_path / name / "record.json", fake_record(name=name, **changes))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "record.json").write_text("{")
+    with pytest.warns(UserWarning, match="truncated or not JSON"):
+        frame = rpr.records(tmp_path)
+    assert frame["name"].tolist() == ["a", "b"] and frame["seed"].tolist() == [1, 2]
+    assert frame["status"].tolist() == ["finished"] * 2
+    assert frame["folder"].tolist() == [str(tmp_path / "a"), str(tmp_path / "b")]
+    first = frame.iloc[0]
+    assert first[["test/sacrebleu", "test/sacrebleu/low", "test/sacrebleu/high"]].tolist() == [37.0, 36.0, 38.0]
+    assert first["long/sacrebleu"] == 20.5 and "long/sacrebleu/low" not in frame
+    assert first["steps_per_second"] > 0 and pd.isna(frame["steps_per_second"][1])
+    assert frame["position.clip_distance"].tolist() == [16, 16] and frame["optim.max_steps"].tolist() == [1800] * 2
+    assert frame["optim.schedule"].tolist() == ["inverse_sqrt"] * 2, "newer than these records"
+    assert frame.groupby("evaluation.length_buckets").size().sum() == 2, "lists are hashable"
+
+
+@pytest.mark.parametrize("name", [".", "nowhere"])
+def test_no_records_are_refused(name, tmp_path):
+    with pytest.raises(RecordError, match="no run record below this folder"):
+        rpr.records(tmp_path / name)
