@@ -37,7 +37,7 @@ def suggested(line, capsys, monkeypatch, shell="bash"):
         ("rpr-cli train hydra/launcher=submitit_l", {"hydra/launcher=submitit_local"}),
         ("rpr-cli report form", {"format="}),
         ("rpr-cli compare runs/a runs/b sam", {"samples="}),
-        ("rpr-cli sweep qu", {"quick"}),
+        ("rpr-cli sweep qu", {"quick", "quick_lm"}),
         ("rpr-cli sweep ", SWEEPS),
         ("rpr-cli sweep quick mod", {"model.", "model="}),
         ("rpr-cli sweep mine.yaml model=b", {"model=base", "model=big"}),

@@ -138,7 +138,7 @@ def test_wrong_folders(home, words, message):
 
 
 @pytest.mark.parametrize("words", [
-    ["position=window", "--cfg", "job"], ["--cfg", "job", "position=window"], ["--cfg=job", "--package=position"],
+    ["position=window", "--cfg", "job"], ["--cfg=job", "--package=position"],
 ])  # fmt: skip
 def test_configuration_is_printed(home, words):
     code, answer = command_line(home, "train", "schemes_dir=own", "model=mini", "optim=tiny", *words)

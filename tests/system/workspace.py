@@ -108,7 +108,8 @@ class Workspace:
 
     def assert_contains(self, expected: Snapshot, where: object) -> None:
         found = self.snapshot()
-        assert found == expected, (where, {key for key in expected if found.get(key) != expected[key]})
+        differing = {key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key)}
+        assert found == expected, (differing, where)
 
     def snapshot(self) -> Snapshot:
         paths = {str(path.relative_to(self.home)): path for path in self.home.rglob("*")}
