@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rpr.compose.composition import choices_of
@@ -64,7 +65,7 @@ def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
         file = error.missing_cfg_file
         group, _, choice = file.rpartition("/") if file.startswith("hydra/") else file.partition("/")
         options = [option for option in error.options if not option.startswith("_")]
-        return f"{group}: no such choice {choice!r}" + did_you_mean(choice, options)
+        return _no_such_choice(group, choice, options)
     if isinstance(error, (HydraException, OmegaConfBaseException)) or is_parsing_error(error):
         lines = [line.strip() for line in str(error).splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
         text = "; ".join(line.rstrip(".;") for line in lines)
@@ -86,8 +87,13 @@ def _no_choice(text: str) -> str | None:
     if found := re.match(r"Config group override deletion value must be .*input_line='(.+?)', config_loader", text):
         return f"{found[1]}: only a group, or one of its choices by name, can be deleted; write ~GROUP or GROUP=CHOICE"
     if found := re.match(r"In '[\w/]+': Could not load '(?!hydra/)([\w/]+)/([^'/]*)'", text):
-        return f"{found[1]}: no such choice {found[2]!r}{did_you_mean(found[2], choices_of(found[1]))}"
+        return _no_such_choice(found[1], found[2], choices_of(found[1]))
     return None
+
+
+def _no_such_choice(group: str, choice: str, options: Iterable[str]) -> str:
+    recipe = "; a model without optim= has the recipe of its own name" if group == "optim" else ""
+    return f"{group}: no such choice {choice!r}{recipe}{did_you_mean(choice, options)}"
 
 
 # What users of other tools, and readers of the paper, try first.

@@ -400,6 +400,12 @@ class TrainConfig(StrictModel):
             if problem := stack.scheme.problem(stack.site) or stack.scheme.unused_setting(usual):
                 whole = f"position.{problem}"
                 raise ValueError(whole if one else whole.replace("position.", f"position.{stack.name}."))
+            longest = max(self.data.context_length or 0, *self.evaluation.context_lengths, 0)
+            if stack.scheme.absolute == "learned" and stack.scheme.max_positions < longest:
+                raise ValueError(
+                    f"position.max_positions: {stack.scheme.max_positions} learned positions do not reach the longest "
+                    f"context of {longest} tokens (data.context_length, evaluation.context_lengths); raise it"
+                )
         check_attention(self.hardware, [stack.scheme for stack in stacks], stacks[0].site.d_head)
         return self
 

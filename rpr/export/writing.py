@@ -100,7 +100,7 @@ def _write_checked(kind: Kind, temporary: Path, inputs: ExportInputs, progress: 
     if not proven.passed:
         raise RunError(
             f"export: the {kind} export does not match the model ({proven}; allowed: {proven.tolerance:.0e}); it was "
-            "removed: please report this with the run's record"
+            f"removed: {_suspect(inputs.model)}"
         )
     document = card(kind, inputs, proven, int8)
     (temporary / README_NAME).write_text(readme(document), "utf-8")
@@ -130,6 +130,14 @@ def prove(
         return proven, None
     int8 = CTranslate2Engine(folder, compute_type="int8", threads=threads)
     return proven, identical_share(exported, int8, inputs.sources, search)
+
+
+def _suspect(model: Transformer) -> str:
+    """Whose fault a wrong export is likely to be: schemes of rpr have a version, a user's own do not."""
+    own = {stack.scheme.name for stack in model.config.stacks() if "VERSION" not in vars(type(stack.scheme))}
+    if own:
+        return f"position={', '.join(sorted(own))}: the scheme's hooks must depend on its settings and parameters alone"
+    return "please report this with the run's record"
 
 
 def _check_weights(model: Transformer, copied: Transformer) -> None:

@@ -221,6 +221,13 @@ def change_row_of_distance_60(model: Transformer) -> None:
     model.encoder[0].self_attention.tables.keys[0] += 1
 
 
+def test_suspect_of_a_wrong_export_is_the_users_own_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    assert "report this" in writing._suspect(model)
+    monkeypatch.delattr(type(model.config.stacks()[0].scheme), "VERSION")  # as a user's own scheme
+    assert "position=" in writing._suspect(model) and "report" not in writing._suspect(model)
+
+
 REMOVED = "was removed: please report this with the run's record"
 TAMPERED = [
     ("safetensors", change_epsilon_slightly, REMOVED),
