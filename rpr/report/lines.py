@@ -193,7 +193,9 @@ def score_columns(lines: Sequence[Line], found: Sequence[Source]) -> tuple[Colum
         columns.append(score_column(split, 0 if split in shown else 1, digits))
         if split in changed:
             columns.append(change_column(split, 0 if split == changed[0] else 1, digits))
-    columns += [column for source in found if source.compares == "order" for column in published_columns(source)[:1]]
+    columns += [
+        column for source in found if source.compares == "order" for column in published_columns(source, digits)[:1]
+    ]
     columns += [*AFTER_THE_SCORES, *folded_scores(lines, metric)]
     return tuple({column.key: column for column in columns}.values())
 
@@ -212,10 +214,10 @@ def setting_columns(groups: Sequence[Group], group_of: Callable[[Any], Group]) -
     return [column(name) for name in names if len({str(each.get(name)) for each in values}) > 1]
 
 
-def published_columns(source: Source) -> tuple[Column, Column]:
+def published_columns(source: Source, digits: int = 1) -> tuple[Column, Column]:
     """A source's figure and its change from that of the reference."""
     order = 1 if source.compares == "order" else 0
-    figure = Column(source.key, source.heading, lambda line: line.figure(source), priority=order)
+    figure = Column(source.key, source.heading, lambda line: line.figure(source), digits, priority=order)
     heading = f"Δ {source.heading}"
     return figure, Column(f"{source.key}_change", heading, lambda line: line.figure_change(source), signed=True)
 

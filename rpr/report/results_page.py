@@ -267,7 +267,8 @@ def _seeds(groups: Sequence[Group]) -> list[str]:
         "seed does, and an interval over seeds is of the machines that its rows were trained on "
         f"({mixed} of {len(groups)} groups of runs were trained on more than one type)."
     )
-    bleu = [group.score(one, "test") for group in groups if not group.task for one in group.variants]
+    translated = [group for group in groups if not (group.task or group.documents)]
+    bleu = [group.score(one, "test") for group in translated for one in group.variants]
     halves = [(one.interval.high - one.interval.low) / 2 for one in bleu if one.n > 1 and one.interval is not None]
     if halves:
         counts = sorted({one.n for one in bleu if one.n > 1})

@@ -41,7 +41,7 @@ def score_table(
     """
     groups = list({id(line.group): line.group for line in lines}.values())
     found = [one for one in all_sources() if any(line.figure(one).value is not None for line in lines)]
-    if not groups[0].task and PAPER not in found:
+    if not (groups[0].task or groups[0].documents) and PAPER not in found:
         found = [PAPER, *found]
     scoring = dict.fromkeys(
         note
@@ -173,6 +173,8 @@ def _facts(variant: Variant | None, group: Group, **more: Any) -> dict[str, Any]
         facts |= {"kind": variant.position.kind, "k": variant.position.clip_distance}
     if run.task is not None:
         facts["max_train_length"] = run.setting("data.task.max_train_length")
+    if group.documents:
+        facts["context_length"] = run.setting("data.context_length")
     return facts | more
 
 
