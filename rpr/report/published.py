@@ -89,7 +89,8 @@ NANOGPT = Source(
     "nanogpt",
     "nanoGPT",
     "the README of github.com/karpathy/nanoGPT: 1.88 nats a character, on a CPU",
-    "its last tenth of the text in random crops, printed with two decimals; other initial weights, 65 characters",
+    "estimated from 240 random windows of the last tenth of the text: a standard error near 0.015 nats (0.022 bits);"
+    " other initial weights, 65 characters",
 )
 _PAPERS: tuple[Published, ...] = (
     *(
