@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -18,7 +17,6 @@ from rpr.decode.torch_engine import Progress, Search, length_batches
 from rpr.errors import ConfigError, DataError
 from rpr.model.beam_search import Hypothesis, penalty
 
-BATCHES_AHEAD = 4  # batches queued in CTranslate2 while earlier results are converted
 # Differences from our search, for model cards and pages.
 DIFFERENCES = (
     "CTranslate2 ranks by log p / length^alpha; rpr, and the paper, by log p / ((5 + length) / 6)^alpha. Greedy "
@@ -50,10 +48,8 @@ class CTranslate2Engine:
     forced prefix or a minimum length the hypothesis is scored again, prefix included. `score` is the paper's formula of
     it, so the hypotheses of one sentence need not be sorted by `score`.
 
-    CTranslate2 has one length limit per batch. A hypothesis above its own sentence's limit (source tokens +
-    max_extra_length, EOS counted) is dropped; if none is left, the sentence is translated again with its own limit, and
-    if none finishes there, the best unfinished one is returned. For a source of only EOS the result is its prefix,
-    finished, with log p 0.
+    CTranslate2 has one length limit per batch, so only sentences with the same limit (source tokens + max_extra_length,
+    EOS counted) share one. For a source of only EOS the result is its prefix, finished, with log p 0.
     """
 
     def __init__(
@@ -117,41 +113,20 @@ class CTranslate2Engine:
         self._check_lengths([*map(len, sources), *(len(prefix) + 2 for prefix in forced)])
         limits = [self._limit(source, prefix, search) for source, prefix in zip(sources, forced, strict=True)]
         hypotheses: list[list[Hypothesis]] = [[] for _ in sources]
-        again: list[int] = []
         translated = 0
-        max_tokens = search.max_tokens_per_batch // search.beam_size
-
-        def results(indices: Sequence[int], limit: int | None) -> Iterator[list[tuple[int, Any]]]:
-            """The results of these sentences by batch, with this length limit; None: the largest of each batch."""
-            waiting: deque[list[tuple[int, Any]]] = deque()
-            for places in length_batches([len(sources[index]) for index in indices], max_tokens):
-                batch = [indices[place] for place in places]
-                batch_limit = limit or max(limits[index] for index in batch)
-                waiting.append(self._start(batch, sources, forced, search, batch_limit))
-                if len(waiting) > BATCHES_AHEAD:
-                    yield waiting.popleft()
-            yield from waiting
-
-        for batch in results(range(len(sources)), None):
-            for index, result in batch:
-                if _is_empty(sources[index]):
+        for limit in sorted(set(limits), reverse=True):
+            alike = [index for index, own in enumerate(limits) if own == limit]
+            lengths = [len(sources[index]) for index in alike]
+            for places in length_batches(lengths, search.max_tokens_per_batch // search.beam_size):
+                batch = [alike[place] for place in places]
+                rows, prefix_rows = [sources[index] for index in batch], [forced[index] for index in batch]
+                for index, found in zip(batch, self._translate(rows, prefix_rows, search, limit), strict=True):
                     hypotheses[index] = [Hypothesis(tuple(forced[index]), 0.0, 0.0, True)]
-                    continue
-                # The length limit ends this wait.
-                hypotheses[index] = self._finished(result.result(), limits[index], search)
-                if not hypotheses[index]:
-                    again.append(index)
-            translated += len(batch)
-            if progress is not None and len(again) < translated:
-                progress(translated - len(again), len(sources))
-        for limit in sorted({limits[index] for index in again}):
-            for batch in results([index for index in again if limits[index] == limit], limit):
-                for index, result in batch:
-                    output = result.result()
-                    best = self._hypothesis(output.hypotheses[0], output.scores[0], search)
-                    hypotheses[index] = self._finished(output, limit, search) or [best]
-        if progress is not None and again:
-            progress(len(sources), len(sources))
+                    if any(piece != EOS for piece in sources[index]):
+                        hypotheses[index] = self._best(found, search)
+                translated += len(batch)
+                if progress is not None:
+                    progress(translated, len(sources))
         self._rescore(sources, forced, hypotheses, search)
         return hypotheses
 
@@ -185,22 +160,15 @@ class CTranslate2Engine:
         rows = self.exported.settings.position_rows
         return limit if rows is None else min(limit, rows - 1)  # BOS precedes it when it is scored
 
-    def _start(
-        self,
-        batch: Sequence[int],
-        sources: Sequence[Sequence[int]],
-        prefixes: Sequence[Sequence[int]],
-        search: Search,
-        limit: int,
-    ) -> list[tuple[int, Any]]:
-        """Submit one batch; the index and the pending result of each sentence."""
-        forced = [prefixes[index] for index in batch]
-        results = self._translator.translate_batch(
-            self._texts([sources[index] for index in batch]),
-            self._texts(forced) if any(forced) else None,
-            asynchronous=True,
+    def _translate(
+        self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]], search: Search, limit: int
+    ) -> Any:
+        """CTranslate2's results for one batch."""
+        return self._translator.translate_batch(
+            self._texts(sources),
+            self._texts(prefixes) if any(prefixes) else None,
             beam_size=search.beam_size,
-            num_hypotheses=search.beam_size,  # unfinished ones may rank first, and are dropped below
+            num_hypotheses=search.beam_size,  # unfinished ones may rank first, and are dropped
             length_penalty=search.length_penalty,
             max_input_length=0,
             min_decoding_length=search.min_length,
@@ -209,17 +177,12 @@ class CTranslate2Engine:
             return_end_token=True,
             return_scores=True,
         )
-        return list(zip(batch, results, strict=True))
 
-    def _finished(self, result: Any, limit: int, search: Search) -> list[Hypothesis]:
-        """The n best hypotheses that end within the limit."""
-        eos = self._tokens[EOS]
-        finished = [
-            self._hypothesis(tokens, score, search)
-            for tokens, score in zip(result.hypotheses, result.scores, strict=True)
-            if tokens[-1] == eos and len(tokens) <= limit
-        ]
-        return finished[: search.n_best]
+    def _best(self, result: Any, search: Search) -> list[Hypothesis]:
+        """The n best finished hypotheses; if there is none, the best unfinished one."""
+        scored = zip(result.hypotheses, result.scores, strict=True)
+        ranked = [self._hypothesis(tokens, score, search) for tokens, score in scored]
+        return [hypothesis for hypothesis in ranked if hypothesis.finished][: search.n_best] or ranked[:1]
 
     def _hypothesis(self, tokens: Sequence[str], score: float, search: Search) -> Hypothesis:
         finished = tokens[-1] == self._tokens[EOS]
@@ -240,7 +203,7 @@ class CTranslate2Engine:
         rows = [
             (index, place, hypothesis)
             for index, prefix in enumerate(prefixes)
-            if (prefix or search.min_length) and not _is_empty(sources[index])
+            if (prefix or search.min_length) and any(piece != EOS for piece in sources[index])
             for place, hypothesis in enumerate(hypotheses[index])
         ]
         if not rows:
@@ -259,7 +222,3 @@ class CTranslate2Engine:
 
 def _paper_score(log_p: float, length: int, search: Search) -> float:
     return log_p / float(penalty(length, search.length_penalty))
-
-
-def _is_empty(source: Sequence[int]) -> bool:
-    return all(piece == EOS for piece in source)
