@@ -1,7 +1,8 @@
 """Token-budget batches of pairs of similar length: a pure function of (seed, step), whatever the number of devices and
 workers.
 
-A microbatch is a list of pairs whose padded size fits `max_tokens_per_microbatch` on each side. A step is one weight
+A microbatch is a list of pairs whose padded size fits `max_tokens_per_microbatch` on each side, or on both together if
+they are `joined` in one row. A step is one weight
 update from `microbatches_per_step` microbatches; this is part of the recipe. A shard is what one device processes at
 once: a whole microbatch, or every n-th row of one when there are more devices than microbatches. So hardware changes
 neither the pairs of a step nor the order of the steps.
@@ -84,6 +85,8 @@ class TrainingBatches(Sampler[BatchSpec]):
         num_devices: int = 1,
         rank: int = 0,
         start_step: int = 0,
+        *,
+        joined: bool = False,
     ) -> None:
         assert (
             len(split) > 0 and max_tokens_per_microbatch > 0 and microbatches_per_step > 0 and 0 <= rank < num_devices
@@ -92,7 +95,7 @@ class TrainingBatches(Sampler[BatchSpec]):
         self._microbatches_per_step, self._seed = microbatches_per_step, seed
         self._num_devices, self._rank = num_devices, rank
         self._source_lengths, self._target_lengths = split.source_lengths, split.target_lengths
-        self._plan = Plan(self._source_lengths, self._target_lengths, max_tokens_per_microbatch)
+        self._plan = Plan(self._source_lengths, self._target_lengths, max_tokens_per_microbatch, joined=joined)
         self._epoch_order: EpochOrder | None = None
         self._lock = threading.Lock()
 
@@ -159,16 +162,20 @@ def accumulation(microbatches_per_step: int, num_devices: int) -> int:
     return max(1, microbatches_per_step // num_devices)
 
 
-def evaluation_batches(split: TokenSplit | Windows, max_tokens: int) -> list[Indices]:
-    """Indices of every pair once, sorted by length, in batches of at most max_tokens padded tokens per side; a longer
-    pair forms its own batch.
+def evaluation_batches(split: TokenSplit | Windows, max_tokens: int, *, joined: bool = False) -> list[Indices]:
+    """Indices of every pair once, sorted by length, in batches of at most max_tokens padded tokens per side, or of both
+    if `joined`; a longer pair forms its own batch.
     """
     longer = np.maximum(split.source_lengths, split.target_lengths)
     order = np.lexsort((split.target_lengths, split.source_lengths, longer)).astype(np.int64)
     ends = np.flatnonzero(np.diff(longer[order], append=-1)) + 1  # one bucket per length
     if not len(order):
         return []
-    return np.split(order, microbatch_starts(ends.tolist(), longer[order[ends - 1]].tolist(), max_tokens)[1:])
+    rows = longer[order]
+    if joined:
+        source, target = (np.maximum.accumulate(side[order]) for side in (split.source_lengths, split.target_lengths))
+        rows = source + target
+    return np.split(order, microbatch_starts(ends.tolist(), rows[ends - 1].tolist(), max_tokens)[1:])
 
 
 def _pad(pieces: NDArray[np.generic], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

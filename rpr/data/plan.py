@@ -1,9 +1,10 @@
 """Grouping pairs into microbatches: which pairs may share a batch, and where microbatches start and end.
 
 Buckets follow Tensor2Tensor: by max(source, target) length with EOS, boundaries growing by 1.1, budget // bucket length
-rows per microbatch. Two refinements reduce padding: a bucket's length is that of its longest pair, and within a bucket
-pairs are grouped into cells of similar skew (target length relative to source length). Padding: 10% without cells, 5%
-with (30,000 pairs of lognormal lengths), 3% on Multi30k.
+rows per microbatch; if source and target are `joined` in one row, as in a decoder-only model, it is as long as both.
+Two refinements reduce padding: a bucket's length is that of its longest pair, and within a bucket pairs are grouped
+into cells of similar skew (target length relative to source length). Padding: 10% without cells, 5% with (30,000 pairs
+of lognormal lengths), 3% on Multi30k.
 
 Arrays of N elements use small types and are computed in chunks: N is 36 million for WMT14 EN-FR.
 """
@@ -40,8 +41,8 @@ def bucket_boundaries(longest: int) -> NDArray[np.int64]:
 
 
 def microbatch_starts(ends: Sequence[int], longest: Sequence[int], budget: int) -> NDArray[np.int64]:
-    """Start positions of the microbatches, for buckets that end at positions `ends` and hold lengths up to `longest`
-    (both ascending).
+    """Start positions of the microbatches, for buckets that end at positions `ends` and hold rows of up to `longest`
+    tokens (both ascending).
     """
     starts = []
     position = opened = shorter = 0
@@ -69,7 +70,12 @@ class Plan:
     """The epoch-independent part: each pair's cell, and the microbatch boundaries in the order by cell."""
 
     def __init__(
-        self, source_lengths: NDArray[np.int32], target_lengths: NDArray[np.int32], max_tokens_per_microbatch: int
+        self,
+        source_lengths: NDArray[np.int32],
+        target_lengths: NDArray[np.int32],
+        max_tokens_per_microbatch: int,
+        *,
+        joined: bool = False,
     ) -> None:
         assert len(source_lengths) < 1 << 31, "pairs are numbered in 32 bits"
         longest = max(int(source_lengths.max()), int(target_lengths.max()))
@@ -80,11 +86,14 @@ class Plan:
         # (N,) uint16: numpy's stable sort of 16 bits is a radix sort, linear in N and the same on every machine
         self.cell = np.empty(len(source_lengths), np.uint16)
         pairs_of_length = np.zeros(longest + 1, np.int64)
+        longest_of = np.zeros((2, len(boundaries)), np.int32)  # source and target of each bucket
         for chunk in _chunks(len(self.cell)):
             source, target = source_lengths[chunk], target_lengths[chunk]
             longer = np.maximum(source, target)
             pairs_of_length += np.bincount(longer, minlength=longest + 1)
             bucket = bucket_of[longer]
+            np.maximum.at(longest_of[0], bucket, source)
+            np.maximum.at(longest_of[1], bucket, target)
             skew = bucket_of[target] - bucket_of[source]  # 0: equal; the longer side is always in `bucket`
             # Odd buckets are reversed, so that a microbatch across a bucket boundary has pairs of similar skew.
             np.negative(skew, out=skew, where=bucket % 2 == 1)
@@ -92,7 +101,11 @@ class Plan:
         lengths = np.flatnonzero(pairs_of_length)
         last = np.flatnonzero(np.diff(bucket_of[lengths], append=-1))  # the longest of each bucket
         ends = np.cumsum(pairs_of_length[lengths])[last]
-        self.starts = microbatch_starts(ends.tolist(), lengths[last].tolist(), max_tokens_per_microbatch)
+        # A microbatch may begin with pairs of earlier buckets.
+        rows = (
+            np.maximum.accumulate(longest_of, axis=1).sum(axis=0)[bucket_of[lengths[last]]] if joined else lengths[last]
+        )
+        self.starts = microbatch_starts(ends.tolist(), rows.tolist(), max_tokens_per_microbatch)
         self.ends = np.append(self.starts[1:], len(self.cell))
 
     def epoch(self, seed: int, epoch: int) -> EpochOrder:

@@ -28,6 +28,11 @@ class TranslationData(pl.LightningDataModule):
         self.config = config
         self.data = data
 
+    @property
+    def _joined(self) -> bool:
+        """Whether source and target are one row of the model."""
+        return self.config.model.architecture == "decoder_only"
+
     @cached_property
     def train(self) -> TokenSplit | Windows:
         """What the training batches are of."""
@@ -46,6 +51,7 @@ class TranslationData(pl.LightningDataModule):
             num_devices=self.trainer.world_size,
             rank=self.trainer.global_rank,
             start_step=self.trainer.global_step,  # restored before the first batch is asked for
+            joined=self._joined,
         )
 
     @cached_property
@@ -75,7 +81,8 @@ class TranslationData(pl.LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None
-        batches = evaluation_batches(self.validation, self.config.optim.max_tokens_per_microbatch)
+        budget = self.config.optim.max_tokens_per_microbatch
+        batches = evaluation_batches(self.validation, budget, joined=self._joined)
         world = self.trainer.world_size
         batches += [NO_PAIRS] * (-len(batches) % world)  # Lightning needs the same number of batches on every rank
         return self._loader(self.validation, batches[self.trainer.global_rank :: world], workers=0)

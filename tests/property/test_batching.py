@@ -25,6 +25,7 @@ class Case(NamedTuple):
     microbatches_per_step: int
     num_devices: int
     seed: int
+    joined: bool
 
     def split(self) -> TokenSplit:
         split = TokenSplit(Path("nowhere"), "train", len(self.lengths), "uint16")
@@ -34,8 +35,9 @@ class Case(NamedTuple):
 
     def batches(self, *, num_devices: int = 1, rank: int = 0, start_step: int = 0) -> TrainingBatches:
         return TrainingBatches(
-            self.split(), self.budget, self.microbatches_per_step, self.seed, num_devices, rank, start_step=start_step
-        )
+            self.split(), self.budget, self.microbatches_per_step, self.seed, num_devices, rank, start_step,
+            joined=self.joined,
+        )  # fmt: skip
 
 
 def sharing(microbatches_per_step: int) -> st.SearchStrategy[int]:
@@ -53,14 +55,15 @@ CASES = st.integers(1, 6).flatmap(
         st.just(microbatches),
         sharing(microbatches),
         st.integers(0, 2**31 - 1),
+        st.booleans(),
     )
 )
-ONE_PAIR = Case([(1, 1)], 1, 4, 8, 0)
+ONE_PAIR = Case([(1, 1)], 1, 4, 8, 0, False)
 
 
 def fits(case: Case, microbatch: list[int]) -> bool:
-    sides = [[case.lengths[pair][side] for pair in microbatch] for side in (0, 1)]
-    return len(microbatch) == 1 or all(len(microbatch) * max(side) <= case.budget for side in sides)
+    longest = [max(case.lengths[pair][side] for pair in microbatch) for side in (0, 1)]
+    return len(microbatch) == 1 or len(microbatch) * (sum if case.joined else max)(longest) <= case.budget
 
 
 def all_pairs(microbatches: list[list[int]]) -> list[int]:
@@ -136,7 +139,9 @@ def test_evaluation_has_every_pair_once_within_the_budget(size: Size) -> None:
     @given(CASES)
     @example(ONE_PAIR)
     def property_(case: Case) -> None:
-        microbatches = [microbatch.tolist() for microbatch in evaluation_batches(case.split(), case.budget)]
+        microbatches = [
+            microbatch.tolist() for microbatch in evaluation_batches(case.split(), case.budget, joined=case.joined)
+        ]
         assert all_pairs(microbatches) == list(range(len(case.lengths)))
         assert all(microbatch and fits(case, microbatch) for microbatch in microbatches)
         longer = [max(case.lengths[pair]) for microbatch in microbatches for pair in microbatch]
