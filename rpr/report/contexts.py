@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 from rpr.records.measurement import Measurement, mean, missing, single
 from rpr.records.scores import ByContext, ContextScore, PositionScore
 from rpr.report.groups import Group, Variant
-from rpr.report.plot_style import DASHED, GRID, LINE, MUTED, label_ends, legend_below, new_figure, styled, variant_looks
+from rpr.report.plot_style import (
+    COLUMN,
+    WIDE,
+    error_bars,
+    new_figure,
+    set_words_below,
+    shade_beyond,
+    styled,
+    variant_looks,
+)
 from rpr.report.sampling import lines_of
 from rpr.tables.grid import Column, Grid, Note
 
@@ -98,50 +107,38 @@ def _notes(scored: Sequence[ByContext]) -> Iterator[Note]:
         )
 
 
-def bits_by_context(group: Group, remark: str = "", *, narrow: bool = False) -> Figure | None:
+def bits_by_context(group: Group, remark: str = "", width: float = WIDE) -> Figure | None:
     """Bits per byte against the length of the context, a panel for each kind of windows; None without any.
 
     Lengths beyond that of training are shaded. The axis is categorical: every length gets the same space.
     """
     scored = _scored(group.variants)
-    variants = lines_of(group)
     keys = _lengths(scored)
     panels = [windows for windows in WINDOWS if any(kind == windows for kind, _ in keys)]
     if not panels:
         return None
     lengths = sorted({length for _, length in keys})
     trained = {found.training_length for found in scored}
+    variants = lines_of(group)
     looks = variant_looks(variants)
     with styled():
-        size = (3.5, 2.2 * len(panels) + 0.9 + LINE * len(looks)) if narrow else (8.4, 3.2 * len(panels) + 0.8)
-        figure, all_axes = new_figure(size, CONTEXTS, group.heading, len(panels))
-        named = []
+        shape = (1, len(panels)) if width > COLUMN else (len(panels), 1)
+        figure, all_axes = new_figure(width, 0.8 + 3.2 * shape[0], CONTEXTS, group.heading, looks, shape)
+        beyond = [place for place, length in enumerate(lengths) if len(trained) == 1 and length > max(trained)]
         for axes, windows in zip(all_axes, panels, strict=True):
-            beyond = [place for place, length in enumerate(lengths) if len(trained) == 1 and length > max(trained)]
-            if beyond:
-                axes.axvspan(beyond[0] - 0.5, len(lengths) - 0.5, color=GRID, alpha=0.7, lw=0, zorder=0)
-                axes.axvline(beyond[0] - 0.5, color=MUTED, lw=1.0, ls=DASHED, zorder=1)
-            ends: list[tuple[float, str, str]] = []
+            shade_beyond(axes, beyond[0] if beyond else None, len(lengths))
             for variant in variants:
-                scores = [bits_per_byte(variant, (windows, length)).value for length in lengths]
-                points = [(place, score) for place, score in enumerate(scores) if score is not None]
-                if points:
-                    places, levels = zip(*points, strict=True)
-                    axes.plot(places, levels, **looks[variant.label], lw=1.6, ms=4, zorder=4)
-                    ends.append((levels[-1], variant.label, looks[variant.label]["color"]))
-            axes.set_ylabel(f"{windows} windows" if narrow else f"bits per byte, {windows} windows")
-            axes.set_xlim(-0.5, len(lengths) - 0.5)
-            axes.grid(visible=False, axis="x")
-            named.append((axes, ends))
+                scores = [bits_per_byte(variant, (windows, length)) for length in lengths]
+                points = [(place, score) for place, score in enumerate(scores) if score.value is not None]
+                places, levels = [place for place, _ in points], [score.value or 0.0 for _, score in points]
+                axes.plot(places, levels, **looks[variant.label], lw=1.6, ms=4, zorder=4)
+                error_bars(axes, points, looks[variant.label]["color"], 1.0)
+            axes.set_title(f"{windows} windows", loc="left", fontsize=10)
+            axes.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths], rotation=45)
         bounds = [bound for axes in all_axes for bound in axes.get_ylim()]
         for axes in all_axes:
             axes.set_ylim(min(bounds), max(bounds))
-        all_axes[-1].set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths])
-        shaded = "" if narrow or len(trained) != 1 else f"shaded: longer than in training ({max(trained):,} tokens)"
-        words = "tokens of context" if narrow else "tokens of context; less is better"
-        all_axes[-1].set_xlabel("\n".join(filter(None, (words, shaded, remark))))
-        if narrow:
-            legend_below(figure, looks)
-        else:
-            label_ends(named)
+        all_axes[0].set_ylabel("bits per byte; less is better")
+        shaded = f"shaded: longer than in training ({max(trained):,} tokens)" if beyond else ""
+        set_words_below(all_axes[-1], "tokens of context", shaded, remark)
     return figure

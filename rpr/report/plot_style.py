@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 # PAPER: the paper's figures are always grey.
 INK, MUTED, GRID, PAPER, WHITE = "#1b1f24", "#5d6670", "#e4e7eb", "#8b939d", "#ffffff"
 COLOURS = {**COLOURS_OF_KINDS, OTHER: "#444c56"}
+WIDE, COLUMN = 8.4, 3.5  # inches: the width of a figure for a page, and for a column of a paper
 LINE = 0.165  # height of a line of text in inches
 DASHED: Any = (0, (4, 2))
-_WORDS_AT = 1.042  # start of the text to the right of the axes, in widths of the axes
 # Curves over k: light to dark blue in the order of k.
 K_SHADES = ("#4b9ad3", "#3f90cc", "#3385c3", "#2879b7", "#1d6ca9", "#135e99", "#0c4f86", "#093f70", "#072e58")
 _STYLE: dict[Any, Any] = {
@@ -67,103 +67,69 @@ def styled() -> AbstractContextManager[None]:
     return matplotlib.rc_context(defaults | _STYLE)
 
 
-def new_figure(size: tuple[float, float], title: str, subtitle: str, panels: int = 1) -> tuple[Figure, list[Axes]]:
-    """A titled figure of a size in inches, with panels stacked vertically; `set_margins` places them.
+def new_figure(
+    width: float,
+    height: float,
+    title: str,
+    subtitle: str,
+    legend: Mapping[str, Mapping[str, Any]] | None = None,
+    panels: tuple[int, int] = (1, 1),
+) -> tuple[Figure, list[Axes]]:
+    """A titled figure of a size in inches, which matplotlib lays out, with panels in rows and columns.
 
     Call it inside `styled()`, which sets all colours and fonts.
-    """
-    from matplotlib.figure import Figure
-
-    width, height = size
-    figure = Figure(figsize=size)
-    figure.suptitle(title, x=0.1 / width, y=1 - 0.05 / height, ha="left", va="top", fontsize=12, fontweight="bold")
-    subtitle = textwrap.shorten(subtitle, int(12.8 * width), placeholder=" …")
-    figure.text(0.1 / width, 1 - 0.29 / height, plain(subtitle), fontsize=9, va="top", color=MUTED)
-    return figure, [axes for (axes,) in figure.subplots(panels, 1, sharex=True, squeeze=False)]
-
-
-def set_margins(
-    figure: Figure, *, above: float = 0.57, below: float = 0.0, right: float = 0.12, beside: float = 1.0
-) -> None:
-    """Set the margins; tick labels and axis labels must already be in the figure.
-
-    They are computed from the numbers of lines and text widths; matplotlib's layouts draw everything twice to measure.
 
     Args:
-        above: space in inches for the titles.
-        below: space in inches below the horizontal axis label.
-        right: space in inches for text to the right of the axes, which starts at `beside` widths of the axes.
+        legend: the look of each label, drawn beside the panels, or in a COLUMN of a paper below them.
     """
-    width, height = figure.get_size_inches()
-    axis = figure.axes[-1].xaxis
-    ticks = max(label.get_text().count("\n") for label in axis.get_ticklabels()) + 1
-    words = axis.get_label_text()
-    lines = ticks + (words.count("\n") + 1 if words else 0)
-    figure.subplots_adjust(bottom=(0.16 + LINE * lines + below) / height, top=1 - above / height, hspace=0.08)
-    # Only now, since the height determines the number of ticks.
-    levels = max(text_width(label.get_text(), 10) for axes in figure.axes for label in axes.get_yticklabels())
-    left = levels + (0.36 if figure.axes[0].get_ylabel() else 0.15)
-    figure.subplots_adjust(left=left / width, right=(left + (width - left - right) / beside) / width)
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    beside = width > COLUMN
+    looks = {folded(label, 26 if beside else 40): look for label, look in (legend or {}).items()}
+    room = 0.2 * sum(label.count("\n") + 1 for label in looks)
+    height = max(height, 0.9 + room) if beside else height + room
+    figure = Figure(figsize=(width, height), layout="constrained")
+    title = textwrap.fill(title, int(9.5 * width))
+    # The empty last line is that of the subtitle.
+    figure.suptitle(f"{plain(title)}\n", x=0.08 / width, ha="left", fontsize=12, fontweight="bold")
+    subtitle = textwrap.shorten(subtitle, int(12.5 * width), placeholder=" …")
+    figure.text(
+        0.08 / width, 1 - (0.27 + 0.2 * title.count("\n")) / height, plain(subtitle), fontsize=9, va="top", color=MUTED
+    )
+    if looks:
+        lines = [Line2D([], [], lw=1.8, ms=4, label=plain(label), **look) for label, look in looks.items()]
+        place: Any = "outside right center" if beside else "outside lower left"
+        figure.legend(handles=lines, loc=place, frameon=False, fontsize=9, handlelength=3, labelspacing=0.35)
+    return figure, [*figure.subplots(*panels, squeeze=False).flat]
 
 
-def text_width(text: str, size: float) -> float:
-    """The width in inches of the widest line, for a font size in points."""
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
+def folded(text: str, width: int) -> str:
+    """In lines of at most this many characters, none of which ends inside `k = 16`."""
+    joined = text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
+    lines = textwrap.wrap(joined, width, break_long_words=False)
+    return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
 
-    font = FontProperties(size=size)
-    return max(text_to_path.get_text_width_height_descent(line, font, False)[0] for line in text.split("\n")) / 72
+
+def set_words_below(axes: Axes, *lines: str) -> None:
+    """Label the horizontal axis with these lines, folded to its width."""
+    figure: Any = axes.get_figure(root=True)
+    width = int(9 * figure.get_figwidth() / axes.get_gridspec().ncols)  # type: ignore[union-attr]
+    axes.set_xlabel("\n".join(textwrap.fill(line, width) for line in lines if line))
+
+
+def shade_beyond(axes: Axes, first: int | None, count: int) -> None:
+    """Shade the places of a categorical axis from `first` on, those beyond training; None: no place is."""
+    axes.set_xlim(-0.5, count - 0.5)
+    axes.grid(visible=False, axis="x")
+    if first is not None:
+        axes.axvspan(first - 0.5, count - 0.5, color=GRID, alpha=0.7, lw=0, zorder=0)
+        axes.axvline(first - 0.5, color=MUTED, lw=1.0, ls=DASHED, zorder=1)
 
 
 def plain(text: str) -> str:
     """Escape text so that matplotlib shows it literally: a dollar would start math mode."""
     return text.replace("$", r"\$")
-
-
-def label_ends(panels: Sequence[tuple[Axes, Sequence[tuple[float, str, str]]]]) -> None:
-    """Label each line at its right end, moving close labels apart, with a leader to the line's end.
-
-    Labels have the text colour, which is always legible; leaders have the line's colour. Sets the margins, so call it
-    last.
-
-    Args:
-        panels: all axes of a figure with (level, label, colour) of their lines.
-    """
-    figure: Any = panels[0][0].figure
-    named = [(axes, [(level, _folded(text), colour) for level, text, colour in sorted(ends)]) for axes, ends in panels]
-    right = max(text_width(words, 9) for _, ends in named for _, words, _ in ends) + 0.08
-    above = 0.75 if panels[0][0].get_title(loc="right") else 0.57
-    set_margins(figure, above=above, right=right, beside=_WORDS_AT)
-    for axes, ends in named:
-        _label(axes, ends, axes.get_position().height * figure.get_figheight())
-
-
-def _folded(text: str) -> str:
-    return "\n".join(textwrap.wrap(text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"), 24))
-
-
-def _label(axes: Axes, ends: Sequence[tuple[float, str, str]], height: float) -> None:
-    """Label axes of a height in inches, given their line ends in ascending order."""
-    low, high = axes.get_ylim()
-    line_height = LINE * (high - low) / height
-    placed: list[tuple[float, float, str, str]] = []
-    for level, words, colour in ends:
-        half = line_height * (words.count("\n") + 1) / 2
-        at = max(level, placed[-1][0] + half) if placed else max(level, low + half)
-        placed.append((at + half, level, words, colour))
-    # Labels pushed beyond the top move back down.
-    ceiling = high + line_height
-    for index in range(len(placed) - 1, -1, -1):
-        top, level, words, colour = placed[index]
-        placed[index] = (min(top, ceiling), level, words, colour)
-        ceiling = placed[index][0] - line_height * (words.count("\n") + 1)
-    transform = axes.get_yaxis_transform()
-    for top, level, words, colour in placed:
-        at = top - line_height * (words.count("\n") + 1) / 2
-        axes.plot([1.003, 1.02], [level, at], transform=transform, color=colour, lw=1.0, clip_on=False, zorder=1)
-        axes.plot([1.02, 1.034], [at, at], transform=transform, color=colour, lw=2.6, clip_on=False, zorder=1)
-        look: dict[str, Any] = {"color": INK, "fontsize": 9, "va": "center", "linespacing": 1.0}
-        axes.text(_WORDS_AT, at, plain(words), transform=transform, **look)
 
 
 def reach(one: Measurement) -> tuple[float, float] | None:
@@ -202,26 +168,7 @@ def bar_words(figures: Iterable[Measurement]) -> str:
     kinds = ["± standard deviation over the seeds"] if any(one.deviation is not None for one in known) else []
     if level is not None:
         kinds.append(f"{level} interval over the sentences (one seed)")
-    return "bars: " + ",\nor ".join(kinds) if kinds else ""
-
-
-def legend_below(figure: Figure, looks: Mapping[str, Mapping[str, Any]]) -> None:
-    """A legend below the axes, for narrow figures, of the look of each label."""
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], lw=1.8, ms=4, label=plain(text), **look) for text, look in looks.items()]
-    columns = 2 if max(map(len, looks)) < 20 else 1
-    rows = -(-len(handles) // columns)
-    set_margins(figure, below=0.1 + LINE * rows)
-    figure.legend(
-        handles=handles,
-        loc="lower left",
-        ncols=columns,
-        frameon=False,
-        fontsize=9,
-        borderaxespad=0.2,
-        labelspacing=0.25,
-    )
+    return "bars: " + ", or ".join(kinds) if kinds else ""
 
 
 def variant_colours(variants: Iterable[Variant]) -> dict[str, str]:

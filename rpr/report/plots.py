@@ -1,11 +1,11 @@
-"""The plots of a group: BLEU against k, by scheme (rpr.report.ranking), by length, speed, learning curves.
+"""The plots of a group: BLEU against k, by scheme (rpr.report.ranking), by length and by context, learning curves.
 
-Each function returns None if there is nothing to plot.
+Each function returns None if there is nothing to plot. `width`: WIDE, or COLUMN for a column of a paper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,59 +13,47 @@ from rpr import paper
 from rpr.records.measurement import Measurement
 from rpr.records.scores import pooled
 from rpr.report import ranking
-from rpr.report.contexts import bits_by_context
+from rpr.report.contexts import CONTEXTS, bits_by_context
 from rpr.report.groups import Group, Variant
 from rpr.report.lengths import buckets, length_score
 from rpr.report.plot_style import (
     COLOURS,
+    COLUMN,
     DASHED,
-    GRID,
-    INK,
-    LINE,
-    MUTED,
     PAPER,
     WHITE,
+    WIDE,
     as_pdf,
     bar_words,
     error_bars,
-    label_ends,
-    legend_below,
     new_figure,
-    plain,
     reach,
     rendered,
-    set_margins,
+    set_words_below,
+    shade_beyond,
     styled,
-    text_width,
     variant_looks,
 )
-from rpr.report.sampling import left_out, lines_of, sample_evenly
-from rpr.report.speed import ratio_to_absolute, steps_per_second
+from rpr.report.sampling import left_out, lines_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _BASELINES = ("absolute", "learned", "none")
-MOST_BARS, MOST_TICKS = 24, 24
-_WIDE, _NARROW = (7.4, 4.5), (3.5, 4.1)  # inches
+MOST_TICKS = 24
 _ROOM = 0.5  # share of a length bucket's width over which the points of all variants are spread
 Curves = dict[str, tuple[tuple[int, float], ...]]  # (step, value) pairs of each training metric
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG image with its name, its alternative text and its caption.
-
-    `narrow`: the version for a phone, if the image would be illegible there. `pdf`: for a column
-    of a paper, if asked for.
-    """
+    """An SVG image with its name, its alternative text and its caption; `pdf`: for a column, if asked for."""
 
     name: str
     description: str
     caption: str
     svg: bytes
-    narrow: bytes | None = None
     pdf: bytes | None = None
 
 
@@ -75,54 +63,28 @@ def all_plots(group: Group, runs: Sequence[tuple[Variant, Curves]], *, pdf: bool
     Args:
         pdf: also as PDF in the width of a column.
     """
-    total = len(group.variants)
-    lines = left_out(len(lines_of(group)), total, "variants have a line")
-    bars = left_out(min(MOST_BARS, total), total, "variants have a bar")
+    lines = left_out(len(lines_of(group)), len(group.variants), "variants have a line")
     by_k = [f"Solid: {group.development}; dashed: long."] if group.column("long") else []
     by_k += ["Grey: the paper's Table 2, which prints no error.", *_learning(group)]
-    ratios = (
-        "Beside each bar: the ratio, and the steps per second. Whiskers: ± the standard deviation, where there are "
-        "several seeds. Dashed: the paper's relative positions."
-    )
     means = "A line for each variant, the mean over its seeds."
-    by_position = ranking.scores_by_position(group)
-    found = [
-        ("bleu_by_k", "BLEU by clip distance", "", " ".join(by_k), bleu_by_k(group), bleu_by_k(group, narrow=True)),
-        *([] if by_position is None else [("scores_by_position", *by_position)]),
-        (by_length_name(group), _length_title(group), lines, "", bleu_by_length(group, lines), None),
-        (
-            "bits_by_context",
-            "Bits per byte by length of the context",
-            lines,
-            means,
-            bits_by_context(group, lines),
-            None,
-        ),
-        ("speed", "Steps per second relative to absolute", bars, ratios, speed(group, bars), None),
-        ("learning_curves", "Learning curves", lines, means, learning_curves(group, runs, lines), None),
+    schemes, caption = ranking.texts(group)
+    drawn: list[tuple[str, str, str, str, Callable[[float], Figure | None]]] = [
+        ("bleu_by_k", "BLEU by clip distance", "", " ".join(by_k), lambda width: bleu_by_k(group, width)),
+        ("scores_by_position", ranking.title(group), schemes, caption, lambda width: ranking.draw(group, width)),
+        (by_length_name(group), _length_title(group), lines, "", lambda width: bleu_by_length(group, lines, width)),
+        ("bits_by_context", CONTEXTS, lines, means, lambda width: bits_by_context(group, lines, width)),
+        ("learning_curves", "Learning curves", lines, means, lambda width: learning_curves(group, runs, lines, width)),
     ]
-    columns = {
-        by_length_name(group): lambda: bleu_by_length(group, narrow=True),
-        "bits_by_context": lambda: bits_by_context(group, narrow=True),
-        "speed": lambda: speed(group, narrow=True),
-        "learning_curves": lambda: learning_curves(group, runs, narrow=True),
-    }
-
-    def column(name: str, narrow: Figure | None) -> bytes | None:
-        figure = narrow if narrow is not None or not pdf else columns[name]()
-        return as_pdf(figure) if pdf and figure is not None else None
-
     return [
         Picture(
             name,
             "; ".join(filter(None, (f"{title}: {group.heading}", remark))),
             caption,
             rendered(figure),
-            None if narrow is None else rendered(narrow),
-            column(name, narrow),
+            as_pdf(column) if pdf and (column := draw(COLUMN)) is not None else None,
         )
-        for name, title, remark, caption, figure, narrow in found
-        if figure is not None
+        for name, title, remark, caption, draw in drawn
+        if (figure := draw(WIDE)) is not None
     ]
 
 
@@ -144,65 +106,56 @@ class _Series:
     points: tuple[tuple[int | None, Measurement], ...]
 
     @property
-    def label(self) -> str:
-        return f"{self.name}, {self.split}"
+    def look(self) -> dict[str, Any]:
+        dashed = self.split == "long"
+        look = {"color": self.colour, "ls": DASHED if dashed else "-"}
+        if self.points[0][0] is None:
+            return look
+        return look | {"marker": "o", "mfc": WHITE if dashed else self.colour, "mec": self.colour}
 
-    @property
-    def dashes(self) -> Any:
-        return DASHED if self.split == "long" else "-"
 
-
-def bleu_by_k(group: Group, *, narrow: bool = False) -> Figure | None:
+def bleu_by_k(group: Group, width: float = WIDE) -> Figure | None:
     """Our sacreBLEU against k on test and, dashed, on long; variants without k as horizontal lines, the paper in grey.
 
     Error bars: the standard deviation over several seeds, or one run's interval over sentences. None for a task, on
     which the paper has no figure, or if no relative run has a score. The k axis is categorical: 0 has no logarithm, and
     every k gets the same space.
     """
-    found = [] if group.task or group.documents else list(_series(group))
-    if all(k is None for one in found for k, _ in one.points):
+    series = [] if group.task or group.documents else list(_series(group))
+    if all(k is None for one in series for k, _ in one.points):
         return None
-    ks = sorted({k for one in found for k, _ in one.points if k is not None} | set(paper.TABLE2))
+    ks = sorted({k for one in series for k, _ in one.points if k is not None} | set(paper.TABLE2))
     place = {k: index for index, k in enumerate(ks)}
+    papers: dict[str, Any] = {"color": PAPER, "marker": "o"}
+    looks = {f"{one.name}, {one.split}": one.look for one in _best_first(series)}
+    looks[f"the paper: EN-DE, {paper.TABLE2_TEST_SET}"] = papers
     with styled():
-        figure, (axes,) = new_figure(_NARROW if narrow else _WIDE, "BLEU by clip distance", group.heading)
-        papers = f"paper, {paper.TABLE2_TEST_SET}" if narrow else f"the paper: EN-DE, {paper.TABLE2_TEST_SET}"
-        axes.plot(
-            [place[k] for k in paper.TABLE2], list(paper.TABLE2.values()), color=PAPER, marker="o", ms=4, zorder=2
-        )
-        ends = [(paper.TABLE2[256], papers, PAPER)]
-        for one in found:
+        figure, [axes] = new_figure(width, 4.5, "BLEU by clip distance", group.heading, looks)
+        axes.plot([place[k] for k in paper.TABLE2], list(paper.TABLE2.values()), **papers, ms=4, zorder=2)
+        for one in series:
             # The error bars of horizontal lines are next to each other at the right, beyond all k.
             baseline = one.points[0][0] is None
             at = len(ks) - 0.62 + 0.12 * (_BASELINES.index(one.name) if baseline else 0)
-            points = [(at if k is None else place[k], figure_) for k, figure_ in one.points]
+            points = [(at if k is None else place[k], score) for k, score in one.points]
             if baseline:
-                axes.axhline(points[0][1].value or 0.0, color=one.colour, lw=1.3, ls=one.dashes, alpha=0.9, zorder=1)
+                axes.axhline(points[0][1].value or 0.0, **one.look, lw=1.3, alpha=0.9, zorder=1)
             else:
-                filled = WHITE if one.split == "long" else one.colour
-                look: dict[str, Any] = {"color": one.colour, "ls": one.dashes, "mfc": filled, "mec": one.colour}
-                axes.plot(*_xy(points), **look, lw=2.2, marker="o", ms=5, zorder=4)
+                axes.plot(*_xy(points), **one.look, lw=2.2, ms=5, zorder=4)
             error_bars(axes, points, one.colour)
-            ends.append((points[-1][1].value or 0.0, one.label, one.colour))
-        every = -(-len(ks) // (MOST_TICKS // 2 if narrow else MOST_TICKS))
+        every = -(-len(ks) // (MOST_TICKS if width > COLUMN else MOST_TICKS // 2))
         axes.set_xticks(range(0, len(ks), every), [str(k) for k in ks[::every]])
         axes.set_xlim(-0.35, len(ks) - 0.25)
-        figures = [figure_ for one in found for _, figure_ in one.points]
-        tops = [(one.value or 0.0) + (reach(one) or (0.0, 0.0))[1] for one in figures]
+        scores = [score for one in series for _, score in one.points]
+        tops = [(one.value or 0.0) + (reach(one) or (0.0, 0.0))[1] for one in scores]
         axes.set_ylim(0, max([*tops, *paper.TABLE2.values()]) * 1.05 + 1)
-        axes.set_xlabel(
-            "clip distance k" if narrow else "\n".join(filter(None, ("clip distance k", bar_words(figures))))
-        )
+        set_words_below(axes, "clip distance k", bar_words(scores))
         axes.set_ylabel("BLEU (ours: sacreBLEU)")
         axes.grid(visible=False, axis="x")
-        if narrow:
-            legend_below(
-                figure,
-                {text: {"color": colour, "ls": DASHED if text.endswith(", long") else "-"} for _, text, colour in ends},
-            )
-        else:
-            label_ends([(axes, ends)])
     return figure
+
+
+def _best_first(series: Iterable[_Series]) -> list[_Series]:
+    return sorted(series, key=lambda one: -(one.points[-1][1].value or 0.0))
 
 
 def _series(group: Group) -> Iterable[_Series]:
@@ -235,7 +188,7 @@ def _length_title(group: Group) -> str:
     return "Exact match by length" if group.task else "BLEU by source length"
 
 
-def bleu_by_length(group: Group, remark: str = "", *, narrow: bool = False) -> Figure | None:
+def bleu_by_length(group: Group, remark: str = "", width: float = WIDE) -> Figure | None:
     """sacreBLEU by source length (for tasks exact match by task length), one line per variant; None without any.
 
     Lengths beyond all training examples are shaded. The axis is categorical: every bucket gets the same space.
@@ -245,89 +198,40 @@ def bleu_by_length(group: Group, remark: str = "", *, narrow: bool = False) -> F
         variant.label: [length_score(variant, group.metric, bucket) for bucket in columns]
         for variant in lines_of(group)
     }
-    scores = {label: some for label, some in scores.items() if any(one.value is not None for one in some)}
-    if not scores:
+    points = {
+        label: [(index, score) for index, score in enumerate(by_bucket) if score.value is not None]
+        for label, by_bucket in scores.items()
+    }
+    points = {label: known for label, known in points.items() if known}
+    if not points:
         return None
-    one = next(run.by_length for run in group.finished if run.by_length is not None)
-    looks = variant_looks(one for one in group.variants if one.label in scores)
+    by_length = next(run.by_length for run in group.finished if run.by_length is not None)
+    looks = variant_looks(one for one in group.variants if one.label in points)
+    ranked = sorted(points, key=lambda label: -(points[label][-1][1].value or 0.0))
     with styled():
-        title = _length_title(group) if narrow else f"{_length_title(group)}, {pooled(one.splits)}"
-        size = (_NARROW[0], 2.9 + LINE * len(scores)) if narrow else (8.4, 5.0)
-        figure, (axes,) = new_figure(size, title, group.heading)
+        title = f"{_length_title(group)}, {pooled(by_length.splits)}"
+        figure, [axes] = new_figure(width, 4.6, title, group.heading, {label: looks[label] for label in ranked})
         beyond = [index for index, bucket in enumerate(columns) if bucket.first.beyond_training]
-        if beyond:
-            axes.axvspan(beyond[0] - 0.5, len(columns) - 0.5, color=GRID, alpha=0.7, lw=0, zorder=0)
-            axes.axvline(beyond[0] - 0.5, color=MUTED, lw=1.0, ls=DASHED, zorder=1)
-            if not narrow:
-                axes.set_title(f"shaded: {one.longest_in_words}", loc="right", fontsize=8.5)
-        ends = []
-        for number, (label, some) in enumerate(scores.items()):
-            shift = _ROOM * (number - (len(scores) - 1) / 2) / max(len(scores), 2)
-            points = [(index + shift, figure_) for index, figure_ in enumerate(some) if figure_.value is not None]
-            axes.plot(*_xy(points), **looks[label], lw=1.6, ms=4, zorder=4)
-            error_bars(axes, points, looks[label]["color"], 1.0)
-            ends.append((points[-1][1].value or 0.0, label, looks[label]["color"]))
+        shade_beyond(axes, beyond[0] if beyond else None, len(columns))
+        for number, (label, known) in enumerate(points.items()):
+            shift = _ROOM * (number - (len(points) - 1) / 2) / max(len(points), 2)
+            shifted = [(index + shift, score) for index, score in known]
+            axes.plot(*_xy(shifted), **looks[label], lw=1.6, ms=4, zorder=4)
+            error_bars(axes, shifted, looks[label]["color"], 1.0)
         counts = ["–" if bucket.num_sentences is None else f"{bucket.num_sentences:,}" for bucket in columns]
-        ticks = [
-            bucket.first.label if narrow else f"{bucket.first.label}\n{count}"
-            for bucket, count in zip(columns, counts, strict=True)
-        ]
-        every = -(-len(columns) // 6) if narrow else 1
+        ticks = [f"{bucket.first.label}\n{count}" for bucket, count in zip(columns, counts, strict=True)]
+        every = 1 if width > COLUMN else -(-len(columns) // 6)
         axes.set_xticks(range(0, len(columns), every), ticks[::every])
-        axes.set_xlim(-0.5, len(columns) - 0.5)
         axes.set_ylim(bottom=0)
-        bars = bar_words(one for some in scores.values() for one in some)
-        words = (one.unit,) if narrow else (f"{one.unit}; below: sentences", bars, remark)
-        axes.set_xlabel("\n".join(filter(None, words)))
+        bars = bar_words(score for known in points.values() for _, score in known)
+        shaded = f"shaded: {by_length.longest_in_words}" if beyond else ""
+        set_words_below(axes, f"{by_length.unit}; below: sentences", shaded, bars, remark)
         axes.set_ylabel("exact match, percent" if group.task else "BLEU (sacreBLEU)")
-        axes.grid(visible=False, axis="x")
-        if narrow:
-            legend_below(figure, looks)
-        else:
-            label_ends([(axes, ends)])
-    return figure
-
-
-def speed(group: Group, remark: str = "", *, narrow: bool = False) -> Figure | None:
-    """Steps/s relative to the absolute baseline, one bar per variant, and the paper's 0.93; None without any or for a
-    task.
-    """
-    if group.task:
-        return None
-    having = [(one, ratio) for one in group.variants if (ratio := ratio_to_absolute(group, one)).value is not None]
-    shown = sample_evenly(having, MOST_BARS)
-    if all(variant.position.kind == "absolute" for variant, _ in shown):
-        return None
-    with styled():
-        title = "Steps/s relative to absolute" if narrow else "Steps per second relative to absolute (sinusoidal)"
-        figure, (axes,) = new_figure((_NARROW[0] if narrow else 8.4, 1.3 + 0.33 * len(shown)), title, group.heading)
-        places, values = range(len(shown)), [ratio.value or 0.0 for _, ratio in shown]
-        colours = [COLOURS[variant.position.kind] for variant, _ in shown]
-        axes.barh(places, values, height=0.62, color=colours, zorder=2)
-        error_bars(axes, [(at, ratio) for at, (_, ratio) in enumerate(shown)], INK, 1.2, across=True)
-        for index, (variant, _) in enumerate(shown):
-            steps = steps_per_second(variant).value
-            words = f"{values[index]:.2f}" + ("" if steps is None or narrow else f"   ({steps:.2f} steps/s)")
-            axes.text(1.01, index, words, transform=axes.get_yaxis_transform(), va="center", fontsize=9.5)
-        axes.axvline(paper.RELATIVE_SPEED, color=PAPER, lw=1.6, ls=DASHED, zorder=3)
-        axes.annotate(
-            f"the paper's relative: {paper.RELATIVE_SPEED}", (paper.RELATIVE_SPEED, 1.0), (0, 3),
-            ("data", "axes fraction"), "offset points", ha="center", va="bottom", color=MUTED, fontsize=9,
-        )  # fmt: skip
-        axes.set_yticks(places, [plain(variant.label) for variant, _ in shown])
-        axes.set_ylim(len(shown) - 0.4, -0.6)
-        axes.set_xlim(0, max([1.0, *((one.value or 0.0) + (one.deviation or 0.0) for _, one in shown)]) * 1.05)
-        axes.set_xlabel(remark)
-        axes.tick_params(axis="y", length=0)
-        axes.spines["left"].set_visible(False)
-        axes.grid(visible=False, axis="y")
-        right = max(text_width(text.get_text(), 9.5) for text in axes.texts) + 0.08
-        set_margins(figure, above=0.75, right=right, beside=1.01)
     return figure
 
 
 def learning_curves(
-    group: Group, runs: Sequence[tuple[Variant, Curves]], remark: str = "", *, narrow: bool = False
+    group: Group, runs: Sequence[tuple[Variant, Curves]], remark: str = "", width: float = WIDE
 ) -> Figure | None:
     """Validation BLEU and loss against the step, one line per variant (the mean over seeds); None without any."""
     panels = [("validation/bleu", "validation BLEU"), ("validation/loss", "loss (thin: training)")]
@@ -337,31 +241,23 @@ def learning_curves(
     means = _means(runs)
     looks = variant_looks(variant for variant, _ in runs)
     with styled():
-        size = (_NARROW[0], 2.0 * len(panels) + 0.9 + LINE * len(looks)) if narrow else (8.4, 3.6 * len(panels) + 0.7)
-        figure, all_axes = new_figure(size, "Learning curves", group.heading, len(panels))
-        named = []
+        height = (3.3 if width > COLUMN else 2.0) * len(panels) + 0.7
+        figure, all_axes = new_figure(width, height, "Learning curves", group.heading, looks, (len(panels), 1))
         for axes, (name, title) in zip(all_axes, panels, strict=True):
-            ends: list[tuple[float, str, str]] = []
             for label, series in means.items():
                 if name == "validation/loss":
                     thin = {"color": looks[label]["color"], "lw": 0.6, "alpha": 0.35, "zorder": 2}
                     axes.plot(*_steps(series.get("train/loss", ())), **thin)
-                if points := series.get(name, ()):
-                    markevery = -(-len(points) // 20)
-                    axes.plot(*_steps(points), **looks[label], lw=1.6, ms=3.2, markevery=markevery, zorder=3)
-                    ends.append((points[-1][1], label, looks[label]["color"]))
+                points = series.get(name, ())
+                every = -(-len(points) // 20) or None
+                axes.plot(*_steps(points), **looks[label], lw=1.6, ms=3.2, markevery=every, zorder=3)
             axes.set_ylabel(title)
             if name == "validation/loss":
-                _crop_losses(axes, means.values())
+                _crop_losses(axes, means)
             else:
                 axes.set_ylim(bottom=0)
             axes.set_xlim(left=0)
-            named.append((axes, ends))
-        all_axes[-1].set_xlabel("\n".join(filter(None, ("step", remark))))
-        if narrow:
-            legend_below(figure, looks)
-        else:
-            label_ends(named)
+        set_words_below(all_axes[-1], "step", remark)
     return figure
 
 
@@ -371,9 +267,9 @@ def _means(runs: Sequence[tuple[Variant, Curves]]) -> dict[str, Curves]:
     for variant, curves in runs:
         members.setdefault(variant.label, []).append(curves)
     means: dict[str, Curves] = {label: {} for label in members}
-    for label, some in members.items():
-        for name in sorted({name for one in some for name in one}):
-            seeds = [dict(one[name]) for one in some if one.get(name)]
+    for label, of_seeds in members.items():
+        for name in sorted({name for curves in of_seeds for name in curves}):
+            seeds = [dict(curves[name]) for curves in of_seeds if curves.get(name)]
             steps = sorted(set[int]().union(*seeds).intersection(*seeds))
             means[label][name] = tuple((step, sum(seed[step] for seed in seeds) / len(seeds)) for step in steps)
     return means
@@ -383,11 +279,12 @@ def _steps(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]
     return [step for step, _ in points], [value for _, value in points]
 
 
-def _crop_losses(axes: Axes, means: Iterable[Curves]) -> None:
+def _crop_losses(axes: Axes, means: Mapping[str, Curves]) -> None:
     # The first training losses are far above all others; the axis ends at the highest validation loss.
-    found = list(means)
-    seen = [value for series in found for _, value in series.get("validation/loss", ())]
-    trained = [value for series in found for _, value in series.get("train/loss", ())]
+    seen, trained = (
+        [value for series in means.values() for _, value in series.get(name, ())]
+        for name in ("validation/loss", "train/loss")
+    )
     low, high = min([*seen, *trained]), max(seen)
     margin = 0.08 * (high - low) or 0.1
     axes.set_ylim(low - margin, high + margin)

@@ -242,14 +242,11 @@ def test_plot_and_findings_come_first_and_every_picture_is_shown(opened: Open) -
     assert plot["y"] + plot["height"] <= 800 and found["y"] + found["height"] <= 800
     phone = opened(viewport=PHONE, is_mobile=True, has_touch=True)
     assert phone.locator("#findings li").first.bounding_box()["y"] < 844 - 40, "it begins on the screen"
-    sources = {one.locator("#first img").evaluate("one => one.currentSrc") for one in (page, phone)}
-    assert len(sources) == 2
     pictures = page.evaluate(
         "() => [...document.querySelectorAll('figure img')].map(one => [one.alt, one.width, one.naturalWidth])"
     )
     assert {name.partition(":")[0].partition(",")[0] for name, *_ in pictures} >= {
-        "BLEU by clip distance", "BLEU by source length", "Learning curves", "Steps per second relative to absolute",
-        "What positions learned",
+        "BLEU by clip distance", "BLEU by source length", "Learning curves", "What positions learned",
     }  # fmt: skip
     assert all(500 < width <= 1280 and natural > 0 for _, width, natural in pictures), pictures
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import Interval
@@ -19,6 +18,11 @@ SEVERAL = Measurement(30.0, 3, 0.5, Interval(28.8, 31.2, 0.95, kind="seeds"))
 def group_of(runs):
     [group] = run_groups(runs)
     return group
+
+
+def legend_of(figure):
+    """The labels of the lines, in the order of the legend."""
+    return [" ".join(text.get_text().split()) for legend in figure.legends for text in legend.get_texts()]
 
 
 def segments(axes):
@@ -40,13 +44,13 @@ def test_bleu_by_k_error_bars():
         *(fake_record("relative", 2, seed=seed, scores={"test": 30.0 + 2 * seed}) for seed in (1, 2, 3)),
         fake_record("absolute", scores=[fake_score("test", 20.0, interval=fake_interval(19.5, 20.25))]),
     ]
-    for narrow in (False, True):
-        [axes] = plots.bleu_by_k(group_of(runs), narrow=narrow).axes
+    for width in (plot_style.WIDE, plot_style.COLUMN):
+        [axes] = plots.bleu_by_k(group_of(runs), width).axes
         # 32, 34, 36: mean 34, standard deviation 2.
         assert segments(axes) == [(11.0, 14.0), (19.5, 20.25), (32.0, 36.0)]
         assert axes.get_ylim()[1] > 36
-        words = "± standard deviation over the seeds,\nor 95% interval over the sentences (one seed)"
-        assert axes.get_xlabel() == "clip distance k" + ("" if narrow else f"\nbars: {words}")
+        words = "± standard deviation over the seeds, or 95% interval over the sentences (one seed)"
+        assert " ".join(axes.get_xlabel().split()) == f"clip distance k bars: {words}"
 
 
 def test_missing_data_is_not_drawn():
@@ -54,9 +58,9 @@ def test_missing_data_is_not_drawn():
     assert segments(axes) == [] and axes.get_xlabel() == "clip distance k"
     baselines = group_of([fake_record("absolute"), fake_record("none")])
     assert plots.bleu_by_k(baselines) is None
-    assert [plot.name for plot in plots.all_plots(baselines, [])] == ["speed"]
+    assert plots.all_plots(baselines, []) == []
     figure = plots.bleu_by_k(group_of([fake_record("relative", 2, scores={"validation": 30.0})]))
-    assert "relative, validation" in [text.get_text() for text in figure.axes[0].texts]
+    assert "relative, validation" in legend_of(figure)
 
 
 def test_plots_of_many_variants_show_and_report_a_sample():
@@ -66,18 +70,14 @@ def test_plots_of_many_variants_show_and_report_a_sample():
     group = group_of([*runs, fake_record("absolute", by_length=lengths)])
     curves = [(one, {"validation/bleu": ((1, 2.0), (2, 3.0))}) for one in sampling.lines_of(group)]
     drawn = {plot.name: plot for plot in plots.all_plots(group, curves)}
-    assert list(drawn) == ["bleu_by_k", "bleu_by_length", "speed", "learning_curves"]
+    assert list(drawn) == ["bleu_by_k", "bleu_by_length", "learning_curves"]
     assert len(sampling.lines_of(group)) == 12 and sampling.lines_of(group)[0].label == "absolute (sinusoidal)"
-    for name, words in (
-        ("bleu_by_length", "12 of 31 variants have a line"),
-        ("speed", "24 of 31 variants have a bar"),
-        ("learning_curves", "12 of 31 variants have a line"),
-    ):
+    for name in ("bleu_by_length", "learning_curves"):
+        words = "12 of 31 variants have a line"
         assert words in drawn[name].description and words in drawn[name].svg.decode()
-    assert len(plots.speed(group).axes[0].patches) == 24
-    # Of 28 values of k (0 to 25, and the paper's 64 and 256) at most 24 have a tick label, 12 in the narrow figure.
-    for narrow, most in ((False, 24), (True, 12)):
-        assert len(plots.bleu_by_k(group, narrow=narrow).axes[0].get_xticks()) <= most
+    # Of 28 values of k (0 to 25, and the paper's 64 and 256) at most 24 have a tick label, 12 in a column.
+    for width, most in ((plot_style.WIDE, 24), (plot_style.COLUMN, 12)):
+        assert len(plots.bleu_by_k(group, width).axes[0].get_xticks()) <= most
     assert "of 31" not in drawn["bleu_by_k"].description
 
 
@@ -99,13 +99,9 @@ def test_plots_of_few_variants_are_complete_and_reproducible():
     assert sampling.lines_of(group) == list(group.variants)
     first = plots.all_plots(group, [])
     assert first == plots.all_plots(group, [])
-    assert [plot.name for plot in first if plot.narrow is not None] == ["bleu_by_k"]
     assert not any("of each kind" in plot.description for plot in first)
-    svg = first[0].narrow.decode()
+    svg = first[0].svg.decode()
     assert "dc:date" not in svg and "<text" in svg and "sans-serif" in svg
-    # Shown 1:1 on a phone of 390 CSS pixels; the smallest text is 8 points, or 11 pixels.
-    assert 3.5 <= plots.bleu_by_k(group, narrow=True).get_figwidth() <= 4.0
-    assert "1.00   (2.00 steps/s)" in [text.get_text() for text in plots.speed(group).axes[0].texts]
 
 
 def with_scheme(choice, seed=1, score=20.0):
@@ -134,16 +130,6 @@ def test_coordinates_are_rounded_and_text_is_not():
     assert any("." in text for text in attributes) and not re.search(r"\.\d{3}", " ".join(attributes))
 
 
-def test_labels_of_equal_lines_are_apart():
-    with plot_style.styled():
-        figure, (axes,) = plot_style.new_figure((8.4, 4.6), "x", "y")
-        axes.set_ylim(0, 10)
-        names = [f"sinusoidal + relative, k = {k}, shared by heads and layers" for k in range(6)]
-        plot_style.label_ends([(axes, [(5.0, name, plot_style.INK) for name in names])])
-    boxes = sorted(boxes_of(figure, axes.texts), key=lambda box: box.y0)
-    assert len(boxes) == 6 and all(lower.y1 <= upper.y0 + 1 for lower, upper in pairwise(boxes))
-
-
 def test_every_text_is_inside_its_figure():
     shared = {"position.tables": "shared_by_heads_and_layers"}
     runs = [fake_record(kind, k, settings=settings) for kind, k in (("absolute_and_relative", 16), ("relative", 4))
@@ -151,16 +137,15 @@ def test_every_text_is_inside_its_figure():
     group = group_of([*runs, fake_record("absolute")])
     many = [with_scheme(choice) for choice in ("rope", "t5")] + [fake_record("none")]
     many += [fake_record("absolute_and_relative", k) for k in range(30)]
-    by_position = ranking.scores_by_position(group_of(many))
-    assert by_position is not None and by_position.remark.startswith("24 of 33 schemes have a row: of each kind")
-    figures = plots.bleu_by_k(group), plots.bleu_by_k(group, narrow=True), plots.speed(group)
-    for figure in (*figures, by_position.figure, by_position.narrow):
-        [axes] = figure.axes
-        texts = [*axes.get_yticklabels(), *axes.texts, axes.xaxis.label, axes.yaxis.label, *figure.texts]
-        texts += [text for legend in figure.legends for text in legend.get_texts()]
-        shown = [text for text in texts if text.get_text()]
-        for text, box in zip(shown, boxes_of(figure, shown), strict=True):
-            assert box.x0 >= -1 and box.x1 <= figure.bbox.x1 + 1, text.get_text()
+    assert ranking.texts(group_of(many))[0].startswith("24 of 33 schemes have a row: of each kind")
+    for width in (plot_style.WIDE, plot_style.COLUMN):
+        for figure in (plots.bleu_by_k(group, width), ranking.draw(group_of(many), width)):
+            [axes] = figure.axes
+            texts = [*axes.get_yticklabels(), *axes.texts, axes.xaxis.label, axes.yaxis.label, *figure.texts]
+            texts += [text for legend in figure.legends for text in legend.get_texts()]
+            shown = [text for text in texts if text.get_text()]
+            for text, box in zip(shown, boxes_of(figure, shown), strict=True):
+                assert box.x0 >= -1 and box.x1 <= figure.bbox.x1 + 1, text.get_text()
 
 
 def test_schemes_beyond_the_paper_are_ranked():
@@ -177,8 +162,8 @@ def test_schemes_beyond_the_paper_are_ranked():
     papers[2] = fake_record("relative", 16, scores={"test": 24.0})
     assert [name for name, *_ in ranked([*schemes, *papers])] == ["T5", "relative, k = 16", "RoPE", "none"]
     drawn = {plot.name: plot for plot in plots.all_plots(group_of([*schemes, *papers]), [])}
-    assert drawn["scores_by_position"].narrow is not None and drawn["scores_by_position"].caption == ""
-    [axes] = ranking.scores_by_position(group_of(schemes)).figure.axes
+    assert drawn["scores_by_position"].caption == ""
+    [axes] = ranking.draw(group_of(schemes)).axes
     assert [text.get_text() for text in axes.texts] == ["30.0", "22.0 ± 1.4", "4.0"]
 
 

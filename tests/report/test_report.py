@@ -65,7 +65,7 @@ def test_plots_are_written_as_pdf_for_a_column_on_request(runs, built, tmp_path)
     found = find_records(runs)
     report = build_report(found.records, tmp_path, "x", found.problems, pdf=True)
     plots = {path.with_suffix(".pdf").name for path in report.files if path.suffix == ".svg"}
-    assert {path.name for path in report.files if path.suffix == ".pdf"} == plots and len(plots) == 4
+    assert {path.name for path in report.files if path.suffix == ".pdf"} == plots and len(plots) == 3
     for name in plots:
         content = (tmp_path / name).read_bytes()
         [box] = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", content)
@@ -79,7 +79,7 @@ def test_plots_are_written_as_pdf_for_a_column_on_request(runs, built, tmp_path)
 def test_all_files_exist_and_are_well_formed(built):
     folder = built.files[0].parent
     names = ["report.md", "report.csv", "report.json", "report.tex", "index.html"]
-    names += ["bleu_by_k.svg", "bleu_by_length.svg", "speed.svg", "learning_curves.svg"]
+    names += ["bleu_by_k.svg", "bleu_by_length.svg", "learning_curves.svg"]
     assert {path.name for path in built.files} == set(names) == {path.name for path in folder.iterdir()}
     assert json.loads((folder / "report.json").read_text()) == built.document
     assert len(list(csv.reader((folder / "report.csv").open()))) > 5

@@ -7,12 +7,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 from rpr.records.record import find_records
+from rpr.report import ranking
 from rpr.report.build import build_report
 from rpr.report.grouping import run_groups
 from rpr.report.learning import learning_of, run_key
 from rpr.report.plot_style import WHITE
 from rpr.report.plots import bleu_by_length
-from rpr.report.ranking import scores_by_position
 from rpr.report.results_page import results_markdown
 from rpr.report.statements import statements
 from rpr.report.tables import build_tables, task_table
@@ -60,8 +60,7 @@ def test_exact_match_of_a_task_comes_first_and_by_length():
 
 def test_schemes_are_plotted_best_first_beside_published_accuracies():
     [group] = run_groups(runs("reverse", within=81.0, none=90.0))
-    plot = scores_by_position(group)
-    [axes] = plot.figure.axes
+    [axes] = ranking.draw(group).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         "none",
         "relative, k = 16",
@@ -71,7 +70,9 @@ def test_schemes_are_plotted_best_first_beside_published_accuracies():
     marks = [(line.get_marker(), float(line.get_xdata()[0])) for line in axes.get_lines() if line.get_marker() in "oD"]
     assert sorted(marks) == [("D", 2.3), ("o", 6.7), ("o", 60.0), ("o", 90.0)]
     assert all(line.get_markerfacecolor() == WHITE for line in axes.get_lines() if line.get_marker() == "o")
-    assert plot.caption.startswith("Dashed: absolute (sinusoidal). Hollow: did not learn the task. Grey diamonds: K")
+    assert ranking.texts(group)[1].startswith(
+        "Dashed: absolute (sinusoidal). Hollow: did not learn the task. Grey diamonds: K"
+    )
 
 
 def test_exact_match_of_sentences_is_folded_and_not_shown_by_length():
@@ -92,7 +93,7 @@ def test_findings_of_a_task_are_about_exact_match_and_name_no_figure_of_the_pape
 def test_without_longer_examples_nothing_is_said_of_them():
     records = [run.model_copy(update={"scores": run.scores[::2]}) for run in runs()]  # those of test
     [group] = run_groups(records)
-    assert (group.split, scores_by_position(group).title) == ("test", "Exact match on test, best first")
+    assert (group.split, ranking.title(group)) == ("test", "Exact match on test, best first")
     assert "beyond" not in text(records)
     assert "Kazemnejad" not in " ".join(note.text for note in task_table([group]).notes)
 
