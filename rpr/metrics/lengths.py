@@ -17,12 +17,12 @@ from rpr.metrics.bleu import Metric
 from rpr.metrics.significance import interval
 from rpr.metrics.statistics import pool
 from rpr.records.scores import EXACT_MATCH, LengthBucket, LengthScore
-from rpr.tasks import Task
+from rpr.tasks import GeneratedTask
 
 METRICS = ("sacrebleu", "chrf", EXACT_MATCH)
 
 
-def task_lengths(task: Task, data: PreparedData, split: str) -> NDArray[np.int64]:
+def task_lengths(task: GeneratedTask, data: PreparedData, split: str) -> NDArray[np.int64]:
     """(N,) lengths of the examples of a split, in the task's unit."""
     return np.array([task.length(*pair) for pair in zip(*data.text(split), strict=True)], np.int64)
 

@@ -10,6 +10,7 @@ import pkgutil
 from typing import TYPE_CHECKING
 
 from rpr.tasks.task import REGISTERED
+from rpr.tasks.task import GeneratedTask as GeneratedTask
 from rpr.tasks.task import Pair as Pair
 from rpr.tasks.task import Task as Task
 from rpr.validation import one_of
@@ -20,6 +21,6 @@ for _module in pkgutil.iter_modules(__path__):
 TASKS = dict(sorted(REGISTERED.items()))
 
 if TYPE_CHECKING:
-    AnyTask = Task
+    AnyTask = GeneratedTask
 else:
     AnyTask = one_of("kind", TASKS, f"no such task; choose one of {', '.join(TASKS)}")

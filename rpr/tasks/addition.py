@@ -1,12 +1,13 @@
-"""Two numbers, `1 2 + 7`, to their sum, `1 9` (Ontanon et al. 2022); where `padded_digits` is set, all three have zeros
-before them up to so many digits, so that digits of one value stand at one position.
+"""Two numbers, `1 2 + 7`, to their sum, `1 9` (Ontanon et al. 2022; Kazemnejad et al. 2023); where `padded_digits` is
+set, all three have zeros before them up to so many digits, so that digits of one value stand at one position.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from rpr.tasks.task import FIRST_VERSION, Draw, Pair, Task, register
+from rpr.tasks.task import FIRST_VERSION, Draw, LongTask, Pair, Task, register
 
 
 @register
@@ -40,9 +41,44 @@ class Addition(Task):
         numbers = [_number(length, draw), _number(1 + int(draw() * length), draw)]
         if draw() < 0.5:
             numbers.reverse()
-        digits = self.padded_digits or 0
-        first, second, total = (" ".join(str(number).zfill(digits)) for number in (*numbers, sum(numbers)))
-        return f"{first} + {second}", total
+        return _pair(numbers, self.padded_digits or 0)
+
+
+@register
+class UnevenAddition(LongTask):
+    """Kazemnejad et al. 2023: every pair of two numbers of digits from `min_length` on is equally frequent."""
+
+    UNIT: ClassVar[str] = "digits of the longer number"
+
+    kind: Literal["uneven_addition"]
+
+    @property
+    def longest_train_side(self) -> int:
+        return 2 * self.max_train_length + 1
+
+    def length(self, source: str, target: str) -> int:
+        return max(len(number.split()) for number in source.split(" + "))
+
+    def lengths(self, first: int, last: int) -> Sequence[int]:
+        return [length for length in super().lengths(first, last) for _ in range(2 * (length - self.min_length) + 1)]
+
+    def num_inputs(self, length: int) -> int:
+        # How many numbers have fewer digits than the shortest one, fewer than `length`, and at most `length`.
+        none, fewer, every = (10**digits if digits else 0 for digits in (self.min_length - 1, length - 1, length))
+        return int((every - none) ** 2 - (fewer - none) ** 2)
+
+    def example(self, length: int, draw: Draw) -> Pair:
+        """One of the pairs of which the longer number has `length` digits."""
+        more = length - self.min_length
+        place = int(draw() * (2 * more + 1))
+        digits = (length, self.min_length + place) if place <= more else (length - (place - more), length)
+        return _pair([_number(number, draw) for number in digits])
+
+
+def _pair(numbers: list[int], digits: int = 0) -> Pair:
+    """With zeros before each number up to so many digits."""
+    first, second, total = (" ".join(str(number).zfill(digits)) for number in (*numbers, sum(numbers)))
+    return f"{first} + {second}", total
 
 
 def _number(digits: int, draw: Draw) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar, Literal
 
 from rpr.tasks.task import FIRST_VERSION, Draw, Pair, Task, register
@@ -18,9 +19,9 @@ class Digits(Task):
         row = [str(int(draw() * 10)) for _ in range(length)]
         return " ".join(row), " ".join(self.answer(row))
 
+    @abstractmethod
     def answer(self, row: list[str]) -> list[str]:
         """The digits of the output."""
-        raise NotImplementedError
 
 
 @register

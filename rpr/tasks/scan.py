@@ -7,14 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from rpr.tasks.task import FIRST_VERSION, Draw, Pair, Task, register
+from rpr.tasks.task import FIRST_VERSION, Draw, GeneratedTask, Pair, register
 
 
 @register
-class Scan(Task):
+class Scan(GeneratedTask):
     UNIT: ClassVar[str] = "actions of the output"
     VERSION: ClassVar[str] = FIRST_VERSION
-    FINITE: ClassVar[bool] = True
 
     kind: Literal["scan"]
 

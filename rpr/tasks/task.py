@@ -6,9 +6,11 @@ them; train may have an input twice, since there are only ten rows of one digit.
 
 from __future__ import annotations
 
+import inspect
 import random
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar, get_args
+from typing import ClassVar, TypeVar, get_args
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -23,30 +25,31 @@ HELD_OUT_SHARE = 20
 # that then held them all.
 FIRST_VERSION = "b2eacadb9e3b9b465bacfd58c4169ff857c09786ddb7e83a19d52d94d8fb54e2"
 
-REGISTERED: dict[str, type[Task]] = {}
+Kind = TypeVar("Kind", bound="GeneratedTask")
+REGISTERED: dict[str, type[GeneratedTask]] = {}
 
 
-def register(task: type[Task]) -> type[Task]:
+def register(task: type[Kind]) -> type[Kind]:
     """Register a task under the value of its `kind` field."""
+    if inspect.isabstract(task):
+        raise TypeError(f"{task.__name__} must define {', '.join(sorted(task.__abstractmethods__))}")
     (kind,) = get_args(task.model_fields["kind"].annotation)
     REGISTERED[kind] = task
     return task
 
 
-class Task(StrictModel):
+class GeneratedTask(StrictModel):
     """A task whose pairs are made by a rule and a seed: a subclass in a module of this package, decorated with
-    `@register`, and a file in conf/data/.
+    `@register`, and a file in conf/data/. It defines `kind` (a Literal of its own), `UNIT` and `pairs`; a subclass of
+    `Task` defines `example` and `num_inputs` instead of `pairs`.
 
-    A subclass defines `kind` (a Literal of its own), `UNIT`, `length` and either `example` with `num_inputs`, for pairs
-    drawn at random with uniformly distributed lengths, or `pairs`. Train, validation and test have lengths up to
-    `max_train_length`, long has longer ones, up to `max_long_length`.
+    Train, validation and test have lengths up to `max_train_length`, long has longer ones, up to `max_long_length`.
     """
 
     UNIT: ClassVar[str]  # of lengths, in the plural
     # Part of the key of caches and records. Raise it with every change to what `pairs` returns for some settings;
     # tests/golden/generators.json then needs the new digest. Other changes to the code keep all keys.
     VERSION: ClassVar[str] = "1"
-    FINITE: ClassVar[bool] = False  # whether `num_train` and `num_long` may be null: all pairs that are left
 
     kind: str
     seed: int = Field(ge=0)
@@ -59,7 +62,7 @@ class Task(StrictModel):
     num_long: PositiveInt | None
 
     @model_validator(mode="after")
-    def lengths_and_numbers_fit(self) -> Task:
+    def lengths_and_numbers_fit(self) -> GeneratedTask:
         if self.max_long_length <= self.max_train_length:
             raise ValueError(
                 f"max_long_length: {self.max_long_length} leaves no length beyond max_train_length = "
@@ -67,8 +70,8 @@ class Task(StrictModel):
             )
         if problem := self.problem():
             raise ValueError(problem)
-        for name in () if self.FINITE else ("num_train", "num_long"):
-            if getattr(self, name) is None:
+        for name in ("num_train", "num_long"):
+            if getattr(self, name) is None and isinstance(self, Task):
                 raise ValueError(
                     f"{name}: null (all pairs) is possible for a finite task alone, and the pairs of {self.kind} are "
                     "drawn at random; give a number"
@@ -90,22 +93,37 @@ class Task(StrictModel):
         """The length of an example, in `UNIT`."""
         return len(source.split())
 
-    def num_inputs(self, length: int) -> int:
-        """How many inputs of this length there are."""
-        raise NotImplementedError
-
-    def example(self, length: int, draw: Draw) -> Pair:
-        """A pair of this length, drawn at random."""
-        raise NotImplementedError
-
+    @abstractmethod
     def pairs(self) -> dict[str, list[Pair]]:
         """Pairs for "train", "validation", "test" and "long"; the same ones for the same settings on every machine.
 
         Raises:
             ValueError: there are fewer distinct examples than asked for.
         """
-        short = range(1, self.max_train_length + 1)
-        long = range(self.max_train_length + 1, self.max_long_length + 1)
+
+    def draw(self, split: str) -> Draw:
+        """A sequence of the split's own; a text seeds by SHA-512, the same in every process."""
+        return random.Random(f"{self.kind} {self.seed} {split}").random
+
+
+class Task(GeneratedTask):
+    """A task whose pairs are drawn at random, with uniformly distributed lengths unless `lengths` says otherwise."""
+
+    @abstractmethod
+    def num_inputs(self, length: int) -> int:
+        """How many inputs of this length there are."""
+
+    @abstractmethod
+    def example(self, length: int, draw: Draw) -> Pair:
+        """A pair of this length, drawn at random."""
+
+    def lengths(self, first: int, last: int) -> Sequence[int]:
+        """The lengths from `first` to `last`, each as often as it is drawn in relation to the others."""
+        return range(first, last + 1)
+
+    def pairs(self) -> dict[str, list[Pair]]:
+        short = self.lengths(1, self.max_train_length)
+        long = self.lengths(self.max_train_length + 1, self.max_long_length)
         held_out: set[str] = set()
         splits = {
             "test": self._distinct("test", self.num_test, short, held_out),
@@ -137,9 +155,22 @@ class Task(StrictModel):
                 pairs.append(pair)
         return pairs
 
-    def draw(self, split: str) -> Draw:
-        """A sequence of the split's own; a text seeds by SHA-512, the same in every process."""
-        return random.Random(f"{self.kind} {self.seed} {split}").random
+
+class LongTask(Task):
+    """A task without very short examples: the lengths of train, validation and test start at `min_length`."""
+
+    min_length: PositiveInt
+
+    def problem(self) -> str | None:
+        if self.min_length > self.max_train_length:
+            return (
+                f"min_length: {self.min_length} is above max_train_length = {self.max_train_length}; choose "
+                f"{self.max_train_length} or less"
+            )
+        return super().problem()
+
+    def lengths(self, first: int, last: int) -> Sequence[int]:
+        return range(max(first, self.min_length), last + 1)
 
 
 def _pick(draw: Draw, lengths: Sequence[int]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -16,15 +16,20 @@ from rpr.data.corpus import load_corpus
 from rpr.data.vocabulary import UNK
 from rpr.errors import ConfigError, DataError
 from rpr.tasks import Pair, Task, scan
+from rpr.tasks.task import register
 
-KINDS = ("copy", "reverse", "duplicate", "addition")
+KINDS = (
+    "copy", "reverse", "duplicate", "addition",
+    "symbols_copy", "symbols_repeat", "symbols_reverse", "symbols_sort", "uneven_addition",
+)  # fmt: skip
 SMALL = {"num_train": 2000, "num_validation": 60, "num_test": 60, "num_long": 60}
 SYNTHETIC = "seed:1,num_train:1,num_validation:1,num_test:1,num_long:1"
 
 
 @cache
 def data(name: str) -> DataConfig:
-    return compose_train([f"data={name}"]).data
+    fewer = ["data.task.symbols=100", "data.vocabulary_size=104"] if name == "symbols_repeat" else []
+    return compose_train([f"data={name}", *fewer]).data
 
 
 def task(name: str, **changes: Any) -> Task:
@@ -97,19 +102,23 @@ def test_scan_length_splits():
 
 def is_right(kind: str, source: str, target: str, padded: int | None) -> bool:
     """Whether the target follows from the source by the rule of the task."""
-    if kind == "addition":
+    if kind.endswith("addition"):
         first, second = source.split(" + ")
         numbers = [text.replace(" ", "") for text in (first, second, target)]
         assert padded is None or {len(number) for number in numbers} == {padded}
         return int(numbers[0]) + int(numbers[1]) == int(numbers[2])
     symbols, answer = source.split(" "), target.split(" ")
-    if kind == "reverse":
+    if kind.endswith("reverse"):
         return answer == symbols[::-1]
-    return answer == symbols * {"copy": 1, "duplicate": 2}[kind]
+    if kind == "symbols_sort":
+        return Counter(answer) == Counter(symbols) and all(int(a) <= int(b) for a, b in itertools.pairwise(answer))
+    if kind == "symbols_repeat" and len({*symbols}) > 1:
+        return False
+    return answer == symbols * (2 if kind == "duplicate" else 1)
 
 
 def length_of(kind: str, source: str) -> int:
-    if kind == "addition":
+    if kind.endswith("addition"):
         return max(len(str(int(number.replace(" ", "")))) for number in source.split(" + "))
     return len(source.split(" "))
 
@@ -118,14 +127,48 @@ def length_of(kind: str, source: str) -> int:
 def test_pairs_follow_the_rule_and_lengths_of_their_split(kind):
     settings, splits = small(kind), generated(kind)
     assert {f"num_{name}": len(pairs) for name, pairs in splits.items()} == SMALL
-    cut_off, longest = settings.max_train_length, settings.max_long_length
+    first, cut_off, longest = getattr(settings, "min_length", 1), settings.max_train_length, settings.max_long_length
     for name, pairs in splits.items():
         assert all(is_right(kind, *pair, settings.padded_digits) for pair in pairs)
         lengths = Counter(length_of(kind, source) for source, _ in pairs)
-        assert set(lengths) <= ({*range(cut_off + 1, longest + 1)} if name == "long" else {*range(1, cut_off + 1)})
+        assert set(lengths) <= ({*range(cut_off + 1, longest + 1)} if name == "long" else {*range(first, cut_off + 1)})
         if name == "train":  # uniform: within five standard deviations
-            expected = SMALL["num_train"] / cut_off
-            assert all(abs(lengths[length] - expected) < 5 * expected**0.5 for length in range(1, cut_off + 1))
+            if kind == "uneven_addition":  # over the digits of both numbers
+                lengths = Counter(tuple(len(part.split()) for part in source.split(" + ")) for source, _ in pairs)
+            bins = [*itertools.product(range(first, cut_off + 1), repeat=1 + (kind == "uneven_addition"))]
+            expected = SMALL["num_train"] / len(bins)
+            keys = [one if len(one) > 1 else one[0] for one in bins]
+            assert {*keys} == {*lengths} and all(abs(lengths[key] - expected) < 5 * expected**0.5 for key in keys)
+
+
+def test_tasks_of_kazemnejad_have_the_sizes_of_their_scripts():
+    """Bins of 4 to 20 and 21 to 40 symbols, or 4 to 8 and 9 to 16 digits; 100, 50 and, for a single one, int(1.15 *
+    100,000 / 17) symbols."""
+    sizes = {"symbols_copy": 100, "symbols_reverse": 100, "symbols_sort": 50, "symbols_repeat": 6764}
+    for name in (*sizes, "uneven_addition"):
+        found = compose_train([f"data={name}"]).data.task
+        short = name in ("symbols_sort", "uneven_addition")
+        assert (found.min_length, found.max_train_length, found.max_long_length) == (
+            (4, 8, 16) if short else (4, 20, 40)
+        )
+        assert found.num_train == 100_000 and getattr(found, "symbols", None) == sizes.get(name)
+    longer = task("uneven_addition", **SMALL | {"num_long": 4000}).pairs()["long"]
+    digits = {tuple(len(part.split()) for part in source.split(" + ")) for source, _ in longer}
+    assert digits == {pair for pair in itertools.product(range(4, 17), repeat=2) if max(pair) > 8}
+    inputs = [(first, second) for first, second in itertools.product(range(10, 1000), repeat=2)]
+    counts = Counter(len(str(max(pair))) for pair in inputs)
+    assert all(task("uneven_addition", min_length=2).num_inputs(length) == counts[length] for length in (2, 3))
+
+
+def test_a_task_without_its_rule_is_refused():
+    with pytest.raises(TypeError, match="^Half must define example$"):
+
+        @register
+        class Half(Task):
+            kind: Literal["half"]
+
+            def num_inputs(self, length):
+                return 1
 
 
 def test_addition_without_padding():
@@ -164,6 +207,7 @@ def test_num_train_truncates_train_and_keeps_other_splits():
         (["data=addition", "data.task.padded_digits=10"], r"^data\.task\.padded_digits: 10 cannot hold a sum"),
         (["data=duplicate", "data.max_length=32"], r"^data\.max_length: 32 would drop .* 32 tokens and EOS"),
         (["data=addition", "data.max_length=25"], r"^data\.max_length: 25 would drop .* 25 tokens and EOS; raise it"),
+        (["data=symbols_copy", "data.task.min_length=21"], r"^data\.task\.min_length: 21 is above max_train_length"),
         (["data=reverse", "data.task.num_train=null"], r"^data\.task\.num_train: null \(all pairs\) is possible"),
         (["data=reverse", "data.path=/x"], r"^data\.path: the reverse corpus is generated, not read"),
         (["data=reverse", f"data.synthetic={{{SYNTHETIC}}}"], r"^data\.task: the corpus is already generated by data"),
