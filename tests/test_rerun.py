@@ -141,10 +141,11 @@ def test_rerun_is_bit_identical(original, call_rerun, tmp_path, monkeypatch):
             ],
         ),
         (
-            {"git.commit": None, "git.dirty": True, "device": "2 x H100"},
+            {"git.commit": None, "git.dirty": True, "device": "2 x H100", "schemes.vectors": "0"},
             [
                 r"commit: none \(no checkout\) in the record, 0123456789ab here",
                 "commit: the recorded checkout had uncommitted changes",
+                r"position: the code of vectors has changed \(version 0, now 1\)",
                 "device: 2 x H100 in the record, 1 thread of .+ here",
             ],
         ),

@@ -25,7 +25,12 @@ from rpr.tables.grid import DASH, Column, Grid, number
 from rpr.tables.render import WIDTH, shortened, terminal, wrapped
 
 NAMES = ("A", "B")
-_TITLES = {"git": "checkout", "measuring": "how it was measured", "decoding": "how it was decoded"}
+_TITLES = {
+    "git": "checkout",
+    "schemes": "code of positions",
+    "measuring": "how it was measured",
+    "decoding": "how it was decoded",
+}
 _DIGITS = {"steps_per_second": 3, "train_loss": 6, "validation_loss": 6, "padding_waste": 4, "seconds": 1}
 _OVERLAP = {None: DASH, True: "overlap", False: "apart"}
 COMPARE = "To test whether a difference is significant: rpr-cli compare with the folders of the two runs."

@@ -20,6 +20,7 @@ from rpr.environment import started_by_torchrun
 from rpr.errors import ConfigError, DataError, RecordError
 from rpr.io.escape import escape_control_characters
 from rpr.migrations import machine_of
+from rpr.model.positions import changed_code
 from rpr.paths import user_path
 from rpr.records import provenance
 from rpr.records.difference import Difference, difference
@@ -137,6 +138,10 @@ def _deviations(record: Record, typed: TrainConfig, git: Git) -> Iterator[str]:
     for checkout, state in (("the recorded", record.git), ("this", git)):
         if state.dirty:
             yield f"commit: {checkout} checkout {'had' if state is record.git else 'has'} uncommitted changes"
+    yield from (
+        f"position: {change}"
+        for change in changed_code((typed.position.encoder, typed.position.decoder), record.schemes)
+    )
     here = provenance.versions()
     for name in dict.fromkeys([*record.versions, *here]):
         if record.versions.get(name) != here.get(name):

@@ -22,13 +22,14 @@ from rpr.errors import DataError
 from rpr.migrations import export_shape_2
 from rpr.model.architectures import build_model
 from rpr.model.config import TransformerConfig
+from rpr.model.positions import changed_code
 from rpr.model.transformer import Transformer
 from rpr.runs.loading import VOCABULARY_NAME
 from rpr.validation import StrictModel, rule_of
 from rpr.version import __version__
 
 Kind = Literal["safetensors", "ctranslate2"]
-FORMAT, VERSION = "rpr-export", 2
+FORMAT, VERSION = "rpr-export", 3
 CARD_NAME = "card.json"
 SETTINGS_NAMES: dict[Kind, str] = {"safetensors": "config.json", "ctranslate2": "rpr.json"}
 WEIGHTS_NAMES: dict[Kind, str] = {"safetensors": "model.safetensors", "ctranslate2": "model.bin"}
@@ -41,7 +42,7 @@ class Settings(StrictModel):
     """The contents of config.json or rpr.json, without the format and its version.
 
     `checkpoint` describes the run's checkpoint it was made from; `position_rows` is the number of positions, None if
-    unlimited; `rpr` is the version that wrote it.
+    unlimited; `rpr` is the version that wrote it; `schemes` are the versions of the position schemes' code, by name.
     """
 
     kind: Kind
@@ -52,6 +53,7 @@ class Settings(StrictModel):
     source_language: str
     target_language: str
     shape: dict[str, Any]
+    schemes: dict[str, str] | None
     beam_size: PositiveInt
     length_penalty: float
     max_extra_length: NonNegativeInt
@@ -102,7 +104,7 @@ def read_export(folder: Path) -> Exported:
             f"reads up to version {VERSION}: install a newer one"
         )
     del document["format"]
-    document.setdefault("min_length", 0)  # as in version 1
+    document = {"min_length": 0, "schemes": None, **document}  # as in versions 1 and 2
     try:
         settings = Settings.model_validate(document)
         plain_shape = settings.shape if version > 1 else export_shape_2(settings.shape)
@@ -118,12 +120,18 @@ def load_exported_model(folder: Path) -> Transformer:
     """The model of a safetensors export, on the CPU and in evaluation mode.
 
     Raises:
-        DataError: as `read_export`; or weights that are missing, damaged, or do not match the settings.
+        DataError: as `read_export`; the code of its positions has changed; or weights that are missing, damaged, or do
+            not match the settings.
     """
     exported = read_export(folder)
     path = folder / WEIGHTS_NAMES["safetensors"]
     if exported.settings.kind != "safetensors":
         raise DataError(f"{folder}: is a CTranslate2 export; export the run with format=safetensors")
+    if changes := changed_code([stack.scheme for stack in exported.config.stacks()], exported.settings.schemes):
+        raise DataError(
+            f"{folder / SETTINGS_NAMES['safetensors']}: {changes[0]} since the export; restore it as it was with rpr "
+            f"{exported.settings.rpr}, or train the run again and export it"
+        )
     model = build_model(exported.config)
     parameters = dict(model.named_parameters())
     try:

@@ -34,6 +34,7 @@ from rpr.export.parity import Parity, Rows, identical_share, parity, piece_score
 from rpr.io.atomic import replacing
 from rpr.io.locks import exclusive
 from rpr.model.config import TransformerConfig
+from rpr.model.positions import codes
 from rpr.model.transformer import Transformer
 from rpr.runs.loading import VOCABULARY_NAME
 from rpr.version import __version__
@@ -174,6 +175,7 @@ def write_files(kind: Kind, folder: Path, inputs: ExportInputs) -> None:
         checkpoint=inputs.checkpoint,
         source_language=config.data.source_language,
         target_language=config.data.target_language,
+        schemes=codes(stack.scheme for stack in model.config.stacks()),
         shape=CONFIG_ADAPTER.dump_python(model.config, mode="json"),
         position_rows=position_rows(model.config) if kind == "ctranslate2" else None,
         **{name: getattr(config.evaluation, name) for name in SEARCH},

@@ -14,7 +14,7 @@ from rpr.metrics.bleu import Metric, all_scores
 from rpr.metrics.documents import document_metrics
 from rpr.metrics.significance import holm, interval, paired_tests
 from rpr.records.measurement import Measurement, mean
-from rpr.records.position import names_of
+from rpr.records.position import code_differences, names_of
 from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record
 from rpr.records.scores import LOWER_IS_BETTER, Interval
 from rpr.records.translations import Texts, has_translations, read_translations
@@ -26,7 +26,7 @@ _MOST_IN_A_NAME = 3  # settings
 @dataclass(frozen=True)
 class Run:
     """A finished run, with the file of its record. Runs that differ only in their seed, names and folders have the same
-    `variant`.
+    `variant`; runs of different code of a scheme do not.
     """
 
     path: Path
@@ -143,31 +143,39 @@ def with_short_names(runs: Sequence[Run]) -> list[Run]:
     """The runs with the shortest unambiguous run and variant names: with the settings that tell apart runs of the same
     name, else by their folders.
     """
-    varied = _varied_settings(runs)
+    codes = [
+        "".join(f", {key} = {code}" for key, code in of_run.items())
+        for of_run in code_differences([run.record for run in runs])
+    ]
+    varied = [f"{more}{code}" for more, code in zip(_varied_settings(runs), codes, strict=True)]
     names = _unique(
-        [[run.record.name, f"{run.record.name}{more}", run.folder.name, str(run.folder)] for run, more in varied]
+        [
+            [run.record.name, f"{run.record.name}{more}", run.folder.name, str(run.folder)]
+            for run, more in zip(runs, varied, strict=True)
+        ]
     )
-    variants: dict[str, tuple[str, str]] = {}
-    for run, more in varied:
-        variants.setdefault(_id(run.config), (run.variant, more))  # the name of the first of them
-    short = {key: variant.removesuffix(f"-{key}") for key, (variant, _) in variants.items()}
-    for longer in ({key: f"{short[key]}{more}" for key, (_, more) in variants.items()}, dict(variants)):
+    keys = [f"{_id(run.config)}{code}" for run, code in zip(runs, codes, strict=True)]
+    first = {
+        key: (run, more, code) for run, key, more, code in reversed([*zip(runs, keys, varied, codes, strict=True)])
+    }
+    short = {key: run.variant.removesuffix(f"-{_id(run.config)}") for key, (run, *_) in first.items()}
+    for longer in (
+        {key: f"{short[key]}{more}" for key, (_, more, _) in first.items()},
+        {key: f"{run.variant}{code}" for key, (run, _, code) in first.items()},
+    ):
         once = {key: list(short.values()).count(name) == 1 for key, name in short.items()}
-        short = {key: name if once[key] else str(longer[key]) for key, name in short.items()}
-    return [replace(run, name=name, variant=short[_id(run.config)]) for run, name in zip(runs, names, strict=True)]
+        short = {key: name if once[key] else longer[key] for key, name in short.items()}
+    return [replace(run, name=name, variant=short[key]) for run, name, key in zip(runs, names, keys, strict=True)]
 
 
-def _varied_settings(runs: Sequence[Run]) -> list[tuple[Run, str]]:
-    """Each run with the settings in which the runs differ, besides positions and seed: `, learning_rate_scale = 1.5`;
-    with nothing if they are too many for a name.
+def _varied_settings(runs: Sequence[Run]) -> list[str]:
+    """For each run the settings in which the runs differ, besides positions and seed: `, learning_rate_scale = 1.5`;
+    nothing if they are too many for a name.
     """
     settings = [deciding_settings(run.config.model_dump(mode="json")) for run in runs]
     varying = [key for key in settings[0] if len({str(each.get(key)) for each in settings}) > 1]
     varying = varying if len(varying) <= _MOST_IN_A_NAME else []
-    return [
-        (run, "".join(f", {key.rpartition('.')[2]} = {each.get(key)}" for key in varying))
-        for run, each in zip(runs, settings, strict=True)
-    ]
+    return ["".join(f", {key.rpartition('.')[2]} = {each.get(key)}" for key in varying) for each in settings]
 
 
 def _unique(choices: Sequence[Sequence[str]]) -> list[str]:

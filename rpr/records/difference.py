@@ -155,6 +155,7 @@ def _parts(record: Record, shared: Set[str]) -> dict[str, dict[str, Any]]:
         "run": run,
         "git": record.git.model_dump(),
         "versions": record.versions,
+        "schemes": record.schemes or {},
         "data": {} if record.data is None else record.data.model_dump(mode="json", exclude={"name", "synthetic"}),
         "measuring": _fields(record.training, _HOW_MEASURED),
         "decoding": {name: values[0] if len(values) == 1 else values for name, values in decoding.items() if values},

@@ -66,17 +66,22 @@ def positions_of(records: Sequence[Record]) -> list[Position]:
     the setting off, they have no effect. Versions of a scheme's code distinguish variants likewise, where records name
     them.
     """
-    versions = {version for run in records for version in (run.schemes or {}).items()}
-    names = [name for name, _ in versions]
     read: list[tuple[Positions | None, tuple[tuple[str, str], ...]]] = []
-    for run in records:
+    for run, code in zip(records, code_differences(records), strict=True):
         known, unknown = _read(json.dumps(run.config["position"], sort_keys=True))
-        code = ((f"code of {name}", version[:10]) for name, version in (run.schemes or {}).items())
-        changed = (pair for pair, name in zip(code, run.schemes or {}, strict=True) if names.count(name) > 1)
-        read.append((known, (*unknown, *changed)))
+        read.append((known, (*unknown, *code.items())))
     keys = {key for _, unknown in read for key, _ in unknown}
     varying = {key for key in keys if len({dict(unknown).get(key) for _, unknown in read}) > 1}
     return [_position(known, unknown, varying, run) for (known, unknown), run in zip(read, records, strict=True)]
+
+
+def code_differences(records: Sequence[Record]) -> list[dict[str, str]]:
+    """For each run, the versions of its schemes' code of which these records name more than one, by `code of NAME`."""
+    names = [name for name, _ in {version for run in records for version in (run.schemes or {}).items()}]
+    return [
+        {f"code of {name}": version[:10] for name, version in (run.schemes or {}).items() if names.count(name) > 1}
+        for run in records
+    ]
 
 
 def shown_settings(record: Record) -> Set[str]:

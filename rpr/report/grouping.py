@@ -10,7 +10,7 @@ from pydantic_core import to_json
 
 from rpr.errors import RecordError, did_you_mean
 from rpr.model.positions.vectors import SHARING
-from rpr.records.position import Position, names_of, positions_of
+from rpr.records.position import Position, code_differences, names_of, positions_of
 from rpr.records.record import DECIDING, Record, deciding_settings, flat
 from rpr.report.groups import Group, Variant
 from rpr.report.learning import Learning, RunKey, mean_over_seeds, run_key
@@ -79,8 +79,9 @@ def _joined(records: Iterable[Record]) -> list[Record]:
     """Merge runs of one seed that differ only in settings that decide no result, as the scored splits, into one."""
     finished: dict[str, Record] = {}
     others: list[Record] = []
-    for run in sorted(records, key=lambda run: (run.rerun_of is None, run.started)):
-        key = json.dumps([run.config["position"], run.config["hardware"], run.seed], sort_keys=True)
+    runs = sorted(records, key=lambda run: (run.rerun_of is None, run.started))
+    for run, code in zip(runs, code_differences(runs), strict=True):
+        key = json.dumps([run.config["position"], code, run.config["hardware"], run.seed], sort_keys=True)
         older = finished.get(key)
         if run.status != "finished":
             others.append(run)

@@ -80,6 +80,13 @@ class Variant:
         return tuple(f"seed {run.seed} {run.outcome}" for run in self.records if run.outcome and run.seed not in done)
 
     @cached_property
+    def uncommitted(self) -> tuple[str, ...]:
+        """What a reader must know if a commit does not name the code of its runs; empty if it does, or is unknown."""
+        seeds = [str(run.seed) for run in self.finished if run.git.dirty]
+        what = "trained from a checkout with uncommitted changes, so no commit names the code"
+        return (f"seed {', '.join(seeds)}: {what}",) if seeds else ()
+
+    @cached_property
     def scores(self) -> dict[TestColumn, dict[int, Score]]:
         """The scores of the finished runs by column and seed."""
         found: dict[TestColumn, dict[int, Score]] = {}

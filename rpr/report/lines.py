@@ -153,7 +153,7 @@ def _differs(line: Line) -> Cell:
 
 
 def _note(line: Line) -> Cell:
-    """Whether the variant was still learning or did not learn its task, and its seeds without a result."""
+    """Whether the variant was still learning or did not learn its task, its seeds without a result or a commit."""
     variant = line.variant
     words, remarks = [], []
     if variant is not None and variant.still_learning is not None:
@@ -163,7 +163,7 @@ def _note(line: Line) -> Cell:
     if variant is not None and variant.unfinished and variant.finished:
         words.append("incomplete")
         remarks.extend(variant.unfinished)
-    return Cell(", ".join(words), tuple(remarks))
+    return Cell(", ".join(words), (*remarks, *(variant.uncommitted if variant is not None else ())))
 
 
 CHANGE = "the mean of the differences seed by seed; with fewer than two common seeds, the difference of the means"

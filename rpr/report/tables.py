@@ -22,7 +22,7 @@ from rpr.report.lines import AFTER_THE_SCORES, CHANGE, Line, labels, score_colum
 from rpr.report.published import PAPER, Source, all_sources, find
 from rpr.report.scoring import scoring_notes
 from rpr.report.speed import SpeedRow, ratio_to_absolute, speed_grid, steps_per_second
-from rpr.tables.grid import Column, Grid, Note
+from rpr.tables.grid import Cell, Column, Grid, Note
 
 SIDES = {(True, True): "relative", (False, True): "relative_keys", (True, False): "relative_values"}
 _NO_SIDES = (False, False)
@@ -181,8 +181,8 @@ def _facts(variant: Variant | None, group: Group, **more: Any) -> dict[str, Any]
 _SUMMARY = (
     Column("speed", "speed", lambda line: ratio_to_absolute(line.group, line.variant), digits=2, priority=1),
     Column("steps_per_second", "steps/s", lambda line: steps_per_second(line.variant), digits=2, priority=2),
-    # Without a footnote: the findings below the table give the advice.
-    Column("note", "note", lambda line: line.variant.undecided, words=True),
+    # Without a footnote on learning: the findings below the table give the advice.
+    Column("note", "note", lambda line: Cell(line.variant.undecided, line.variant.uncommitted), words=True),
 )
 
 

@@ -181,7 +181,7 @@ def start_record(
             config=settings,
             git=provenance.git_state(),
             versions=provenance.versions(),
-            schemes=codes(config.position),
+            schemes=codes((config.position.encoder, config.position.decoder)),
             device=config.hardware.name,
             hardware=config.hardware.name,
             concurrent_jobs=_concurrent_jobs(earlier, concurrent_jobs),

@@ -114,7 +114,10 @@ class Grid:
         empty = {
             column.key
             for column, cells in zip(self.columns, zip(*self.cells, strict=True), strict=False)
-            if not any(cell.value if isinstance(cell.value, str) else cell.value.value is not None for cell in cells)
+            if not any(
+                cell.value or cell.remarks if isinstance(cell.value, str) else cell.value.value is not None
+                for cell in cells
+            )
         }
         return self.only(lambda column: column.key in kept or column.key not in empty)
 

@@ -292,7 +292,7 @@ def test_nan_and_shorter_translations_fail_parity():
 
 def test_version_1_export_is_read(exported):
     settings = json.loads((exported / "config.json").read_text())
-    assert settings.pop("min_length") == 0
+    assert settings.pop("min_length") == 0 and settings.pop("schemes") == {"vectors": "1"}
     shape = settings["shape"]
     flat = {name: value for name, value in shape.pop("encoder_positions").items() if name not in ("name", "scheme")}
     del shape["decoder_positions"]
@@ -304,7 +304,8 @@ def test_version_1_export_is_read(exported):
 
 
 @pytest.mark.parametrize("changes, message", [
-    ({"version": 3, "rpr": "9.9"}, "format version 3, written by rpr 9.9; this is rpr .*: install a newer one"),
+    ({"version": 4, "rpr": "9.9"}, "format version 4, written by rpr 9.9; this is rpr .*: install a newer one"),
+    ({"schemes": {"vectors": "0"}}, "the code of vectors has changed \\(version 0, now 1\\) since the export; restore"),
     ({"version": None}, "format version None"),
     ({"beam_size": 0}, "damaged \\(beam_size: must be greater than 0\\); export the run again"),
     ({"min_length": -1}, "damaged \\(min_length: must be at least 0\\)"),

@@ -189,7 +189,7 @@ def test_digest_covers_what_is_imported_beside(tmp_path: Path) -> None:
 
 def test_versions_name_the_schemes_of_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
     config = compose_train(["position.encoder=alibi", "position.decoder=rope"])
-    assert codes(config.position) == {"alibi": "1", "rope": "1"}
+    assert codes((config.position.encoder, config.position.decoder)) == {"alibi": "1", "rope": "1"}
     extended = type("Extended", (SCHEMES["rope"],), {"__module__": __name__})
     own = source.digest(Path(__file__))
     assert source.code_of(extended) == f"{own}+1"

@@ -55,7 +55,7 @@ def test_command_commit_versions_device_and_corpus():
     edits = {
         "command": "rpr-cli train seed=1", "git.commit": "feed", "git.dirty": True, "device": "1 thread of a CPU",
         "versions": {"python": "3.11.7", "torch": "2.14.0", "numpy": "2"}, "data.key": "ffff",
-        "data.train_pairs": 28000, "training.precision": "bf16",
+        "data.train_pairs": 28000, "training.precision": "bf16", "schemes": {"vectors": "2"},
     }  # fmt: skip
     first, second = record(), record(edits)
     found = difference(first, second)
@@ -66,6 +66,7 @@ def test_command_commit_versions_device_and_corpus():
     assert changes(found, "git") == {"commit": ("0123abc", "feed"), "dirty": (False, True)}
     assert changes(found, "versions") == {"torch": ("2.13.0", "2.14.0"), "numpy": (ABSENT, "2")}
     assert same(found, "versions") == {"python"}
+    assert changes(found, "schemes") == {"vectors": (ABSENT, "2")}
     assert changes(found, "data") == {"key": ("ab12cd34", "ffff"), "train_pairs": (29000, 28000)}
     assert changes(found, "measuring") == {"precision": ("32", "bf16")}
     assert changes(found, "settings") == {}

@@ -39,6 +39,9 @@ def test_runs_scored_on_different_splits_are_joined():
     (group,) = run_groups([one, other])
     (variant,) = group.variants
     assert [group.score(variant, split).value for split in ("test", "validation")] == [30.0, 28.0]
+    of_other_code = [run.model_copy(update={"schemes": {"vectors": code}}) for run, code in ((one, "1"), (other, "2"))]
+    (group,) = run_groups(of_other_code)
+    assert [variant.label[-19:] for variant in group.variants] == ["code of vectors = 1", "code of vectors = 2"]
 
 
 def test_runs_whose_matmuls_differed_are_apart_and_unfinished_ones_with_the_others():

@@ -10,7 +10,7 @@ import pytest
 from rpr import paper
 from rpr.errors import RecordError
 from rpr.records.measurement import Measurement
-from rpr.records.record import find_records
+from rpr.records.record import Git, find_records
 from rpr.report import published
 from rpr.report.agreement import Comparison
 from rpr.report.build import build_report
@@ -23,6 +23,7 @@ from rpr.report.speed import ratio_to_absolute, read_benches, steps_per_second
 from rpr.report.statements import Statement, statements
 from rpr.report.tables import build_tables, summary_table
 from rpr.tables.grid import number
+from rpr.tables.render import terminal
 from tests.fake_records import fake_by_length, fake_record, fake_score
 from tests.shapes import scheme
 
@@ -151,6 +152,15 @@ def test_still_learning_variant_is_marked_and_undecided():
     assert "optim.max_steps=3600" in row(table, "16")["note"].remarks[0]
     assert row(table, "0")["agreement"].value == "not decided"
     assert row(table, "0")["agreement"].remarks == ("not decided: still learning",)
+
+
+def test_rows_of_a_checkout_with_uncommitted_changes_are_marked():
+    records = [run.model_copy(update={"git": Git(commit="feed", dirty=run.seed > 1)}) for run in runs()]
+    remark = "seed 2, 3: trained from a checkout with uncommitted changes, so no commit names the code"
+    (group,) = run_groups(records)
+    assert row(grids(records)["table2"], "16")["note"].remarks == (remark,)
+    assert terminal(summary_of(group)).count(remark.split(",")[0]) == 1
+    assert "uncommitted" not in terminal(summary_of(run_groups(runs())[0]))
 
 
 def speed_ratio(*runs):

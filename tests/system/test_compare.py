@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 from dataclasses import asdict
 from functools import cache
@@ -274,6 +275,23 @@ def test_runs_with_same_name_are_told_apart_by_their_settings_or_folders(write_r
     other = write_run("relative", 0.2, words=("hardware.precision=bf16",))
     [one] = json.loads(compare(runs[0], other, "metrics=[sacrebleu]", "format=json"))["tests"]
     assert [score["run"] for score in one["scores"]] == [runs[0].name, other.name]
+    many = write_run(
+        "relative", 0.2, words=[f"model.{key}" for key in ("dropout=0.3", "d_ff=64", "num_layers=3", "num_heads=2")]
+    )
+    [one] = json.loads(compare(runs[0], many, "metrics=[sacrebleu]", "format=json"))["tests"]
+    assert all(re.fullmatch(f"{name}-[0-9a-f]{{8}}", variant["variant"]) for variant in one["variants"])
+
+
+def test_runs_of_other_code_of_a_scheme_are_another_variant(write_run, compare):
+    runs = [write_run("relative", noise, seed=seed) for seed, noise in ((1, 0.3), (2, 0.2), (3, 0.1))]
+    for run, code in zip(runs, ("a" * 16, "b" * 16, "b" * 16), strict=True):
+        document = json.loads((run / "record.json").read_text())
+        (run / "record.json").write_text(json.dumps(document | {"schemes": {"vectors": code}}))
+    [one] = json.loads(compare(*runs, "metrics=[sacrebleu]", "format=json"))["tests"]
+    variants = [(variant["variant"], variant["n"]) for variant in one["variants"]]
+    name = "synthetic-tiny-relative-k16"
+    assert variants == [(f"{name}, code of vectors = {'a' * 10}", 1), (f"{name}, code of vectors = {'b' * 10}", 2)]
+    compare("sweep=mine", "baseline=relative", code=2)
 
 
 @pytest.mark.parametrize("baseline, pairs", [

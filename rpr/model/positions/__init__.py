@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -132,9 +132,19 @@ def _by_side(settings: Any) -> Any:
 Positions = Scheme | Sides
 
 
-def codes(positions: Positions) -> dict[str, str]:
+def codes(schemes: Iterable[Scheme]) -> dict[str, str]:
     """The version of the code of each scheme, by its name."""
-    return {scheme.scheme: code_of(type(scheme)) for scheme in (positions.encoder, positions.decoder)}
+    return {scheme.scheme: code_of(type(scheme)) for scheme in schemes}
+
+
+def changed_code(schemes: Iterable[Scheme], recorded: Mapping[str, str] | None) -> list[str]:
+    """The changes of code since these versions, in words; earlier records have none."""
+    known = recorded or {}
+    return [
+        f"the code of {name} has changed (version {known[name]}, now {code})"
+        for name, code in codes(schemes).items()
+        if known.get(name, code) != code
+    ]
 
 
 def changed_after_training(positions: Positions, changes: Mapping[str, Any]) -> Positions:
