@@ -26,10 +26,9 @@ from rpr.data.windows import Windows
 from rpr.decode.torch_engine import TorchEngine
 from rpr.metrics.significance import interval
 from rpr.metrics.statistics import SufficientStatistics, bits_from_sums
-from rpr.records.scores import ContextScore, Interval, PositionScore
+from rpr.records.scores import OVER_DOCUMENTS, ContextScore, Interval, PositionScore
 
 ROWS_AT_ONCE = 4096  # of logits
-OVER_DOCUMENTS = "percentile bootstrap over documents"
 Progress = Callable[[int, int], None]
 
 

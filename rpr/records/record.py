@@ -214,6 +214,11 @@ class Record(RecordPart):
             return BITS_PER_BYTE
         return HEADLINE_METRIC if self.task is None else EXACT_MATCH
 
+    @property
+    def examples(self) -> str:
+        """What its corpus consists of."""
+        return "documents" if self.headline_metric == BITS_PER_BYTE else "pairs"
+
     def score(self, split: str, metric: str = "sacrebleu") -> Score | None:
         """The score of a split; None if it was not measured."""
         return next((score for score in self.scores if (score.split, score.metric) == (split, metric)), None)

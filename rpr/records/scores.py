@@ -29,6 +29,7 @@ METRIC_NAMES = {
 SHARES = frozenset({EXACT_MATCH})  # metrics that are a percentage of the sentences
 LOWER_IS_BETTER = frozenset({BITS_PER_BYTE})
 SPLITS = ("test", "long", "validation")
+OVER_DOCUMENTS = "percentile bootstrap over documents"  # the method of intervals of such scores
 SOURCE_UNIT = "pieces of the source, EOS included"
 # For every part of a record: no extra keys, and no NaN or infinity, which are not measurements.
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -53,6 +54,11 @@ class Interval:
     samples: AtLeastOne | None = None
     seed: int | None = None
     method: str | None = None
+
+    @property
+    def unit(self) -> str:
+        """What varies in an interval of one run."""
+        return "documents" if self.method == OVER_DOCUMENTS else "sentences"
 
     @property
     def how(self) -> str:
@@ -91,6 +97,13 @@ class Score:
     empty_hypotheses: Annotated[int, Field(ge=0)] | None = None  # included in the score: they match nothing
     min_length: Annotated[int, Field(ge=0)] = 0  # pieces decoded before EOS was allowed
     tokenised_references: AtLeastOne | None = None  # that end in " .", if the references look tokenised
+
+
+def counted(number: int | str, metric: str) -> str:
+    """`1,000 sentences`, or `1 document` for a metric of documents."""
+    noun = "document" if metric == BITS_PER_BYTE else "sentence"
+    text = f"{number:,}" if isinstance(number, int) else number
+    return f"{text} {noun}{'' if text == '1' else 's'}"
 
 
 def search_in_words(search: Score | ByLength | EvaluationConfig) -> str:

@@ -95,7 +95,7 @@ class Comparison:
     @property
     def figures(self) -> str:
         """`+1.5 ± 0.5 (+0.3 to +2.7; 3 seeds)`, and in brackets why nothing is decided."""
-        value, interval = figure_text(self.change, 1, signed=True)
+        value, interval = figure_text(self.change, self.group.digits, signed=True)
         seeds = "one seed" if self.change.n == 1 else f"{self.change.n} seeds"
         why = "" if self.why_undecided in ("", "one seed", "the interval contains zero") else self.why_undecided
         return f"{value} ({'; '.join(filter(None, (interval.strip('()'), seeds, why)))})"

@@ -165,7 +165,13 @@ def read_learning(records: Sequence[tuple[Path, Record]], problems: list[str]) -
 
 def how_to_read(tables: Tables) -> list[str]:
     """The legend of the tables: symbols, verdicts, `still learning` and `not learned`."""
-    return [*legend(tables.grids), RULE, FINDINGS_RULE, f"{LEARNING_RULE}.", f"{LEARNED_RULE}."]
+    return [
+        *legend(tables.grids),
+        *([RULE] if tables.paper else []),
+        FINDINGS_RULE,
+        f"{LEARNING_RULE}.",
+        f"{LEARNED_RULE}.",
+    ]
 
 
 def differs_line(groups: Sequence[Group]) -> str:
@@ -173,7 +179,7 @@ def differs_line(groups: Sequence[Group]) -> str:
     found: list[Difference] = []
     for group in groups:
         found += group.differences
-        if not group.task and any(column.test_set not in _PAPERS_TESTS for column in group.columns):
+        if group.translation and any(column.test_set not in _PAPERS_TESTS for column in group.columns):
             found.append(Difference("test set", ""))
     kinds = list(dict.fromkeys(one.kind for one in found))
     return f"These runs differ from the paper's in {', '.join(kinds)}." if kinds else ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -151,7 +152,9 @@ class Variant:
     @property
     def undecided(self) -> str:
         """Why no comparison with it is decided: `not learned` or `still learning`; empty if there is no such reason."""
-        return "not learned" if self.unlearned else "still learning" if self.still_learning else ""
+        # Language models are compared at equal numbers of tokens, which their table names.
+        learning = self.still_learning and self.records[0].headline_metric != BITS_PER_BYTE
+        return "not learned" if self.unlearned else "still learning" if learning else ""
 
     @cached_property
     def measurements(self) -> dict[TestColumn, Measurement]:
@@ -233,9 +236,19 @@ class Group:
         return self.metric == BITS_PER_BYTE
 
     @property
+    def translation(self) -> bool:
+        """Whether the paper has figures of its kind."""
+        return not (self.task or self.documents)
+
+    @property
     def metric(self) -> str:
         """The metric of its findings."""
         return self.runs[0].headline_metric
+
+    @property
+    def digits(self) -> int:
+        """The decimals of its scores."""
+        return 3 if self.documents else 1
 
     @cached_property
     def split(self) -> str:
@@ -281,8 +294,8 @@ class Group:
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
-        """How the finished runs differ from the paper's; none for tasks, on which the paper has no figure."""
-        return () if self.task else differences(self.finished, self.size, self.papers_languages)
+        """How the finished runs differ from the paper's; none for tasks and language models, which it does not have."""
+        return differences(self.finished, self.size, self.papers_languages) if self.translation else ()
 
     @cached_property
     def advice(self) -> str | None:
@@ -336,8 +349,7 @@ class Group:
         return missing(NEVER_RUN) if variant is None else variant.score(self.column(split, metric), split)
 
     def change(self, variant: Variant | None, reference: Variant | None, split: str, name: str) -> Measurement:
-        """A variant's score minus the reference's: the mean over the seeds of both, or, with fewer than two such seeds,
-        the difference of the means, without an interval.
+        """A variant's score minus the reference's, by `paired_change`.
 
         Args:
             name: the reference's name, used in the reason of a missing result.
@@ -353,11 +365,20 @@ class Group:
         # All seeds of one side were scored in the same way, or it would have no mean.
         if len({how_scored(next(iter(one.values()))) for one in (ours, theirs)}) > 1:
             return missing(f"{split}: scored in another way than {name}")
-        both = ours.keys() & theirs.keys()
-        if len(both) > 1 or ours.keys() == theirs.keys():
-            changes = [ours[seed].score - theirs[seed].score for seed in sorted(both)]
-            return mean_of_shares(changes, -100.0, 100.0) if column.metric in SHARES else mean(changes)
-        return Measurement(mine.value - its.value, min(mine.n, its.n))
+        values = ({seed: score.score for seed, score in each.items()} for each in (ours, theirs))
+        return paired_change(*values, shares=column.metric in SHARES)
+
+
+def paired_change(ours: Mapping[int, float], theirs: Mapping[int, float], *, shares: bool = False) -> Measurement:
+    """The mean of the differences over the seeds of both, or, with fewer than two such seeds, the difference of the
+    means, without an interval. `shares`: of percentages.
+    """
+    both = ours.keys() & theirs.keys()
+    if len(both) > 1 or ours.keys() == theirs.keys():
+        changes = [ours[seed] - theirs[seed] for seed in sorted(both)]
+        return mean_of_shares(changes, -100.0, 100.0) if shares else mean(changes)
+    means = [math.fsum(each.values()) / len(each) for each in (ours, theirs)]
+    return Measurement(means[0] - means[1], min(len(ours), len(theirs)))
 
 
 def one_per_seed(records: Iterable[Record]) -> list[Record]:

@@ -141,7 +141,7 @@ def _extent(chapters: Sequence[Chapter]) -> str:
     if len(chapters) > 1:
         words += f" in {len(chapters)} groups trained alike"
     left = f": {finished:,} finished, {len(runs) - finished:,} without a result" if finished < len(runs) else ""
-    papers = "" if all(one.group.task for one in chapters) else ", beside the paper's figures"
+    papers = "" if not any(one.group.translation for one in chapters) else ", beside the paper's figures"
     return f"{words}{left}. Scores of Transformers by how they represent positions{papers}."
 
 
@@ -186,8 +186,8 @@ def _facts(run: Record) -> dict[str, str]:
         "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
     }
     if run.data is not None:
-        pairs = f"{run.data.train_pairs:,} pairs, {run.data.dropped_pairs:,} dropped"
-        facts["data"] = "; ".join([f"{run.data.name}, key {run.data.key}, {pairs}", *run.data.notes])
+        read = f"{run.data.train_pairs:,} {run.examples}, {run.data.dropped_pairs:,} dropped"
+        facts["data"] = "; ".join([f"{run.data.name}, key {run.data.key}, {read}", *run.data.notes])
     if run.wandb is not None:
         facts["W&B"] = f"{run.wandb.id} ({run.wandb.mode}{f', {run.wandb.url}' if run.wandb.url else ''})"
     return facts

@@ -99,7 +99,7 @@ class Line:
     @cached_property
     def differs(self) -> tuple[Difference, ...]:
         """How the runs differ from the paper's, including the test set."""
-        runs = self.variant.finished if self.variant is not None and not self.group.task else ()
+        runs = self.variant.finished if self.variant is not None and self.group.translation else ()
         found = differences(runs, self.size, self.group.papers_languages)
         column = self.group.column(self.decided_on)
         if runs and column is not None and column.test_set != self._papers_set:
@@ -186,7 +186,7 @@ def score_columns(lines: Sequence[Line], found: Sequence[Source]) -> tuple[Colum
     """
     metric, shown, changed = lines[0].group.metric, lines[0].splits, lines[0].changed
     every = [column.split for column in _columns(lines) if column.metric == metric]
-    digits = 3 if lines[0].group.documents else 1
+    digits = lines[0].group.digits
     columns = [*setting_columns([line.group for line in lines], lambda line: line.group), SEEDS]
     columns += [column for source in found if source.compares == "changes" for column in published_columns(source)]
     for split in dict.fromkeys([*shown, *every]):

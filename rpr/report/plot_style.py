@@ -127,6 +127,19 @@ def shade_beyond(axes: Axes, first: int | None, count: int) -> None:
         axes.axvline(first - 0.5, color=MUTED, lw=1.0, ls=DASHED, zorder=1)
 
 
+def set_log_scale(axes: Axes) -> None:
+    """A vertical log axis with few, plain numbers, if its range is more than a factor of two."""
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+
+    low, high = axes.get_ylim()
+    if not 0 < 2 * low < high:
+        return
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+
+
 def plain(text: str) -> str:
     """Escape text so that matplotlib shows it literally: a dollar would start math mode."""
     return text.replace("$", r"\$")
@@ -164,10 +177,10 @@ def error_bars(
 def bar_words(figures: Iterable[Measurement]) -> str:
     """The meaning of the error bars of these measurements; empty without any."""
     known = list(figures)
-    level = next((f"{one.interval.level:.0%}" for one in known if one.interval and one.deviation is None), None)
+    interval = next((one.interval for one in known if one.interval and one.deviation is None), None)
     kinds = ["± standard deviation over the seeds"] if any(one.deviation is not None for one in known) else []
-    if level is not None:
-        kinds.append(f"{level} interval over the sentences (one seed)")
+    if interval is not None:
+        kinds.append(f"{interval.level:.0%} interval over the {interval.unit} (one seed)")
     return "bars: " + ", or ".join(kinds) if kinds else ""
 
 

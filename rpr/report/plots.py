@@ -121,7 +121,7 @@ def bleu_by_k(group: Group, width: float = WIDE) -> Figure | None:
     which the paper has no figure, or if no relative run has a score. The k axis is categorical: 0 has no logarithm, and
     every k gets the same space.
     """
-    series = [] if group.task or group.documents else list(_series(group))
+    series = list(_series(group)) if group.translation else []
     if all(k is None for one in series for k, _ in one.points):
         return None
     ks = sorted({k for one in series for k, _ in one.points if k is not None} | set(paper.TABLE2))

@@ -23,6 +23,7 @@ from rpr.tasks import TASKS
 
 # Numbers of sentence pairs of the paper's corpora; `paper.TRAIN_PAIRS` has the paper's wording.
 _PAIRS: dict[paper.Pair, int] = {"en_de": 4_500_000, "en_fr": 36_000_000}
+TOKENS = "optim.padded_tokens_per_step"
 SECTIONS = ("model", "position", "data", "optim", "evaluation", "hardware")
 _BIG: dict[str, Any] = {"optim.average_checkpoints": 20}
 # What the big model's average covers: on the paper's GPUs, 10 minutes were 560 to 600 of 300,000 steps.
@@ -47,7 +48,7 @@ _BASE: dict[str, Any] = {
     "optim.adam_beta2": 0.98,
     "optim.adam_epsilon": 1e-9,
     "optim.label_smoothing": 0.1,
-    "optim.padded_tokens_per_step": 8 * 4096,
+    TOKENS: 8 * 4096,
     "optim.gradient_clip_norm": None,
     "optim.average_checkpoints": 1,
     "optim.ema_decay": None,
@@ -145,7 +146,7 @@ def compared_settings(run: Record) -> dict[str, Any]:
             settings["evaluation.matmul_precision"] = used
     tokens, units = settings.get("optim.max_tokens_per_microbatch"), settings.get("optim.microbatches_per_step")
     if tokens and units:
-        settings["optim.padded_tokens_per_step"] = tokens * units
+        settings[TOKENS] = tokens * units
     ignored = set(NOT_COMPARED)
     if settings.get("optim.average_checkpoints") in (None, 1):
         ignored |= {*_OF_AVERAGES}

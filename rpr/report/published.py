@@ -209,6 +209,17 @@ def find(facts: Mapping[str, Any], source: Source, split: str | None = None) -> 
     return None
 
 
+def curves(by: str, facts: Mapping[str, Any]) -> dict[tuple[Source, Any], dict[int, float]]:
+    """The figures that match all of `facts` and have one more fact `by`, such as a length: its values with the figures,
+    for each source and length of training, if that is said.
+    """
+    found: dict[tuple[Source, Any], dict[int, float]] = {}
+    for one in PUBLISHED:
+        if by in one.match and facts.items() <= one.match.items():
+            found.setdefault((one.source, one.match.get("train_length")), {})[one.match[by]] = one.figure
+    return found
+
+
 def all_sources() -> list[Source]:
     """In the order of PUBLISHED."""
     return [*dict.fromkeys(one.source for one in PUBLISHED)]

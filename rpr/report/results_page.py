@@ -133,7 +133,7 @@ def _most_converged(groups: Sequence[Group]) -> list[Group]:
     def converged(group: Group) -> tuple[int, int]:
         return sum(bool(one.learning) and not one.still_learning for one in group.variants), len(group.variants)
 
-    return sorted((group for group in groups if not (group.task or group.documents)), key=converged)[-1:]
+    return sorted((group for group in groups if group.translation), key=converged)[-1:]
 
 
 _PICTURES = {
@@ -180,14 +180,15 @@ def _runs(groups: Sequence[Group]) -> Grid:
 
     def pairs(group: Group) -> str:
         counts = sorted({run.data.train_pairs for run in group.runs if run.data is not None})
-        return " or ".join(f"{count:,}" for count in counts) or "not read yet"
+        words = f"{' or '.join(f'{count:,}' for count in counts)} {group.runs[0].examples}"
+        return (words.removesuffix("s") if counts == [1] else words) if counts else "not read yet"
 
     def finished(group: Group) -> str:
         return f"{sum(run.status == 'finished' for run in group.runs)} of {len(group.runs)}"
 
     columns = (
         Column("group", "runs", lambda group: group.heading, label=True),
-        Column("pairs", "pairs", pairs),
+        Column("pairs", "trained on", pairs),
         Column("variants", "variants", lambda group: str(len(group.variants))),
         Column("seeds", "seeds", lambda group: ", ".join(map(str, sorted({run.seed for run in group.runs})))),
         Column("finished", "finished", finished),
@@ -267,7 +268,7 @@ def _seeds(groups: Sequence[Group]) -> list[str]:
         "seed does, and an interval over seeds is of the machines that its rows were trained on "
         f"({mixed} of {len(groups)} groups of runs were trained on more than one type)."
     )
-    translated = [group for group in groups if not (group.task or group.documents)]
+    translated = [group for group in groups if group.translation]
     bleu = [group.score(one, "test") for group in translated for one in group.variants]
     halves = [(one.interval.high - one.interval.low) / 2 for one in bleu if one.n > 1 and one.interval is not None]
     if halves:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES, Score, how_scored, search_in_words, tokenised_in_words
+from rpr.records.scores import (
+    BITS_PER_BYTE,
+    HEADLINE_METRIC,
+    METRIC_NAMES,
+    Score,
+    counted,
+    how_scored,
+    search_in_words,
+    tokenised_in_words,
+)
 from rpr.report.groups import Group, TestColumn, Variant
 from rpr.tables.grid import Note
 
@@ -24,11 +33,11 @@ def scoring_notes(group: Group, variants: Sequence[Variant]) -> tuple[Note, ...]
         if len(counts_by_way) > 1:
             mixed.setdefault(column.split, []).append(METRIC_NAMES.get(column.metric, column.metric))
         for way, counts in sorted(counts_by_way.items()):
-            sentences = " or ".join(f"{count:,}" for count in sorted(counts))
+            sentences = counted(" or ".join(f"{count:,}" for count in sorted(counts)), column.metric)
             if len(counts) > 1:
-                text = f"not comparable: the rows of {column.split} were scored on {sentences} sentences"
+                text = f"not comparable: the rows of {column.split} were scored on {sentences}"
                 notes.append(Note(text, "warning"))
-            where = f"{column.split} ({column.test_set}, {sentences} sentences)"
+            where = f"{column.split} ({column.test_set}, {sentences})"
             sets_by_way.setdefault((column.metric, *way), []).append(where)
         if column.metric == HEADLINE_METRIC:
             notes += [*_empty(column, scores), *_tokenised(column, scores)]
@@ -61,5 +70,6 @@ def _tokenised(column: TestColumn, scores: Sequence[Score]) -> Iterator[Note]:
 
 
 def _way(score: Score) -> tuple[str, str]:
-    precision = {None: "", "32": ", float32"}.get(score.precision, f", {score.precision}")
-    return score.signature, f"{search_in_words(score)}{precision}"
+    precision = {None: "", "32": "float32"}.get(score.precision, score.precision)
+    search = "" if score.metric == BITS_PER_BYTE else search_in_words(score)  # nothing is searched
+    return score.signature, ", ".join(filter(None, (search, precision)))

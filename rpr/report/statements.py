@@ -98,7 +98,7 @@ def _papers_change(group: Group) -> Iterator[Statement]:
     """The paper's own comparison: relative positions with its k against absolute ones, on the group's test split."""
     relative = group.get("relative", paper.MODELS[group.size].clip_distance)
     absolute, pair = group.get("absolute"), group.papers_languages
-    if group.task or relative is None or absolute is None or pair is None:
+    if not group.translation or relative is None or absolute is None or pair is None:
         return
     found = Comparison(group, relative, absolute, group.split)
     if found.change.value is None:
@@ -139,7 +139,8 @@ def _against_baseline(group: Group, split: str, said: Set[tuple[str, str, str]])
     found = [Comparison(group, one, baseline, split) for one in group.variants if one is not baseline]
     found = [one for one in found if (one.variant.label, baseline.label, split) not in said]
     found = sorted((one for one in found if one.change.value is not None), key=lambda one: -(one.change.value or 0.0))
-    unit = "points of exact match" if group.task else "BLEU"
+    found = found[::-1] if group.documents else found  # the best first
+    unit = "points of exact match" if group.task else "bits per byte" if group.documents else "BLEU"
     for verdict, words in zip(VERDICTS, ("Better than", "Worse than", "Not decided against"), strict=True):
         if some := tuple(one for one in found if one.verdict == verdict):
             text = f"{words} {baseline.label} on {split}, in {unit}: {_listed(some)}."

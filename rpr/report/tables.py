@@ -19,6 +19,7 @@ from rpr.report.contexts import context_grids
 from rpr.report.groups import Group, Variant
 from rpr.report.lengths import length_grid
 from rpr.report.lines import AFTER_THE_SCORES, CHANGE, Line, labels, score_columns
+from rpr.report.protocol import TOKENS, compared_settings
 from rpr.report.published import PAPER, Source, all_sources, find
 from rpr.report.scoring import scoring_notes
 from rpr.report.speed import SpeedRow, ratio_to_absolute, speed_grid, steps_per_second
@@ -41,7 +42,7 @@ def score_table(
     """
     groups = list({id(line.group): line.group for line in lines}.values())
     found = [one for one in all_sources() if any(line.figure(one).value is not None for line in lines)]
-    if not (groups[0].task or groups[0].documents) and PAPER not in found:
+    if groups[0].translation and PAPER not in found:
         found = [PAPER, *found]
     scoring = dict.fromkeys(
         note
@@ -100,7 +101,7 @@ def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> T
 
     Each variant of a translation corpus is in one of the paper's three tables, the paper's k in all.
     """
-    translation = [group for group in groups if not (group.task or group.documents)]
+    translation = [group for group in groups if group.translation]
     found = list(_tables1(translation))
     for group in translation:
         for sharing in group.sharings:
@@ -333,7 +334,14 @@ def document_table(groups: Sequence[Group]) -> Grid:
     lines = [_task_line(variant, group) for group in groups for variant in group.variants]
     first = groups[0]
     setting = first.heading if len(groups) == 1 else first.common_heading
-    return score_table("documents", f"Bits per byte on {first.data}: less is better", setting, ("position",), lines)
+    tokens = sorted(
+        {int(compared_settings(run).get(TOKENS) or 0) * run.max_steps for group in groups for run in group.runs}
+    )
+    trained = f"trained on {' or '.join(f'{count:,}' for count in tokens)} tokens"
+    if len(tokens) == 1:
+        trained = f"every row was {trained}: compared at equal tokens, also while a model is still learning"
+    title = f"Bits per byte on {first.data}: less is better"
+    return score_table("documents", title, setting, ("position",), lines, trained)
 
 
 def _task_line(variant: Variant, group: Group) -> Line:

@@ -201,22 +201,23 @@ def number(value: float, digits: int, *, signed: bool = False) -> str:
 def legend(grids: Iterable[Grid]) -> list[str]:
     """The meaning of the symbols in the cells of these grids, each once."""
     figures = [cell.value for grid in grids for line in grid.cells for cell in line if not isinstance(cell.value, str)]
-    found: dict[str, Interval] = {}
-    methods: dict[str, dict[str, None]] = {}
+    intervals: dict[tuple[str, str], dict[str, Interval]] = {}
     for one in figures:
-        if one.interval is not None:
-            found.setdefault(one.interval.kind, one.interval)
-            if one.interval.method is not None:
-                methods.setdefault(one.interval.kind, {})[one.interval.how] = None
+        if (found := one.interval) is not None:
+            unit = found.unit if found.kind == "sentences" else ""
+            intervals.setdefault((found.kind, unit), {}).setdefault(found.how if found.method else "", found)
     lines = ["±: the sample standard deviation over the n seeds"] if any(one.deviation for one in figures) else []
-    if "seeds" in found:
-        how = "; ".join(["Student's t, n - 1", *methods.get("seeds", ())])
-        lines.append(f"(a to b): the 95% interval of the mean over seeds ({how})")
-    if "rounds" in found:
-        lines.append("(a to b) of interleaved timings: the slowest and the fastest round")
-    if (one_run := found.get("sentences")) is not None:
-        lines.append(
-            f"[a, b]: the {one_run.level:.0%} interval of one run over the sentences of its test set, not over "
-            f"seeds ({'; '.join(methods['sentences'])})"
-        )
+    for (kind, unit), methods in sorted(
+        intervals.items(), key=lambda item: ("seeds", "rounds", "sentences").index(item[0][0])
+    ):
+        how = "; ".join(filter(None, [*(["Student's t, n - 1"] if kind == "seeds" else []), *methods]))
+        if kind == "seeds":
+            lines.append(f"(a to b): the 95% interval of the mean over seeds ({how})")
+        elif kind == "rounds":
+            lines.append("(a to b) of interleaved timings: the slowest and the fastest round")
+        else:
+            level = next(iter(methods.values())).level
+            lines.append(
+                f"[a, b]: the {level:.0%} interval of one run over the {unit} of its test set, not over seeds ({how})"
+            )
     return lines

@@ -8,6 +8,7 @@ import pytest
 
 from rpr.records.record import Record
 from rpr.report.contexts import bits_by_context, bits_per_byte, context_grids
+from rpr.report.plot_style import PAPER
 from tests.fake_records import fake_record
 from tests.report.test_plots import group_of
 
@@ -32,21 +33,49 @@ def scored(position: str, seed: int = 1, more: float = 0.0, **changes: Any) -> R
 
 def test_rows_are_means_over_seeds_and_columns_are_lengths_of_both_evaluations() -> None:
     group = group_of([scored("absolute"), scored("relative"), scored("relative", 2, 0.5)])
-    by_length, by_position = context_grids(group)
+    by_length, _, by_position = context_grids(group)
     assert [column.heading for column in by_length.columns[1:]] == ["64", "128", "256", "128, sliding"]
     assert [column.heading for column in by_position.columns[1:]] == ["1", "2", "3–4"]
     relative = next(variant for variant in group.variants if variant.position.kind == "relative")
     for key, bits in SCORES.items():
-        one = bits_per_byte(relative, key)
+        one = bits_per_byte(group, relative, key)
         assert (one.value, one.n) == (pytest.approx(bits + 0.25), 2)
-    assert bits_per_byte(relative, ("position", 4)).value == pytest.approx(3.25)
+    assert bits_per_byte(group, relative, ("position", 4)).value == pytest.approx(3.25)
     assert "the same 4,096 bytes of 3 documents" in by_length.notes[0].text
+
+
+def test_changes_are_paired_by_seed() -> None:
+    baseline = [scored("absolute", seed, seed / 10) for seed in (1, 2)]
+    for others, mean, half in (
+        ([scored("relative", 1, 0.3), scored("relative", 2, 0.6)], 0.3, 12.7062 * 0.1),  # 0.2 and 0.4
+        ([scored("relative", 1, 0.3)], 0.15, None),  # one common seed: the difference of the means
+        ([scored("relative", 1, 0.3, num_bytes=1)], None, None),
+    ):
+        _, changes, _ = context_grids(group_of([*baseline, *others]))
+        assert [row.label for row in changes.rows] == ["relative, k = 16"]
+        for cell in changes.cells[0][1:]:
+            assert cell.value.value == (mean if mean is None else pytest.approx(mean))
+            interval = cell.value.interval
+            assert (interval and (interval.high - interval.low) / 2) == (half and pytest.approx(half, rel=1e-5))
+
+
+def test_published_curves_of_the_same_schemes_are_grey_and_have_panels_of_their_own() -> None:
+    both = bits_by_context(group_of([scored("absolute"), scored("relative")]))
+    assert both is not None and [axes.get_title(loc="left") for axes in both.axes] == [
+        "separate windows", "sliding windows", "published, separate windows", "published, sliding windows"
+    ]  # fmt: skip
+    (curve,) = [line for line in both.axes[2].lines if len(line.get_xdata()) > 2]
+    assert curve.get_color() == PAPER and list(curve.get_ydata())[:3] == [20.05, 19.91, 20.59]
+    assert curve.get_marker() == both.axes[0].lines[1].get_marker()
+    assert "Press 2022,\ntrained at 512" in both.axes[2].get_xlabel()
+    only_ours = bits_by_context(group_of([scored("relative")]))
+    assert only_ours is not None and len(only_ours.axes) == 2
 
 
 def test_seeds_scored_on_different_bytes_have_no_mean() -> None:
     group = group_of([scored("relative"), scored("relative", 2, num_bytes=1000)])
     (variant,) = group.variants
-    one = bits_per_byte(variant, ("separate", 64))
+    one = bits_per_byte(group, variant, ("separate", 64))
     assert one.value is None and "different bytes" in str(one.reason)
     assert any(note.severity == "warning" for grid in context_grids(group) for note in grid.notes)
 
@@ -54,7 +83,7 @@ def test_seeds_scored_on_different_bytes_have_no_mean() -> None:
 def test_plot_has_a_panel_for_each_evaluation_and_shades_what_is_beyond_training() -> None:
     figure = bits_by_context(group_of([scored("absolute"), scored("relative", more=0.5)]))
     assert figure is not None
-    separate, sliding = figure.axes
+    separate, sliding = figure.axes[:2]
     assert {tuple(line.get_ydata()) for line in separate.lines if len(line.get_xdata()) == 3} == {
         (2.5, 2.25, 2.75), (3.0, 2.75, 3.25)
     }  # fmt: skip
