@@ -12,16 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rpr.analysis.position_numbers import (
-    AbsoluteTable,
-    LayerAttention,
-    LayerBias,
-    LayerTables,
-    PositionNumbers,
-    Stack,
-    StackPairs,
-    TableNumbers,
-)
 from rpr.data.vocabulary import PAD
 from rpr.decode.torch_engine import pair_batches
 from rpr.model.layer_positions import LayerPositions
@@ -30,6 +20,23 @@ from rpr.model.transformer import Transformer
 from rpr.model.vectors import LearnedPositions, glorot_bound, relative_rows
 
 MASKING_BIAS = -1e8  # a bias below this masks the key
+DEFINITIONS = {
+    "norms": "Euclidean norm of each vector of w^K (keys) and of w^V (values): of each table, by offset j - i from -k "
+    "to k; the outermost vectors also serve every distance beyond. A table serves one head, or all where there is one",
+    "expected_initial_norm": "root mean square norm of a vector before training",
+    "cosines": "cosine similarity of the vectors of offsets r and r + 1, by r from -k to k - 1; null where one is zero",
+    "attention": "by head and by distance d = j - i from -max_distance to max_distance: the mean of P_ij (softmaxed "
+    "attention of query i to key j) over all pairs of a measured sentence and a query i of it for which the key "
+    "i + d exists and may be seen; padding is neither query nor key; the encoder's positions include EOS, "
+    "the decoder's start with BOS; null where there is no such pair",
+    "even_attention": "the same mean if each query attended evenly to every key that it may see",
+    "pairs": "how many (sentence, query) pairs each mean is over",
+    "bias": "by head and by distance d = j - i from -max_distance to max_distance: the number that the scheme adds to "
+    "a score, after the scale; null where no key is seen",
+    "absolute": "Euclidean norm of each vector of the learned absolute table, by position from 0; `longest` is the "
+    "longest measured sentence",
+}
+Numbers = dict[str, Any]  # as in positions.json
 
 
 def measure(
@@ -40,8 +47,10 @@ def measure(
     max_tokens_per_batch: int,
     device: torch.device | str,
     progress: Callable[[int, int], None] | None = None,
-) -> PositionNumbers:
-    """All the numbers: of the tables, and of the attention on these sentences.
+) -> Numbers:
+    """All the numbers, by the keys of DEFINITIONS: lists `tables`, `absolute` and `biases` (empty if the model has
+    none), with an entry for each stack or for the layers, from 1, that share them; `attention`, with one for each
+    layer; and `stacks`, with what all layers of one share. None stands for "no such pair".
 
     Mean attention at distance d = j - i is the mean of P_ij over all (sentence, query i) pairs for which the key i + d
     exists and is visible: 0 <= i + d < n and, in the decoder, d <= 0. All pairs have equal weight. Padding is neither
@@ -76,15 +85,15 @@ def measure(
         for hook in hooks:
             hook.remove()
     assert all(sums.any() for stack in stacks for sums in stack.sums_HW), "the hook of a layer did not run"
-    return PositionNumbers(
-        num_sentences=len(pairs),
-        max_distance=max_distance,
-        tables=tuple(tables for stack in stacks for tables in _tables(stack.name, stack.attention)),
-        absolute=tuple(_absolute_tables(model, [stack.longest for stack in stacks])),
-        attention=tuple(layer for stack in stacks for layer in stack.layers()),
-        stacks=tuple(stack.pairs() for stack in stacks),
-        biases=tuple(bias for stack in stacks for bias in _biases(stack.name, stack.attention, max_distance)),
-    )
+    return {
+        "num_sentences": len(pairs),
+        "max_distance": max_distance,
+        "tables": [tables for stack in stacks for tables in _tables(stack.name, stack.attention)],
+        "absolute": [*_absolute_tables(model, [stack.longest for stack in stacks])],
+        "attention": [layer for stack in stacks for layer in stack.layers()],
+        "stacks": [stack.shared() for stack in stacks],
+        "biases": [bias for stack in stacks for bias in _biases(stack.name, stack.attention, max_distance)],
+    }
 
 
 def attention_weights(model: Transformer, source_1S: Tensor, target_input_1T: Tensor) -> dict[str, Tensor]:
@@ -115,18 +124,18 @@ def attention_weights(model: Transformer, source_1S: Tensor, target_input_1T: Te
     return {name: torch.stack(of_layers) for name, of_layers in by_name.items()}
 
 
-def table_numbers(table: Tensor) -> TableNumbers:
-    """Norms and neighbour cosines of w^K or w^V, [R, D] or [H, R, D]; computed in float64."""
+def table_numbers(table: Tensor) -> Numbers:
+    """Norms and neighbour cosines of w^K or w^V, [R, D] or [H, R, D], a row for each head; computed in float64."""
     table_HRD = (table if table.dim() == 3 else table[None]).detach().double().cpu()
     norms_HR = table_HRD.norm(dim=-1)
     products = (table_HRD[:, :-1] * table_HRD[:, 1:]).sum(dim=-1)
     cosines = (products / (norms_HR[:, :-1] * norms_HR[:, 1:])).tolist()  # NaN for a zero vector
-    return TableNumbers(
-        norms=tuple(map(tuple, norms_HR.tolist())),
-        cosines=tuple(tuple(None if math.isnan(cosine) else cosine for cosine in head) for head in cosines),
+    return {
+        "norms": norms_HR.tolist(),
+        "cosines": [[None if math.isnan(cosine) else cosine for cosine in head] for head in cosines],
         # Each of the D entries is uniform in (-bound, bound), with variance bound^2 / 3.
-        expected_initial_norm=glorot_bound(table.shape) * math.sqrt(table.shape[-1] / 3),
-    )
+        "expected_initial_norm": glorot_bound(table.shape) * math.sqrt(table.shape[-1] / 3),
+    }
 
 
 class _StackAttention:
@@ -135,8 +144,8 @@ class _StackAttention:
     The columns are -max_distance - 1 .. max_distance + 1; the outermost two collect all larger distances.
     """
 
-    def __init__(self, name: Stack, attention: Sequence[SelfAttention], max_distance: int) -> None:
-        self.name: Stack = name
+    def __init__(self, name: str, attention: Sequence[SelfAttention], max_distance: int) -> None:
+        self.name = name
         self.attention = attention
         self.max_distance = max_distance
         num_columns = 2 * max_distance + 3
@@ -168,12 +177,13 @@ class _StackAttention:
 
             yield attention.qkv.register_forward_hook(add)
 
-    def layers(self) -> Iterator[LayerAttention]:
+    def layers(self) -> Iterator[Numbers]:
         for number, sums_HW in enumerate(self.sums_HW, start=1):
-            yield LayerAttention(self.name, number, tuple(self._means(head_W) for head_W in sums_HW))
+            yield {"stack": self.name, "layers": [number], "attention": [self._means(head_W) for head_W in sums_HW]}
 
-    def pairs(self) -> StackPairs:
-        return StackPairs(self.name, tuple(int(count) for count in self.pairs_W[1:-1]), self._means(self.even_W))
+    def shared(self) -> Numbers:
+        counts = [int(count) for count in self.pairs_W[1:-1]]
+        return {"stack": self.name, "pairs": counts, "even_attention": self._means(self.even_W)}
 
     def _summed_over_sentences(self, attention: SelfAttention, qkv_BQM: Tensor) -> Tensor:
         """Sum of P_ij over the sentences of the batch in which i and j are not padding: [H, Q, K]."""
@@ -188,24 +198,23 @@ class _StackAttention:
         # On the CPU, where index_add_ is deterministic.
         return sums.index_add_(-1, columns_QK.flatten(), values.flatten(-2).cpu())
 
-    def _means(self, sums_W: Tensor) -> tuple[float | None, ...]:
-        return tuple(
+    def _means(self, sums_W: Tensor) -> list[float | None]:
+        return [
             float(total / count) if count else None
             for total, count in zip(sums_W[1:-1], self.pairs_W[1:-1], strict=True)
-        )
+        ]
 
 
-def _owners(layers: Sequence[SelfAttention]) -> Iterator[tuple[LayerPositions, tuple[int, ...]]]:
+def _owners(layers: Sequence[SelfAttention]) -> Iterator[tuple[LayerPositions, list[int]]]:
     """Each LayerPositions object with the layers, counted from 1, that share it."""
     owners: dict[int, tuple[LayerPositions, list[int]]] = {}
     for number, attention in enumerate(layers, start=1):
         if attention.tables is not None:
             owners.setdefault(id(attention.tables), (attention.tables, []))[1].append(number)
-    for positions, numbers in owners.values():
-        yield positions, tuple(numbers)
+    yield from owners.values()
 
 
-def _tables(stack: Stack, layers: Sequence[SelfAttention]) -> Iterator[LayerTables]:
+def _tables(stack: str, layers: Sequence[SelfAttention]) -> Iterator[Numbers]:
     """The clipped tables of vectors, one entry per group of layers that share them."""
     for positions, numbers in _owners(layers):
         if positions.scheme.k is None:
@@ -213,10 +222,10 @@ def _tables(stack: Stack, layers: Sequence[SelfAttention]) -> Iterator[LayerTabl
         tables = positions.at(0, layers[0].qkv.weight.device)
         keys, values = (None if table is None else table_numbers(table) for table in (tables.keys, tables.values))
         if keys is not None or values is not None:
-            yield LayerTables(stack, numbers, keys, values)
+            yield {"stack": stack, "layers": numbers, "keys": keys, "values": values}
 
 
-def _biases(stack: Stack, layers: Sequence[SelfAttention], max_distance: int) -> Iterator[LayerBias]:
+def _biases(stack: str, layers: Sequence[SelfAttention], max_distance: int) -> Iterator[Numbers]:
     for positions, numbers in _owners(layers):
         bias_HR = positions.at(max_distance, layers[0].qkv.weight.device).bias
         if bias_HR is None:
@@ -225,18 +234,14 @@ def _biases(stack: Stack, layers: Sequence[SelfAttention], max_distance: int) ->
         rows_W = torch.arange(-max_distance, max_distance + 1).clamp(-clip_distance, clip_distance) + clip_distance
         seen = max_distance + 1 if layers[0].causal else 2 * max_distance + 1
         heads = bias_HR.detach().double().cpu()[:, rows_W].tolist()
-        yield LayerBias(
-            stack,
-            numbers,
-            tuple(
-                tuple(value if at < seen and value > MASKING_BIAS else None for at, value in enumerate(head))
-                for head in heads
-            ),
-        )
+        bias = [
+            [value if at < seen and value > MASKING_BIAS else None for at, value in enumerate(head)] for head in heads
+        ]
+        yield {"stack": stack, "layers": numbers, "bias": bias}
 
 
-def _absolute_tables(model: Transformer, longest: Sequence[int]) -> Iterator[AbsoluteTable]:
+def _absolute_tables(model: Transformer, longest: Sequence[int]) -> Iterator[Numbers]:
     for stack, length in zip(model.stacks(), longest, strict=True):
         if isinstance(stack.positions, LearnedPositions):
             norms = stack.positions.weight_LM.detach().double().norm(dim=-1)
-            yield AbsoluteTable(stack.shape.name, tuple(norms.tolist()), length)
+            yield {"stack": stack.shape.name, "absolute": norms.tolist(), "longest": length}

@@ -6,15 +6,14 @@ import json
 import sys
 from pathlib import Path
 
-from rpr.analysis.position_numbers import as_document, as_text, summary
-from rpr.analysis.positions import measure
+from rpr.analysis.positions import DEFINITIONS, measure
 from rpr.config.commands import ReportConfig
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.progress import Progress
 from rpr.records.position import position_of
 from rpr.report.plot_style import rendered
-from rpr.report.position_figure import position_figure
+from rpr.report.position_figure import position_figure, summary
 from rpr.runs import loading, runtime
 
 MIN_DISTANCE = 8  # shown even for the smallest k: for k = 0, 2k would be no distance at all
@@ -53,7 +52,10 @@ def report(config: ReportConfig, run_dir: Path) -> None:
         "synthetic": record.synthetic,
         "matmul_precision": runtime.matmul_precision(config.hardware),
     }
-    document = as_document(facts, numbers)
+    # Six digits; a line for each key, to be diffable.
+    numbers = json.loads(json.dumps(numbers), parse_float=lambda digits: float(f"{float(digits):.6g}"))
+    document = {"run": facts, "definitions": DEFINITIONS, **numbers}
+    lines = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in document.items()]
     words = [position_of(record).label, checkpoint]
     words += [] if record.status == "finished" else ["not finished"]
     words += ["synthetic data"] if record.synthetic else []
@@ -62,7 +64,7 @@ def report(config: ReportConfig, run_dir: Path) -> None:
     files = [run_dir / "positions.svg", run_dir / "positions.json"]
     try:
         replace_file(files[0], rendered(figure))
-        replace_file(files[1], as_text(document))
+        replace_file(files[1], "{\n" + ",\n".join(lines) + "\n}\n")
     except OSError as error:
         raise RecordError(
             f"run: {run_dir} cannot be written ({error.strerror or error}); make it writable, or copy the run elsewhere"

@@ -14,6 +14,7 @@ from rpr.data.vocabulary import BOS, EOS
 from rpr.model.architectures import build_model
 from rpr.model.attention import weights
 from rpr.model.vectors import relative_table
+from rpr.report.position_figure import label
 from tests.shapes import shape
 
 PIECES = 20
@@ -88,12 +89,15 @@ def by_loops(model, pairs, max_distance):
 def test_mean_attention_equals_loops(choices, pairs):
     model = make_model(**choices)
     numbers = measured(model, pairs)
-    assert [layer.label for layer in numbers.attention] == [
+    assert [label(layer) for layer in numbers["attention"]] == [
         "encoder layer 1", "encoder layer 2", "decoder layer 1", "decoder layer 2",
     ]  # fmt: skip
     expected = by_loops(model, pairs, max_distance=4)
     found = torch.tensor(
-        [[[math.nan if p is None else p for p in head] for head in layer.attention] for layer in numbers.attention],
+        [
+            [[math.nan if p is None else p for p in head] for head in layer["attention"]]
+            for layer in numbers["attention"]
+        ],
         dtype=torch.float64,
     )
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-14, equal_nan=True)
@@ -107,16 +111,17 @@ def test_uniform_attention_by_hand():
     for layer in (*model.encoder, *model.decoder):
         layer.self_attention.qkv.weight.data[:8] = 0.0
     numbers = measured(model, [([5, 6, EOS], [7, 8, EOS]), ([9, EOS], [10, EOS])], max_distance=3)
-    encoder, decoder = numbers.stacks
-    assert (encoder.pairs, decoder.pairs) == ((0, 1, 3, 5, 3, 1, 0), (0, 1, 3, 5, 0, 0, 0))
+    encoder, decoder = numbers["stacks"]
+    assert (encoder["pairs"], decoder["pairs"]) == ([0, 1, 3, 5, 3, 1, 0], [0, 1, 3, 5, 0, 0, 0])
     adjacent = (2 / 3 + 1 / 2) / 3
     by_hand = {
         "encoder": (None, 1 / 3, adjacent, 2 / 5, adjacent, 1 / 3, None),
         "decoder": (None, 1 / 3, (1 / 2 + 1 / 3 + 1 / 2) / 3, (1 + 1 / 2 + 1 / 3 + 1 + 1 / 2) / 5, None, None, None),
     }
-    for layer in numbers.attention:
-        for head in (*layer.attention, numbers.stack(layer.stack).even_attention):
-            for found, expected in zip(head, by_hand[layer.stack], strict=True):
+    even = {stack["stack"]: stack["even_attention"] for stack in numbers["stacks"]}
+    for layer in numbers["attention"]:
+        for head in (*layer["attention"], even[layer["stack"]]):
+            for found, expected in zip(head, by_hand[layer["stack"]], strict=True):
                 assert (found is None) == (expected is None)
                 assert found == pytest.approx(expected, abs=1e-14)
 
@@ -124,48 +129,46 @@ def test_uniform_attention_by_hand():
 def test_table_norms_and_cosines_by_hand():
     table = torch.tensor([[3.0, 4.0], [0.0, 5.0], [0.0, -2.0]])
     shared = table_numbers(table)
-    assert shared.clip_distance == 1
-    assert shared.norms == ((5.0, 5.0, 2.0),)
-    assert shared.cosines == (pytest.approx((0.8, -1.0)),)
+    assert shared["norms"] == [[5.0, 5.0, 2.0]]
+    assert shared["cosines"] == [pytest.approx([0.8, -1.0])]
     zero = torch.tensor([[0.0, 0.0], [0.0, 5.0], [5.0, 0.0]])
     per_head = table_numbers(torch.stack([table, zero]))
-    assert per_head.norms == ((5.0, 5.0, 2.0), (0.0, 5.0, 5.0))
-    assert per_head.cosines == (pytest.approx((0.8, -1.0)), (None, 0.0))
+    assert per_head["norms"] == [[5.0, 5.0, 2.0], [0.0, 5.0, 5.0]]
+    assert per_head["cosines"] == [pytest.approx([0.8, -1.0]), [None, 0.0]]
     single = table_numbers(table[:1])  # k = 0: no neighbour
-    assert (single.clip_distance, single.norms, single.cosines) == (0, ((5.0,),), ((),))
+    assert (single["norms"], single["cosines"]) == ([[5.0]], [[]])
 
 
 def test_expected_initial_norm():
     torch.manual_seed(5)
     found = table_numbers(relative_table(2, 8, 2000))
-    mean_square = sum(norm**2 for head in found.norms for norm in head) / (2000 * 5)
-    assert math.sqrt(mean_square) == pytest.approx(found.expected_initial_norm, rel=0.02)
+    mean_square = sum(norm**2 for head in found["norms"] for norm in head) / (2000 * 5)
+    assert math.sqrt(mean_square) == pytest.approx(found["expected_initial_norm"], rel=0.02)
 
 
 def test_tables_by_sharing(pairs):
-    per_head = measured(make_model(), pairs).tables
-    assert [entry.label for entry in per_head] == [
+    per_head = measured(make_model(), pairs)["tables"]
+    assert [label(entry) for entry in per_head] == [
         "encoder layer 1", "encoder layer 2", "decoder layer 1", "decoder layer 2",
     ]  # fmt: skip
-    assert all(entry.keys and entry.values and len(entry.keys.norms) == 2 for entry in per_head)
+    assert all(entry["keys"] and entry["values"] and len(entry["keys"]["norms"]) == 2 for entry in per_head)
     model = make_model(tables="shared_by_heads_and_layers", values=False)
-    shared = measured(model, pairs).tables
-    assert [entry.label for entry in shared] == ["encoder layers 1 to 2, shared", "decoder layers 1 to 2, shared"]
-    assert [entry.values for entry in shared] == [None, None]
+    shared = measured(model, pairs)["tables"]
+    assert [label(entry) for entry in shared] == ["encoder layers 1 to 2, shared", "decoder layers 1 to 2, shared"]
+    assert [entry["values"] for entry in shared] == [None, None]
     keys = model.decoder[1].self_attention.tables.keys
-    assert shared[1].keys is not None
-    assert shared[1].keys.norms == (pytest.approx([float((row**2).sum().sqrt()) for row in keys]),)
+    assert shared[1]["keys"]["norms"] == [pytest.approx([float((row**2).sum().sqrt()) for row in keys])]
 
 
 def test_absolute_positions(pairs):
     for absolute in ("none", "sinusoidal"):
         numbers = measured(make_model(keys=False, values=False, absolute=absolute), pairs)
-        assert (numbers.tables, numbers.absolute) == ((), ())
+        assert (numbers["tables"], numbers["absolute"]) == ([], [])
     model = make_model(keys=False, values=False, absolute="learned")
-    source, target = measured(model, pairs).absolute
-    assert (source.longest, target.longest) == (9, 9) and len(source.norms) == 16
-    assert target.norms[3] == pytest.approx(float((model.target_positions.weight_LM[3] ** 2).sum().sqrt()))
-    assert source.norms != target.norms
+    source, target = measured(model, pairs)["absolute"]
+    assert (source["longest"], target["longest"]) == (9, 9) and len(source["absolute"]) == 16
+    assert target["absolute"][3] == pytest.approx(float((model.target_positions.weight_LM[3] ** 2).sum().sqrt()))
+    assert source["absolute"] != target["absolute"]
 
 
 def test_interrupted_measurement_leaves_the_model_unchanged(pairs):

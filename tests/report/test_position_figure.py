@@ -2,76 +2,69 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import warnings
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from rpr.analysis.position_numbers import (
-    DEFINITIONS,
-    AbsoluteTable,
-    LayerAttention,
-    LayerTables,
-    PositionNumbers,
-    StackPairs,
-    TableNumbers,
-    as_document,
-    as_text,
-    strongest,
-    summary,
-)
+from rpr.analysis.positions import DEFINITIONS
 from rpr.report import plot_style
-from rpr.report.position_figure import position_figure
+from rpr.report.position_figure import often, position_figure, summary
 
 SVG = "{http://www.w3.org/2000/svg}"
 STACKS = ("encoder", "decoder")
 
 
-def table(k: int, heads: int) -> TableNumbers:
-    norms = tuple(
-        tuple(1 + 2 / (1 + abs(offset + 1)) + head / 10 for offset in range(-k, k + 1)) for head in range(heads)
-    )
-    cosines = tuple(tuple(None if row == 0 else math.cos(row + head) for row in range(2 * k)) for head in range(heads))
-    return TableNumbers(norms, cosines, expected_initial_norm=0.9)
+def table(k: int, heads: int) -> dict[str, Any]:
+    norms = [[1 + 2 / (1 + abs(offset + 1)) + head / 10 for offset in range(-k, k + 1)] for head in range(heads)]
+    cosines = [[None if row == 0 else math.cos(row + head) for row in range(2 * k)] for head in range(heads)]
+    return {"norms": norms, "cosines": cosines, "expected_initial_norm": 0.9}
 
 
 def made_up(
     *, layers: int = 2, heads: int = 4, k: int | None = 3, kinds: str = "KV", shared: bool = False,
     absolute: bool = False, longest: int = 8,
-) -> PositionNumbers:  # fmt: skip
+) -> dict[str, Any]:  # fmt: skip
     """100 sentences of `longest` tokens; each head attends to another place."""
     window = range(-8, 9)
     pairs = {
-        "encoder": tuple(100 * max(0, longest - abs(d)) for d in window),
-        "decoder": tuple(100 * max(0, longest + d) if d <= 0 else 0 for d in window),
+        "encoder": [100 * max(0, longest - abs(d)) for d in window],
+        "decoder": [100 * max(0, longest + d) if d <= 0 else 0 for d in window],
     }
     tables = []
     if k is not None:
-        groups = [tuple(range(1, layers + 1))] if shared else [(number,) for number in range(1, layers + 1)]
+        groups = [[*range(1, layers + 1)]] if shared else [[number] for number in range(1, layers + 1)]
         keys, values = (table(k, heads) if kind in kinds else None for kind in "KV")
-        tables = [LayerTables(stack, group, keys, values) for stack in STACKS for group in groups]
+        tables = [{"stack": s, "layers": group, "keys": keys, "values": values} for s in STACKS for group in groups]
     weights = {
-        stack: tuple(
-            tuple(0.9 / (1 + abs(d + head)) if n else None for d, n in zip(window, pairs[stack], strict=True))
+        stack: [
+            [0.9 / (1 + abs(d + head)) if n else None for d, n in zip(window, pairs[stack], strict=True)]
             for head in range(heads)
-        )
+        ]
         for stack in STACKS
     }
-    attention = [LayerAttention(stack, number, weights[stack]) for stack in STACKS for number in range(1, layers + 1)]
-    return PositionNumbers(
-        num_sentences=100,
-        max_distance=8,
-        tables=tuple(tables),
-        absolute=tuple(AbsoluteTable(s, tuple(1 + p / 50 for p in range(30)), 9) for s in STACKS) if absolute else (),
-        attention=tuple(attention),
-        stacks=tuple(StackPairs(s, pairs[s], tuple(1 / longest if n else None for n in pairs[s])) for s in STACKS),
-    )
+    return {
+        "num_sentences": 100,
+        "max_distance": 8,
+        "tables": tables,
+        "absolute": [
+            {"stack": s, "absolute": [1 + p / 50 for p in range(30)], "longest": 9} for s in STACKS * absolute
+        ],
+        "attention": [
+            {"stack": s, "layers": [number], "attention": weights[s]} for s in STACKS for number in range(1, layers + 1)
+        ],
+        "stacks": [
+            {"stack": s, "pairs": pairs[s], "even_attention": [1 / longest if n else None for n in pairs[s]]}
+            for s in STACKS
+        ],
+        "biases": [],
+    }
 
 
-def drawn(numbers: PositionNumbers, title: str = "A run") -> tuple[str, str]:
+def drawn(numbers: dict[str, Any], title: str = "A run") -> tuple[str, str]:
     """The SVG and all its text; matplotlib warnings are errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -115,30 +108,23 @@ def test_panels_of_a_figure(changes, counts):
 
 def test_rare_distances_are_left_out():
     """Sentences of 4 pieces in a window of 8: the axis ends at 3. A distance needs 1% of the queries."""
-    assert StackPairs("encoder", (0, 9, 10, 1000, 10, 9, 0), (0.1,) * 7).often == slice(2, 5)
+    assert often((0, 9, 10, 1000, 10, 9, 0)) == slice(2, 5)
     figure = position_figure(made_up(k=None, longest=4), "A run", "")
     limits = [axes.get_xlim() for axes in figure.axes if axes.images]
     assert limits == [(-3.5, 3.5)] * 2 + [(-3.5, 0.5)] * 2
 
 
-def test_document_defines_every_number_and_is_json():
+def test_every_number_is_defined():
     numbers = made_up(absolute=True)
-    document = as_document({"name": "a run"}, numbers)
-    assert json.loads(as_text(document)) == document
-    assert document["run"] == {"name": "a run"} and document["definitions"] == DEFINITIONS
-    first = document["tables"][0]
-    assert (first["stack"], first["layers"], len(first["keys"]["norms"])) == ("encoder", [1], 4)
-    assert first["keys"]["cosines"][0] == [None, 0.540302, -0.416147, -0.989992, -0.653644, 0.283662]
-    assert document["stacks"][0]["pairs"][6:11] == [600, 700, 800, 700, 600]
-    assert document["attention"][3]["attention"][1][7:10] == [0.9, 0.45, None]
-    assert max(map(len, as_text(document).splitlines())) < 3000  # one line per layer
-    named = {key for entry in (document["tables"][0]["keys"], *document["stacks"]) for key in entry}
-    assert named - {"stack"} <= set(DEFINITIONS)
+    entries = [numbers["tables"][0]["keys"], numbers["absolute"][0], numbers["attention"][0], *numbers["stacks"]]
+    assert {key for entry in entries for key in entry} - {"stack", "layers", "longest"} <= set(DEFINITIONS)
 
 
 def test_summary():
     """Heads attend most at the nearest of equally strong distances."""
-    assert strongest((-2, -1, 0, 1), (0.5, 0.1, None, 0.5)) == (1, 0.5)
+    tied = made_up(layers=1, heads=1, k=1)
+    tied["attention"][0]["attention"][0][5:9] = [0.95, 0.1, 0.95, 0.2]  # at -3, -2, -1 and 0
+    assert summary(tied)[-2] == "  encoder layer 1    heads attend most at -1 (0.95)"
     lines = summary(made_up(layers=1, heads=2, k=1))
     # The offsets -1, 0, 1 of head 0: 3, 2, 1 2/3; head 1 a tenth more.
     assert lines[0] == "  encoder layer 1    norm of w^K at -1: 3.05, 0: 2.05, +1: 1.72"

@@ -170,6 +170,8 @@ def test_report_of_relative_run_is_repeatable(run_dir, run_command, refused, mon
     document = json.loads(numbers)
     assert (document["num_sentences"], document["max_distance"]) == (24, 8)
     assert [len(entry["keys"]["norms"][0]) for entry in document["tables"]] == [7, 7]
+    assert set(document["tables"][0]["keys"]) <= set(document["definitions"])
+    assert max(len(repr(norm)) for norm in document["tables"][0]["keys"]["norms"][0]) <= 8  # six digits
     # A repetition gives the same bytes, and on stdout the same document.
     out, err = run_command("report", run_dir, "format=json")
     assert json.loads(out) == document and err == ""
@@ -195,7 +197,7 @@ def test_report_of_unfinished_run_with_learned_positions(small_run, tmp_path, ru
     assert page.count("This run has no relative tables") == 2 and "learned absolute tables" in page and ">Mine<" in page
     document = json.loads((run / "positions.json").read_text())
     assert (document["num_sentences"], document["max_distance"], document["tables"]) == (5, 6, [])
-    assert [len(entry["norms"]) for entry in document["absolute"]] == [1024, 1024]
+    assert [len(entry["absolute"]) for entry in document["absolute"]] == [1024, 1024]
 
 
 def test_training_that_averages_fewer_checkpoints_than_asked_says_so(small_run, capfd):
