@@ -32,7 +32,13 @@ LINK = re.compile(r"\[(?:!\[[^\]]*\]\([^)]*\)|[^\]])*\]\(([^)\s]+)\)|!\[[^\]]*\]
 COMMITTED = "runs_dir=sweeps/demo"  # a report without training
 MOST_WORDS, MOST_TERMS = 1300, 15
 # Commands that are run, with overrides for speed; the others are only composed.
-RUN: dict[str, list[str]] = {"compare": ["samples=100", "trials=100"], "diff": [], "evaluate": [], "translate": []}
+RUN: dict[str, list[str]] = {
+    "compare": ["samples=100", "trials=100"],
+    "diff": [],
+    "evaluate": [],
+    "generate": [],
+    "translate": [],
+}
 
 
 class Fence(NamedTuple):
@@ -72,11 +78,12 @@ COMMANDS = list({tuple(words_of(one.line)): one for page in reversed(PAGES) for 
 
 
 class Home(NamedTuple):
-    """A folder with a corpus, a file of sentences and two finished tiny runs of the sweep `quick`."""
+    """A folder with a corpus, files of sentences, two finished tiny runs of the sweep `quick` and one on documents."""
 
     folder: Path
     relative: str
     absolute: str
+    text: str
 
     def filled_in(self, text: str) -> str:
         """With real paths instead of the examples."""
@@ -84,6 +91,7 @@ class Home(NamedTuple):
             "runs/NAME-HASH": self.relative,
             "runs/A": self.absolute,
             "runs/B": self.relative,
+            "runs/TEXT-HASH": self.text,
             "/data/multi30k_en_de": str(self.folder / "corpus"),
             "/data/wmt_mini_en_de": str(self.folder / "corpus"),
             "path/to/mine.yaml": "mine.yaml",
@@ -97,28 +105,32 @@ def home(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, tiny_overrid
     folder = tmp_path_factory.mktemp("documentation")
     (folder / "sweeps").symlink_to(ROOT / "sweeps")
     (folder / "source.txt").write_text("the dog sees the cat\n", encoding="utf-8")
+    (folder / "prompts.txt").write_text("def f(\n\n", encoding="utf-8")
     (folder / "mine.yaml").write_text("jobs: [position=none]\n", encoding="utf-8")
     (folder / "corpus").mkdir()
     for split in ("train", "validation", "test_2016_flickr", "test"):
         for language in ("en", "de"):
             (folder / "corpus" / f"{split}.{language}").write_text("one\ntwo\n", encoding="utf-8")
     folders = (f"data.cache_dir={cache_dir}", f"runs_dir={folder / 'runs'}")
-    recipe = ("optim.max_steps=5", "optim.validate_every_n_steps=5", "optim.checkpoint_every_n_steps=1", "sweep=quick")
+    recipe = ("optim.max_steps=5", "optim.validate_every_n_steps=5", "optim.checkpoint_every_n_steps=1")
     rest = ("evaluation.bootstrap_samples=0", "evaluation.test_splits=[test]", "hardware.threads=1")
+    model = [word for word in tiny_overrides if not word.startswith("data.")]
+    text = ["data=text", f"data.path={folder / 'sweeps' / 'quick.yaml'}", "data.context_length=32"]
     runs = {}
-    for position in ("relative", "absolute"):
-        settings = [*tiny_overrides, *folders, *recipe, *rest, f"position={position}"]
+    for name, words in (
+        ("relative", [*tiny_overrides, "position=relative", "sweep=quick"]),
+        ("absolute", [*tiny_overrides, "position=absolute", "sweep=quick"]),
+        ("text", [*text, *model, "model.architecture=decoder_only", "position=rope"]),
+    ):
+        settings = [*words, *folders, *recipe, *rest]
         assert app.main(["train", *settings]) == 0
-        runs[position] = f"runs/{composition.compose_train(settings).run_dir_name}"
+        runs[name] = f"runs/{composition.compose_train(settings).run_dir_name}"
     return Home(folder, **runs)
 
 
 @pytest.fixture(autouse=True)
 def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-TEXT = "runs/TEXT-HASH"  # a run on documents, which the examples do not train
 
 
 def compose(words: list[str]) -> None:
@@ -181,7 +193,7 @@ def run(words: list[str], home: Home) -> None:
         name = rest[0]
         if {"--help", "--cfg"} & {*rest}:
             show(rest)
-        elif name in RUN and not {"backend=ctranslate2", TEXT} & {*rest}:
+        elif name in RUN and "backend=ctranslate2" not in rest and rest[:2] != ["evaluate", home.text]:
             assert app.main([*rest, *RUN[name]]) == 0
         elif rest == ["train", f"run={home.relative}"] or COMMITTED in rest:
             assert app.main(rest) == 0

@@ -8,28 +8,33 @@ from pathlib import Path
 from typing import cast
 
 import torch
+import yaml
 from torch import Tensor
 
 from rpr.analysis import text_scoring
 from rpr.analysis.positions import attention_weights
+from rpr.config.commands import SamplingConfig
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.data.vocabulary import BOS, EOS
 from rpr.decode.engines import load_engine
+from rpr.decode.sampling import Continuation, OnText, continuations
 from rpr.decode.torch_engine import TorchEngine, pad_rows
 from rpr.decode.translator import Translator, normalised, translate_config
 from rpr.errors import ConfigError
-from rpr.paths import user_path
+from rpr.paths import data_dir, user_path
 from rpr.records.record import Record
 from rpr.runs import loading, runtime
+from rpr.validation import validate
 
 
 @dataclass(frozen=True)
 class TrainedRun:
     """A run with its model. `config` is the configuration it was trained with.
 
-    `attention`, `logits` and `log_probabilities` read one pair of texts of any length, as in training: the target after
-    BOS. Query and row t of the target have seen its first t pieces; the last one has seen all, and scores EOS. A
-    language model of documents has no source: give "". The tensors are on the model's device, without gradient.
+    `attention`, `logits`, `log_probabilities` and `losses` read one pair of texts of any length, as in training: the
+    target after BOS. Query and row t of the target have seen its first t pieces; the last one has seen all, and scores
+    EOS. A language model of documents has no source: give "". The tensors have no gradient, and but for losses are on
+    the model's device.
     """
 
     folder: Path
@@ -51,6 +56,48 @@ class TrainedRun:
         if self.config.data.text is not None:
             raise ConfigError(f"translate: {self.record.name} is a language model of documents; use loss(text)")
         return self.translator.translate(sentences)
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        max_new_tokens: int | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        seed: int | None = None,
+        num_samples: int | None = None,
+        stop: str | None = None,
+    ) -> list[list[str]]:
+        """The continuations of each prompt by a decoder-only model; None is the value in conf/generate.yaml, which
+        documents the settings.
+
+        Raises:
+            ConfigError: an invalid value, an encoder-decoder model, or more tokens than learned positions.
+        """
+        given = {
+            "max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "seed": seed,
+            "num_samples": num_samples, "stop": stop,
+        }  # fmt: skip
+        settings = yaml.safe_load((data_dir("conf") / "generate.yaml").read_text(encoding="utf-8"))
+        chosen = {name: settings[name] if value is None else value for name, value in given.items()}
+        found = self.continuations(prompts, validate(SamplingConfig, chosen))
+        return [[one.text for one in of_prompt] for of_prompt in found]
+
+    def continuations(
+        self, prompts: Sequence[str], sampling: SamplingConfig, on_text: OnText | None = None
+    ) -> list[list[Continuation]]:
+        """As `generate`, with tokens and ends; `on_text` as for `rpr.decode.sampling.continuations`."""
+        if self.config.model.architecture != "decoder_only":
+            raise ConfigError(
+                f"run: {self.record.name} is an encoder-decoder model, which translates sources instead of continuing "
+                f"prompts; use rpr-cli translate {self.folder}"
+            )
+        rows = [
+            [BOS, *self._ids(prompt)] if self.config.data.text is not None else [*self._ids(prompt), EOS, BOS]
+            for prompt in prompts
+        ]
+        limit = self.config.evaluation.max_tokens_per_batch
+        return continuations(self.engine, self.translator.vocabulary, rows, sampling, limit, on_text)
 
     def attention(self, source: str, target: str) -> dict[str, Tensor]:
         """The attention weights by stack, [layers, heads, queries, keys]: `encoder`, `decoder`, and `cross` from the
@@ -76,6 +123,11 @@ class TrainedRun:
     def log_probabilities(self, source: str, target: str) -> Tensor:
         """ln p of every piece of the vocabulary, float64, of the shape of `logits`."""
         return self.logits(source, target).double().log_softmax(-1)
+
+    def losses(self, source: str, target: str) -> Tensor:
+        """-ln p of each piece of the target, then of EOS: float64 [pieces of the target + 1]."""
+        ids_T1 = torch.tensor([*self._ids(target), EOS])[:, None]
+        return -self.log_probabilities(source, target).cpu().gather(1, ids_T1)[:, 0]
 
     def loss(self, text: str) -> float:
         """Mean -ln p of a document's pieces, without EOS: nats per token, in separate windows of data.context_length.

@@ -35,6 +35,7 @@ COMMANDS = {  # with their purpose
     "report": "tables next to the paper's, plots and an HTML page; run=DIR: what that run's positions learned",
     "evaluate": "translate and score a trained run again: evaluate RUN",
     "translate": "translate stdin, or a file, line by line: translate RUN [-- IN [OUT]]",
+    "generate": "continue prompts with a decoder-only run: generate RUN [prompt=TEXT], or a prompt per line of stdin",
     "compare": "test which runs differ significantly: compare RUN RUN ..., or sweep=...",
     "export": "export a run for CTranslate2, or as safetensors: export RUN format=...",
     "rerun": "repeat a run from its record and check that the results are the same: rerun RUN",

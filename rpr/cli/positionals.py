@@ -7,12 +7,13 @@ import shlex
 import sys
 
 from rpr.compose.composition import override_key, quote_home, typed_choices
-from rpr.compose.hydra_bridge import quote_value
+from rpr.compose.hydra_bridge import quote_text
 from rpr.errors import ConfigError
 from rpr.paths import SCHEMES_DIR, schemes_dir, user_path
 
-OF_ONE_RUN = ("evaluate", "export", "report", "rerun", "train", "translate", "verify")
+OF_ONE_RUN = ("evaluate", "export", "generate", "report", "rerun", "train", "translate", "verify")
 OF_RUNS = ("compare", "diff")
+FREE_TEXTS = ("prompt=", "stop=")  # of generate
 # Hydra's flags whose value may be the next word.
 _WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-name", "-cn", "--config-dir", "-cd", "--config-path", "-cp",
                "--info", "-i")  # fmt: skip
@@ -52,6 +53,10 @@ def to_overrides(name: str, arguments: list[str]) -> list[str]:
     if name == "translate" and "--" in arguments:
         at = arguments.index("--")
         return [*_with_runs(name, arguments[:at]), *_files(arguments[:at], arguments[at + 1 :])]
+    if name == "generate":  # texts are quoted here, as no one can quote a text for both a shell and Hydra
+        texts = [word for word in arguments if word.startswith(FREE_TEXTS)]
+        quoted = [f"{key}={quote_text(text)}" for key, _, text in (word.partition("=") for word in texts)]
+        return [*_with_runs(name, [word for word in arguments if word not in texts]), *quoted]
     return _with_runs(name, arguments) if name in (*OF_ONE_RUN, *OF_RUNS) else quote_home(whole(arguments))
 
 
@@ -90,7 +95,7 @@ def _with_runs(name: str, arguments: list[str]) -> list[str]:
     _reject_duplicate(others, "run" if name in OF_ONE_RUN else "runs")
     if name == "train":  # `run=FOLDER` is read as it is, not by Hydra
         return [*others, f"run={runs[0]}"]
-    given = ",".join(quote_value(run) for run in runs)
+    given = ",".join(quote_text(run) for run in runs)
     others = quote_home(others)
     return [*others, f"run={given}" if name in OF_ONE_RUN else f"runs=[{given}]"]
 
@@ -101,7 +106,7 @@ def _files(others: list[str], files: list[str]) -> list[str]:
     places = list(zip(("input", "output"), files, strict=False))
     for key, _ in places:
         _reject_duplicate(others, key)
-    return [f"{key}={quote_value(file)}" for key, file in places]
+    return [f"{key}={quote_text(file)}" for key, file in places]
 
 
 def _reject_duplicate(arguments: list[str], key: str) -> None:

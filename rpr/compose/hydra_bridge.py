@@ -35,6 +35,11 @@ def quote_value(value: str) -> str:
     return f"'{escaped}'"
 
 
+def quote_text(text: str) -> str:
+    """As `quote_value`, of a text in which `${` means itself."""
+    return quote_value(re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", text))
+
+
 def expand(overrides: Sequence[str]) -> list[list[str]]:
     """The jobs of a multirun, as Hydra's basic sweeper generates them."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper

@@ -72,6 +72,34 @@ class TranslateConfig(OneRunConfig):
     max_source_length: int = Field(ge=8)
 
 
+class SamplingConfig(StrictModel):
+    """How prompts are continued, documented in conf/generate.yaml."""
+
+    max_new_tokens: PositiveInt
+    temperature: float = Field(ge=0)
+    top_k: PositiveInt | None
+    seed: int = Field(ge=0)
+    num_samples: PositiveInt
+    stop: str | None = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def greedy_has_no_choice(self) -> SamplingConfig:
+        for name, usual in (("top_k", None), ("num_samples", 1)):
+            if self.temperature == 0 and getattr(self, name) != usual:
+                raise ValueError(
+                    f"{name}: {getattr(self, name)} has no use with temperature=0, which takes the most probable token "
+                    "each time; set temperature above 0, such as 0.8"
+                )
+        return self
+
+
+class GenerateConfig(OneRunConfig, SamplingConfig):
+    """rpr-cli generate; None is "as the run has it", or prompts from stdin."""
+
+    prompt: str | None
+    format: Literal["text", "json"]
+
+
 class ExportConfig(OneRunConfig):
     """rpr-cli export; None is "as the run has it"."""
 

@@ -10,8 +10,9 @@ remain alive.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -169,43 +170,81 @@ def _greedy(
     min_length: int,
 ) -> list[list[Hypothesis]]:
     """N = 1: no candidates, and no reordering except when a sentence leaves."""
-    device, num_sentences = limit_B.device, len(limit_B)
-    results: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
-    sentence_B = torch.arange(num_sentences, device=device)
-    pieces_BT = torch.full((num_sentences, 1), model.config.bos, device=device)
-    log_p_B = torch.zeros(num_sentences, dtype=torch.float64, device=device)
-    length = 0
-    while True:
-        length += 1
-        hidden_BM = model.next_hidden(pieces_BT[:, -1:], state)
+    first_B = torch.full_like(limit_B, model.config.bos)
+    extended = extensions(model, state, first_B, limit_B, eos, most_probable, forced_BT, min_length)
+    pieces: list[list[int]] = [[] for _ in limit_B]
+    log_p_B = torch.zeros(len(limit_B), dtype=torch.float64)
+    for step in list(extended):  # all steps first: reading one waits for the device
+        for sentence, piece in zip(step.sentence_B.tolist(), step.piece_B.tolist(), strict=True):
+            pieces[sentence].append(piece)
+        log_p_B[step.sentence_B.cpu()] = step.log_p_B.cpu()
+    scores_B = log_p_B / penalty(torch.tensor([*map(len, pieces)]), length_penalty)
+    return [
+        [Hypothesis(tuple(row[:-1] if row[-1] == eos else row), score, log_p, row[-1] == eos)] if score > NEVER else []
+        for row, score, log_p in zip(pieces, scores_B.tolist(), log_p_B.tolist(), strict=True)
+    ]
+
+
+@dataclass
+class Extension:
+    """The newest piece of each sentence that is still extended, by its index, and log p of all its pieces. Where
+    `leaves_B` is set, before the next step, it is the sentence's last one.
+    """
+
+    sentence_B: Tensor
+    piece_B: Tensor
+    log_p_B: Tensor
+    leaves_B: Tensor
+
+
+def most_probable(log_p_BV: Tensor, sentence_B: Tensor) -> Tensor:
+    """The most probable piece; the lowest piece id on ties."""
+    return log_p_BV.max(dim=-1).indices
+
+
+@torch.inference_mode()
+def extensions(
+    model: Transformer,
+    state: DecoderState,
+    piece_B: Tensor,
+    limit_B: Tensor,
+    eos: int,
+    choose: Callable[[Tensor, Tensor], Tensor],
+    forced_BT: Tensor,
+    min_length: int = 0,
+) -> Iterator[Extension]:
+    """Extend one hypothesis of each sentence of a state by a piece at a time, until EOS or its limit of pieces. A
+    sentence then leaves the batch, also where the caller sets `leaves_B`.
+
+    Args:
+        piece_B: the first piece fed; at least one sentence.
+        choose: the pieces that follow, from their log p [B, V] and the sentences' indices [B].
+        forced_BT: as from `prefixes` of beam_search: pieces that are not chosen.
+    """
+    sentence_B = torch.arange(len(limit_B), device=limit_B.device)
+    log_p_B = torch.zeros(len(limit_B), dtype=torch.float64, device=limit_B.device)
+    for length in itertools.count(1):
+        hidden_BM = model.next_hidden(piece_B[:, None], state)
         forced_B = forced_BT[:, length - 1] if length <= forced_BT.shape[1] else None
         never = _never(model, eos, length, min_length)
-        best = [
-            _log_probabilities(model, hidden_BM[part], None if forced_B is None else forced_B[part], never).max(dim=-1)
-            for part in _parts(len(hidden_BM), 1)
-        ]
-        log_p_B = log_p_B + torch.cat([values for values, _ in best])
-        piece_B = torch.cat([pieces for _, pieces in best])  # the lowest piece id on ties
-        pieces_BT = torch.cat([pieces_BT, piece_B[:, None]], dim=1)
-        ends_B = piece_B == eos
-        leaves_B = ends_B | (limit_B <= length)
-        left = leaves_B.nonzero()[:, 0]
-        if not len(left):
-            continue
-        stays = _filling_gaps(leaves_B, left)
-        scores_B = log_p_B / penalty(length, length_penalty)
-        for finished in (True, False):
-            leaving = (leaves_B & (ends_B == finished)).nonzero()[:, 0]
-            found = _hypotheses(
-                pieces_BT[leaving, None], scores_B[leaving, None], log_p_B[leaving, None], eos, finished=finished
-            )
-            for sentence, hypotheses in zip(sentence_B[leaving].tolist(), found, strict=True):
-                results[sentence] = hypotheses
-        if not len(stays):
-            return results
-        state.select(stays, stays)
-        sentence_B, limit_B, pieces_BT, log_p_B = sentence_B[stays], limit_B[stays], pieces_BT[stays], log_p_B[stays]
-        forced_BT = forced_BT[stays]
+        chosen = []
+        for part in _parts(len(hidden_BM), 1):
+            forced = None if forced_B is None else forced_B[part]
+            log_p_PV = _log_probabilities(model, hidden_BM[part], forced, never)
+            piece_P = choose(log_p_PV, sentence_B[part])
+            chosen.append((piece_P, log_p_PV.gather(1, piece_P[:, None])[:, 0]))
+        piece_B, more_B = map(torch.cat, zip(*chosen, strict=True))
+        log_p_B = log_p_B + more_B
+        step = Extension(sentence_B, piece_B, log_p_B, (piece_B == eos) | (limit_B <= length))
+        yield step
+        leaving = step.leaves_B.nonzero()[:, 0]
+        if len(leaving) == len(piece_B):
+            return
+        if len(leaving):
+            stays = _filling_gaps(step.leaves_B, leaving)
+            state.select(stays, stays)
+            sentence_B, limit_B, piece_B = sentence_B[stays], limit_B[stays], piece_B[stays]
+            log_p_B, forced_BT = log_p_B[stays], forced_BT[stays]
 
 
 def _never(model: Transformer, eos: int, length: int, min_length: int) -> list[int]:

@@ -14,6 +14,7 @@ import torch
 import rpr
 from rpr.analysis.trained_run import TrainedRun
 from rpr.compose.composition import compose_train
+from rpr.config.commands import SamplingConfig
 from rpr.data.byte_vocabulary import ByteVocabulary
 from rpr.data.vocabulary import BOS
 from rpr.decode import translator as translating
@@ -21,9 +22,11 @@ from rpr.errors import ConfigError, RecordError
 from rpr.model.architectures import build_model
 from rpr.records.record import write_record
 from rpr.runs.loading import VOCABULARY_NAME
+from rpr.validation import validate
 from tests.fake_records import fake_record, fake_score
 
 SOURCE, TARGET = "the old dog runs", "der alte Hund"
+GREEDY = {"max_new_tokens": 6, "temperature": 0, "top_k": None, "seed": 1, "num_samples": 1, "stop": None}
 DOUBLE = translating._hardware("cpu").model_copy(update={"precision": "64", "threads": 1})
 
 
@@ -143,11 +146,39 @@ def test_loss_of_a_document_is_that_of_single_tokens(documents):
     assert documents.pieces("", "a\n") == {"decoder": ["<s>", "a", "<0x0A>"]}
 
 
+def test_losses_and_continuations_are_those_of_the_probabilities(pairs, documents):
+    ids = [*pairs.translator.vocabulary.encode(TARGET), 3]
+    expected = [-float(row[piece]) for row, piece in zip(pairs.log_probabilities(SOURCE, TARGET), ids, strict=True)]
+    assert pairs.losses(SOURCE, TARGET).tolist() == expected
+    assert documents.losses("", "ab").tolist() == [
+        -float(row[piece])
+        for row, piece in zip(documents.log_probabilities("", "ab"), (4 + 97, 4 + 98, 3), strict=True)
+    ]
+    text = "caf\u00e9"
+    [[greedy]] = documents.continuations([text], validate(SamplingConfig, GREEDY))
+    ids = [4 + byte for byte in text.encode()]
+    for piece in greedy.pieces:
+        row = torch.tensor([[BOS, *ids]])
+        with torch.no_grad():
+            logits = documents.engine.model.logits(documents.engine.model(row.new_empty(1, 0), row))[0, -1]
+        logits[[0, BOS]] = -math.inf
+        assert piece == int(logits.argmax())
+        ids.append(piece)
+    assert len(greedy.pieces) == 6 and documents.generate([text], max_new_tokens=6) == [[greedy.text]]
+    drawn = documents.generate([text, ""], max_new_tokens=6, temperature=2.0, num_samples=2)
+    assert len({*drawn[0], *drawn[1]}) == 4 and drawn[1:] == documents.generate(
+        [""], max_new_tokens=6, temperature=2.0, num_samples=2
+    )
+
+
 def test_what_a_run_cannot_do_is_refused(pairs, documents, tmp_path):
     for call, message in (
         (lambda: documents.translate(["a"]), r"^translate: documents is a language model of documents; use loss"),
         (lambda: documents.logits("a", "b"), r"^source: documents is a language model of .* without sources; give ''$"),
         (lambda: documents.loss(""), "^text: is empty"),
+        (lambda: pairs.generate(["a"]), "^run: pairs is an encoder-decoder model, .*; use rpr-cli translate "),
+        (lambda: documents.generate(["a"], top_k=3), "^top_k: 3 has no use with temperature=0"),
+        (lambda: documents.generate(["a"], temperature=-1.0), "^temperature: invalid value -1.0: must be at least 0"),
         (lambda: pairs.loss("a"), "^loss: pairs is a model of sentence pairs; use log_probabilities"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -5,6 +5,7 @@ exported, translated with and reported.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import torch
@@ -64,6 +65,14 @@ def test_every_command_works_on_a_decoder_only_run(tmp_path: Path, monkeypatch, 
         for folder in (whole, whole / "exports" / "safetensors")
     ]
     assert written[0] == written[1]
+    greedy = command("translate", run, "input=in.txt", "beam_size=1", *out)
+    with Path("in.txt").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert command("generate", run, *out) == greedy
+    lines = command("generate", run, "prompt=1 2", "temperature=1", "num_samples=3", "format=json", *out).splitlines()
+    assert [(json.loads(line)["prompt"], json.loads(line)["sample"]) for line in lines] == [
+        ("1 2", n) for n in range(3)
+    ]
     assert "decoder layer 1" in command("report", run, *out)
     assert "tiny-decoder-only" in command("report", "runs_dir=whole", "output_dir=page")
     assert "exact match" in command("compare", str(whole), str(cut), "metrics=[exact_match]")

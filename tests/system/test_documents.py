@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from rpr.cli import app
+from rpr.commands import generate
 from rpr.records.record import read_record
 from rpr.report.grouping import run_groups
 from tests.conftest import TINY
@@ -158,3 +160,19 @@ def test_runs_on_another_corpus_are_never_in_one_group(trained: Path) -> None:
     assert records[1].data is not None
     other = records[1].model_copy(update={"data": records[1].data.model_copy(update={"key": "0" * 64})})
     assert len(run_groups([records[0], other])) == 2
+
+
+def test_a_terminal_shows_a_continuation_as_it_grows(
+    trained: Path, capfd: pytest.CaptureFixture[str], monkeypatch
+) -> None:
+    [folder] = trained.glob("rope-*")
+    words = ["generate", str(folder), "prompt=1 times ${x} (", "stop=\n\n", "max_new_tokens=30"]
+    written: list[bytes] = []
+    assert app.main([*words, "hardware.threads=1"]) == 0
+    whole = capfd.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(generate.Output, "write", lambda self, text: written.append(text))
+    assert app.main([*words, "hardware.threads=1"]) == 0
+    shown = b"".join(written).decode()
+    assert shown == generate._harmless(whole) and len([text for text in written if text]) > 5
+    assert generate._harmless("a\n\tb\x1b[31m") == "a\n\tb\\x1b[31m"

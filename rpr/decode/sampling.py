@@ -1,0 +1,147 @@
+"""Continuing prompts with a decoder-only model: the most probable piece each time, or one drawn at random, with the
+key/value cache. A continuation depends on its prompt, the settings and its number alone, not on the batch.
+"""
+
+# Shape suffixes: B rows still continued, V vocabulary.
+
+from __future__ import annotations
+
+import codecs
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from rpr.config.commands import SamplingConfig
+from rpr.data.byte_vocabulary import ByteVocabulary
+from rpr.data.vocabulary import EOS, Vocabulary
+from rpr.decode.torch_engine import TorchEngine, length_batches, pad_rows
+from rpr.errors import ConfigError, RunError
+from rpr.model.beam_search import Extension, extensions, most_probable
+from rpr.model.transformer import Transformer
+
+OnText = Callable[[str, bool], None]  # called with new text, and whether it is the continuation's last
+
+
+@dataclass
+class Continuation:
+    """What follows a prompt. `text` has whole characters only (U+FFFD for bytes that are none) and ends before the stop
+    text. `finished` is False if it ended at `max_new_tokens`.
+    """
+
+    text: str = ""
+    pieces: list[int] = field(default_factory=list)  # without EOS
+    finished: bool = False
+
+    def add(self, piece: int, vocabulary: Vocabulary, stop: str | None) -> None:
+        """Append a piece; EOS or the stop text ends the continuation."""
+        if piece == EOS:
+            self.finished = True
+            return
+        self.pieces.append(piece)
+        self.text = _whole_characters(self.pieces, vocabulary)
+        if stop is not None and (end := self.text.find(stop)) >= 0:
+            self.text, self.finished = self.text[:end], True
+
+    def settled(self, stop: str | None) -> str:
+        """The text so far without an end that may become the stop text."""
+        if self.finished or stop is None:
+            return self.text
+        longest = min(len(stop) - 1, len(self.text))
+        held = next((size for size in range(longest, 0, -1) if self.text.endswith(stop[:size])), 0)
+        return self.text[: len(self.text) - held]
+
+
+def continuations(
+    engine: TorchEngine,
+    vocabulary: Vocabulary,
+    prompts: Sequence[Sequence[int]],
+    sampling: SamplingConfig,
+    max_tokens_per_batch: int,
+    on_text: OnText | None = None,
+) -> list[list[Continuation]]:
+    """The `num_samples` continuations of each prompt, in order. With `on_text`, which gets their text piece by piece,
+    they are made one after another, otherwise in batches.
+
+    Args:
+        prompts: all that the model reads before the continuation, from BOS or with it: at least one token ID each.
+
+    Raises:
+        ConfigError: a prompt with `max_new_tokens` needs more positions than the model has learned, or `top_k` is more
+            than the vocabulary; RunError: the model gives no finite probability.
+    """
+    _check(engine.model, len(vocabulary), prompts, sampling)
+    found = [[Continuation() for _ in range(sampling.num_samples)] for _ in prompts]
+    rows = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(sampling.num_samples)]
+    lengths = [len(prompts[prompt]) + sampling.max_new_tokens for prompt, _ in rows]
+    batches = [[row] for row in range(len(rows))]
+    if on_text is None:
+        batches = [*length_batches(lengths, max_tokens_per_batch)]
+    with engine.evaluating(), torch.inference_mode():
+        for batch in batches:
+            of_batch = [rows[index] for index in batch]
+            for step in _steps(engine.model, [prompts[prompt] for prompt, _ in of_batch], of_batch, sampling):
+                if not bool(step.log_p_B.isfinite().all()):
+                    raise RunError("the model's probabilities are not finite, so nothing follows; use another run")
+                for place, (row, piece) in enumerate(zip(step.sentence_B.tolist(), step.piece_B.tolist(), strict=True)):
+                    prompt, sample = of_batch[row]
+                    one = found[prompt][sample]
+                    before = len(one.settled(sampling.stop))
+                    one.add(piece, vocabulary, sampling.stop)
+                    step.leaves_B[place] |= one.finished
+                    if on_text is not None:
+                        ends = bool(step.leaves_B[place])
+                        on_text((one.text if ends else one.settled(sampling.stop))[before:], ends)
+    return found
+
+
+def _steps(
+    model: Transformer, prompts: Sequence[Sequence[int]], rows: Sequence[tuple[int, int]], sampling: SamplingConfig
+) -> Iterator[Extension]:
+    """The steps of a batch: all but the last piece of each prompt fills the cache at once."""
+    device = model.embedding_VM.device
+    state = model.start_decoding(pad_rows([prompt[:-1] for prompt in prompts], device))
+    last_B = torch.tensor([prompt[-1] for prompt in prompts], device=device)
+    limit_B = torch.full_like(last_B, sampling.max_new_tokens)
+    choose = most_probable
+    if sampling.temperature:
+        choose = partial(draw, sampling, [random.Random(f"{sampling.seed} {sample}").random for _, sample in rows])
+    return extensions(model, state, last_B, limit_B, EOS, choose, limit_B.new_empty(len(prompts), 0))
+
+
+def draw(sampling: SamplingConfig, streams: Sequence[Callable[[], float]], log_p_BV: Tensor, row_B: Tensor) -> Tensor:
+    """Pieces drawn with p^(1 / temperature), renormalised over the `top_k` most probable ones (ties: the lower ids).
+
+    Args:
+        streams: of each row, numbers in [0, 1); one is used.
+    """
+    values_BV, order_BV = log_p_BV.double().sort(dim=-1, descending=True, stable=True)
+    upto_BK = (values_BV[:, : sampling.top_k] / sampling.temperature).softmax(dim=-1).cumsum(dim=-1)
+    numbers = [streams[row]() for row in row_B.tolist()]
+    at_B1 = upto_BK[:, -1:] * torch.tensor(numbers, dtype=torch.float64, device=log_p_BV.device)[:, None]
+    # The first place whose sum is above; NaN has none.
+    place_B1 = torch.searchsorted(upto_BK, at_B1, right=True).clamp(max=upto_BK.shape[1] - 1)
+    return order_BV.gather(1, place_B1)[:, 0]
+
+
+def _whole_characters(pieces: Sequence[int], vocabulary: Vocabulary) -> str:
+    """The text of the pieces but for bytes at the end that begin a character."""
+    if isinstance(vocabulary, ByteVocabulary):
+        return codecs.getincrementaldecoder("utf-8")("replace").decode(vocabulary.decode_bytes(pieces))
+    return vocabulary.decode(pieces).rstrip("\ufffd")
+
+
+def _check(model: Transformer, vocabulary: int, prompts: Sequence[Sequence[int]], sampling: SamplingConfig) -> None:
+    if sampling.top_k is not None and sampling.top_k > vocabulary:
+        raise ConfigError(f"top_k: {sampling.top_k} is more than the vocabulary of {vocabulary} tokens; lower it")
+    scheme, longest = model.config.decoder_positions, max(map(len, prompts), default=0)
+    if scheme.absolute == "learned" and longest + sampling.max_new_tokens - 1 > scheme.max_positions:
+        left = scheme.max_positions - longest + 1
+        remedy = f"set max_new_tokens={left} or less" if left > 0 else "shorten the prompt"
+        raise ConfigError(
+            f"max_new_tokens: {sampling.max_new_tokens} after a prompt of {longest} tokens are more than the model's "
+            f"{scheme.max_positions} learned positions; {remedy}"
+        )

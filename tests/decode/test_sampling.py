@@ -1,0 +1,184 @@
+"""Continuations against whole passes of one row alone, for every position scheme, in float64: greedy and drawn with the
+same numbers; the distribution of draws; whole characters and stop texts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+from rpr.config.commands import SamplingConfig
+from rpr.data.byte_vocabulary import ByteVocabulary
+from rpr.data.vocabulary import BOS, EOS, PAD
+from rpr.decode.sampling import Continuation, continuations, draw
+from rpr.decode.torch_engine import TorchEngine
+from rpr.errors import ConfigError, RunError
+from rpr.model.transformer import Transformer
+from tests.model.scheme_variants import KINDS
+from tests.model.test_decoder_only import make_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+GREEDY = {"max_new_tokens": 9, "temperature": 0.0, "top_k": None, "seed": 1, "num_samples": 1, "stop": None}
+DRAWN = GREEDY | {"temperature": 0.8, "top_k": 6, "num_samples": 2}
+PROMPTS = [[BOS], [9, 4, 17, EOS, BOS], [BOS, 5, 6, 7, 8, 9, 10, 11, 12], [BOS, 4]]
+VOCABULARY: Any = type(
+    "Numbers", (), {"__len__": lambda self: 23, "decode": lambda self, ids: " ".join(map(str, ids))}
+)()
+
+
+def settings(**changes: Any) -> SamplingConfig:
+    return SamplingConfig(**(GREEDY | changes))
+
+
+def by_whole_passes(
+    model: Transformer, prompt: list[int], sample: int, sampling: SamplingConfig
+) -> tuple[list[int], bool]:
+    """The pieces after a prompt and whether EOS followed, each from a pass over all before it, without a cache."""
+    numbers, pieces = random.Random(f"{sampling.seed} {sample}"), list[int]()
+    for _ in range(sampling.max_new_tokens):
+        with torch.no_grad():
+            row = torch.tensor([[*prompt, *pieces]])
+            logits = model.logits(model(row.new_empty(1, 0), row))[0, -1].tolist()
+        choices = sorted((-logit, piece) for piece, logit in enumerate(logits) if piece not in (PAD, BOS))
+        if sampling.temperature:
+            choices = choices[: sampling.top_k]
+            weights = [math.exp((choices[0][0] - one) / sampling.temperature) for one, _ in choices]
+            left = numbers.random() * math.fsum(weights)
+            upto = itertools.accumulate(weights)
+            piece = next(one for (_, one), above in zip(choices, upto, strict=True) if above > left)
+        else:
+            piece = choices[0][1]
+        if piece == EOS:
+            return pieces, True
+        pieces.append(piece)
+    return pieces, False
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_continuations_are_those_of_whole_passes_alone_and_in_any_batch(kind: str) -> None:
+    longest = {"max_positions": 17} if kind == "learned" else {}
+    model = make_model(kind, **longest)
+    model.embedding_VM[EOS] = 0.9 * model.embedding_VM[5]  # so that some end
+    for changes in (GREEDY, DRAWN):
+        sampling = settings(**changes)
+        expected = [
+            [by_whole_passes(model, prompt, sample, sampling) for sample in range(sampling.num_samples)]
+            for prompt in PROMPTS
+        ]
+        for max_tokens in (1, 40, 10_000):
+            found = continuations(TorchEngine(model), VOCABULARY, PROMPTS, sampling, max_tokens)
+            assert [[(one.pieces, one.finished) for one in of_prompt] for of_prompt in found] == expected
+            assert found[0][0].text == " ".join(map(str, found[0][0].pieces))
+    if kind == "rope":
+        ends = {finished for of_prompt in expected for _, finished in of_prompt}
+        assert ends == {True, False} and expected[0][0] != expected[0][1], expected
+
+
+def test_draws_have_the_distribution_of_the_most_probable_pieces() -> None:
+    logits = torch.tensor([1.0, 0.2, -math.inf, 1.5, 0.2, 0.2, -3.0], dtype=torch.float64)
+    for temperature, top_k, kept in ((1.0, None, [3, 0, 1, 4, 5, 6]), (0.5, 3, [3, 0, 1]), (2.0, 4, [3, 0, 1, 4])):
+        sampling = settings(temperature=temperature, top_k=top_k)
+        number, stream = 40_000, random.Random(7).random
+        drawn = draw(sampling, [stream] * number, logits.log_softmax(0).expand(number, -1), torch.arange(number))
+        counts = Counter(drawn.tolist())
+        weights = {piece: math.exp(float(logits[piece]) / temperature) for piece in kept}
+        assert counts.keys() == weights.keys()
+        for piece, weight in weights.items():
+            share = weight / sum(weights.values())
+            assert abs(counts[piece] / number - share) < 5 * math.sqrt(share * (1 - share) / number)
+    lowest_and_highest = [lambda: 0.0, lambda: 1 - 2.0**-53]
+    assert draw(settings(temperature=1.0), lowest_and_highest, logits.expand(2, -1), torch.arange(2)).tolist() == [3, 6]
+
+
+def test_first_pieces_of_many_samples_have_the_models_distribution() -> None:
+    model, prompt, number = make_model("rope"), [BOS, 5, 8], 5000
+    with torch.no_grad():
+        row = torch.tensor([prompt])
+        logits = model.logits(model(row.new_empty(1, 0), row))[0, -1]
+    logits[[PAD, BOS]] = -math.inf
+    shares = logits.log_softmax(0).topk(3)
+    probabilities = dict(zip(shares.indices.tolist(), shares.values.softmax(0).tolist(), strict=True))
+    sampling = settings(max_new_tokens=1, temperature=1.0, top_k=3, num_samples=number)
+    [found] = continuations(TorchEngine(model), VOCABULARY, [prompt], sampling, 10_000)
+    counts = Counter(one.pieces[0] if one.pieces else EOS for one in found)
+    assert counts.keys() == probabilities.keys()
+    for piece, share in probabilities.items():
+        assert abs(counts[piece] / number - share) < 5 * math.sqrt(share * (1 - share) / number)
+
+
+def test_seeds_differ_and_repeat() -> None:
+    engine = TorchEngine(make_model("rope"))
+
+    def pieces(seed: int) -> list[list[int]]:
+        [found] = continuations(engine, VOCABULARY, [[BOS]], settings(**DRAWN | {"seed": seed}), 10_000)
+        return [one.pieces for one in found]
+
+    assert pieces(1) == pieces(1) != pieces(2)
+
+
+CHARACTERS = "caf\u00e9 \u4e16\n"
+
+
+@pytest.mark.parametrize(
+    "stop, expected", [(None, CHARACTERS), ("\u00e9 ", "caf"), ("\u4e16\n", "caf\u00e9 "), ("x", CHARACTERS)]
+)
+def test_text_has_whole_characters_and_ends_before_the_stop_text(stop: str | None, expected: str) -> None:
+    vocabulary, one, shown = ByteVocabulary(), Continuation(), ""
+    for piece in vocabulary.encode(CHARACTERS):
+        if one.finished:
+            break
+        one.add(piece, vocabulary, stop)
+        settled = one.settled(stop)
+        assert settled.startswith(shown) and expected.startswith(settled)
+        shown = settled
+    assert one.text == expected and one.finished == (expected != CHARACTERS)
+
+
+def test_incomplete_characters_are_left_out_and_bytes_that_are_none_replaced() -> None:
+    vocabulary, one = ByteVocabulary(), Continuation()
+    texts = []
+    for byte in b"a\xe4\xb8\x96\xff\xe4\xb8":
+        one.add(4 + byte, vocabulary, None)
+        texts.append(one.text)
+    assert texts == ["a", "a", "a", "a\u4e16", "a\u4e16\ufffd", "a\u4e16\ufffd", "a\u4e16\ufffd"]
+    one.add(EOS, vocabulary, None)
+    assert one.finished and one.text == "a\u4e16\ufffd" and len(one.pieces) == 7
+
+
+def test_streamed_text_is_the_text() -> None:
+    engine, shown = TorchEngine(make_model("t5")), [""]
+
+    def on_text(text: str, ends: bool) -> None:
+        shown[-1] += text
+        if ends:
+            shown.append("")
+
+    for stop in (None, " 1", "1"):
+        sampling = settings(**DRAWN | {"stop": stop, "num_samples": 4})
+        expected = continuations(engine, VOCABULARY, PROMPTS, sampling, 10_000)
+        shown[:] = [""]
+        assert continuations(engine, VOCABULARY, PROMPTS, sampling, 10_000, on_text) == expected
+        assert shown == [*(one.text for of_prompt in expected for one in of_prompt), ""]
+        assert stop is None or not any(stop in text for text in shown)
+
+
+def test_what_a_model_cannot_continue_is_refused() -> None:
+    model = make_model("learned", max_positions=12)
+    for prompt, remedy in (([BOS] * 4, None), ([BOS] * 5, "set max_new_tokens=8 or less"), ([BOS] * 13, "shorten")):
+        if remedy is None:
+            assert len(continuations(TorchEngine(model), VOCABULARY, [prompt], settings(), 99)) == 1
+            continue
+        with pytest.raises(ConfigError, match=f"^max_new_tokens: 9 after a prompt of .* learned positions; {remedy}"):
+            continuations(TorchEngine(model), VOCABULARY, [[BOS], prompt], settings(), 99)
+    with pytest.raises(ConfigError, match="^top_k: 24 is more than the vocabulary of 23 tokens"):
+        continuations(TorchEngine(model), VOCABULARY, [], settings(temperature=1, top_k=24), 99)
+    model.embedding_VM.fill_(math.nan)
+    for changes in ({}, {"temperature": 1.0}):
+        with pytest.raises(RunError, match="not finite"):
+            continuations(TorchEngine(model), VOCABULARY, [[BOS]], settings(**changes), 99)
