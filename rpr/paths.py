@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+_VARIABLE = re.compile(r"(?<![^/])\$(?:(\w+)|\{(\w+)\})(?![^/])")  # a whole component of a path
 
 
 def data_dir(name: str) -> Path:
@@ -17,8 +19,12 @@ def data_dir(name: str) -> Path:
 
 
 def user_path(path: str | Path) -> Path:
-    """A file or folder that the user names, with `~` and environment variables expanded as a shell would."""
-    return Path(os.path.expanduser(os.path.expandvars(path)))
+    """A file or folder that the user names, where a leading `~` and folders that are an environment variable stand for
+    its value (`$SCRATCH/a`, `a/${USER}/b`). Any other `$` is part of a name: a file may be called `a$b`.
+    """
+    return Path(
+        os.path.expanduser(_VARIABLE.sub(lambda found: os.environ.get(found[1] or found[2], found[0]), str(path)))
+    )
 
 
 SCHEMES_DIR = "RPR_SCHEMES_DIR"  # set by schemes_dir=DIR on the command line; inherited by the processes it starts

@@ -19,15 +19,13 @@ from rpr.decode.exported import Kind
 from rpr.decode.torch_engine import Engine, Search, TorchEngine, pad_pairs, pair_batches
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export.card import ExportInputs
-from rpr.export.parity import Rows, largest_of, piece_scores
+from rpr.export.parity import EXACT, Rows, largest_of, piece_scores
 from rpr.export.writing import check_supported, prove, write_files
 from rpr.model.beam_search import Hypothesis, penalty
 from rpr.model.transformer import Transformer
 
 Outcome = Literal["passed", "failed", "not applicable", "reported"]
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]  # token IDs of sources and targets, each with EOS
-# Tolerance for hidden states and log p in float64. Sums of a thousand products of size 10 are exact to 1e-12.
-EXACT = 1e-8
 SHIFTS = (1, 7)
 # Translations whose scores differ by less are a tie, which float32 may break either way.
 TIE = 1e-3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -26,7 +27,8 @@ def replace_unencodable() -> None:
     """Print `?` for what the encodings of stdout and stderr (LANG=C, PYTHONIOENCODING) lack, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            with contextlib.suppress(OSError):  # from asking its position afterwards, if a pipe has replaced a file
+                stream.reconfigure(errors="replace")
 
 
 def require_stdout(name: str, *, needed: bool) -> None:

@@ -14,7 +14,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # memory is measured with torch
 import torch
 
 from rpr.bench import benchmark
-from rpr.commands.printing import titled
+from rpr.commands.printing import with_legend
 from rpr.config.commands import BenchConfig
 from rpr.config.train import check_attention
 from rpr.errors import ConfigError
@@ -25,7 +25,7 @@ from rpr.records.measurement import Measurement, missing, single
 from rpr.records.provenance import git_state, versions
 from rpr.records.scores import Interval
 from rpr.runs import runtime
-from rpr.tables.grid import Column, Grid, Note, legend
+from rpr.tables.grid import Column, Grid, Note
 from rpr.tables.render import wrapped
 
 
@@ -134,8 +134,7 @@ def as_text(document: dict[str, Any]) -> str:
             tuple(document.get("gradients", ())),
         ),
     ]
-    tables = [titled(grid) for grid in grids if grid.rows]
-    return "\n\n".join(["\n".join(wrapped([("", head)])), *tables, *legend(grids)])
+    return "\n\n".join(["\n".join(wrapped([("", head)])), with_legend([grid for grid in grids if grid.rows])])
 
 
 def _figures(key: str, heading: str, digits: int, scale: float = 1) -> Column:

@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import asdict
 
-from rpr.commands.printing import titled
+from rpr.commands.printing import with_legend
 from rpr.commands.scoring import Scored, length_grid, score_grid, score_run, torch_scored
 from rpr.commands.text_scoring import context_grids
 from rpr.config.commands import EvaluateConfig
@@ -22,7 +22,6 @@ from rpr.paths import user_path
 from rpr.records.scores import search_in_words
 from rpr.runs import loading, runtime
 from rpr.signals import report_sigterm
-from rpr.tables.grid import legend
 from rpr.tables.render import wrapped
 from rpr.validation import validate
 
@@ -95,4 +94,4 @@ def run(config: EvaluateConfig) -> None:
     grids = [score_grid(found.scores)] if found.scores else []
     grids += [] if found.by_length is None else [length_grid(found.by_length)]
     grids += [grid for one in found.by_context for grid in context_grids(one)]
-    print("\n\n".join([*map(titled, grids), "\n".join(wrapped([("", line) for line in legend(grids)]))]).rstrip())
+    print(with_legend(grids))

@@ -30,7 +30,7 @@ from rpr.decode.torch_engine import Progress, TorchEngine, search_of
 from rpr.errors import ConfigError, RunError
 from rpr.export.card import ExportInputs, card, readme
 from rpr.export.ctranslate2_spec import position_rows, unrepresentable, write_model
-from rpr.export.parity import Parity, Rows, identical_share, parity, piece_scores
+from rpr.export.parity import EXACT, Parity, Rows, identical_share, parity, piece_scores
 from rpr.io.atomic import replacing
 from rpr.io.locks import exclusive
 from rpr.model.config import TransformerConfig
@@ -115,7 +115,8 @@ def prove(
     """Read the files in `folder` back and compare them with the model; also the fraction of greedy translations that
     int8 does not change, if CTranslate2 supports int8 here.
 
-    A safetensors export must have bit-identical weights, and the same translations and log p on the model's device.
+    A safetensors export must have bit-identical weights, and the same translations and log p in float64, up to
+    rounding, on the model's device.
     """
     search = search_of(inputs.config.evaluation, greedy=True)
     sentences = (inputs.sources, inputs.references, search)
@@ -123,7 +124,7 @@ def prove(
         copied = load_exported_model(folder).to(inputs.model.embedding_VM.device)
         _check_weights(inputs.model, copied)
         engine = TorchScorer(copied.double(), search.max_tokens_per_batch)
-        return parity(inputs.model, engine, *sentences, tolerance=0.0, progress=progress), None
+        return parity(inputs.model, engine, *sentences, tolerance=EXACT, progress=progress), None
     threads = torch.get_num_threads()
     exported = CTranslate2Engine(folder, threads=threads)
     proven = parity(inputs.model, exported, *sentences, progress=progress)

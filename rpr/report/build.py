@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from rpr.report.sampling import lines_of, sample_evenly
 from rpr.report.speed import SpeedRow
 from rpr.report.statements import Statement, statements
 from rpr.report.tables import Tables, alike, build_tables, summary_table
-from rpr.tables.grid import legend
+from rpr.tables.grid import Grid, legend
 from rpr.tables.render import (
     as_csv,
     as_json,
@@ -37,6 +37,7 @@ from rpr.tables.render import (
     latex,
     latex_narrow,
     markdown,
+    shows_intervals,
     terminal,
     wrapped,
 )
@@ -73,7 +74,7 @@ class Report:
             head = wrapped([("", one) for one in (grid.title, grid.setting) if one])
             notes = wrapped([("", note.text) for note in grid.notes])
             parts.append("\n".join([*head, "", terminal(grid), *notes]))
-        parts.append("\n".join(wrapped([("", line) for line in how_to_read(self.tables)])))
+        parts.append("\n".join(wrapped([("", line) for line in how_to_read(self.tables, shows_intervals)])))
         return "\n\n".join(parts)
 
 
@@ -163,10 +164,10 @@ def read_learning(records: Sequence[tuple[Path, Record]], problems: list[str]) -
     return found
 
 
-def how_to_read(tables: Tables) -> list[str]:
-    """The legend of the tables: symbols, verdicts, `still learning` and `not learned`."""
+def how_to_read(tables: Tables, shown: Callable[[Grid], bool] = lambda grid: True) -> list[str]:
+    """The legend of the tables: symbols, verdicts, `still learning` and `not learned`; `shown` as of `legend`."""
     return [
-        *legend(tables.grids),
+        *legend(tables.grids, shown),
         *([RULE] if tables.paper else []),
         FINDINGS_RULE,
         f"{LEARNING_RULE}.",

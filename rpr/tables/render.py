@@ -26,13 +26,23 @@ CSV_COLUMNS = (
 
 def terminal(grid: Grid, width: int = WIDTH) -> str:
     """Aligned text with footnotes; omits intervals, then the least important columns, to fit the width."""
+    page, lines, _ = _fitted(grid, width)
+    marks = wrapped([(f"[{number}] ", text) for number, text in enumerate(page.footnotes, start=1)], width)
+    return "\n".join([*lines, *marks])
+
+
+def shows_intervals(grid: Grid) -> bool:
+    """Whether the intervals of the grid fit a terminal."""
+    return _fitted(grid, WIDTH)[-1]
+
+
+def _fitted(grid: Grid, width: int) -> tuple[Layout, list[str], bool]:
     for priority, intervals in ((3, True), (2, True), (2, False), (1, False), (0, False)):
         page = layout(grid.up_to(priority))
         lines = aligned(page, intervals=intervals)
         if max(map(len, lines)) <= width:
             break
-    marks = wrapped([(f"[{number}] ", text) for number, text in enumerate(page.footnotes, start=1)], width)
-    return "\n".join([*lines, *marks])
+    return page, lines, intervals
 
 
 def aligned(page: Layout, *, intervals: bool = True) -> list[str]:

@@ -152,6 +152,9 @@ class WandbMirror(WandbLogger):
             if self._service is not None:
                 self._service.kill()  # this process would wait for it at exit
             self._thread.join(GRACE_SECONDS)
+        if self._run.offline and not self._broken:
+            files = f"{shlex.quote(str(self.run_dir / 'wandb'))}/offline-run-*"
+            _report(f"the run is logged offline, and `wandb sync {files}` uploads it")
 
 
 def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> WandbMirror | None:
@@ -172,16 +175,16 @@ def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> WandbMirror
         online = config.logger.mode == "online"
         if online and settings.mode in ("offline", "dryrun"):
             online = False
-            _report_offline("offline by WANDB_MODE or `wandb offline`", run_dir)
+            _report("offline by WANDB_MODE or `wandb offline`")
         elif online and not has_key(settings):
             online = False
-            _report_offline("no key found (WANDB_API_KEY, or `wandb login`)", run_dir)
+            _report("no key found (WANDB_API_KEY, or `wandb login`); the run is logged offline")
         if online:
             parts = _parts(run_dir)
             try:
                 return _mirror(config, run_dir, synthetic, online=True)
             except Exception as error:  # no network, a wrong key, no write access, ...
-                _report_offline(first_line(error), run_dir)
+                _report(f"{first_line(error)}; the run is logged offline")
             tear_down()  # its service process holds the run's ID and would reject it
             for part in _parts(run_dir) - parts:  # empty: `wandb sync` must not find it
                 shutil.rmtree(part, ignore_errors=True)
@@ -261,10 +264,6 @@ def reference(logger: WandbMirror) -> WandbRun:
 def _parts(run_dir: Path) -> set[Path]:
     """W&B's folders of this run, one for each start."""
     return {path for path in run_dir.glob("wandb/*run-*-*") if not path.is_symlink()}
-
-
-def _report_offline(reason: str, run_dir: Path) -> None:
-    _report(f"{reason}; the run is logged offline, and `wandb sync {run_dir}/wandb/offline-run-*` uploads it later")
 
 
 def _report(message: str) -> None:

@@ -1,5 +1,6 @@
 """Paths with `~` and variables, and a stdout that cannot encode everything."""
 
+import errno
 import io
 import sys
 from pathlib import Path
@@ -10,13 +11,13 @@ from rpr.cli import app, stdio
 from rpr.paths import user_path
 
 
-@pytest.mark.parametrize(
-    "typed, path",
-    [("~", "HOME"), ("~/a", "HOME/a"), ("$HOME/a", "HOME/a"), ("${HOME}/a", "HOME/a"), ("a/~", "a/~"), ("a$5", "a$5")],
-)
-def test_user_path(monkeypatch, tmp_path, typed, path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert user_path(typed) == Path(path.replace("HOME", str(tmp_path)))
+@pytest.mark.parametrize("typed, path", [
+    ("~", "/home"), ("~/a", "/home/a"), ("$HOME/a", "/home/a"), ("${HOME}/a", "/home/a"), ("a/$HOME", "a//home"),
+    ("a/~", "a/~"), ("a$5", "a$5"), ("a$HOME", "a$HOME"), ("$HOME.txt", "$HOME.txt"), ("$UNSET/a", "$UNSET/a"),
+])  # fmt: skip
+def test_user_path(monkeypatch, typed, path):
+    monkeypatch.setenv("HOME", "/home")
+    assert user_path(typed) == Path(path)
 
 
 @pytest.mark.parametrize(
@@ -38,10 +39,23 @@ def test_home_is_expanded_everywhere(monkeypatch, tmp_path, capfd, words):
     assert "cannot be parsed" not in refusal and "~" not in refusal and list(tmp_path.iterdir()) == []
 
 
+class File(io.BytesIO):
+    """A file that can be replaced by a pipe, as by `dup2`."""
+
+    now_a_pipe = False
+
+    def tell(self):
+        if self.now_a_pipe:
+            raise OSError(errno.ESPIPE, "Illegal seek")
+        return super().tell()
+
+
+@pytest.mark.parametrize("now_a_pipe", [False, True])
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
-def test_what_stdout_cannot_encode_is_replaced(monkeypatch, encoding):
-    raw = io.BytesIO()
+def test_what_stdout_cannot_encode_is_replaced(monkeypatch, encoding, now_a_pipe):
+    raw = File()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding))
+    raw.now_a_pipe = now_a_pipe
     stdio.replace_unencodable()
     print("1 ± 2 → \udcff", flush=True)
     text = "1 ± 2 → ?" if encoding == "utf-8" else "1 ? 2 ? ?" if encoding == "ascii" else "1 ± 2 ? ?"

@@ -77,6 +77,10 @@ def start(config, run_dir):
     return logger
 
 
+def where_it_is(run_dir):
+    return f"the run is logged offline, and `wandb sync {run_dir}/wandb/offline-run-*` uploads it"
+
+
 @pytest.fixture
 def run_dir(tmp_path) -> Path:
     return tmp_path / "run"
@@ -89,8 +93,8 @@ def test_run_without_a_key_is_logged_offline(tiny_config, small_data, capsys):
     typed = list(sys.argv)
     run_dir = train.run(config, command="rpr-cli train seed=1 'logger.tags=[a, b]'")
     assert messages(capsys) == [
-        "no key found (WANDB_API_KEY, or `wandb login`); the run is logged offline, and "
-        f"`wandb sync {run_dir}/wandb/offline-run-*` uploads it later"
+        "no key found (WANDB_API_KEY, or `wandb login`); the run is logged offline",
+        where_it_is(run_dir),
     ]
     found, record = read_back(run_dir), read_record(run_dir / "record.json")
     assert record.wandb is not None and (record.wandb.mode, record.wandb.id) == ("offline", config.run_id)
@@ -312,8 +316,8 @@ def test_unreachable_server_falls_back_to_offline(how, tiny_config, run_dir, mon
     assert time.monotonic() - began < 10
     assert wandb_logger.reference(logger).mode == "offline"
     finished(logger, run_dir, [25, 50])
-    (line,) = messages(capsys)
-    assert line.endswith(f"the run is logged offline, and `wandb sync {run_dir}/wandb/offline-run-*` uploads it later")
+    line, last = messages(capsys)
+    assert line.endswith("; the run is logged offline") and last == where_it_is(run_dir)
     # There is one complete part: the online one was removed.
     found = read_back(run_dir, "*run-*")
     assert found["run"].run_id == config.run_id and found["exit"] == 0
@@ -369,7 +373,7 @@ def test_run_survives_the_end_of_the_wandb_process(how, tiny_config, run_dir, tm
     # The next run in this process starts a new one.
     finished(start(tiny_config(*settings, "seed=2"), tmp_path / "other"), tmp_path / "other", [25])
     assert read_back(tmp_path / "other")["exit"] == 0
-    assert messages(capsys) == []
+    assert messages(capsys) == [where_it_is(tmp_path / "other")]
 
 
 def test_wandb_error_does_not_end_the_run(tiny_config, run_dir, monkeypatch, capsys):
