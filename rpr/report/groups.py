@@ -252,9 +252,17 @@ class Group:
 
     @cached_property
     def split(self) -> str:
-        """The split of its findings: `test`, or `long` for a task, as most variants learn the training lengths."""
-        order = ("long", "test", "validation") if self.task else ("test", "validation")
-        return next((split for split in order if self.column(split) is not None), order[-2])
+        """The split of its findings: `test`, or `long` for a task, as most variants learn the training lengths; without
+        these a test set of the user's own.
+        """
+        first = ("long", "test") if self.task else ("test",)
+        order = (*first, *self.own_splits, "validation")
+        return next((split for split in order if self.column(split) is not None), first[-1])
+
+    @cached_property
+    def own_splits(self) -> tuple[str, ...]:
+        """The test sets of names of the user's own, scored by the metric of the findings."""
+        return tuple(one.split for one in self.columns if one.metric == self.metric and one.split not in SPLITS)
 
     @property
     def development(self) -> str:

@@ -13,7 +13,7 @@ from rpr.records.record import Record
 from rpr.report.groups import Group, Variant
 from rpr.report.sampling import left_out, sample_evenly
 
-SAMPLES_PER_SPLIT = {"test": 3, "long": 2}
+SAMPLES_PER_SPLIT, SAMPLES_PER_OWN_SPLIT = {"test": 3, "long": 2}, 2
 MOST_VARIANTS = 12  # shown; a line says how many are left out
 MOST_WORDS = 400  # longer sentences are not compared word by word, which would be slow
 
@@ -48,7 +48,7 @@ def samples(group: Group, file_of: FileOf) -> Samples:
     """
     sentences: list[Sample] = []
     remarks: dict[str, None] = {}
-    for split, count in SAMPLES_PER_SPLIT.items():
+    for split, count in (SAMPLES_PER_SPLIT | dict.fromkeys(group.own_splits, SAMPLES_PER_OWN_SPLIT)).items():
         having = [(one, run) for one in group.variants if (run := _translated(one, split, file_of)) is not None]
         shown = sample_evenly(having, MOST_VARIANTS)
         read = [(variant, texts) for variant, run in shown if (texts := _texts(run, split, file_of)) is not None]

@@ -231,8 +231,8 @@ def _lines1(group: Group) -> Iterator[Line]:
             variant,
             baseline,
             baseline.short_label if baseline else "absolute",
-            ("test",),
-            ("test",),
+            (group.split,),
+            ("test", *group.own_splits),
             _facts(variant, group, table=1, size=group.size),
             _facts(baseline, group, table=1, size=group.size),
         )
@@ -256,8 +256,8 @@ def _table2(group: Group, sharing: str | None) -> Iterator[Grid]:
             by_k.get(k),
             by_k.get(sixteen),
             f"k = {sixteen}",
-            ("validation", "test"),
-            ("validation", "test"),
+            ("validation", group.split),
+            ("validation", "test", *group.own_splits),
             _facts(by_k.get(k), group, table=2, k=k),
             _facts(by_k.get(sixteen), group, table=2, k=sixteen),
             "validation",
@@ -287,8 +287,8 @@ def _table3(group: Group, sharing: str | None) -> Iterator[Grid]:
                 rows[which],
                 rows[True, True],
                 "both on",
-                ("validation", "test"),
-                ("validation", "test"),
+                ("validation", group.split),
+                ("validation", "test", *group.own_splits),
                 _facts(rows[which], group, table=3, sides=which),
                 _facts(rows[True, True], group, table=3, sides=(True, True)),
                 "validation",
@@ -346,7 +346,7 @@ def document_table(groups: Sequence[Group]) -> Grid:
 
 def _task_line(variant: Variant, group: Group) -> Line:
     baseline = group.baseline
-    splits = tuple(split for split in ("test", "long") if group.column(split) is not None)
+    splits = tuple(split for split in ("test", "long") if group.column(split) is not None) or (group.split,)
     facts = _facts(variant, group), _facts(baseline, group)
     name = baseline.short_label if baseline else "absolute"
     return Line((variant.label,), group, variant, baseline, name, splits, (group.split,), *facts)

@@ -1,5 +1,5 @@
 """A corpus that changes after a run was started: commands refuse it in one line with exit code 2, and leave the run
-unchanged.
+unchanged. And a corpus with a test set of a name of its own.
 """
 
 import json
@@ -162,3 +162,24 @@ def test_run_without_its_record_resumes_only_with_its_vocabulary(interrupted, re
     assert app.main(COMMAND) == 0
     assert (record(interrupted).status, record(interrupted).steps) == ("finished", 4)
     assert checkpoint.stat().st_mtime_ns == written
+
+
+def test_a_test_set_of_ones_own_is_scored_compared_and_reported(capfd):
+    write("old")
+    for language in ("en", "de"):
+        Path(f"corpus/test.{language}").rename(f"corpus/news.{language}")
+    for position in ("absolute", "relative"):
+        assert app.main([*COMMAND, "evaluation.test_splits=[news]", f"position={position}"]) == 0
+    runs = sorted(map(str, Path("runs").glob("*/")))
+    records = [read_record(Path(run, "record.json")) for run in runs]
+    assert [{score.split for score in record.scores} for record in records] == [{"news"}] * 2
+    capfd.readouterr()
+    assert app.main(["compare", *runs, "samples=100", "trials=100"]) == 0
+    assert "news" in capfd.readouterr().out
+    assert app.main(["report", "results_page=RESULTS.md"]) == 0
+    printed = capfd.readouterr().out
+    assert "Δ news" in printed and " on news" in printed, printed
+    [page] = Path("reports").rglob("index.html")
+    text = page.read_text()
+    assert "news, line 3" in text and "sacreBLEU by source length, news" in text and "not evaluated" not in text
+    assert "| -" in Path("RESULTS.md").read_text().partition("| Δ news |")[2]

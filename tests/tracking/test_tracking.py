@@ -190,7 +190,8 @@ def test_failed_artifact_keeps_the_summary(tiny_config, run_dir, monkeypatch, ca
     logger.finish({"test/sacrebleu": 12.5}, failed=False)
     found = read_back(run_dir)
     assert found["summary"]["test/sacrebleu"] == 12.5 and found["exit"] == 0
-    assert messages(capsys) == [f"no such type; no artifact was uploaded; the files are in {run_dir}"]
+    lost = f"no such type; no artifact was uploaded; the files are in {run_dir}"
+    assert messages(capsys) == [lost, where_it_is(run_dir)]
 
 
 def test_resumed_run_continues_without_losing_rows(tiny_config, run_dir, server):
@@ -398,7 +399,8 @@ def test_wandb_mode_is_respected(mode, configured, lines, tiny_config, run_dir, 
     assert (logger is not None) == run_dir.exists() == (mode != "disabled")
     assert server.requests == []
     assert os.environ["WANDB_MODE"] == mode
-    assert [line.split(";")[0] for line in messages(capsys)] == lines
+    last = [where_it_is(run_dir)] if logger is not None else []
+    assert [line.split(";")[0] for line in messages(capsys)] == lines + last
 
 
 def test_run_under_an_agent_has_its_id_and_all_settings(tiny_config, run_dir, server, agent):
