@@ -116,7 +116,7 @@ def build_report(
     try:
         chapters = []
         for group, suffix in zip(groups, suffixes(groups), strict=True):
-            pictures = tuple(plots.all_plots(group, _curves(group, file_of), pdf=pdf))
+            pictures = tuple(plots.all_plots(group, _curves(group, file_of), tables.recipes, pdf=pdf))
             for picture in pictures:
                 for ending, content in (("svg", picture.svg), ("pdf", picture.pdf)):
                     if content is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rpr import paper
@@ -15,7 +16,7 @@ from rpr.records.scores import pooled
 from rpr.report import ranking
 from rpr.report.contexts import CONTEXTS, bits_by_context
 from rpr.report.groups import Group, Variant
-from rpr.report.lengths import buckets, length_score
+from rpr.report.lengths import Bucket, buckets, length_score
 from rpr.report.plot_style import (
     COLOURS,
     COLUMN,
@@ -34,6 +35,8 @@ from rpr.report.plot_style import (
     styled,
     variant_looks,
 )
+from rpr.report.published import curves as published_curves
+from rpr.report.recipes import CHANGES, Recipes, change_by_recipe
 from rpr.report.sampling import left_out, lines_of
 
 if TYPE_CHECKING:
@@ -57,10 +60,13 @@ class Picture:
     pdf: bytes | None = None
 
 
-def all_plots(group: Group, runs: Sequence[tuple[Variant, Curves]], *, pdf: bool = False) -> list[Picture]:
+def all_plots(
+    group: Group, runs: Sequence[tuple[Variant, Curves]], grids: Sequence[Recipes] = (), *, pdf: bool = False
+) -> list[Picture]:
     """Every plot for which the group has data; `runs` are those of `lines_of`, each with its variant.
 
     Args:
+        grids: those of recipes; the plot of one is with its first group.
         pdf: also as PDF in the width of a column.
     """
     lines = left_out(len(lines_of(group)), len(group.variants), "variants have a line")
@@ -73,6 +79,11 @@ def all_plots(group: Group, runs: Sequence[tuple[Variant, Curves]], *, pdf: bool
         ("scores_by_position", ranking.title(group), schemes, caption, lambda width: ranking.draw(group, width)),
         (by_length_name(group), _length_title(group), lines, "", lambda width: bleu_by_length(group, lines, width)),
         ("bits_by_context", CONTEXTS, lines, means, lambda width: bits_by_context(group, lines, width)),
+        *(
+            ("change_by_recipe", CHANGES, "", "", partial(change_by_recipe, grid))
+            for grid in grids
+            if grid.group is group
+        ),
         ("learning_curves", "Learning curves", lines, means, lambda width: learning_curves(group, runs, lines, width)),
     ]
     return [
@@ -218,6 +229,7 @@ def bleu_by_length(group: Group, remark: str = "", width: float = WIDE) -> Figur
             shifted = [(index + shift, score) for index, score in known]
             axes.plot(*_xy(shifted), **looks[label], lw=1.6, ms=4, zorder=4)
             error_bars(axes, shifted, looks[label]["color"], 1.0)
+        published = _draw_published(axes, group, columns, looks)
         counts = ["–" if bucket.num_sentences is None else f"{bucket.num_sentences:,}" for bucket in columns]
         ticks = [f"{bucket.first.label}\n{count}" for bucket, count in zip(columns, counts, strict=True)]
         every = 1 if width > COLUMN else -(-len(columns) // 6)
@@ -225,9 +237,35 @@ def bleu_by_length(group: Group, remark: str = "", width: float = WIDE) -> Figur
         axes.set_ylim(bottom=0)
         bars = bar_words(score for known in points.values() for _, score in known)
         shaded = f"shaded: {by_length.longest_in_words}" if beyond else ""
-        set_words_below(axes, f"{by_length.unit}; below: sentences", shaded, bars, remark)
+        set_words_below(axes, f"{by_length.unit}; below: sentences", shaded, bars, *published, remark)
         axes.set_ylabel("exact match, percent" if group.task else "BLEU (sacreBLEU)")
     return figure
+
+
+def _draw_published(
+    axes: Axes, group: Group, columns: Sequence[Bucket], looks: Mapping[str, dict[str, Any]]
+) -> list[str]:
+    """Published curves of the same task and schemes, grey, with the markers and dashes of ours; their sources."""
+    run, sources = group.runs[0], dict[str, None]()
+    facts = {"task": run.task, "max_train_length": run.setting("data.task.max_train_length")}
+    first_of_kind = {one.position.kind: one.label for one in reversed(group.variants) if one.label in looks}
+    for kind, label in first_of_kind.items() if run.task else ():
+        for (source, _), figures in published_curves("length", facts | {"kind": kind}).items():
+            points = [
+                (
+                    index
+                    - 0.5
+                    + (length - bucket.first.shortest + 0.5) / (bucket.first.longest - bucket.first.shortest + 1),
+                    figure,
+                )
+                for index, bucket in enumerate(columns)
+                for length, figure in figures.items()
+                if bucket.first.longest is not None and bucket.first.shortest <= length <= bucket.first.longest
+            ]
+            if points:
+                axes.plot(*zip(*points, strict=True), **(looks[label] | {"color": PAPER}), lw=1.2, ms=4, zorder=3)
+                sources[f"grey: {source.citation}; {source.protocol}"] = None
+    return [*sources]
 
 
 def learning_curves(

@@ -11,21 +11,21 @@ from pathlib import Path
 
 from rpr import paper
 from rpr.io.escape import escape_control_characters
-from rpr.records.measurement import Measurement
 from rpr.records.record import Record, find_records
 from rpr.records.scores import SOURCE_UNIT
-from rpr.report.agreement import FINDINGS_RULE, HEADINGS, RULE, Comparison
+from rpr.report.agreement import FINDINGS_RULE, HEADINGS, RULE
 from rpr.report.build import read_learning, suffixes
 from rpr.report.grouping import run_groups
-from rpr.report.groups import Group, Variant
+from rpr.report.groups import Group
 from rpr.report.learning import LEARNED_RULE, RunKey, run_key
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.plots import by_length_name
 from rpr.report.protocol import is_the_papers_corpus
+from rpr.report.recipes import recipe_grids, recipes
 from rpr.report.speed import read_benches
 from rpr.report.statements import statements
 from rpr.report.tables import build_tables
-from rpr.tables.grid import Column, Grid, Note, legend
+from rpr.tables.grid import Column, Grid, legend
 from rpr.tables.render import bullets, escape_markdown, markdown
 
 _INTRODUCTION = (
@@ -63,8 +63,13 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
             f"Of {agree + same + contradict + undecided} comparisons with the paper {agree} agree, {same} have the "
             f"same direction but another size, {contradict} contradict it, and {undecided} are not decided."
         )
-    if (recipes := _recipes(root.parent / "recipes")) is not None:
-        parts.append(markdown(recipes, signs=False))
+    chosen = find_records(root.parent / "recipes").records
+    tried = recipes(run_groups((record for _, record in chosen), read_learning(chosen, [])) if chosen else ())
+    parts += [markdown(grid, signs=False) for one in (*tables.recipes, *tried) for grid in recipe_grids(one)]
+    if chosen:
+        parts.append(
+            "Every scheme in the other tables has the recipe that was chosen in such a grid for these rows alone."
+        )
     symbols = bullets([*legend(tables.grids), f"{LEARNING_RULE}.", f"{LEARNED_RULE}."])
     parts += ["## The tables", f"<details><summary>How to read them</summary>\n\n{symbols}\n\n</details>"]
     parts += [markdown(grid, "###", signs=False) for grid in tables.paper]
@@ -88,39 +93,6 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     if unusable:
         parts += ["## Not on this page", bullets(unusable)]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
-
-
-def _recipes(folder: Path) -> Grid | None:
-    """The change from absolute to relative positions under each recipe that was tried; None without such records."""
-    found = find_records(folder).records
-    tried = run_groups((record for _, record in found), read_learning(found, [])) if found else ()
-    pairs = [
-        Comparison(group, relative, absolute, group.development)
-        for group in tried
-        if (relative := group.get("relative")) is not None and (absolute := group.get("absolute")) is not None
-    ]
-    if not pairs:
-        return None
-
-    def score(one: Comparison, variant: Variant) -> Measurement:
-        return one.group.score(variant, one.split)
-
-    columns = (
-        Column("model", "model", lambda one: f"{one.group.model}, {one.group.max_steps:,} steps", label=True),
-        Column("recipe", "recipe", lambda one: one.group.distinctly(), label=True),
-        Column("n", "n", lambda one: str(one.change.n)),
-        Column("split", "on", lambda one: one.split, words=True),
-        Column("absolute", "absolute", lambda one: score(one, one.reference)),
-        Column("relative", "relative", lambda one: score(one, one.variant)),
-        Column("change", "change", lambda one: one.change, signed=True),
-        Column("decided", "decided", lambda one: one.why_undecided or one.verdict, words=True),
-    )
-    notes = (
-        "The recipes were chosen in these grids for absolute and relative positions alike; every other scheme has the "
-        "recipe that was chosen for these two, and a recipe at the edge of its grid may not be the best.",
-    )
-    title = "The change from absolute to relative positions depends on the recipe"
-    return Grid("recipes", title, columns, tuple(pairs), notes=tuple(map(Note, notes)))
 
 
 def _link(path: Path, home: Path) -> str:

@@ -21,6 +21,7 @@ from rpr.report.lengths import length_grid
 from rpr.report.lines import AFTER_THE_SCORES, CHANGE, Line, labels, score_columns
 from rpr.report.protocol import TOKENS, compared_settings
 from rpr.report.published import PAPER, Source, all_sources, find
+from rpr.report.recipes import Recipes, recipe_grids, recipes
 from rpr.report.scoring import scoring_notes
 from rpr.report.speed import SpeedRow, ratio_to_absolute, speed_grid, steps_per_second
 from rpr.tables.grid import Cell, Column, Grid, Note
@@ -74,11 +75,13 @@ class Tables:
     documents: tuple[Grid, ...]  # language models
     speed: Grid | None
     lengths: tuple[Grid, ...]
+    recipes: tuple[Recipes, ...] = ()  # of sweeps with a grid of recipes
 
-    @property
+    @cached_property
     def main(self) -> tuple[Grid, ...]:
         """All but the scores by length."""
-        return (*self.paper, *self.tasks, *self.documents, *((self.speed,) if self.speed is not None else ()))
+        tried = (grid for one in self.recipes for grid in recipe_grids(one))
+        return (*self.paper, *self.tasks, *self.documents, *tried, *((self.speed,) if self.speed is not None else ()))
 
     @property
     def grids(self) -> tuple[Grid, ...]:
@@ -114,6 +117,7 @@ def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> T
         speed_grid(translation, benches),  # a task's models are so small that their steps/s say nothing of positions
         tuple(grid for group in groups if (grid := length_grid(group)) is not None)
         + tuple(grid for group in groups for grid in context_grids(group)),
+        tuple(recipes(groups)),
     )
 
 

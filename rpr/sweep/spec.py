@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ def read(name: str) -> SweepSpec:
         raise ConfigError(
             f"{path}: cannot be read as a sweep ({' '.join(str(error).split())}); give a file like those in sweeps/"
         ) from None
-    keys = ("description", "overrides", "jobs")
+    keys = ("description", "overrides", "jobs", "best_of")
     if isinstance(content, dict) and (unknown := [str(key) for key in content if key not in keys]):
         raise ConfigError(f"{path}: {unknown[0]}: no such key of a sweep" + did_you_mean(unknown[0], keys))
     if not isinstance(content, dict) or not isinstance(content.get("jobs"), list):
@@ -96,6 +97,12 @@ def read(name: str) -> SweepSpec:
     if not isinstance(overrides, list) or not jobs or not all(isinstance(line, str) for line in [*overrides, *jobs]):
         raise ConfigError(
             f"{path}: overrides and jobs must be lists of strings, e.g. 'position=none seed=1,2', and jobs not empty"
+        )
+    best_of = content.get("best_of") or []
+    if not isinstance(best_of, list) or not all(re.fullmatch(r"(model|data|optim)\.\w+", str(key)) for key in best_of):
+        raise ConfigError(
+            f"{path}: best_of: must be a list of settings of model, data or optim that the jobs vary, "
+            "e.g. [optim.learning_rate_scale]"
         )
     try:
         common = [word for line in overrides for word in shlex.split(line)]

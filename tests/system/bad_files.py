@@ -28,6 +28,7 @@ SWEEPS = {
     "repeated": "jobs:\n- seed=3\n- seed=1 seed=2",
     "repeatedkey": "jobs:\n- seed=1\njobs:\n- seed=2",
     "notalist": "jobs: seed=1",
+    "bestofk": "best_of: [position.clip_distance]\njobs: [seed=1]",
     "notkeys": "- seed=1",
     "nothing": "",
     "noeq": "jobs: [seed]",

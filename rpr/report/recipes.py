@@ -1,0 +1,220 @@
+"""The best setting of each variant in a grid of recipes, chosen on validation, and the changes across the grid.
+
+A sweep file names the settings that make up its grid, `best_of: [optim.learning_rate_scale, model.dropout]`. Groups of
+runs that differ in these alone are one grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from rpr.paths import choice_dirs, data_dir
+from rpr.records.measurement import Measurement, mean, missing
+from rpr.records.scores import LOWER_IS_BETTER
+from rpr.report.groups import Group, Variant, paired_change
+from rpr.report.plot_style import (
+    COLUMN,
+    DASHED,
+    MUTED,
+    WIDE,
+    error_bars,
+    new_figure,
+    set_words_below,
+    styled,
+    variant_looks,
+)
+from rpr.tables.grid import Cell, Column, Grid, Note
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CHANGES = "Change on validation by recipe"
+Setting = tuple[Any, ...]  # a value for each of the grid's keys
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """Groups that differ in `keys` alone, by their values of these, and the labels of their variants."""
+
+    keys: tuple[str, ...]
+    groups: dict[Setting, Group]
+    labels: tuple[str, ...]
+    baseline: str
+
+    @property
+    def group(self) -> Group:
+        """One of the groups, for what they share."""
+        return next(iter(self.groups.values()))
+
+    def variant(self, label: str, setting: Setting | None) -> Variant | None:
+        variants = () if setting is None else self.groups[setting].variants
+        return next((one for one in variants if one.label == label), None)
+
+    def scores(self, label: str, setting: Setting | None, split: str = "validation") -> dict[int, float]:
+        """By seed. If validation was not scored, its loss, with a minus: more is better."""
+        if setting is None or (variant := self.variant(label, setting)) is None:
+            return {}
+        if (column := self.groups[setting].column(split)) is not None:
+            return {seed: score.score for seed, score in variant.scores.get(column, {}).items()}
+        losses = {run.seed: run.training.validation_loss for run in variant.finished if run.training is not None}
+        return {seed: -loss for seed, loss in losses.items() if loss is not None and split == "validation"}
+
+    @cached_property
+    def levels(self) -> dict[str, dict[Setting, float]]:
+        """What settings are chosen by, more is better: for each label the mean over the seeds of all its settings."""
+        sign = -1 if self.group.metric in LOWER_IS_BETTER and self.group.column("validation") else 1
+        found: dict[str, dict[Setting, float]] = {}
+        for label in self.labels:
+            tried = {one: scores for one in self.groups if (scores := self.scores(label, one))}
+            seeds = set[int]().union(*tried.values()).intersection(*tried.values())
+            found[label] = {
+                one: sign * sum(map(scores.__getitem__, seeds)) / len(seeds) for one, scores in tried.items() if seeds
+            }
+        return found
+
+    def best(self, label: str) -> Setting | None:
+        return max(self.levels[label], key=self.levels[label].__getitem__, default=None)
+
+    @cached_property
+    def common(self) -> Setting | None:
+        """One recipe for all: of those with which every variant was trained, the best on average."""
+        of_all = [one for one in self.groups if all(one in levels for levels in self.levels.values())]
+        return max(of_all, key=lambda one: sum(levels[one] for levels in self.levels.values()), default=None)
+
+    def change(self, label: str, ends: tuple[Setting | None, Setting | None], split: str) -> Measurement:
+        """A variant's score in a setting minus the baseline's in one, paired by seed."""
+        both = self.scores(label, ends[0], split), self.scores(self.baseline, ends[1], split)
+        return paired_change(*both) if all(both) else missing(f"not evaluated on {split}")
+
+    def in_words(self, setting: Setting | None) -> str:
+        names = zip(self.keys, setting or (), strict=bool(setting))
+        return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in names) or "none"
+
+    def at_the_edge_of(self, setting: Setting) -> list[str]:
+        """The settings that have their lowest or highest value of the grid."""
+        tried = [sorted({one[place] for one in self.groups if one[place] is not None}) for place in range(len(setting))]
+        ends = zip(self.keys, setting, tried, strict=True)
+        return [key for key, value, values in ends if len(values) > 1 and value in (values[0], values[-1])]
+
+
+def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
+    """The grids of the sweeps that these runs belong to."""
+    sweeps = dict.fromkeys(name for group in groups for run in group.runs for name in run.sweeps)
+    for keys in dict.fromkeys(keys for name in sweeps if (keys := _grid_keys(name))):
+        families: dict[str, dict[Setting, Group]] = {}
+        for group in groups:
+            steps = None if "optim.max_steps" in keys else group.max_steps
+            rest = [one for one in group.distinct if one[0] not in keys]
+            setting = tuple(group.runs[0].setting(key) for key in keys)
+            families.setdefault(str((group.data, group.model, steps, group.hardware, rest)), {})[setting] = group
+        for family in families.values():
+            baselines = [group.baseline.label for group in family.values() if group.baseline is not None]
+            if len(family) > 1 and baselines:
+                labels = tuple(dict.fromkeys(one.label for group in family.values() for one in group.variants))
+                ordered = sorted(family, key=lambda setting: [(value is not None, value) for value in setting])
+                yield Recipes(keys, {one: family[one] for one in ordered}, labels, baselines[0])
+
+
+def _grid_keys(sweep: str) -> tuple[str, ...]:
+    """What the file of a sweep says under best_of."""
+    for folder in (data_dir("sweeps"), *(folder / "sweeps" for folder in choice_dirs())):
+        if (path := folder / f"{sweep}.yaml").is_file():
+            return tuple(yaml.safe_load(path.read_text(encoding="utf-8")).get("best_of") or ())
+    return ()
+
+
+def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
+    """Each variant at its own best setting and under one recipe for all; its changes across the grid."""
+    group, common, its_best = grid.group, grid.common, grid.best(grid.baseline)
+
+    def best(label: str) -> str | Cell:
+        setting = grid.best(label)
+        if setting is None or not (ends := grid.at_the_edge_of(setting)):
+            return grid.in_words(setting)
+        return Cell(f"{grid.in_words(setting)} (edge)", (f"at the edge of the grid: {', '.join(ends)}",))
+
+    def note(label: str) -> str:
+        variant = grid.variant(label, grid.best(label))
+        return variant.undecided if variant is not None else ""
+
+    def score(label: str, split: str) -> Measurement:
+        scores = grid.scores(label, grid.best(label), split)
+        return mean([*scores.values()]) if scores else missing(f"not evaluated on {split}")
+
+    def own(label: str, split: str) -> Measurement:
+        return grid.change(label, (grid.best(label), its_best), split)
+
+    def shared(label: str, split: str) -> Measurement:
+        return grid.change(label, (common, common), split)
+
+    labels = [Column("position", "position", str, label=True)]
+    labels.append(Column("settings", "settings", lambda label: str(len(grid.levels[label]))))
+    labels.append(Column("best", "best setting", best, words=True))
+    for split in ("validation", *(["test"] if any(one.column("test") for one in grid.groups.values()) else [])):
+        for key, heading, of in (("", "", score), ("own_", "Δ own best: ", own), ("one_", "Δ one recipe: ", shared)):
+            column = Column(key + split, heading + split, partial(of, split=split), group.digits, signed=bool(key))
+            labels.append(column)
+    labels.append(Column("note", "note", note, words=True))
+    what = "score" if group.column("validation") else "loss, shown with a minus"
+    notes = (
+        f"best setting: of {', '.join(grid.keys)}, by the validation {what}, over the seeds of all settings of the row",
+        f"Δ: change from {grid.baseline}, paired by seed: each at its own best setting, or both with one recipe, "
+        f"the best on average of those of all rows ({grid.in_words(common)})",
+        "the best of several noisy validation scores is too high by some of that noise, which test scores are not",
+    )
+    across = [Column("setting", "setting", grid.in_words, label=True)]
+    for label in grid.labels:
+
+        def read(setting: Setting, label: str = label) -> Measurement:
+            if label == grid.baseline and (scores := grid.scores(label, setting)):
+                return mean([*scores.values()])
+            return grid.change(label, (setting, setting), "validation")
+
+        its = label == grid.baseline
+        across.append(Column(label, label if its else f"Δ {label}", read, group.digits, signed=not its))
+    about, made_up = group.common_heading, group.synthetic
+    title = "The best recipe of a grid for each variant, chosen on validation"
+    first = Grid("recipes", title, tuple(labels), grid.labels, about, tuple(map(Note, notes)), made_up)
+    first = first.without_empty_columns()
+    title = f"{CHANGES}: against {grid.baseline}"
+    return first, Grid("recipes_across", title, tuple(across), tuple(grid.groups), about, (), made_up)
+
+
+def change_by_recipe(grid: Recipes, width: float = WIDE) -> Figure | None:
+    """The change from the baseline on validation in every setting of the grid, with a ring around a variant's own best;
+    None without any.
+    """
+    variants = {
+        one.label: one for group in grid.groups.values() for one in group.variants if one.label != grid.baseline
+    }
+    looks, settings = variant_looks(variants.values()), [*grid.groups]
+    points: dict[str, list[tuple[int, Measurement]]] = {}
+    for label in looks:
+        changes = [grid.change(label, (setting, setting), "validation") for setting in settings]
+        if known := [(place, change) for place, change in enumerate(changes) if change.value is not None]:
+            points[label] = known
+    if not points:
+        return None
+    with styled():
+        figure, [axes] = new_figure(
+            width, 4.2, CHANGES, grid.group.common_heading, {label: looks[label] for label in points}
+        )
+        axes.axhline(0, color=MUTED, lw=1.0, ls=DASHED)
+        for label, known in points.items():
+            look = looks[label]
+            axes.plot([place for place, _ in known], [one.value or 0.0 for _, one in known], **look, lw=1.4, ms=4)
+            error_bars(axes, known, look["color"], 1.0)
+            for place, one in known:
+                if settings[place] == grid.best(label):
+                    axes.plot([place], [one.value or 0.0], "o", ms=11, mfc="none", mec=look["color"])
+        ticks = ["\n".join(map(str, setting)) for setting in settings]
+        axes.set_xticks(range(len(ticks)), ticks, rotation=0 if width > COLUMN else 90)
+        axes.set_ylabel(f"change from {grid.baseline}")
+        names = ", below it ".join(key.rpartition(".")[2] for key in grid.keys)
+        set_words_below(axes, names, "ring: the variant's own best setting")
+    return figure
