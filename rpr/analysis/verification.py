@@ -19,7 +19,8 @@ from rpr.decode.exported import Kind
 from rpr.decode.torch_engine import Engine, Search, TorchEngine, pad_pairs, pair_batches
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export.card import ExportInputs
-from rpr.export.parity import EXACT, Rows, largest_of, piece_scores
+from rpr.export.parity import EXACT, largest_of
+from rpr.export.scorers import Rows, piece_scores
 from rpr.export.writing import check_supported, prove, write_files
 from rpr.model.beam_search import Hypothesis, penalty
 from rpr.model.transformer import Transformer
@@ -202,7 +203,7 @@ def export_check(kind: Kind, inputs: ExportInputs, folder: Path) -> Check:
     """Write an export to an empty folder, read it back and compare it with the model."""
     name, what = f"export, {kind}", "log p, the export against the model; greedy translations"
     try:
-        check_supported(kind, inputs.model.config)
+        check_supported(kind, inputs.model.config, documents=inputs.documents)
     except ConfigError as error:
         return Check(name, what, "not applicable", 0, reason=str(error))
     write_files(kind, folder, inputs)
@@ -210,7 +211,7 @@ def export_check(kind: Kind, inputs: ExportInputs, folder: Path) -> Check:
         proven, int8 = prove(kind, folder, inputs)
     except (DataError, RunError) as error:
         return Check(name, what, "failed", len(inputs.sources), reason=str(error))
-    words = f"{proven.identical} of {proven.sentences} identical"
+    words = "" if proven.identical is None else f"{proven.identical} of {proven.sentences} identical"
     words += f", {len(proven.near_ties)} differing at a tie" if proven.near_ties else ""
     words += f", {len(proven.different)} differing beyond rounding" if proven.different else ""
     words += "" if int8 is None else f"; in int8 {int8:.1%} as in float32"

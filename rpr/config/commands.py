@@ -103,7 +103,7 @@ class GenerateConfig(OneRunConfig, SamplingConfig):
 class ExportConfig(OneRunConfig):
     """rpr-cli export; None is "as the run has it"."""
 
-    format: Literal["safetensors", "ctranslate2"]
+    format: Literal["safetensors", "ctranslate2", "transformers"]
     output_dir: str | None = Field(min_length=1)
     sentences: PositiveInt
     split: str

@@ -79,6 +79,19 @@ class Windows:
         return np.asarray([BOS if token == EOS else token for token in found], np.int64)
 
 
+def sample_windows(documents: TokenSplit, length: int, count: int) -> list[list[int]]:
+    """Windows of documents, each with an EOS after it: the longest, half of them, and beginnings of others, from one
+    token to `length`; at most twice as many as there are windows.
+    """
+    windows = Windows.of_documents(documents, length, eos=False)
+    half = min(-(-count // 2), len(windows))
+    longest = np.argsort(-windows.target_lengths, kind="stable")[:half]
+    rows = [windows.target(int(index)) for index in longest]
+    for number in range(min(count - half, half)):
+        rows.append(windows.target(number * len(windows) // half)[: 1 + number * length // half])
+    return [[*row.tolist(), EOS] for row in rows]
+
+
 def context_blocks(data: PreparedData, evaluation: EvaluationConfig, name: str) -> Windows:
     """Evenly spaced runs of the longest of evaluation.context_lengths tokens, with at most evaluation.text_tokens
     altogether, each with as many tokens of its document before it. Raises DataError if no document has so many.

@@ -9,9 +9,10 @@ from typing import Any
 
 from rpr.config.commands import TranslateConfig
 from rpr.config.train import HardwareConfig, check_attention
+from rpr.data.byte_vocabulary import ByteVocabulary
 from rpr.data.vocabulary import Vocabulary
 from rpr.decode.ctranslate2 import CTranslate2Engine
-from rpr.decode.exported import Exported, is_export, load_exported_model, read_export
+from rpr.decode.exported import KIND_NAMES, Exported, is_export, load_exported_model, read_export
 from rpr.decode.torch_engine import Engine, Search, TorchEngine, search_of
 from rpr.errors import ConfigError, DataError
 from rpr.model.transformer import Transformer
@@ -79,10 +80,19 @@ def _of_run(folder: Path, config: TranslateConfig, documents: bool) -> tuple[Eng
 
 
 def _of_export(exported: Exported, config: TranslateConfig) -> tuple[Engine, Vocabulary, Search, int]:
+    decoder_only = exported.config.architecture == "decoder_only"
+    if exported.settings.kind == "transformers" or (exported.settings.kind == "ctranslate2" and decoder_only):
+        raise ConfigError(
+            f"run: {exported.folder} is {KIND_NAMES[exported.settings.kind]} of a decoder-only model, for other "
+            "programs alone (its README.md says how); give the run's folder, or export it with format=safetensors"
+        )
+    vocabulary = exported.vocabulary()
+    if isinstance(vocabulary, ByteVocabulary):
+        raise ConfigError(f"run: {exported.folder} is a language model of documents, which does not translate")
     kind = "torch" if exported.settings.kind == "safetensors" else "ctranslate2"
     if config.backend not in (None, kind):
         raise ConfigError(
-            f"backend: {config.backend} cannot read {exported.folder}, which is a {exported.settings.kind} export; "
+            f"backend: {config.backend} cannot read {exported.folder}, which is {KIND_NAMES[exported.settings.kind]}; "
             "omit backend, or give the run's folder"
         )
     if config.average_checkpoints is not None:
@@ -107,7 +117,7 @@ def _of_export(exported: Exported, config: TranslateConfig) -> tuple[Engine, Voc
         engine = ctranslate2_engine(exported.folder, hardware, config.compute_type)
         if (rows := exported.settings.position_rows) is not None:
             longest = min(longest, rows - 1)
-    return engine, exported.vocabulary(), search, longest
+    return engine, vocabulary, search, longest
 
 
 def _check_compute_type(config: TranslateConfig) -> None:

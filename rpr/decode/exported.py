@@ -1,8 +1,10 @@
 """Reading an export: a trained model as a folder of files that translates without its run.
 
 safetensors     model.safetensors, config.json, vocabulary.model, card.json, README.md
-ctranslate2     CTranslate2's model.bin, config.json and shared_vocabulary.json; rpr.json (the
-                settings, as config.json above), vocabulary.model, card.json, README.md
+ctranslate2     CTranslate2's model.bin, config.json and shared_vocabulary.json (decoder-only: vocabulary.json);
+                rpr.json (the settings, as config.json above), vocabulary.model, card.json, README.md
+transformers    model.safetensors, config.json, generation_config.json, tokenizer.json and tokenizer_config.json for
+                Hugging Face's transformers; rpr.json, vocabulary.model, card.json, README.md
 """
 
 from __future__ import annotations
@@ -28,11 +30,20 @@ from rpr.runs.loading import VOCABULARY_NAME
 from rpr.validation import StrictModel, rule_of
 from rpr.version import __version__
 
-Kind = Literal["safetensors", "ctranslate2"]
+Kind = Literal["safetensors", "ctranslate2", "transformers"]
 FORMAT, VERSION = "rpr-export", 3
 CARD_NAME = "card.json"
-SETTINGS_NAMES: dict[Kind, str] = {"safetensors": "config.json", "ctranslate2": "rpr.json"}
-WEIGHTS_NAMES: dict[Kind, str] = {"safetensors": "model.safetensors", "ctranslate2": "model.bin"}
+SETTINGS_NAMES: dict[Kind, str] = {"safetensors": "config.json", "ctranslate2": "rpr.json", "transformers": "rpr.json"}
+WEIGHTS_NAMES: dict[Kind, str] = {
+    "safetensors": "model.safetensors",
+    "ctranslate2": "model.bin",
+    "transformers": "model.safetensors",
+}
+KIND_NAMES: dict[Kind, str] = {
+    "safetensors": "a safetensors export",
+    "ctranslate2": "a CTranslate2 export",
+    "transformers": "an export for transformers",
+}
 SEARCH = ("beam_size", "length_penalty", "max_extra_length", "max_tokens_per_batch", "min_length")  # of the evaluation
 CONFIG_ADAPTER = TypeAdapter(TransformerConfig)
 REMEDY = "export the run again (rpr-cli export)"
@@ -126,7 +137,7 @@ def load_exported_model(folder: Path) -> Transformer:
     exported = read_export(folder)
     path = folder / WEIGHTS_NAMES["safetensors"]
     if exported.settings.kind != "safetensors":
-        raise DataError(f"{folder}: is a CTranslate2 export; export the run with format=safetensors")
+        raise DataError(f"{folder}: is {KIND_NAMES[exported.settings.kind]}; export the run with format=safetensors")
     if changes := changed_code([stack.scheme for stack in exported.config.stacks()], exported.settings.schemes):
         raise DataError(
             f"{folder / SETTINGS_NAMES['safetensors']}: {changes[0]} since the export; restore it as it was with rpr "

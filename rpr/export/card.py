@@ -14,6 +14,7 @@ from rpr.config.train import TrainConfig
 from rpr.data.vocabulary import Vocabulary
 from rpr.decode.ctranslate2 import DIFFERENCES, library
 from rpr.decode.exported import Kind
+from rpr.export import transformers_files
 from rpr.export.ctranslate2_spec import position_rows
 from rpr.export.parity import Parity
 from rpr.model.transformer import Transformer
@@ -33,10 +34,10 @@ _TEMPLATES = Environment(
 
 @dataclass(frozen=True)
 class ExportInputs:
-    """A loaded run, and sentences of its data to check the export with.
+    """A loaded run, and sentences or windows of documents of its data to check the export with.
 
     `model` is in evaluation mode; `checkpoint` describes its checkpoint; `sources` and `references` are token IDs of
-    `split`, each with EOS.
+    `split`, each with EOS; the sources of windows are empty.
     """
 
     record: Record
@@ -48,6 +49,23 @@ class ExportInputs:
     sources: Sequence[Sequence[int]]
     references: Sequence[Sequence[int]]
 
+    @property
+    def documents(self) -> bool:
+        """Whether the model is one of documents."""
+        return self.config.data.text is not None
+
+    @property
+    def longest(self) -> int:
+        """Positions that an export must have: BOS and a window; 0 for pairs, whose length is not known."""
+        return 1 + self.config.data.context_length if self.config.data.context_length is not None else 0
+
+    def position_rows(self, kind: Kind) -> int | None:
+        """The number of positions of the exported model; None: unlimited."""
+        if kind == "safetensors":
+            return None
+        rows = position_rows if kind == "ctranslate2" else transformers_files.position_rows
+        return rows(self.model.config, self.longest)
+
 
 def card(kind: Kind, inputs: ExportInputs, proven: Parity, int8: float | None) -> dict[str, Any]:
     """The card as plain data; deterministic for the same run and library versions.
@@ -57,10 +75,12 @@ def card(kind: Kind, inputs: ExportInputs, proven: Parity, int8: float | None) -
         int8: the fraction of its sentences with the same translation in int8 and float32; None: not measured.
     """
     model, config, record = inputs.model, inputs.config, inputs.record
-    data = record.data
+    data, lengths = record.data, [len(reference) - 1 for reference in inputs.references]
     versions = {"rpr": __version__, "torch": record.versions.get("torch")}
     if kind == "ctranslate2":
         versions["ctranslate2"] = str(library().__version__)
+    elif kind == "transformers":
+        versions["transformers"] = str(transformers_files.library().__version__)
     return {
         "version": CARD_VERSION,
         "kind": kind,
@@ -76,11 +96,13 @@ def card(kind: Kind, inputs: ExportInputs, proven: Parity, int8: float | None) -
         },
         "model": {
             "size": record.model_name,
+            "architecture": model.config.architecture,
             "positions": position_of(record).label,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
         },
         "data": {
             "name": record.data_name,
+            "documents": inputs.documents,
             "hub": config.data.hub,
             "synthetic": record.synthetic,
             "train_pairs": None if data is None else data.train_pairs,
@@ -93,8 +115,8 @@ def card(kind: Kind, inputs: ExportInputs, proven: Parity, int8: float | None) -
             key: getattr(config.evaluation, key)
             for key in ("beam_size", "length_penalty", "max_extra_length", "min_length")
         },
-        "differences": list(_differences(kind, model)),
-        "parity": {"split": inputs.split, **asdict(proven)},
+        "differences": list(_differences(kind, inputs)),
+        "parity": {"split": inputs.split, "shortest": min(lengths), "longest": max(lengths), **asdict(proven)},
         "int8_identical": int8,
         "versions": versions,
     }
@@ -105,11 +127,10 @@ def readme(card: Mapping[str, Any]) -> str:
     return _TEMPLATES.get_template("README.md.j2").render(card)
 
 
-def _differences(kind: Kind, model: Transformer) -> Sequence[str]:
-    if kind == "safetensors":
-        return ()
-    rows = position_rows(model.config)
-    if rows is None:
-        return DIFFERENCES
-    note = f"The export supports {rows} positions: longer sources are rejected, and translations end there."
-    return (*DIFFERENCES, note)
+def _differences(kind: Kind, inputs: ExportInputs) -> Sequence[str]:
+    translates = inputs.model.config.architecture == "encoder_decoder"
+    rows = inputs.position_rows(kind)
+    too_long = "longer sources are rejected, and translations" if translates else "longer texts are rejected, and texts"
+    note = f"The export supports {rows} positions: {too_long} end there."
+    differences = DIFFERENCES if kind == "ctranslate2" and translates else ()
+    return differences if rows is None else (*differences, note)

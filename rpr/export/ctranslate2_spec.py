@@ -31,70 +31,73 @@ POSITION_ROWS = 2048
 
 def unrepresentable(config: TransformerConfig) -> str | None:
     """One line on why CTranslate2 cannot represent a model of this shape; None if it can."""
-    if config.architecture != "encoder_decoder":
-        return (
-            f"model.architecture: {config.architecture} cannot be exported to CTranslate2 by this version; "
-            "use format=safetensors"
-        )
     reasons = (stack.scheme.not_exported(stack.site) for stack in config.stacks())
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def position_rows(config: TransformerConfig) -> int | None:
-    """The number of positions of the exported model; None: unlimited."""
-    limits = []
+def position_rows(config: TransformerConfig, longest: int = 0) -> int | None:
+    """The number of positions of the exported model, at least `longest`; None: unlimited."""
+    limits, least = [], max(POSITION_ROWS, longest)
     for scheme in (stack.scheme for stack in config.stacks()):
         if scheme.absolute != "none":
-            limits.append(max(POSITION_ROWS, scheme.max_positions) if scheme.absolute == "learned" else POSITION_ROWS)
+            limits.append(max(least, scheme.max_positions) if scheme.absolute == "learned" else least)
         elif scheme.has_bias and scheme.reach is None:
-            limits.append(POSITION_ROWS)
+            limits.append(least)
     return min(limits, default=None)
 
 
-def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Path) -> None:
-    """Write model.bin, config.json and shared_vocabulary.json to an existing `folder`, for
-    ctranslate2.Translator.
+def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Path, longest: int = 0) -> None:
+    """Write model.bin, config.json and a vocabulary to an existing `folder`, for ctranslate2.Translator; a decoder-only
+    model for ctranslate2.Generator, which reads the source with EOS, if there is one, BOS and the target.
 
-    As in our own decoding, the source must end with EOS; a source of only EOS gives an empty translation. Do not enable
-    flash_attention: it ignores the decoder's relative tables and adds sinusoids (according to CTranslate2's source).
+    As in our own decoding, a Translator's source must end with EOS; a source of only EOS gives an empty translation. Do
+    not enable flash_attention: it ignores the decoder's relative tables and adds sinusoids (according to CTranslate2's
+    source).
 
     Args:
         vocabulary_tokens: the text of each piece, in the order of the embedding's rows.
+        longest: positions that the exported model must at least have.
 
     Raises:
         ConfigError: CTranslate2 is not installed.
     """
     assert len(vocabulary_tokens) == model.config.vocabulary_size
     assert unrepresentable(model.config) is None
-    encoder, decoder = (_stack(model, stack) for stack in model.stacks())
-    spec = library().specs.TransformerSpec(encoder, decoder)
-    spec.config.decoder_start_token = vocabulary_tokens[model.config.bos]
-    spec.config.add_source_bos = False
-    spec.config.add_source_eos = False
+    stacks, tokens = [_stack(model, stack, longest) for stack in model.stacks()], list(vocabulary_tokens)
+    if len(stacks) == 1:
+        spec = library().specs.TransformerDecoderModelSpec(*stacks)
+        spec.register_vocabulary(tokens)
+    else:
+        spec = library().specs.TransformerSpec(*stacks)
+        spec.config.decoder_start_token = vocabulary_tokens[model.config.bos]
+        spec.config.add_source_bos = False
+        spec.config.add_source_eos = False
+        spec.register_source_vocabulary(tokens)
+        spec.register_target_vocabulary(tokens)
     spec.config.bos_token = vocabulary_tokens[BOS]
     spec.config.eos_token = vocabulary_tokens[EOS]
     spec.config.unk_token = vocabulary_tokens[UNK]
     spec.config.layer_norm_epsilon = model.config.norm_epsilon  # CTranslate2's default is 1e-5
-    spec.register_source_vocabulary(list(vocabulary_tokens))
-    spec.register_target_vocabulary(list(vocabulary_tokens))
     spec.validate()
     spec.optimize()  # deduplicates equal matrices
     spec.save(str(folder))
 
 
-def _stack(model: Transformer, stack: StackModules) -> Any:
+def _stack(model: Transformer, stack: StackModules, longest: int) -> Any:
     """The weights of the decoder (causal) or of the encoder as a CTranslate2 spec."""
     specs, config = library().specs.transformer_spec, model.config
     if stack.shape.site.causal:
-        spec = specs.TransformerDecoderSpec(**_sizes(config, stack))
-        spec.embeddings.weight = _input_embedding(model)
+        spec = specs.TransformerDecoderSpec(**_sizes(config, stack), with_encoder_attention=stack.shape.cross)
+        spec.embeddings.weight = _array(input_embedding(model))
         spec.projection.weight = _array(model.embedding_VM)
     else:
         spec = specs.TransformerEncoderSpec(**_sizes(config, stack))
-        spec.embeddings[0].weight = _input_embedding(model)
-    _set_positions(spec, stack.positions, model)
+        spec.embeddings[0].weight = _array(input_embedding(model))
+    _set_positions(spec, stack.positions, model, position_rows(config, longest))
+    exact = max(POSITION_ROWS, longest, (stack.shape.scheme.reach or 0) + 1)
     for layer_spec, layer in zip(spec.layer, stack.layers.layers, strict=True):
-        _set_self_attention(layer_spec.self_attention, layer.self_attention, layer.around_attention, stack.shape)
+        attention, around = layer.self_attention, layer.around_attention
+        _set_self_attention(layer_spec.self_attention, attention, around, stack.shape, exact)
         if layer.cross_attention is not None and layer.around_cross_attention is not None:
             _set_cross_attention(layer_spec.attention, layer.cross_attention, layer.around_cross_attention)
         _set_feed_forward(layer_spec.ffn, layer.feed_forward, layer.around_feed_forward)
@@ -142,23 +145,27 @@ def _needs_vectors(scheme: Scheme, tables: Tables) -> bool:
     return has_vectors or not (scheme.has_bias or scheme.changes_queries)
 
 
-def _set_positions(spec: Any, positions: nn.Module | None, model: Transformer) -> None:
+def _set_positions(spec: Any, positions: nn.Module | None, model: Transformer, rows: int | None) -> None:
     """Replace CTranslate2's sinusoids, which start at position 1 and may have another layout, by our own rows."""
     spec.scale_embeddings = True  # times sqrt(d_model), before the positions are added
-    rows = position_rows(model.config)
     if positions is not None and rows is not None:
-        pieces = torch.zeros(1, rows, dtype=torch.int64, device=model.embedding_VM.device)
-        spec.position_encodings.encodings = _array(positions(0, pieces))
+        spec.position_encodings.encodings = _array(position_table(model, positions, rows))
     elif hasattr(spec, "position_encodings"):
         del spec.position_encodings
 
 
-def _set_self_attention(spec: Any, attention: SelfAttention, around: Residual, shape: StackShape) -> None:
+def position_table(model: Transformer, positions: nn.Module, rows: int) -> Tensor:
+    """What a model adds to its embeddings at the positions below `rows`, [rows, M]."""
+    table: Tensor = positions(0, torch.zeros(1, rows, dtype=torch.int64, device=model.embedding_VM.device))
+    return table
+
+
+def _set_self_attention(spec: Any, attention: SelfAttention, around: Residual, shape: StackShape, exact: int) -> None:
+    """`exact` distances have a bias of their own."""
     _set_norm(spec.layer_norm, around.norm)
     spec.linear[0].weight = _array(attention.qkv.weight)  # queries, keys, values: the same order as ours
     spec.linear[1].weight = _array(attention.output.weight)
     scheme, site = shape.scheme, shape.site
-    exact = max(POSITION_ROWS, (scheme.reach or 0) + 1)
     tables = _tables(attention, exact)
     if _needs_vectors(scheme, tables):
         spec.relative_position_keys, spec.relative_position_values = _both_tables(tables, site.d_head)
@@ -207,15 +214,15 @@ def _both_tables(tables: Tables, d_head: int) -> tuple[Any, Any]:
     return _array(zeros if keys is None else keys), _array(zeros if values is None else values)
 
 
-def _input_embedding(model: Transformer) -> Any:
-    """The embedding with a zero vector for BOS; the output projection keeps the original.
+def input_embedding(model: Transformer) -> Tensor:
+    """The embedding with a zero vector for BOS, [V, M]; the output projection keeps the original.
 
     (CTranslate2's flag start_from_zero_embedding would avoid this copy, but with return_alternatives it zeroes the
     whole target_prefix: observed with 4.8.5.)
     """
     embedding_VM = model.embedding_VM.detach().clone()
     embedding_VM[model.config.bos] = 0.0
-    return _array(embedding_VM)
+    return embedding_VM
 
 
 def _array(weight: Any) -> Any:

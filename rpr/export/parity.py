@@ -1,23 +1,23 @@
-"""Comparing an export with its model: translations and log-probabilities, sentence by sentence."""
-
-# Shape suffixes: B sentences, S source length, T target length, V vocabulary.
+"""Comparing an export with its model: translations and log-probabilities, sentence by sentence, or the
+log-probabilities of windows of documents.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from rpr.data.vocabulary import BOS, EOS
-from rpr.decode.torch_engine import Engine, Progress, Search, TorchEngine, length_batches, pad_rows
+from rpr.data.vocabulary import EOS
+from rpr.decode.torch_engine import Engine, Progress, Search, TorchEngine
+from rpr.export.scorers import Rows, Scorer, piece_scores
 from rpr.model.incremental import float32_matmuls
 from rpr.model.transformer import Transformer
 
-Rows = Sequence[Sequence[int]]
 # Tolerance for the log p of one token: ROUNDINGS times the rounding error of our own float32 against float64 on the
 # same tokens, since rounding grows with depth, width and weights. Measured on a trained model of 3 layers: 9.6e-6 for
 # CTranslate2; 1.8e-4 with a wrong layer norm epsilon (1e-5 for 1e-6), which changes none of 60 translations.
@@ -27,11 +27,9 @@ ROUNDINGS, LEAST_TOLERANCE = 5, 1e-5
 EXACT = 1e-8
 
 
-class ScoringEngine(Engine, Protocol):
+@runtime_checkable
+class ScoringEngine(Engine, Scorer, Protocol):
     """An engine that can also score given translations."""
-
-    def score(self, sources: Rows, targets: Rows) -> list[list[float]]:
-        """log p of each token of the targets (given without EOS), and of the final EOS."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +46,11 @@ class Flip:
 @dataclass(frozen=True)
 class Parity:
     """The result of a comparison. `largest_difference` is that of the log p of any token, EOS included, in our greedy
-    translations and the references.
+    translations and the references; `identical` counts greedy translations, None if the export only scores.
     """
 
     sentences: int
-    identical: int
+    identical: int | None
     near_ties: tuple[Flip, ...]
     different: tuple[Flip, ...]
     largest_difference: float
@@ -63,7 +61,9 @@ class Parity:
         return not self.different and self.largest_difference <= self.tolerance
 
     def __str__(self) -> str:
-        words = f"{self.identical} of {self.sentences} greedy translations identical"
+        words = f"{self.sentences} compared"
+        if self.identical is not None:
+            words = f"{self.identical} of {self.sentences} greedy translations identical"
         if self.near_ties:
             margin = max(flip.margin for flip in self.near_ties)
             words += f", {len(self.near_ties)} differing at a tie (log p of the two pieces within {margin:.1e})"
@@ -78,7 +78,7 @@ class Parity:
 
 def parity(
     model: Transformer,
-    engine: ScoringEngine,
+    engine: Scorer,
     sources: Rows,
     references: Rows,
     search: Search,
@@ -86,38 +86,42 @@ def parity(
     tolerance: float | None = None,
     progress: Progress | None = None,
 ) -> Parity:
-    """Compare an engine's greedy search with our own model in float64.
+    """Compare an engine's greedy search, if it has one and there are sources, and its scores with our own model in
+    float64.
 
     If the two best tokens have almost the same probability, a different order of summation may swap them: a flip with a
     margin below `tolerance` counts as a tie, not as an error.
 
     Args:
-        sources, references: token IDs, each with EOS.
+        sources, references: token IDs, each with EOS; of windows of documents, the sources are empty.
         search: its limits apply; the beam size is 1.
         tolerance: for the log p of a token; None: derived from ROUNDINGS.
         progress: called with (done, total) sentences of our own translations.
     """
     assert len(sources) == len(references)
     exact = in_float64(model)
-    ours = _greedy(TorchEngine(exact), sources, search, progress)
-    theirs = _greedy(engine, sources, search)
-    targets = [*(row[0] for row in ours), *(list(reference[:-1]) for reference in references)]
-    twice = [*sources, *sources]
-    our_scores = piece_scores(exact, twice, targets, search.max_tokens_per_batch)
+    targets, both = [list(reference[:-1]) for reference in references], sources
+    ours: list[tuple[tuple[int, ...], bool]] = []
+    if all(sources):
+        ours = _greedy(TorchEngine(exact), sources, search, progress)
+        targets, both = [*(list(row[0]) for row in ours), *targets], [*sources, *sources]
+    our_scores = piece_scores(exact, both, targets, search.max_tokens_per_batch, progress if not ours else None)
     if tolerance is None:
         with float32_matmuls("highest"):  # a run's hardware may allow less
             # An engine may have made the model float64, in place.
-            rounded = piece_scores(copy.deepcopy(model).float(), twice, targets, search.max_tokens_per_batch)
+            rounded = piece_scores(copy.deepcopy(model).float(), both, targets, search.max_tokens_per_batch)
         tolerance = max(LEAST_TOLERANCE, ROUNDINGS * _largest_difference(our_scores, rounded))
-    flips = _flips(exact, sources, ours, theirs, search)
-    their_scores = [torch.tensor(row, dtype=torch.float64) for row in engine.score(twice, targets)]
-    largest = _largest_difference(our_scores, their_scores)
+    flips, identical = [], None
+    if ours and isinstance(engine, ScoringEngine):
+        flips = _flips(exact, sources, ours, _greedy(engine, sources, search), search)
+        identical = len(sources) - len(flips)
+    their_scores = [torch.tensor(row, dtype=torch.float64) for row in engine.score(both, targets)]
     return Parity(
         sentences=len(sources),
-        identical=len(sources) - len(flips),
+        identical=identical,
         near_ties=tuple(flip for flip in flips if flip.margin < tolerance),
         different=tuple(flip for flip in flips if not flip.margin < tolerance),
-        largest_difference=largest,
+        largest_difference=_largest_difference(our_scores, their_scores),
         tolerance=tolerance,
     )
 
@@ -133,23 +137,6 @@ def in_float64(model: Transformer) -> Transformer:
     exact = copy.deepcopy(model).double().eval()
     exact.use_attention("auto")
     return exact
-
-
-def piece_scores(model: Transformer, sources: Rows, targets: Rows, max_tokens: int) -> list[Tensor]:
-    """log p of each token of the targets (given without EOS) and of the final EOS, with teacher forcing; on the CPU."""
-    scores: list[Tensor] = [torch.empty(0)] * len(sources)
-    device = model.embedding_VM.device
-    lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
-    with torch.inference_mode():
-        for batch in length_batches(lengths, max_tokens):
-            inputs_BT = pad_rows([[BOS, *targets[index]] for index in batch], device)
-            outputs_BT = pad_rows([[*targets[index], EOS] for index in batch], device)
-            logits_BTV = model.logits(model(pad_rows([sources[index] for index in batch], device), inputs_BT))
-            log_p_BTV = logits_BTV.log_softmax(dim=-1)
-            log_p_BT = log_p_BTV.gather(-1, outputs_BT[..., None])[..., 0].cpu()
-            for row, index in enumerate(batch):
-                scores[index] = log_p_BT[row, : len(targets[index]) + 1]
-    return scores
 
 
 def largest_of(differences: Tensor) -> float:

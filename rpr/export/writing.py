@@ -26,11 +26,13 @@ from rpr.decode.exported import (
     load_exported_model,
     reason_of,
 )
-from rpr.decode.torch_engine import Progress, TorchEngine, search_of
+from rpr.decode.torch_engine import Progress, search_of
 from rpr.errors import ConfigError, RunError
+from rpr.export import transformers_files
 from rpr.export.card import ExportInputs, card, readme
-from rpr.export.ctranslate2_spec import position_rows, unrepresentable, write_model
-from rpr.export.parity import EXACT, Parity, Rows, identical_share, parity, piece_scores
+from rpr.export.ctranslate2_spec import unrepresentable, write_model
+from rpr.export.parity import EXACT, Parity, identical_share, parity
+from rpr.export.scorers import GeneratorScorer, TorchScorer, TransformersScorer
 from rpr.io.atomic import replacing
 from rpr.io.locks import exclusive
 from rpr.model.config import TransformerConfig
@@ -42,19 +44,7 @@ from rpr.version import __version__
 README_NAME = "README.md"
 
 
-class TorchScorer(TorchEngine):
-    """Our own engine with scoring of given translations."""
-
-    def __init__(self, model: Transformer, max_tokens: int) -> None:
-        super().__init__(model)
-        self.max_tokens = max_tokens
-
-    def score(self, sources: Rows, targets: Rows) -> list[list[float]]:
-        """log p of each token of the targets (given without EOS), and of the final EOS."""
-        return [row.tolist() for row in piece_scores(self.model, sources, targets, self.max_tokens)]
-
-
-def check(kind: Kind, out: Path, config: TransformerConfig) -> None:
+def check(kind: Kind, out: Path, config: TransformerConfig, *, documents: bool) -> None:
     """Checks before anything is computed.
 
     Raises:
@@ -64,15 +54,22 @@ def check(kind: Kind, out: Path, config: TransformerConfig) -> None:
         raise ConfigError(
             f"output_dir: {out} exists and is not an export; only an earlier export is replaced: choose another folder"
         )
-    check_supported(kind, config)
+    check_supported(kind, config, documents=documents)
 
 
-def check_supported(kind: Kind, config: TransformerConfig) -> None:
-    """Raises ConfigError if CTranslate2 cannot represent the model or is not installed."""
+def check_supported(kind: Kind, config: TransformerConfig, *, documents: bool) -> None:
+    """Raises ConfigError if the other program cannot represent the model, trained on documents or on pairs, or is not
+    installed.
+    """
+    reason = None
     if kind == "ctranslate2":
-        if (reason := unrepresentable(config)) is not None:
-            raise ConfigError(reason)
-        library()
+        reason = unrepresentable(config)
+    elif kind == "transformers":
+        reason = transformers_files.unrepresentable(config, documents=documents)
+    if reason is not None:
+        raise ConfigError(reason)
+    if kind != "safetensors":
+        (library if kind == "ctranslate2" else transformers_files.library)()
 
 
 def export(kind: Kind, out: Path, inputs: ExportInputs, progress: Progress | None = None) -> dict[str, Any]:
@@ -82,7 +79,7 @@ def export(kind: Kind, out: Path, inputs: ExportInputs, progress: Progress | Non
         ConfigError: as `check`.
         RunError: the export does not match the model, or the folder cannot be written.
     """
-    check(kind, out, inputs.model.config)
+    check(kind, out, inputs.model.config, documents=inputs.documents)
     try:
         with exclusive(out.parent, glob.escape(out.name)), replacing(out) as temporary:
             return _write_checked(kind, temporary, inputs, progress)
@@ -113,7 +110,7 @@ def prove(
     kind: Kind, folder: Path, inputs: ExportInputs, progress: Progress | None = None
 ) -> tuple[Parity, float | None]:
     """Read the files in `folder` back and compare them with the model; also the fraction of greedy translations that
-    int8 does not change, if CTranslate2 supports int8 here.
+    int8 does not change, if CTranslate2's Translator reads them and supports int8 here.
 
     A safetensors export must have bit-identical weights, and the same translations and log p in float64, up to
     rounding, on the model's device.
@@ -126,6 +123,13 @@ def prove(
         engine = TorchScorer(copied.double(), search.max_tokens_per_batch)
         return parity(inputs.model, engine, *sentences, tolerance=EXACT, progress=progress), None
     threads = torch.get_num_threads()
+    if inputs.model.config.architecture == "decoder_only":
+        scorer = (
+            TransformersScorer(folder, search.max_tokens_per_batch)
+            if kind == "transformers"
+            else GeneratorScorer(folder, inputs.vocabulary, threads)
+        )
+        return parity(inputs.model, scorer, *sentences, progress=progress), None
     exported = CTranslate2Engine(folder, threads=threads)
     proven = parity(inputs.model, exported, *sentences, progress=progress)
     if "int8" not in library().get_supported_compute_types("cpu"):
@@ -165,8 +169,10 @@ def write_files(kind: Kind, folder: Path, inputs: ExportInputs) -> None:
             save_file(weights, folder / WEIGHTS_NAMES[kind], metadata={"format": "pt"})
         except SafetensorError as error:  # the safetensors writer wraps OSError
             raise OSError(reason_of(error)) from None
+    elif kind == "transformers":
+        transformers_files.write_model(model, folder, inputs.longest)
     else:
-        write_model(model, [vocabulary.piece(index) for index in range(len(vocabulary))], folder)
+        write_model(model, [vocabulary.piece(index) for index in range(len(vocabulary))], folder, inputs.longest)
     vocabulary.save(folder / VOCABULARY_NAME)
     settings = Settings(
         kind=kind,
@@ -178,7 +184,7 @@ def write_files(kind: Kind, folder: Path, inputs: ExportInputs) -> None:
         target_language=config.data.target_language,
         schemes=codes(stack.scheme for stack in model.config.stacks()),
         shape=CONFIG_ADAPTER.dump_python(model.config, mode="json"),
-        position_rows=position_rows(model.config) if kind == "ctranslate2" else None,
+        position_rows=inputs.position_rows(kind),
         **{name: getattr(config.evaluation, name) for name in SEARCH},
     )
     document = {"format": FORMAT, "version": VERSION, **settings.model_dump()}

@@ -24,7 +24,7 @@ from rpr.data.byte_vocabulary import FIRST, ByteVocabulary
 from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.data.corpus import corpus_files
 from rpr.data.vocabulary import BOS, EOS, Vocabulary
-from rpr.data.windows import Windows, scored_split, training_split
+from rpr.data.windows import Windows, sample_windows, scored_split, training_split
 from rpr.errors import DataError
 from tests.data.helpers import data_config
 from tests.property.sizes import SIZES, Size
@@ -182,6 +182,13 @@ def test_spread_windows_are_even_and_within_the_budget(tmp_path: Path) -> None:
         assert len(windows) == 1 or int(windows.target_lengths.sum()) <= budget
         assert int(windows.target_lengths.sum()) > min(budget, int(whole.target_lengths.sum())) - 16 * 2
         assert set(windows.starts) <= set(whole.starts)
+    rows = sample_windows(data.split("validation"), 16, 9)
+    assert [row.pop() for row in rows] == [EOS] * 9
+    assert [len(row) for row in rows[:5]] == [16] * 5
+    assert len(rows[5]) == 1
+    assert len({len(row) for row in rows}) >= 3
+    beginnings = {tuple(whole.target(index)[:size]) for index in range(len(whole)) for size in range(17)}
+    assert set(map(tuple, rows)) <= beginnings
 
 
 def test_a_step_has_the_same_windows_on_any_number_of_devices(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from rpr.decode.ctranslate2 import CTranslate2Engine
 from rpr.decode.torch_engine import Search, TorchEngine, pad_rows
 from rpr.errors import ConfigError, DataError
 from rpr.export import ctranslate2_spec
-from rpr.export.parity import piece_scores
+from rpr.export.scorers import piece_scores
 from rpr.export.writing import write_files
 from rpr.model.beam_search import Hypothesis, penalty
 from tests.small_models import LEARNED, SINUSOIDAL, SOURCES, TARGETS, make_export_inputs, make_model, make_vocabulary

@@ -23,7 +23,8 @@ from rpr.decode.torch_engine import Search, TorchEngine
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export import writing
 from rpr.export.parity import identical_share, in_float64, parity
-from rpr.export.writing import TorchScorer, export
+from rpr.export.scorers import TorchScorer
+from rpr.export.writing import export
 from rpr.io import atomic
 from rpr.model.config import TransformerConfig
 from rpr.model.transformer import Transformer

@@ -87,7 +87,17 @@ def test_evaluate_scores_the_same_run_by_other_lengths(trained: Path, capsys: py
     assert "By position in separate windows of 64" in out
 
 
-@pytest.mark.parametrize("command", ["verify", "export", "report"])
+def test_an_export_is_verified_on_windows(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ctranslate2", reason="the optional ctranslate2 is not installed")
+    [folder] = trained.glob("rope-*")
+    words = ["export", f"run={folder}", "format=ctranslate2", "sentences=9", "hardware.threads=1"]
+    assert app.main(words) == 0
+    assert "verified on 9 windows of validation (1 to 32 tokens): log p per token differs by" in capsys.readouterr().out
+    card = json.loads((folder / "exports" / "ctranslate2" / "card.json").read_text())
+    assert card["data"]["documents"] and 0 < card["parity"]["largest_difference"] <= card["parity"]["tolerance"]
+
+
+@pytest.mark.parametrize("command", ["verify", "report"])
 def test_commands_of_pairs_refuse_a_model_of_documents(
     trained: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:

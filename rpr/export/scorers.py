@@ -1,0 +1,126 @@
+"""Engines that score given targets, by which rpr.export.parity compares an export with its model."""
+
+# Shape suffixes: B rows, L positions, S source length, T target length, V vocabulary.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rpr.data.byte_vocabulary import ByteVocabulary
+from rpr.data.vocabulary import BOS, EOS, Vocabulary
+from rpr.decode import ctranslate2
+from rpr.decode.torch_engine import Progress, TorchEngine, length_batches, pad_rows
+from rpr.errors import RunError
+from rpr.export.transformers_files import library
+from rpr.model.transformer import Transformer
+
+Rows = Sequence[Sequence[int]]
+
+
+class Scorer(Protocol):
+    """Scores given targets."""
+
+    def score(self, sources: Rows, targets: Rows) -> list[list[float]]:
+        """log p of each token of the targets (given without EOS), and of the final EOS; the sources have EOS, or are
+        empty.
+        """
+
+
+def piece_scores(
+    model: Transformer, sources: Rows, targets: Rows, max_tokens: int, progress: Progress | None = None
+) -> list[Tensor]:
+    """log p of each token of the targets (given without EOS) and of the final EOS, with teacher forcing; on the CPU."""
+    scores: list[Tensor] = [torch.empty(0)] * len(sources)
+    device = model.embedding_VM.device
+    done, lengths = 0, [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
+    with torch.inference_mode():
+        for batch in length_batches(lengths, max_tokens):
+            inputs_BT = pad_rows([[BOS, *targets[index]] for index in batch], device)
+            outputs_BT = pad_rows([[*targets[index], EOS] for index in batch], device)
+            logits_BTV = model.logits(model(pad_rows([sources[index] for index in batch], device), inputs_BT))
+            log_p_BTV = logits_BTV.log_softmax(dim=-1)
+            log_p_BT = log_p_BTV.gather(-1, outputs_BT[..., None])[..., 0].cpu()
+            for row, index in enumerate(batch):
+                scores[index] = log_p_BT[row, : len(targets[index]) + 1]
+            done += len(batch)
+            if progress is not None:
+                progress(done, len(sources))
+    return scores
+
+
+class TorchScorer(TorchEngine):
+    """Our own engine with scoring of given translations."""
+
+    def __init__(self, model: Transformer, max_tokens: int) -> None:
+        super().__init__(model)
+        self.max_tokens = max_tokens
+
+    def score(self, sources: Rows, targets: Rows) -> list[list[float]]:
+        """As Scorer.score."""
+        return [row.tolist() for row in piece_scores(self.model, sources, targets, self.max_tokens)]
+
+
+class GeneratorScorer:
+    """A decoder-only export of format=ctranslate2, in float32."""
+
+    def __init__(self, folder: Path, vocabulary: Vocabulary, threads: int) -> None:
+        self._names = [vocabulary.piece(index) for index in range(len(vocabulary))]
+        self._generator = ctranslate2.library().Generator(
+            str(folder), compute_type="float32", inter_threads=1, intra_threads=threads, flash_attention=False
+        )
+
+    def score(self, sources: Rows, targets: Rows) -> list[list[float]]:
+        """As Scorer.score."""
+        rows = [(*source, BOS, *target, EOS) for source, target in zip(sources, targets, strict=True)]
+        results = self._generator.score_batch(
+            [[self._names[piece] for piece in row] for row in rows],
+            max_batch_size=4096,
+            batch_type="tokens",
+            max_input_length=0,
+        )
+        return [
+            [float(log_p) for log_p in result.log_probs[len(source) :]]  # of every token but the first
+            for source, result in zip(sources, results, strict=True)
+        ]
+
+
+class TransformersScorer:
+    """An export of format=transformers, in float32 on the CPU."""
+
+    def __init__(self, folder: Path, max_tokens: int) -> None:
+        library().utils.logging.set_verbosity_error()
+        library().utils.logging.disable_progress_bar()
+        self._model = library().AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self._tokenizer = library().AutoTokenizer.from_pretrained(folder)
+        self.max_tokens = max_tokens
+
+    def score(self, sources: Rows, targets: Rows) -> list[list[float]]:
+        """As Scorer.score; the sources are empty.
+
+        Raises:
+            RunError: the exported tokenizer does not give these targets from their text.
+        """
+        scores: list[list[float]] = [[] for _ in targets]
+        for target in targets:
+            text = ByteVocabulary().decode_bytes(target).decode("utf-8", "ignore")  # a window may cut a character
+            expected = [BOS, *ByteVocabulary().encode(text)]
+            if self._tokenizer(text)["input_ids"] != expected or self._tokenizer.decode(expected[1:]) != text:
+                raise RunError(
+                    "export: the exported tokenizer does not reproduce the pieces of the data; the export was removed: "
+                    "please report this with the run's record"
+                )
+        with torch.inference_mode():
+            for batch in length_batches([len(target) + 1 for target in targets], self.max_tokens):
+                pieces_BL = pad_rows([[BOS, *targets[index], EOS] for index in batch])
+                inputs_BL = pieces_BL[:, :-1]
+                logits_BLV = self._model(inputs_BL, attention_mask=torch.ones_like(inputs_BL), use_cache=False).logits
+                log_p_BLV = logits_BLV.double().log_softmax(-1)
+                log_p_BL = log_p_BLV.gather(-1, pieces_BL[:, 1:, None])[..., 0]
+                for row, index in enumerate(batch):
+                    scores[index] = log_p_BL[row, : len(targets[index]) + 1].tolist()
+        return scores

@@ -1,0 +1,227 @@
+"""Writing a decoder-only model of documents as Hugging Face transformers reads it: GPTNeoXForCausalLM for RoPE, else
+GPT2LMHeadModel, whose table of positions is learned, of sinusoids, or zero. rpr.export.parity checks every export.
+
+Both are pre-norm. Their input embeddings, apart from the output projection, contain the factor sqrt(d_model) and the
+zero vector of BOS; other biases than those of the feed-forward layers are zero.
+"""
+
+# Shape suffixes: H heads, D head width, M model width.
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from rpr.data.byte_vocabulary import FIRST
+from rpr.data.vocabulary import BOS, EOS, PAD, UNK
+from rpr.errors import ConfigError
+from rpr.export.ctranslate2_spec import POSITION_ROWS, input_embedding, position_table
+from rpr.model.config import TransformerConfig
+from rpr.model.positions.scheme import Rotation, Site
+from rpr.model.transformer import Transformer
+
+_SPECIAL = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
+
+
+def library() -> Any:
+    """The package transformers.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        return importlib.import_module("transformers")
+    except ImportError:
+        raise ConfigError(
+            "transformers: it is not installed, and every export is verified with it; pip install 'rpr[transformers]'"
+        ) from None
+
+
+def unrepresentable(config: TransformerConfig, *, documents: bool) -> str | None:
+    """One line on why transformers has no exact form of this model; None if it has."""
+    if config.architecture != "decoder_only":
+        return f"model.architecture: {config.architecture} has no exact form in transformers; use format=safetensors"
+    if not documents:
+        return (
+            "data.tokenizer: only bytes, of a corpus of documents, are exported as a tokenizer of transformers; "
+            "use format=safetensors or ctranslate2"
+        )
+    if config.norm != "pre":
+        return f"model.norm: {config.norm} has no exact form in transformers; use format=safetensors or ctranslate2"
+    (stack,) = config.stacks()
+    scheme = stack.scheme
+    if scheme.has_tables or (scheme.changes_queries and scheme.rotation(stack.site) is None):
+        return f"position: {scheme.name} has no exact form in transformers; use format=ctranslate2 or safetensors"
+    if scheme.changes_queries and scheme.absolute != "none":
+        return (
+            f"position.absolute: {scheme.absolute} together with {scheme.TITLE} has no exact form in transformers; "
+            "use format=safetensors"
+        )
+    return None
+
+
+def position_rows(config: TransformerConfig, longest: int) -> int | None:
+    """The number of positions of the exported model, at least `longest`; None: unlimited."""
+    (stack,) = config.stacks()
+    if stack.scheme.changes_queries:
+        return None
+    learned = stack.scheme.max_positions if stack.scheme.absolute == "learned" else 0
+    return max(POSITION_ROWS, longest, learned)
+
+
+def write_model(model: Transformer, folder: Path, longest: int) -> None:
+    """Write config.json, generation_config.json, model.safetensors and the tokenizer to an existing `folder`."""
+    config = model.config
+    (stack,) = model.stacks()
+    rotation = stack.shape.scheme.rotation(stack.shape.site)
+    rows = position_rows(config, longest)
+    ids = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
+    common = {"vocab_size": config.vocabulary_size, "tie_word_embeddings": False, "dtype": "float32", **ids}
+    own = _gpt2_config(config, rows) if rotation is None else _neox_config(config, rotation, stack.shape.site, longest)
+    _write(folder / "config.json", {**common, **own})
+    _write(folder / "generation_config.json", {"do_sample": False, "suppress_tokens": [PAD, BOS], **ids})
+    weights = _gpt2_weights(model, rows) if rotation is None else _neox_weights(model, rotation)
+    weights = {name: weight.detach().float().cpu().contiguous() for name, weight in weights.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    _write(folder / "tokenizer.json", _tokenizer())
+    named = {
+        f"{name}_token": _SPECIAL[index] for name, index in (("pad", PAD), ("unk", UNK), ("bos", BOS), ("eos", EOS))
+    }
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": ["input_ids", "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,  # `<s>` in a text is text
+        **named,
+    }
+    _write(folder / "tokenizer_config.json", settings if rows is None else {**settings, "model_max_length": rows})
+
+
+def _gpt2_config(config: TransformerConfig, rows: int | None) -> dict[str, Any]:
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "n_positions": rows,
+        "n_embd": config.d_model,
+        "n_layer": config.num_layers,
+        "n_head": config.num_heads,
+        "n_inner": config.d_ff,
+        "activation_function": config.activation,
+        "layer_norm_epsilon": config.norm_epsilon,
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+    }
+
+
+def _neox_config(config: TransformerConfig, rotation: Rotation, site: Site, longest: int) -> dict[str, Any]:
+    share = rotation.width / site.d_head
+    if int(share * site.d_head) < rotation.width:  # as transformers computes the width
+        share = math.nextafter(share, 1)
+    rope = {"rope_type": "default", "rope_theta": rotation.base, "partial_rotary_factor": share}
+    if rotation.linear_scale != 1:
+        rope |= {"rope_type": "linear", "factor": rotation.linear_scale}
+    return {
+        "architectures": ["GPTNeoXForCausalLM"],
+        "model_type": "gpt_neox",
+        "max_position_embeddings": longest,
+        "hidden_size": config.d_model,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "intermediate_size": config.d_ff,
+        "hidden_act": config.activation,
+        "layer_norm_eps": config.norm_epsilon,
+        "use_parallel_residual": False,
+        "attention_bias": False,
+        "rope_parameters": rope,
+    }
+
+
+def _gpt2_weights(model: Transformer, rows: int | None) -> dict[str, Tensor]:
+    (stack,) = model.stacks()
+    assert rows is not None
+    width = model.config.d_model
+    table = torch.zeros(rows, width) if stack.positions is None else position_table(model, stack.positions, rows)
+    weights = {
+        "transformer.wte.weight": input_embedding(model) * math.sqrt(width),
+        "transformer.wpe.weight": table,
+        "lm_head.weight": model.embedding_VM,
+        **_named("transformer.ln_f", stack.norm),
+    }
+    for number, layer in enumerate(stack.layers.layers):
+        prefix = f"transformer.h.{number}"
+        weights |= _named(f"{prefix}.ln_1", layer.around_attention.norm)
+        weights |= _named(f"{prefix}.ln_2", layer.around_feed_forward.norm)
+        for name, linear in (
+            ("attn.c_attn", layer.self_attention.qkv),
+            ("attn.c_proj", layer.self_attention.output),
+            ("mlp.c_fc", layer.feed_forward.inner),
+            ("mlp.c_proj", layer.feed_forward.outer),
+        ):
+            weights[f"{prefix}.{name}.weight"] = linear.weight.T
+            bias = torch.zeros(linear.out_features) if linear.bias is None else linear.bias
+            weights[f"{prefix}.{name}.bias"] = bias
+    return weights
+
+
+def _neox_weights(model: Transformer, rotation: Rotation) -> dict[str, Tensor]:
+    (stack,) = model.stacks()
+    site, width = stack.shape.site, rotation.width
+    order = [*range(0, width, 2), *range(1, width, 2)] if rotation.interleaved else [*range(width)]
+    weights = {
+        "gpt_neox.embed_in.weight": input_embedding(model) * math.sqrt(site.d_model),
+        "embed_out.weight": model.embedding_VM,
+        **_named("gpt_neox.final_layer_norm", stack.norm),
+    }
+    for number, layer in enumerate(stack.layers.layers):
+        prefix = f"gpt_neox.layers.{number}"
+        qkv_3HDM = layer.self_attention.qkv.weight.detach().clone().view(3, site.num_heads, site.d_head, site.d_model)
+        qkv_3HDM[:2, :, :width] = qkv_3HDM[:2][:, :, order]  # pairs (i, i + width / 2)
+        weights[f"{prefix}.attention.query_key_value.weight"] = qkv_3HDM.transpose(0, 1).reshape(-1, site.d_model)
+        weights[f"{prefix}.attention.dense.weight"] = layer.self_attention.output.weight
+        weights |= _named(f"{prefix}.input_layernorm", layer.around_attention.norm)
+        weights |= _named(f"{prefix}.post_attention_layernorm", layer.around_feed_forward.norm)
+        weights |= _named(f"{prefix}.mlp.dense_h_to_4h", layer.feed_forward.inner)
+        weights |= _named(f"{prefix}.mlp.dense_4h_to_h", layer.feed_forward.outer)
+    return weights
+
+
+def _named(prefix: str, module: nn.Module) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": parameter for name, parameter in module.named_parameters()}
+
+
+def _tokenizer() -> dict[str, Any]:
+    """Bytes as pieces, after BOS, in the form of the library tokenizers, whose names of bytes are those of GPT-2."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = (byte for byte in range(256) if byte not in visible)
+    names = {byte: chr(byte) for byte in visible} | {byte: chr(256 + number) for number, byte in enumerate(hidden)}
+    vocabulary = {name: index for index, name in _SPECIAL.items()}
+    vocabulary |= {names[byte]: FIRST + byte for byte in range(256)}
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    start, texts = (
+        {"SpecialToken": {"id": "<s>", "type_id": 0}},
+        [{"Sequence": {"id": side, "type_id": 0}} for side in "AB"],
+    )
+    return {
+        "version": "1.0",
+        "added_tokens": [{"id": index, "content": name, **plain, "special": True} for index, name in _SPECIAL.items()],
+        "pre_tokenizer": byte_level,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [start, texts[0]],
+            "pair": [start, *texts],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [BOS], "tokens": ["<s>"]}},
+        },
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+    }
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")

@@ -1,0 +1,140 @@
+"""Exports of language models of documents, which CTranslate2 and transformers read themselves, and those refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+
+import pytest
+
+from rpr.compose.composition import compose_train
+from rpr.data.byte_vocabulary import ByteVocabulary
+from rpr.data.vocabulary import EOS
+from rpr.decode.exported import load_exported_model
+from rpr.decode.torch_engine import Search, TorchEngine
+from rpr.decode.translator import Translator
+from rpr.errors import ConfigError, DataError, RunError
+from rpr.export import transformers_files
+from rpr.export.writing import export
+from tests.shapes import scheme
+from tests.small_models import make_export_inputs, make_model, make_vocabulary
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+TEXT = "def größe(x):\n    return '<s>', x  # naïve — 𝛼\n" * 4
+CONTEXT = 40
+SHARED = {"tables": "shared_by_heads", "clip_distance": 4}
+# Programs that read each scheme; decoder-only models are pre-norm unless they say otherwise.
+BOTH, CTRANSLATE2 = ("ctranslate2", "transformers"), ("ctranslate2",)
+HOMES = {
+    "none": (BOTH, scheme("none"), {}),
+    "absolute": (BOTH, scheme("absolute"), {"activation": "gelu"}),
+    "learned": (BOTH, scheme("learned", max_positions=24), {}),
+    "rope": (BOTH, scheme("rope"), {"activation": "gelu"}),
+    "rope-partial": (BOTH, scheme("rope", rotated_share=0.25, base=500), {}),
+    "rope-interleaved": (BOTH, scheme("rope", layout="interleaved", rotated_share=0.5), {}),
+    "rope-linear": (BOTH, scheme("rope", scaling="linear", scaling_factor=2), {}),
+    "rope-ntk": (BOTH, scheme("rope", scaling="ntk", scaling_factor=2), {}),
+    "shape": (BOTH, scheme("shape"), {}),
+    "rope-post_norm": (CTRANSLATE2, scheme("rope"), {"norm": "post"}),
+    "relative": (CTRANSLATE2, scheme("relative", **SHARED), {}),
+    "relative_keys": (CTRANSLATE2, scheme("relative_keys", **SHARED), {"norm": "post"}),
+    "t5": (CTRANSLATE2, scheme("t5"), {}),
+    "alibi": (CTRANSLATE2, scheme("alibi"), {}),
+    "kerple": (CTRANSLATE2, scheme("kerple"), {}),
+}
+
+
+@pytest.fixture
+def inputs(tiny_overrides):
+    own = ["data=text", "data.path=.", f"data.context_length={CONTEXT}", "model.architecture=decoder_only"]
+    kept = [word for word in tiny_overrides if not word.startswith(("data.", "data="))]
+    config = compose_train([*kept, *own])
+    pieces = ByteVocabulary().encode(TEXT)
+    windows = [[*pieces[at : at + 1 + at * 13 % CONTEXT], EOS] for at in range(0, 48, 4)]
+    windows.append([*pieces[:CONTEXT], EOS])
+
+    def make(positions, **changes):
+        shape = {"norm": "pre", "d_model": 64, "vocabulary_size": 260, "architecture": "decoder_only", **changes}
+        given = make_export_inputs(make_model(decoder_positions=positions, **shape), ByteVocabulary(), config)
+        return dataclasses.replace(given, sources=[[] for _ in windows], references=windows)
+
+    return make
+
+
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize("name", HOMES)
+def test_other_programs_give_the_models_log_probabilities_and_text(name, kind, inputs, tmp_path, capsys):
+    homes, positions, changes = HOMES[name]
+    given = inputs(positions, **changes)
+    if kind not in homes:
+        with pytest.raises(ConfigError, match="has no exact form in transformers; use format="):
+            export(kind, tmp_path / "out", given)
+        assert not list(tmp_path.iterdir())
+        return
+    pytest.importorskip(kind, reason=f"the optional {kind} is not installed")
+    card = export(kind, tmp_path / "out", given)
+    parity = card["parity"]
+    assert (parity["sentences"], parity["identical"], parity["longest"]) == (13, None, CONTEXT)
+    assert 0 < parity["largest_difference"] <= parity["tolerance"] < 1e-3
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "A language model of text, byte by byte. A decoder-only Transformer" in text
+    assert f"Of 13 windows of validation (1 to {CONTEXT} tokens): log p of a token differs by at most" in text
+    # The card's own lines, which need nothing of rpr, continue a text as the model does.
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    capsys.readouterr()
+    exec(code.replace("FOLDER", str(tmp_path / "out")), {})
+    prompt = ByteVocabulary().encode("A text")
+    search = Search(1, 0.0, len(prompt) + 100, 4096)
+    [[best]] = TorchEngine(given.model.double()).search([[]], search, prefixes=[prompt])
+    ours = ByteVocabulary().decode_bytes(best.pieces).decode("utf-8", "replace")
+    assert capsys.readouterr().out[:50] == ours[:50] and len(ours) > 50
+    with pytest.raises(ConfigError, match="of a decoder-only model, for other programs alone"):
+        Translator.from_run(tmp_path / "out")
+    with pytest.raises(DataError, match="; export the run with format=safetensors"):
+        load_exported_model(tmp_path / "out")
+
+
+def test_safetensors_of_documents_are_exact(inputs, tmp_path):
+    given = inputs(scheme("relative"))
+    assert export("safetensors", tmp_path / "out", given)["parity"]["largest_difference"] == 0
+    assert load_exported_model(tmp_path / "out").config == given.model.config
+    with pytest.raises(ConfigError, match="is a language model of documents, which does not translate"):
+        Translator.from_run(tmp_path / "out")
+
+
+def test_pairs_are_scored_by_ctranslate2_and_refused_for_transformers(tiny_overrides, tmp_path):
+    pytest.importorskip("ctranslate2", reason="the optional ctranslate2 is not installed")
+    config = compose_train([*tiny_overrides])
+    model = make_model(decoder_positions=scheme("relative", **SHARED), architecture="decoder_only")
+    given = make_export_inputs(model, make_vocabulary(tmp_path), config)
+    parity = export("ctranslate2", tmp_path / "out", given)["parity"]
+    assert parity["identical"] is None and 0 < parity["largest_difference"] <= parity["tolerance"] < 1e-3
+    assert "reads the pieces of the source" in (tmp_path / "out" / "README.md").read_text()
+    for refused, reason in ((model, "data.tokenizer: only bytes"), (make_model(), "model.architecture: encoder_dec")):
+        with pytest.raises(ConfigError, match=reason):
+            export("transformers", tmp_path / "other", dataclasses.replace(given, model=refused))
+
+
+def test_a_missing_library_is_said_before_anything_is_written(inputs, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ConfigError, match=r"^transformers: .* verified with it; pip install 'rpr\[transformers\]'$"):
+        export("transformers", tmp_path / "out", inputs(scheme("rope")))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("broken, message", [
+    ("input_embedding", "the transformers export does not match the model"),
+    ("_tokenizer", "the exported tokenizer does not reproduce the pieces of the data"),
+])  # fmt: skip
+def test_a_wrong_export_is_removed(broken, message, inputs, tmp_path, monkeypatch):
+    pytest.importorskip("transformers", reason="the optional transformers is not installed")
+    right = getattr(transformers_files, broken)
+    wrong = {
+        "input_embedding": lambda model: model.embedding_VM,  # BOS is not zero
+        "_tokenizer": lambda: {**right(), "post_processor": None},  # no BOS
+    }
+    monkeypatch.setattr(transformers_files, broken, wrong[broken])
+    with pytest.raises(RunError, match=message):
+        export("transformers", tmp_path / "out", inputs(scheme("rope")))
+    assert not list(tmp_path.iterdir())
