@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rpr.data.vocabulary import PAD
 from rpr.decode.torch_engine import pair_batches
+from rpr.model.attention import weights_of
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.stack import SelfAttention
 from rpr.model.transformer import Transformer
@@ -105,15 +106,13 @@ def attention_weights(model: Transformer, source_1S: Tensor, target_input_1T: Te
     for stack in model.stacks():
         for layer in stack.layers.layers:
 
-            def add(
-                _: nn.Module, __: Any, qkv: Tensor, attention: Any = layer.self_attention, to: str = stack.shape.name
-            ) -> None:
-                by_name.setdefault(to, []).append(attention.weights(qkv, None)[0])
+            def add(attention: Any, inputs: Any, _: Tensor, to: str = stack.shape.name) -> None:
+                by_name.setdefault(to, []).append(weights_of(attention.inputs(inputs[0], None))[0])
 
             def add_cross(cross: Any, inputs: Any, _: Tensor) -> None:
                 by_name.setdefault("cross", []).append(cross.weights(*inputs)[0])
 
-            hooks.append(layer.self_attention.qkv.register_forward_hook(add))
+            hooks.append(layer.self_attention.register_forward_hook(add))
             if layer.cross_attention is not None:
                 hooks.append(layer.cross_attention.register_forward_hook(add_cross))
     try:
@@ -167,15 +166,13 @@ class _StackAttention:
         self.even_W += self._by_distance((self.visible_BQK / seen_BQ).sum(dim=0))
 
     def register_hooks(self) -> Iterator[Any]:
-        """Hook the qkv projections, so that each layer's attention is added to the sums during the forward pass."""
+        """Hook the layers, so that each one's attention is added to the sums during the forward pass."""
         for attention, sums_HW in zip(self.attention, self.sums_HW, strict=True):
 
-            def add(
-                _: nn.Module, inputs: Any, qkv_BQM: Tensor, attention: SelfAttention = attention, sums: Tensor = sums_HW
-            ) -> None:
-                sums += self._by_distance(self._summed_over_sentences(attention, qkv_BQM))
+            def add(attention: Any, inputs: Any, _: Tensor, sums: Tensor = sums_HW) -> None:
+                sums += self._by_distance(self._summed_over_sentences(attention, inputs[0]))
 
-            yield attention.qkv.register_forward_hook(add)
+            yield attention.register_forward_hook(add)
 
     def layers(self) -> Iterator[Numbers]:
         for number, sums_HW in enumerate(self.sums_HW, start=1):
@@ -185,9 +182,9 @@ class _StackAttention:
         counts = [int(count) for count in self.pairs_W[1:-1]]
         return {"stack": self.name, "pairs": counts, "even_attention": self._means(self.even_W)}
 
-    def _summed_over_sentences(self, attention: SelfAttention, qkv_BQM: Tensor) -> Tensor:
+    def _summed_over_sentences(self, attention: SelfAttention, x_BQM: Tensor) -> Tensor:
         """Sum of P_ij over the sentences of the batch in which i and j are not padding: [H, Q, K]."""
-        p_BHQK = attention.weights(qkv_BQM, self.mask)
+        p_BHQK = weights_of(attention.inputs(x_BQM, self.mask))
         return torch.einsum("bhqk,bqk->hqk", p_BHQK.double(), self.visible_BQK)
 
     def _by_distance(self, values: Tensor) -> Tensor:

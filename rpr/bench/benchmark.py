@@ -271,12 +271,8 @@ def _layer_step(
 
     def step() -> None:
         with _autocast(config.hardware, x.device):
-            q, k, v = split_heads(qkv(x), config.model.num_heads)
-            q, k = positions.prepare(q, k)
-            tables = positions.at(case.length - 1, x.device)
-            z = attention(
-                q, k, v, key_table=tables.keys, value_table=tables.values, bias_table=tables.bias, causal=case.causal
-            )
+            given = positions.inputs(x, *split_heads(qkv(x), config.model.num_heads))._replace(causal=case.causal)
+            z = attention(*given[:3], **given.options)
             y = output(z.transpose(1, 2).flatten(-2))
         torch.autograd.grad(y, parameters, cotangent.to(y.dtype))
 

@@ -9,21 +9,8 @@ Pure functions with the same result, forward and backward:
 - `attend` is the one to call: by device and length it selects the fused kernels for plain attention, the hand-written
   passes of `rpr.model.blockwise_attention`, or `composed` under `torch.compile`.
 
-They take the same arguments:
-
-    q_BHQD, k_BHKD, v_BHKD  x W^Q, x W^K, x W^V, unscaled; k and v of batch size 1 are broadcast
-    key_table, value_table  w^K and w^V: 2k+1 rows, [R, D] shared by heads or [H, R, D] per head; None: no such
-                            term. The two may have different k.
-    bias_table              a bias b for each head and row, [H, R], added to the scaled score; of any k
-    labels                  int64 [Q, K] or [B, Q, K]: the table row of each pair, in place of clip(j - i, k) + k (a
-                            dependency tree, a table schema; the tables may then have any number of rows)
-    mask                    bool, broadcastable to [B, H, Q, K]; False hides the key from the query
-    causal                  the query at position p sees only keys 0..p; `attend` does not even read the table rows
-                            right of the diagonal
-    first_query             position of the first query among the keys, e.g. the length of a cache
-
-and return z [B, H, Q, D], empty if q is. A query that sees no key gets finite but meaningless values and finite
-gradients.
+They take the arguments of `AttentionInputs`, q, k and v by place and the others by name, and return z [B, H, Q, D],
+empty if q is. A query that sees no key gets finite but meaningless values and finite gradients.
 """
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows.
@@ -32,17 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Literal
+from typing import Literal, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rpr.model.blockwise_attention import BlockwiseAttention, Layout, SplitHeads
+from rpr.model.attention_inputs import AttentionInputs, AttentionOptions
+from rpr.model.blockwise_attention import SplitHeads, blockwise
+from rpr.model.blockwise_tables import Layout
 from rpr.model.composed_attention import composed as composed
 from rpr.model.composed_attention import weights as weights
-from rpr.model.edges import Distances, Edges, Labels
-from rpr.model.equations import check_shapes
+from rpr.model.composed_attention import weights_of as weights_of
 from rpr.model.equations import per_position as per_position
 from rpr.model.equations import reference as reference
 
@@ -57,72 +45,53 @@ def attend(
     k_BHKD: Tensor,
     v_BHKD: Tensor,
     *,
-    key_table: Tensor | None = None,
-    value_table: Tensor | None = None,
-    bias_table: Tensor | None = None,
-    labels: Tensor | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    first_query: int = 0,
     implementation: Implementation = "auto",
+    **options: Unpack[AttentionOptions],
 ) -> Tensor:
-    """Attention as used in training and decoding; the other arguments are described above.
+    """Attention as used in training and decoding.
 
     Args:
         implementation: `auto` selects one; `dense` stores the weights [B, H, Q, K] for the backward pass, `blockwise`
             recomputes them block by block of queries; `composed` is the function of that name, `compiled` the same
-            under `torch.compile`; `triton` is the fused kernel for long sequences on a GPU (distances only).
+            under `torch.compile`; `triton` is the fused kernel for long sequences on a GPU (tables of vectors only).
 
     Raises:
-        ValueError: tables or labels of an invalid shape.
+        ValueError: tables, biases or labels of an invalid shape.
     """
-    check_shapes(q_BHQD, k_BHKD, key_table, value_table, bias_table, labels)
-    if mask is not None:
-        mask = mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
+    return attention_of(AttentionInputs(q_BHQD, k_BHKD, v_BHKD, **options), implementation)
+
+
+def attention_of(given: AttentionInputs, implementation: Implementation = "auto") -> Tensor:
+    """As `attend`."""
+    given.check_shapes()
+    q_BHQD, k_BHKD, v_BHKD, *_ = given
+    if (mask := given.mask) is not None:
+        given = given._replace(mask=mask.reshape((1,) * (4 - mask.dim()) + mask.shape))
     if k_BHKD.shape[0] < q_BHQD.shape[0]:
         k_BHKD, v_BHKD = (x.expand(q_BHQD.shape[0], -1, -1, -1) for x in (k_BHKD, v_BHKD))
-    tables: dict[str, Any] = {"key_table": key_table, "value_table": value_table}
+        given = given._replace(k=k_BHKD, v=v_BHKD)
     if not q_BHQD.numel() or not k_BHKD.numel():
-        return reference(q_BHQD, k_BHKD, v_BHKD, **tables, bias_table=bias_table, labels=labels, mask=mask)
-    which: dict[str, Any] = {"mask": mask, "causal": causal, "first_query": first_query}
-    plain = key_table is None and value_table is None and bias_table is None
-    if implementation == "auto" and plain and _fused_is_faster(q_BHQD, k_BHKD):
-        return _fused(q_BHQD, k_BHKD, v_BHKD, mask, causal, first_query)
-    if implementation in ("composed", "compiled") or (implementation == "auto" and _composed_is_better(q_BHQD)):
-        compute = _compiled() if implementation == "compiled" else composed
-        return compute(q_BHQD, k_BHKD, v_BHKD, **tables, bias_table=bias_table, labels=labels, **which)
+        return reference(q_BHQD, k_BHKD, v_BHKD, **given.options)
+    if implementation == "auto" and given.plain and _fused_is_faster(q_BHQD, k_BHKD):
+        return _fused(given)
     if implementation == "triton":
-        if labels is not None or bias_table is not None:
+        if any(part is not None for part in (given.labels, given.bias_table, given.key_bias, given.distance_queries)):
             raise ValueError(
-                "implementation: triton supports only key and value tables by distance, no labels or score bias; "
-                "choose auto"
+                "implementation: triton supports only key and value tables by distance, no labels, score bias or "
+                "queries of their own; choose auto"
             )
         from rpr.model.triton_attention import fused_attention
 
-        return fused_attention(q_BHQD, k_BHKD, v_BHKD, **tables, **which)
+        return fused_attention(q_BHQD, k_BHKD, v_BHKD, **given.options)  # type: ignore[misc]
+    if (
+        implementation in ("composed", "compiled")
+        or given.labels is not None
+        or (implementation == "auto" and _composed_is_better(q_BHQD))
+    ):
+        return (_compiled() if implementation == "compiled" else composed)(q_BHQD, k_BHKD, v_BHKD, **given.options)
     num_queries, num_keys = q_BHQD.shape[2], k_BHKD.shape[2]
     by_blocks = implementation == "blockwise" or (implementation == "auto" and num_queries * num_keys >= LONG**2)
-
-    def edges(table: Tensor | None) -> Edges | None:
-        if table is None:
-            return None
-        if labels is not None:
-            return Labels(labels, table.shape[-2])
-        return Distances.between(num_queries, num_keys, first_query, table.shape[-2], causal=causal)
-
-    layout = Layout(
-        key_edges=edges(key_table),
-        value_edges=edges(value_table),
-        bias_edges=None if bias_table is None or labels is None else Labels(labels, bias_table.shape[1]),
-        mask_BHQK=mask,
-        causal=causal,
-        first_query=first_query,
-        queries_per_block=max(64, BLOCK_SCORES // num_keys) if by_blocks else None,
-    )
-    z_BHQD: Tensor = BlockwiseAttention.apply(  # type: ignore[no-untyped-call]
-        q_BHQD, k_BHKD, v_BHKD, key_table, value_table, bias_table, layout
-    )
-    return z_BHQD
+    return blockwise(given, queries_per_block=max(64, BLOCK_SCORES // num_keys) if by_blocks else None)
 
 
 def split_heads(qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -157,12 +126,11 @@ def _composed_is_better(q_BHQD: Tensor) -> bool:
     return torch.compiler.is_compiling() or (q_BHQD.shape[2] <= 16 and not torch.is_grad_enabled())
 
 
-def _fused(
-    q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, mask: Tensor | None, causal: bool, first_query: int
-) -> Tensor:
-    if causal and mask is None and first_query == 0 and q_BHQD.shape[2] == k_BHKD.shape[2]:
-        return F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKD, is_causal=True)
-    layout = Layout(None, None, None, mask, causal, first_query, None)
+def _fused(given: AttentionInputs) -> Tensor:
+    num_queries, num_keys = given.q.shape[2], given.k.shape[2]
+    if given.causal and given.mask is None and given.first_query == 0 and num_queries == num_keys:
+        return F.scaled_dot_product_attention(given.q, given.k, given.v, is_causal=True)
+    layout = Layout(None, None, given.mask, given.causal, given.first_query, None)
     # An additive mask: a boolean one gives NaN for queries that see no key.
-    bias = layout.mask_bias((0, q_BHQD.shape[2], k_BHKD.shape[2]), like=q_BHQD)
-    return F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKD, attn_mask=bias)
+    bias = layout.mask_bias((0, num_queries, num_keys), like=given.q)
+    return F.scaled_dot_product_attention(given.q, given.k, given.v, attn_mask=bias)

@@ -16,70 +16,37 @@ size [B, H, Q, K] is ever stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rpr.model.blockwise_tables import Bias, Block, Table
-from rpr.model.edges import Edges, Labels, scores_buffer
-from rpr.model.equations import masked_score, visible_keys
+from rpr.model.attention_inputs import AttentionInputs
+from rpr.model.blockwise_tables import Bias, Block, Layout, Table
+from rpr.model.edges import Distances, scores_buffer
+from rpr.model.equations import bias_of_keys
 
 PART_BYTES = 2**23  # of q, and of P, in one part on a CPU; measured in sweeps/results/speed/attention.md
 
-E = TypeVar("E", Edges, Labels)
 
+def blockwise(given: AttentionInputs, queries_per_block: int | None) -> Tensor:
+    """Attention without labels; queries_per_block as in `Layout`."""
 
-@dataclass(frozen=True)
-class Layout:
-    """The arguments of an attention that are not differentiated."""
-
-    key_edges: Edges | None
-    value_edges: Edges | None
-    bias_edges: Labels | None  # None: the bias is by distance
-    mask_BHQK: Tensor | None  # bool, broadcastable
-    causal: bool
-    first_query: int
-    queries_per_block: int | None  # None: all at once, with the weights stored for the backward pass
-
-    def part(self, sentences: slice, heads: slice) -> Layout:
-        def select(edges: E | None) -> E | None:
-            return None if edges is None else edges.sentences(sentences.start, sentences.stop)
-
-        mask = self.mask_BHQK
-        if mask is not None:
-            mask = mask[sentences if mask.shape[0] > 1 else slice(None), heads if mask.shape[1] > 1 else slice(None)]
-        return replace(
-            self,
-            key_edges=select(self.key_edges),
-            value_edges=select(self.value_edges),
-            bias_edges=select(self.bias_edges),
-            mask_BHQK=mask,
-        )
-
-    def blocks(self, num_queries: int, num_keys: int) -> Iterator[Block]:
-        size = self.queries_per_block or num_queries
-        for start in range(0, num_queries, size):
-            stop = min(start + size, num_queries)
-            needed = num_keys if not self.causal else min(num_keys, self.first_query + stop)
-            yield start, stop, num_keys if self.queries_per_block is None else needed
-
-    def mask_bias(self, block: Block, like: Tensor) -> Tensor | None:
-        """The mask as a bias to the block's scores, 0 or a large negative number; None if every key is visible."""
-        start, stop, num_keys = block
-        mask = self.mask_BHQK
-        if mask is not None:
-            mask = mask[..., :num_keys] if mask.shape[-2] == 1 else mask[..., start:stop, :num_keys]
-        visible = visible_keys(mask, self.causal, self.first_query + start, stop - start, num_keys, like.device)
-        if visible is None:
+    def edges(table: Tensor | None) -> Distances | None:
+        if table is None:
             return None
-        return like.new_zeros(visible.shape).masked_fill_(~visible, masked_score(like.dtype))
+        lengths = given.q.shape[2], given.k.shape[2], given.first_query
+        return Distances.between(*lengths, table.shape[-2], causal=given.causal)
+
+    edges_of_both = edges(given.key_table), edges(given.value_table)
+    layout = Layout(*edges_of_both, given.mask, given.causal, given.first_query, queries_per_block)
+    z_BHQD: Tensor = BlockwiseAttention.apply(*given[:8], layout)  # type: ignore[no-untyped-call]
+    return z_BHQD
 
 
 class BlockwiseAttention(torch.autograd.Function):
-    """apply(q_BHQD, k_BHKD, v_BHKD, key_table, value_table, bias_table, layout) -> z_BHQD.
+    """apply(the differentiable fields of `AttentionInputs` in their order, layout) -> z_BHQD.
 
     q, k, v may be any views; tables are [R, D] or [H, R, D], the bias [H, R]; a table and its edges may be None. In
     memory z is [B, Q, H, D], and the gradients of self-attention's q, k and v are one [B, Q, 3, H, D]. Deterministic,
@@ -95,6 +62,8 @@ class BlockwiseAttention(torch.autograd.Function):
         key_table: Tensor | None,
         value_table: Tensor | None,
         bias_table: Tensor | None,
+        distance_queries_BHQX: Tensor | None,
+        key_bias_BHK: Tensor | None,
         layout: Layout,
     ) -> Tensor:
         batch, heads, num_queries, width = q_BHQD.shape
@@ -104,39 +73,51 @@ class BlockwiseAttention(torch.autograd.Function):
         with torch.autocast(q_BHQD.device.type, enabled=False):
             for at in _parts(q_BHQD, k_BHKD.shape[2], layout):
                 part = layout.part(*at)
+                of_keys = None if key_bias_BHK is None else key_bias_BHK[at]
                 tables = _tables(key_table, value_table, bias_table, part, at, q_BHQD.dtype, ctx.needs_input_grad[5])
-                z_GQD, kept = _forward(q_BHQD[at], k_BHKD[at], v_BHKD[at], *tables, part)
+                queries = None if distance_queries_BHQX is None else distance_queries_BHQX[at].to(q_BHQD.dtype)
+                z_GQD, kept = _forward(q_BHQD[at], k_BHKD[at], v_BHKD[at], queries, of_keys, *tables, part)
                 _put(z_BHQD, at, z_GQD)
                 if any(ctx.needs_input_grad):
                     saved += kept
                     ctx.tables.append(tables)
                 del z_GQD, kept
-        ctx.save_for_backward(key_table, value_table, bias_table, *saved)
+        ctx.save_for_backward(key_table, value_table, bias_table, distance_queries_BHQX, key_bias_BHK, *saved)
         ctx.layout, ctx.num_keys = layout, k_BHKD.shape[2]
         return z_BHQD
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dz_BHQD: Tensor) -> tuple[Tensor | None, ...]:
-        tables, saved = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
+        tables, saved = ctx.saved_tensors[:3], ctx.saved_tensors[5:]
+        distance_queries_BHQX, key_bias_BHK = ctx.saved_tensors[3:5]
         d_qkv = _gradient_buffers(dz_BHQD, ctx.num_keys)
+        d_queries = d_bias = None
+        if distance_queries_BHQX is not None:  # in the layout of a projection
+            d_queries = torch.empty_like(distance_queries_BHQX.transpose(1, 2), memory_format=torch.contiguous_format)
+            d_queries = d_queries.transpose(1, 2)
+        if key_bias_BHK is not None:
+            d_bias = torch.empty_like(key_bias_BHK)
         d_tables: list[Tensor | None] = []
         with torch.autocast(dz_BHQD.device.type, enabled=False):
             parts = list(_parts(dz_BHQD, ctx.num_keys, ctx.layout))
             for index, at in enumerate(parts):
                 kept = _Kept(*saved[index * len(_Kept._fields) : (index + 1) * len(_Kept._fields)])
                 keys, values, bias = ctx.tables[index]
-                of_qkv, of_tables = _backward(dz_BHQD[at], keys, values, bias, kept, ctx.layout.part(*at))
-                for whole, part in zip(d_qkv, of_qkv, strict=True):
-                    _put(whole, at, part)
+                gradients = _backward(dz_BHQD[at], keys, values, bias, kept, ctx.layout.part(*at))
+                for whole, part in zip((*d_qkv, d_queries), gradients.of_queries_and_keys, strict=True):
+                    if whole is not None and part is not None:
+                        _put(whole, at, part)
+                if d_bias is not None and gradients.of_bias is not None:
+                    _put(d_bias, at, gradients.of_bias)
                 if len(parts) == 1:
-                    d_tables = [*of_tables]
+                    d_tables = [*gradients.of_tables]
                     break
                 d_tables = d_tables or [None if x is None else torch.zeros_like(x) for x in tables]
-                for place, (table, part_gradient) in enumerate(zip(d_tables, of_tables, strict=True)):
+                for place, (table, part_gradient) in enumerate(zip(d_tables, gradients.of_tables, strict=True)):
                     if table is not None and part_gradient is not None:
                         _for_heads(table, at, shared=place < 2 and table.dim() == 2).add_(part_gradient)
-        return *d_qkv, *d_tables, None
+        return *d_qkv, *d_tables, d_queries, d_bias, None
 
 
 Part = tuple[slice, slice]  # sentences, heads
@@ -148,14 +129,26 @@ class _Kept(NamedTuple):
     q_GQD: Tensor  # scaled
     k_GKD: Tensor
     v_GKD: Tensor  # with the anchor's vector
+    queries_GQX: Tensor | None  # the distance queries
+    key_bias_HBK: Tensor | None
     sums_GQW: Tensor | None  # S
     weights_GQK: Tensor | None  # P, or None if it is recomputed
+
+
+class _Gradients(NamedTuple):
+    """The gradients of a part: of q, k, v and the distance queries, [G, ., .]; of the key bias; of its tables."""
+
+    of_queries_and_keys: tuple[Tensor, Tensor, Tensor, Tensor | None]
+    of_bias: Tensor | None
+    of_tables: tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 def _forward(
     q_BHQD: Tensor,
     k_BHKD: Tensor,
     v_BHKD: Tensor,
+    queries_BHQX: Tensor | None,
+    key_bias_BHK: Tensor | None,
     keys: Table | None,
     values: Table | None,
     bias: Bias | None,
@@ -166,10 +159,13 @@ def _forward(
     k_GKD = _heads_first(None, k_BHKD)
     with_anchor = values is not None and values.anchor is not None
     v_GKD = _heads_first(torch.add, v_BHKD, values.anchor) if values and with_anchor else _heads_first(None, v_BHKD)
+    queries_GQX = None if queries_BHQX is None else _heads_first(None, queries_BHQX)
+    key_bias_HBK = None if key_bias_BHK is None else key_bias_BHK.transpose(0, 1)
+    kept = _Kept(q_GQD, k_GKD, v_GKD, queries_GQX, key_bias_HBK, None, None)
     z_GQD = torch.empty_like(q_GQD)
     keep = layout.queries_per_block is None
     sums_GQW = None if values is None or keep else values.zero_sums(q_GQD)
-    weights_of = _weights_of(q_GQD, k_GKD, keys, bias, layout, num_heads=q_BHQD.shape[1])
+    weights_of = _weights_of(kept, keys, bias, layout, num_heads=q_BHQD.shape[1])
     weights_GQK = None
     for block in layout.blocks(q_GQD.shape[1], k_GKD.shape[1]):
         start, stop, num_keys = block
@@ -182,24 +178,29 @@ def _forward(
             sums_GQW = values.sums(weights_GQK, block, sums_GQW)
     if values is not None and sums_GQW is not None:
         values.add_product(z_GQD, sums_GQW)
-    return z_GQD, _Kept(q_GQD, k_GKD, v_GKD, sums_GQW, weights_GQK if keep else None)
+    return z_GQD, kept._replace(sums_GQW=sums_GQW, weights_GQK=weights_GQK if keep else None)
 
 
 def _backward(
     dz_BHQD: Tensor, keys: Table | None, values: Table | None, bias: Bias | None, kept: _Kept, layout: Layout
-) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor | None, Tensor | None, Tensor | None]]:
-    """The gradients of q, k and v, [G, ., D], and of the part's tables."""
-    q_GQD, k_GKD, v_GKD, sums_GQW, kept_weights = kept
+) -> _Gradients:
+    q_GQD, k_GKD, v_GKD, queries_GQX, key_bias_HBK, sums_GQW, kept_weights = kept
     scale = q_GQD.shape[-1] ** -0.5
     dz_GQD = _heads_first(None, dz_BHQD)
     projected_GQW = None if values is None else values.project(dz_GQD)
     dq_GQD, dk_GKD, dv_GKD = torch.empty_like(q_GQD), torch.empty(0), torch.empty(0)
-    dsums_GQW = dbias_table = None
+    dsums_GQW = dbias_table = dkey_bias_GK = None
+    # What multiplies the key table, and its gradient.
+    x_GQX, alpha = (q_GQD, scale) if queries_GQX is None else (queries_GQX, 1.0)
+    dx_GQX = dq_GQD if queries_GQX is None else torch.zeros_like(queries_GQX)
+    drows_TWX = keys.zero_rows() if keys is not None and keys.edges.in_place else None
+    if key_bias_HBK is not None:
+        dkey_bias_GK = key_bias_HBK.new_zeros(k_GKD.shape[:2])
     weights_of = None
     if kept_weights is None:
         dk_GKD, dv_GKD = torch.zeros_like(k_GKD), torch.zeros_like(v_GKD)
-        dsums_GQW = None if keys is None else keys.zero_sums(q_GQD)
-        weights_of = _weights_of(q_GQD, k_GKD, keys, bias, layout, num_heads=dz_BHQD.shape[1])
+        dsums_GQW = None if keys is None or drows_TWX is not None else keys.zero_sums(q_GQD)
+        weights_of = _weights_of(kept, keys, bias, layout, num_heads=dz_BHQD.shape[1])
     for block in layout.blocks(q_GQD.shape[1], k_GKD.shape[1]):
         start, stop, num_keys = block
         weights_GQK = weights_of(block) if weights_of is not None else kept_weights
@@ -218,25 +219,35 @@ def _backward(
             dq_GQD[:, start:stop] = torch.bmm(dscores_GQK, k_GKD[:, :num_keys]).mul_(scale)
             dv_GKD[:, :num_keys] += torch.bmm(weights_GQK.transpose(1, 2), dz_GQD[:, start:stop])
             dk_GKD[:, :num_keys] += torch.bmm(dscores_GQK.transpose(1, 2), q_GQD[:, start:stop])
-        if keys is not None:
+        if keys is not None and drows_TWX is not None:
+            keys.add_gradients(dscores_GQK, block, x_GQX, dx_GQX, drows_TWX, alpha)
+        elif keys is not None:
             dsums_GQW = keys.sums(dscores_GQK, block, dsums_GQW)
         if bias is not None and bias.learned:
             of_block = bias.gradient(dscores_GQK, block)
             dbias_table = of_block if dbias_table is None else dbias_table + of_block
+        if dkey_bias_GK is not None:
+            dkey_bias_GK[:, :num_keys] += dscores_GQK.sum(1, dtype=dkey_bias_GK.dtype)
     dkey_table = dvalue_table = None
-    if keys is not None and dsums_GQW is not None:
-        keys.add_product(dq_GQD, dsums_GQW, alpha=scale)
-        dkey_table = keys.gradient(dsums_GQW, q_GQD, weights_sum_to_one=False)
+    if keys is not None and drows_TWX is not None:
+        dkey_table = keys.of_all_rows(drows_TWX)
+    elif keys is not None and dsums_GQW is not None:
+        keys.add_product(dx_GQX, dsums_GQW, alpha=alpha)
+        dkey_table = keys.gradient(dsums_GQW, x_GQX, weights_sum_to_one=False)
     if values is not None and sums_GQW is not None:
         dvalue_table = values.gradient(sums_GQW, dz_GQD, weights_sum_to_one=True)
-    return (dq_GQD, dk_GKD, dv_GKD), (dkey_table, dvalue_table, dbias_table)
+    of_queries_and_keys = dq_GQD, dk_GKD, dv_GKD, None if queries_GQX is None else dx_GQX
+    return _Gradients(of_queries_and_keys, dkey_bias_GK, (dkey_table, dvalue_table, dbias_table))
 
 
 def _weights_of(
-    q_GQD: Tensor, k_GKD: Tensor, keys: Table | None, bias: Bias | None, layout: Layout, *, num_heads: int
+    kept: _Kept, keys: Table | None, bias: Bias | None, layout: Layout, *, num_heads: int
 ) -> Callable[[Block], Tensor]:
     """The function that computes P of any block of a part's queries, [G, stop - start, num_keys]."""
-    projected_GQW = None if keys is None else keys.project(q_GQD)  # for all blocks at once: [G, Q, W] is small
+    q_GQD, k_GKD, _, queries_GQX, key_bias_HBK, *_ = kept
+    projected_GQW = None  # for all blocks at once: [G, Q, W] is small, or nothing
+    if keys is not None:
+        projected_GQW = keys.project(q_GQD if queries_GQX is None else queries_GQX)
 
     def weights(block: Block) -> Tensor:
         start, stop, num_keys = block
@@ -251,6 +262,9 @@ def _weights_of(
             if mask_bias is not None and mask_bias.dim() == 2:  # causal, small compared with the scores: one pass
                 biases_HBQK, mask_bias = biases_HBQK + mask_bias, None
             scores_HBQK.add_(biases_HBQK)
+        if key_bias_HBK is not None:
+            first = layout.first_query + start
+            scores_HBQK.add_(bias_of_keys(key_bias_HBK, first, scores_HBQK)[..., :num_keys])
         if mask_bias is not None:
             scores_HBQK.add_(mask_bias if mask_bias.dim() == 2 else mask_bias.transpose(0, 1))
         return torch.softmax(scores_GQK, dim=-1, out=scores_GQK)
@@ -274,7 +288,7 @@ def _tables(
         values = Table(_for_heads(value_table, at, shared=value_table.dim() == 2), layout.value_edges, dtype)
     bias = None
     if bias_table is not None:
-        bias = Bias(bias_table[at[1]], layout.bias_edges, layout.first_query, learned=learned_bias)
+        bias = Bias(bias_table[at[1]], layout.first_query, learned=learned_bias)
     return keys, values, bias
 
 

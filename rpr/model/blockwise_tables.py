@@ -1,20 +1,61 @@
-"""The relative tables and the bias of one part of blockwise attention, and their matmuls by block."""
+"""The blocks of blockwise attention; the relative tables and the bias of one of its parts, with their matmuls."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from rpr.model.distances import bias_of_pairs, sum_by_row
-from rpr.model.edges import Edges, Labels
+from rpr.model.edges import Distances
+from rpr.model.equations import masked_score, visible_keys
 
 Block = tuple[int, int, int]  # first query, last query (exclusive), number of keys it needs
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The arguments of an attention that are not differentiated."""
+
+    key_edges: Distances | None
+    value_edges: Distances | None
+    mask_BHQK: Tensor | None  # bool, broadcastable
+    causal: bool
+    first_query: int
+    queries_per_block: int | None  # None: all at once, with the weights stored for the backward pass
+
+    def part(self, sentences: slice, heads: slice) -> Layout:
+        mask = self.mask_BHQK
+        if mask is None:
+            return self
+        mask = mask[sentences if mask.shape[0] > 1 else slice(None), heads if mask.shape[1] > 1 else slice(None)]
+        return replace(self, mask_BHQK=mask)
+
+    def blocks(self, num_queries: int, num_keys: int) -> Iterator[Block]:
+        size = self.queries_per_block or num_queries
+        for start in range(0, num_queries, size):
+            stop = min(start + size, num_queries)
+            needed = num_keys if not self.causal else min(num_keys, self.first_query + stop)
+            yield start, stop, num_keys if self.queries_per_block is None else needed
+
+    def mask_bias(self, block: Block, like: Tensor) -> Tensor | None:
+        """The mask as a bias to the block's scores, 0 or a large negative number; None if every key is visible."""
+        start, stop, num_keys = block
+        mask = self.mask_BHQK
+        if mask is not None:
+            mask = mask[..., :num_keys] if mask.shape[-2] == 1 else mask[..., start:stop, :num_keys]
+        visible = visible_keys(mask, self.causal, self.first_query + start, stop - start, num_keys, like.device)
+        if visible is None:
+            return None
+        return like.new_zeros(visible.shape).masked_fill_(~visible, masked_score(like.dtype))
 
 
 class Table:
     """One table of a part: the rows that occur, relative to the anchor, and the four matmuls with them."""
 
-    def __init__(self, table: Tensor, edges: Edges, dtype: torch.dtype) -> None:
+    def __init__(self, table: Tensor, edges: Distances, dtype: torch.dtype) -> None:
         self.table, self.edges = table, edges
         rows = table[..., edges.rows, :]
         self.anchor: Tensor | None = None  # broadcastable to [H, B, K, D]
@@ -25,12 +66,19 @@ class Table:
         self.rows_TWD = rows.to(dtype) if rows.dim() == 3 else rows.to(dtype)[None]
 
     def project(self, x_GQD: Tensor) -> Tensor:
-        """x times the rows, [G, Q, W]."""
+        """x times the rows, [G, Q, W], for `add_to_scores`; x itself if it multiplies them in place."""
+        if self.edges.in_place:
+            return x_GQD
         product_TNW = torch.bmm(self._by_table(x_GQD), self.rows_TWD.transpose(1, 2))
         return product_TNW.view(*x_GQD.shape[:2], product_TNW.shape[-1])
 
     def add_to_scores(self, scores_GQK: Tensor, projected_GQW: Tensor, block: Block) -> None:
         edges = self.edges.queries(*block)
+        if self.edges.in_place:
+            for queries, columns, view in edges.diagonals(scores_GQK):
+                rows_GDW = self._rows_of(edges, columns, len(view)).transpose(1, 2)
+                view.baddbmm_(projected_GQW[:, block[0] : block[1]][:, queries], rows_GDW)
+            return
         edges.add_to_scores(scores_GQK, projected_GQW[:, block[0] : block[1], self._columns(edges)])
 
     def zero_sums(self, like_GQD: Tensor) -> Tensor:
@@ -50,26 +98,51 @@ class Table:
         self._by_table(out_GQD).baddbmm_(self._by_table(sums_GQW), self.rows_TWD, alpha=alpha)
 
     def gradient(self, sums_GQW: Tensor, x_GQD: Tensor, *, weights_sum_to_one: bool) -> Tensor:
-        """sums^T x over all positions that use the table; rows that do not occur get zero.
+        """sums^T x over all positions that use the table; rows that do not occur get zero."""
+        x_TND = self._by_table(x_GQD)
+        occurring_TWD = torch.bmm(self._by_table(sums_GQW).transpose(1, 2), x_TND).to(self.table.dtype)
+        return self.of_all_rows(occurring_TWD, x_TND if weights_sum_to_one else None)
+
+    def of_all_rows(self, occurring_TWD: Tensor, x_TND: Tensor | None = None) -> Tensor:
+        """The gradient of the table from that of the rows that occur; with `x_TND`, for weights that sum to one.
 
         The anchor gets the remainder of the sum over all rows. That sum is the sum of x for P, whose rows sum to 1, and
         0 for the scores' gradient, whose rows sum to 0.
         """
-        x_TND = self._by_table(x_GQD)
-        occurring_TWD = torch.bmm(self._by_table(sums_GQW).transpose(1, 2), x_TND).to(self.table.dtype)
         rows, anchor, num_rows = self.edges.rows, self.edges.anchor, self.table.shape[-2]
         # The rows that occur and the adjacent anchor are contiguous; all others get zeros.
         parts = [occurring_TWD]
         if anchor is not None:
             left_T1D = -occurring_TWD.sum(1, keepdim=True)
-            if weights_sum_to_one:
+            if x_TND is not None:
                 left_T1D += x_TND.sum(1, keepdim=True, dtype=self.table.dtype)
             parts = [left_T1D, occurring_TWD] if anchor == 0 else [occurring_TWD, left_T1D]
         before = min(rows.start, rows.start if anchor is None else anchor)
         after = num_rows - max(rows.stop, 0 if anchor is None else anchor + 1)
-        zeros_TRD = occurring_TWD.new_zeros(occurring_TWD.shape[0], max(before, after), x_GQD.shape[-1])
+        zeros_TRD = occurring_TWD.new_zeros(occurring_TWD.shape[0], max(before, after), self.table.shape[-1])
         parts = [zeros_TRD[:, :before], *parts, zeros_TRD[:, :after]]
         return torch.cat(parts, dim=1).view_as(self.table)
+
+    def add_gradients(
+        self, dscores_GQK: Tensor, block: Block, x_GQD: Tensor, dx_GQD: Tensor, drows_TWD: Tensor, alpha: float
+    ) -> None:
+        """Add a block's gradients of what multiplies the rows, and of the rows, where `edges.in_place`."""
+        edges = self.edges.queries(*block)
+        for queries, columns, view in edges.diagonals(dscores_GQK):
+            dx_GQD[:, block[0] : block[1]][:, queries].baddbmm_(
+                view, self._rows_of(edges, columns, len(view)), alpha=alpha
+            )
+            of_rows_GWD = torch.bmm(view.transpose(1, 2), x_GQD[:, block[0] : block[1]][:, queries])
+            of_tables = of_rows_GWD.view(len(drows_TWD), -1, *of_rows_GWD.shape[1:]).sum(1, dtype=drows_TWD.dtype)
+            drows_TWD[:, self._columns(edges)][:, columns] += of_tables
+
+    def zero_rows(self) -> Tensor:
+        return torch.zeros_like(self.rows_TWD, dtype=self.table.dtype)
+
+    def _rows_of(self, block: Distances, columns: slice, num_products: int) -> Tensor:
+        """Some rows of a block, for each product: [G, W, D]."""
+        rows_TWD = self.rows_TWD[:, self._columns(block)][:, columns]
+        return rows_TWD[:, None].expand(-1, num_products // len(rows_TWD), -1, -1).flatten(0, 1)
 
     def _by_table(self, x_GQY: Tensor) -> Tensor:
         """[G, Q, Y] as one matrix for each table, [T, N, Y]; Y may be 0."""
@@ -77,7 +150,7 @@ class Table:
         num_tables = self.rows_TWD.shape[0]
         return x_GQY.view(num_tables, num_products * num_queries // num_tables, columns)
 
-    def _columns(self, block: Edges) -> slice:
+    def _columns(self, block: Distances) -> slice:
         """The columns of a block's rows among all rows that occur."""
         return slice(block.rows.start - self.edges.rows.start, block.rows.stop - self.edges.rows.start)
 
@@ -85,22 +158,16 @@ class Table:
 class Bias:
     """The bias of a part, for any block of its queries."""
 
-    def __init__(self, bias_HR: Tensor, edges: Labels | None, first_query: int, *, learned: bool) -> None:
-        self.bias_HR, self.edges, self.first_query, self.learned = bias_HR, edges, first_query, learned
+    def __init__(self, bias_HR: Tensor, first_query: int, *, learned: bool) -> None:
+        self.bias_HR, self.first_query, self.learned = bias_HR, first_query, learned
 
     def of_pairs(self, block: Block) -> Tensor:
-        """The bias of each pair, broadcastable to [H, B, Q, K]."""
+        """The bias of each pair, [H, 1, Q, K]."""
         start, stop, num_keys = block
-        if self.edges is None:
-            return bias_of_pairs(self.bias_HR, stop - start, num_keys, self.first_query + start)[:, None]
-        of_pairs = self.bias_HR[:, self.edges.queries(*block).labels]
-        return of_pairs if of_pairs.dim() == 4 else of_pairs[:, None]
+        return bias_of_pairs(self.bias_HR, stop - start, num_keys, self.first_query + start)[:, None]
 
     def gradient(self, dscores_GQK: Tensor, block: Block) -> Tensor:
         """The sum of the scores' gradients over all pairs that share a row, [H, R]."""
         heads, num_rows = self.bias_HR.shape
-        if self.edges is None:
-            dscores_HBQK = dscores_GQK.view(heads, -1, *dscores_GQK.shape[1:])
-            return sum_by_row(dscores_HBQK.sum(1, dtype=self.bias_HR.dtype), num_rows, self.first_query + block[0])
-        by_row_GQR = self.edges.queries(*block).sum_weights(dscores_GQK)
-        return by_row_GQR.view(heads, -1, num_rows).sum(1, dtype=self.bias_HR.dtype)
+        dscores_HBQK = dscores_GQK.view(heads, -1, *dscores_GQK.shape[1:])
+        return sum_by_row(dscores_HBQK.sum(1, dtype=self.bias_HR.dtype), num_rows, self.first_query + block[0])

@@ -1,6 +1,6 @@
 """Relative attention composed of torch operations, for autograd and torch.compile.
 
-The arguments are described in `rpr.model.attention`.
+The arguments are those of `AttentionInputs`.
 """
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows,
@@ -8,10 +8,13 @@ The arguments are described in `rpr.model.attention`.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rpr.model.attention_inputs import AttentionInputs, AttentionOptions
 from rpr.model.distances import (
     bias_of_pairs,
     distances_to_keys,
@@ -20,55 +23,59 @@ from rpr.model.distances import (
     repeat_edges,
     sum_edges,
 )
-from rpr.model.equations import check_shapes, softmax
+from rpr.model.equations import bias_of_keys, softmax
 
 
-def composed(
-    q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    v_BHKD: Tensor,
-    *,
-    key_table: Tensor | None = None,
-    value_table: Tensor | None = None,
-    bias_table: Tensor | None = None,
-    labels: Tensor | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    first_query: int = 0,
-) -> Tensor:
+def composed(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, **options: Unpack[AttentionOptions]) -> Tensor:
     """Project, then spread (q w_K^T is [B, H, Q, R], a small matmul), in operations that torch can differentiate.
 
     Distances need no gather or scatter: the clipped rows are laid out by distance once, and going from distances to
     keys is a change of strides.
     """
-    # Scaling q covers both terms of equation 5 and touches Q*D numbers instead of Q*K.
-    q_BHQD = q_BHQD * (q_BHQD.shape[-1] ** -0.5)
-    weights_BHQK = _scores_to_weights(q_BHQD, k_BHKD, key_table, bias_table, labels, mask, causal, first_query)
+    given = AttentionInputs(q_BHQD, k_BHKD, v_BHKD, **options)
+    weights_BHQK = weights_of(given)
     z_BHQD = weights_BHQK @ v_BHKD
-    if value_table is not None and labels is not None:
-        one_hot_QKR = F.one_hot(labels, value_table.shape[-2]).to(weights_BHQK.dtype)
+    table, labels = given.value_table, given.labels
+    if table is not None and labels is not None:
+        one_hot_QKR = F.one_hot(labels, table.shape[-2]).to(weights_BHQK.dtype)
         by_row = torch.einsum("bhqk,bqkr->bhqr", weights_BHQK, one_hot_QKR.expand(q_BHQD.shape[0], -1, -1, -1))
-        z_BHQD = z_BHQD + times_table(by_row, value_table)
-    elif value_table is not None:
-        z_BHQD = z_BHQD + collect(weights_BHQK, value_table, first_query=first_query)
+        z_BHQD = z_BHQD + times_table(by_row, table)
+    elif table is not None:
+        z_BHQD = z_BHQD + collect(weights_BHQK, table, first_query=given.first_query)
     return z_BHQD
 
 
-def weights(
-    q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    *,
-    key_table: Tensor | None = None,
-    bias_table: Tensor | None = None,
-    labels: Tensor | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    first_query: int = 0,
-) -> Tensor:
+def weights(q_BHQD: Tensor, k_BHKD: Tensor, **options: Unpack[AttentionOptions]) -> Tensor:
     """The attention weights P, [B, H, Q, K]."""
-    check_shapes(q_BHQD, k_BHKD, key_table, None, bias_table, labels)
-    q_BHQD = q_BHQD * (q_BHQD.shape[-1] ** -0.5)
-    return _scores_to_weights(q_BHQD, k_BHKD, key_table, bias_table, labels, mask, causal, first_query)
+    given = AttentionInputs(q_BHQD, k_BHKD, k_BHKD, **options)
+    given.check_shapes()
+    return weights_of(given)
+
+
+def weights_of(given: AttentionInputs) -> Tensor:
+    """As `weights`."""
+    # Scaling q covers both terms of equation 5 and touches Q*D numbers instead of Q*K.
+    q_BHQD = given.q * (given.q.shape[-1] ** -0.5)
+    scores_BHQK = q_BHQD @ given.k.transpose(-2, -1)
+    num_queries, num_keys = scores_BHQK.shape[2:]
+    labels, bias_table = given.labels, given.bias_table
+    if (table := given.key_table) is not None:
+        queries = q_BHQD if given.distance_queries is None else given.distance_queries
+        if labels is None:
+            scores_BHQK = scores_BHQK + spread(queries, table, num_keys, first_query=given.first_query)
+        else:
+            projected_BHQR = times_table(queries, table.transpose(-2, -1))
+            of_heads = labels if labels.dim() == 2 else labels[:, None]
+            scores_BHQK = scores_BHQK + projected_BHQR.gather(-1, of_heads.expand_as(scores_BHQK))
+    if bias_table is not None and labels is not None:
+        bias = bias_table[:, labels]
+        scores_BHQK = scores_BHQK + (bias if labels.dim() == 2 else bias.transpose(0, 1)).to(scores_BHQK.dtype)
+    elif bias_table is not None:
+        bias = bias_of_pairs(bias_table, num_queries, num_keys, given.first_query)
+        scores_BHQK = scores_BHQK + bias.to(scores_BHQK.dtype)
+    if given.key_bias is not None:
+        scores_BHQK = scores_BHQK + bias_of_keys(given.key_bias, given.first_query, scores_BHQK)
+    return softmax(scores_BHQK, given.mask, causal=given.causal, first_query=given.first_query)
 
 
 def spread(q_BHQD: Tensor, table: Tensor, num_keys: int, *, first_query: int = 0) -> Tensor:
@@ -103,29 +110,3 @@ def times_table(x_BHQX: Tensor, matrix: Tensor) -> Tensor:
     batch, heads, num_queries, width = x_BHQX.shape
     by_head = x_BHQX.transpose(0, 1).reshape(heads, batch * num_queries, width) @ matrix
     return by_head.view(heads, batch, num_queries, -1).transpose(0, 1)
-
-
-def _scores_to_weights(
-    scaled_q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    key_table: Tensor | None,
-    bias_table: Tensor | None,
-    labels: Tensor | None,
-    mask: Tensor | None,
-    causal: bool,
-    first_query: int,
-) -> Tensor:
-    scores_BHQK = scaled_q_BHQD @ k_BHKD.transpose(-2, -1)
-    if key_table is not None and labels is not None:
-        projected_BHQR = times_table(scaled_q_BHQD, key_table.transpose(-2, -1))
-        labels_BHQK = labels.expand(scores_BHQK.shape) if labels.dim() == 2 else labels[:, None].expand_as(scores_BHQK)
-        scores_BHQK = scores_BHQK + projected_BHQR.gather(-1, labels_BHQK)
-    elif key_table is not None:
-        scores_BHQK = scores_BHQK + spread(scaled_q_BHQD, key_table, k_BHKD.shape[2], first_query=first_query)
-    if bias_table is not None and labels is not None:
-        bias = bias_table[:, labels]
-        scores_BHQK = scores_BHQK + (bias if labels.dim() == 2 else bias.transpose(0, 1)).to(scores_BHQK.dtype)
-    elif bias_table is not None:
-        num_queries, num_keys = scores_BHQK.shape[2:]
-        scores_BHQK = scores_BHQK + bias_of_pairs(bias_table, num_queries, num_keys, first_query).to(scores_BHQK.dtype)
-    return softmax(scores_BHQK, mask, causal=causal, first_query=first_query)

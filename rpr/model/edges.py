@@ -15,40 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 ROWS = 64  # queries whose pairs beyond the clip distance are handled together
-
-
-class Edges(Protocol):
-    """The rows of one table between some queries and keys."""
-
-    @property
-    def rows(self) -> slice:
-        """A slice that contains every row that occurs, one column of `by_row` each, without the anchor."""
-
-    @property
-    def anchor(self) -> int | None:
-        """A row that is left out of the matmuls: the others are taken relative to it.
-
-        The softmax is invariant to a constant added to all keys of a query, and P sums to 1 over the keys. So the
-        scores need only q_i . (w_r - w_anchor), and the values P (v + w_anchor) + S (w - w_anchor).
-        """
-
-    def queries(self, start: int, stop: int, num_keys: int) -> Edges:
-        """The edges of queries start..stop-1 and the first num_keys keys."""
-
-    def sentences(self, start: int, stop: int) -> Edges:
-        """The edges of sentences start..stop-1 of the batch."""
-
-    def add_to_scores(self, scores_GQK: Tensor, by_row_GQW: Tensor) -> None:
-        """scores[g, i, j] += by_row[g, i, row(i, j)], in place; `scores` is from `scores_buffer`."""
-
-    def sum_weights(self, weights_GQK: Tensor) -> Tensor:
-        """by_row[g, i, r] = sum of weights[g, i, j] over keys j whose row is r; `weights` is from `scores_buffer`."""
+WIDE = 128  # columns from which on matmuls read and write causal scores by distance in place
 
 
 def scores_buffer(num_products: int, num_queries: int, num_keys: int, like: Tensor) -> Tensor:
@@ -69,7 +42,10 @@ class Distances:
     """row(i, j) = clip(j - i, k) + k, with query i at position first_query + i (Shaw et al. 2018, section 3.2).
 
     With `causal` only keys up to the query's own position are visible, so rows right of the diagonal are never read.
-    If distances are clipped, one of the outermost rows is the anchor, which needs no column and no triangle.
+    If distances are clipped, one of the outermost rows is the anchor, which needs no column and no triangle: it is left
+    out of the matmuls, and the others are taken relative to it. The softmax is invariant to a constant added to all
+    keys of a query, and P sums to 1 over the keys. So the scores need only q_i . (w_r - w_anchor), and the values
+    P (v + w_anchor) + S (w - w_anchor).
     """
 
     num_queries: int
@@ -116,15 +92,15 @@ class Distances:
 
     @property
     def rows(self) -> slice:
+        """A slice that contains every row that occurs, one column of `by_row` each, without the anchor."""
         return slice(self.first + self.clip_distance, max(self.first, self.last + 1) + self.clip_distance)
 
     def queries(self, start: int, stop: int, num_keys: int) -> Distances:
+        """Those of queries start..stop-1 and the first num_keys keys."""
         return Distances(stop - start, num_keys, self.first_query + start, self.num_rows, self.causal, self.anchor)
 
-    def sentences(self, start: int, stop: int) -> Distances:
-        return self
-
     def add_to_scores(self, scores_GQK: Tensor, by_row_GQW: Tensor) -> None:
+        """scores[g, i, j] += by_row[g, i, row(i, j)], in place; `scores` is from `scores_buffer`."""
         plan = _plan(self, scores_GQK.dtype, scores_GQK.device)
         for view in plan.writes:
             # 0 is added where a query has no key at that distance: those cells belong to a neighbouring row.
@@ -139,6 +115,7 @@ class Distances:
                 here_GQK.addcmul_(edge_GQ1, triangle_QK)
 
     def sum_weights(self, weights_GQK: Tensor) -> Tensor:
+        """by_row[g, i, r] = sum of weights[g, i, j] over keys j whose row is r; `weights` is from `scores_buffer`."""
         plan = _plan(self, weights_GQK.dtype, weights_GQK.device)
         if plan.writes:
             by_row_GQW = self._diagonals(weights_GQK, self._everything) * plan.exists_QW
@@ -150,6 +127,29 @@ class Distances:
                 here_GQK = here_GQK * triangle_QK
             by_row_GQW[:, queries, 0] += here_GQK.sum(-1)
         return by_row_GQW
+
+    @property
+    def in_place(self) -> bool:
+        """Whether matmuls may use `diagonals`: no pair is beyond the columns, and every query sees its own position."""
+        return (
+            self.causal
+            and self.highest == 0
+            and self.first_query + self.num_queries <= self.num_keys
+            and self.last - self.first >= WIDE
+        )
+
+    def diagonals(self, scores_GQK: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Causal scores by distance: (queries, columns, view [G, queries, columns]), together every visible cell.
+
+        A query without a key at some distance has there a cell of its predecessor that causality hides; only the first
+        one, whose predecessor belongs to another matrix, gets a view of its own keys alone.
+        """
+        columns = self.last - self.first + 1
+        absent = max(0, -self.first_query - self.first)
+        rest = 1 if absent else 0
+        for queries, some in ((slice(0, rest, 1), slice(absent, columns)), (slice(rest, None, 1), slice(0, columns))):
+            if range(self.num_queries)[queries]:
+                yield queries, some, self._diagonals(scores_GQK, DiagonalView(slice(0, None, 1), queries, some))
 
     @property
     def _everything(self) -> DiagonalView:
@@ -254,58 +254,3 @@ def _plan(at: Distances, dtype: torch.dtype, device: torch.device) -> _Plan:
         triangle_QK = torch.ones(shape, dtype=dtype, device=device).tril(-1) if is_triangle else None
         farther.append((queries_, keys, triangle_QK))
     return _Plan(exists_QW, at._writes(), farther)
-
-
-@dataclass(frozen=True)
-class Labels:
-    """row(i, j) from a matrix of labels, [Q, K] or [B, Q, K] (int64): a dependency tree, a table schema.
-
-    Heads come first in G, so the label matrices of a batch repeat for every head.
-    """
-
-    labels: Tensor
-    num_rows: int
-
-    @property
-    def rows(self) -> slice:
-        return slice(0, self.num_rows)
-
-    def queries(self, start: int, stop: int, num_keys: int) -> Labels:
-        return Labels(self.labels[..., start:stop, :num_keys], self.num_rows)
-
-    def sentences(self, start: int, stop: int) -> Labels:
-        return self if self.labels.dim() == 2 else Labels(self.labels[start:stop], self.num_rows)
-
-    @property
-    def anchor(self) -> int | None:
-        return None
-
-    def add_to_scores(self, scores_GQK: Tensor, by_row_GQW: Tensor) -> None:
-        labels = self._expanded_labels(scores_GQK)
-        by_row = by_row_GQW.reshape(*labels.shape[:-1], -1)
-        scores_GQK += by_row.gather(-1, labels).view_as(scores_GQK)
-
-    def sum_weights(self, weights_GQK: Tensor) -> Tensor:
-        labels = self._expanded_labels(weights_GQK)
-        num_products, num_queries, _ = weights_GQK.shape
-        if weights_GQK.device.type == "cpu":
-            by_row = weights_GQK.new_zeros(*labels.shape[:-1], self.num_rows)
-            by_row.scatter_add_(-1, labels, weights_GQK.view_as(labels))
-            return by_row.view(num_products, num_queries, self.num_rows)
-        # Elsewhere a scatter adds in no fixed order; matmuls with 0/1 matrices are deterministic and use matrix units.
-        return self._sum_by_matmul(weights_GQK)
-
-    def _sum_by_matmul(self, weights_GQK: Tensor) -> Tensor:
-        num_products, num_queries, num_keys = weights_GQK.shape
-        labels_BQK = self.labels if self.labels.dim() == 3 else self.labels[None]
-        num_matrices = labels_BQK.shape[0]
-        one_hot = torch.nn.functional.one_hot(labels_BQK, self.num_rows).to(weights_GQK.dtype)
-        each = weights_GQK.view(-1, num_matrices, num_queries, num_keys).permute(1, 2, 0, 3)  # [B, Q, H, K]
-        by_row = each @ one_hot  # [B, Q, H, R]
-        return by_row.permute(2, 0, 1, 3).reshape(num_products, num_queries, self.num_rows)
-
-    def _expanded_labels(self, scores_GQK: Tensor) -> Tensor:
-        """The labels expanded to all heads and sentences, without copying: [H, B, Q, K] or [G, Q, K]."""
-        if self.labels.dim() == 3:
-            return self.labels.expand(scores_GQK.shape[0] // self.labels.shape[0], *self.labels.shape)
-        return self.labels.expand(scores_GQK.shape)

@@ -1,4 +1,4 @@
-"""The paper's equations and the paper's algorithm; their arguments are described in `rpr.model.attention`."""
+"""The paper's equations and the paper's algorithm; their arguments are those of `AttentionInputs`."""
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows.
 
@@ -6,73 +6,53 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
+from rpr.model.attention_inputs import AttentionInputs, AttentionOptions
 from rpr.model.vectors import relative_rows
 
 MASKED = -1e9  # a hidden key's score: negligible next to any other, and fully masked rows give no NaN
 
 
-def reference(
-    q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    v_BHKD: Tensor,
-    *,
-    key_table: Tensor | None = None,
-    value_table: Tensor | None = None,
-    bias_table: Tensor | None = None,
-    labels: Tensor | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    first_query: int = 0,
-) -> Tensor:
+def reference(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, **options: Unpack[AttentionOptions]) -> Tensor:
     """Equations 3 and 4 with a^K_ij and a^V_ij written out, as tensors [B, H, Q, K, D]."""
+    given = AttentionInputs(q_BHQD, k_BHKD, v_BHKD, **options)
     num_queries = q_BHQD.shape[2]
-    edges = _edges(q_BHQD, k_BHKD, labels, first_query)
+    edges = _edges(given)
     edges_BHQKD = k_BHKD[:, :, None, :, :].expand(-1, -1, num_queries, -1, -1)
-    if key_table is not None:
-        edges_BHQKD = edges_BHQKD + edges(key_table)
+    if given.key_table is not None and given.distance_queries is None:
+        edges_BHQKD = edges_BHQKD + edges(given.key_table)
     scores_BHQK = torch.einsum("bhqd,bhqkd->bhqk", q_BHQD, edges_BHQKD) / math.sqrt(q_BHQD.shape[-1])
-    if bias_table is not None:
-        scores_BHQK = scores_BHQK + edges(bias_table[..., None])[..., 0]
-    weights_BHQK = softmax(scores_BHQK, mask, causal=causal, first_query=first_query)
+    if given.key_table is not None and given.distance_queries is not None:
+        scores_BHQK = scores_BHQK + (given.distance_queries[:, :, :, None] * edges(given.key_table)).sum(-1)
+    scores_BHQK = _add_biases(scores_BHQK, given, edges)
+    weights_BHQK = softmax(scores_BHQK, given.mask, causal=given.causal, first_query=given.first_query)
     values_BHQKD = v_BHKD[:, :, None, :, :].expand(-1, -1, num_queries, -1, -1)
-    if value_table is not None:
-        values_BHQKD = values_BHQKD + edges(value_table)
+    if given.value_table is not None:
+        values_BHQKD = values_BHQKD + edges(given.value_table)
     return torch.einsum("bhqk,bhqkd->bhqd", weights_BHQK, values_BHQKD)
 
 
-def per_position(
-    q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    v_BHKD: Tensor,
-    *,
-    key_table: Tensor | None = None,
-    value_table: Tensor | None = None,
-    bias_table: Tensor | None = None,
-    labels: Tensor | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    first_query: int = 0,
-) -> Tensor:
+def per_position(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, **options: Unpack[AttentionOptions]) -> Tensor:
     """The paper's own algorithm (section 3.3): a_ij gathered once for all sentences, one matmul per query.
 
     Equation 5 with n parallel matmuls of [B H, D] by [D, n]. It needs n^2 D more memory than plain attention, and in
     low precision the gradient of a table row sums all its n^2 pairs in that precision.
     """
-    edges = _edges(q_BHQD, k_BHKD, labels, first_query)
-    scores_BHQK = q_BHQD @ k_BHKD.transpose(-2, -1)
-    if key_table is not None:
-        scores_BHQK = scores_BHQK + _products_by_query(q_BHQD, edges(key_table).transpose(-2, -1))
-    scores_BHQK = scores_BHQK / math.sqrt(q_BHQD.shape[-1])
-    if bias_table is not None:
-        scores_BHQK = scores_BHQK + edges(bias_table[..., None])[..., 0]
-    weights_BHQK = softmax(scores_BHQK, mask, causal=causal, first_query=first_query)
+    given = AttentionInputs(q_BHQD, k_BHKD, v_BHKD, **options)
+    edges = _edges(given)
+    scores_BHQK = q_BHQD @ k_BHKD.transpose(-2, -1) / math.sqrt(q_BHQD.shape[-1])
+    if given.key_table is not None:
+        queries = q_BHQD / math.sqrt(q_BHQD.shape[-1]) if given.distance_queries is None else given.distance_queries
+        scores_BHQK = scores_BHQK + _products_by_query(queries, edges(given.key_table).transpose(-2, -1))
+    scores_BHQK = _add_biases(scores_BHQK, given, edges)
+    weights_BHQK = softmax(scores_BHQK, given.mask, causal=given.causal, first_query=given.first_query)
     z_BHQD = weights_BHQK @ v_BHKD
-    if value_table is not None:
-        z_BHQD = z_BHQD + _products_by_query(weights_BHQK, edges(value_table))
+    if given.value_table is not None:
+        z_BHQD = z_BHQD + _products_by_query(weights_BHQK, edges(given.value_table))
     return z_BHQD
 
 
@@ -102,16 +82,38 @@ def softmax(scores_BHQK: Tensor, mask: Tensor | None = None, *, causal: bool = F
     return scores_BHQK.softmax(dim=-1, dtype=wide).to(scores_BHQK.dtype)
 
 
-def _edges(q_BHQD: Tensor, k_BHKD: Tensor, labels: Tensor | None, first_query: int) -> Callable[[Tensor], Tensor]:
+def _add_biases(scores_BHQK: Tensor, given: AttentionInputs, edges: Callable[[Tensor], Tensor]) -> Tensor:
+    if given.bias_table is not None:
+        scores_BHQK = scores_BHQK + edges(given.bias_table[..., None])[..., 0]
+    if given.key_bias is not None:
+        scores_BHQK = scores_BHQK + bias_of_keys(given.key_bias, given.first_query, scores_BHQK)
+    return scores_BHQK
+
+
+def bias_of_keys(key_bias_BHK: Tensor, first_query: int, like_BHQK: Tensor) -> Tensor:
+    """The bias of each key for the queries of these scores, broadcastable to [B, H, Q, K] and of their dtype.
+
+    The softmax is invariant to what is added to all keys of a query. In half precision that is the difference from the
+    query's own key: running sums are large, and their differences are small where it matters.
+    """
+    bias_BHQK = key_bias_BHK[..., None, :]
+    if like_BHQK.dtype in (torch.bfloat16, torch.float16):
+        last = key_bias_BHK.shape[-1] - 1
+        own = torch.arange(first_query, first_query + like_BHQK.shape[-2], device=key_bias_BHK.device).clamp(max=last)
+        bias_BHQK = bias_BHQK - key_bias_BHK.detach()[..., own, None]
+    return bias_BHQK.to(like_BHQK.dtype)
+
+
+def _edges(given: AttentionInputs) -> Callable[[Tensor], Tensor]:
     """The function that gives the vectors of a table, [R, D] or [H, R, D], for all pairs: broadcastable to
     [B, H, Q, K, D].
     """
 
     def edges(table: Tensor) -> Tensor:
-        rows, clip_distance = labels, (table.shape[-2] - 1) // 2
+        rows, clip_distance = given.labels, (table.shape[-2] - 1) // 2
         if rows is None:
-            rows = relative_rows(q_BHQD.shape[2], k_BHKD.shape[2], clip_distance, first_query=first_query)
-        vectors = table.to(q_BHQD.dtype)[..., rows.to(table.device), :]  # [Q, K, D], [H, Q, K, D], [H, B, Q, K, D], ...
+            rows = relative_rows(given.q.shape[2], given.k.shape[2], clip_distance, first_query=given.first_query)
+        vectors = table.to(given.q.dtype)[..., rows.to(table.device), :]  # [Q, K, D], [H, Q, K, D], [H, B, Q, K, D]
         if rows.dim() == 2:
             return vectors
         return vectors[:, None] if table.dim() == 2 else vectors.transpose(0, 1)
@@ -128,38 +130,3 @@ def _products_by_query(x_BHQX: Tensor, edges: Tensor) -> Tensor:
         by_query = x_BHQX.permute(1, 2, 0, 3) @ edges
         return by_query.permute(2, 0, 1, 3)
     return (x_BHQX[..., None, :] @ edges)[..., 0, :]  # labels per sentence: nothing is shared
-
-
-def check_shapes(
-    q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    key_table: Tensor | None,
-    value_table: Tensor | None,
-    bias_table: Tensor | None,
-    labels: Tensor | None,
-) -> None:
-    """Raises ValueError for tables or labels of an invalid shape."""
-    batch, heads, num_queries, width = q_BHQD.shape
-    for name, table in (("key_table", key_table), ("value_table", value_table)):
-        if table is None:
-            continue
-        if table.dim() not in (2, 3) or table.shape[-1] != width or (table.dim() == 3 and table.shape[0] != heads):
-            raise ValueError(
-                f"{name}: shape {list(table.shape)} is neither [R, {width}] (shared by heads) nor [{heads}, R, {width}]"
-            )
-        _check_rows(name, table.shape[-2], labels)
-    if bias_table is not None:
-        if bias_table.dim() != 2 or bias_table.shape[0] != heads:
-            raise ValueError(f"bias_table: shape {list(bias_table.shape)} is not [{heads}, R]")
-        _check_rows("bias_table", bias_table.shape[1], labels)
-    if labels is not None:
-        pairs = (num_queries, k_BHKD.shape[2])
-        if labels.dtype != torch.int64 or tuple(labels.shape) not in (pairs, (batch, *pairs)):
-            raise ValueError(
-                f"labels: {labels.dtype} {list(labels.shape)} is not int64 {list(pairs)} or {[batch, *pairs]}"
-            )
-
-
-def _check_rows(name: str, num_rows: int, labels: Tensor | None) -> None:
-    if labels is None and num_rows % 2 == 0:
-        raise ValueError(f"{name}: {num_rows} rows are not 2k+1, one for each distance from -k to k")

@@ -194,7 +194,13 @@ class DecoderState:
 
 
 def self_attention(
-    q_BNHD: Tensor, k_BNHD: Tensor, v_BNHD: Tensor, tables: Tables, cache: KVCache, state: DecoderState
+    q_BNHD: Tensor,
+    k_BNHD: Tensor,
+    v_BNHD: Tensor,
+    tables: Tables,
+    distance_queries_BNHX: Tensor | None,
+    cache: KVCache,
+    state: DecoderState,
 ) -> Tensor:
     """`attend` for the newest piece of each hypothesis, [B, N, M]; `state` has advanced to it."""
     batch, hypotheses, heads, width = q_BNHD.shape
@@ -209,8 +215,9 @@ def self_attention(
             bias_HK = tables.bias.index_select(-1, state.rows_K(tables.bias.shape[-1]))
             bias_BHNK = bias_BHNK + bias_HK[:, None]
         if key_rows is not None:
-            by_slot_BHNK = times_table(q.view(batch, heads, hypotheses, width), key_rows.transpose(-2, -1))
-            bias_BHNK = torch.add(bias_BHNK, by_slot_BHNK, alpha=scale)
+            of_keys = q_BNHD if distance_queries_BNHX is None else distance_queries_BNHX
+            by_slot_BHNK = times_table(of_keys.transpose(1, 2), key_rows.transpose(-2, -1))
+            bias_BHNK = torch.add(bias_BHNK, by_slot_BHNK, alpha=scale if of_keys is q_BNHD else 1.0)
         bias = bias_BHNK.reshape(len(q), hypotheses, -1).to(q.dtype)
         p = softmax(torch.baddbmm(bias, q, keys.transpose(1, 2), alpha=scale))
         z = torch.bmm(p, values)

@@ -1,14 +1,16 @@
 """A position scheme in the layers of one stack: its parameters, and its hooks applied to them."""
 
-# Shape suffixes: B batch, H heads, P positions, D head width.
+# Shape suffixes: B batch, H heads, P positions, D head width, M model width, X width of a key table.
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rpr.model.attention_inputs import AttentionInputs
 from rpr.model.positions import Scheme, Site, Tables
 
 
@@ -19,7 +21,9 @@ class LayerPositions(nn.Module):
         super().__init__()
         self.scheme = scheme
         self.site = site
-        for name, value in scheme.parameters(site).items():
+        projections = scheme.projections(site)
+        self._projections = tuple(projections)
+        for name, value in {**projections, **scheme.parameters(site)}.items():
             self.register_parameter(name, nn.Parameter(value))
 
     def at(self, max_distance: int, device: torch.device) -> Tables:
@@ -33,6 +37,21 @@ class LayerPositions(nn.Module):
         if positions_P is None:
             positions_P = torch.arange(q_BHPD.shape[2], device=q_BHPD.device)
         return self.scheme.prepare(q_BHPD, k_BHPD, positions_P, self._learned, self.site)
+
+    def project(self, x_BPM: Tensor) -> dict[str, Tensor]:
+        """The scheme's projections of the layer's input, [B, P, width] by name."""
+        return {name: F.linear(x_BPM, self._learned[name]) for name in self._projections}
+
+    def distance_queries(self, projected: dict[str, Tensor]) -> Tensor | None:
+        """What multiplies the key table in place of the queries, [B, H, P, X]; None: the queries do."""
+        return self.scheme.distance_queries(projected, self._learned, self.site)
+
+    def inputs(self, x_BPM: Tensor, q_BHPD: Tensor, k_BHPD: Tensor, v_BHPD: Tensor) -> AttentionInputs:
+        """What the attention of a layer with input x is computed from, at positions 0, 1, ..."""
+        q_BHPD, k_BHPD = self.prepare(q_BHPD, k_BHPD)
+        tables = self.at(q_BHPD.shape[2] - 1, q_BHPD.device)
+        queries = self.distance_queries(self.project(x_BPM)) if self._projections else None
+        return AttentionInputs(q_BHPD, k_BHPD, v_BHPD, *tables, queries)
 
     @property
     def _learned(self) -> dict[str, Tensor]:

@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rpr.model import incremental
-from rpr.model.attention import Implementation, attend, split_heads, weights
+from rpr.model.attention import Implementation, attend, attention_of, split_heads, weights
+from rpr.model.attention_inputs import AttentionInputs
 from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.dropout import Dropout
 from rpr.model.incremental import DecoderState, KVCache, Memory
@@ -49,47 +50,32 @@ class SelfAttention(nn.Module):
 
     def forward(self, x_BQM: Tensor, mask: Tensor | None, cache: KVCache | None = None) -> Tensor:
         """`cache`, still empty, gets the keys and values."""
-        q_BHQD, k_BHKD, v_BHKD, tables = self.attended(self.qkv(x_BQM))
+        inputs = self.inputs(x_BQM, mask)
         if cache is not None:
-            cache.add(k_BHKD.transpose(1, 2), v_BHKD.transpose(1, 2))
-        z_BHQD = attend(
-            q_BHQD,
-            k_BHKD,
-            v_BHKD,
-            key_table=tables.keys,
-            value_table=tables.values,
-            bias_table=tables.bias,
-            mask=mask,
-            causal=self.causal,
-            implementation=self.implementation,
-        )
-        out_BQM: Tensor = self.output(_join(z_BHQD))
+            cache.add(inputs.k.transpose(1, 2), inputs.v.transpose(1, 2))
+        out_BQM: Tensor = self.output(_join(attention_of(inputs, self.implementation)))
         return out_BQM
 
-    def attended(self, qkv_BQM: Tensor) -> tuple[Tensor, Tensor, Tensor, Tables]:
-        """q, k, v [B, H, Q, D] prepared for attention, and the tables for their length."""
-        q_BHQD, k_BHKD, v_BHKD = split_heads(qkv_BQM, self.num_heads)
-        if self.tables is None:
-            return q_BHQD, k_BHKD, v_BHKD, Tables()
-        q_BHQD, k_BHKD = self.tables.prepare(q_BHQD, k_BHKD)
-        return q_BHQD, k_BHKD, v_BHKD, self.tables.at(q_BHQD.shape[2] - 1, q_BHQD.device)
-
-    def weights(self, qkv_BQM: Tensor, mask: Tensor | None) -> Tensor:
-        """The attention weights [B, H, Q, K] from the output of `qkv`."""
-        q_BHQD, k_BHKD, _, tables = self.attended(qkv_BQM)
-        return weights(q_BHQD, k_BHKD, key_table=tables.keys, bias_table=tables.bias, mask=mask, causal=self.causal)
+    def inputs(self, x_BQM: Tensor, mask: Tensor | None) -> AttentionInputs:
+        """What attention is computed from: x projected and prepared, and the tables for its length."""
+        qkv = split_heads(self.qkv(x_BQM), self.num_heads)
+        inputs = AttentionInputs(*qkv) if self.tables is None else self.tables.inputs(x_BQM, *qkv)
+        return inputs._replace(mask=mask, causal=self.causal)
 
     def step(self, x_BNM: Tensor, cache: KVCache, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
         q_BNHD, k_BNHD, v_BNHD = self.qkv(x_BNM).view(*x_BNM.shape[:2], 3, self.num_heads, -1).unbind(2)
-        tables = Tables()
+        tables, queries_BNHX = Tables(), None
         if self.tables is not None:
             # Each row has a position of its own, so the hook gets all rows as one sentence, [1, H, X, D].
             q, k = (x.flatten(0, 1).transpose(0, 1)[None] for x in (q_BNHD, k_BNHD))
             q, k = self.tables.prepare(q, k, state.newest_X())
             q_BNHD, k_BNHD = (x[0].transpose(0, 1).reshape(q_BNHD.shape) for x in (q, k))
             tables = state.tables(self.tables)
-        out_BNM: Tensor = self.output(incremental.self_attention(q_BNHD, k_BNHD, v_BNHD, tables, cache, state))
+            queries_BHNX = self.tables.distance_queries(self.tables.project(x_BNM))
+            queries_BNHX = None if queries_BHNX is None else queries_BHNX.transpose(1, 2)
+        z_BNM = incremental.self_attention(q_BNHD, k_BNHD, v_BNHD, tables, queries_BNHX, cache, state)
+        out_BNM: Tensor = self.output(z_BNM)
         return out_BNM
 
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from rpr.model.attention import attend, composed, per_position, reference
-from rpr.model.blockwise_attention import BlockwiseAttention, Layout
-from rpr.model.edges import Distances, Labels
+from rpr.model.attention_inputs import AttentionInputs
+from rpr.model.blockwise_attention import blockwise as in_blocks
 
-NAMES = ("q", "k", "v", "key_table", "value_table", "bias_table")
+NAMES = ("q", "k", "v", "key_table", "value_table", "bias_table", "distance_queries", "key_bias")
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class Case:
     keys: int | None = 2
     values: int | None = 1
     bias: int | None = None
+    queries: int | None = None  # the width of the distance queries
+    key_bias: bool = False
     causal: bool = False
     mask: str = ""
     labels: str = ""
@@ -58,9 +60,11 @@ class Case:
 
         q, k, v = (normal(self.batch, self.heads, n, self.width) for n in (self.num_queries, *[self.num_keys] * 2))
         tables = [
-            table(self.keys, self.width, per_head=self.per_head[0]),
+            table(self.keys, self.queries or self.width, per_head=self.per_head[0]),
             table(self.values, self.width, per_head=self.per_head[1]),
             table(self.bias, per_head=True),
+            None if self.queries is None else normal(self.batch, self.heads, self.num_queries, self.queries),
+            normal(self.batch, self.heads, self.num_keys) if self.key_bias else None,
         ]
         options: dict[str, Any] = {"causal": self.causal, "first_query": self.first_query}
         sizes = {"B": self.batch, "H": self.heads, "Q": self.num_queries, "K": self.num_keys}
@@ -85,21 +89,11 @@ def causal_mask(num_queries: int, first_query: int, num_keys: int) -> Tensor:
     return torch.arange(num_keys) <= first_query + torch.arange(num_queries)[:, None]
 
 
-def blockwise(
-    q: Tensor, k: Tensor, v: Tensor, *, labels: Tensor | None = None, mask: Tensor | None = None, causal: bool = False,
-    first_query: int = 0, queries_per_block: int | None = None, **tables: Tensor | None,
-) -> Tensor:  # fmt: skip
+def blockwise(q: Tensor, k: Tensor, v: Tensor, *, queries_per_block: int | None = None, **options: Any) -> Tensor:
     """Like `attend`, with any number of queries per block (None: all at once, with the weights stored)."""
-    keys, values, bias = (tables.get(name) for name in NAMES[3:])
-
-    def edges(table: Tensor | None) -> Any:
-        if table is None or labels is not None:
-            return None if table is None else Labels(labels, table.shape[-2])
-        return Distances.between(q.shape[2], k.shape[2], first_query, table.shape[-2], causal=causal)
-
-    bias_edges = None if bias is None or labels is None else Labels(labels, bias.shape[1])
-    layout = Layout(edges(keys), edges(values), bias_edges, mask, causal, first_query, queries_per_block)
-    return BlockwiseAttention.apply(q, k, v, keys, values, bias, layout)  # type: ignore[no-any-return]
+    if options.get("labels") is not None:
+        return attend(q, k, v, **options)
+    return in_blocks(AttentionInputs(q, k, v, **options), queries_per_block)
 
 
 PASSES = {name: partial(attend, implementation=name) for name in ("dense", "blockwise")}

@@ -29,6 +29,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "clipped_scalars": {"clip_distance": 2},
     "clipped_scalars keys": {"clip_distance": 2, "keys": True},
     "transformer_xl": {},
+    "relative_logits": {"rank": 3, "extent": 4},
+    "relative_logits long": {},
 }
 
 

@@ -56,6 +56,11 @@ CASES = {
     "labels, bias only": Case(5, 5, labels="BQK", keys=None, values=None, bias=1),
     "labels by sentence": Case(4, 6, labels="BQK", mask="BK", bias=2),
     "labels, causal": Case(4, 6, 2, labels="BQK", causal=True, mask="BHQK", per_head=(False, True)),
+    "distance queries": Case(6, 6, keys=2, queries=2),
+    "distance queries, causal": Case(7, 7, keys=9, queries=5, values=None, bias=1, causal=True, per_head=(False, True)),
+    "distance queries, labels": Case(4, 6, 2, queries=2, labels="BQK", causal=True),
+    "key bias": Case(6, 6, keys=None, values=None, key_bias=True, mask="BK"),
+    "key bias, everything": Case(7, 9, 2, keys=3, bias=2, queries=1, key_bias=True, causal=True, mask="BHQK"),
     "views": Case(5, 5, strided=True, causal=True, mask="BK"),
 }
 EACH_CASE = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -87,7 +92,7 @@ def dot(a, b):
 
 def by_loops(case, inputs, options):
     """z and the weights; 0 for a query with no visible key."""
-    q, k, v, key_table, value_table, bias = inputs
+    q, k, v, key_table, value_table, bias, queries, key_bias = inputs
     bias = None if bias is None else bias[..., None]
     labels, first_query = options.get("labels"), options["first_query"]
     sizes = (case.batch, case.heads, case.num_queries, case.num_keys)
@@ -100,8 +105,12 @@ def by_loops(case, inputs, options):
         exponentials = {}
         for j, distance in enumerate(distances):
             if mask[b][h][i][j] and (not options["causal"] or distance <= 0):
-                key = keys[j] if a_key is None else [x + y for x, y in zip(keys[j], a_key[j], strict=True)]
-                score = dot(query, key) / math.sqrt(case.width) + (0 if b_pair is None else b_pair[j][0])
+                score = dot(query, keys[j]) / math.sqrt(case.width) + (0 if b_pair is None else b_pair[j][0])
+                if a_key is not None and queries is None:
+                    score += dot(query, a_key[j]) / math.sqrt(case.width)
+                elif a_key is not None:
+                    score += dot(queries[b, h, i].tolist(), a_key[j])
+                score += 0 if key_bias is None else key_bias[b, h, j].item()
                 exponentials[j] = math.exp(score)
         for j, exponential in exponentials.items():
             weights[b, h, i, j] = weight = exponential / math.fsum(exponentials.values())
@@ -115,8 +124,9 @@ def test_all_forms_match_loops_forward_and_reference_backward(case):
     inputs, options = case.inputs()
     z, of_keys = by_loops(case, inputs, options)
     assert_all_forms_agree(case, z)
-    q, k, _, key_table, _, bias = inputs
-    actual = weights(q, k, key_table=key_table, bias_table=bias, **options) * case.has_visible_key(options)
+    q, k, _, key_table, _, bias, queries, key_bias = inputs
+    more = {"key_table": key_table, "bias_table": bias, "distance_queries": queries, "key_bias": key_bias}
+    actual = weights(q, k, **more, **options) * case.has_visible_key(options)
     torch.testing.assert_close(actual, of_keys, rtol=1e-12, atol=1e-12)
     assert ((actual == 0) == (of_keys == 0)).all()  # hidden keys get exactly 0
 
@@ -126,16 +136,18 @@ def test_all_forms_match_reference_on_longer_sentences(length, clip_distance, op
     assert_all_forms_agree(Case(length, length, keys=clip_distance, values=4, **options))
 
 
-@pytest.mark.parametrize("case", [Case(2, 5, 3, keys=2, values=1, bias=1, causal=True), CASES["labels by sentence"]])
-def test_reference_gradients_match_finite_differences(case):
-    inputs, options = case.inputs()
+@pytest.mark.parametrize("name", ["key bias, everything", "labels by sentence"])
+def test_reference_gradients_match_finite_differences(name):
+    inputs, options = CASES[name].inputs()
     if "mask" in options:
         options["mask"][..., 0] = True  # every query has a visible key
 
-    def function(q, k, v, *tables):
-        return reference(q, k, v, **dict(zip(NAMES[3:], tables, strict=True)), **options)
+    names = [name for name, x in zip(NAMES, inputs, strict=True) if x is not None]
 
-    assert torch.autograd.gradcheck(function, [x.requires_grad_() for x in inputs], fast_mode=True)
+    def function(q, k, v, *tables):
+        return reference(q, k, v, **dict(zip(names[3:], tables, strict=True)), **options)
+
+    assert torch.autograd.gradcheck(function, [x.requires_grad_() for x in inputs if x is not None], fast_mode=True)
 
 
 @EACH_PASS
@@ -184,7 +196,7 @@ def test_plain_attention_of_256_keys_uses_torch_kernel(length, monkeypatch):
     monkeypatch.setattr(
         F, "scaled_dot_product_attention", lambda *tensors, **options: calls.append(1) or kernel(*tensors, **options)
     )
-    (q, k, v, key_table, value_table, _), _ = Case(length, length, keys=4, values=4, batch=1).inputs()
+    (q, k, v, key_table, value_table, *_), _ = Case(length, length, keys=4, values=4, batch=1).inputs()
 
     def check(q, **options):
         torch.testing.assert_close(attend(q, k, v, **options), reference(q, k, v, **options), rtol=1e-12, atol=1e-12)
@@ -205,10 +217,10 @@ def test_plain_attention_of_256_keys_uses_torch_kernel(length, monkeypatch):
 
 @EACH_PASS
 def test_gradient_of_one_input_does_not_require_the_others(form):
-    inputs, _ = Case(6, 6, bias=2).inputs()
+    inputs, _ = Case(6, 6, bias=2, queries=2, key_bias=True).inputs()
     weight = torch.ones_like(inputs[0])
     _, *expected = results(form, inputs, weight)
-    for index in range(6):
+    for index in range(len(NAMES)):
         leaves = [x.clone().requires_grad_(position == index) for position, x in enumerate(inputs)]
         z = form(*leaves[:3], **dict(zip(NAMES[3:], leaves[3:], strict=True)))
         assert torch.equal(torch.autograd.grad(z, leaves[index], weight)[0], expected[index])
@@ -236,7 +248,7 @@ def test_training_after_inference_mode_gives_the_same_results(form):
 
 
 def test_keys_and_values_of_batch_1_are_broadcast():
-    (q, k, v, key_table, value_table, _), _ = Case(5, 7, batch=3).inputs()
+    (q, k, v, key_table, value_table, *_), _ = Case(5, 7, batch=3).inputs()
     k, v = (x[:1].clone().requires_grad_() for x in (k, v))
     tables = {"key_table": key_table, "value_table": value_table}
     for implementation in ("auto", "dense", "blockwise", "composed"):
@@ -266,6 +278,8 @@ REFUSED = [
     ({"bias_table": (2, 4)}, r"bias_table: 4 rows are not 2k\+1"),
     ({"bias_table": (3, 5)}, r"bias_table: shape \[3, 5\] is not \[2, R\]"),
     ({"bias_table": (5,)}, r"bias_table: shape \[5\] is not"),
+    ({"distance_queries": (2, 2, 4, 3)}, r"distance_queries: shape \[2, 2, 4, 3\] is not \[2, 2, 4\] and the width of"),
+    ({"key_bias": (2, 4)}, r"key_bias: shape \[2, 4\] is not \[2, 2, 5\]"),
     ({"labels": (4, 5), "dtype": torch.int32}, r"labels: torch.int32 \[4, 5\] is not int64 \[4, 5\] or \[2, 4, 5\]"),
     ({"labels": (5, 4)}, r"labels: torch.int64 \[5, 4\] is not int64"),
     ({"labels": (3, 4, 5)}, r"labels: torch.int64 \[3, 4, 5\] is not int64"),
@@ -286,8 +300,8 @@ def test_invalid_shape_raises(wrong, message):
 
 
 def test_triton_with_labels_or_bias_raises():
-    (q, k, v, _, _, bias), options = Case(4, 4, bias=1, labels="QK").inputs()
-    message = "triton supports only key and value tables by distance, no labels or score bias; choose auto"
+    (q, k, v, _, _, bias, *_), options = Case(4, 4, bias=1, labels="QK").inputs()
+    message = "triton supports only key and value tables by distance, no labels, score bias or queries of their"
     for more in ({"labels": options["labels"]}, {"bias_table": bias[:, :3]}):
         with pytest.raises(ValueError, match=message):
             attend(q, k, v, implementation="triton", **more)
@@ -316,7 +330,7 @@ def test_fully_masked_queries_have_no_nan_forward_or_backward(case, dtype):
 
 
 @pytest.mark.parametrize("dtype, error", [(torch.float32, 1e-5), (torch.bfloat16, 0.04)], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["whole", "causal, padding", "steps with cache", "labels by sentence", "long"])
+@pytest.mark.parametrize("name", ["whole", "causal, padding", "steps with cache", "long", "key bias"])
 def test_float32_and_bfloat16_are_within_rounding_of_float64(name, dtype, error):
     # bfloat16 has 8 significant bits: at most 0.4 % error per number.
     narrow, options = CASES[name].inputs(dtype)
@@ -345,7 +359,7 @@ def test_bfloat16_table_gradients_of_long_sentences_are_accurate(monkeypatch):
 
 def test_float32_tables_work_with_bfloat16_queries():
     inputs, _ = Case(16, 16, keys=4, values=4, width=32, bias=2).inputs(torch.bfloat16)
-    mixed = [*inputs[:3], *(table.float() for table in inputs[3:])]
+    mixed = [*inputs[:3], *(None if table is None else table.float() for table in inputs[3:])]
     weight = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1)).bfloat16()
     for name, form in FORMS.items():
         actual, narrow = results(form, mixed, weight), results(form, inputs, weight)

@@ -38,7 +38,7 @@ def parts(monkeypatch):
 def test_attention_in_parts_matches_reference(monkeypatch, parts, affordable, number, queries_per_block):
     for case in [
         Case(9, 9, keys=2, values=0, mask="BHQK", causal=True, bias=1),
-        Case(7, 9, labels="BQK", mask="BK", bias=1, per_head=(False, True)),
+        Case(7, 9, queries=2, key_bias=True, mask="BK", bias=1, per_head=(False, True)),
         Case(8, 8, mask="HQK", per_head=(False, False)),
     ]:
         case = Case(**{**vars(case), "batch": 5, "heads": 3, "width": WIDTH})
@@ -56,13 +56,13 @@ def test_attention_in_parts_matches_reference(monkeypatch, parts, affordable, nu
 
 
 @EACH_PASS
-@pytest.mark.parametrize("labels", ["", "BQK"])
-def test_results_with_two_threads_are_deterministic(form, labels):
+@pytest.mark.parametrize("queries", [None, 16])
+def test_results_with_two_threads_are_deterministic(form, queries):
     torch.set_num_threads(2)
     # 200,000 scores: enough for two threads in every operation
-    inputs, options = Case(160, 160, keys=16, values=16, bias=16, causal=True, heads=4, width=16, labels=labels).inputs(
-        torch.float32
-    )
+    sizes = {"keys": 16, "values": 16, "bias": 16, "heads": 4, "width": 16}
+    case = Case(160, 160, queries=queries, key_bias=queries is not None, causal=True, **sizes)
+    inputs, options = case.inputs(torch.float32)
     one, two = (results(form, inputs, inputs[0], **options) for _ in range(2))
     assert all(torch.equal(mine, again) for mine, again in zip(one, two, strict=True))
 

@@ -43,9 +43,8 @@ def by_hand(model: Transformer, pieces: list[int]) -> torch.Tensor:
     causal = torch.ones(len(pieces), len(pieces)).tril().bool()
 
     def attention(part, y):
-        q, k, v, tables = part.attended(part.qkv(y))
-        given = {"key_table": tables.keys, "value_table": tables.values, "bias_table": tables.bias}
-        return part.output(reference(q, k, v, **given, mask=causal).transpose(1, 2).flatten(2))
+        given = part.inputs(y, causal)._replace(causal=False)
+        return part.output(reference(*given[:3], **given.options).transpose(1, 2).flatten(2))
 
     def feed_forward(part, y):
         inner = y @ part.inner.weight.T + part.inner.bias

@@ -1,5 +1,5 @@
-"""`Distances`, whole and in blocks of queries, against `Labels` of the defined rows, which test_attention.py proves
-with loops. Numbers are small integers, so results are exact.
+"""`Distances`, whole and in blocks of queries, against gathers and sums by the defined rows. Numbers are small
+integers, so results are exact.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rpr.model.edges import Distances, Labels, scores_buffer
+from rpr.model.edges import Distances, scores_buffer
 from rpr.model.vectors import relative_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -92,7 +92,7 @@ class WrittenTwice(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("pairs, start, stop", CASES, ids=str)
-def test_distances_of_a_block_match_labels(pairs, start, stop):
+def test_distances_of_a_block_match_gathers(pairs, start, stop):
     whole, first = pairs.distances(), pairs.first_query + start
     num_keys = min(pairs.num_keys, pairs.first_query + stop) if pairs.causal else pairs.num_keys
     block = whole.queries(start, stop, num_keys)
@@ -104,14 +104,14 @@ def test_distances_of_a_block_match_labels(pairs, start, stop):
     if pairs.causal:
         assert all(row <= pairs.clip_distance for row in columns)
 
-    labels, scores = Labels(rows, whole.num_rows), filled_buffer(2, stop - start, num_keys)
+    rows, scores = rows.expand(2, -1, -1), filled_buffer(2, stop - start, num_keys)
     before, by_row = scores.clone(), integers(2, stop - start, whole.num_rows)
     if block.anchor is not None:
         by_row -= by_row[..., block.anchor, None].clone()
-    assert torch.equal(block.sum_weights(scores), labels.sum_weights(scores * visible)[..., block.rows])
+    sums = torch.zeros_like(by_row).scatter_add_(-1, rows, scores * visible)
+    assert torch.equal(block.sum_weights(scores), sums[..., block.rows])
     assert torch.equal(scores, before)
-    expected = torch.zeros_like(before)
-    labels.add_to_scores(expected, by_row)
+    expected = by_row.gather(-1, rows)
     block.add_to_scores(scores, by_row[..., block.rows])
     assert torch.equal(scores - before, expected * visible)
     # If two threads add to the same cell, one of the additions can be lost.
@@ -119,10 +119,3 @@ def test_distances_of_a_block_match_labels(pairs, start, stop):
         block.add_to_scores(scores, by_row[..., block.rows])
     assert twice.cells == 0 and (twice.operations > 0 or not columns)
     assert margins_are_zero(scores)
-
-
-def test_label_sums_by_matmul_equal_those_by_scatter():
-    # A GPU uses the former; the latter is proven by the loops of test_attention.py.
-    for labels in (torch.randint(6, (5, 7)), torch.randint(6, (2, 5, 7))):
-        edges, scores = Labels(labels, 6), filled_buffer(6, 5, 7)
-        assert torch.equal(edges._sum_by_matmul(scores), edges.sum_weights(scores))

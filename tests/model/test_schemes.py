@@ -93,8 +93,8 @@ def alibi_bias(head, distance, form, causal):
     return -math.inf if hidden else -slope * abs(distance)
 
 
-def score(variant, learned, q, k, head, i, j, causal):
-    """The scaled score of one query and one key."""
+def score(variant, learned, x, q, k, head, i, j, causal):
+    """The scaled score of one query and one key, of a layer with input x."""
     kind, given, root = variant.partition(" ")[0], variant_scheme(variant), math.sqrt(WIDTH)
     if kind in ("relative", "relative_keys"):
         row = max(-given.clip_distance, min(given.clip_distance, j - i)) + given.clip_distance
@@ -118,6 +118,10 @@ def score(variant, learned, q, k, head, i, j, causal):
         row = max(-given.clip_distance, min(given.clip_distance, j - i)) + given.clip_distance
         key = k + learned["keys"][row] if given.keys else k
         return (q @ key + learned["scalars"][row]) / root
+    if kind == "relative_logits":
+        r = learned["w_r"][head * given.rank : (head + 1) * given.rank] @ x[i]
+        before = given.extent - 1
+        return q @ k / root + (r @ learned["p"][before + j - i] if abs(i - j) < given.extent else 0)
     assert kind == "transformer_xl"
     d_model = HEADS * WIDTH
     half = [10_000 ** (-2 * pair / d_model) for pair in range(d_model // 2)]
@@ -127,12 +131,12 @@ def score(variant, learned, q, k, head, i, j, causal):
     return (q @ k + q @ t + u @ k + v @ t) / root
 
 
-def by_loops(variant, learned, q, k, v, causal):
+def by_loops(variant, learned, x, q, k, v, causal):
     z = torch.zeros_like(q)
     for h in range(HEADS):
         for i in range(LENGTH):
             keys = range(i + 1) if causal else range(LENGTH)
-            scores = torch.stack([score(variant, learned, q[0, h, i], k[0, h, j], h, i, j, causal) for j in keys])
+            scores = torch.stack([score(variant, learned, x[0], q[0, h, i], k[0, h, j], h, i, j, causal) for j in keys])
             values = v[0, h, : len(keys)]
             if "values" in learned:
                 clip = variant_scheme(variant).clip_distance
@@ -141,10 +145,9 @@ def by_loops(variant, learned, q, k, v, causal):
     return z
 
 
-def by_layer(positions, q, k, v, causal, attention):
-    q, k = positions.prepare(q, k)
-    tables = positions.at(LENGTH - 1, q.device)
-    return attention(q, k, v, key_table=tables.keys, value_table=tables.values, bias_table=tables.bias, causal=causal)
+def by_layer(positions, x, q, k, v, causal, attention):
+    given = positions.inputs(x, q, k, v)._replace(causal=causal)
+    return attention(*given[:3], **given.options)
 
 
 @ALL_VARIANTS
@@ -152,18 +155,19 @@ def by_layer(positions, q, k, v, causal, attention):
 def test_all_implementations_match_the_papers_equations(variant, causal):
     positions = layer(variant, causal)
     *qkv, cotangent = inputs()
+    x = torch.randn(1, LENGTH, HEADS * WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
     def results(compute):
-        leaves = [x.clone().requires_grad_() for x in qkv]
+        leaves = [part.clone().requires_grad_() for part in (x, *qkv)]
         z = compute(*leaves)
         parameters = dict(positions.named_parameters())
         found = torch.autograd.grad(z, [*leaves, *parameters.values()], cotangent, allow_unused=True)
         return [z.detach(), *(torch.zeros(()) if gradient is None else gradient for gradient in found)]
 
     learned = dict(positions.named_parameters())
-    expected = results(lambda q, k, v: by_loops(variant, learned, q, k, v, causal))
+    expected = results(lambda *xqkv: by_loops(variant, learned, *xqkv, causal))
     for name, attention in FORMS.items():
-        found = results(lambda q, k, v, attention=attention: by_layer(positions, q, k, v, causal, attention))
+        found = results(lambda *xqkv, attention=attention: by_layer(positions, *xqkv, causal, attention))
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
 
@@ -296,6 +300,8 @@ OTHER_VALUES = {
     "max_offset": [100],
     "evaluation_offset": [0],
     "mean_over": [64],
+    "rank": [8],
+    "extent": [512],
 }
 
 

@@ -25,13 +25,22 @@ def check_hooks(scheme: Scheme, site: Site) -> None:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        learned = {name: value.clone().float().requires_grad_() for name, value in scheme.parameters(site).items()}
+        projections = scheme.projections(site)
+        initial = {**projections, **scheme.parameters(site)}
+        learned = {name: value.clone().float().requires_grad_() for name, value in initial.items()}
         given = torch.randn(2, 1, site.num_heads, _NEAR, site.d_head)
+        x = torch.randn(1, _NEAR, site.d_model)
     used: list[Tensor] = []
     problem = None
-    if scheme.has_tables:
+    queries = None
+    if projections:
+        projected = {name: torch.nn.functional.linear(x, learned[name]) for name in projections}
+        queries = scheme.distance_queries(projected, learned, site)
+        problem = _wrong_queries(queries, scheme, site)
+        used += [] if queries is None else [queries]
+    if scheme.has_tables and problem is None:
         near, far = (scheme.distance_tables(learned, site, most, torch.device("cpu")) for most in (_NEAR, _FAR))
-        problem = _wrong_tables(near, far, site)
+        problem = _wrong_tables(near, far, site, site.d_head if queries is None else queries.shape[3])
         used += [table for table in (*near, *far) if table is not None]
     if scheme.changes_queries and problem is None:
         positions = torch.arange(_NEAR)
@@ -45,20 +54,25 @@ def check_hooks(scheme: Scheme, site: Site) -> None:
         gradients = torch.autograd.grad(outputs, tensors, allow_unused=True) if outputs else [None] * len(tensors)
         unused = [name for name, gradient in zip(learned, gradients, strict=True) if gradient is None]
         if unused:
-            problem = (
-                f"the parameter {unused[0]!r} gets no gradient; use it in distance_tables or prepare, or remove it"
-            )
+            problem = f"the parameter {unused[0]!r} gets no gradient; use it in a hook, or remove it"
     if problem is not None:
         side = "decoder" if site.causal else "encoder"
         raise ConfigError(f"position.{side}: the scheme {scheme.scheme} of position={scheme.name}: {problem}")
 
 
-def _wrong_tables(near: Tables, far: Tables, site: Site) -> str | None:
+def _wrong_queries(queries: Tensor | None, scheme: Scheme, site: Site) -> str | None:
+    shape = None if queries is None else list(queries.shape)
+    if shape is not None and (len(shape) != 4 or shape[:3] != [1, site.num_heads, _NEAR]):
+        return f"distance_queries returns a shape of {shape}; it must be [B, H, P, X]"
+    return None if shape is None or scheme.has_tables else "distance_queries needs the key tables of distance_tables"
+
+
+def _wrong_tables(near: Tables, far: Tables, site: Site, width_of_keys: int) -> str | None:
     import torch
 
     for name, *pair in zip(near._fields, near, far, strict=True):
         of_bias = name == "bias"
-        rest = () if of_bias else (site.d_head,)
+        rest = () if of_bias else (width_of_keys if name == "keys" else site.d_head,)
         before = [(site.num_heads,)] if of_bias else [(), (site.num_heads,)]
         expanded = []
         for table in pair:
@@ -70,7 +84,7 @@ def _wrong_tables(near: Tables, far: Tables, site: Site) -> str | None:
                 wanted = "[H, R]" if of_bias else "[R, D] or [H, R, D]"
                 return (
                     f"distance_tables returns {name} of shape {list(table.shape)}; it must be {wanted} with H = "
-                    f"{site.num_heads}, D = {site.d_head} and an odd R, 2 max_distance + 1 or less"
+                    f"{site.num_heads}, D = {(*rest, site.d_head)[0]} and an odd R, 2 max_distance + 1 or less"
                 )
             distances = torch.arange(-_NEAR, _NEAR + 1).clamp(-(rows // 2), rows // 2)  # beyond: the outermost rows
             expanded.append(table.detach().float().index_select(dimension, distances + rows // 2))

@@ -46,7 +46,7 @@ class Tables(NamedTuple):
     distances are never read.
     """
 
-    keys: Tensor | None = None  # [R, D] or [H, R, D]
+    keys: Tensor | None = None  # [R, D] or [H, R, D]; with `distance_queries` [R, X] or [H, R, X]
     values: Tensor | None = None  # [R, D] or [H, R, D]
     bias: Tensor | None = None  # [H, R], added after the scale 1/sqrt(D)
 
@@ -286,6 +286,18 @@ class Scheme(StrictModel):
         A table may have fewer rows, 2k+1, if all distances beyond k share the outermost ones.
         """
         return Tables()
+
+    def projections(self, site: Site) -> dict[str, Tensor]:
+        """The initial weights, [width, M], of learned projections of the layer's input, by name."""
+        return {}
+
+    def distance_queries(
+        self, projected: Mapping[str, Tensor], parameters: Mapping[str, Tensor], site: Site
+    ) -> Tensor | None:
+        """What multiplies the rows of the key tables in place of the queries, [B, H, P, X], from the projections of the
+        layer's input, [B, P, width] by name; the products are added after the scale. None: the queries do.
+        """
+        return None
 
     @property
     def changes_queries(self) -> bool:
