@@ -173,7 +173,7 @@ def steps_at_length(
         for implementation in config.by_length.implementations:
             if implementation != "auto" and not any(side.has_tables for side in sides):
                 continue
-            if implementation == "triton" and any(side.has_bias for side in sides):
+            if implementation == "triton" and any(side.has_bias or side.has_projections for side in sides):
                 continue
             label = name if implementation == "auto" else f"{name} ({implementation})"
             yield label, _training_step(config, position, *batch, implementation)
@@ -244,7 +244,8 @@ def layer_steps(
         for algorithm in config.layer.algorithms:
             if not scheme.has_tables and algorithm not in ("attend", "flex"):
                 continue
-            if (scheme.has_bias and algorithm == "triton") or (algorithm == "flex" and not _fits_flex(scheme, site)):
+            beyond_vectors = scheme.has_bias or scheme.has_projections
+            if (beyond_vectors and algorithm == "triton") or (algorithm == "flex" and not _fits_flex(scheme, site)):
                 continue
             label = name if algorithm == "attend" else f"{name} ({algorithm})"
             layer_positions = LayerPositions(scheme, site).to(device)
@@ -253,6 +254,8 @@ def layer_steps(
 
 
 def _fits_flex(scheme: Scheme, site: Site) -> bool:
+    if scheme.has_projections:
+        return False
     return scheme.distance_tables(scheme.parameters(site), site, 1, torch.device("cpu")).values is None
 
 

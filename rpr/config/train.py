@@ -318,9 +318,10 @@ def check_attention(hardware: HardwareConfig, schemes: Iterable[Scheme], head_wi
     if hardware.attention != "triton":
         return
     for scheme in schemes:
-        if scheme.has_bias:
+        if scheme.has_bias or scheme.has_projections:
+            what = "score bias" if scheme.has_bias else "projections"
             raise ConfigError(
-                f"hardware.attention: triton does not support the score bias of position={scheme.name}; choose auto"
+                f"hardware.attention: triton does not support the {what} of position={scheme.name}; choose auto"
             )
     if head_width > WIDEST_TRITON_HEAD:
         raise ConfigError(

@@ -31,8 +31,13 @@ def summary(choice: str) -> dict[str, list[float]]:
         stack = "decoder" if causal else "encoder"
         learned = {
             name: torch.linspace(-1, 1, value.numel()).reshape(value.shape)
-            for name, value in sorted(positions.parameters(site).items())
+            for name, value in sorted({**positions.parameters(site), **positions.projections(site)}.items())
         }
+        if positions.has_projections:
+            x = torch.linspace(-1, 1, 48).reshape(1, 6, 8)
+            projected = {name: x @ learned[name].T for name in positions.projections(site)}
+            if (queries := positions.distance_queries(projected, learned, site)) is not None:
+                add(f"{stack} distance queries", queries)
         if positions.has_tables:
             for name, table in positions.distance_tables(learned, site, 6, torch.device("cpu"))._asdict().items():
                 if table is not None:

@@ -184,11 +184,13 @@ def test_use_attention_applies_to_all_self_attentions(implementation, monkeypatc
     source, target = sentences(7, 4), target_inputs(5, 6)
     expected, chosen = model(source, target), []
 
-    def recorded(*arguments, implementation="auto", **named):
-        chosen.append(implementation)
-        return attend(*arguments, implementation=implementation, **named)
+    for name in ("attend", "attention_of"):  # of encoder-decoder attention, and of self-attention
 
-    monkeypatch.setattr(stack, "attend", recorded)
+        def recorded(*arguments, compute=getattr(stack, name), **named):
+            chosen.append(arguments[1] if isinstance(arguments[0], tuple) else "auto")
+            return compute(*arguments, **named)
+
+        monkeypatch.setattr(stack, name, recorded)
     model.use_attention(implementation)
     assert_equal(model(source, target), expected)
     # Two layers per stack; encoder-decoder attention has no tables and stays at auto.

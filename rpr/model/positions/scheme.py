@@ -291,6 +291,11 @@ class Scheme(StrictModel):
         """The initial weights, [width, M], of learned projections of the layer's input, by name."""
         return {}
 
+    @property
+    def has_projections(self) -> bool:
+        """Whether the layer's input is projected."""
+        return type(self).projections is not Scheme.projections
+
     def distance_queries(
         self, projected: Mapping[str, Tensor], parameters: Mapping[str, Tensor], site: Site
     ) -> Tensor | None:
@@ -328,6 +333,11 @@ class Scheme(StrictModel):
         if self.changes_queries and self.rotation(site) is None and self.query_scale(site) is None:
             return (
                 f"position: {self.name} changes queries and keys in a way that CTranslate2 cannot represent; "
+                "use format=safetensors"
+            )
+        if self.has_projections:
+            return (
+                f"position: {self.name} projects the input of each layer for its positions, which CTranslate2 cannot; "
                 "use format=safetensors"
             )
         if self.absolute != "none" and (self.has_tables or self.changes_queries):
