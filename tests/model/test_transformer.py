@@ -5,6 +5,7 @@ counts; causality; gradients; initial values; dropout.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 
 from rpr.model import stack
 from rpr.model.architectures import build_model
-from rpr.model.attention import attend, reference
+from rpr.model.attention import reference
 from rpr.model.dropout import Dropout
 from rpr.model.incremental import small_products_exact
 from rpr.model.vectors import sinusoids
@@ -184,13 +185,12 @@ def test_use_attention_applies_to_all_self_attentions(implementation, monkeypatc
     source, target = sentences(7, 4), target_inputs(5, 6)
     expected, chosen = model(source, target), []
 
+    def recorded(compute, *arguments, **named):
+        chosen.append(arguments[1] if isinstance(arguments[0], tuple) else "auto")
+        return compute(*arguments, **named)
+
     for name in ("attend", "attention_of"):  # of encoder-decoder attention, and of self-attention
-
-        def recorded(*arguments, compute=getattr(stack, name), **named):
-            chosen.append(arguments[1] if isinstance(arguments[0], tuple) else "auto")
-            return compute(*arguments, **named)
-
-        monkeypatch.setattr(stack, name, recorded)
+        monkeypatch.setattr(stack, name, partial(recorded, getattr(stack, name)))
     model.use_attention(implementation)
     assert_equal(model(source, target), expected)
     # Two layers per stack; encoder-decoder attention has no tables and stays at auto.
