@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar, Union, get_args
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -124,24 +124,35 @@ def rule_of(problem: Any) -> str:
 
 def _is_tag(kind: type[StrictModel], before: Sequence[str], part: str) -> bool:
     """Whether a part of a problem's location is the tag of a section in a union, not the name of a setting."""
-    return len(sections_at(kind, before)) > 1 and part not in settings_at(kind, before)
+    found, of_mapping = _sections_at(kind, before)
+    return len(found) > 1 and not of_mapping and not any(part in section.model_fields for section in found)
 
 
 def settings_at(kind: type[StrictModel], path: Sequence[str]) -> set[str]:
-    """The names of the settings and sections at a path below a section."""
-    return {name for section in sections_at(kind, path) for name in section.model_fields}
+    """The names of the settings and sections at a path below a section; none for a mapping, which takes any name."""
+    found, of_mapping = _sections_at(kind, path)
+    return set() if of_mapping else {name for section in found for name in section.model_fields}
 
 
 def sections_at(kind: type[StrictModel], path: Sequence[str]) -> list[type[StrictModel]]:
     """The typed sections at a path below another: several where they depend on a choice, none for a plain value."""
-    found = [kind]
+    return _sections_at(kind, path)[0]
+
+
+def _sections_at(kind: type[StrictModel], path: Sequence[str]) -> tuple[list[type[StrictModel]], bool]:
+    """As `sections_at`, and whether they are the values of a mapping, whose key is the next part of the path."""
+    found, of_mapping = [kind], False
     for part in path:
+        if of_mapping:  # any name
+            of_mapping = False
+            continue
         if len(found) > 1 and (tagged := [one for one in found if _tag(one) == part]):
             found = tagged
             continue
         annotations = [one.model_fields[part].annotation for one in found if part in one.model_fields]
         found = [section for annotation in annotations for section in _sections_in(annotation)]
-    return found
+        of_mapping = any(get_origin(annotation) is dict for annotation in annotations)
+    return found, of_mapping
 
 
 def _tag(section: type[StrictModel]) -> str | None:

@@ -27,9 +27,13 @@ def scheme(choice: str, **changes: Any) -> Scheme:
         return {key: value for part in (*inherited, own) for key, value in part.items()}
 
     found = settings(choice)
+    found = {**found, **changes}
+    if "layers" in found:  # as compose fills them
+        names = {name: name if name in choices() else name.rpartition("_")[0] for name in found["layers"]}
+        found["entries"] = {name: scheme(choice).model_dump() for name, choice in names.items()} | found["entries"]
     model_defaults = {"clip_distance": 2, "tables": "per_head"}
     found |= {key: value for key, value in model_defaults.items() if str(found.get(key)).startswith("${")}
-    return SCHEMES[found["scheme"]].model_validate({**found, **changes})
+    return SCHEMES[found["scheme"]].model_validate(found)
 
 
 def choices() -> list[str]:

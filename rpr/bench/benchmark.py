@@ -238,7 +238,10 @@ def layer_steps(
     steps = {}
     for name, position in positions.items():
         site = Site(1, config.model.num_heads, d_model, case.causal)
-        scheme = position.decoder if case.causal else position.encoder
+        whole = position.decoder if case.causal else position.encoder
+        if len(whole.parts) > 1:
+            continue  # of the choices that its layers name, each is a layer of its own
+        (scheme,) = whole.parts
         if scheme.k is not None:
             scheme = scheme.model_copy(update={"clip_distance": case.clip_distance})
         for algorithm in config.layer.algorithms:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,17 +94,39 @@ def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None)
     """
     overrides = typed_choices(overrides)
     reject_path_traversal(overrides)
-    if not all(_CHOICE_OR_VALUE.match(word) for word in overrides):
-        return to_plain(hydra_bridge.compose(name, overrides, config_dir))
     folders = [data_dir("conf"), *choice_dirs(config_dir)]
     groups = {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
     choices = [word for word in overrides if override_key(word).partition("@")[0] in groups]
-    settings = copy.deepcopy(_of_choices(name, tuple(choices), config_dir))
+    entries = _entries_of_layers(name, overrides, choices, config_dir)
+    if not all(_CHOICE_OR_VALUE.match(word) for word in overrides):
+        return to_plain(hydra_bridge.compose(name, [*overrides, *entries], config_dir))
+    settings = copy.deepcopy(_of_choices(name, (*choices, *entries), config_dir))
     hydra_bridge.set_values(settings, [word for word in overrides if word not in choices])
     return to_plain(settings)
 
 
-@lru_cache(64)
+def _entries_of_layers(
+    name: str, overrides: Sequence[str], choices: Sequence[str], config_dir: Path | None
+) -> list[str]:
+    """The choices that the layers of a pattern name, as overrides: `position.layers=[rope,none]` needs position=rope at
+    position.entries.rope. Names may end in a number: `rope_1` and `rope_2` are two position=rope with settings of their
+    own.
+    """
+    if not any("position" in override_key(word) for word in overrides):
+        return []
+    known, settings = choices_of("position"), _of_choices(name, tuple(choices), config_dir)
+    entries = []
+    for path in ("position", "position.encoder", "position.decoder"):
+        section = functools.reduce(lambda part, key: part and part.get(key), path.split("."), settings)
+        if section and "entries" in section:
+            given = [word.partition("=")[2] for word in overrides if override_key(word) == f"{path}.layers"]
+            for entry in dict.fromkeys(re.findall(r"\w+", given[-1]) if given else section["layers"]):
+                choice = entry if entry in known else re.sub(r"_\d+$", "", entry)
+                entries.append(f"+position@{path}.entries.{entry}={choice}")
+    return entries
+
+
+@functools.lru_cache(64)
 def _of_choices(name: str, choices: tuple[str, ...], config_dir: Path | None) -> Any:
     """Settings before values are set. Reading conf/ takes nearly all the time: jobs with the same choices share it."""
     return hydra_bridge.compose(name, choices, config_dir)

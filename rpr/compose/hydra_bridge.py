@@ -147,7 +147,8 @@ def session(config_name: str, overrides: Sequence[str], *, multirun: bool, confi
             hydra = Hydra.create_main_hydra2(config_name, _all_choices(config_dir))
             settings = hydra.compose_config(
                 config_name=config_name,
-                overrides=list(overrides),
+                # An entry of a pattern of positions exists only once the pattern's layers have been read.
+                overrides=[word for word in overrides if ".entries." not in word.partition("=")[0]],
                 run_mode=RunMode.MULTIRUN if multirun else RunMode.RUN,
             )
     except UserWarning as warning:

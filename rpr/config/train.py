@@ -422,6 +422,7 @@ class TrainConfig(StrictModel):
         deciding = self.model_dump(
             mode="json", exclude={"name", "stop_after_minutes", "sweep", "runs_dir", "logger", "again"}
         )
+        deciding["position"] = self.position.model_dump(mode="json", exclude_defaults=True)
         deciding["data"].pop("cache_dir")
         for name in REPORTED:
             deciding["evaluation"].pop(name)

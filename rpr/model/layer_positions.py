@@ -60,8 +60,13 @@ class LayerPositions(nn.Module):
 
 def positions_of_layers(scheme: Scheme, site: Site) -> Sequence[LayerPositions | None]:
     """One for each layer of a stack: the same object if layers share it, None if the scheme does nothing in them."""
-    if not (scheme.has_tables or scheme.changes_queries):
-        return [None] * site.num_layers
-    if scheme.shared_by_layers:
-        return [LayerPositions(scheme, site)] * site.num_layers
-    return [LayerPositions(scheme, site) for _ in range(site.num_layers)]
+    shared: dict[int, LayerPositions] = {}
+    of_layers: list[LayerPositions | None] = []
+    for one in scheme.of_layers(site.num_layers):
+        positions = shared.get(id(one))
+        if positions is None and (one.has_tables or one.changes_queries or one.has_projections):
+            positions = LayerPositions(one, site)
+            if one.shared_by_layers:
+                shared[id(one)] = positions
+        of_layers.append(positions)
+    return of_layers

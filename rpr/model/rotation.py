@@ -8,6 +8,7 @@ a CPU; this allocates one, and one in the backward pass.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -15,10 +16,28 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def cosines_and_sines(positions_P: Tensor, width: int, base: float, linear_scale: float) -> tuple[Tensor, Tensor]:
+def frequencies(width: int, base: float, device: torch.device) -> Tensor:
+    """base^(-2i / width) of each pair i, [W], in float64."""
+    return base ** -(torch.arange(0, width, 2, device=device, dtype=torch.float64) / width)
+
+
+def yarn_frequencies(width: int, base: float, device: torch.device, factor: float, trained_length: int) -> Tensor:
+    """NTK by parts (Peng et al. 2023, arXiv 2309.00071): as they are for pairs that turn at least 32 times in the
+    trained length, divided by the factor for those that turn at most once, and between them a ramp over the pairs'
+    indices with rounded ends, as in the authors' code (the paper's is over the number of turns).
+    """
+    of_turns = (width * math.log(trained_length / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (32, 1))
+    first, last = of_turns
+    first, last = max(math.floor(first), 0), min(math.ceil(last), width - 1)
+    pairs_W = torch.arange(width // 2, device=device, dtype=torch.float64)
+    ramp_W = ((pairs_W - first) / (last - first or 0.001)).clamp(0, 1)
+    plain_W = frequencies(width, base, device)
+    return plain_W / factor * ramp_W + plain_W * (1 - ramp_W)
+
+
+def cosines_and_sines(positions_P: Tensor, frequencies_W: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine and sine of the angle of each position and pair, [P, W] each; always computed in float64."""
-    exponents_W = torch.arange(0, width, 2, device=positions_P.device, dtype=torch.float64) / width
-    angles_PW = (positions_P.double() / linear_scale)[:, None] * base**-exponents_W
+    angles_PW = positions_P.double()[:, None] * frequencies_W
     return angles_PW.cos(), angles_PW.sin()
 
 

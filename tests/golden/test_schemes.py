@@ -26,6 +26,9 @@ def summary(choice: str) -> dict[str, list[float]]:
         found[name] = [round(float(flat.sum()), 4), round(float((flat * weights).sum()), 4)]
 
     positions = scheme(choice)
+    if len(positions.parts) > 1:
+        add("layers", torch.tensor([positions.parts.index(one) for one in positions.of_layers(7)]))
+        return found
     for causal in (False, True):
         site = Site(num_layers=2, num_heads=2, d_model=8, causal=causal)
         stack = "decoder" if causal else "encoder"

@@ -19,6 +19,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rope partial": {"rotated_share": 0.5, "base": 30.0},
     "rope linear": {"scaling": "linear", "scaling_factor": 2.5},
     "rope ntk": {"scaling": "ntk", "scaling_factor": 4.0},
+    "rope p": {"kept_frequencies": 0.5},
+    "rope yarn": {"scaling": "yarn", "scaling_factor": 4.0, "trained_length": 300, "base": 50.0},
+    "xpos": {"scale_base": 9.0},
+    "xpos partial": {"rotated_share": 0.5, "layout": "interleaved", "gamma": 0.3},
     "t5": {"buckets": 8, "max_distance": 5},
     "t5 unscaled": {"buckets": 8, "max_distance": 5, "scaled_queries": False, "one_table": False},
     "alibi": {},
@@ -39,8 +43,12 @@ def variant_scheme(variant: str) -> Scheme:
     return scheme(variant.partition(" ")[0], **VARIANTS[variant])
 
 
+CAUSAL = ("xpos",)  # defined for causal attention only
+
+
 def both(positions: Scheme) -> dict[str, Any]:
-    return {"encoder_positions": positions, "decoder_positions": positions}
+    encoder = scheme("none") if positions.scheme in CAUSAL else positions
+    return {"encoder_positions": encoder, "decoder_positions": positions}
 
 
 RELATIVE = {"relative_keys": True, "relative_values": True}
@@ -61,6 +69,9 @@ OTHERS = {
     **{name: both(variant_scheme(name)) for name in VARIANTS if not name.startswith("relative")},
     "alibi_and_sinusoidal": both(scheme("alibi", absolute="sinusoidal")),
     "shape": both(scheme("shape")),
+    "rope_and_none": both(scheme("pattern")),
+    "logits_and_t5": both(scheme("pattern", layers=["relative_logits", "t5"])),
+    "relative_and_rope": both(scheme("relative_rope")),
     "relative_and_none": {"encoder_positions": scheme("relative"), "decoder_positions": scheme("none")},
     "alibi_and_rope": {"encoder_positions": scheme("alibi"), "decoder_positions": scheme("rope")},
 }

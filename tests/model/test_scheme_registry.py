@@ -25,15 +25,18 @@ from rpr.records.position import OTHER, positions_of
 from rpr.records.record import Record
 from rpr.tracking.naming import flat, variant
 from tests.fake_records import fake_document
+from tests.model.scheme_variants import CAUSAL
 from tests.shapes import choices, scheme
 
 
 def test_choice_is_the_scheme_of_both_stacks() -> None:
     names = [choice for choice in choices() if scheme(choice).scheme != "vectors"] + ["relative"]
     for choice in names:
-        config = compose_train([f"position={choice}"])
+        more = ["model.architecture=decoder_only"] if choice in CAUSAL else []
+        config = compose_train([f"position={choice}", "model.num_layers=4", *more])
         shape = config.transformer(50)
-        assert shape.encoder_positions == shape.decoder_positions == config.position
+        assert shape.decoder_positions == config.position
+        assert shape.encoder_positions == (None if more else config.position)
         assert config.position.name == choice
         assert config.position.kind in COLOURS
 
@@ -218,9 +221,32 @@ def test_equal_sides_are_the_same_run_as_one_choice() -> None:
     assert compose_train(["position=rope", "position.encoder=null"]) == rope
 
 
-def test_sides_can_be_swept() -> None:
+def test_sides_and_layers_can_be_swept() -> None:
     jobs = expand_multirun(["position=none", "position.encoder=rope,alibi"])
     assert [compose_train(job).position.name for job in jobs] == ["rope-none", "alibi-none"]
+    words = ["position=pattern", "position.layers=[rope,t5],[rope,none]", "position.entries.rope.base=5,7"]
+    labels = [compose_train(job).position.label for job in expand_multirun(words)]
+    assert labels == [f"in turn: RoPE, base {base}; {other}" for other in ("T5", "none") for base in (5, 7)]
+
+
+def test_each_layer_may_have_its_own_scheme() -> None:
+    config = compose_train(
+        ["position=rope_none", "position.encoder=relative_rope", "model.num_layers=8",
+         "position.encoder.entries.relative.clip_distance=3", "position.entries.rope.base=500"]
+    )  # fmt: skip
+    encoder, decoder = config.position.encoder, config.position.decoder
+    assert encoder.label == "from the lowest layer up: relative, k = 3; RoPE"
+    assert decoder.label == "RoPE, base 500, every 4th layer none"
+    assert [one.name for one in encoder.of_layers(5)] == ["relative"] * 3 + ["rope"] * 2
+    assert [one.name for one in decoder.of_layers(8)] == [*["rope"] * 3, "none"] * 2
+    assert codes(config.position) == {"pattern": "1", "vectors": "1", "rope": "1"}
+    scaled = changed_after_training(config.position, {"scaling": "linear", "scaling_factor": 2})
+    assert scaled.decoder.label == "RoPE, base 500, linear scaling by 2, every 4th layer none"
+    repeated = compose_train(["position=pattern", "position.layers=[rope,none,rope,none]", "model.num_layers=4"])
+    assert repeated == compose_train(["position=pattern", "model.num_layers=4"])
+    two = compose_train(["position=pattern", "position.layers=[rope_1,rope_2]", "position.entries.rope_2.base=9"])
+    assert [part.base for part in two.position.parts] == [10_000, 9]
+    assert flat(two)["rope_2_base"] == 9 and flat(two)["layers"] == "rope_1,rope_2"
 
 
 @pytest.mark.parametrize(
@@ -246,6 +272,21 @@ def test_sides_can_be_swept() -> None:
             ["position.encoder=rope", "position.decoder=none", "position.clip_distance=4"],
             "position.clip_distance: has no effect, since encoder and decoder have positions of their own",
         ),
+        (["position=rope_none"], "position.layers: [rope,rope,rope,none] leave no layer for none, as model.num_layers"),
+        (["position=pattern", "position.layers=[rope]"], "position.layers: [rope] have the same positions in every"),
+        (["position=pattern", "position.layers=[rope_1,rope_2]"], "position.layers: [rope_1,rope_2] have the same"),
+        (["position=pattern", "position.layers=[rope,ropes]"], "position: no such choice 'ropes'; did you mean rope?"),
+        (["position=pattern", "position.layers=[]"], "position.layers: invalid value []"),
+        (["position=pattern", "position.layers=[rope,shape]"], "position.entries.shape: adds positions to the embed"),
+        (["position=pattern", "position.layers=[t5,rope]", "position.entries.t5.buckets=6"],
+         "position.entries.t5.buckets: invalid value 6: must be a multiple of 4"),
+        (["position=pattern", "position.entries.rope.bases=6"], "position.entries.rope.bases: no such setting; did"),
+        (["position=pattern", "position.entries.rope.rotated_share=0.3"], "position.entries.rope.rotated_share: 0.3"),
+        (["position.decoder=pattern", "position.decoder.entries.rope.scaling_factor=2"],
+         "position.decoder.entries.rope.scaling_factor: 2 has no effect"),
+        (["position=xpos"], "position.name: xpos is for causal attention only; choose model.architecture=decoder_only"),
+        (["position=rope", "position.scaling=yarn", "position.scaling_factor=2"], "position.trained_length: yarn scal"),
+        (["position=rope", "position.trained_length=5"], "position.trained_length: 5 has no effect with position.sca"),
         (["position=rope", "position.scaling=ntk"], "position.scaling: ntk has no effect with"),
     ],
 )  # fmt: skip
@@ -293,6 +334,8 @@ def test_positions_of_records_have_kinds_and_labels() -> None:
     rope, alibi, none = scheme("rope"), scheme("alibi"), scheme("none")
     sides = Sides(name="two", scheme="sides", encoder=alibi, decoder=none)
     records = [record(one.model_dump(mode="json")) for one in (rope, scheme("rope", base=50), none, sides, rope)]
+    (layered,) = positions_of([record(scheme("rope_none").model_dump(mode="json"))])
+    assert (layered.kind, layered.label) == ("pattern", "RoPE, every 4th layer none")
     found = positions_of([*records, record({"name": "spiral", "scheme": "spiral", "arms": 3})])
     assert [one.kind for one in found] == ["rope", "rope", "none", "mixed", "rope", OTHER]
     assert found[0] == found[4] != found[1]

@@ -14,10 +14,10 @@ import torch
 from rpr.model.layer_positions import LayerPositions, positions_of_layers
 from rpr.model.positions import COLOURS, SCHEMES, Site
 from rpr.model.positions.alibi import slopes_of
-from rpr.model.rotation import cosines_and_sines, rotate
+from rpr.model.rotation import cosines_and_sines, frequencies, rotate
 from rpr.model.vectors import SinusoidalPositions, sinusoids
 from tests.model.attention_cases import FORMS
-from tests.model.scheme_variants import VARIANTS, variant_scheme
+from tests.model.scheme_variants import CAUSAL, VARIANTS, variant_scheme
 from tests.shapes import choices, scheme
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -48,8 +48,8 @@ def inputs():
 # --- the papers' equations, as loops
 
 
-def rotated(vector, position, variant):
-    """Complex multiplication of each pair (Su et al. 2021, equation 34)."""
+def rotated(vector, position, variant, side):
+    """Complex multiplication of each pair (Su et al. 2021, equation 34), of a query (1) or a key (-1)."""
     given = variant_scheme(variant)
     width = int(given.rotated_share * WIDTH)
     base = given.base
@@ -60,7 +60,19 @@ def rotated(vector, position, variant):
     out = list(vector)
     for pair in range(width // 2):
         first, second = (2 * pair, 2 * pair + 1) if given.layout == "interleaved" else (pair, pair + width // 2)
-        angle = cmath.exp(1j * position * base ** (-2 * pair / width))
+        frequency, size = base ** (-2 * pair / width), 1
+        if given.scaling == "yarn":
+            ends = [width * math.log(given.trained_length / (2 * math.pi * n)) / (2 * math.log(base)) for n in (32, 1)]
+            low, high = max(0, math.floor(ends[0])), min(width - 1, math.ceil(ends[1]))
+            assert low < 2 < high  # a pair between the two kinds
+            scaled = min(1, max(0, (pair - low) / (high - low)))
+            frequency = scaled * frequency / given.scaling_factor + (1 - scaled) * frequency
+            size = 0.1 * math.log(given.scaling_factor) + 1
+        if pair >= given.kept_frequencies * width // 2:
+            frequency = 0
+        if given.scheme == "xpos":
+            size = ((2 * pair / width + given.gamma) / (1 + given.gamma)) ** (side * position / given.scale_base)
+        angle = size * cmath.exp(1j * position * frequency)
         out[first] = vector[first] * angle.real - vector[second] * angle.imag
         out[second] = vector[first] * angle.imag + vector[second] * angle.real
     return torch.stack(out)
@@ -100,8 +112,8 @@ def score(variant, learned, x, q, k, head, i, j, causal):
         row = max(-given.clip_distance, min(given.clip_distance, j - i)) + given.clip_distance
         table = learned["keys"][head] if given.tables == "per_head" else learned["keys"]
         return q @ (k + table[row]) / root
-    if kind == "rope":
-        return rotated(q, i, variant) @ rotated(k, j, variant) / root
+    if kind in ("rope", "xpos"):
+        return rotated(q, i, variant, 1) @ rotated(k, j, variant, -1) / root
     if kind == "t5":
         bucket = t5_bucket(j - i, given.buckets, given.max_distance, not causal)
         return q @ k / (root if given.scaled_queries else 1) + learned["buckets"][head, bucket]
@@ -153,6 +165,9 @@ def by_layer(positions, x, q, k, v, causal, attention):
 @ALL_VARIANTS
 @SIDES
 def test_all_implementations_match_the_papers_equations(variant, causal):
+    if not causal and variant_scheme(variant).scheme in CAUSAL:
+        assert "causal attention only" in variant_scheme(variant).problem(site(causal))
+        return
     positions = layer(variant, causal)
     *qkv, cotangent = inputs()
     x = torch.randn(1, LENGTH, HEADS * WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
@@ -175,7 +190,7 @@ def test_all_implementations_match_the_papers_equations(variant, causal):
 def test_rotation_leaves_the_gradient_that_it_receives_as_it_was():
     """Autograd may pass the same tensor to several functions: here to the rotation and to y."""
     x, y = (torch.randn(1, 1, 3, WIDTH, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    cos, sin = cosines_and_sines(torch.arange(3), WIDTH, 10_000.0, 1.0)
+    cos, sin = cosines_and_sines(torch.arange(3), frequencies(WIDTH, 10_000.0, x.device))
     gradient = torch.randn_like(x)
     given = gradient.clone()
     torch.autograd.backward(rotate(x, cos, sin, interleaved=False) + y, gradient)
@@ -211,6 +226,8 @@ def test_t5_tables_are_shared_by_layers_but_not_by_stacks():
     assert encoder[0] is not decoder[0]
     by_layer = positions_of_layers(scheme("t5", one_table=False), site(False))
     assert by_layer[0] is not by_layer[1]
+    lower, above, third, fourth = positions_of_layers(scheme("pattern", layers=["t5", "none"]), site(False, layers=4))
+    assert lower is third and above is None is fourth  # shared by the layers of one entry
 
 
 @pytest.mark.parametrize(
@@ -276,7 +293,7 @@ def test_choices_and_schemes_match_and_have_own_labels_and_colours():
     found = {choice: scheme(choice) for choice in choices()}
     assert {one.scheme for one in found.values()} == set(SCHEMES)
     for choice, one in found.items():
-        assert one.kind == choice
+        assert one.kind in (choice, "pattern")
         assert COLOURS[one.kind].startswith("#")
     assert len(set(COLOURS.values())) == len(COLOURS)
     assert len({one.label for one in found.values()}) == len(found)
@@ -300,6 +317,8 @@ OTHER_VALUES = {
     "max_offset": [100],
     "evaluation_offset": [0],
     "mean_over": [64],
+    "kept_frequencies": [0.5],
+    "trained_length": [99],
     "rank": [8],
     "extent": [512],
 }
@@ -311,7 +330,7 @@ def another(kind, name, value):
     return literals[0] if literals else (not value if isinstance(value, bool) else value + 1)
 
 
-@pytest.mark.parametrize("choice", [name for name in choices() if scheme(name).scheme != "vectors"])
+@pytest.mark.parametrize("choice", [name for name in choices() if scheme(name).scheme not in ("vectors", "pattern")])
 def test_label_shows_every_setting_that_is_not_the_default(choice):
     default = scheme(choice)
     for name in set(type(default).model_fields) - {"name", "scheme", "max_positions"}:

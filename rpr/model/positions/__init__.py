@@ -36,7 +36,8 @@ def _discover() -> None:
         if clash := own & {module.name for module in pkgutil.iter_modules([str(folder)])}:
             raise ConfigError(f"{folder / min(clash)}.py: has the name of a module of rpr; rename it")
         __path__.append(str(folder))
-    for module in pkgutil.iter_modules(__path__):
+    # A pattern's entries are of all other schemes.
+    for module in sorted(pkgutil.iter_modules(__path__), key=lambda one: one.name == "pattern"):
         file = Path(str(module.module_finder.path), f"{module.name}.py")  # type: ignore[union-attr]
         try:
             if imports_torch(file):
@@ -134,7 +135,7 @@ Positions = Scheme | Sides
 
 def codes(schemes: Iterable[Scheme]) -> dict[str, str]:
     """The version of the code of each scheme, by its name."""
-    return {scheme.scheme: code_of(type(scheme)) for scheme in schemes}
+    return {part.scheme: code_of(type(part)) for scheme in schemes for part in (scheme, *scheme.parts)}
 
 
 def changed_code(schemes: Iterable[Scheme], recorded: Mapping[str, str] | None) -> list[str]:
@@ -153,13 +154,19 @@ def changed_after_training(positions: Positions, changes: Mapping[str, Any]) -> 
     Raises:
         ConfigError: neither side has such a setting, or a value is invalid.
     """
-    known = positions.encoder.AFTER_TRAINING | positions.decoder.AFTER_TRAINING
+    parts = (*positions.encoder.parts, *positions.decoder.parts)
+    known = frozenset[str]().union(*(part.AFTER_TRAINING for part in parts))
     for name in changes:
         if name not in known:
             available = did_you_mean(name, known) if known else "; these positions have no setting that can"
             raise ConfigError(f"position.{name}: cannot be changed after training" + available)
 
+    from rpr.model.positions.pattern import Pattern  # imported after all schemes
+
     def changed(scheme: Scheme) -> Scheme:
+        if isinstance(scheme, Pattern):
+            entries = {name: changed(entry) for name, entry in scheme.entries.items()}
+            return scheme.model_copy(update={"entries": entries})
         own = {name: value for name, value in changes.items() if name in scheme.AFTER_TRAINING}
         return validate(type(scheme), {**scheme.model_dump(), **own}, at="position") if own else scheme
 

@@ -17,6 +17,12 @@ _NEAR, _FAR = 5, 300  # two distances for which the tables must agree
 
 
 def check_hooks(scheme: Scheme, site: Site) -> None:
+    """As `_check`, of each part of a scheme."""
+    for part in scheme.parts:
+        _check(part, site)
+
+
+def _check(scheme: Scheme, site: Site) -> None:
     """Raises ConfigError: a parameter that no hook uses, so that it is never trained; tables or prepared vectors of
     another shape than the interface's; tables that depend on max_distance, or prepared vectors that depend on other
     positions than their own, so that a translation depends on what is around it.

@@ -8,10 +8,11 @@ The dot product of a query and a key then depends only on their distance. Not us
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from rpr.model.positions.scheme import Rotation, Scheme, Site, register
 
@@ -21,19 +22,25 @@ if TYPE_CHECKING:
 
 @register
 class Rope(Scheme):
-    """RoPE on all dimensions of a head or a share of them, with static scaling of positions or of the base."""
+    """RoPE on all dimensions of a head or a share of them, with static scaling of positions, base or frequencies.
+
+    p-RoPE (Barbero et al. 2024, arXiv 2410.06205) keeps the highest frequencies of the whole width: with
+    `kept_frequencies` p, the lowest 1 - p do not rotate. Partial RoPE (`rotated_share`) has all, in fewer dimensions.
+    """
 
     TITLE = "RoPE"
     VERSION = "1"
     COLOUR = "#8c2d04"
-    AFTER_TRAINING = frozenset({"scaling", "scaling_factor"})
+    AFTER_TRAINING = frozenset({"scaling", "scaling_factor", "trained_length"})
 
     scheme: Literal["rope"]
     layout: Literal["half", "interleaved"]
     base: float = Field(gt=1)
     rotated_share: float = Field(gt=0, le=1)
-    scaling: Literal["none", "linear", "ntk"]
+    scaling: Literal["none", "linear", "ntk", "yarn"]
     scaling_factor: float = Field(ge=1)
+    kept_frequencies: float = Field(default=1.0, ge=0, le=1)
+    trained_length: PositiveInt | None = None
 
     def details(self) -> list[str]:
         words: list[str] = []
@@ -43,10 +50,14 @@ class Rope(Scheme):
             words.append(f"base {self.base:g}")
         if self.rotated_share != 1:
             words.append(f"{self.rotated_share:.0%} of the width")
+        if self.kept_frequencies != 1:
+            words.append(f"p = {self.kept_frequencies:g}")
         if self.scaling != "none":
             words.append(f"{self.scaling} scaling by {self.scaling_factor:g}")
         elif self.scaling_factor != 1:
             words.append(f"scaling_factor {self.scaling_factor:g} unused")
+        if self.trained_length is not None:
+            words.append(f"trained to {self.trained_length}")
         return words
 
     def problem(self, site: Site) -> str | None:
@@ -56,6 +67,8 @@ class Rope(Scheme):
                 f"rotated_share: {self.rotated_share:g} of a head's {site.d_head} dimensions is {width:g}, "
                 "not an even number; dimensions are rotated in pairs: choose another share"
             )
+        if self.scaling == "yarn" and self.trained_length is None:
+            return "trained_length: yarn scaling needs the length in training, in tokens; give position.trained_length="
         if self.scaling == "ntk" and width == 2:
             return "scaling: ntk is undefined for a rotated width of 2; choose linear, or wider heads"
         return None
@@ -64,7 +77,12 @@ class Rope(Scheme):
         if self.scaling == "none" and self.scaling_factor != 1:
             return (
                 f"scaling_factor: {self.scaling_factor:g} has no effect with position.scaling=none; "
-                "choose position.scaling=linear or ntk, or leave it out"
+                "choose position.scaling=linear, ntk or yarn, or leave it out"
+            )
+        if self.scaling != "yarn" and self.trained_length is not None:
+            return (
+                f"trained_length: {self.trained_length} has no effect with position.scaling={self.scaling}; choose "
+                "position.scaling=yarn, or leave it out"
             )
         if self.scaling != "none" and self.scaling_factor == 1:
             return (
@@ -73,7 +91,10 @@ class Rope(Scheme):
             )
         return None
 
-    def rotation(self, site: Site) -> Rotation:
+    def rotation(self, site: Site) -> Rotation | None:
+        return None if self.scaling == "yarn" or self.kept_frequencies != 1 else self._rotation(site)
+
+    def _rotation(self, site: Site) -> Rotation:
         width = round(self.rotated_share * site.d_head)
         base = self.base
         if self.scaling == "ntk":
@@ -84,9 +105,20 @@ class Rope(Scheme):
     def prepare(
         self, q: Tensor, k: Tensor, positions: Tensor, parameters: Mapping[str, Tensor], site: Site
     ) -> tuple[Tensor, Tensor]:
-        from rpr.model.rotation import cosines_and_sines, rotate
+        from rpr.model.rotation import cosines_and_sines, frequencies, rotate, yarn_frequencies
 
-        of = self.rotation(site)
-        cos_PW, sin_PW = cosines_and_sines(positions, of.width, of.base, of.linear_scale)
+        of = self._rotation(site)
+        if self.scaling == "yarn" and self.trained_length is not None:
+            frequencies_W = yarn_frequencies(
+                of.width, of.base, q.device, factor=self.scaling_factor, trained_length=self.trained_length
+            )
+        else:
+            frequencies_W = frequencies(of.width, of.base, q.device)
+        if self.kept_frequencies != 1:
+            frequencies_W[int(self.kept_frequencies * len(frequencies_W)) :] = 0
+        cos_PW, sin_PW = cosines_and_sines(positions.double() / of.linear_scale, frequencies_W)
+        if self.scaling == "yarn":
+            temperature = 0.1 * math.log(self.scaling_factor) + 1  # of queries and keys, "attention scaling"
+            cos_PW, sin_PW = cos_PW * temperature, sin_PW * temperature
         q, k = (rotate(x, cos_PW, sin_PW, interleaved=of.interleaved) for x in (q, k))
         return q, k

@@ -9,7 +9,7 @@ locally.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
@@ -137,7 +137,8 @@ class Scheme(StrictModel):
     conf/position/.
 
     A subclass defines `scheme` (a Literal of its own), `TITLE` and `COLOUR`, its settings as fields, and overrides the
-    hooks that it needs. Every hook is a pure function of the settings and its arguments.
+    hooks that it needs. Every hook is a pure function of the settings and its arguments. A field that is added later
+    has the earlier behaviour as its default: runs with it keep their id.
     """
 
     TITLE: ClassVar[str]
@@ -187,6 +188,15 @@ class Scheme(StrictModel):
         return self
 
     @property
+    def parts(self) -> tuple[Scheme, ...]:
+        """The schemes that differ between layers; most schemes are their own only part."""
+        return (self,)
+
+    def of_layers(self, num_layers: int) -> Sequence[Scheme]:
+        """The scheme of each layer of a stack, from the lowest on."""
+        return [self] * num_layers
+
+    @property
     def kind(self) -> str:
         """The kind of positions, which determines order in tables and colour: `relative`, `rope`, ..."""
         return self.scheme_name()
@@ -214,7 +224,7 @@ class Scheme(StrictModel):
     def identity(self) -> dict[str, Any]:
         """The settings that affect results: runs that agree in them have the same positions."""
         unused = {"name"} if self.absolute == "learned" else {"name", "max_positions"}
-        return self.model_dump(mode="json", exclude=unused)
+        return self.model_dump(mode="json", exclude=unused, exclude_defaults=True)
 
     @property
     def tracked(self) -> Mapping[str, Any]:
@@ -236,6 +246,13 @@ class Scheme(StrictModel):
     def problem(self, site: Site) -> str | None:
         """Why the scheme cannot be used at this site, as `setting: reason; remedy`; None if it can."""
         return None
+
+    def causal_only(self) -> str:
+        """The problem of a scheme that is defined for causal attention, in an encoder."""
+        return (
+            f"name: {self.name} is for causal attention only; choose model.architecture=decoder_only, or "
+            "position.encoder=... for the encoder"
+        )
 
     def unused_setting(self, usual: Mapping[str, Any]) -> str | None:
         """A setting that differs from `usual`, the model's default, but has no effect, in one line as in `problem`.

@@ -1,0 +1,146 @@
+"""A scheme for each layer of a stack, from a few entries: recent models rotate in most layers and have no positions in
+every fourth (SmolLM3, Llama 4; Yang et al. 2025, arXiv 2501.18795).
+
+Imported after all other schemes, of which its entries are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import Field, SerializeAsAny, model_validator
+
+from rpr.model.positions.scheme import REGISTERED, Scheme, Site, register
+from rpr.validation import one_of
+
+if TYPE_CHECKING:
+    AnyEntry = Scheme
+else:
+    AnyEntry = one_of("scheme", dict(sorted(REGISTERED.items())), "no such scheme; name choices of conf/position/")
+
+
+@register
+class Pattern(Scheme):
+    """`layers` names entries: repeated over the layers from the lowest on, or each for an equal share of them."""
+
+    TITLE = "pattern"
+    VERSION = "1"
+    COLOUR = "#5d5d81"
+
+    scheme: Literal["pattern"]
+    layers: tuple[str, ...] = Field(min_length=1)
+    repeat: bool
+    entries: dict[str, SerializeAsAny[AnyEntry]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def repeats_once(cls, settings: Any) -> Any:
+        """[a, b, a, b] is [a, b]."""
+        layers = settings.get("layers") if isinstance(settings, Mapping) and settings.get("repeat") is True else None
+        if not isinstance(layers, list | tuple):
+            return settings
+        periods = (size for size in range(1, len(layers)) if len(layers) % size == 0)
+        size = next((size for size in periods if list(layers) == list(layers[:size]) * (len(layers) // size)), None)
+        return {**settings, "layers": layers[:size]}
+
+    @model_validator(mode="after")
+    def the_entries_are_those_of_the_layers(self) -> Self:
+        for name in self.layers:
+            if name not in self.entries:
+                raise ValueError(f"layers: {name} is none of position.entries ({', '.join(self.entries) or 'none'})")
+        for name, entry in self.entries.items():
+            if name not in self.layers:
+                raise ValueError(f"entries.{name}: is not in position.layers=[{','.join(self.layers)}]; leave it out")
+            if entry.absolute != "none" or type(entry).embeddings is not Scheme.embeddings:
+                raise ValueError(
+                    f"entries.{name}: adds positions to the embeddings, which all layers read; name another scheme, "
+                    "and give the pattern position.absolute=sinusoidal or learned"
+                )
+        if len({str(entry.identity()) for entry in self.entries.values()}) == 1:
+            raise ValueError(
+                f"layers: [{','.join(self.layers)}] have the same positions in every layer; name two, or choose "
+                f"position={self.entries[self.layers[0]].name}"
+            )
+        return self
+
+    @property
+    def parts(self) -> tuple[Scheme, ...]:
+        return tuple(self.entries.values())
+
+    def of_layers(self, num_layers: int) -> list[Scheme]:
+        named = len(self.layers)
+        places = (layer % named if self.repeat else layer * named // num_layers for layer in range(num_layers))
+        return [self.entries[self.layers[place]] for place in places]
+
+    @property
+    def label(self) -> str:
+        labels = [self.entries[name].label for name in self.layers]
+        first, last, more = labels[0], labels[-1], len(labels)
+        if self.repeat and more > 2 and labels == [first] * (more - 1) + [last]:
+            words = f"{first}, every {more}{'rd' if more == 3 else 'th'} layer {last}"
+        else:
+            counted = ((label, len(list(same))) for label, same in groupby(labels))
+            runs = "; ".join(label if count == 1 else f"{count} x {label}" for label, count in counted)
+            words = f"{'in turn' if self.repeat else 'from the lowest layer up'}: {runs}"
+        return words if self.absolute == "none" else f"{words}, {self.absolute} positions too"
+
+    def identity(self) -> dict[str, Any]:
+        own = super().identity()
+        del own["entries"]
+        return own | {"layers": [self.entries[name].identity() for name in self.layers]}
+
+    @property
+    def tracked(self) -> Mapping[str, Any]:
+        of_entries = {
+            f"{name}_{key}": value for name, entry in self.entries.items() for key, value in entry.tracked.items()
+        }
+        return {"layers": ",".join(self.layers), "repeat": self.repeat, **of_entries}
+
+    @property
+    def shift_invariant(self) -> bool:
+        return self.absolute == "none" and all(part.shift_invariant for part in self.parts)
+
+    @property
+    def ordered(self) -> bool:
+        return self.absolute != "none" or any(part.ordered for part in self.parts)
+
+    def problem(self, site: Site) -> str | None:
+        of_layers = self.of_layers(site.num_layers)
+        for name, entry in self.entries.items():
+            if not any(entry is used for used in of_layers):
+                return (
+                    f"layers: [{','.join(self.layers)}] leave no layer for {name}, as model.num_layers is "
+                    f"{site.num_layers}; name fewer, or add layers"
+                )
+        return self._first(lambda entry: entry.problem(site))
+
+    def unused_setting(self, usual: Mapping[str, Any]) -> str | None:
+        return self._first(lambda entry: entry.unused_setting(usual))
+
+    def _first(self, problem_of: Any) -> str | None:
+        problems = ((name, problem_of(entry)) for name, entry in self.entries.items())
+        return next((f"entries.{name}.{problem}" for name, problem in problems if problem is not None), None)
+
+    @property
+    def has_tables(self) -> bool:
+        return any(part.has_tables for part in self.parts)
+
+    @property
+    def has_bias(self) -> bool:
+        return any(part.has_bias for part in self.parts)
+
+    @property
+    def has_projections(self) -> bool:
+        return any(part.has_projections for part in self.parts)
+
+    @property
+    def changes_queries(self) -> bool:
+        return any(part.changes_queries for part in self.parts)
+
+    def not_exported(self, site: Site) -> str | None:
+        return (
+            f"position.layers: {','.join(self.layers)} cannot be exported, CTranslate2 has one scheme for all layers; "
+            "use format=safetensors"
+        )

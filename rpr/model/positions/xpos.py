@@ -1,0 +1,58 @@
+"""xPos: RoPE whose queries and keys also grow and shrink with their position, so that scores decay with the distance.
+
+Sun et al. 2022 (arXiv 2212.10554): pair i of a query at position m is multiplied by z_i^(m / 512), of a key at n by
+z_i^(-n / 512), z_i = (2i / width + 0.4) / 1.4. For causal attention: later keys would grow.
+"""
+
+# Shape suffixes: B batch, H heads, P positions, D head width, W half of the rotated width.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import PositiveFloat
+
+from rpr.model.positions.rope import Rope
+from rpr.model.positions.scheme import Rotation, Site, register
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@register
+class XPos(Rope):
+    """xPos with the settings of RoPE."""
+
+    TITLE = "xPos"
+    VERSION = "1"
+    COLOUR = "#c2491d"
+
+    scheme: Literal["xpos"]  # type: ignore[assignment]
+    gamma: PositiveFloat
+    scale_base: PositiveFloat
+
+    def details(self) -> list[str]:
+        gamma = [] if self.gamma == 0.4 else [f"gamma {self.gamma:g}"]
+        return [*super().details(), *gamma, *([] if self.scale_base == 512 else [f"scale base {self.scale_base:g}"])]
+
+    def problem(self, site: Site) -> str | None:
+        return super().problem(site) if site.causal else self.causal_only()
+
+    def rotation(self, site: Site) -> Rotation | None:
+        return None
+
+    def prepare(
+        self, q: Tensor, k: Tensor, positions: Tensor, parameters: Mapping[str, Tensor], site: Site
+    ) -> tuple[Tensor, Tensor]:
+        import torch
+
+        q, k = super().prepare(q, k, positions, parameters, site)
+        width = round(self.rotated_share * site.d_head)
+        pairs_W = torch.arange(0, width, 2, device=q.device, dtype=torch.float64) / width
+        growth_PW = ((pairs_W + self.gamma) / (1 + self.gamma)) ** (positions.double()[:, None] / self.scale_base)
+        of_dimensions = growth_PW.repeat_interleave(2, 1) if self.layout == "interleaved" else growth_PW.repeat(1, 2)
+        growth_PD = torch.nn.functional.pad(of_dimensions, (0, site.d_head - width), value=1.0)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        q, k = q.to(wide) * growth_PD.to(wide), k.to(wide) / growth_PD.to(wide)
+        return q, k
