@@ -239,7 +239,7 @@ def test_each_layer_may_have_its_own_scheme() -> None:
     assert decoder.label == "RoPE, base 500, every 4th layer none"
     assert [one.name for one in encoder.of_layers(5)] == ["relative"] * 3 + ["rope"] * 2
     assert [one.name for one in decoder.of_layers(8)] == [*["rope"] * 3, "none"] * 2
-    assert codes(config.position) == {"pattern": "1", "vectors": "1", "rope": "1"}
+    assert codes([encoder, decoder]) == {"pattern": "1", "vectors": "1", "rope": "1"}
     scaled = changed_after_training(config.position, {"scaling": "linear", "scaling_factor": 2})
     assert scaled.decoder.label == "RoPE, base 500, linear scaling by 2, every 4th layer none"
     repeated = compose_train(["position=pattern", "position.layers=[rope,none,rope,none]", "model.num_layers=4"])
