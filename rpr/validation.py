@@ -134,13 +134,10 @@ def settings_at(kind: type[StrictModel], path: Sequence[str]) -> set[str]:
     return set() if of_mapping else {name for section in found for name in section.model_fields}
 
 
-def sections_at(kind: type[StrictModel], path: Sequence[str]) -> list[type[StrictModel]]:
-    """The typed sections at a path below another: several where they depend on a choice, none for a plain value."""
-    return _sections_at(kind, path)[0]
-
-
 def _sections_at(kind: type[StrictModel], path: Sequence[str]) -> tuple[list[type[StrictModel]], bool]:
-    """As `sections_at`, and whether they are the values of a mapping, whose key is the next part of the path."""
+    """The typed sections at a path below another: several where they depend on a choice, none for a plain value; and
+    whether they are the values of a mapping, whose key is the next part of the path.
+    """
     found, of_mapping = [kind], False
     for part in path:
         if of_mapping:  # any name
