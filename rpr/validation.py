@@ -124,32 +124,31 @@ def rule_of(problem: Any) -> str:
 
 def _is_tag(kind: type[StrictModel], before: Sequence[str], part: str) -> bool:
     """Whether a part of a problem's location is the tag of a section in a union, not the name of a setting."""
-    found, of_mapping = _sections_at(kind, before)
-    return len(found) > 1 and not of_mapping and not any(part in section.model_fields for section in found)
+    return len(sections_at(kind, before)) > 1 and part not in settings_at(kind, before)
 
 
 def settings_at(kind: type[StrictModel], path: Sequence[str]) -> set[str]:
-    """The names of the settings and sections at a path below a section; none for a mapping, which takes any name."""
-    found, of_mapping = _sections_at(kind, path)
-    return set() if of_mapping else {name for section in found for name in section.model_fields}
+    """The names of the settings and sections at a path below a section."""
+    return {name for section in sections_at(kind, path) for name in section.model_fields}
 
 
-def _sections_at(kind: type[StrictModel], path: Sequence[str]) -> tuple[list[type[StrictModel]], bool]:
-    """The typed sections at a path below another: several where they depend on a choice, none for a plain value; and
-    whether they are the values of a mapping, whose key is the next part of the path.
+def sections_at(kind: type[StrictModel], path: Sequence[str]) -> list[type[StrictModel]]:
+    """The typed sections at a path below another: several where they depend on a choice, none for a plain value or a
+    mapping, which has some at any name.
     """
-    found, of_mapping = [kind], False
+    found, of_mapping = [kind], list[type[StrictModel]]()
     for part in path:
-        if of_mapping:  # any name
-            of_mapping = False
+        if of_mapping:
+            found, of_mapping = of_mapping, []
             continue
         if len(found) > 1 and (tagged := [one for one in found if _tag(one) == part]):
             found = tagged
             continue
         annotations = [one.model_fields[part].annotation for one in found if part in one.model_fields]
         found = [section for annotation in annotations for section in _sections_in(annotation)]
-        of_mapping = any(get_origin(annotation) is dict for annotation in annotations)
-    return found, of_mapping
+        if any(get_origin(annotation) is dict for annotation in annotations):
+            found, of_mapping = [], found
+    return found
 
 
 def _tag(section: type[StrictModel]) -> str | None:
