@@ -19,7 +19,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rope partial": {"rotated_share": 0.5, "base": 30.0},
     "rope linear": {"scaling": "linear", "scaling_factor": 2.5},
     "rope ntk": {"scaling": "ntk", "scaling_factor": 4.0},
-    "rope p": {"kept_frequencies": 0.5},
+    "rope p": {"proportion": 0.5},
     "rope yarn": {"scaling": "yarn", "scaling_factor": 4.0, "trained_length": 300, "base": 50.0},
     "xpos": {"scale_base": 9.0},
     "xpos partial": {"rotated_share": 0.5, "layout": "interleaved", "gamma": 0.3},

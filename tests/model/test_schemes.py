@@ -68,7 +68,7 @@ def rotated(vector, position, variant, side):
             scaled = min(1, max(0, (pair - low) / (high - low)))
             frequency = scaled * frequency / given.scaling_factor + (1 - scaled) * frequency
             size = 0.1 * math.log(given.scaling_factor) + 1
-        if pair >= given.kept_frequencies * width // 2:
+        if pair >= given.proportion * width // 2:
             frequency = 0
         if given.scheme == "xpos":
             size = ((2 * pair / width + given.gamma) / (1 + given.gamma)) ** (side * position / given.scale_base)
@@ -317,7 +317,7 @@ OTHER_VALUES = {
     "max_offset": [100],
     "evaluation_offset": [0],
     "mean_over": [64],
-    "kept_frequencies": [0.5],
+    "proportion": [0.5],
     "trained_length": [99],
     "rank": [8],
     "extent": [512],

@@ -25,7 +25,7 @@ class Rope(Scheme):
     """RoPE on all dimensions of a head or a share of them, with static scaling of positions, base or frequencies.
 
     p-RoPE (Barbero et al. 2024, arXiv 2410.06205) keeps the highest frequencies of the whole width: with
-    `kept_frequencies` p, the lowest 1 - p do not rotate. Partial RoPE (`rotated_share`) has all, in fewer dimensions.
+    `proportion` p, the lowest 1 - p do not rotate. Partial RoPE (`rotated_share`) has all, in fewer dimensions.
     """
 
     TITLE = "RoPE"
@@ -39,7 +39,7 @@ class Rope(Scheme):
     rotated_share: float = Field(gt=0, le=1)
     scaling: Literal["none", "linear", "ntk", "yarn"]
     scaling_factor: float = Field(ge=1)
-    kept_frequencies: float = Field(default=1.0, ge=0, le=1)
+    proportion: float = Field(default=1.0, ge=0, le=1)
     trained_length: PositiveInt | None = None
 
     def details(self) -> list[str]:
@@ -50,8 +50,8 @@ class Rope(Scheme):
             words.append(f"base {self.base:g}")
         if self.rotated_share != 1:
             words.append(f"{self.rotated_share:.0%} of the width")
-        if self.kept_frequencies != 1:
-            words.append(f"p = {self.kept_frequencies:g}")
+        if self.proportion != 1:
+            words.append(f"p = {self.proportion:g}")
         if self.scaling != "none":
             words.append(f"{self.scaling} scaling by {self.scaling_factor:g}")
         elif self.scaling_factor != 1:
@@ -92,7 +92,7 @@ class Rope(Scheme):
         return None
 
     def rotation(self, site: Site) -> Rotation | None:
-        return None if self.scaling == "yarn" or self.kept_frequencies != 1 else self._rotation(site)
+        return None if self.scaling == "yarn" or self.proportion != 1 else self._rotation(site)
 
     def _rotation(self, site: Site) -> Rotation:
         width = round(self.rotated_share * site.d_head)
@@ -114,8 +114,8 @@ class Rope(Scheme):
             )
         else:
             frequencies_W = frequencies(of.width, of.base, q.device)
-        if self.kept_frequencies != 1:
-            frequencies_W[int(self.kept_frequencies * len(frequencies_W)) :] = 0
+        if self.proportion != 1:
+            frequencies_W[int(self.proportion * len(frequencies_W)) :] = 0
         cos_PW, sin_PW = cosines_and_sines(positions.double() / of.linear_scale, frequencies_W)
         if self.scaling == "yarn":
             temperature = 0.1 * math.log(self.scaling_factor) + 1  # of queries and keys, "attention scaling"
