@@ -33,20 +33,24 @@ class KVCache:
 
     def __init__(self) -> None:
         self.used = 0
+        self.bias_BHK: Tensor | None = None  # of the keys, where the positions have one
         self._both_2BHKD: Tensor | None = None
 
-    def add(self, k_BNHD: Tensor, v_BNHD: Tensor) -> tuple[Tensor, Tensor]:
+    def add(self, k_BNHD: Tensor, v_BNHD: Tensor, bias_BHN: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Append one slot for each hypothesis; return the keys and values of all slots, [B H, K, D] each."""
         batch, more, heads, width = k_BNHD.shape
-        before, self.used = self.used, self.used + more
+        if bias_BHN is not None:
+            before = bias_BHN[..., :0] if self.bias_BHK is None else self.bias_BHK[:batch]
+            self.bias_BHK = torch.cat([before, bias_BHN], dim=2)
+        first, self.used = self.used, self.used + more
         both = self._both_2BHKD
         if both is None or self.used > both.shape[3]:
             larger = k_BNHD.new_empty(2, batch, heads, max(INITIAL_CAPACITY, 2 * self.used), width)
             if both is not None:
-                larger[..., :before, :] = both[:, :batch, :, :before]
+                larger[..., :first, :] = both[:, :batch, :, :first]
             both = self._both_2BHKD = larger
         for part, new in zip(both, (k_BNHD, v_BNHD), strict=True):
-            part[:batch, :, before : self.used] = new.transpose(1, 2)
+            part[:batch, :, first : self.used] = new.transpose(1, 2)
         keys, values = (part[:batch].flatten(0, 1)[:, : self.used] for part in both)
         return keys, values
 
@@ -57,11 +61,15 @@ class KVCache:
         index = slots_BK.clamp(min=0)[None, :, None, :, None]
         used = self._both_2BHKD[..., : self.used, :]
         used.copy_(torch.take_along_dim(used, index, dim=3))
+        if self.bias_BHK is not None:
+            self.bias_BHK = torch.take_along_dim(self.bias_BHK, index[0, ..., 0], dim=2)
 
     def keep(self, places: Tensor, sentences: Tensor) -> None:
         """Move sentence sentences[i] to row places[i]; all other rows keep their contents."""
         if self._both_2BHKD is not None:
             self._both_2BHKD[:, places, :, : self.used] = self._both_2BHKD[:, sentences, :, : self.used]
+        if self.bias_BHK is not None:
+            self.bias_BHK[places] = self.bias_BHK[sentences]
 
 
 @dataclass
@@ -141,6 +149,17 @@ class DecoderState:
         place_X = self.places_K.new_full((batch * hypotheses,), self.length - 1)
         return place_X if self.offsets_B is None else place_X - self.offsets_B.repeat_interleave(hypotheses)
 
+    def bias_of_parents(self, cache: KVCache) -> Tensor | None:
+        """The bias of the key before the newest of each hypothesis, [X, H], 0 at its start; None before any key."""
+        if cache.bias_BHK is None:
+            return None
+        bias_BHK = cache.bias_BHK[: len(self.bias_BNK)]
+        descends_BNK = self.bias_BNK[..., : bias_BHK.shape[2]] == 0
+        slots_K = torch.arange(bias_BHK.shape[2], device=bias_BHK.device)
+        last_BN = torch.where(descends_BNK, slots_K, -1).amax(-1)  # slots are in the order of time
+        parents_BHN = torch.take_along_dim(bias_BHK, last_BN.clamp(min=0)[:, None], dim=2)
+        return parents_BHN.masked_fill(last_BN[:, None] < 0, 0.0).transpose(1, 2).flatten(0, 1)
+
     def position_vectors(self, positions: nn.Module, pieces_X1: Tensor) -> Tensor:
         """The vectors that `positions` adds to the newest pieces, [1, M] or [X, 1, M]."""
         vectors: Tensor
@@ -195,16 +214,17 @@ class DecoderState:
 
 def self_attention(
     q_BNHD: Tensor,
-    k_BNHD: Tensor,
-    v_BNHD: Tensor,
+    keys: Tensor,
+    values: Tensor,
     tables: Tables,
     distance_queries_BNHX: Tensor | None,
-    cache: KVCache,
+    key_bias_BHK: Tensor | None,
     state: DecoderState,
 ) -> Tensor:
-    """`attend` for the newest piece of each hypothesis, [B, N, M]; `state` has advanced to it."""
+    """`attend` for the newest piece of each hypothesis, [B, N, M], to the keys and values of a cache, [B H, K, D];
+    `state` has advanced to it.
+    """
     batch, hypotheses, heads, width = q_BNHD.shape
-    keys, values = cache.add(k_BNHD, v_BNHD)
     key_rows = None if tables.keys is None else state.table_rows(tables.keys)
     value_rows = None if tables.values is None else state.table_rows(tables.values)
     scale = width**-0.5
@@ -218,6 +238,8 @@ def self_attention(
             of_keys = q_BNHD if distance_queries_BNHX is None else distance_queries_BNHX
             by_slot_BHNK = times_table(of_keys.transpose(1, 2), key_rows.transpose(-2, -1))
             bias_BHNK = torch.add(bias_BHNK, by_slot_BHNK, alpha=scale if of_keys is q_BNHD else 1.0)
+        if key_bias_BHK is not None:  # less that of its own key, which is the same for all keys of a query
+            bias_BHNK = bias_BHNK + key_bias_BHK[:, :, None] - key_bias_BHK[:, :, -hypotheses:, None]
         bias = bias_BHNK.reshape(len(q), hypotheses, -1).to(q.dtype)
         p = softmax(torch.baddbmm(bias, q, keys.transpose(1, 2), alpha=scale))
         z = torch.bmm(p, values)

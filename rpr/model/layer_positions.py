@@ -46,12 +46,25 @@ class LayerPositions(nn.Module):
         """What multiplies the key table in place of the queries, [B, H, P, X]; None: the queries do."""
         return self.scheme.distance_queries(projected, self._learned, self.site)
 
+    def key_bias(self, projected: dict[str, Tensor], before_BH: Tensor | None) -> Tensor | None:
+        """The bias of each key, [B, H, P], after a key of that bias (None: from the first position on)."""
+        if not self.scheme.has_key_bias:
+            return None
+        if before_BH is None:
+            (x_BPY, *_) = projected.values()
+            wide = torch.float64 if x_BPY.dtype == torch.float64 else torch.float32
+            before_BH = x_BPY.new_zeros(len(x_BPY), self.site.num_heads, dtype=wide)
+        return self.scheme.key_bias(projected, self._learned, self.site, before_BH)
+
     def inputs(self, x_BPM: Tensor, q_BHPD: Tensor, k_BHPD: Tensor, v_BHPD: Tensor) -> AttentionInputs:
         """What the attention of a layer with input x is computed from, at positions 0, 1, ..."""
         q_BHPD, k_BHPD = self.prepare(q_BHPD, k_BHPD)
         tables = self.at(q_BHPD.shape[2] - 1, q_BHPD.device)
-        queries = self.distance_queries(self.project(x_BPM)) if self._projections else None
-        return AttentionInputs(q_BHPD, k_BHPD, v_BHPD, *tables, queries)
+        if not self._projections:
+            return AttentionInputs(q_BHPD, k_BHPD, v_BHPD, *tables)
+        projected = self.project(x_BPM)
+        key_bias = self.key_bias(projected, before_BH=None)
+        return AttentionInputs(q_BHPD, k_BHPD, v_BHPD, *tables, self.distance_queries(projected), key_bias)
 
     @property
     def _learned(self) -> dict[str, Tensor]:

@@ -41,6 +41,8 @@ def summary(choice: str) -> dict[str, list[float]]:
             projected = {name: x @ learned[name].T for name in positions.projections(site)}
             if (queries := positions.distance_queries(projected, learned, site)) is not None:
                 add(f"{stack} distance queries", queries)
+            if positions.has_key_bias:
+                add(f"{stack} key bias", positions.key_bias(projected, learned, site, torch.ones(1, 2)))
         if positions.has_tables:
             for name, table in positions.distance_tables(learned, site, 6, torch.device("cpu"))._asdict().items():
                 if table is not None:

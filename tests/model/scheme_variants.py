@@ -22,7 +22,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rope p": {"proportion": 0.5},
     "rope yarn": {"scaling": "yarn", "scaling_factor": 4.0, "trained_length": 300, "base": 50.0},
     "xpos": {"scale_base": 9.0},
-    "xpos partial": {"rotated_share": 0.5, "layout": "interleaved", "gamma": 0.3},
+    "xpos partial": {"rotated_share": 0.75, "layout": "interleaved", "gamma": 0.3},
     "t5": {"buckets": 8, "max_distance": 5},
     "t5 unscaled": {"buckets": 8, "max_distance": 5, "scaled_queries": False, "one_table": False},
     "alibi": {},
@@ -35,6 +35,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "transformer_xl": {},
     "relative_logits": {"rank": 3, "extent": 4},
     "relative_logits long": {},
+    "fox": {},
 }
 
 
@@ -43,7 +44,7 @@ def variant_scheme(variant: str) -> Scheme:
     return scheme(variant.partition(" ")[0], **VARIANTS[variant])
 
 
-CAUSAL = ("xpos",)  # defined for causal attention only
+CAUSAL = ("xpos", "fox")  # defined for causal attention only
 
 
 def both(positions: Scheme) -> dict[str, Any]:

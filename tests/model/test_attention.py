@@ -310,6 +310,18 @@ def test_triton_with_labels_or_bias_raises():
 # Precision and masked rows
 
 
+def test_running_sums_as_key_bias_are_exact_in_bfloat16():
+    """bfloat16 rounds sums of hundreds by whole units, also where their differences are small."""
+    inputs, options = Case(400, 400, keys=None, values=None, key_bias=True, causal=True, width=8).inputs()
+    inputs[-1] = 300 + torch.rand(2, 2, 400, generator=torch.Generator().manual_seed(2)).cumsum(-1)
+    weight = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1))
+    right = results(reference, [None if x is None else x.double() for x in inputs], weight, **options)
+    narrow = [None if x is None else x.bfloat16() for x in inputs[:-1]] + [inputs[-1].float()]
+    for name, form in FORMS.items():
+        for actual, exact in zip(results(form, narrow, weight.bfloat16(), **options), right, strict=True):
+            assert (actual.double() - exact).norm() < 0.03 * exact.norm(), name
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("case", [Case(6, 6), Case(6, 6, causal=True, labels="BQK", bias=1)], ids=["plain", "causal"])
 def test_fully_masked_queries_have_no_nan_forward_or_backward(case, dtype):

@@ -102,7 +102,7 @@ def test_every_implementation_of_attention_gives_the_same(kind: str, implementat
             torch.testing.assert_close(found, hidden[row, :length], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["none", "learned", "rope", "relative", "t5"])
+@pytest.mark.parametrize("kind", ["none", "learned", "rope", "relative", "t5", "fox", "logits_and_t5"])
 @pytest.mark.parametrize("beam", [1, 3])
 def test_search_of_each_prompt_is_its_definition_alone_and_in_any_batch(kind: str, beam: int) -> None:
     model = make_model(kind, activation="gelu")

@@ -130,6 +130,9 @@ def score(variant, learned, x, q, k, head, i, j, causal):
         row = max(-given.clip_distance, min(given.clip_distance, j - i)) + given.clip_distance
         key = k + learned["keys"][row] if given.keys else k
         return (q @ key + learned["scalars"][row]) / root
+    if kind == "fox":
+        gates = (learned["gate"][head] @ x[at] + learned["bias"][head] for at in range(j + 1, i + 1))
+        return q @ k / root + sum(torch.sigmoid(gate).log() for gate in gates)
     if kind == "relative_logits":
         r = learned["w_r"][head * given.rank : (head + 1) * given.rank] @ x[i]
         before = given.extent - 1
@@ -319,6 +322,7 @@ OTHER_VALUES = {
     "mean_over": [64],
     "proportion": [0.5],
     "trained_length": [99],
+    "initial_bias": [0.0],
     "rank": [8],
     "extent": [512],
 }

@@ -42,8 +42,18 @@ def _check(scheme: Scheme, site: Site) -> None:
     if projections:
         projected = {name: torch.nn.functional.linear(x, learned[name]) for name in projections}
         queries = scheme.distance_queries(projected, learned, site)
-        problem = _wrong_queries(queries, scheme, site)
+        problem = problem or _wrong_queries(queries, scheme, site)
         used += [] if queries is None else [queries]
+        if scheme.has_key_bias:
+            start = x.new_zeros(1, site.num_heads)
+            bias = scheme.key_bias(projected, learned, site, start)
+            used.append(bias)
+            if bias.shape != (1, site.num_heads, _NEAR):
+                problem = f"key_bias returns a shape of {list(bias.shape)}; it must be [B, H, P]"
+            else:
+                later = {name: part[:, 2:] for name, part in projected.items()}
+                if _differ(scheme.key_bias(later, learned, site, bias[:, :, 1]), bias[:, :, 2:]):
+                    problem = "key_bias depends on more than its own token and `before`; decoding goes token by token"
     if scheme.has_tables and problem is None:
         near, far = (scheme.distance_tables(learned, site, most, torch.device("cpu")) for most in (_NEAR, _FAR))
         problem = _wrong_tables(near, far, site, site.d_head if queries is None else queries.shape[3])

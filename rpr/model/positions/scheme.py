@@ -322,6 +322,21 @@ class Scheme(StrictModel):
         return None
 
     @property
+    def has_key_bias(self) -> bool:
+        """Whether `key_bias` is added."""
+        return type(self).key_bias is not Scheme.key_bias
+
+    def key_bias(
+        self, projected: Mapping[str, Tensor], parameters: Mapping[str, Tensor], site: Site, before: Tensor
+    ) -> Tensor:
+        """What is added to the scaled scores of each key, [B, H, P], from the projections of the layer's input.
+
+        A key's bias may be a running sum: `before` is that of the key before the first, [B, H], in float32 (float64 in
+        a model of that), or 0. It is cached, for each hypothesis.
+        """
+        raise NotImplementedError
+
+    @property
     def changes_queries(self) -> bool:
         """Whether `prepare` does anything."""
         return type(self).prepare is not Scheme.prepare

@@ -1,0 +1,55 @@
+"""FoX, the Forgetting Transformer: each token has a forget gate, by which all earlier keys lose weight.
+
+Lin et al. 2025 (arXiv 2503.02130): the sum of log sigmoid(w_h x_l + b_h) over l = j+1 .. i is added to the scaled score
+of query i and key j. That is c_i - c_j with running sums c; c_i is the same for all keys, so -c_j is a bias per key.
+"""
+
+# Shape suffixes: B batch, H heads, P positions.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from rpr.model.positions.scheme import Scheme, Site, register
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@register
+class Fox(Scheme):
+    """Forget gates, for causal attention."""
+
+    TITLE = "FoX"
+    VERSION = "1"
+    COLOUR = "#a3387d"
+
+    scheme: Literal["fox"]
+    initial_bias: float
+
+    def details(self) -> list[str]:
+        return [] if self.initial_bias == 5 else [f"initial bias {self.initial_bias:g}"]
+
+    def problem(self, site: Site) -> str | None:
+        return None if site.causal else self.causal_only()
+
+    def projections(self, site: Site) -> dict[str, Tensor]:
+        import torch
+
+        bound = (6.0 / (site.d_model + site.num_heads)) ** 0.5  # Glorot
+        return {"gate": torch.empty(site.num_heads, site.d_model).uniform_(-bound, bound)}
+
+    def parameters(self, site: Site) -> dict[str, Tensor]:
+        import torch
+
+        return {"bias": torch.full((site.num_heads,), self.initial_bias)}
+
+    def key_bias(
+        self, projected: Mapping[str, Tensor], parameters: Mapping[str, Tensor], site: Site, before: Tensor
+    ) -> Tensor:
+        import torch
+
+        gate_BPH = projected["gate"].to(before.dtype) + parameters["bias"].to(before.dtype)
+        kept_BHP = torch.nn.functional.logsigmoid(gate_BPH).transpose(1, 2)
+        return before[..., None] - kept_BHP.cumsum(-1)
