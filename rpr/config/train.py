@@ -318,8 +318,8 @@ def check_attention(hardware: HardwareConfig, schemes: Iterable[Scheme], head_wi
     if hardware.attention != "triton":
         return
     for scheme in schemes:
-        if scheme.has_bias or scheme.has_projections:
-            what = "score bias" if scheme.has_bias else "projections"
+        if scheme.has_bias or scheme.has_projections or (scheme.random_positions and scheme.has_tables):
+            what = "score bias" if scheme.has_bias else "projections" if scheme.has_projections else "random positions"
             raise ConfigError(
                 f"hardware.attention: triton does not support the {what} of position={scheme.name}; choose auto"
             )
@@ -398,7 +398,7 @@ class TrainConfig(StrictModel):
         stacks = self.transformer(self.data.vocabulary_size).stacks()
         for stack in stacks:
             usual = self.model.relative_defaults.model_dump()
-            if problem := stack.scheme.problem(stack.site) or stack.scheme.unused_setting(usual):
+            if problem := stack.scheme.wrong_setting(stack.site, usual):
                 whole = f"position.{problem}"
                 raise ValueError(whole if one else whole.replace("position.", f"position.{stack.name}."))
             longest = max(self.data.context_length or 0, *self.evaluation.context_lengths, 0)

@@ -39,7 +39,7 @@ class DecoderOnly(Transformer):
         if shift:
             pieces_BL = F.pad(pieces_BL, (shift, 0), value=self.config.pad)
             mask_B11L = (pieces_BL != self.config.pad)[:, None, None, :]
-        hidden_BLM: Tensor = stack.norm(stack.layers(self._embed(pieces_BL, stack.positions), mask_B11L))[:, shift:]
+        hidden_BLM: Tensor = stack.norm(self._hidden(stack, pieces_BL, mask_B11L))[:, shift:]
         if not source_BS.shape[1]:
             return hidden_BLM
         batch, length, _ = hidden_BLM.shape
@@ -52,7 +52,7 @@ class DecoderOnly(Transformer):
         (stack,) = self.stacks()
         state = DecoderState.begin(len(source_BS), len(stack.layers), like=self.embedding_VM)
         if source_BS.shape[1]:
-            stack.layers(self._embed(source_BS, stack.positions), caches=state.caches)
+            self._hidden(stack, source_BS, caches=state.caches)
             state.follow_prompts(self._lengths(source_BS), source_BS.shape[1])
         return state
 

@@ -21,7 +21,7 @@ class EncoderDecoder(Transformer):
     def encode(self, source_BS: Tensor) -> Encoded:
         encoder, _ = self.stacks()
         mask_B11S = (source_BS != self.config.pad)[:, None, None, :]
-        x_BSM = encoder.layers(self._embed(source_BS, encoder.positions), mask_B11S)
+        x_BSM = self._hidden(encoder, source_BS, mask_B11S)
         return Encoded(encoder.norm(x_BSM), mask_B11S)
 
     def forward(self, source_BS: Tensor, target_input_BT: Tensor, *, shift: int = 0) -> Tensor:
@@ -29,7 +29,7 @@ class EncoderDecoder(Transformer):
             source_BS = F.pad(source_BS, (shift, 0), value=self.config.pad)
         encoded = self.encode(source_BS)
         _, decoder = self.stacks()
-        x_BTM = decoder.layers(self._embed(target_input_BT, decoder.positions), encoded=encoded)
+        x_BTM = self._hidden(decoder, target_input_BT, encoded=encoded)
         hidden_BTM: Tensor = decoder.norm(x_BTM)
         return hidden_BTM
 

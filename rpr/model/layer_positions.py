@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,39 @@ from torch import Tensor, nn
 
 from rpr.model.attention_inputs import AttentionInputs
 from rpr.model.positions import Scheme, Site, Tables
+
+
+class GivenPositions(NamedTuple):
+    """Positions other than 0, 1, ..., ascending int64 [P], at most max_distance apart."""
+
+    positions_P: Tensor
+    max_distance: int
+
+    def rows(self, tables: Tables) -> Tensor | None:
+        """The row of each pair of positions in tables, [P, P]; None without any."""
+        present: list[int] = [
+            table.shape[1 if name == "bias" else -2] for name, table in tables._asdict().items() if table is not None
+        ]
+        if not present:
+            return None
+        assert len(set(present)) == 1, f"tables of {present} rows, of which one label per pair selects rows"
+        clip_distance = (present[0] - 1) // 2
+        distances_PP: Tensor = self.positions_P - self.positions_P[:, None]
+        return distances_PP.clamp(-clip_distance, clip_distance) + clip_distance
+
+
+def positions_in_training(scheme: Scheme, length: int, device: torch.device) -> GivenPositions | None:
+    """Positions drawn for one forward pass: a random subset (Ruoss et al. 2023, arXiv 2305.16843), or a random offset.
+    None: 0, 1, ...
+    """
+    # Always on the CPU, whose generator a resumed run restores.
+    if (last := scheme.random_positions) is not None:
+        last = max(last, length)
+        return GivenPositions(torch.randperm(last)[:length].sort().values.to(device, non_blocking=True), last - 1)
+    if scheme.random_offset:
+        first = torch.randint(scheme.random_offset + 1, (1,))
+        return GivenPositions((first + torch.arange(length)).to(device, non_blocking=True), length - 1)
+    return None
 
 
 class LayerPositions(nn.Module):
@@ -32,11 +66,17 @@ class LayerPositions(nn.Module):
 
     def prepare(self, q_BHPD: Tensor, k_BHPD: Tensor, positions_P: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Prepare queries and keys at these positions (int64; None: 0, 1, ...) for their product."""
-        if not self.scheme.changes_queries:
+        scheme = self.scheme
+        if not (scheme.changes_queries or scheme.query_log_scale):
             return q_BHPD, k_BHPD
         if positions_P is None:
             positions_P = torch.arange(q_BHPD.shape[2], device=q_BHPD.device)
-        return self.scheme.prepare(q_BHPD, k_BHPD, positions_P, self._learned, self.site)
+        if scheme.changes_queries:
+            q_BHPD, k_BHPD = scheme.prepare(q_BHPD, k_BHPD, positions_P, self._learned, self.site)
+        if scheme.query_log_scale:
+            growth_P = ((positions_P + 1).double() / scheme.query_log_floor).clamp(min=1).log()
+            q_BHPD = q_BHPD * (1 + scheme.query_log_scale * growth_P)[:, None].to(q_BHPD.dtype)
+        return q_BHPD, k_BHPD
 
     def project(self, x_BPM: Tensor) -> dict[str, Tensor]:
         """The scheme's projections of the layer's input, [B, P, width] by name."""
@@ -56,15 +96,20 @@ class LayerPositions(nn.Module):
             before_BH = x_BPY.new_zeros(len(x_BPY), self.site.num_heads, dtype=wide)
         return self.scheme.key_bias(projected, self._learned, self.site, before_BH)
 
-    def inputs(self, x_BPM: Tensor, q_BHPD: Tensor, k_BHPD: Tensor, v_BHPD: Tensor) -> AttentionInputs:
-        """What the attention of a layer with input x is computed from, at positions 0, 1, ..."""
-        q_BHPD, k_BHPD = self.prepare(q_BHPD, k_BHPD)
-        tables = self.at(q_BHPD.shape[2] - 1, q_BHPD.device)
+    def inputs(
+        self, x_BPM: Tensor, q_BHPD: Tensor, k_BHPD: Tensor, v_BHPD: Tensor, given: GivenPositions | None = None
+    ) -> AttentionInputs:
+        """What the attention of a layer with input x is computed from, at these positions (None: 0, 1, ...)."""
+        q_BHPD, k_BHPD = self.prepare(q_BHPD, k_BHPD, None if given is None else given.positions_P)
+        tables = self.at(q_BHPD.shape[2] - 1 if given is None else given.max_distance, q_BHPD.device)
+        inputs = AttentionInputs(q_BHPD, k_BHPD, v_BHPD, *tables)
+        if given is not None:
+            inputs = inputs._replace(labels=given.rows(tables))
         if not self._projections:
-            return AttentionInputs(q_BHPD, k_BHPD, v_BHPD, *tables)
+            return inputs
         projected = self.project(x_BPM)
         key_bias = self.key_bias(projected, before_BH=None)
-        return AttentionInputs(q_BHPD, k_BHPD, v_BHPD, *tables, self.distance_queries(projected), key_bias)
+        return inputs._replace(distance_queries=self.distance_queries(projected), key_bias=key_bias)
 
     @property
     def _learned(self) -> dict[str, Tensor]:
@@ -77,7 +122,7 @@ def positions_of_layers(scheme: Scheme, site: Site) -> Sequence[LayerPositions |
     of_layers: list[LayerPositions | None] = []
     for one in scheme.of_layers(site.num_layers):
         positions = shared.get(id(one))
-        if positions is None and (one.has_tables or one.changes_queries or one.has_projections):
+        if positions is None and (one.has_tables or one.changes_queries or one.has_projections or one.query_log_scale):
             positions = LayerPositions(one, site)
             if one.shared_by_layers:
                 shared[id(one)] = positions

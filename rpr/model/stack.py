@@ -23,7 +23,7 @@ from rpr.model.attention_inputs import AttentionInputs
 from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.dropout import Dropout
 from rpr.model.incremental import DecoderState, KVCache, Memory
-from rpr.model.layer_positions import LayerPositions, positions_of_layers
+from rpr.model.layer_positions import GivenPositions, LayerPositions, positions_of_layers
 from rpr.model.positions import Tables
 
 POSITIONS = 0x706F73  # added to the seed
@@ -48,18 +48,20 @@ class SelfAttention(nn.Module):
         self.output = _projection(config.d_model, 1)
         self.tables = positions  # the name in all existing checkpoints
 
-    def forward(self, x_BQM: Tensor, mask: Tensor | None, cache: KVCache | None = None) -> Tensor:
+    def forward(
+        self, x_BQM: Tensor, mask: Tensor | None, cache: KVCache | None = None, given: GivenPositions | None = None
+    ) -> Tensor:
         """`cache`, still empty, gets the keys and values."""
-        inputs = self.inputs(x_BQM, mask)
+        inputs = self.inputs(x_BQM, mask, given)
         if cache is not None:
             cache.add(inputs.k.transpose(1, 2), inputs.v.transpose(1, 2), inputs.key_bias)
         out_BQM: Tensor = self.output(_join(attention_of(inputs, self.implementation)))
         return out_BQM
 
-    def inputs(self, x_BQM: Tensor, mask: Tensor | None) -> AttentionInputs:
+    def inputs(self, x_BQM: Tensor, mask: Tensor | None, given: GivenPositions | None = None) -> AttentionInputs:
         """What attention is computed from: x projected and prepared, and the tables for its length."""
         qkv = split_heads(self.qkv(x_BQM), self.num_heads)
-        inputs = AttentionInputs(*qkv) if self.tables is None else self.tables.inputs(x_BQM, *qkv)
+        inputs = AttentionInputs(*qkv) if self.tables is None else self.tables.inputs(x_BQM, *qkv, given)
         return inputs._replace(mask=mask, causal=self.causal)
 
     def step(self, x_BNM: Tensor, cache: KVCache, state: DecoderState) -> Tensor:
@@ -162,9 +164,14 @@ class Layer(nn.Module):
         self.around_feed_forward = Residual(config)
 
     def forward(
-        self, x_BTM: Tensor, mask: Tensor | None, encoded: Encoded | None = None, cache: KVCache | None = None
+        self,
+        x_BTM: Tensor,
+        mask: Tensor | None,
+        encoded: Encoded | None = None,
+        cache: KVCache | None = None,
+        given: GivenPositions | None = None,
     ) -> Tensor:
-        x_BTM = self.around_attention(x_BTM, lambda y_BTM: self.self_attention(y_BTM, mask, cache))
+        x_BTM = self.around_attention(x_BTM, lambda y_BTM: self.self_attention(y_BTM, mask, cache, given))
         if (cross := self.cross_attention) is not None and self.around_cross_attention is not None:
             assert encoded is not None
             x_BTM = self.around_cross_attention(x_BTM, lambda y_BTM: cross(y_BTM, encoded))
@@ -212,6 +219,7 @@ class Stack(nn.ModuleList):
         mask: Tensor | None = None,
         encoded: Encoded | None = None,
         caches: Sequence[KVCache] | None = None,
+        given: GivenPositions | None = None,
     ) -> Tensor:
         """All positions at once.
 
@@ -219,9 +227,10 @@ class Stack(nn.ModuleList):
             mask: bool, broadcastable to [B, H, T, T]; False hides a key.
             encoded: what a stack with encoder-decoder attention attends to.
             caches: get the keys and values of each layer; still empty.
+            given: the positions; None: 0, 1, ...
         """
         for number, layer in enumerate(self.layers):
-            x_BTM = layer(x_BTM, mask, encoded, None if caches is None else caches[number])
+            x_BTM = layer(x_BTM, mask, encoded, None if caches is None else caches[number], given)
         return x_BTM
 
     def step(self, x_BNM: Tensor, state: DecoderState) -> Tensor:

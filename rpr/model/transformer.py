@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -20,8 +21,9 @@ from torch import Tensor, nn
 from rpr.model.attention import Implementation
 from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.dropout import Dropout
-from rpr.model.incremental import DecoderState
-from rpr.model.stack import SelfAttention, Stack, apart
+from rpr.model.incremental import DecoderState, KVCache
+from rpr.model.layer_positions import GivenPositions, positions_in_training
+from rpr.model.stack import Encoded, SelfAttention, Stack, apart
 
 
 class StackModules(NamedTuple):
@@ -112,12 +114,33 @@ class Transformer(nn.Module, ABC):
         hidden_XM: Tensor = stack.norm(x_BNM).flatten(0, 1)
         return hidden_XM
 
-    def _embed(self, pieces_BL: Tensor, positions: nn.Module | None, state: DecoderState | None = None) -> Tensor:
-        """The input of a stack, [B, L, M]: the pieces from position 0 on, or the newest ones of a state."""
+    def _hidden(
+        self,
+        stack: StackModules,
+        pieces_BL: Tensor,
+        mask: Tensor | None = None,
+        encoded: Encoded | None = None,
+        caches: Sequence[KVCache] | None = None,
+    ) -> Tensor:
+        """A stack's hidden states before the last norm, [B, L, M]; the arguments are those of `Stack.forward`."""
+        given = None
+        if self.training:
+            given = positions_in_training(stack.shape.scheme, pieces_BL.shape[1], pieces_BL.device)
+        x_BLM: Tensor = stack.layers(self._embed(pieces_BL, stack.positions, given=given), mask, encoded, caches, given)
+        return x_BLM
+
+    def _embed(
+        self,
+        pieces_BL: Tensor,
+        positions: nn.Module | None,
+        state: DecoderState | None = None,
+        given: GivenPositions | None = None,
+    ) -> Tensor:
+        """The input of a stack, [B, L, M]: the pieces at these positions (None: 0, 1, ...), or a state's newest."""
         x_BLM = F.embedding(pieces_BL, self.embedding_VM) * math.sqrt(self.config.d_model)
         x_BLM = x_BLM.masked_fill((pieces_BL == self.config.bos)[..., None], 0.0)
         if positions is not None and state is None:
-            x_BLM = x_BLM + positions(0, pieces_BL).to(x_BLM.dtype)
+            x_BLM = x_BLM + positions(0 if given is None else given.positions_P, pieces_BL).to(x_BLM.dtype)
         elif positions is not None and state is not None:
             x_BLM = x_BLM + state.position_vectors(positions, pieces_BL).to(x_BLM.dtype)
         dropped: Tensor = self.dropout(x_BLM)

@@ -58,15 +58,20 @@ class SinusoidalPositions(nn.Module):
         # Not a buffer: DDP compares buffers between ranks, and this one grows with a rank's longest sentence so far.
         self._table_LM = self._table(256)
 
-    def forward(self, first: int, pieces_BL: Tensor) -> Tensor:
-        """Vectors of positions first .. first + L - 1: [L, M]; with offsets drawn for each sentence [B, L, M]."""
+    def forward(self, first: int | Tensor, pieces_BL: Tensor) -> Tensor:
+        """Vectors of positions first .. first + L - 1, or of the given ones, int64 [L]: [L, M]; with offsets drawn for
+        each sentence [B, L, M].
+        """
         batch, length = pieces_BL.shape
-        if not (self.training and self.max_offset):
+        drawn = self.training and self.max_offset
+        if not drawn and isinstance(first, int):
             return self.rows(self.evaluation_offset + first, length, pieces_BL.device)
+        positions = torch.arange(first, first + length) if isinstance(first, int) else first
+        last = first + length if isinstance(first, int) else int(first.max()) + 1
         # Always on the CPU, whose generator a resumed run restores.
-        offsets_B1 = torch.randint(self.max_offset + 1, (batch, 1))
-        positions_BL = (offsets_B1 + torch.arange(first, first + length)).to(pieces_BL.device, non_blocking=True)
-        return self.rows(0, self.max_offset + first + length, pieces_BL.device)[positions_BL]
+        offsets = torch.randint(self.max_offset + 1, (batch, 1)) if drawn else torch.tensor(self.evaluation_offset)
+        positions = positions.to(pieces_BL.device, non_blocking=True) + offsets.to(pieces_BL.device, non_blocking=True)
+        return self.rows(0, last + max(self.max_offset, self.evaluation_offset), pieces_BL.device)[positions]
 
     def rows(self, first: int, length: int, device: torch.device) -> Tensor:
         """Vectors of positions first .. first + length - 1: [L, M]."""
@@ -94,9 +99,11 @@ class LearnedPositions(nn.Module):
         self.weight_LM = nn.Parameter(torch.empty(num_positions, d_model))
         nn.init.normal_(self.weight_LM, std=d_model**-0.5)
 
-    def forward(self, first: int, pieces_BL: Tensor) -> Tensor:
-        """Vectors of positions first .. first + L - 1: [L, M]."""
-        positions = torch.arange(first, first + pieces_BL.shape[1], device=pieces_BL.device)
+    def forward(self, first: int | Tensor, pieces_BL: Tensor) -> Tensor:
+        """Vectors of positions first .. first + L - 1, or of the given ones, int64 [L]: [L, M]."""
+        positions = first
+        if isinstance(positions, int):
+            positions = torch.arange(positions, positions + pieces_BL.shape[1], device=pieces_BL.device)
         return self.weight_LM[positions.clamp(max=self.weight_LM.shape[0] - 1)]
 
 

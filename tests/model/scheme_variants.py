@@ -36,6 +36,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "relative_logits": {"rank": 3, "extent": 4},
     "relative_logits long": {},
     "fox": {},
+    "rope log": {"query_log_scale": 0.7, "query_log_floor": 3},
+    "relative_keys log": {"query_log_scale": 0.1, "query_log_floor": 2},
 }
 
 

@@ -124,3 +124,18 @@ def test_gradients_do_not_reach_padding_or_other_rows() -> None:
     gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss in (whole, alone)]
     for in_batch, expected in zip(*gradients, strict=True):
         torch.testing.assert_close(in_batch, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["rope", "relative", "learned"])
+def test_positions_are_drawn_in_training_alone(kind: str) -> None:
+    positions = KINDS[kind].get("decoder_positions") or changed(TINY, **KINDS[kind]).decoder_positions
+    drawn = positions.model_copy(update={"random_positions": 40, "max_positions": 40})
+    model = make_model("rope", decoder_positions=drawn)
+    source, target = sentences(*SOURCES), target_inputs(*TARGETS)
+    once = model(source, target)
+    assert torch.equal(model(source, target), once)
+    torch.manual_seed(3)
+    trained = model.train()(source, target)
+    assert not torch.allclose(model(source, target), trained)
+    torch.manual_seed(3)
+    assert torch.equal(model(source, target), trained)

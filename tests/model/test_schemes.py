@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 import torch
 
-from rpr.model.layer_positions import LayerPositions, positions_of_layers
+from rpr.model.layer_positions import GivenPositions, LayerPositions, positions_in_training, positions_of_layers
 from rpr.model.positions import COLOURS, SCHEMES, Site
 from rpr.model.positions.alibi import slopes_of
 from rpr.model.rotation import cosines_and_sines, frequencies, rotate
@@ -108,6 +108,7 @@ def alibi_bias(head, distance, form, causal):
 def score(variant, learned, x, q, k, head, i, j, causal):
     """The scaled score of one query and one key, of a layer with input x."""
     kind, given, root = variant.partition(" ")[0], variant_scheme(variant), math.sqrt(WIDTH)
+    q = q * (1 + given.query_log_scale * math.log(max((i + 1) / given.query_log_floor, 1)))
     if kind in ("relative", "relative_keys"):
         row = max(-given.clip_distance, min(given.clip_distance, j - i)) + given.clip_distance
         table = learned["keys"][head] if given.tables == "per_head" else learned["keys"]
@@ -146,22 +147,25 @@ def score(variant, learned, x, q, k, head, i, j, causal):
     return (q @ k + q @ t + u @ k + v @ t) / root
 
 
-def by_loops(variant, learned, x, q, k, v, causal):
+def by_loops(variant, learned, x, q, k, v, causal, at=range(LENGTH)):
+    """At these positions; x has one row for each position from 0 on."""
     z = torch.zeros_like(q)
     for h in range(HEADS):
         for i in range(LENGTH):
             keys = range(i + 1) if causal else range(LENGTH)
-            scores = torch.stack([score(variant, learned, x[0], q[0, h, i], k[0, h, j], h, i, j, causal) for j in keys])
+            scores = torch.stack(
+                [score(variant, learned, x[0], q[0, h, i], k[0, h, j], h, at[i], at[j], causal) for j in keys]
+            )
             values = v[0, h, : len(keys)]
             if "values" in learned:
                 clip = variant_scheme(variant).clip_distance
-                values = values + learned["values"][h][[max(-clip, min(clip, j - i)) + clip for j in keys]]
+                values = values + learned["values"][h][[max(-clip, min(clip, at[j] - at[i])) + clip for j in keys]]
             z[0, h, i] = scores.softmax(0) @ values
     return z
 
 
-def by_layer(positions, x, q, k, v, causal, attention):
-    given = positions.inputs(x, q, k, v)._replace(causal=causal)
+def by_layer(positions, x, q, k, v, causal, attention, at=None):
+    given = positions.inputs(x, q, k, v, at)._replace(causal=causal)
     return attention(*given[:3], **given.options)
 
 
@@ -188,6 +192,42 @@ def test_all_implementations_match_the_papers_equations(variant, causal):
         found = results(lambda *xqkv, attention=attention: by_layer(positions, *xqkv, causal, attention))
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize(
+    "variant", ["relative", "rope", "t5", "alibi", "transformer_xl", "relative_logits", "rope log"]
+)
+@SIDES
+def test_given_positions_are_those_of_the_equations(variant, causal):
+    at = [0, 1, 3, 4, 8, 9, 12]
+    positions = layer(variant, causal)
+    learned, (*qkv, _) = dict(positions.named_parameters()), inputs()
+    x = torch.randn(1, at[-1] + 1, HEADS * WIDTH, dtype=torch.float64)
+    expected = by_loops(variant, learned, x, *qkv, causal, at)
+    given = GivenPositions(torch.tensor(at), 20)
+    for name in ("auto", "dense", "blockwise", "composed", "reference", "per_position"):
+        found = by_layer(positions, x[:, at], *qkv, causal, FORMS[name], given)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
+
+
+def test_positions_in_training_are_a_sorted_random_subset_or_start_at_an_offset():
+    torch.manual_seed(0)
+    draws = [positions_in_training(scheme("rope", random_positions=9), 4, torch.device("cpu")) for _ in range(200)]
+    assert all((one.positions_P.diff() > 0).all() and one.max_distance == 8 for one in draws)
+    assert {*torch.cat([one.positions_P for one in draws]).tolist()} == {*range(9)}
+    full = positions_in_training(scheme("rope", random_positions=9), 12, torch.device("cpu"))
+    assert full.positions_P.tolist() == [*range(12)]
+    offsets = scheme("absolute", random_offset=3)
+    firsts = [positions_in_training(offsets, 4, torch.device("cpu")).positions_P for _ in range(99)]
+    assert {int(one[0]) for one in firsts} == {*range(4)} and all((one.diff() == 1).all() for one in firsts)
+    assert positions_in_training(scheme("rope"), 4, torch.device("cpu")) is None
+
+
+@pytest.mark.parametrize("choice", ["absolute", "learned", "shape", "centred"])
+def test_embeddings_of_given_positions_are_their_rows(choice):
+    module = scheme(choice).embeddings(8).eval()
+    pieces, at = torch.zeros(2, 3, dtype=torch.int64), torch.tensor([1, 4, 5])
+    torch.testing.assert_close(module(at, pieces), module(0, torch.zeros(2, 9, dtype=torch.int64))[at])
 
 
 def test_rotation_leaves_the_gradient_that_it_receives_as_it_was():
@@ -323,6 +363,10 @@ OTHER_VALUES = {
     "proportion": [0.5],
     "trained_length": [99],
     "initial_bias": [0.0],
+    "query_log_scale": [0.1],
+    "query_log_floor": [99],
+    "random_positions": [2048],
+    "random_offset": [9],
     "rank": [8],
     "extent": [512],
 }

@@ -31,7 +31,8 @@ class CentredSinusoids(Scheme):
 
     @property
     def label(self) -> str:
-        return self.TITLE if self.mean_over == 40 else f"{self.TITLE}, mean over {self.mean_over} positions"
+        mean = [] if self.mean_over == 40 else [f"mean over {self.mean_over} positions"]
+        return ", ".join([self.TITLE, *mean, *self.common_details()])
 
     def embeddings(self, d_model: int) -> nn.Module:
         from rpr.model.vectors import SinusoidalPositions

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from rpr.model.positions.scheme import REGISTERED, Scheme, Site, register
+from rpr.model.positions.scheme import RANDOM, REGISTERED, Scheme, Site, register
 from rpr.validation import one_of
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class Pattern(Scheme):
         for name, entry in self.entries.items():
             if name not in self.layers:
                 raise ValueError(f"entries.{name}: is not in position.layers=[{','.join(self.layers)}]; leave it out")
+            if of_stack := next((setting for setting in RANDOM if getattr(entry, setting)), None):
+                raise ValueError(f"entries.{name}.{of_stack}: is of the whole stack; give it as position.{of_stack}")
             if entry.absolute != "none" or type(entry).embeddings is not Scheme.embeddings:
                 raise ValueError(
                     f"entries.{name}: adds positions to the embeddings, which all layers read; name another scheme, "
@@ -84,7 +86,8 @@ class Pattern(Scheme):
             counted = ((label, len(list(same))) for label, same in groupby(labels))
             runs = "; ".join(label if count == 1 else f"{count} x {label}" for label, count in counted)
             words = f"{'in turn' if self.repeat else 'from the lowest layer up'}: {runs}"
-        return words if self.absolute == "none" else f"{words}, {self.absolute} positions too"
+        absolute = [] if self.absolute == "none" else [f"{self.absolute} positions too"]
+        return ", ".join([words, *absolute, *self.common_details()])
 
     def identity(self) -> dict[str, Any]:
         own = super().identity()
@@ -107,6 +110,8 @@ class Pattern(Scheme):
         return self.absolute != "none" or any(part.ordered for part in self.parts)
 
     def problem(self, site: Site) -> str | None:
+        if self.query_log_scale:
+            return f"query_log_scale: is of single layers; give it to entries, as position.entries.{self.layers[-1]}"
         of_layers = self.of_layers(site.num_layers)
         for name, entry in self.entries.items():
             if not any(entry is used for used in of_layers):
@@ -114,14 +119,12 @@ class Pattern(Scheme):
                     f"layers: [{','.join(self.layers)}] leave no layer for {name}, as model.num_layers is "
                     f"{site.num_layers}; name fewer, or add layers"
                 )
-        return self._first(lambda entry: entry.problem(site))
+        return None
 
-    def unused_setting(self, usual: Mapping[str, Any]) -> str | None:
-        return self._first(lambda entry: entry.unused_setting(usual))
-
-    def _first(self, problem_of: Any) -> str | None:
-        problems = ((name, problem_of(entry)) for name, entry in self.entries.items())
-        return next((f"entries.{name}.{problem}" for name, problem in problems if problem is not None), None)
+    def wrong_setting(self, site: Site, usual: Mapping[str, Any]) -> str | None:
+        problems = ((name, entry.wrong_setting(site, usual)) for name, entry in self.entries.items())
+        of_entries = next((f"entries.{name}.{problem}" for name, problem in problems if problem is not None), None)
+        return super().wrong_setting(site, usual) or of_entries
 
     @property
     def has_tables(self) -> bool:

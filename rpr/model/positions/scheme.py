@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
-from pydantic import PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from rpr.errors import ConfigError, did_you_mean
 from rpr.validation import StrictModel
@@ -60,6 +60,7 @@ class Rotation(NamedTuple):
     linear_scale: float
 
 
+RANDOM = ("random_positions", "random_offset")  # settings of the positions in training
 REGISTERED: dict[str, type[Scheme]] = {}
 
 
@@ -156,6 +157,10 @@ class Scheme(StrictModel):
     scheme: str
     absolute: Absolute
     max_positions: PositiveInt
+    query_log_scale: float = Field(default=0.0, ge=0)
+    query_log_floor: PositiveInt = 8192
+    random_positions: PositiveInt | None = None
+    random_offset: NonNegativeInt = 0
 
     # --- identity
 
@@ -205,11 +210,20 @@ class Scheme(StrictModel):
     def label(self) -> str:
         """The name in tables and plots, with every setting that differs from the published one."""
         absolute = [] if self.absolute == "none" else [f"{self.absolute} positions too"]
-        return ", ".join([self.TITLE, *self.details(), *absolute])
+        return ", ".join([self.TITLE, *self.details(), *absolute, *self.common_details()])
 
     def details(self) -> list[str]:
         """The settings that differ from the published ones, in words."""
         return []
+
+    def common_details(self) -> list[str]:
+        """As `details`, of the settings that every scheme has."""
+        words = []
+        if self.query_log_scale or self.query_log_floor != 8192:
+            words.append(f"queries x (1 + {self.query_log_scale:g} log(position / {self.query_log_floor}))")
+        if self.random_positions is not None:
+            words.append(f"random positions below {self.random_positions} in training")
+        return [*words, *([f"random offsets to {self.random_offset} in training"] if self.random_offset else [])]
 
     @property
     def k(self) -> int | None:
@@ -234,7 +248,7 @@ class Scheme(StrictModel):
     @property
     def shift_invariant(self) -> bool:
         """Whether a stack with this scheme is invariant to shifting all positions."""
-        return self.SHIFT_INVARIANT and self.absolute == "none"
+        return self.SHIFT_INVARIANT and self.absolute == "none" and not self.query_log_scale
 
     # --- hooks
 
@@ -246,6 +260,22 @@ class Scheme(StrictModel):
     def problem(self, site: Site) -> str | None:
         """Why the scheme cannot be used at this site, as `setting: reason; remedy`; None if it can."""
         return None
+
+    def wrong_setting(self, site: Site, usual: Mapping[str, Any]) -> str | None:
+        """As `problem` and `unused_setting`, also of the settings that every scheme has."""
+        embeds = self.absolute != "none" or type(self).embeddings is not Scheme.embeddings
+        if self.query_log_floor != 8192 and not self.query_log_scale and len(self.parts) == 1:
+            return (
+                f"query_log_floor: {self.query_log_floor} has no effect with position.query_log_scale=0; leave it out"
+            )
+        if self.random_offset and (self.shift_invariant or self.random_positions):
+            why = "with position.random_positions" if self.random_positions else "on distances"
+            return f"random_offset: {self.random_offset} has no effect {why}; leave it out"
+        if (last := self.random_positions) and not (embeds or self.has_tables or self.changes_queries):
+            return f"random_positions: {last} have no effect with position={self.name}; leave it out"
+        if self.absolute == "learned" and max(last or 0, self.random_offset) > self.max_positions:
+            return f"max_positions: {self.max_positions} learned positions are fewer than the random ones; raise it"
+        return self.problem(site) or self.unused_setting(usual)
 
     def causal_only(self) -> str:
         """The problem of a scheme that is defined for causal attention, in an encoder."""
@@ -366,6 +396,10 @@ class Scheme(StrictModel):
             return (
                 f"position: {self.name} changes queries and keys in a way that CTranslate2 cannot represent; "
                 "use format=safetensors"
+            )
+        if self.query_log_scale:
+            return (
+                "position.query_log_scale: queries scaled by their position cannot be exported; use format=safetensors"
             )
         if self.has_projections:
             return (

@@ -34,7 +34,8 @@ class ShiftedAbsolute(Scheme):
     @property
     def label(self) -> str:
         usual = (self.max_offset, self.evaluation_offset) == (500, 500)
-        return "SHAPE" if usual else f"SHAPE, offsets to {self.max_offset}, {self.evaluation_offset} in evaluation"
+        offsets = [] if usual else [f"offsets to {self.max_offset}, {self.evaluation_offset} in evaluation"]
+        return ", ".join([self.TITLE, *offsets, *self.common_details()])
 
     def embeddings(self, d_model: int) -> nn.Module:
         from rpr.model.vectors import SinusoidalPositions

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from rpr.model.positions.scheme import Scheme, Site, Tables, register
+from rpr.model.positions.scheme import RANDOM, Scheme, Site, Tables, register
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +71,8 @@ class Vectors(Scheme):
             words = relative or "none"
         else:
             words = f"{self.absolute} + {relative}" if relative else f"absolute ({self.absolute})"
-        return f"{words}, k = {self.clip_distance}" if self.has_tables else words
+        k = [f"k = {self.clip_distance}"] if self.has_tables else []
+        return ", ".join([words, *k, *self.common_details()])
 
     @property
     def k(self) -> int | None:
@@ -89,6 +90,7 @@ class Vectors(Scheme):
             "clip_distance": self.k,
             "tables": self.sharing,
             **({"max_positions": self.max_positions} if self.absolute == "learned" else {}),
+            **self.model_dump(include={"query_log_scale", "query_log_floor", *RANDOM}, exclude_defaults=True),
         }
 
     @property
