@@ -37,27 +37,23 @@ class Addition(Task):
         return int(100**length - shorter)
 
     def example(self, length: int, draw: Draw) -> Pair:
+        numbers, digits = self.numbers(length, draw), self.padded_digits or 0
+        first, second, total = (" ".join(str(number).zfill(digits)) for number in (*numbers, sum(numbers)))
+        return f"{first} + {second}", total
+
+    def numbers(self, length: int, draw: Draw) -> list[int]:
         """One number of `length` digits and one of at most as many, in either order."""
         numbers = [_number(length, draw), _number(1 + int(draw() * length), draw)]
-        if draw() < 0.5:
-            numbers.reverse()
-        return _pair(numbers, self.padded_digits or 0)
+        return numbers[::-1] if draw() < 0.5 else numbers
 
 
 @register
-class UnevenAddition(LongTask):
+class UnevenAddition(LongTask, Addition):
     """Kazemnejad et al. 2023: every pair of two numbers of digits from `min_length` on is equally frequent."""
 
-    UNIT: ClassVar[str] = "digits of the longer number"
+    VERSION: ClassVar[str] = "1"
 
-    kind: Literal["uneven_addition"]
-
-    @property
-    def longest_train_side(self) -> int:
-        return 2 * self.max_train_length + 1
-
-    def length(self, source: str, target: str) -> int:
-        return max(len(number.split()) for number in source.split(" + "))
+    kind: Literal["uneven_addition"]  # type: ignore[assignment]
 
     def lengths(self, first: int, last: int) -> Sequence[int]:
         return [length for length in super().lengths(first, last) for _ in range(2 * (length - self.min_length) + 1)]
@@ -67,18 +63,12 @@ class UnevenAddition(LongTask):
         none, fewer, every = (10**digits if digits else 0 for digits in (self.min_length - 1, length - 1, length))
         return int((every - none) ** 2 - (fewer - none) ** 2)
 
-    def example(self, length: int, draw: Draw) -> Pair:
-        """One of the pairs of which the longer number has `length` digits."""
+    def numbers(self, length: int, draw: Draw) -> list[int]:
+        """Of the pairs of lengths of which the longer one is `length`, each is equally frequent."""
         more = length - self.min_length
         place = int(draw() * (2 * more + 1))
         digits = (length, self.min_length + place) if place <= more else (length - (place - more), length)
-        return _pair([_number(number, draw) for number in digits])
-
-
-def _pair(numbers: list[int], digits: int = 0) -> Pair:
-    """With zeros before each number up to so many digits."""
-    first, second, total = (" ".join(str(number).zfill(digits)) for number in (*numbers, sum(numbers)))
-    return f"{first} + {second}", total
+        return [_number(number, draw) for number in digits]
 
 
 def _number(digits: int, draw: Draw) -> int:

@@ -16,8 +16,12 @@ class Digits(Task):
         return int(10**length)
 
     def example(self, length: int, draw: Draw) -> Pair:
-        row = [str(int(draw() * 10)) for _ in range(length)]
+        row = self.row(length, draw)
         return " ".join(row), " ".join(self.answer(row))
+
+    def row(self, length: int, draw: Draw) -> list[str]:
+        """The digits of the input."""
+        return [str(int(draw() * 10)) for _ in range(length)]
 
     @abstractmethod
     def answer(self, row: list[str]) -> list[str]:

@@ -4,65 +4,47 @@ in their data, a piece of T5's vocabulary.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from rpr.tasks.task import Draw, LongTask, Pair, register
+from rpr.tasks.digits import Copy, Digits, Reverse
+from rpr.tasks.task import Draw, LongTask, register
 
 
-class Symbols(LongTask):
-    UNIT: ClassVar[str] = "symbols of the input"
+class Symbols(LongTask, Digits):
+    VERSION: ClassVar[str] = "1"
 
     symbols: int = Field(ge=2)
 
     def num_inputs(self, length: int) -> int:
         return int(self.symbols**length)
 
-    def example(self, length: int, draw: Draw) -> Pair:
-        row = self.row(length, draw)
-        return " ".join(map(str, row)), " ".join(map(str, self.answer(row)))
-
-    def row(self, length: int, draw: Draw) -> list[int]:
-        """The symbols of an input."""
-        return [int(draw() * self.symbols) for _ in range(length)]
-
-    @abstractmethod
-    def answer(self, row: list[int]) -> list[int]:
-        """The symbols of the output."""
+    def row(self, length: int, draw: Draw) -> list[str]:
+        return [str(int(draw() * self.symbols)) for _ in range(length)]
 
 
 @register
-class SymbolsCopy(Symbols):
-    kind: Literal["symbols_copy"]
-
-    def answer(self, row: list[int]) -> list[int]:
-        return row
+class SymbolsCopy(Symbols, Copy):
+    kind: Literal["symbols_copy"]  # type: ignore[assignment]
 
 
 @register
-class SymbolsRepeat(Symbols):
+class SymbolsReverse(Symbols, Reverse):
+    kind: Literal["symbols_reverse"]  # type: ignore[assignment]
+
+
+@register
+class SymbolsRepeat(Symbols, Copy):
     """Copies a row of one symbol."""
 
-    kind: Literal["symbols_repeat"]
+    kind: Literal["symbols_repeat"]  # type: ignore[assignment]
 
     def num_inputs(self, length: int) -> int:
         return self.symbols
 
-    def row(self, length: int, draw: Draw) -> list[int]:
+    def row(self, length: int, draw: Draw) -> list[str]:
         return super().row(1, draw) * length
-
-    def answer(self, row: list[int]) -> list[int]:
-        return row
-
-
-@register
-class SymbolsReverse(Symbols):
-    kind: Literal["symbols_reverse"]
-
-    def answer(self, row: list[int]) -> list[int]:
-        return row[::-1]
 
 
 @register
@@ -71,5 +53,5 @@ class SymbolsSort(Symbols):
 
     kind: Literal["symbols_sort"]
 
-    def answer(self, row: list[int]) -> list[int]:
-        return sorted(row)
+    def answer(self, row: list[str]) -> list[str]:
+        return sorted(row, key=int)

@@ -16,7 +16,9 @@ from rpr.compose import composition
 from rpr.config.train import TrainConfig
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, InterruptedRun, RecordError, RunError
+from rpr.metrics.lengths import bounds
 from rpr.records.record import Record, read_record, write_record
+from rpr.report.published import KAZEMNEJADS_TASKS, PUBLISHED
 from rpr.runs import lifecycle
 from rpr.runs.locks import acquire
 from rpr.sweep import ledger, spec, status
@@ -54,6 +56,16 @@ def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def jobs(name: str, *overrides: str) -> list[list[str]]:
     plan = spec.read(name)
     return [job for row in plan.rows for job in composition.expand_multirun([*row, *overrides])]
+
+
+def test_published_figures_by_length_have_buckets_of_one_length() -> None:
+    configs = [configured(*job) for job in jobs("kazemnejad")]
+    edges = {(one.data.task.kind, one.position.kind): one.evaluation.length_buckets for one in configs if one.data.task}
+    of_length = [one.match for one in PUBLISHED if one.source is KAZEMNEJADS_TASKS and "length" in one.match]
+    assert {one["task"] for one in of_length} | {"symbols_sort", "uneven_addition"} == {task for task, _ in edges}
+    for one in of_length:
+        length, longest = one["length"], one["max_train_length"]
+        assert (length, length) in bounds(edges[one["task"], one["kind"]], longest)
 
 
 @pytest.mark.parametrize("name", sorted(spec.available()))
