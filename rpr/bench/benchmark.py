@@ -257,7 +257,7 @@ def layer_steps(
 
 
 def _fits_flex(scheme: Scheme, site: Site) -> bool:
-    if scheme.has_projections:
+    if scheme.has_projections or scheme.has_scores:
         return False
     return scheme.distance_tables(scheme.parameters(site), site, 1, torch.device("cpu")).values is None
 

@@ -23,6 +23,7 @@ from rpr.validation import StrictModel, validate
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 WIDEST_TRITON_HEAD = 256
+LONGEST_SCORES = 4096  # tokens of a context, of schemes that change scores: float32 of one head is 64 MiB
 LONGEST_TAG = 64  # characters; W&B's limit
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "none"]
 LONGEST_NAME = 200  # characters; file systems allow 255, and a run's id and file suffixes are appended
@@ -318,8 +319,13 @@ def check_attention(hardware: HardwareConfig, schemes: Iterable[Scheme], head_wi
     if hardware.attention != "triton":
         return
     for scheme in schemes:
-        if scheme.has_bias or scheme.has_projections or (scheme.random_positions and scheme.has_tables):
-            what = "score bias" if scheme.has_bias else "projections" if scheme.has_projections else "random positions"
+        found = {
+            "score bias": scheme.has_bias,
+            "projections": scheme.has_projections,
+            "changed scores": scheme.has_scores,
+            "random positions": scheme.random_positions and scheme.has_tables,
+        }
+        if what := next((what for what, present in found.items() if present), None):
             raise ConfigError(
                 f"hardware.attention: triton does not support the {what} of position={scheme.name}; choose auto"
             )
@@ -402,6 +408,11 @@ class TrainConfig(StrictModel):
                 whole = f"position.{problem}"
                 raise ValueError(whole if one else whole.replace("position.", f"position.{stack.name}."))
             longest = max(self.data.context_length or 0, *self.evaluation.context_lengths, 0)
+            if stack.scheme.has_scores and longest > LONGEST_SCORES:
+                raise ValueError(
+                    f"position: {stack.scheme.name} holds the scores of all pairs of tokens, too many for contexts of "
+                    f"{longest} (data.context_length, evaluation.context_lengths); at most {LONGEST_SCORES}"
+                )
             if stack.scheme.absolute == "learned" and stack.scheme.max_positions < longest:
                 raise ValueError(
                     f"position.max_positions: {stack.scheme.max_positions} learned positions do not reach the longest "

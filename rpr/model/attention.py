@@ -75,7 +75,8 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
     if implementation == "auto" and given.plain and _fused_is_faster(q_BHQD, k_BHKD):
         return _fused(given)
     if implementation == "triton":
-        if any(part is not None for part in (given.labels, given.bias_table, given.key_bias, given.distance_queries)):
+        others = (given.bias_table, given.key_bias, given.distance_queries)
+        if given.dense_alone or any(part is not None for part in others):
             raise ValueError(
                 "implementation: triton supports only key and value tables by distance, no labels, score bias or "
                 "queries of their own; choose auto"
@@ -85,7 +86,7 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
         return fused_attention(q_BHQD, k_BHKD, v_BHKD, **given.options)  # type: ignore[misc]
     if (
         implementation in ("composed", "compiled")
-        or given.labels is not None
+        or given.dense_alone
         or (implementation == "auto" and _composed_is_better(q_BHQD))
     ):
         return (_compiled() if implementation == "compiled" else composed)(q_BHQD, k_BHKD, v_BHKD, **given.options)

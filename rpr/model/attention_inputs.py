@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, TypedDict, cast
 
 from torch import Tensor
+
+ChangeScores = Callable[[Tensor, Tensor], Tensor]
 
 
 class AttentionOptions(TypedDict, total=False):
@@ -21,6 +24,7 @@ class AttentionOptions(TypedDict, total=False):
     mask: Tensor | None
     causal: bool
     first_query: int
+    change_scores: ChangeScores | None
 
 
 class AttentionInputs(NamedTuple):
@@ -40,6 +44,8 @@ class AttentionInputs(NamedTuple):
         causal: the query at position p sees only keys 0..p; `attend` does not even read the table rows right of the
             diagonal.
         first_query: position of the first query among the keys, e.g. the length of a cache.
+        change_scores: called with the scaled scores [B, H, Q, K], all terms included, and with which keys are visible
+            (bool, broadcastable to them), returns other scores; computed by `composed`.
     """
 
     q: Tensor
@@ -54,6 +60,12 @@ class AttentionInputs(NamedTuple):
     mask: Tensor | None = None
     causal: bool = False
     first_query: int = 0
+    change_scores: ChangeScores | None = None
+
+    @property
+    def dense_alone(self) -> bool:
+        """Whether only `composed` and the references compute it."""
+        return self.labels is not None or self.change_scores is not None
 
     @property
     def options(self) -> AttentionOptions:
@@ -64,7 +76,8 @@ class AttentionInputs(NamedTuple):
     @property
     def plain(self) -> bool:
         """Without positions in the scores and values."""
-        return all(part is None for part in (self.key_table, self.value_table, self.bias_table, self.key_bias))
+        parts = (self.key_table, self.value_table, self.bias_table, self.key_bias, self.change_scores)
+        return all(part is None for part in parts)
 
     def check_shapes(self) -> None:
         """Raises ValueError for tables, biases or labels of an invalid shape."""

@@ -23,7 +23,7 @@ from rpr.model.distances import (
     repeat_edges,
     sum_edges,
 )
-from rpr.model.equations import bias_of_keys, softmax
+from rpr.model.equations import bias_of_keys, changed, softmax
 
 
 def composed(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, **options: Unpack[AttentionOptions]) -> Tensor:
@@ -75,7 +75,7 @@ def weights_of(given: AttentionInputs) -> Tensor:
         scores_BHQK = scores_BHQK + bias.to(scores_BHQK.dtype)
     if given.key_bias is not None:
         scores_BHQK = scores_BHQK + bias_of_keys(given.key_bias, given.first_query, scores_BHQK)
-    return softmax(scores_BHQK, given.mask, causal=given.causal, first_query=given.first_query)
+    return softmax(changed(scores_BHQK, given), given.mask, causal=given.causal, first_query=given.first_query)
 
 
 def spread(q_BHQD: Tensor, table: Tensor, num_keys: int, *, first_query: int = 0) -> Tensor:

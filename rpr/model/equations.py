@@ -87,7 +87,18 @@ def _add_biases(scores_BHQK: Tensor, given: AttentionInputs, edges: Callable[[Te
         scores_BHQK = scores_BHQK + edges(given.bias_table[..., None])[..., 0]
     if given.key_bias is not None:
         scores_BHQK = scores_BHQK + bias_of_keys(given.key_bias, given.first_query, scores_BHQK)
-    return scores_BHQK
+    return changed(scores_BHQK, given)
+
+
+def changed(scores_BHQK: Tensor, given: AttentionInputs) -> Tensor:
+    """The scores after `change_scores`."""
+    if given.change_scores is None:
+        return scores_BHQK
+    num_queries, num_keys = scores_BHQK.shape[2:]
+    device = scores_BHQK.device
+    visible = visible_keys(given.mask, given.causal, given.first_query, num_queries, num_keys, device)
+    visible = torch.ones(1, 1, dtype=torch.bool, device=device) if visible is None else visible
+    return given.change_scores(scores_BHQK, visible)
 
 
 def bias_of_keys(key_bias_BHK: Tensor, first_query: int, like_BHQK: Tensor) -> Tensor:

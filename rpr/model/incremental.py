@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from rpr.model.attention_inputs import ChangeScores
 from rpr.model.composed_attention import times_table
 from rpr.model.equations import softmax
 from rpr.model.layer_positions import LayerPositions
@@ -160,6 +161,14 @@ class DecoderState:
         parents_BHN = torch.take_along_dim(bias_BHK, last_BN.clamp(min=0)[:, None], dim=2)
         return parents_BHN.masked_fill(last_BN[:, None] < 0, 0.0).transpose(1, 2).flatten(0, 1)
 
+    def positions(self) -> tuple[Tensor, Tensor]:
+        """The positions of the newest pieces and of all slots, [B, 1, N, 1] and [B, 1, 1, K]."""
+        batch, hypotheses, _ = self.bias_BNK.shape
+        slots_BK = self.places_K.expand(batch, -1)
+        if self.offsets_B is not None:
+            slots_BK = slots_BK - self.offsets_B[:, None]
+        return self.newest_X().view(batch, 1, hypotheses, 1), slots_BK[:, None, None]
+
     def position_vectors(self, positions: nn.Module, pieces_X1: Tensor) -> Tensor:
         """The vectors that `positions` adds to the newest pieces, [1, M] or [X, 1, M]."""
         vectors: Tensor
@@ -219,6 +228,7 @@ def self_attention(
     tables: Tables,
     distance_queries_BNHX: Tensor | None,
     key_bias_BHK: Tensor | None,
+    change_scores: ChangeScores | None,
     state: DecoderState,
 ) -> Tensor:
     """`attend` for the newest piece of each hypothesis, [B, N, M], to the keys and values of a cache, [B H, K, D];
@@ -230,7 +240,9 @@ def self_attention(
     scale = width**-0.5
     with small_products_exact(q_BNHD):
         q = q_BNHD.transpose(1, 2).reshape(-1, hypotheses, width)
-        bias_BHNK = state.bias_BNK[:, None].expand(-1, heads, -1, -1)
+        seen_BHNK = bias_BHNK = state.bias_BNK[:, None].expand(-1, heads, -1, -1)
+        if change_scores is not None:  # of scores without minus infinity
+            bias_BHNK = torch.zeros_like(seen_BHNK)
         if tables.bias is not None:
             bias_HK = tables.bias.index_select(-1, state.rows_K(tables.bias.shape[-1]))
             bias_BHNK = bias_BHNK + bias_HK[:, None]
@@ -241,7 +253,11 @@ def self_attention(
         if key_bias_BHK is not None:  # less that of its own key, which is the same for all keys of a query
             bias_BHNK = bias_BHNK + key_bias_BHK[:, :, None] - key_bias_BHK[:, :, -hypotheses:, None]
         bias = bias_BHNK.reshape(len(q), hypotheses, -1).to(q.dtype)
-        p = softmax(torch.baddbmm(bias, q, keys.transpose(1, 2), alpha=scale))
+        scores = torch.baddbmm(bias, q, keys.transpose(1, 2), alpha=scale)
+        if change_scores is not None:
+            scores_BHNK = change_scores(scores.view(seen_BHNK.shape), seen_BHNK[:, :1] == 0)
+            scores = (scores_BHNK + seen_BHNK).to(q.dtype).flatten(0, 1)
+        p = softmax(scores)
         z = torch.bmm(p, values)
         if value_rows is not None:
             z += times_table(p.view(batch, heads, hypotheses, -1), value_rows).flatten(0, 1)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rpr.model.attention_inputs import AttentionInputs
+from rpr.model.attention_inputs import AttentionInputs, ChangeScores
 from rpr.model.positions import Scheme, Site, Tables
 
 
@@ -96,6 +96,16 @@ class LayerPositions(nn.Module):
             before_BH = x_BPY.new_zeros(len(x_BPY), self.site.num_heads, dtype=wide)
         return self.scheme.key_bias(projected, self._learned, self.site, before_BH)
 
+    def change_scores(self, q_BHQD: Tensor, query_positions: Tensor, key_positions: Tensor) -> ChangeScores:
+        """The scheme's change of scores for these queries."""
+
+        def change(scores_BHQK: Tensor, visible: Tensor) -> Tensor:
+            return self.scheme.scores(
+                scores_BHQK, visible, q_BHQD, query_positions, key_positions, self._learned, self.site
+            )
+
+        return change
+
     def inputs(
         self, x_BPM: Tensor, q_BHPD: Tensor, k_BHPD: Tensor, v_BHPD: Tensor, given: GivenPositions | None = None
     ) -> AttentionInputs:
@@ -105,6 +115,9 @@ class LayerPositions(nn.Module):
         inputs = AttentionInputs(q_BHPD, k_BHPD, v_BHPD, *tables)
         if given is not None:
             inputs = inputs._replace(labels=given.rows(tables))
+        if self.scheme.has_scores:
+            at_P = torch.arange(q_BHPD.shape[2], device=q_BHPD.device) if given is None else given.positions_P
+            inputs = inputs._replace(change_scores=self.change_scores(q_BHPD, at_P[:, None], at_P))
         if not self._projections:
             return inputs
         projected = self.project(x_BPM)
@@ -122,7 +135,7 @@ def positions_of_layers(scheme: Scheme, site: Site) -> Sequence[LayerPositions |
     of_layers: list[LayerPositions | None] = []
     for one in scheme.of_layers(site.num_layers):
         positions = shared.get(id(one))
-        if positions is None and (one.has_tables or one.changes_queries or one.has_projections or one.query_log_scale):
+        if positions is None and one.acts_in_layers:
             positions = LayerPositions(one, site)
             if one.shared_by_layers:
                 shared[id(one)] = positions

@@ -83,7 +83,10 @@ class SelfAttention(nn.Module):
                     assert key_bias_XH1 is not None
                     key_bias_BHN = key_bias_XH1.view(*x_BNM.shape[:2], -1).transpose(1, 2)
         keys, values = cache.add(k_BNHD, v_BNHD, key_bias_BHN)
-        z_BNM = incremental.self_attention(q_BNHD, keys, values, tables, queries_BNHX, cache.bias_BHK, state)
+        change = None
+        if self.tables is not None and self.tables.scheme.has_scores:
+            change = self.tables.change_scores(q_BNHD.transpose(1, 2), *state.positions())
+        z_BNM = incremental.self_attention(q_BNHD, keys, values, tables, queries_BNHX, cache.bias_BHK, change, state)
         out_BNM: Tensor = self.output(z_BNM)
         return out_BNM
 

@@ -43,6 +43,10 @@ def summary(choice: str) -> dict[str, list[float]]:
                 add(f"{stack} distance queries", queries)
             if positions.has_key_bias:
                 add(f"{stack} key bias", positions.key_bias(projected, learned, site, torch.ones(1, 2)))
+        if positions.has_scores:
+            scores, at = torch.linspace(-1, 1, 72).reshape(1, 2, 6, 6), torch.arange(6)
+            seen, q = torch.ones(6, 6).tril().bool(), torch.linspace(-1, 1, 48).reshape(1, 2, 6, 4)
+            add(f"{stack} scores", positions.scores(scores, seen, q, at[:, None], at, learned, site))
         if positions.has_tables:
             for name, table in positions.distance_tables(learned, site, 6, torch.device("cpu"))._asdict().items():
                 if table is not None:

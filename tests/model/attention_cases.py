@@ -91,9 +91,8 @@ def causal_mask(num_queries: int, first_query: int, num_keys: int) -> Tensor:
 
 def blockwise(q: Tensor, k: Tensor, v: Tensor, *, queries_per_block: int | None = None, **options: Any) -> Tensor:
     """Like `attend`, with any number of queries per block (None: all at once, with the weights stored)."""
-    if options.get("labels") is not None:
-        return attend(q, k, v, **options)
-    return in_blocks(AttentionInputs(q, k, v, **options), queries_per_block)
+    given = AttentionInputs(q, k, v, **options)
+    return attend(q, k, v, **options) if given.dense_alone else in_blocks(given, queries_per_block)
 
 
 PASSES = {name: partial(attend, implementation=name) for name in ("dense", "blockwise")}

@@ -36,6 +36,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "relative_logits": {"rank": 3, "extent": 4},
     "relative_logits long": {},
     "fox": {},
+    "fire": {"initial_threshold": 3.0},
+    "cope": {"num_positions": 4},
     "rope log": {"query_log_scale": 0.7, "query_log_floor": 3},
     "relative_keys log": {"query_log_scale": 0.1, "query_log_floor": 2},
 }
@@ -46,7 +48,7 @@ def variant_scheme(variant: str) -> Scheme:
     return scheme(variant.partition(" ")[0], **VARIANTS[variant])
 
 
-CAUSAL = ("xpos", "fox")  # defined for causal attention only
+CAUSAL = ("xpos", "fox", "fire", "cope")  # defined for causal attention only
 
 
 def both(positions: Scheme) -> dict[str, Any]:

@@ -123,6 +123,23 @@ HOOKS = {  # hooks that train silently, and what is said before training
     "shape of keys": (
         "def prepare(self, q, k, positions, parameters, site): return q, k[:, :1]", r"keys of shape \[1, 1, 5, 4\]"
     ),
+    "distance queries": (
+        "def projections(self, site):\n  import torch\n  return {'w': torch.ones(4, 8)}\n "
+        "def distance_queries(self, projected, parameters, site): return projected['w'][None]\n " + TABLE
+        + "return Tables(keys=r[:, None].expand(-1, 4))", r"distance_queries returns a shape of \[1, 1, 5, 4\]",
+    ),
+    "unused projection": (
+        "def projections(self, site):\n  import torch\n  return {'w': torch.ones(4, 8)}", "'w' gets no gradient"
+    ),
+    "bias of keys": (
+        "def projections(self, site):\n  import torch\n  return {'w': torch.ones(2, 8)}\n "
+        "def key_bias(self, projected, parameters, site, before): return projected['w'].mT.cumsum(-1)",
+        "key_bias depends on more than its own token and `before`",
+    ),
+    "hidden keys": (
+        "def scores(self, scores, visible, q, query_positions, key_positions, parameters, site):\n"
+        "  return scores - scores.mean(-1, keepdim=True)", "scores depend on hidden keys",
+    ),
     "other positions": (
         "def prepare(self, q, k, positions, parameters, site): return q, k - k.mean(2, keepdim=True)",
         "keys that depend on other positions than their own",

@@ -131,6 +131,14 @@ def score(variant, learned, x, q, k, head, i, j, causal):
         row = max(-given.clip_distance, min(given.clip_distance, j - i)) + given.clip_distance
         key = k + learned["keys"][row] if given.keys else k
         return (q @ key + learned["scalars"][row]) / root
+    if kind == "fire":
+
+        def psi(distance):
+            return torch.log(learned["c"].abs() * distance + 1)
+
+        longest = torch.maximum(torch.tensor(float(i)), abs(given.initial_threshold * learned["threshold"]))
+        inner = torch.relu(learned["inner_weight"] * psi(i - j) / psi(longest) + learned["inner_bias"])
+        return q @ k / root + learned["outer_weight"][head] @ inner + learned["outer_bias"][head]
     if kind == "fox":
         gates = (learned["gate"][head] @ x[at] + learned["bias"][head] for at in range(j + 1, i + 1))
         return q @ k / root + sum(torch.sigmoid(gate).log() for gate in gates)
@@ -147,15 +155,30 @@ def score(variant, learned, x, q, k, head, i, j, causal):
     return (q @ k + q @ t + u @ k + v @ t) / root
 
 
+def cope(learned, q, keys):
+    """Scores of one query, whose last key is its own (Golovneva et al. 2024, equations 3 to 5)."""
+    scores = [q @ k / math.sqrt(WIDTH) for k in keys]
+    last = len(learned["vectors"]) - 1
+    counts = [sum(torch.sigmoid(one) for one in scores[j:]).clamp(max=last) for j in range(len(keys))]
+    found = []
+    for plain, count in zip(scores, counts, strict=True):
+        low = math.floor(count.detach())
+        vector = learned["vectors"][low] * (low + 1 - count) + learned["vectors"][min(low + 1, last)] * (count - low)
+        found.append(plain + q @ vector / math.sqrt(WIDTH))
+    return torch.stack(found)
+
+
 def by_loops(variant, learned, x, q, k, v, causal, at=range(LENGTH)):
     """At these positions; x has one row for each position from 0 on."""
     z = torch.zeros_like(q)
     for h in range(HEADS):
         for i in range(LENGTH):
             keys = range(i + 1) if causal else range(LENGTH)
-            scores = torch.stack(
-                [score(variant, learned, x[0], q[0, h, i], k[0, h, j], h, at[i], at[j], causal) for j in keys]
-            )
+            if variant == "cope":
+                scores = cope(learned, q[0, h, i], k[0, h, : i + 1])
+            else:
+                each = (score(variant, learned, x[0], q[0, h, i], k[0, h, j], h, at[i], at[j], causal) for j in keys)
+                scores = torch.stack([*each])
             values = v[0, h, : len(keys)]
             if "values" in learned:
                 clip = variant_scheme(variant).clip_distance
@@ -363,6 +386,10 @@ OTHER_VALUES = {
     "proportion": [0.5],
     "trained_length": [99],
     "initial_bias": [0.0],
+    "hidden_width": [8],
+    "initial_c": [1.0],
+    "initial_threshold": [64.0],
+    "num_positions": [16],
     "query_log_scale": [0.1],
     "query_log_floor": [99],
     "random_positions": [2048],

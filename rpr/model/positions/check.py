@@ -64,6 +64,16 @@ def _check(scheme: Scheme, site: Site) -> None:
         prepared = scheme.prepare(q, k, positions, learned, site)
         problem = _wrong_vectors(prepared, scheme.prepare(q[:, :, 2:], k[:, :, 2:], positions[2:], learned, site), q)
         used += prepared
+    if scheme.has_scores and problem is None:
+        (q, k), at = given, torch.arange(_NEAR)
+        scores, visible = q @ k.transpose(2, 3), torch.ones(_NEAR, _NEAR, dtype=torch.bool).tril()
+        whole = scheme.scores(scores, visible, q, at[:, None], at, learned, site)
+        last = (scores[:, :, 3:4, :4], visible[3:4, :4], q[:, :, 3:4], at[3:4, None], at[:4])
+        if whole.shape != scores.shape:
+            problem = f"scores returns a shape of {list(whole.shape)}; it must keep [B, H, Q, K]"
+        elif site.causal and _differ(whole[:, :, 3:4, :4], scheme.scores(*last, learned, site)):
+            problem = "scores depend on hidden keys or on the number of keys; use only `visible` ones and positions"
+        used.append(whole)
     if problem is None and learned:
         outputs = [tensor.float().sum() for tensor in used if tensor.requires_grad]
         tensors = list(learned.values())

@@ -139,6 +139,10 @@ class Pattern(Scheme):
         return any(part.has_projections for part in self.parts)
 
     @property
+    def has_scores(self) -> bool:
+        return any(part.has_scores for part in self.parts)
+
+    @property
     def changes_queries(self) -> bool:
         return any(part.changes_queries for part in self.parts)
 

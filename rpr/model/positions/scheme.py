@@ -271,11 +271,19 @@ class Scheme(StrictModel):
         if self.random_offset and (self.shift_invariant or self.random_positions):
             why = "with position.random_positions" if self.random_positions else "on distances"
             return f"random_offset: {self.random_offset} has no effect {why}; leave it out"
-        if (last := self.random_positions) and not (embeds or self.has_tables or self.changes_queries):
+        if (last := self.random_positions) and not (
+            embeds or self.has_tables or self.changes_queries or self.has_scores
+        ):
             return f"random_positions: {last} have no effect with position={self.name}; leave it out"
         if self.absolute == "learned" and max(last or 0, self.random_offset) > self.max_positions:
             return f"max_positions: {self.max_positions} learned positions are fewer than the random ones; raise it"
         return self.problem(site) or self.unused_setting(usual)
+
+    @property
+    def acts_in_layers(self) -> bool:
+        """Whether it changes self-attention, and not the embeddings alone."""
+        hooks = (self.has_tables, self.changes_queries, self.has_projections, self.has_scores)
+        return any(hooks) or self.query_log_scale > 0
 
     def causal_only(self) -> str:
         """The problem of a scheme that is defined for causal attention, in an encoder."""
@@ -367,6 +375,29 @@ class Scheme(StrictModel):
         raise NotImplementedError
 
     @property
+    def has_scores(self) -> bool:
+        """Whether `scores` changes any."""
+        return type(self).scores is not Scheme.scores
+
+    def scores(
+        self,
+        scores: Tensor,
+        visible: Tensor,
+        q: Tensor,
+        query_positions: Tensor,
+        key_positions: Tensor,
+        parameters: Mapping[str, Tensor],
+        site: Site,
+    ) -> Tensor:
+        """Change the scores [B, H, Q, K] of the prepared queries q [B, H, Q, D], scaled and with all other terms; for
+        what no other hook can do: attention then holds all of them, forward and backward.
+
+        Keys are in the order of time. `visible` is bool; it and the positions (int64) are broadcastable to the scores.
+        A score may depend on the scores of visible keys of its query alone.
+        """
+        raise NotImplementedError
+
+    @property
     def changes_queries(self) -> bool:
         """Whether `prepare` does anything."""
         return type(self).prepare is not Scheme.prepare
@@ -401,11 +432,9 @@ class Scheme(StrictModel):
             return (
                 "position.query_log_scale: queries scaled by their position cannot be exported; use format=safetensors"
             )
-        if self.has_projections:
-            return (
-                f"position: {self.name} projects the input of each layer for its positions, which CTranslate2 cannot; "
-                "use format=safetensors"
-            )
+        if self.has_projections or self.has_scores:
+            what = "projects the input of each layer" if self.has_projections else "changes the scores"
+            return f"position: {self.name} {what} for its positions, which CTranslate2 cannot; use format=safetensors"
         if self.absolute != "none" and (self.has_tables or self.changes_queries):
             return (
                 f"position.absolute: {self.absolute} together with {self.TITLE} cannot be exported: CTranslate2 "

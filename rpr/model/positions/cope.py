@@ -1,0 +1,65 @@
+"""CoPE: positions are counts of the tokens between key and query that a gate of their score lets pass.
+
+Golovneva et al. 2024 (arXiv 2405.18719): g_ij = sigmoid(s_ij), p_ij = the sum of g_il over l = j .. i, at most the
+number of positions less one; q_i . e[p_ij] is added, e interpolated between two rows. For causal attention. Scores and
+products are scaled by 1/sqrt(d), which the paper's equations leave out.
+"""
+
+# Shape suffixes: B batch, H heads, Q queries, D head width, L positions.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from rpr.model.positions.scheme import Scheme, Site, register
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@register
+class Cope(Scheme):
+    """Contextual positions, one table for each layer."""
+
+    TITLE = "CoPE"
+    VERSION = "1"
+    COLOUR = "#3f7f93"
+
+    scheme: Literal["cope"]
+    num_positions: int = Field(ge=2)
+
+    def details(self) -> list[str]:
+        return [] if self.num_positions == 64 else [f"{self.num_positions} positions"]
+
+    def problem(self, site: Site) -> str | None:
+        return None if site.causal else self.causal_only()
+
+    def parameters(self, site: Site) -> dict[str, Tensor]:
+        import torch
+
+        return {"vectors": torch.zeros(self.num_positions, site.d_head)}
+
+    def scores(
+        self,
+        scores: Tensor,
+        visible: Tensor,
+        q: Tensor,
+        query_positions: Tensor,
+        key_positions: Tensor,
+        parameters: Mapping[str, Tensor],
+        site: Site,
+    ) -> Tensor:
+        import torch
+
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        gates = scores.to(wide).sigmoid() * visible
+        counts = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=self.num_positions - 1)
+        products_BHQL = (q @ parameters["vectors"].to(q.dtype).T).to(wide) * site.d_head**-0.5
+        below = counts.detach().long()
+        above = (below + 1).clamp(max=self.num_positions - 1)
+        share = counts - below
+        added: Tensor = (1 - share) * products_BHQL.gather(-1, below) + share * products_BHQL.gather(-1, above)
+        return scores + added.to(scores.dtype)

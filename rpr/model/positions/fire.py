@@ -1,0 +1,79 @@
+"""FIRE: a learned function of the distance relative to the query's position is added to the score.
+
+Li et al. 2024 (arXiv 2310.04418): MLP(psi(i - j) / psi(max(L, i))), psi(x) = log(c x + 1), with a learned c and
+threshold L. It depends on the query's position, not on the distance alone. For causal attention.
+"""
+
+# Shape suffixes: B batch, H heads, Q queries, K keys, W width of the hidden layer.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import PositiveFloat, PositiveInt
+
+from rpr.model.positions.scheme import Scheme, Site, register
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@register
+class Fire(Scheme):
+    """FIRE, with an MLP for each layer."""
+
+    TITLE = "FIRE"
+    VERSION = "1"
+    COLOUR = "#e0701b"
+    SHIFT_INVARIANT = False
+
+    scheme: Literal["fire"]
+    hidden_width: PositiveInt
+    initial_c: PositiveFloat
+    initial_threshold: PositiveFloat
+
+    def details(self) -> list[str]:
+        words = [] if self.hidden_width == 32 else [f"hidden width {self.hidden_width}"]
+        if (self.initial_c, self.initial_threshold) != (0.1, 512):
+            words.append(f"initial c {self.initial_c:g} and threshold {self.initial_threshold:g}")
+        return words
+
+    def problem(self, site: Site) -> str | None:
+        return None if site.causal else self.causal_only()
+
+    def parameters(self, site: Site) -> dict[str, Tensor]:
+        import torch
+
+        bound = self.hidden_width**-0.5  # torch's default, as in the authors' code
+        return {
+            "c": torch.tensor(self.initial_c),
+            "threshold": torch.tensor(1.0),  # of initial_threshold
+            "inner_weight": torch.empty(self.hidden_width).uniform_(-1, 1),
+            "inner_bias": torch.empty(self.hidden_width).uniform_(-1, 1),
+            "outer_weight": torch.empty(site.num_heads, self.hidden_width).uniform_(-bound, bound),
+            "outer_bias": torch.empty(site.num_heads).uniform_(-bound, bound),
+        }
+
+    def scores(
+        self,
+        scores: Tensor,
+        visible: Tensor,
+        q: Tensor,
+        query_positions: Tensor,
+        key_positions: Tensor,
+        parameters: Mapping[str, Tensor],
+        site: Site,
+    ) -> Tensor:
+        import torch
+
+        with torch.autocast(q.device.type, enabled=False):
+            c = parameters["c"].abs()
+            distances = (query_positions - key_positions).clamp(min=0) * c
+            threshold = (parameters["threshold"] * self.initial_threshold).abs()
+            longest = torch.maximum(query_positions.to(c.dtype), threshold) * c
+            share = torch.log1p(distances) / torch.log1p(longest)
+            share = share.reshape(-1, *share.shape[-2:])  # [1, Q, K], or [B, Q, K] where sentences differ
+            inner_W = (share[..., None] * parameters["inner_weight"] + parameters["inner_bias"]).relu()
+            bias_BQKH = torch.nn.functional.linear(inner_W, parameters["outer_weight"], parameters["outer_bias"])
+        return scores + bias_BQKH.permute(0, 3, 1, 2).to(scores.dtype)
