@@ -17,6 +17,7 @@ from rpr.paths import user_path
 from rpr.records.record import find_records
 from rpr.records.translations import has_translations
 from rpr.report.paired import PairedReport, as_json, as_markdown, grids
+from rpr.runs.locks import with_killed_runs
 from rpr.tables.render import wrapped
 
 
@@ -60,7 +61,7 @@ def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
     """The finished runs of a sweep with their translations; unfinished ones are reported on stderr."""
     if not runs_dir.is_dir():
         raise RunError(f"runs_dir: {runs_dir} does not exist; train the sweep first (rpr-cli sweep {sweep})")
-    found = find_records(runs_dir, sweep)
+    found = with_killed_runs(find_records(runs_dir, sweep))
     left_out = [*found.problems, *(f"{record.name}: {record.outcome}" for _, record in found.records if record.outcome)]
     for line in left_out:
         print(f"left out: {line}", file=sys.stderr)

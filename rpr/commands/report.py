@@ -19,6 +19,7 @@ from rpr.records.record import find_records
 from rpr.report.build import build_report
 from rpr.report.results_page import results_markdown
 from rpr.report.speed import read_benches
+from rpr.runs.locks import with_killed_runs
 from rpr.signals import report_sigterm
 
 
@@ -55,7 +56,7 @@ def run(config: ReportConfig) -> None:
         )
     if config.results_page is not None:
         _check_writable(user_path(config.results_page))  # before any of the report is written
-    found = find_records(root, config.sweep)
+    found = with_killed_runs(find_records(root, config.sweep))
     if config.sweep is not None and not found.records and (runs := find_records(root).records):
         sweeps = {name for _, run in runs for name in run.sweeps}
         hint = did_you_mean(config.sweep, sweeps) if sweeps else "; none of its runs belongs to a sweep: leave it out"

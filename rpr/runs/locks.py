@@ -28,6 +28,7 @@ from pathlib import Path
 from rpr.errors import BusyError
 from rpr.io.escape import escape_control_characters
 from rpr.io.locks import try_shared_lock
+from rpr.records.record import RECORD_NAME, Found, Record, read_record
 
 LOCK_NAME = ".lock"
 HEARTBEAT_SECONDS = 15.0
@@ -124,6 +125,19 @@ def current_holder(folder: Path) -> Holder | None:
             return found if time.time() - path.stat().st_mtime < STALE_SECONDS else None
     finally:
         os.close(descriptor)
+
+
+def with_killed_runs(found: Found) -> Found:
+    """The records, where those that say `running` while no process holds their runs say that they were killed."""
+
+    def as_it_is(path: Path, record: Record) -> Record:
+        if record.status != "running" or path.name != RECORD_NAME or current_holder(path.parent) is not None:
+            return record
+        again = read_record(path)  # it may have finished in between
+        changes = {"status": "interrupted", "error": f"killed (started {record.started}); the same command resumes it"}
+        return again.model_copy(update=changes) if again.status == "running" else again
+
+    return found._replace(records=[(path, as_it_is(path, record)) for path, record in found.records])
 
 
 def _lock_file(path: Path) -> tuple[int, Holder]:

@@ -17,10 +17,10 @@ from rpr.config.train import TrainConfig
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, InterruptedRun, RecordError, RunError
 from rpr.metrics.lengths import bounds
-from rpr.records.record import Record, read_record, write_record
+from rpr.records.record import Record, find_records, read_record, write_record
 from rpr.report.published import KAZEMNEJADS_TASKS, PUBLISHED
 from rpr.runs import lifecycle
-from rpr.runs.locks import acquire
+from rpr.runs.locks import acquire, with_killed_runs
 from rpr.sweep import ledger, spec, status
 from rpr.sweep.ledger import Job, job_status, last_lines, unique_jobs
 from tests.fake_records import fake_document, fake_record
@@ -114,8 +114,14 @@ def test_invalid_sweep_name(tmp_path: Path, name: str) -> None:
 )
 def test_job_state(tiny_config: Config, changed: dict[str, Any], state: str) -> None:
     run_dir = make_run(tiny_config(), **changed)
-    assert job_status(run_dir).state == state
+
+    def reported() -> str | None:
+        (one,) = with_killed_runs(find_records(run_dir)).records
+        return one[1].outcome
+
+    assert job_status(run_dir).state == state == (reported() or "finished").split(":")[0]
     with acquire(run_dir) as lock:
+        assert changed or "still running" in str(reported())
         found = job_status(run_dir)
         assert (found.state, found.holder) == (("finished", None) if state == "finished" else ("running", lock.holder))
 
