@@ -53,6 +53,7 @@ CONTENT = {
 NOT_DATA = {"config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json"}
 README_KEYS = {"config_name", "data_files", "data_dir", "default", "description", "sep", "delimiter"}
 OWN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a split: it becomes part of file names
+SETTLED_NS = 2_000_000_000  # a file that changed within that time may change again without a new time
 SHARD = re.compile(r"[-._](?!(?:19|20)\d\d$)\d{1,5}(?:-of-\d+.*)?$")  # train-00000-of-00001, test_1, but not test_2016
 
 
@@ -364,8 +365,7 @@ def file_digests(files: Iterable[Path], store: Path) -> list[str]:
             entry = known.get(str(file))
             if not isinstance(entry, list) or entry[:-1] != stamp:
                 entry = [*stamp, hashlib.file_digest(handle, "sha256").hexdigest()]  # type: ignore[arg-type]
-                # A file younger than that may change again without a new time.
-                if time.time_ns() - max(stamp[1:3]) > 2_000_000_000:
+                if time.time_ns() - max(stamp[1:3]) > SETTLED_NS:
                     update_json(store, str(file), entry)
         digests.append(str(entry[-1]))
     return digests

@@ -128,10 +128,12 @@ def serve() -> None:
     import rpr.commands.report
     import rpr.commands.train
     import rpr.commands.translate
+    import rpr.data.files
     import rpr.decode.ctranslate2
     import rpr.report.plots
-    import rpr.training.fit  # noqa: F401
+    import rpr.training.fit
 
+    rpr.data.files.SETTLED_NS = 2**62  # remembering digests would depend on how long ago the files were copied here
     for line in sys.stdin:
         request = json.loads(line)
         if "wait" in request:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -49,7 +48,6 @@ class Workspace:
                 file.write_text(
                     "".join(f"{side} {split} {index % 37} {index * index % 41}\n" for index in range(number))
                 )
-                os.utime(file, (1e9, 1e9))  # digests of recent files are not remembered
         of_run = [f"run={self.run_dir}", threads]
         synthetic = [word for word in tiny if word.startswith("data.")]
         files = ["data=multi30k_en_de", f"data.path={corpus}", "data.vocabulary_size=100"]
@@ -127,9 +125,6 @@ def assert_no_partial_files(before: Snapshot, found: Snapshot, expected: Snapsho
     final = {name: found[name] for name in found.keys() - temporary}
     for name, content in final.items():
         assert name in before or name in expected, name
-        if name.endswith("/digests.json"):  # gains one file of the corpus at a time
-            assert json.loads(content or b"").items() <= json.loads(expected[name] or b"").items()
-            continue
         assert content in [state[name] for state in (before, expected) if name in state], name
     for name in expected:
         if name.startswith("prepared/") or "/exports/" in name:
