@@ -386,6 +386,17 @@ def test_wandb_error_does_not_end_the_run(tiny_config, run_dir, monkeypatch, cap
     assert messages(capsys) == [f"no space left; the run continues without W&B, with its results in {run_dir}"]
 
 
+@pytest.mark.parametrize("name, value, rule", [
+    ("WANDB_MODE", "Offlien", "must be 'online', 'offline', "), ("WANDB_SILENT", "maybe", "must be true or false"),
+    ("WANDB_BASE_URL", "127.0.0.1:9", "must be a valid URL"),
+])  # fmt: skip
+def test_variable_with_an_invalid_value_is_named(name, value, rule, tiny_config, run_dir, monkeypatch, capsys):
+    monkeypatch.setenv(name, value)
+    assert wandb_logger.start(tiny_config(*OFFLINE), run_dir, synthetic=True) is None
+    (line,) = messages(capsys)
+    assert line.startswith(f"{name}: invalid value {value!r}: {rule}") and "the run continues without W&B" in line
+
+
 @pytest.mark.parametrize("mode, configured, lines", [
     ("dryrun", "wandb", ["offline by WANDB_MODE or `wandb offline`"]),
     ("disabled", "wandb", ["disabled by WANDB_MODE"]),

@@ -42,6 +42,8 @@ def test_torchrun_on_several_nodes_of_slurm(four_nodes: TrainConfig, monkeypatch
     flags = launch._torchrun(four_nodes.hardware)
     assert {"--nnodes=4", "--nproc-per-node=8", "--master-addr=gpu07", "--master-port=21234"} <= set(flags)
     assert {"--node-rank=2", "--rdzv-conf=timeout=3600"} <= set(flags)
+    of_one_node = launch._torchrun(four_nodes.hardware.model_copy(update={"num_nodes": 1}))
+    assert {"--standalone", "--local-addr=127.0.0.1"} <= set(of_one_node)  # its own name may not resolve
 
 
 @pytest.mark.usefixtures("slurm_job")
