@@ -11,7 +11,7 @@ from rpr.report import ranking
 from rpr.report.build import build_report
 from rpr.report.grouping import run_groups
 from rpr.report.learning import learning_of, run_key
-from rpr.report.plot_style import WHITE
+from rpr.report.plot_style import PAPER, WHITE
 from rpr.report.plots import bleu_by_length
 from rpr.report.results_page import results_markdown
 from rpr.report.statements import statements
@@ -56,6 +56,20 @@ def test_exact_match_of_a_task_comes_first_and_by_length():
     assert axes.get_ylabel() == "exact match, percent"
     vertical = [line for line in axes.get_lines() if list(line.get_xdata()) == [1.5, 1.5]]
     assert len(vertical) == 1  # between the buckets of training, 1 to 10 and 11 to 22, and the others
+
+
+def test_published_figures_by_length_are_grey_where_task_and_lengths_of_training_are_the_same():
+    def grey(cut_off):
+        [group] = run_groups(runs("symbols_reverse", cut_off=cut_off))
+        [axes] = bleu_by_length(group).axes
+        lines = [line for line in axes.get_lines() if line.get_color() == PAPER]
+        return [(list(line.get_xdata()), list(line.get_ydata())) for line in lines], axes.get_xlabel()
+
+    [(places, figures)], words = grey(20)  # of absolute positions, at 21, 24, 25 and 27; none of relative ones
+    assert figures == [46.1, 0.0, 0.0, 0.0] and "Kazemnejad" in words
+    # The buckets 11 to 22 and 23 to 30, of width 1, around 1 and 2.
+    assert places == [0.5 + 10.5 / 12, 1.5 + 1.5 / 8, 1.5 + 2.5 / 8, 1.5 + 4.5 / 8]
+    assert grey(26)[0] == []
 
 
 def test_schemes_are_plotted_best_first_beside_published_accuracies():
