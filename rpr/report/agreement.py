@@ -29,12 +29,6 @@ FINDINGS_RULE = (
     "comparisons."
 )
 VERDICTS = ("better", "worse", "not decided")
-HEADINGS: dict[Verdict, str] = {
-    "agrees": "Agrees with the paper",
-    "same direction": "Same direction as in the paper, different size",
-    "contradicts": "Contradicts the paper",
-    "not decided": "Not decided",
-}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rpr import paper
 from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, flat
-from rpr.report.agreement import HEADINGS, RULE
 from rpr.report.groups import Group
 from rpr.report.plots import Picture
 from rpr.report.samples import FileOf, Samples, own_file, word_diff
@@ -97,12 +96,6 @@ def html_page(
         # With a single chapter its first findings are already at the top of the page.
         above=headlines if len(chapters) == 1 else (),
         tables=tables,
-        verdicts=[
-            (HEADINGS[verdict], [f"{words}; {_spaced(group.heading)}" for group, words in some])
-            for verdict, some in tables.verdicts.items()
-            if some
-        ],
-        rule=RULE,
         headlines=_by_group(headlines, chapters),
         hero=_first_plot(chapters),
         problems=problems,

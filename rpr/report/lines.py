@@ -15,7 +15,7 @@ from rpr.report.groups import Group, TestColumn, Variant
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.protocol import Difference, differences, is_the_papers_corpus
 from rpr.report.published import PAPER, Source, find
-from rpr.tables.grid import Cell, Column, figure_text
+from rpr.tables.grid import Cell, Column
 
 # The kind of BLEU that the paper's group is known to have used; the paper itself does not state it (`paper.BLEU_KIND`).
 GROUPS_METRIC = "bleu_tok_split"
@@ -85,16 +85,6 @@ class Line:
         if mine.value is None or papers is None or self.variant is self.reference:
             return None
         return agreement(mine, papers, undecided=why_undecided(self.variant, self.reference))
-
-    @property
-    def comparison(self) -> str:
-        """`relative, k = 0 against k = 16: -11.0 on validation, the paper -13.3 (one seed)`."""
-        change = " ".join(filter(None, figure_text(self.change(self.decided_on), 1, signed=True)))
-        papers, _ = figure_text(self.figure_change(PAPER), 1, signed=True)
-        what = f"{self.variant.label if self.variant else ', '.join(self.labels)} against {self.reference_name}"
-        found = self.agreement
-        words = f" ({found.detail})" if found is not None and found.detail else ""
-        return f"{what}: {change} on {self.decided_on}, the paper {papers}{words}"
 
     @cached_property
     def differs(self) -> tuple[Difference, ...]:

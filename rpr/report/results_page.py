@@ -8,24 +8,22 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 from rpr import paper
 from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, find_records
 from rpr.records.scores import SOURCE_UNIT
-from rpr.report.agreement import FINDINGS_RULE, HEADINGS, RULE
-from rpr.report.build import read_learning, suffixes
+from rpr.report.agreement import Verdict
+from rpr.report.build import read_learning, report_parts, suffixes
 from rpr.report.grouping import run_groups
 from rpr.report.groups import Group
-from rpr.report.learning import LEARNED_RULE, RunKey, run_key
-from rpr.report.learning import RULE as LEARNING_RULE
-from rpr.report.plots import by_length_name
+from rpr.report.learning import RunKey, run_key
 from rpr.report.protocol import is_the_papers_corpus
-from rpr.report.recipes import recipe_grids, recipes
 from rpr.report.speed import read_benches
 from rpr.report.statements import statements
 from rpr.report.tables import build_tables
-from rpr.tables.grid import Column, Grid, legend
+from rpr.tables.grid import Column, Grid
 from rpr.tables.render import bullets, escape_markdown, markdown
 
 _INTRODUCTION = (
@@ -51,43 +49,31 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     paths = {run_key(record): path for path, record in found.records}
     unusable = [*found.problems, *problems]
     groups = run_groups((record for _, record in found.records), read_learning(found.records, unusable))
-    tables = build_tables(groups, benches)
+    recipes = find_records(root.parent / "recipes").records
+    tried = run_groups((record for _, record in recipes), read_learning(recipes, [])) if recipes else ()
+    tables = build_tables(groups, benches, tried)
     home = root.parent if folder is None else folder
-    parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`")]
     pictures = partial(_pictures, groups, paths, home)
-    main = _most_converged(groups)
-    parts += [*pictures("bleu_by_k", main), *pictures("scores_by_position", main)]
-    if any(tables.verdicts.values()):
-        agree, same, contradict, undecided = map(len, tables.verdicts.values())
-        parts.append(
-            f"Of {agree + same + contradict + undecided} comparisons with the paper {agree} agree, {same} have the "
-            f"same direction but another size, {contradict} contradict it, and {undecided} are not decided."
-        )
-    chosen = find_records(root.parent / "recipes").records
-    tried = recipes(run_groups((record for _, record in chosen), read_learning(chosen, [])) if chosen else ())
-    parts += [markdown(grid, signs=False) for one in (*tables.recipes, *tried) for grid in recipe_grids(one)]
-    if chosen:
-        parts.append(
-            "Every scheme in the other tables has the recipe that was chosen in such a grid for these rows alone."
-        )
-    symbols = bullets([*legend(tables.grids), f"{LEARNING_RULE}.", f"{LEARNED_RULE}."])
-    parts += ["## The tables", f"<details><summary>How to read them</summary>\n\n{symbols}\n\n</details>"]
-    parts += [markdown(grid, "###", signs=False) for grid in tables.paper]
-    for grid in (*tables.documents, *tables.tasks):
-        parts.append(markdown(grid, "###", signs=False))
-        for group in {id(line.group): line.group for line in grid.rows}.values():
-            names = ["bits_by_context"] if group.documents else ["scores_by_position", by_length_name(group)]
-            parts += [picture for name in names for picture in pictures(name, [group])]
+    converged = _most_converged(groups)
+    parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`")]
+    parts += [*pictures("bleu_by_k", converged), *pictures("scores_by_position", converged)]
+    if verdicts := Counter(tables.verdicts):
+        counts = ", ".join(f"{verdict} {verdicts[verdict]}" for verdict in get_args(Verdict))
+        parts.append(f"Comparisons with the paper: {verdicts.total()}. By the column `agreement`: {counts}.")
+
+    def after(grid: Grid) -> list[str]:
+        """The pictures that belong to a table."""
+        if grid.name not in ("task", "documents"):
+            return []
+        of_grid = [*{id(line.group): line.group for line in grid.rows}.values()]
+        names = [name for group in of_grid[:1] for name in (_OF_DOCUMENTS if group.documents else _OF_TASKS)]
+        return [picture for name in names for picture in pictures(name, of_grid)]
+
+    grids = [*tables.main]
     if tables.speed is not None:  # those of whole runs, which decide nothing, are in the reports of their sweeps
         timed = [row for row in tables.speed.rows if row.benchmark] or tables.speed.rows
-        parts.append(markdown(tables.speed.with_rows(timed).without_empty_columns(), "###", signs=False))
-    parts += ["## What agrees with the paper, and what does not", RULE]
-    for verdict, some in tables.verdicts.items():
-        parts += [f"### {HEADINGS[verdict]}", _by_group(some)] if some else []
-    findings = [(group, str(one)) for group in groups for one in statements(group) if one.agreement is None]
-    parts += ["### Other findings", FINDINGS_RULE, _by_group([one for one in findings if not one[0].task])]
-    if of_tasks := [one for one in findings if one[0].task]:
-        parts += ["### Generated tasks", _by_group(of_tasks)]
+        grids[-1] = tables.speed.with_rows(timed).without_empty_columns()
+    parts += report_parts([(group, statements(group)) for group in groups], tables, grids, after)
     parts += ["## Limitations", bullets([*_limits(groups), *_remarks(root)])]
     parts += [markdown(_runs(groups)), "## Reports by sweep", *_folders(root, home)]
     if unusable:
@@ -108,6 +94,7 @@ def _most_converged(groups: Sequence[Group]) -> list[Group]:
     return sorted((group for group in groups if group.translation), key=converged)[-1:]
 
 
+_OF_TASKS, _OF_DOCUMENTS = ("scores_by_position", "exact_match_by_length"), ("bits_by_context",)
 _PICTURES = {
     "bleu_by_k": "BLEU by clip distance, beside the paper's curve",
     "scores_by_position": "Scores by position, best first",
@@ -135,16 +122,6 @@ def _pictures(
         if path.is_file():
             found.append(f"![{escape_markdown(f'{_PICTURES[name]}: {group.heading}')}]({_link(path, home)})")
     return found
-
-
-def _by_group(found: Sequence[tuple[Group, str]]) -> str:
-    """Lines below the heading of their group; many are folded."""
-    by_group: dict[str, list[str]] = {}
-    for group, words in found:
-        by_group.setdefault(group.heading, []).append(f"  {bullets([words])}")
-    lines = "\n".join(line for name, mine in by_group.items() for line in (bullets([name]), *mine)) or "Nothing."
-    folded = f"<details><summary>{len(found)} statements</summary>\n\n{lines}\n\n</details>"
-    return folded if len(found) > 6 else lines
 
 
 def _runs(groups: Sequence[Group]) -> Grid:

@@ -75,12 +75,14 @@ def _learning(group: Group) -> Iterator[Statement]:
         return
     falls = sorted(100 * one.still_learning.fall for one in falling if one.still_learning)
     span = " to ".join(dict.fromkeys(f"{fall:.1f}%" for fall in (falls[0], falls[-1])))
-    them = "it" if len(falling) == 1 else "them"
+    so = f"No comparison with {'it' if len(falling) == 1 else 'them'} is decided"
+    if group.documents:
+        so = "Comparisons are at equal tokens"
     every = len(falling) == len(group.variants) > 1
     whose = "Every variant" if every else _first_upper("; ".join(one.label for one in falling))
     yield Statement(
         f"{whose} {'was' if every or len(falling) == 1 else 'were'} still learning when training ended: the validation "
-        f"loss fell by {span} over the last tenth of the steps. No comparison with {them} is decided; {advice}.",
+        f"loss fell by {span} over the last tenth of the steps. {so}; {advice}.",
         learning=True,
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from rpr import paper
 from rpr.model.positions.vectors import SHARING
-from rpr.report.agreement import HEADINGS, Verdict
+from rpr.report.agreement import Verdict
 from rpr.report.contexts import context_grids
 from rpr.report.groups import Group, Variant
 from rpr.report.lengths import length_grid
@@ -87,20 +87,14 @@ class Tables:
     def grids(self) -> tuple[Grid, ...]:
         return (*self.main, *self.lengths)
 
-    @cached_property
-    def verdicts(self) -> dict[Verdict, list[tuple[Group, str]]]:
-        """Every comparison with the paper's tables in words, with its group."""
-        found: dict[Verdict, list[tuple[Group, str]]] = {verdict: [] for verdict in HEADINGS}
-        for grid in self.paper:
-            for line in grid.rows:
-                if line.agreement is not None:
-                    words = f"{grid.title.partition(':')[0]}, {line.comparison}"
-                    found[line.agreement.verdict].append((line.group, words))
-        return found
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """Of every comparison with the paper's tables."""
+        return [line.agreement.verdict for grid in self.paper for line in grid.rows if line.agreement is not None]
 
 
-def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Tables:
-    """Every table for which the groups have rows.
+def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = (), tried: Sequence[Group] = ()) -> Tables:
+    """Every table for which the groups have rows; of the groups `tried` the grids of recipes alone.
 
     Each variant of a translation corpus is in one of the paper's three tables, the paper's k in all.
     """
@@ -117,7 +111,7 @@ def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> T
         speed_grid(translation, benches),  # a task's models are so small that their steps/s say nothing of positions
         tuple(grid for group in groups if (grid := length_grid(group)) is not None)
         + tuple(grid for group in groups for grid in context_grids(group)),
-        tuple(recipes(groups)),
+        tuple(recipes([*groups, *tried])),
     )
 
 

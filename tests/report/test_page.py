@@ -114,19 +114,6 @@ def test_footnote_marks_are_links_and_other_brackets_stay():
     assert "the 95% interval of one run over the sentences of its test set" in folded(html)
 
 
-def test_comparisons_are_counted_by_verdict():
-    runs = [
-        fake_record(kind, seed=seed, scores={"test": score + seed / 100})
-        for kind, score in (("relative", 26.8), ("absolute", 16.5))
-        for seed in (1, 2, 3)
-    ]
-    html = page(runs)
-    section = html[html.index('<section id="agreement">') : html.index('<section id="paper">')]
-    summaries = re.findall(r"<summary>([^<]*)</summary>", section)
-    assert summaries == ["Same direction as in the paper, different size: 1 comparison"]
-    assert "Table 1, relative, k = 16 against absolute: +10.3 ± 0.0 (+10.3 to +10.3) on test, the paper +0.3" in section
-
-
 def test_shared_settings_are_shown_once():
     runs = [fake_record("relative", k, seed=seed) for k in (2, 4) for seed in (1, 2)]
     html = runs_of(page(runs))
