@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,26 +142,25 @@ def _count(number: int, noun: str) -> str:
 
 
 def _details(group: Group) -> dict[str, Any]:
-    """The provenance of a group's figures, as the template shows it: what all runs share, then each run's own."""
-    runs = group.runs
-    facts, settings = [_facts(run) for run in runs], [flat(run.config) for run in runs]
-    same_facts, same_settings = _shared(facts), _shared(settings)
-    own = {}
-    for run, some, values in zip(runs, facts, settings, strict=True):
-        texts = [run.command, "", _lines(_without(some, same_facts))]
-        if mine := _without(values, same_settings):
-            texts.append(f"settings: {_settings(mine, ' ')}")
-        own[id(run)] = "\n".join(texts)
-    variants = [  # label, runs without a result, (run, its own facts)
-        (one.label, sum(run.status != "finished" for run in one.records), [(run, own[id(run)]) for run in one.records])
+    """The provenance of a group's figures, as the template shows it: the first run's settings, and for each run the
+    command, the facts and the settings in which it differs.
+    """
+    first = flat(group.runs[0].config)
+
+    def own(run: Record) -> str:
+        settings = flat(run.config)
+        # 1 and 1.0 are different values.
+        changed = {key for key in {*first, *settings} if repr(settings.get(key, "")) != repr(first.get(key, ""))}
+        differs = "settings: " + _settings({key: settings.get(key) for key in changed}, " ") if changed else ""
+        return "\n".join(
+            filter(None, (run.command, *(f"{name + ':':<10}{text}" for name, text in _facts(run).items()), differs))
+        )
+
+    variants = [  # label, runs without a result, (run, what is its own)
+        (one.label, sum(run.status != "finished" for run in one.records), [(run, own(run)) for run in one.records])
         for one in group.variants
     ]
-    return {
-        "facts": _lines(same_facts),
-        "settings": _settings(same_settings),
-        "shared": len(same_settings),
-        "variants": variants,
-    }
+    return {"settings": _settings(first), "variants": variants}
 
 
 def _facts(run: Record) -> dict[str, str]:
@@ -184,21 +182,6 @@ def _facts(run: Record) -> dict[str, str]:
     if run.wandb is not None:
         facts["W&B"] = f"{run.wandb.id} ({run.wandb.mode}{f', {run.wandb.url}' if run.wandb.url else ''})"
     return facts
-
-
-def _shared(all_values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The items common to all mappings; 1 and 1.0 are different values."""
-    counts = Counter((key, type(value), repr(value)) for values in all_values for key, value in values.items())
-    everywhere = {key for (key, _, _), count in counts.items() if count == len(all_values)}
-    return {key: value for key, value in all_values[0].items() if key in everywhere}
-
-
-def _without(values: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key not in shared}
-
-
-def _lines(facts: Mapping[str, Any]) -> str:
-    return "\n".join(f"{name + ':':<10}{value}" for name, value in facts.items())
 
 
 def _settings(settings: Mapping[str, Any], between: str = "\n") -> str:

@@ -7,7 +7,7 @@ here, such as one added later, is reported as a difference; settings that do not
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ from pydantic_core import to_json
 from rpr import paper
 from rpr.config.text import TextConfig
 from rpr.migrations import with_earlier_defaults
-from rpr.model.positions.vectors import SHARING
 from rpr.records.position import shown_settings
 from rpr.records.record import Record, flat
 from rpr.tasks import TASKS
@@ -171,50 +170,35 @@ def _of_data(runs: Sequence[Record], languages: paper.Pair | None) -> Iterable[D
     yield Difference("synthetic data" if synthetic else "data", f"data: {words}; the paper: {theirs}", less)
 
 
-def _of_settings(run: Record, size: paper.Size, pair: paper.Pair) -> Iterable[Difference]:
-    papers = papers_settings(size, pair)
-    both = {key: (value, papers.get(key, _UNKNOWN)) for key, value in compared_settings(run).items()}
-    if size == "big":
-        both = {key: values for key, values in both.items() if key not in _OF_AVERAGES}
-    other = {key: values for key, values in both.items() if not _same(key, *values)}
-    shape = {key: values for key, values in other.items() if key in _SHAPE}
-    if shape:
-        smaller = any(isinstance(mine, int) and mine < theirs for mine, theirs in shape.values())
-        text = f"model {run.model_name} (the paper's {size} in brackets): {_listed(shape)}"
-        yield Difference("model", text, smaller)
-    if "optim.max_steps" in other:
-        steps, theirs = other["optim.max_steps"]
-        yield Difference("steps", f"training: {steps:,} steps; the paper: {theirs:,}", steps < theirs)
-    if "position.tables" in other:
-        mine, theirs = (SHARING.get(str(name), str(name)) for name in other["position.tables"])
-        yield Difference("tables", f"relative tables: {mine}; the paper's {size} model: {theirs}")
-    rest = {key: values for key, values in other.items() if key not in (*_SHAPE, "optim.max_steps", "position.tables")}
-    for kind, sections in (
-        ("recipe", ("model", "data", "optim")),
-        ("decoding", ("evaluation",)),
-        ("precision", ("hardware",)),
-        ("positions", ("position",)),
-    ):
-        found = {key: values for key, values in rest.items() if key.partition(".")[0] in sections}
-        if found:
-            yield Difference(kind, f"{kind} (the paper's in brackets): {_listed(found)}")
-
-
 _UNKNOWN = "not in its recipe"
+_SECTIONS = {"evaluation": "decoding", "hardware": "precision", "position": "positions"}
+_KINDS = dict.fromkeys(_SHAPE, "model") | {"optim.max_steps": "steps", "position.tables": "tables"}
+
+
+def _of_settings(run: Record, size: paper.Size, pair: paper.Pair) -> Iterable[Difference]:
+    """One for each kind of settings, with every setting that is not the paper's."""
+    papers = papers_settings(size, pair)
+    found: dict[str, dict[str, tuple[Any, Any]]] = {}
+    for key, value in compared_settings(run).items():
+        theirs = papers.get(key, _UNKNOWN)
+        if not (_same(key, value, theirs) or (size == "big" and key in _OF_AVERAGES)):
+            kind = _KINDS.get(key) or _SECTIONS.get(key.partition(".")[0], "recipe")
+            found.setdefault(kind, {})[key] = (value, theirs)
+    for kind, values in found.items():
+        listed = ", ".join(
+            f"{key.partition('.')[2]} {_value(mine)} ({_value(its)})" for key, (mine, its) in values.items()
+        )
+        smaller = kind in ("model", "steps") and any(
+            isinstance(mine, int) and mine < its for mine, its in values.values()
+        )
+        yield Difference(kind, f"{kind} (the paper's {size} in brackets): {listed}", smaller)
 
 
 def _same(key: str, value: Any, theirs: Any) -> bool:
     if theirs == _UNKNOWN:
         return value in (None, False)  # a switch of a later version that is off
-    if value is None and key.endswith(".matmul_precision"):
-        return True  # records that have no value used exact float32
-    return bool(value == theirs)
-
-
-def _listed(values: Mapping[str, tuple[Any, Any]]) -> str:
-    return ", ".join(
-        f"{key.partition('.')[2]} {_value(mine)} ({_value(theirs)})" for key, (mine, theirs) in values.items()
-    )
+    # Records that have no precision of matmuls used exact float32.
+    return bool(value == theirs) or (value is None and key.endswith(".matmul_precision"))
 
 
 def _value(value: Any) -> str:

@@ -114,23 +114,18 @@ def test_footnote_marks_are_links_and_other_brackets_stay():
     assert "the 95% interval of one run over the sentences of its test set" in folded(html)
 
 
-def test_shared_settings_are_shown_once():
+def test_settings_are_those_of_one_run_and_how_others_differ():
     runs = [fake_record("relative", k, seed=seed) for k in (2, 4) for seed in (1, 2)]
     html = runs_of(page(runs))
-    assert html.count("model.d_ff=512") == 1 and "The same for all 4 runs" in html
+    assert html.count("model.d_ff=512") == html.count("position.name=") == 1
     for run in runs:
         assert html.count(run.command) == 1
-    assert html.count("settings: position.clip_distance=2 seed=1") == 1
-    assert html.count("position.name=") == 1
-    # Shared and own settings together are the whole configuration.
-    shared = re.search(r'<pre class="settings">(.*?)</pre>', html, re.DOTALL)[1]
-    keys = {line.partition("=")[0] for line in shared.splitlines()} | {"position.clip_distance", "seed"}
+    assert html.count("settings: position.clip_distance=4 seed=2") == 1
+    settings = re.search(r'<pre class="settings">(.*?)</pre>', html, re.DOTALL)[1]
+    keys = {line.partition("=")[0] for line in settings.splitlines()}
     assert {f"{section}.{name}" for section in ("model", "data", "optim") for name in runs[0].config[section]} <= keys
-
-
-def test_setting_missing_or_of_another_type_is_not_shared():
     html = runs_of(page([fake_record("relative", k, settings={"hardware.x": x}) for k, x in ((2, 1), (4, 1.0))]))
-    assert "settings: hardware.x=1 position" in html and "settings: hardware.x=1.0 position" in html
+    assert "settings: hardware.x=1.0 position.clip_distance=4" in html, "1 and 1.0 are different values"
     html = runs_of(page([fake_record("relative", 2), fake_record("relative", 4, settings={"hardware.x": "y"})]))
     assert "settings: hardware.x=&#34;y&#34; position.clip_distance=4" in html
 
