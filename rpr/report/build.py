@@ -43,7 +43,7 @@ from rpr.tables.render import (
 )
 
 CURVES = ("validation/bleu", "validation/loss", "train/loss")
-MOST_LINES, MOST_STATEMENTS = 40, 5  # on a terminal
+MOST_LINES, MOST_ROWS, MOST_STATEMENTS = 40, 12, 5  # on a terminal
 MOST_UNFOLDED = 4  # groups with findings in Markdown
 LATEX_HEAD = (
     "% In the preamble: \\usepackage{booktabs}\n"
@@ -223,31 +223,20 @@ def _summary(
     lines = [f"{title}: {finished} of {len(runs)} runs finished"]
     families = alike(groups)
     for number, family in enumerate(families):
+        rows = [(variant, group) for group in family for variant in group.variants]
         left = len(families) - number
-        table = _fitting(family, MOST_LINES - len(tail) - len(lines) - (1 if left == 1 else 3))
-        if table is None:
+        room = MOST_LINES - len(tail) - len(lines) - (1 if left == 1 else 3)
+        heading = wrapped([("", family[0].common_heading if len(family) > 1 else family[0].heading)])
+        # Each row is a line, below the heading, the columns and a rule, and above a line on those left out.
+        shown = sample_evenly(rows, max(0, min(MOST_ROWS, room - len(heading) - 3)))
+        table = [*heading, *terminal(summary_table(shown)).split("\n")] if shown else []
+        if len(shown) < len(rows):
+            table.append(f"and {len(rows) - len(shown)} more variants, in the page")
+        if not shown or len(table) > room:
             lines += ["", f"and {left} more group{'s' if left > 1 else ''} of runs, in the page"]
             break
         lines += ["", *table]
     return "\n".join([*lines, *tail])
-
-
-def _fitting(family: Sequence[Group], room: int) -> list[str] | None:
-    """The summary of groups that are alike in at most `room` lines, with fewer variants if necessary; None if it cannot
-    fit.
-    """
-    rows = [(variant, group) for group in family for variant in group.variants]
-    for most in (len(rows), 12, 8, 5):
-        if most > room:
-            continue
-        grid = summary_table(sample_evenly(rows, most))
-        left = len(rows) - len(grid.rows)
-        more = [f"and {left} more variants, in the page"] if left else []
-        lines = [*wrapped([("", family[0].common_heading if len(family) > 1 else family[0].heading)])]
-        lines += [*terminal(grid).split("\n"), *more]
-        if len(lines) <= room:
-            return lines
-    return None
 
 
 # Files
@@ -297,21 +286,6 @@ def _group_json(chapter: html.Chapter) -> dict[str, Any]:
                 "comparisons": [_comparison_json(found) for found in one.comparisons],
             }
             for one in chapter.statements
-        ],
-        "differs": [{"kind": one.kind, "text": one.text} for one in group.differences],
-        "variants": [
-            {
-                "position": variant.label,
-                "kind": variant.position.kind,
-                "clip_distance": variant.position.clip_distance,
-                "tables": variant.position.tables,
-                "still_learning": variant.still_learning is not None,
-                "runs": [
-                    {"name": run.name, "id": run.run_id, "seed": run.seed, "status": run.status}
-                    for run in variant.records
-                ],
-            }
-            for variant in group.variants
         ],
     }
 
