@@ -50,13 +50,11 @@ class TestColumn(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """Steps/s of one run, the setting it was measured in, and, on a CPU, the cores it used (None: unknown)."""
+    """Steps/s of one run, and the device and precision it was measured with."""
 
     seed: int
     value: float
     setting: tuple[str, str | None, str | None]
-    on_cpu: bool
-    cores: float | None
 
 
 @dataclass(frozen=True)
@@ -104,8 +102,6 @@ class Variant:
                 run.seed,
                 run.training.steps_per_second,
                 (run.device, run.training.precision, run.training.matmul_precision),
-                run.setting("hardware.accelerator") == "cpu",
-                run.training.cores_used,
             )
             for run in self.finished
             if run.training is not None and run.training.steps_per_second and run.concurrent_jobs == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,14 +15,13 @@ from rpr.io.escape import escape_control_characters, escape_tree
 from rpr.records.measurement import Measurement, mean, missing, single
 from rpr.records.scores import Interval
 from rpr.report.agreement import speed_agreement
-from rpr.report.groups import NEVER_RUN, Group, Speed, Variant
+from rpr.report.groups import NEVER_RUN, Group, Variant
 from rpr.report.lines import labels
 from rpr.tables.grid import Cell, Column, Grid, Note
 from rpr.validation import rule_of
 
 _SETTINGS = Column("settings", "settings", lambda row: row.settings, label=True)
 _ONE_RATIO = "the paper prints one ratio, of its relative model"
-CORES_MAY_DIFFER = 0.1  # tolerated relative difference in cores used between a run and its baseline
 
 
 # Whole runs
@@ -46,50 +44,22 @@ def steps_per_second(variant: Variant | None) -> Measurement:
 
 
 def ratio_to_absolute(group: Group, variant: Variant | None) -> Measurement:
-    """Steps/s divided by those of the group's sinusoidal baseline on the same device and precision: seed by seed where
-    both have the same seeds, else by the baseline's mean, without an interval, which would leave out its variation.
+    """Steps/s divided by those of the group's sinusoidal baseline, seed by seed, on the same device and precision. It
+    decides nothing: the two ran at different times, and other work may have slowed one of them.
     """
-    mine = steps_per_second(variant)
-    speeds = variant.speeds if variant is not None else ()
-    if not speeds:
+    mine, absolute = steps_per_second(variant), group.get("absolute")
+    its = steps_per_second(absolute)
+    if mine.value is None or variant is None:
         return mine
-    absolute = group.get("absolute")
-    if absolute is not None and absolute.finished and not absolute.speeds:
-        return missing(f"absolute: {steps_per_second(absolute).reason}")
-    by_setting: dict[Any, list[Speed]] = {}
-    for speed in absolute.speeds if absolute is not None else ():
-        by_setting.setdefault(speed.setting, []).append(speed)
-    ratios = []
-    paired = all(
-        {one.seed for one in speeds if one.setting == setting} == {one.seed for one in baselines}
-        for setting, baselines in by_setting.items()
-    )
-    for speed in speeds:
-        if (baselines := by_setting.get(speed.setting)) is not None:
-            same = [one for one in baselines if one.seed == speed.seed] if paired else baselines
-            if variant is not absolute and (why := _not_comparable(speed, same)) is not None:
-                return missing(why)
-            ratios.append(speed.value / statistics.fmean(one.value for one in same))
-    if variant is absolute and ratios:
-        return Measurement(1.0, len(ratios))
-    if not ratios:
-        where = "on this device and precision" if by_setting else "of this corpus, model and hardware"
-        return missing(f"no finished absolute (sinusoidal) run {where} to compare with")
-    return mean(ratios) if paired else Measurement(statistics.fmean(ratios), len(ratios))
-
-
-def _not_comparable(speed: Speed, baselines: Sequence[Speed]) -> str | None:
-    """Why two speeds are not comparable: other work on the machine, which the number of cores used reveals."""
-    if not speed.on_cpu:
-        return None
-    cores = [one.cores for one in baselines]
-    if speed.cores is None or None in cores:
-        return "CPU utilisation was not recorded for one of the two runs, so their speeds are not comparable"
-    baseline = statistics.fmean(one for one in cores if one is not None)
-    few, many = sorted((speed.cores, baseline))
-    if few > (1 - CORES_MAY_DIFFER) * many:
-        return None
-    return f"it used {speed.cores:.2f} cores and absolute {baseline:.2f}: other work slowed one of the two runs"
+    if its.value is None or absolute is None:
+        return missing(f"absolute: {its.reason}")
+    theirs = {(speed.seed, speed.setting): speed.value for speed in absolute.speeds}
+    ratios = [
+        speed.value / theirs[speed.seed, speed.setting]
+        for speed in variant.speeds
+        if (speed.seed, speed.setting) in theirs
+    ]
+    return mean(ratios) if ratios else missing("no absolute (sinusoidal) run of the same seed, device and precision")
 
 
 @dataclass(frozen=True)
