@@ -196,10 +196,10 @@ def _headlines(chapters: Sequence[html.Chapter]) -> list[Statement]:
     if len(learning) > 1:
         variants = [variant for chapter in chapters for variant in chapter.group.variants]
         falling = sum(variant.still_learning is not None for variant in variants)
+        documents = all(chapter.group.documents for chapter in chapters)
+        decided = "comparisons are at equal tokens" if documents else "no comparison with them is decided"
         words = f"{falling} of the {len(variants)} variants were still learning when training"
-        learning = [
-            Statement(f"{words} ended: no comparison with them is decided. Train longer; the page says how long.")
-        ]
+        learning = [Statement(f"{words} ended: {decided}. Train longer; the page says how long.")]
     others = [[one for one in chapter.statements if not one.learning] for chapter in chapters]
     longest = max(map(len, others), default=0)
     in_turn = [some[place] for place in range(longest) for some in others if place < len(some)]

@@ -136,7 +136,7 @@ def _notes(scored: Sequence[ByContext]) -> Iterator[Note]:
 
 def bits_by_context(group: Group, remark: str = "", width: float = WIDE) -> Figure | None:
     """Bits per byte against the length of the context, a panel for each kind of windows, and below them, in panels of
-    their own since their unit differs, published curves of the same schemes; None without any of ours.
+    their own since their unit differs, published curves of the same schemes; None with fewer than two lengths of ours.
 
     Lengths beyond that of training are shaded. The axes are categorical: every length gets the same space.
     """
@@ -144,9 +144,9 @@ def bits_by_context(group: Group, remark: str = "", width: float = WIDE) -> Figu
     scored = [found for variant in group.variants for found in _scored(group, variant).values()]
     keys = _lengths(scored)
     windows = [kind for kind in WINDOWS if any(kind == windows for windows, _ in keys)]
-    if not windows:
-        return None
     lengths = sorted({length for _, length in keys})
+    if len(lengths) < 2:
+        return None
     trained = {found.training_length for found in scored}
     looks = variant_looks(variants)
     published = {kind: of_kind for kind in windows if (of_kind := _published(variants, kind))}

@@ -56,18 +56,19 @@ class Recipes:
         return next((one for one in variants if one.label == label), None)
 
     def scores(self, label: str, setting: Setting | None, split: str = "validation") -> dict[int, float]:
-        """By seed. If validation was not scored, its loss, with a minus: more is better."""
+        """By seed; the loss, if validation was not scored."""
         if setting is None or (variant := self.variant(label, setting)) is None:
             return {}
         if (column := self.groups[setting].column(split)) is not None:
             return {seed: score.score for seed, score in variant.scores.get(column, {}).items()}
         losses = {run.seed: run.training.validation_loss for run in variant.finished if run.training is not None}
-        return {seed: -loss for seed, loss in losses.items() if loss is not None and split == "validation"}
+        return {seed: loss for seed, loss in losses.items() if loss is not None and split == "validation"}
 
     @cached_property
     def levels(self) -> dict[str, dict[Setting, float]]:
         """What settings are chosen by, more is better: for each label the mean over the seeds of all its settings."""
-        sign = -1 if self.group.metric in LOWER_IS_BETTER and self.group.column("validation") else 1
+        less_is_better = self.group.metric in LOWER_IS_BETTER or not self.group.column("validation")
+        sign = -1 if less_is_better else 1
         found: dict[str, dict[Setting, float]] = {}
         for label in self.labels:
             tried = {one: scores for one in self.groups if (scores := self.scores(label, one))}
@@ -160,7 +161,7 @@ def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
             column = Column(key + split, heading + split, partial(of, split=split), group.digits, signed=bool(key))
             labels.append(column)
     labels.append(Column("note", "note", note, words=True))
-    what = "score" if group.column("validation") else "loss, shown with a minus"
+    what = "score" if group.column("validation") else "loss"
     notes = (
         f"best setting: of {', '.join(grid.keys)}, by the validation {what}, over the seeds of all settings of the row",
         f"Δ: change from {grid.baseline}, paired by seed: each at its own best setting, or both with one recipe, "

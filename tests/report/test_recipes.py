@@ -76,7 +76,7 @@ def test_without_scores_of_validation_its_loss_decides() -> None:
     ]  # fmt: skip
     (grid,) = recipes(run_groups(runs))
     assert [grid.best(label) for label in grid.labels] == [(2.0, 0.1), (1.0, 0.1)]
-    assert "loss, shown with a minus" in recipe_grids(grid)[0].notes[0].text
+    assert "by the validation loss, over" in recipe_grids(grid)[0].notes[0].text
 
 
 def test_runs_of_other_sweeps_or_of_one_setting_have_no_grid() -> None:
