@@ -239,8 +239,8 @@ def layer_steps(
     for name, position in positions.items():
         site = Site(1, config.model.num_heads, d_model, case.causal)
         whole = position.decoder if case.causal else position.encoder
-        if len(whole.parts) > 1:
-            continue  # of the choices that its layers name, each is a layer of its own
+        if len(whole.parts) > 1 or whole.problem(site) is not None:
+            continue  # a pattern, whose entries are layers of their own; a scheme of causal attention alone
         (scheme,) = whole.parts
         if scheme.k is not None:
             scheme = scheme.model_copy(update={"clip_distance": case.clip_distance})

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+import pytest
 import torch
 
 from rpr.paths import data_dir
@@ -58,6 +59,83 @@ name: window
 scheme: window
 size: 3
 """
+# By a projection of the layer's input with a running sum, by any function of pairs, and by given positions.
+OTHERS = {
+    "faded": """
+from typing import Literal
+
+from rpr.model.positions.scheme import Scheme, register
+
+
+@register
+class Faded(Scheme):
+    TITLE = "faded"
+    COLOUR = "#12ab34"
+    scheme: Literal["faded"]
+    size: int
+
+    def details(self):
+        return [f"size {self.size}"]
+
+    def projections(self, site):
+        import torch
+
+        return {"gate": torch.zeros(site.num_heads, site.d_model)}
+
+    def key_bias(self, projected, parameters, site, before):
+        return before[..., None] + projected["gate"].to(before.dtype).sigmoid().mT.cumsum(-1) / self.size
+""",
+    "squared": """
+from typing import Literal
+
+from rpr.model.positions.scheme import Scheme, register
+
+
+@register
+class Squared(Scheme):
+    TITLE = "squared"
+    COLOUR = "#12ab34"
+    SHIFT_INVARIANT = False
+    scheme: Literal["squared"]
+    size: int
+
+    def details(self):
+        return [f"size {self.size}"]
+
+    def parameters(self, site):
+        import torch
+
+        return {"weight": torch.zeros(site.num_heads, 1, 1)}
+
+    def scores(self, scores, visible, q, query_positions, key_positions, parameters, site):
+        return scores * (1 + parameters["weight"] * (query_positions * key_positions % self.size))
+""",
+    "placed": """
+from typing import Literal
+
+from rpr.model.positions.scheme import Scheme, register
+
+
+@register
+class Placed(Scheme):
+    TITLE = "placed"
+    COLOUR = "#12ab34"
+    SHIFT_INVARIANT = False
+    scheme: Literal["placed"]
+    size: int
+
+    def details(self):
+        return [f"size {self.size}"]
+
+    def parameters(self, site):
+        import torch
+
+        return {"slope": torch.zeros(site.num_heads, 1, 1)}
+
+    def prepare(self, q, k, positions, parameters, site):
+        return q, k * (1 + parameters["slope"] * (positions[:, None] / self.size).to(k.dtype))
+""",
+}
 TASK = """
 from typing import Literal
 
@@ -152,6 +230,41 @@ def test_task_needs_one_python_and_one_yaml_file(tmp_path):
     assert "data.task.kind: invalid value 'sorting': no such task; choose one of addition, copy, dupl" in texts[3]
     assert "largest_frist" in texts[4] and "did you mean largest_first" in texts[4]
     assert "data.max_length: 5 would drop the longest training pairs" in texts[5]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_each_kind_of_hook_needs_one_python_and_one_yaml_file(name, tmp_path, cache_dir, small_data):
+    tree = copied_tree(tmp_path / "tree")
+    (tree / "rpr" / "model" / "positions" / f"{name}.py").write_text(OTHERS[name])
+    (tree / "conf" / "position" / f"{name}.yaml").write_text(CHOICE.replace("window", name))
+    train = [
+        "train", f"position={name}", "position.size=2", *TINY, f"data.cache_dir={cache_dir}", "hardware.threads=1",
+        "optim.max_steps=4", "optim.validate_every_n_steps=2", "optim.average_checkpoints=1",
+        *(["position.random_positions=64"] if name == "placed" else []),
+    ]  # fmt: skip
+    commands = [
+        [*train, "runs_dir=uninterrupted"],
+        [*train, "runs_dir=interrupted", "stop_after_minutes=1e-9"],
+        [*train, "runs_dir=interrupted"],
+        ["verify", "run=RUN", "hardware.threads=1", "sentences=4"],
+        ["export", "run=RUN", "format=ctranslate2"],
+        ["bench", f"variants=[absolute,{name}]", "parts=[step]", "rounds=1", "steps_per_round=1", "sentences=2",
+         "length=5", "model.d_model=32"],
+        ["report", "runs_dir=uninterrupted", "output_dir=out"],
+    ]  # fmt: skip
+    heads, texts = answers_of(tree, commands)
+    assert heads == ["train 0", "train 2", "train 0", "verify 0", "export 2", "bench 0", "report 0"], texts
+    one, other = (next(tree.glob(f"{root}/*/record.json")).parent for root in ("uninterrupted", "interrupted"))
+    weights, again = (model_weights(checkpoints(folder / "checkpoints")[-1][1]) for folder in (one, other))
+    assert all(torch.equal(weights[key], again[key]) for key in weights)
+    learned = [
+        value for key, value in weights.items() if key.endswith(("gate", "weight", "slope")) and ".tables." in key
+    ]
+    assert learned and all(value.any() for value in learned)  # they start at 0
+    assert f"position: {name} " in texts[4] and name in texts[5]
+    (written,) = (tree / "out").rglob("report.md")
+    assert f"{name}, size 2" in written.read_text()
 
 
 def test_position_scheme_needs_one_python_and_one_yaml_file(tmp_path, cache_dir, small_data):
