@@ -1,4 +1,4 @@
-"""The interface of a position scheme: its settings, its names, and the hooks through which it enters the Transformer.
+"""The interface of a position scheme: its settings and the hooks through which it enters the Transformer.
 
 The command line, the records and the reports import the scheme modules and must not wait for torch: hooks import it
 locally.
@@ -11,18 +11,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_args
-
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 
 from rpr.errors import ConfigError, did_you_mean
-from rpr.validation import StrictModel
+from rpr.model.positions.described import RANDOM as RANDOM
+from rpr.model.positions.described import REGISTERED as REGISTERED
+from rpr.model.positions.described import Described
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
-
-Absolute = Literal["none", "sinusoidal", "learned"]
 
 
 @dataclass(frozen=True)
@@ -58,10 +56,6 @@ class Rotation(NamedTuple):
     interleaved: bool
     base: float
     linear_scale: float
-
-
-RANDOM = ("random_positions", "random_offset")  # settings of the positions in training
-REGISTERED: dict[str, type[Scheme]] = {}
 
 
 RESERVED = {"sides", "mixed"}  # names of two different schemes, and of their rows in tables
@@ -101,8 +95,8 @@ def _wrong_attribute(scheme: type[Scheme]) -> str | None:
         if name.startswith(("_", "model_")) or name in validators:
             continue
         known = next((vars(kind)[name] for kind in Scheme.__mro__ if name in vars(kind)), None)
-        if known is None and name not in Scheme.__annotations__:
-            names = {*Scheme.__annotations__, *(name for name in vars(Scheme) if not name.startswith("_"))}
+        if known is None and name not in _ANNOTATIONS:
+            names = {*_ANNOTATIONS, *(name for kind in _INTERFACE for name in vars(kind) if not name.startswith("_"))}
             return (
                 f"has {name}, which is no part of the interface{did_you_mean(name, names)}; a helper's name begins "
                 "with an underscore"
@@ -133,64 +127,20 @@ def _conflict(scheme: type[Scheme]) -> str | None:
     return None
 
 
-class Scheme(StrictModel):
+class Scheme(Described):
     """A position scheme of one stack: a subclass in a module of this package, decorated with `@register`, and a file in
     conf/position/.
 
     A subclass defines `scheme` (a Literal of its own), `TITLE` and `COLOUR`, its settings as fields, and overrides the
-    hooks that it needs. Every hook is a pure function of the settings and its arguments. A field that is added later
-    has the earlier behaviour as its default: runs with it keep their id.
+    hooks that it needs. Every hook is a pure function of the settings and its arguments.
     """
 
-    TITLE: ClassVar[str]
-    COLOUR: ClassVar[str]
-    ORDER: ClassVar[int] = 100  # sort key of rows in tables
-    # What names the code in records. To be raised with every change to what the hooks return; without it, every change
-    # to the source counts (rpr/model/positions/source.py).
-    VERSION: ClassVar[str]
     # Settings that may be changed when evaluating a trained model, since they affect no parameter.
     AFTER_TRAINING: ClassVar[frozenset[str]] = frozenset()
     # Whether the model's output is unchanged when all positions of a sentence are shifted.
     SHIFT_INVARIANT: ClassVar[bool] = True
 
-    name: str
-    scheme: str
-    absolute: Absolute
-    max_positions: PositiveInt
-    query_log_scale: float = Field(default=0.0, ge=0)
-    query_log_floor: PositiveInt = 8192
-    random_positions: PositiveInt | None = None
-    random_offset: NonNegativeInt = 0
-
-    # --- identity
-
-    @classmethod
-    def scheme_name(cls) -> str:
-        (name,) = get_args(cls.model_fields["scheme"].annotation)
-        return str(name)
-
-    @model_validator(mode="after")
-    def the_name_is_not_of_another_kind(self) -> Self:
-        known = {kind for scheme in REGISTERED.values() for kind in scheme.colours()}
-        if self.name in known and self.name != self.kind:
-            raise ValueError(
-                f"name: {self.name} does not match these settings, which are {self.kind}; "
-                f"use position={self.kind}, or choose another name (position.name=...)"
-            )
-        return self
-
-    @classmethod
-    def colours(cls) -> Mapping[str, str]:
-        """The colour in plots, `#rrggbb`, of every possible `kind`, in the order of tables."""
-        return {cls.scheme_name(): cls.COLOUR}
-
-    @property
-    def encoder(self) -> Scheme:
-        return self
-
-    @property
-    def decoder(self) -> Scheme:
-        return self
+    # --- layers
 
     @property
     def parts(self) -> tuple[Scheme, ...]:
@@ -200,50 +150,6 @@ class Scheme(StrictModel):
     def of_layers(self, num_layers: int) -> Sequence[Scheme]:
         """The scheme of each layer of a stack, from the lowest on."""
         return [self] * num_layers
-
-    @property
-    def kind(self) -> str:
-        """The kind of positions, which determines order in tables and colour: `relative`, `rope`, ..."""
-        return self.scheme_name()
-
-    @property
-    def label(self) -> str:
-        """The name in tables and plots, with every setting that differs from the published one."""
-        absolute = [] if self.absolute == "none" else [f"{self.absolute} positions too"]
-        return ", ".join([self.TITLE, *self.details(), *absolute, *self.common_details()])
-
-    def details(self) -> list[str]:
-        """The settings that differ from the published ones, in words."""
-        return []
-
-    def common_details(self) -> list[str]:
-        """As `details`, of the settings that every scheme has."""
-        words = []
-        if self.query_log_scale or self.query_log_floor != 8192:
-            words.append(f"queries x (1 + {self.query_log_scale:g} log(position / {self.query_log_floor}))")
-        if self.random_positions is not None:
-            words.append(f"random positions below {self.random_positions} in training")
-        return [*words, *([f"random offsets to {self.random_offset} in training"] if self.random_offset else [])]
-
-    @property
-    def k(self) -> int | None:
-        """The distance beyond which the learned tables are clipped; None without such tables."""
-        return None
-
-    @property
-    def sharing(self) -> str | None:
-        """Which heads and layers share relative tables; None if that is no setting."""
-        return None
-
-    def identity(self) -> dict[str, Any]:
-        """The settings that affect results: runs that agree in them have the same positions."""
-        unused = {"name"} if self.absolute == "learned" else {"name", "max_positions"}
-        return self.model_dump(mode="json", exclude=unused, exclude_defaults=True)
-
-    @property
-    def tracked(self) -> Mapping[str, Any]:
-        """The settings by which runs are filtered and grouped in W&B, in addition to the name."""
-        return self.identity()
 
     @property
     def shift_invariant(self) -> bool:
@@ -441,3 +347,7 @@ class Scheme(StrictModel):
                 "would omit the absolute positions; use format=safetensors, or train with only one of the two"
             )
         return None
+
+
+_INTERFACE = (Scheme, Described)
+_ANNOTATIONS = {name for kind in _INTERFACE for name in kind.__annotations__}

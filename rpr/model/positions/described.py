@@ -1,0 +1,109 @@
+"""The settings that every position scheme has, and how a scheme is named in tables, plots, records and W&B."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self, get_args
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from rpr.validation import StrictModel
+
+Absolute = Literal["none", "sinusoidal", "learned"]
+RANDOM = ("random_positions", "random_offset")  # settings of the positions in training
+REGISTERED: dict[str, type[Any]] = {}  # every scheme by its name
+
+
+class Described(StrictModel):
+    """What a scheme is, without what it does (`rpr.model.positions.scheme.Scheme`).
+
+    A field that is added to a scheme later has the earlier behaviour as its default: runs with it keep their id.
+    """
+
+    TITLE: ClassVar[str]
+    COLOUR: ClassVar[str]
+    ORDER: ClassVar[int] = 100  # sort key of rows in tables
+    # What names the code in records. To be raised with every change to what the hooks return; without it, every change
+    # to the source counts (rpr/model/positions/source.py).
+    VERSION: ClassVar[str]
+
+    name: str
+    scheme: str
+    absolute: Absolute
+    max_positions: PositiveInt
+    query_log_scale: float = Field(default=0.0, ge=0)
+    query_log_floor: PositiveInt = 8192
+    random_positions: PositiveInt | None = None
+    random_offset: NonNegativeInt = 0
+
+    @classmethod
+    def scheme_name(cls) -> str:
+        (name,) = get_args(cls.model_fields["scheme"].annotation)
+        return str(name)
+
+    @model_validator(mode="after")
+    def the_name_is_not_of_another_kind(self) -> Self:
+        known = {kind for scheme in REGISTERED.values() for kind in scheme.colours()}
+        if self.name in known and self.name != self.kind:
+            raise ValueError(
+                f"name: {self.name} does not match these settings, which are {self.kind}; "
+                f"use position={self.kind}, or choose another name (position.name=...)"
+            )
+        return self
+
+    @classmethod
+    def colours(cls) -> Mapping[str, str]:
+        """The colour in plots, `#rrggbb`, of every possible `kind`, in the order of tables."""
+        return {cls.scheme_name(): cls.COLOUR}
+
+    @property
+    def encoder(self) -> Self:
+        return self
+
+    @property
+    def decoder(self) -> Self:
+        return self
+
+    @property
+    def kind(self) -> str:
+        """The kind of positions, which determines order in tables and colour: `relative`, `rope`, ..."""
+        return self.scheme_name()
+
+    @property
+    def label(self) -> str:
+        """The name in tables and plots, with every setting that differs from the published one."""
+        absolute = [] if self.absolute == "none" else [f"{self.absolute} positions too"]
+        return ", ".join([self.TITLE, *self.details(), *absolute, *self.common_details()])
+
+    def details(self) -> list[str]:
+        """The settings that differ from the published ones, in words."""
+        return []
+
+    def common_details(self) -> list[str]:
+        """As `details`, of the settings that every scheme has."""
+        words = []
+        if self.query_log_scale or self.query_log_floor != 8192:
+            words.append(f"queries x (1 + {self.query_log_scale:g} log(position / {self.query_log_floor}))")
+        if self.random_positions is not None:
+            words.append(f"random positions below {self.random_positions} in training")
+        return [*words, *([f"random offsets to {self.random_offset} in training"] if self.random_offset else [])]
+
+    @property
+    def k(self) -> int | None:
+        """The distance beyond which the learned tables are clipped; None without such tables."""
+        return None
+
+    @property
+    def sharing(self) -> str | None:
+        """Which heads and layers share relative tables; None if that is no setting."""
+        return None
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that affect results: runs that agree in them have the same positions."""
+        unused = {"name"} if self.absolute == "learned" else {"name", "max_positions"}
+        return self.model_dump(mode="json", exclude=unused, exclude_defaults=True)
+
+    @property
+    def tracked(self) -> Mapping[str, Any]:
+        """The settings by which runs are filtered and grouped in W&B, in addition to the name."""
+        return self.identity()
