@@ -45,11 +45,11 @@ class CTranslate2Engine:
 
     CTranslate2 ranks hypotheses by log p / length^alpha (EOS counted), which is not the paper's formula. In a
     Hypothesis, `log_probability` is recovered from CTranslate2's score, which is normalised without PAD and BOS; with a
-    forced prefix or a minimum length the hypothesis is scored again, prefix included. `score` is the paper's formula of
+    minimum length the hypothesis is scored again. `score` is the paper's formula of
     it, so the hypotheses of one sentence need not be sorted by `score`.
 
     CTranslate2 has one length limit per batch, so only sentences with the same limit (source tokens + max_extra_length,
-    EOS counted) share one. For a source of only EOS the result is its prefix, finished, with log p 0.
+    EOS counted) share one. For a source of only EOS the result is empty, finished, with log p 0.
     """
 
     def __init__(
@@ -100,18 +100,15 @@ class CTranslate2Engine:
         sources: Sequence[Sequence[int]],
         search: Search,
         *,
-        prefixes: Sequence[Sequence[int]] | None = None,
         progress: Progress | None = None,
     ) -> list[list[Hypothesis]]:
         """As Engine.search.
 
         Raises:
-            DataError: a source or a prefix is longer than the export's position table.
+            DataError: a source is longer than the export's position table.
         """
-        forced = [[] for _ in sources] if prefixes is None else [list(prefix) for prefix in prefixes]
-        # One more token than a prefix, and BOS.
-        self._check_lengths([*map(len, sources), *(len(prefix) + 2 for prefix in forced)])
-        limits = [self._limit(source, prefix, search) for source, prefix in zip(sources, forced, strict=True)]
+        self._check_lengths([*map(len, sources)])
+        limits = [self._limit(source, search) for source in sources]
         hypotheses: list[list[Hypothesis]] = [[] for _ in sources]
         translated = 0
         for limit in sorted(set(limits), reverse=True):
@@ -119,15 +116,16 @@ class CTranslate2Engine:
             lengths = [len(sources[index]) for index in alike]
             for places in length_batches(lengths, search.max_tokens_per_batch // search.beam_size):
                 batch = [alike[place] for place in places]
-                rows, prefix_rows = [sources[index] for index in batch], [forced[index] for index in batch]
-                for index, found in zip(batch, self._translate(rows, prefix_rows, search, limit), strict=True):
-                    hypotheses[index] = [Hypothesis(tuple(forced[index]), 0.0, 0.0, True)]
+                results = self._translate([sources[index] for index in batch], search, limit)
+                for index, found in zip(batch, results, strict=True):
+                    hypotheses[index] = [Hypothesis((), 0.0, 0.0, True)]
                     if any(piece != EOS for piece in sources[index]):
                         hypotheses[index] = self._best(found, search)
                 translated += len(batch)
                 if progress is not None:
                     progress(translated, len(sources))
-        self._rescore(sources, forced, hypotheses, search)
+        if search.min_length:
+            self._rescore(sources, hypotheses, search)
         return hypotheses
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -154,19 +152,16 @@ class CTranslate2Engine:
                 "split it, or export the run with format=safetensors"
             )
 
-    def _limit(self, source: Sequence[int], prefix: Sequence[int], search: Search) -> int:
+    def _limit(self, source: Sequence[int], search: Search) -> int:
         """The maximum length of a translation, EOS counted, as in our beam search."""
-        limit = max(search.min_length + 1, len(source) + search.max_extra_length, len(prefix) + 1)
+        limit = max(search.min_length + 1, len(source) + search.max_extra_length)
         rows = self.exported.settings.position_rows
         return limit if rows is None else min(limit, rows - 1)  # BOS precedes it when it is scored
 
-    def _translate(
-        self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]], search: Search, limit: int
-    ) -> Any:
+    def _translate(self, sources: Sequence[Sequence[int]], search: Search, limit: int) -> Any:
         """CTranslate2's results for one batch."""
         return self._translator.translate_batch(
             self._texts(sources),
-            self._texts(prefixes) if any(prefixes) else None,
             beam_size=search.beam_size,
             num_hypotheses=search.beam_size,  # unfinished ones may rank first, and are dropped
             length_penalty=search.length_penalty,
@@ -190,31 +185,17 @@ class CTranslate2Engine:
         log_p = float(score) * len(tokens) ** search.length_penalty
         return Hypothesis(pieces, _paper_score(log_p, len(tokens), search), log_p, finished)
 
-    def _rescore(
-        self,
-        sources: Sequence[Sequence[int]],
-        prefixes: Sequence[Sequence[int]],
-        hypotheses: list[list[Hypothesis]],
-        search: Search,
-    ) -> None:
-        """Score hypotheses with a forced prefix or a minimum length again, in full: CTranslate2 counts forced tokens as
-        log p 0 and renormalises where EOS is not allowed.
-        """
-        rows = [
-            (index, place, hypothesis)
-            for index, prefix in enumerate(prefixes)
-            if (prefix or search.min_length) and any(piece != EOS for piece in sources[index])
-            for place, hypothesis in enumerate(hypotheses[index])
-        ]
-        if not rows:
-            return
-        scores = self.score([sources[index] for index, _, _ in rows], [old.pieces for _, _, old in rows])
-        for (index, place, old), log_ps in zip(rows, scores, strict=True):
-            counted = log_ps if old.finished else log_ps[:-1]
+    def _rescore(self, sources: Sequence[Sequence[int]], hypotheses: list[list[Hypothesis]], search: Search) -> None:
+        """Score hypotheses with a minimum length again: CTranslate2 renormalises where EOS is not allowed."""
+        rows = [(index, found) for index, n_best in enumerate(hypotheses) for found in n_best if found.pieces]
+        scores = self.score([sources[index] for index, _ in rows], [found.pieces for _, found in rows])
+        again: list[list[Hypothesis]] = [[] if n_best[0].pieces else n_best for n_best in hypotheses]
+        for (index, found), log_ps in zip(rows, scores, strict=True):
+            counted = log_ps if found.finished else log_ps[:-1]
             log_p = sum(counted)
-            hypotheses[index][place] = replace(
-                old, log_probability=log_p, score=_paper_score(log_p, len(counted), search)
-            )
+            score = _paper_score(log_p, len(counted), search)
+            again[index].append(replace(found, log_probability=log_p, score=score))
+        hypotheses[:] = again
 
     def _texts(self, rows: Sequence[Sequence[int]]) -> list[list[str]]:
         return [[self._tokens[piece] for piece in row] for row in rows]

@@ -58,14 +58,12 @@ class Engine(Protocol):
         sources: Sequence[Sequence[int]],
         search: Search,
         *,
-        prefixes: Sequence[Sequence[int]] | None = None,
         progress: Progress | None = None,
     ) -> list[list[Hypothesis]]:
         """Up to `n_best` translations of each source, best first, in the order of the sources.
 
         Args:
             sources: token IDs, each with EOS.
-            prefixes: the token IDs that each translation starts with, without BOS; may be empty.
         """
 
 
@@ -95,7 +93,6 @@ class TorchEngine:
         sources: Sequence[Sequence[int]],
         search: Search,
         *,
-        prefixes: Sequence[Sequence[int]] | None = None,
         progress: Progress | None = None,
     ) -> list[list[Hypothesis]]:
         """As Engine.search; batches sentences of similar length, the longest first.
@@ -119,7 +116,6 @@ class TorchEngine:
                     eos=EOS,
                     n_best=search.n_best,
                     min_length=search.min_length,
-                    prefixes=None if prefixes is None else [prefixes[index] for index in batch],
                 )
                 for index, best in zip(batch, hypotheses, strict=True):
                     results[index] = best

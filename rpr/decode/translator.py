@@ -23,7 +23,7 @@ from rpr.data.vocabulary import EOS, Vocabulary
 from rpr.decode.engines import load_engine, override_search
 from rpr.decode.split_long import split_long_source
 from rpr.decode.torch_engine import Engine, Progress, Search
-from rpr.errors import ConfigError, DataError, did_you_mean
+from rpr.errors import ConfigError, did_you_mean
 from rpr.model.beam_search import Hypothesis
 from rpr.paths import data_dir, user_path
 from rpr.runs import runtime
@@ -105,7 +105,6 @@ class Translator:
         *,
         beam_size: int | None = None,
         length_penalty: float | None = None,
-        prefixes: Sequence[str] | None = None,
         progress: Progress | None = None,
     ) -> list[str]:
         """The best translation of each sentence, in order; arguments as for translate_n_best."""
@@ -114,7 +113,6 @@ class Translator:
             n_best=1,
             beam_size=beam_size,
             length_penalty=length_penalty,
-            prefixes=prefixes,
             progress=progress,
         )
         return [translations[0].text for translations in n_best_lists]
@@ -126,7 +124,6 @@ class Translator:
         n_best: int | None = None,
         beam_size: int | None = None,
         length_penalty: float | None = None,
-        prefixes: Sequence[str] | None = None,
         progress: Progress | None = None,
     ) -> list[list[Translation]]:
         """Up to `n_best` translations of each sentence, best first, in the order of the sentences.
@@ -136,25 +133,16 @@ class Translator:
         Args:
             n_best: at most the beam size; None: the beam size.
             beam_size, length_penalty: None: as configured for the run or the command.
-            prefixes: the text each translation starts with, "" for none; one per sentence. It is encoded on its own, so
-                it should end at a word end: the model rarely continues within a word. For a sentence in parts it starts
-                the first part.
             progress: called with (translated, total) sentences after each batch; each part counts as one.
 
         Raises:
-            ConfigError: a value is out of range, or the numbers of prefixes and sentences differ.
-            DataError: a prefix of more than max_source_length tokens.
+            ConfigError: a value is out of range.
             RunError: the model's probabilities are not finite.
         """
         search = override_search(self.search, beam_size, length_penalty, 1 if n_best is None else n_best)
         if n_best is None:
             search = replace(search, n_best=search.beam_size)
         sources = self.encode(sentences)
-        if prefixes is not None and len(prefixes) != len(sources):
-            raise ConfigError(
-                f"prefixes: {len(prefixes)} for {len(sources)} sentences; give one for each, '' for no prefix"
-            )
-        forced = None if prefixes is None else self.encode_prefixes(prefixes)
         for index, parts in enumerate(sources):
             if len(parts) > 1:
                 warnings.warn(
@@ -162,7 +150,7 @@ class Translator:
                     f"translated in {len(parts)} parts",
                     stacklevel=2,
                 )
-        return self.translate_encoded(sources, search, prefixes=forced, progress=progress)
+        return self.translate_encoded(sources, search, progress=progress)
 
     def encode(self, sentences: Sequence[str]) -> list[list[list[int]]]:
         """The parts of each sentence, as token IDs with EOS; none for an empty sentence."""
@@ -176,43 +164,20 @@ class Translator:
             for pieces in encoded
         ]
 
-    def encode_prefixes(self, prefixes: Sequence[str], first: int = 0) -> list[list[int]]:
-        """The token IDs of each prefix; `first` is the number of earlier prefixes, for numbering in messages.
-
-        Raises:
-            DataError: a prefix of more than max_source_length tokens.
-        """
-        encoded = self.vocabulary.encode_batch([normalised(prefix) for prefix in prefixes])
-        for index, pieces in enumerate(encoded):
-            if len(pieces) > self.max_source_length:
-                raise DataError(
-                    f"prefixes: number {first + index + 1} has {len(pieces)} pieces, more than "
-                    f"max_source_length = {self.max_source_length}; shorten it, or raise max_source_length"
-                )
-        return encoded
-
     def translate_encoded(
         self,
         sources: Sequence[Sequence[Sequence[int]]],
         search: Search,
         *,
-        prefixes: Sequence[Sequence[int]] | None = None,
         progress: Progress | None = None,
     ) -> list[list[Translation]]:
-        """As translate_n_best, for the output of `encode` and `encode_prefixes`. All parts are searched together.
+        """As translate_n_best, for the output of `encode`. All parts are searched together.
 
         Raises:
             RunError: the model's probabilities are not finite.
         """
-        forced = None
-        if prefixes is not None:
-            forced = [
-                prefix if place == 0 else []
-                for parts, prefix in zip(sources, prefixes, strict=True)
-                for place in range(len(parts))
-            ]
         together = [part for parts in sources for part in parts]
-        hypotheses = iter(self.engine.search(together, search, prefixes=forced, progress=progress))
+        hypotheses = iter(self.engine.search(together, search, progress=progress))
         return [_join_parts([self._translations(next(hypotheses)) for _ in parts], search.n_best) for parts in sources]
 
     def _translations(self, hypotheses: Sequence[Hypothesis]) -> list[Translation]:

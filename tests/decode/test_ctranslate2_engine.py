@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import itertools
 import sys
-from typing import Any
 
 import pytest
 import torch
@@ -28,7 +27,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 GREEDY = Search(1, 0.0, 10, 100)  # several sentences in a batch, with different limits
 BEAM = Search(4, 0.6, 10, 400, n_best=4)
 ROUNDING = 2e-3  # float32 against float64, of a whole translation of up to 50 pieces
-PREFIXES = [list(target[:-1][: index % 4]) for index, target in enumerate(TARGETS)]
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +45,6 @@ def write_export(tmp_path_factory, tiny_overrides):
 @pytest.fixture(scope="module")
 def engine(write_export):
     return CTranslate2Engine(write_export(make_model()), threads=1)
-
-
-def ours(search: Search, **more: Any) -> list[list[Hypothesis]]:
-    return TorchEngine(make_model().double()).search(SOURCES, search, **more)
 
 
 def log_p(index: int, hypothesis: Hypothesis, *, renormalised: bool) -> float:
@@ -106,39 +100,17 @@ def test_finished_hypothesis_comes_before_unfinished_ones(engine):
     assert all(one[0].finished for one, some in zip(best, several, strict=True) if some[0].finished)
 
 
-def test_forced_prefixes(engine):
-    prefixes = [*PREFIXES]
-    prefixes[1] = TARGETS[39][:-1][:31]  # longer than the length limit: one more piece
-    assert len(prefixes[1]) > len(SOURCES[1]) + 10
-    found, expected = engine.search(SOURCES, GREEDY, prefixes=prefixes), ours(GREEDY, prefixes=prefixes)
-    same = 0
-    for index, (theirs, our, prefix) in enumerate(zip(found, expected, prefixes, strict=True)):
-        hypothesis = theirs[0]
-        assert list(hypothesis.pieces[: len(prefix)]) == prefix
-        assert len(hypothesis.pieces) + hypothesis.finished <= max(len(SOURCES[index]) + 10, len(prefix) + 1)
-        same += hypothesis.pieces == our[0].pieces
-        if prefix:  # the log p includes that of the prefix
-            expected_log_p = log_p(index, hypothesis, renormalised=False)
-            assert hypothesis.log_probability == pytest.approx(expected_log_p, abs=ROUNDING)
-    assert same >= 38
-    beams = engine.search(SOURCES[:8], BEAM, prefixes=prefixes[:8])
-    for index, hypotheses in enumerate(beams):
-        assert len({hypothesis.pieces for hypothesis in hypotheses}) == len(hypotheses)
-        for hypothesis in hypotheses:
-            assert list(hypothesis.pieces[: len(prefixes[index])]) == prefixes[index]
-
-
-@pytest.mark.parametrize(("min_length", "prefixes"), [(1, None), (6, PREFIXES)])
-def test_min_length_equals_ours(write_export, min_length, prefixes):
+@pytest.mark.parametrize("min_length", [1, 6])
+def test_min_length_equals_ours(write_export, min_length):
     """With a model that prefers to end at once."""
     model = make_model()
     with torch.no_grad():
         model.embedding_VM[EOS] *= 2
     theirs, our = CTranslate2Engine(write_export(model), threads=1), TorchEngine(copy.deepcopy(model).double())
-    if prefixes is None:
+    if min_length == 1:
         assert sum(not hypotheses[0].pieces for hypotheses in our.search(SOURCES, GREEDY)) >= 3
     search = dataclasses.replace(GREEDY, min_length=min_length)
-    found, expected = (engine.search(SOURCES, search, prefixes=prefixes) for engine in (theirs, our))
+    found, expected = (engine.search(SOURCES, search) for engine in (theirs, our))
     same = [one[0].pieces == other[0].pieces for one, other in zip(found, expected, strict=True)]
     assert sum(same) >= 38  # ties may differ
     assert min(len(one[0].pieces) for one in (*found, *expected)) == min_length
@@ -161,7 +133,6 @@ def test_empty_sources(engine):
     found = engine.search([[EOS], SOURCES[0]], GREEDY)
     assert found[0] == [Hypothesis((), 0.0, 0.0, True)]
     assert found[1][0].pieces == engine.search(SOURCES[:1], GREEDY)[0][0].pieces
-    assert engine.search([[EOS]], GREEDY, prefixes=[[7]]) == [[Hypothesis((7,), 0.0, 0.0, True)]]
     assert engine.search([], GREEDY) == []
 
 
@@ -191,9 +162,6 @@ def test_position_table_limits_the_lengths(changes, write_export, monkeypatch):
         engine.search([thirteen], GREEDY)
     with pytest.raises(DataError, match="a sentence of 13 pieces"):
         engine.score(short[:1], [[7] * 12])
-    with pytest.raises(DataError, match="a sentence of 13 pieces"):
-        engine.search(short[:1], GREEDY, prefixes=[[7] * 11])
-    assert engine.search(short[:1], GREEDY, prefixes=[[7] * 10])[0][0].pieces[:10] == (7,) * 10
 
 
 def test_unusable_exports_are_errors(write_export, tmp_path, monkeypatch):

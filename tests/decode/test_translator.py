@@ -139,8 +139,7 @@ class Scripted:
     def __init__(self, script: dict[int, list[Hypothesis]]) -> None:
         self.script = script
 
-    def search(self, sources: Any, search: Search, *, prefixes: Any = None, progress: Any = None) -> Any:
-        self.prefixes = None if prefixes is None else [list(prefix) for prefix in prefixes]
+    def search(self, sources: Any, search: Search, *, progress: Any = None) -> Any:
         assert all(source[-1] == EOS for source in sources)
         return [self.script[source[0]][: search.n_best] for source in sources]
 
@@ -188,8 +187,7 @@ def test_n_best_of_parts_are_the_best_combinations(bytes_and_words):
     text = "a a a a a a a. b b b b b b b. c c c"
     warning = "sentence 1 has more than max_source_length = 8 pieces and is translated in 3"
     with pytest.warns(UserWarning, match=warning):
-        single, joined = translator.translate_n_best(["b", text], n_best=3, prefixes=["d", "e"])
-    assert engine.prefixes == [bytes_and_words.encode("d"), bytes_and_words.encode("e"), [], []]
+        single, joined = translator.translate_n_best(["b", text], n_best=3)
     assert [translation.text for translation in single] == ["b0", "b1"]
     combinations = [
         *itertools.product(*([(letter, place) for place in range(len(scores[letter]))] for letter in letters))
@@ -308,8 +306,6 @@ def test_missing_run_and_single_string_are_errors(tmp_path, translator):
         Translator.from_run(tmp_path, backend="ctranslate2")
     with pytest.raises(TypeError, match="a sequence of strings, not one string"):
         translator.translate("A cat sings")
-    with pytest.raises(ConfigError, match="^prefixes: 1 for 7 sentences; give one for each, '' for no prefix$"):
-        translator.translate(SENTENCES, prefixes=["Der"])
 
 
 @pytest.fixture(scope="module")
@@ -342,13 +338,11 @@ def test_ctranslate2_export_translates_as_its_run(run_dir, exported, double, tra
     folder = exported("ctranslate2")
     cpu = module._hardware("cpu").model_copy(update={"threads": 1})
     greedy = translator.translate(SENTENCES, beam_size=1)
-    prefixes = ["Der alte", "", "", "", "", "", ""]
     for other in (
         Translator.from_run(folder, hardware=cpu),
         Translator.from_run(run_dir, backend="ctranslate2", hardware=cpu),
     ):
         assert other.translate(SENTENCES, beam_size=1) == greedy
-        assert other.translate(SENTENCES, prefixes=prefixes)[0].startswith("Der alte")
         assert max(map(len, other.translate_n_best(SENTENCES))) > 1
     assert len(Translator.from_run(folder, compute_type="int8", hardware=cpu).translate(SENTENCES)) == 7
     with pytest.raises(ConfigError, match=r"^hardware\.precision: CTranslate2 does not support 64"):

@@ -61,7 +61,6 @@ class FakeWandb:
         self.reports: list[dict[str, Any]] = []
         self._released = threading.Event()
         self._released.set()
-        self._rejecting = False
         self._http = _QuietServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"fake": self}))
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
@@ -84,10 +83,6 @@ class FakeWandb:
     def hang(self) -> None:
         """Later requests are accepted and never answered."""
         self._released.clear()
-
-    def reject(self) -> None:
-        """Later requests are answered with 401."""
-        self._rejecting = True
 
     def answer_again(self) -> None:
         """Ends `hang`; waiting requests are dropped."""
@@ -313,9 +308,6 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/graphql":
             name = body.get("operationName") or _operation(body["query"])
             variables = body.get("variables") or {}
-            if self.fake._rejecting:
-                self._answer({"errors": [{"message": "permission denied"}]}, status=401)
-                return
             self.fake.requests.append((name, variables))
             self._answer({"data": self.fake.graphql(name, variables)})
             return

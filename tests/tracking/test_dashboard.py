@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import signal
 import time
 from typing import Any
 
@@ -16,7 +14,7 @@ from rpr.commands import dashboard as command
 from rpr.compose.composition import compose
 from rpr.config.commands import DashboardConfig
 from rpr.errors import ConfigError
-from rpr.tracking import dashboard, naming, wandb_client
+from rpr.tracking import dashboard, naming
 from rpr.validation import validate
 from tests.fake_records import fake_score
 from tests.tracking.fake_wandb import ENTITY, FakeWandb, Run
@@ -169,34 +167,6 @@ def test_unreachable_server_is_an_error(how, server, monkeypatch):
     with pytest.raises(ConfigError, match=r"logger: the report was not saved \(.*127.0.0.1.*WANDB_BASE_URL") as caught:
         create("sweep=table2")
     assert time.monotonic() - began < 20 and "\n" not in str(caught.value)
-
-
-def test_hanging_wandb_process_is_killed(server, monkeypatch):
-    """It can wait for a request forever, and wandb.teardown waits for it."""
-    monkeypatch.setattr(wandb_client, "GRACE_SECONDS", 1)
-    wandb.Api(timeout=1)
-    process = wandb_client.service()
-    assert process is not None and process.poll() is None
-    process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-    began = time.monotonic()
-    wandb_client.tear_down()
-    assert process.poll() == -signal.SIGKILL and time.monotonic() - began < 5
-    with pytest.raises(ConfigError, match="no project"):  # a new process is started
-        create()
-
-
-def test_rejected_save_is_an_error(runs, server, monkeypatch):
-    found = dashboard._check_has_runs
-
-    def then_reject(*arguments: Any) -> None:
-        found(*arguments)
-        server.reject()
-
-    monkeypatch.setattr(dashboard, "_check_has_runs", then_reject)
-    with pytest.raises(ConfigError, match="logger: the report was not saved"):
-        create("sweep=table2")
-    assert server.reports == []
 
 
 def test_missing_extra_is_an_error(monkeypatch, server):
