@@ -16,10 +16,11 @@ from rpr.data.vocabulary import EOS
 from rpr.decode.torch_engine import Engine, Progress, Search, TorchEngine
 from rpr.export.scorers import Rows, Scorer, piece_scores
 from rpr.model.incremental import float32_matmuls
+from rpr.model.rotation import float32_angles
 from rpr.model.transformer import Transformer
 
-# Tolerance for the log p of one token: ROUNDINGS times the rounding error of our own float32 against float64 on the
-# same tokens, since rounding grows with depth, width and weights. Measured on a trained model of 3 layers: 9.6e-6 for
+# Tolerance for the log p of one token: ROUNDINGS times the rounding error of our own float32, angles of RoPE included,
+# against float64 on the same tokens, since rounding grows with depth, width and weights. Measured on a trained model of 3 layers: 9.6e-6 for
 # CTranslate2; 1.8e-4 with a wrong layer norm epsilon (1e-5 for 1e-6), which changes none of 60 translations.
 ROUNDINGS, LEAST_TOLERANCE = 5, 1e-5
 # Tolerance for hidden states and log p in float64. Sums of a thousand products of size 10 are exact to 1e-12; the same
@@ -107,7 +108,7 @@ def parity(
         targets, both = [*(list(row[0]) for row in ours), *targets], [*sources, *sources]
     our_scores = piece_scores(exact, both, targets, search.max_tokens_per_batch, progress if not ours else None)
     if tolerance is None:
-        with float32_matmuls("highest"):  # a run's hardware may allow less
+        with float32_matmuls("highest"), float32_angles():  # a run's hardware may allow less than these matmuls
             # An engine may have made the model float64, in place.
             rounded = piece_scores(copy.deepcopy(model).float(), both, targets, search.max_tokens_per_batch)
         tolerance = max(LEAST_TOLERANCE, ROUNDINGS * _largest_difference(our_scores, rounded))

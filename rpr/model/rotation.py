@@ -9,6 +9,8 @@ a CPU; this allocates one, and one in the backward pass.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -35,9 +37,23 @@ def yarn_frequencies(width: int, base: float, device: torch.device, factor: floa
     return plain_W / factor * ramp_W + plain_W * (1 - ramp_W)
 
 
+_angle_types = [torch.float64]
+
+
+@contextmanager
+def float32_angles() -> Iterator[None]:
+    """Within this context angles are rounded to float32, as by most other programs: by up to 3e-5 at position 1,000."""
+    _angle_types.append(torch.float32)
+    try:
+        yield
+    finally:
+        _angle_types.pop()
+
+
 def cosines_and_sines(positions_P: Tensor, frequencies_W: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of the angle of each position and pair, [P, W] each; always computed in float64."""
+    """Cosine and sine of the angle of each position and pair, [P, W] each; computed in float64."""
     angles_PW = positions_P.double()[:, None] * frequencies_W
+    angles_PW = angles_PW.to(_angle_types[-1])
     return angles_PW.cos(), angles_PW.sin()
 
 
