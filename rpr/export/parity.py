@@ -20,8 +20,9 @@ from rpr.model.rotation import float32_angles
 from rpr.model.transformer import Transformer
 
 # Tolerance for the log p of one token: ROUNDINGS times the rounding error of our own float32, angles of RoPE included,
-# against float64 on the same tokens, since rounding grows with depth, width and weights. Measured on a trained model of 3 layers: 9.6e-6 for
-# CTranslate2; 1.8e-4 with a wrong layer norm epsilon (1e-5 for 1e-6), which changes none of 60 translations.
+# against float64 on the same tokens, since rounding grows with depth, width and weights. Measured on a trained model of
+# 3 layers: 9.6e-6 for CTranslate2; 1.8e-4 with a wrong layer norm epsilon (1e-5 for 1e-6), which changes none of 60
+# translations.
 ROUNDINGS, LEAST_TOLERANCE = 5, 1e-5
 # Tolerance for hidden states and log p in float64. Sums of a thousand products of size 10 are exact to 1e-12; the same
 # sum is not always the same to the last bit (2.1e-15 with a scheme that adds to the scores).

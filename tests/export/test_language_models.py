@@ -7,16 +7,17 @@ import re
 import sys
 
 import pytest
+import torch
 
 from rpr.compose.composition import compose_train
 from rpr.data.byte_vocabulary import ByteVocabulary
 from rpr.data.vocabulary import EOS
 from rpr.decode.exported import load_exported_model
-from rpr.decode.torch_engine import Search, TorchEngine
 from rpr.decode.translator import Translator
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export import transformers_files
 from rpr.export.writing import export
+from rpr.model.beam_search import beam_search
 from tests.shapes import scheme
 from tests.small_models import make_export_inputs, make_model, make_vocabulary
 
@@ -85,8 +86,9 @@ def test_other_programs_give_the_models_log_probabilities_and_text(name, kind, i
     capsys.readouterr()
     exec(code.replace("FOLDER", str(tmp_path / "out")), {})
     prompt = ByteVocabulary().encode("A text")
-    search = Search(1, 0.0, len(prompt) + 100, 4096)
-    [[best]] = TorchEngine(given.model.double()).search([[]], search, prefixes=[prompt])
+    none = torch.zeros(1, 0, dtype=torch.int64)
+    how = {"beam_size": 1, "length_penalty": 0.0, "max_extra_length": len(prompt) + 100, "eos": EOS}
+    [[best]] = beam_search(given.model.double(), none, prefixes=[prompt], **how)
     ours = ByteVocabulary().decode_bytes(best.pieces).decode("utf-8", "replace")
     assert capsys.readouterr().out[:50] == ours[:50] and len(ours) > 50
     with pytest.raises(ConfigError, match="of a decoder-only model, for other programs alone"):
