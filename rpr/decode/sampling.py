@@ -109,7 +109,7 @@ def _steps(
     choose = most_probable
     if sampling.temperature:
         choose = partial(draw, sampling, [random.Random(f"{sampling.seed} {sample}").random for _, sample in rows])
-    return extensions(model, state, last_B, limit_B, EOS, choose, limit_B.new_empty(len(prompts), 0))
+    return extensions(model, state, last_B, limit_B, EOS, choose)
 
 
 def draw(sampling: SamplingConfig, streams: Sequence[Callable[[], float]], log_p_BV: Tensor, row_B: Tensor) -> Tensor:

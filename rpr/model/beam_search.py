@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +23,6 @@ from rpr.model.incremental import DecoderState
 from rpr.model.transformer import Transformer
 
 NEVER = -math.inf
-FREE = -1  # no piece is forced at this position
 HEIGHT = 32  # pieces per column
 ROWS = 512  # hypotheses whose vocabulary scores are held at once
 
@@ -49,7 +48,6 @@ def beam_search(
     length_penalty: float,
     max_extra_length: int,
     eos: int = 3,
-    prefixes: Sequence[Sequence[int]] | None = None,
     n_best: int | None = None,
     min_length: int = 0,
 ) -> list[list[Hypothesis]]:
@@ -67,8 +65,6 @@ def beam_search(
         model: in evaluation mode.
         source_BS: int64 pieces with EOS, padded.
         length_penalty: alpha >= 0.
-        prefixes: for each source, the pieces that its translations begin with; they count in log p. If a prefix
-            reaches the maximum length, one more piece is allowed after it.
         n_best: at most `beam_size`; None: all of them.
         min_length: the minimum number of pieces before EOS; the maximum length is raised to allow it.
     """
@@ -79,12 +75,10 @@ def beam_search(
         return []
     with torch.inference_mode():
         limit_B = ((source_BS != model.config.pad).sum(dim=1) + max_extra_length).clamp(min=min_length + 1)
-        forced_BT = _forced(prefixes, source_BS.device) if prefixes is not None else limit_B.new_empty(len(limit_B), 0)
-        limit_B = torch.maximum(limit_B, (forced_BT != FREE).sum(dim=1) + 1)
         state = model.start_decoding(source_BS)
         if beam_size == 1:
-            return _greedy(model, state, limit_B, length_penalty, eos, forced_BT, min_length)
-        return _search(model, state, limit_B, beam_size, n_best, length_penalty, eos, forced_BT, min_length)
+            return _greedy(model, state, limit_B, length_penalty, eos, min_length)
+        return _search(model, state, limit_B, beam_size, n_best, length_penalty, eos, min_length)
 
 
 def penalty(length: Tensor | int, length_penalty: float) -> Tensor:
@@ -100,7 +94,6 @@ def _search(
     n_best: int,
     length_penalty: float,
     eos: int,
-    forced_BT: Tensor,
     min_length: int,
 ) -> list[list[Hypothesis]]:
     """N > 1. Scores and sums of log p are float64, since the stopping rule compares quotients of them."""
@@ -117,9 +110,8 @@ def _search(
     while True:
         length += 1
         hidden_XM = model.next_hidden(alive_BNT[:, :, -1].reshape(-1, 1), state)
-        forced_B1 = forced_BT[:, length - 1, None] if length <= forced_BT.shape[1] else None
         never = _never(model, eos, length, min_length)
-        log_p_BC, parents_BC, pieces_BC = _extend(model, hidden_XM, alive_BN, forced_B1, 2 * beam_size, never)
+        log_p_BC, parents_BC, pieces_BC = _extend(model, hidden_XM, alive_BN, 2 * beam_size, never)
         candidates_BCT = torch.cat(
             [torch.take_along_dim(alive_BNT, parents_BC[..., None], dim=1), pieces_BC[..., None]], dim=-1
         )
@@ -155,7 +147,6 @@ def _search(
             return results
         state.select(rows_BN[stays].flatten(), stays)
         sentence_B, limit_B, best_possible_B = sentence_B[stays], limit_B[stays], best_possible_B[stays]
-        forced_BT = forced_BT[stays]
         alive_BN, alive_BNT = alive_BN[stays], alive_BNT[stays]
         done_BN, done_scores_BN, done_BNT = done_BN[stays], done_scores_BN[stays], done_BNT[stays]
 
@@ -166,12 +157,11 @@ def _greedy(
     limit_B: Tensor,
     length_penalty: float,
     eos: int,
-    forced_BT: Tensor,
     min_length: int,
 ) -> list[list[Hypothesis]]:
     """N = 1: no candidates, and no reordering except when a sentence leaves."""
     first_B = torch.full_like(limit_B, model.config.bos)
-    extended = extensions(model, state, first_B, limit_B, eos, most_probable, forced_BT, min_length)
+    extended = extensions(model, state, first_B, limit_B, eos, most_probable, min_length)
     pieces: list[list[int]] = [[] for _ in limit_B]
     log_p_B = torch.zeros(len(limit_B), dtype=torch.float64)
     for step in list(extended):  # all steps first: reading one waits for the device
@@ -210,7 +200,6 @@ def extensions(
     limit_B: Tensor,
     eos: int,
     choose: Callable[[Tensor, Tensor], Tensor],
-    forced_BT: Tensor,
     min_length: int = 0,
 ) -> Iterator[Extension]:
     """Extend one hypothesis of each sentence of a state by a piece at a time, until EOS or its limit of pieces. A
@@ -219,18 +208,15 @@ def extensions(
     Args:
         piece_B: the first piece fed; at least one sentence.
         choose: the pieces that follow, from their log p [B, V] and the sentences' indices [B].
-        forced_BT: as from `prefixes` of beam_search: pieces that are not chosen.
     """
     sentence_B = torch.arange(len(limit_B), device=limit_B.device)
     log_p_B = torch.zeros(len(limit_B), dtype=torch.float64, device=limit_B.device)
     for length in itertools.count(1):
         hidden_BM = model.next_hidden(piece_B[:, None], state)
-        forced_B = forced_BT[:, length - 1] if length <= forced_BT.shape[1] else None
         never = _never(model, eos, length, min_length)
         chosen = []
         for part in _parts(len(hidden_BM), 1):
-            forced = None if forced_B is None else forced_B[part]
-            log_p_PV = _log_probabilities(model, hidden_BM[part], forced, never)
+            log_p_PV = _log_probabilities(model, hidden_BM[part], never)
             piece_P = choose(log_p_PV, sentence_B[part])
             chosen.append((piece_P, log_p_PV.gather(1, piece_P[:, None])[:, 0]))
         piece_B, more_B = map(torch.cat, zip(*chosen, strict=True))
@@ -244,7 +230,7 @@ def extensions(
             stays = _filling_gaps(step.leaves_B, leaving)
             state.select(stays, stays)
             sentence_B, limit_B, piece_B = sentence_B[stays], limit_B[stays], piece_B[stays]
-            log_p_B, forced_BT = log_p_B[stays], forced_BT[stays]
+            log_p_B = log_p_B[stays]
 
 
 def _never(model: Transformer, eos: int, length: int, min_length: int) -> list[int]:
@@ -252,16 +238,16 @@ def _never(model: Transformer, eos: int, length: int, min_length: int) -> list[i
     return [model.config.pad, model.config.bos, *([eos] if length <= min_length else [])]
 
 
-def _log_probabilities(model: Transformer, hidden: Tensor, forced: Tensor | None, never: list[int]) -> Tensor:
+def _log_probabilities(model: Transformer, hidden: Tensor, never: list[int]) -> Tensor:
     """Log probabilities of the next piece, [..., V], from hidden states [..., M], in at least float32.
 
-    Pieces in `never` and, where a piece is forced, all others get minus infinity.
+    Pieces in `never` get minus infinity.
     """
     logits = model.logits(hidden)
     log_p = logits.log_softmax(dim=-1, dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32)
     for piece in never:  # indexing with a list would copy it to the device and synchronise
         log_p[..., piece] = NEVER
-    return log_p if forced is None else _only(forced, log_p)
+    return log_p
 
 
 def _parts(num_sentences: int, hypotheses: int) -> Iterator[slice]:
@@ -275,7 +261,6 @@ def _extend(
     model: Transformer,
     hidden_XM: Tensor,
     alive_BN: Tensor,
-    forced_B1: Tensor | None,
     num_candidates: int,
     never: list[int],
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -283,8 +268,7 @@ def _extend(
     hidden_BNM = hidden_XM.view(*alive_BN.shape, -1)
     found = []
     for part in _parts(*alive_BN.shape):
-        forced_BN = None if forced_B1 is None else forced_B1[part].expand_as(alive_BN[part])
-        log_p_BNV = _log_probabilities(model, hidden_BNM[part], forced_BN, never)
+        log_p_BNV = _log_probabilities(model, hidden_BNM[part], never)
         found.append(best_extensions(log_p_BNV, alive_BN[part], num_candidates))
     log_p, parents, pieces = zip(*found, strict=True)
     return torch.cat(log_p), torch.cat(parents), torch.cat(pieces)
@@ -296,18 +280,6 @@ def _filling_gaps(leaves_B: Tensor, leaving: Tensor) -> Tensor:
     order = torch.arange(staying, device=leaves_B.device)
     order[leaving[leaving < staying]] = (~leaves_B[staying:]).nonzero()[:, 0] + staying
     return order
-
-
-def _forced(prefixes: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """The prefixes as rows of equal length, padded with FREE."""
-    rows = [torch.tensor(prefix, dtype=torch.int64) for prefix in prefixes]
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=FREE).to(device)
-
-
-def _only(pieces: Tensor, log_p: Tensor) -> Tensor:
-    """`log_p` [..., V] with every piece except the forced one at minus infinity; unchanged where it is FREE."""
-    others = torch.arange(log_p.shape[-1], device=log_p.device) != pieces[..., None]
-    return log_p.masked_fill(others & (pieces != FREE)[..., None], NEVER)
 
 
 def best_extensions(log_p_BNV: Tensor, alive_BN: Tensor, num_candidates: int) -> tuple[Tensor, Tensor, Tensor]:

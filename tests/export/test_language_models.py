@@ -7,17 +7,18 @@ import re
 import sys
 
 import pytest
-import torch
 
 from rpr.compose.composition import compose_train
+from rpr.config.commands import SamplingConfig
 from rpr.data.byte_vocabulary import ByteVocabulary
-from rpr.data.vocabulary import EOS
+from rpr.data.vocabulary import BOS, EOS
 from rpr.decode.exported import load_exported_model
+from rpr.decode.sampling import continuations
+from rpr.decode.torch_engine import TorchEngine
 from rpr.decode.translator import Translator
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export import transformers_files
 from rpr.export.writing import export
-from rpr.model.beam_search import beam_search
 from tests.shapes import scheme
 from tests.small_models import make_export_inputs, make_model, make_vocabulary
 
@@ -85,12 +86,11 @@ def test_other_programs_give_the_models_log_probabilities_and_text(name, kind, i
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     capsys.readouterr()
     exec(code.replace("FOLDER", str(tmp_path / "out")), {})
-    prompt = ByteVocabulary().encode("A text")
-    none = torch.zeros(1, 0, dtype=torch.int64)
-    how = {"beam_size": 1, "length_penalty": 0.0, "max_extra_length": len(prompt) + 100, "eos": EOS}
-    [[best]] = beam_search(given.model.double(), none, prefixes=[prompt], **how)
-    ours = ByteVocabulary().decode_bytes(best.pieces).decode("utf-8", "replace")
-    assert capsys.readouterr().out[:50] == ours[:50] and len(ours) > 50
+    prompt = [BOS, *ByteVocabulary().encode("A text")]
+    greedy = SamplingConfig(max_new_tokens=100, temperature=0, top_k=None, seed=1, num_samples=1, stop=None)
+    [[ours]] = continuations(TorchEngine(given.model.double()), ByteVocabulary(), [prompt], greedy, 4096)
+    text = f"A text{ours.text}"
+    assert capsys.readouterr().out[:50] == text[:50] and len(text) > 50
     with pytest.raises(ConfigError, match="of a decoder-only model, for other programs alone"):
         Translator.from_run(tmp_path / "out")
     with pytest.raises(DataError, match="; export the run with format=safetensors"):

@@ -60,10 +60,10 @@ def next_log_probabilities(model: Transformer, source_S: torch.Tensor, pieces: l
 
 def definition(
     model: Transformer, source_S: torch.Tensor, *, beam: int, alpha: float, extra: int, eos: int = EOS,
-    min_length: int = 0, prefix: tuple[int, ...] = (),
+    min_length: int = 0,
 ) -> list[Hypothesis]:  # fmt: skip
     """Beam search of one sentence without caches or early stopping; a beam of 1 is greedy."""
-    limit = max(len(source_S) + extra, min_length + 1, len(prefix) + 1)
+    limit = max(len(source_S) + extra, min_length + 1)
     alive: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     done: list[Hypothesis] = []
     for length in range(1, limit + 1):
@@ -71,8 +71,7 @@ def definition(
         of_alive = next_log_probabilities(model, source_S, [pieces for _, pieces in alive]).tolist()
         never = {PAD, BOS, eos} if length <= min_length else {PAD, BOS}
         for (log_p, pieces), last in zip(alive, of_alive, strict=True):
-            choices = {prefix[length - 1]} if length <= len(prefix) else {*range(len(last))} - never
-            extended += [(log_p + last[piece], (*pieces, piece)) for piece in choices]
+            extended += [(log_p + last[piece], (*pieces, piece)) for piece in {*range(len(last))} - never]
         best = sorted(extended, reverse=True)[: 2 * beam if beam > 1 else 1]
         done += [
             Hypothesis(pieces[:-1], log_p / weight(length, alpha), log_p, True)
@@ -97,8 +96,7 @@ def assert_equal(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
 Case = partial(
     SimpleNamespace,
     norm="post", absolute="none", relative=(True, True), clip_distance=2, tables="per_head", vocabulary_size=9,
-    lengths=(4, 2, 6), eos=EOS, alpha=0.6, beam=3, n_best=5, extra=3, min_length=0, prefixes=((), (), ()),
-    eos_scale=1.0, seed=0,
+    lengths=(4, 2, 6), eos=EOS, alpha=0.6, beam=3, n_best=5, extra=3, min_length=0, eos_scale=1.0, seed=0,
 )  # fmt: skip
 CASES = st.builds(
     Case,
@@ -115,7 +113,6 @@ CASES = st.builds(
     n_best=st.integers(1, 5),
     extra=st.integers(0, 4),
     min_length=st.sampled_from([0, 0, 1, 3]),
-    prefixes=st.just(((), (), ())) | st.tuples(*[st.lists(st.integers(5, 7), max_size=8).map(tuple)] * 3),
     eos_scale=st.sampled_from([1.0, 3.0]),
     seed=st.integers(0, 999),
 )
@@ -127,27 +124,24 @@ def test_n_best_match_the_definition(size: Size) -> None:
     @given(CASES)
     @example(Case(beam=1, absolute="sinusoidal", relative=(False, False)))
     @example(Case(beam=4, eos_scale=3.0, min_length=3))  # EOS is likely at the first step
-    @example(Case(beam=3, prefixes=((7, 5), (), (5,) * 12)))  # longer than the limit: one more piece is allowed
-    @example(Case(beam=1, lengths=(2, 7), extra=0, prefixes=((), (7, 6, 5, 7, 6), ())))  # the first ends early
-    @example(Case(beam=3, lengths=(2, 7), extra=0, prefixes=((), (7, 6, 5, 7, 6), ())))
+    @example(Case(beam=1, lengths=(2, 7), extra=0))  # the first ends early
+    @example(Case(beam=3, lengths=(2, 7), extra=0))
     def property_(case: SimpleNamespace) -> None:
         model = build(
             case.vocabulary_size, case.seed, norm=case.norm, absolute=case.absolute, relative_keys=case.relative[0],
             relative_values=case.relative[1], clip_distance=case.clip_distance, tables=case.tables, num_layers=2,
         )  # fmt: skip
         model.embedding_VM.data[case.eos] *= case.eos_scale
-        prefixes = case.prefixes[: len(case.lengths)]
         source_BS = sources([*case.lengths], case.vocabulary_size, case.eos, case.seed)
         n_best = min(case.n_best, case.beam)
         found = beam_search(
             model, source_BS, beam_size=case.beam, n_best=n_best, length_penalty=case.alpha,
             max_extra_length=case.extra, eos=case.eos, min_length=case.min_length,
-            prefixes=prefixes if any(prefixes) else None,
         )  # fmt: skip
-        for source_S, length, prefix, hypotheses in zip(source_BS, case.lengths, prefixes, found, strict=True):
+        for source_S, length, hypotheses in zip(source_BS, case.lengths, found, strict=True):
             expected = definition(
                 model, source_S[:length], beam=case.beam, alpha=case.alpha, extra=case.extra, eos=case.eos,
-                min_length=case.min_length, prefix=prefix,
+                min_length=case.min_length,
             )  # fmt: skip
             assert_equal(hypotheses, expected[:n_best])
 
@@ -250,7 +244,7 @@ def test_best_extensions_match_a_full_sort(hypotheses: int, vocabulary: int, can
 def test_log_probabilities_of_a_bfloat16_model_are_float32() -> None:
     model = build().to(torch.bfloat16)
     hidden_NM = torch.randn(3, 8).to(torch.bfloat16)
-    log_p_NV = module._log_probabilities(model, hidden_NM, None, [PAD, BOS])
+    log_p_NV = module._log_probabilities(model, hidden_NM, [PAD, BOS])
     exact_NV = model.logits(hidden_NM).double().log_softmax(-1)
     assert log_p_NV.dtype == torch.float32
     usable = [UNK, EOS, 4, 5]
