@@ -100,6 +100,7 @@ def test_processes_run_the_code_of_the_command(tmp_path, command):
     assert ended.returncode == 0 and ended.stdout.startswith("rpr-cli "), ended.stderr
 
 
+@pytest.mark.slow
 def test_run_and_sweep_in_such_a_place(tmp_path, tiny, tiny_config, small_data, processes):
     """A single run, then a sweep, where every variable and file of the wrong kind is."""
     (tmp_path / "rpr").mkdir()

@@ -24,7 +24,7 @@ from rpr.errors import DataError
 from rpr.migrations import export_shape_2
 from rpr.model.architectures import build_model
 from rpr.model.config import TransformerConfig
-from rpr.model.positions import changed_code
+from rpr.model.positions import SCHEMES, changed_code
 from rpr.model.transformer import Transformer
 from rpr.runs.loading import VOCABULARY_NAME
 from rpr.validation import StrictModel, rule_of
@@ -118,6 +118,10 @@ def read_export(folder: Path) -> Exported:
     document = {"min_length": 0, "schemes": None, **document}  # as in versions 1 and 2
     try:
         settings = Settings.model_validate(document)
+        if unknown := sorted((settings.schemes or {}).keys() - SCHEMES.keys()):
+            raise DataError(
+                f"{path}: needs the position scheme {unknown[0]}; give the folder that has it, schemes_dir=DIR"
+            )
         plain_shape = settings.shape if version > 1 else export_shape_2(settings.shape)
         config = CONFIG_ADAPTER.validate_json(json.dumps(plain_shape), strict=True)
         _check_sizes(config)

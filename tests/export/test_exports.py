@@ -316,6 +316,7 @@ def test_version_1_export_is_read(exported):
 @pytest.mark.parametrize("changes, message", [
     ({"version": 4, "rpr": "9.9"}, "format version 4, written by rpr 9.9; this is rpr .*: install a newer one"),
     ({"schemes": {"vectors": "0"}}, "the code of vectors has changed \\(version 0, now 1\\) since the export; restore"),
+    ({"schemes": {"window": "0"}}, "config.json: needs the position scheme window; give the folder .*schemes_dir=DIR"),
     ({"version": None}, "format version None"),
     ({"beam_size": 0}, "damaged \\(beam_size: must be greater than 0\\); export the run again"),
     ({"min_length": -1}, "damaged \\(min_length: must be at least 0\\)"),

@@ -208,6 +208,7 @@ def answers_of(folder, commands, code=None):
     return [head for head, _, _ in answers], [" ".join(text.split()) for _, _, text in answers]
 
 
+@pytest.mark.slow
 def test_task_needs_one_python_and_one_yaml_file(tmp_path):
     tree = copied_tree(tmp_path / "tree")
     (tree / "rpr" / "tasks" / "sort.py").write_text(TASK)
@@ -267,6 +268,7 @@ def test_each_kind_of_hook_needs_one_python_and_one_yaml_file(name, tmp_path, ca
     assert f"{name}, size 2" in written.read_text()
 
 
+@pytest.mark.slow
 def test_position_scheme_needs_one_python_and_one_yaml_file(tmp_path, cache_dir, small_data):
     tree = copied_tree(tmp_path / "tree")
     (tree / "rpr" / "model" / "positions" / "window.py").write_text(SCHEME)

@@ -51,6 +51,8 @@ def command_line(home, *words, **environment):
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_all_commands_know_the_users_schemes_and_refuse_other_code(home, cache_dir, small_data):
     own = "schemes_dir=own"
     train = [
