@@ -17,12 +17,12 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL = $(PYTHON) -m venv $(VENV) && \
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt -e
 
-$(READY): pyproject.toml constraints.txt  # rpr, and what runs several jobs at a time
-	$(INSTALL) '.[parallel]'
+$(READY): pyproject.toml constraints.txt
+	$(INSTALL) .
 	@touch $@
 
 $(TOOLS): pyproject.toml constraints.txt  # and what its tests and checks need
-	$(INSTALL) '.[dev,slurm,parallel]'
+	$(INSTALL) '.[dev,slurm]'
 	@touch $(READY) $@
 
 # One job per core: threads that wait for each other can slow down tenfold next to another busy program.
@@ -62,7 +62,7 @@ test-gpu: $(TOOLS)  ## the tests that need a CUDA device (8 minutes); from a pla
 	$(PYTEST) -m gpu tests/gpu
 
 test-slurm: $(TOOLS)  ## the tests that need a SLURM of two nodes, as its operator
-	$(PYTEST) -m slurm
+	$(PYTEST) -m slurm $(TESTS)
 
 lint: $(TOOLS)  ## style, format, dead code and the import contracts
 	$(BIN)/ruff check .

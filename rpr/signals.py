@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 import threading
@@ -16,7 +17,7 @@ SIGTERM_EXIT = 128 + signal.SIGTERM
 @contextmanager
 def _handled(handler: Callable[[int, FrameType | None], None] | signal.Handlers, *numbers: int) -> Iterator[None]:
     """Install a handler for these signals, and restore the previous ones at the end. Only the main thread may do so: on
-    another, such as joblib's, nothing changes.
+    another, as of some launchers, nothing changes.
     """
     before = {}
     if threading.current_thread() is threading.main_thread():
@@ -62,39 +63,26 @@ def report_sigterm() -> Iterator[None]:
         raise
 
 
-class Interrupts:
-    """Within this context Ctrl-C and SIGTERM raise SystemExit (130, 143); within `deferred`, only at its end, so that
-    no line is torn. A second signal is not deferred: the reader of a pipe may never read.
-    """
+def _not_ignored() -> list[signal.Signals]:
+    """Ctrl-C and SIGTERM. A shell starts background processes with Ctrl-C ignored, and it must stay ignored."""
+    return [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
 
-    def __init__(self) -> None:
-        # A shell starts background processes with Ctrl-C ignored, and it must stay ignored.
-        numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
-        self._handled = _handled(self._received, *numbers)
-        self._deferring = False
-        self._number: int | None = None
 
-    def __enter__(self) -> Interrupts:
-        self._handled.__enter__()
-        return self
+@contextmanager
+def exit_on_signals() -> Iterator[None]:
+    """Within this context Ctrl-C and SIGTERM raise SystemExit (130, 143)."""
+    with _handled(_exit, *_not_ignored()):
+        yield
 
-    def __exit__(self, *_: object) -> None:
-        self._handled.__exit__(None, None, None)
 
-    @contextmanager
-    def deferred(self) -> Iterator[None]:
-        self._deferring = True
-        try:
-            yield
-        finally:
-            self._deferring = False
-        if self._number is not None:
-            raise SystemExit(128 + self._number)
-
-    def _received(self, number: int, frame: FrameType | None) -> None:
-        first, self._number = self._number is None, number
-        if not (self._deferring and first):
-            _exit(number, frame)
+@contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Within this context Ctrl-C and SIGTERM wait for its end, so that no line is torn; then they raise SystemExit."""
+    received: list[int] = []
+    with _handled(lambda number, frame: received.append(number), *_not_ignored()):
+        yield
+    if received:
+        raise SystemExit(128 + received[0])
 
 
 def stop_before(error: BaseException) -> SystemExit | KeyboardInterrupt | None:
@@ -110,7 +98,11 @@ def die_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def die_with_parent() -> None:
-    """On Linux, send this process SIGTERM when its parent dies, even by SIGKILL. No effect elsewhere."""
+def die_with_parent(parent: int) -> None:
+    """Send this process SIGTERM if it is no longer a child of the process `parent`; on Linux also when that one dies,
+    even by SIGKILL.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -37,7 +37,7 @@ def make_batch() -> Batch:
             row[end - 1] = EOS
             row[end:] = PAD
     target_input = torch.cat([torch.full((3, 1), BOS), target[:, :-1]], dim=1)
-    return Batch(source, target_input, target, 18, 20, 18, 20)
+    return Batch(source, target_input, target, 20, 18, 20)
 
 
 def train_step(module: TranslationModule, batch: Batch) -> list[torch.Tensor]:

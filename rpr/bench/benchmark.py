@@ -1,5 +1,5 @@
-"""Measurements for `rpr-cli bench`: whole training steps, one self-attention layer, the tables' gradients, and the
-device's matmul rate as their reference.
+"""Measurements for `rpr-cli bench`: whole training steps, one self-attention layer, and the device's matmul rate as
+their reference.
 
 Variants to be compared take turns on the same data in one process, so that the comparison stays fair on a machine whose
 speed drifts: a ratio is the median over rounds of the ratio within a round.
@@ -11,7 +11,7 @@ import contextlib
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,10 +25,9 @@ from rpr.config.commands import BenchConfig
 from rpr.config.train import HardwareConfig, ModelConfig
 from rpr.io.resources import resident_peak
 from rpr.model.architectures import build_model
-from rpr.model.attention import Implementation, attend, per_position, reference, split_heads
-from rpr.model.flex_attention import flex
+from rpr.model.attention import Implementation, attend, per_position, split_heads
 from rpr.model.layer_positions import LayerPositions
-from rpr.model.positions import Positions, Scheme, Site
+from rpr.model.positions import Positions, Site
 from rpr.training.loss import label_smoothed_loss
 
 WARM_UP = 3
@@ -75,7 +74,7 @@ def take_turns(
     first = seconds[next(iter(steps))]
     timings = {}
     for name, own in seconds.items():
-        ratios = [base / mine for base, mine in zip(first, own, strict=True)]
+        ratios = [base / its for base, its in zip(first, own, strict=True)]
         timings[name] = Timing(
             statistics.median(own), statistics.median(ratios), min(ratios), max(ratios), peaks[name], resident[name]
         )
@@ -161,24 +160,6 @@ def training_steps(
     return {name: _training_step(config, position, *batch, attention) for name, position in positions.items()}
 
 
-def steps_at_length(
-    config: BenchConfig, positions: dict[str, Positions], length: int, device: torch.device
-) -> Iterator[tuple[str, Callable[[], None]]]:
-    """As training_steps, for sentences of this length; variants with tables once per requested implementation, named in
-    brackets. Yielded one at a time: they may not all fit in memory together.
-    """
-    batch = _batch(config, config.by_length.sentences(length), length, device)
-    for name, position in positions.items():
-        sides = [stack.scheme for stack in config.model.transformer(position, 1).stacks()]
-        for implementation in config.by_length.implementations:
-            if implementation != "auto" and not any(side.has_tables for side in sides):
-                continue
-            if implementation == "triton" and any(side.has_bias or side.has_projections for side in sides):
-                continue
-            label = name if implementation == "auto" else f"{name} ({implementation})"
-            yield label, _training_step(config, position, *batch, implementation)
-
-
 def _batch(config: BenchConfig, sentences: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
     torch.manual_seed(config.seed)
     shape = (sentences, length)
@@ -245,21 +226,14 @@ def layer_steps(
         if scheme.k is not None:
             scheme = scheme.model_copy(update={"clip_distance": case.clip_distance})
         for algorithm in config.layer.algorithms:
-            if not scheme.has_tables and algorithm not in ("attend", "flex"):
+            if not scheme.has_tables and algorithm != "attend":
                 continue
-            beyond_vectors = scheme.has_bias or scheme.has_projections
-            if (beyond_vectors and algorithm == "triton") or (algorithm == "flex" and not _fits_flex(scheme, site)):
+            if algorithm == "triton" and (scheme.has_bias or scheme.has_projections):
                 continue
             label = name if algorithm == "attend" else f"{name} ({algorithm})"
             layer_positions = LayerPositions(scheme, site).to(device)
             steps[label] = _layer_step(config, case, algorithm, qkv, output, layer_positions, x, cotangent)
     return steps
-
-
-def _fits_flex(scheme: Scheme, site: Site) -> bool:
-    if scheme.has_projections or scheme.has_scores:
-        return False
-    return scheme.distance_tables(scheme.parameters(site), site, 1, torch.device("cpu")).values is None
 
 
 def _layer_step(
@@ -272,7 +246,8 @@ def _layer_step(
     x: Tensor,
     cotangent: Tensor,
 ) -> Callable[[], None]:
-    attention = algorithm_named(algorithm, config.hardware.attention)
+    implementation = config.hardware.attention if algorithm == "attend" else cast(Implementation, algorithm)
+    attention = per_position if algorithm == "per_position" else partial(attend, implementation=implementation)
     parameters = [x, qkv.weight, output.weight, *positions.parameters()]
 
     def step() -> None:
@@ -283,55 +258,6 @@ def _layer_step(
         torch.autograd.grad(y, parameters, cotangent.to(y.dtype))
 
     return step
-
-
-@dataclass(frozen=True)
-class GradientError:
-    """|gradient - exact| / |exact| over a whole table: the gradient in bfloat16, the exact one in float64."""
-
-    keys: float
-    values: float
-
-
-def table_gradient_errors(
-    algorithms: Sequence[str],
-    implementation: Implementation,
-    *,
-    length: int,
-    clip_distance: int,
-    d_head: int,
-    seed: int,
-    device: torch.device,
-) -> dict[str, GradientError]:
-    """The error of both tables' gradients in bfloat16 for each algorithm; exact is `reference` in float64."""
-    generator = torch.Generator().manual_seed(seed)
-    shapes = [(1, 1, length, d_head)] * 3 + [(2 * clip_distance + 1, d_head)] * 2 + [(1, 1, length, d_head)]
-    narrow = [torch.randn(shape, generator=generator).to(torch.bfloat16) for shape in shapes]
-
-    def gradients(attention: Callable[..., Tensor], inputs: list[Tensor]) -> list[Tensor]:
-        q, k, v, key_table, value_table, cotangent = inputs
-        tables = [key_table.clone().requires_grad_(), value_table.clone().requires_grad_()]
-        z = attention(q, k, v, key_table=tables[0], value_table=tables[1])
-        return [gradient.double().cpu() for gradient in torch.autograd.grad(z, tables, cotangent)]
-
-    exact = gradients(reference, [x.double() for x in narrow])
-    errors = {}
-    for algorithm in algorithms:
-        inexact = gradients(algorithm_named(algorithm, implementation), [x.to(device) for x in narrow])
-        of_keys, of_values = (
-            ((mine - right).norm() / right.norm()).item() for mine, right in zip(inexact, exact, strict=True)
-        )
-        errors[algorithm] = GradientError(of_keys, of_values)
-    return errors
-
-
-def algorithm_named(name: str, implementation: Implementation) -> Callable[..., Tensor]:
-    """`attend` with the configured implementation, the paper's own algorithm, torch's FlexAttention, or `attend` with
-    the named implementation.
-    """
-    if name in ("per_position", "flex"):
-        return per_position if name == "per_position" else flex
-    return partial(attend, implementation=implementation if name == "attend" else cast(Implementation, name))
 
 
 def _autocast(hardware: HardwareConfig, device: torch.device) -> torch.autocast:

@@ -14,13 +14,12 @@ from typing import Any, NoReturn
 from rpr import environment
 from rpr.cli import stdio
 from rpr.cli.positionals import take_schemes_dir, to_overrides, whole
-from rpr.compose import hydra_bridge
+from rpr.compose import hydra_bridge, hydra_settings
 from rpr.compose.composition import compose, compose_train, override_key, reject_path_traversal, train_command
 from rpr.compose.messages import format_user_error
 from rpr.errors import ConfigError, RprError, did_you_mean
 from rpr.paths import user_path
 from rpr.signals import SIGTERM_EXIT, exit_on_sigterm
-from rpr.sweep import launcher
 from rpr.version import __version__
 
 INTERRUPTED = "rpr-cli: interrupted"
@@ -109,9 +108,9 @@ def _check_current_folder() -> None:
         ) from None
 
 
-def _check_utf8(words: Sequence[str]) -> None:
+def _check_utf8(arguments: Sequence[str]) -> None:
     """Files to translate, which stand after `--`, may have any name."""
-    for word in words:
+    for word in arguments:
         try:
             os.fsencode(word).decode("utf-8")
         except UnicodeDecodeError:
@@ -178,12 +177,12 @@ def _run(name: str, arguments: list[str]) -> int:
     if flags.package:
         _check_package(flags.package, compose(config_name, flags.overrides, config_dir))
     if not flags.hydra_help:
-        launcher.check(config_name, flags.overrides, config_dir)
+        hydra_settings.check(config_name, flags.overrides, config_dir)
     if question:
         _print_hydra_output(name, arguments)
         return 0
     for override in flags.overrides:
-        if launcher.is_hydra_override(override) and override_key(override) != "hydra.searchpath":
+        if hydra_settings.is_hydra_override(override) and override_key(override) != "hydra.searchpath":
             raise ConfigError(f"{override_key(override)}: has no effect on a single {name}; use it with -m")
     from rpr.validation import validate
 
@@ -193,7 +192,9 @@ def _run(name: str, arguments: list[str]) -> int:
         overrides = [word for word in flags.overrides if override_key(word) not in ("sweep", "again")]
         module.run(typed, command=train_command(overrides, config_dir, flags.config_name))
     elif name == "bench":
-        module.run(typed, {one: _compose_position(one, flags.overrides, config_dir) for one in typed.variants})
+        module.run(
+            typed, {variant: _compose_position(variant, flags.overrides, config_dir) for variant in typed.variants}
+        )
     else:
         module.run(typed)
     return 0
@@ -224,8 +225,10 @@ def _parse_flags(name: str, arguments: list[str]) -> Any:
         from rpr.sweep import spec
 
         settings = () if {"-m", "--multirun"} & {*arguments} else map(override_key, spec.SETTINGS)
-        if found := {*spec.FLAGS, *settings} & {*map(override_key, arguments)}:
-            raise ConfigError(f"{min(found)}: belongs to rpr-cli sweep; add the sweep's name, e.g. rpr-cli sweep quick")
+        if misplaced := {*spec.FLAGS, *settings} & {*map(override_key, arguments)}:
+            raise ConfigError(
+                f"{min(misplaced)}: belongs to rpr-cli sweep; add the sweep's name, e.g. rpr-cli sweep quick"
+            )
     parser = hydra_bridge.flag_parser()
     parser.error = reject  # type: ignore[method-assign]  # argparse would print several lines and end the process
     flags: Any = parser.parse_args(arguments)

@@ -48,16 +48,16 @@ def suggestions(line: str, commands: Collection[str]) -> list[str]:
         return []
     if len(before) == program:
         return [name for name in commands if name.startswith(word)]
-    name, *before = (one for one in before[program:] if not one.startswith("schemes_dir="))
+    name, *before = (entry for entry in before[program:] if not entry.startswith("schemes_dir="))
     if name not in commands or "--" in before:  # files follow
         return []
     own: list[str] = []
     if name == "sweep":
         if not before:
             return sorted(sweep for sweep in spec.available() if sweep.startswith(word))
-        own = [one for one in (*spec.SETTINGS, *spec.FLAGS) if one.startswith(word)]
-        keys = {override_key(one) for one in spec.SETTINGS}
-        settings = [one for one in before[1:] if override_key(one) not in keys and one not in spec.FLAGS]
+        own = [entry for entry in (*spec.SETTINGS, *spec.FLAGS) if entry.startswith(word)]
+        keys = {override_key(entry) for entry in spec.SETTINGS}
+        settings = [entry for entry in before[1:] if override_key(entry) not in keys and entry not in spec.FLAGS]
         name, before = "train", ["--multirun", *settings]  # so that comma lists are valid
     if word.startswith("-"):
         return own
@@ -68,7 +68,7 @@ def suggestions(line: str, commands: Collection[str]) -> list[str]:
         return own
 
 
-def _hydra_completions(name: str, words: Sequence[str]) -> list[str]:
-    found = hydra_bridge.completions(name, " ".join(words))
+def _hydra_completions(name: str, overrides: Sequence[str]) -> list[str]:
+    completions = hydra_bridge.completions(name, " ".join(overrides))
     # recipe is selected by model= and data=; names with a leading underscore are base files, not choices
-    return [one for one in found if override_key(one) != "recipe" and "=_" not in one]
+    return [completion for completion in completions if override_key(completion) != "recipe" and "=_" not in completion]

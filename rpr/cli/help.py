@@ -36,14 +36,17 @@ def command_help(name: str, overrides: Sequence[str], config_dir: Path | None) -
                 groups[group] = str(given.get(group, choice))
     # A choice may select another one with it, as model=base does with the corpus.
     for group, choice in [*groups.items()]:
-        groups |= {other: one for other, one in _selected(group, choice, config_dir) if other not in given}
-    groups = {group: re.sub(r"\$\{(\w+)\}", lambda found: groups[found[1]], choice) for group, choice in groups.items()}
+        groups |= {other: name for other, name in _selected(group, choice, config_dir) if other not in given}
+    groups = {
+        group: re.sub(r"\$\{(\w+)\}", lambda reference: groups[reference[1]], choice)
+        for group, choice in groups.items()
+    }
     lines = [*purpose, "", f"usage: rpr-cli {name} {'[GROUP=CHOICE ...] ' if groups else ''}[SETTING=VALUE ...]"]
     if groups:
         width = max(map(len, groups))
         lines += ["", "Groups and their choices ([selected]); --help after a choice shows its settings:"]
         for group, choice in groups.items():
-            names = [f"[{one}]" if one == choice else one for one in dict.fromkeys([*choices_of(group), choice])]
+            names = [f"[{name}]" if name == choice else name for name in dict.fromkeys([*choices_of(group), choice])]
             lines.append(f"  {group:<{width}}  {', '.join(names)}")
         lines += [f"  {group}: another choice of {group.partition('.')[0]}" for group in of_one_stack]
     lines += ["", "Settings:", *_indented(blocks)]
@@ -79,8 +82,8 @@ def _read(file: Path, config_dir: Path | None) -> tuple[list[str], dict[str, str
     for line in lines[len(about) :]:
         if line.startswith("#"):
             comment.append(line)
-        elif found := re.match(r"(\w+):", line):
-            key = found[1]
+        elif key_match := re.match(r"(\w+):", line):
+            key = key_match[1]
             blocks[key] = "\n".join([*comment, line])
             comment = []
         elif line.strip() and key:

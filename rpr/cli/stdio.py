@@ -33,7 +33,7 @@ def replace_unencodable() -> None:
 
 def require_stdout(name: str, *, needed: bool) -> None:
     """Check, before any work, that stdout is open where the command `name` needs it. Otherwise output to a closed
-    stdout is discarded, since libraries (joblib) fail without one.
+    stdout is discarded, since libraries fail without one.
 
     Raises:
         ConfigError: stdout is closed, and the command would print its result there.

@@ -47,22 +47,19 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
         "versions": versions(),
         "config": config.model_dump(mode="json"),
     }
-    if {"step", "length", "layer"} & set(config.parts):
-        size = config.model.d_model * (16 if config.hardware.accelerator == "gpu" else 4)
-        rate = benchmark.matmul_rate(config.hardware, runtime.torch_device(config.hardware), size)
-        document["products"] = {"size": size, "operations_per_second": rate}
-        for part, measure in (("step", _steps), ("length", _lengths), ("layer", _layers)):
-            if part in config.parts:
-                document[part] = measure(config, positions, rate)
-    if "gradients" in config.parts:
-        document["gradients"] = _gradients(config)
+    size = config.model.d_model * (16 if config.hardware.accelerator == "gpu" else 4)
+    rate = benchmark.matmul_rate(config.hardware, runtime.torch_device(config.hardware), size)
+    document["products"] = {"size": size, "operations_per_second": rate}
+    for part, measure in (("step", _steps), ("layer", _layers)):
+        if part in config.parts:
+            document[part] = measure(config, positions, rate)
     print(json.dumps(document, indent=2) if config.format == "json" else as_text(document))
 
 
 def as_text(document: dict[str, Any]) -> str:
     """The document's tables."""
     config = document["config"]
-    hardware, model, layer, gradients = (config[part] for part in ("hardware", "model", "layer", "gradients"))
+    hardware, model, layer = (config[part] for part in ("hardware", "model", "layer"))
     versus = f"vs {config['variants'][0]}"
     head = (
         f"{document['device']}, torch {document['versions']['torch']}, precision {hardware['precision']} "
@@ -91,21 +88,6 @@ def as_text(document: dict[str, Any]) -> str:
             notes=(Note(f"the paper: relative at {RELATIVE_SPEED:.2f} of absolute (base model on P100 GPUs)"),),
         ),
         Grid(
-            "length",
-            f"Whole training step by length: model={model['name']}, vocabulary {config['data']['vocabulary_size']}, "
-            f"k = {model['relative_defaults']['clip_distance']}",
-            (
-                Column("length", "length", lambda row: single(row["length"]), 0),
-                Column("sentences", "sentences", lambda row: single(row["sentences"]), 0),
-                variant,
-                _figures("steps_per_second", "steps/s", 3),
-                *_USE,
-                _figures("peak_megabytes", "peak MB", 0),
-                _RESIDENT,
-            ),
-            tuple(document.get("length", ())),
-        ),
-        Grid(
             "layer",
             f"One self-attention layer with its projections, forward and backward: d {model['d_model']}, "
             f"{model['num_heads']} heads, about {layer['positions']} positions",
@@ -121,17 +103,6 @@ def as_text(document: dict[str, Any]) -> str:
                 _figures("extra_megabytes", "extra MB", 1),
             ),
             tuple(document.get("layer", ())),
-        ),
-        Grid(
-            "gradients",
-            f"The tables' gradients in bfloat16, length {gradients['length']}, k = {gradients['clip_distance']}: "
-            "error of the whole table against float64",
-            (
-                Column("algorithm", "algorithm", itemgetter("algorithm"), label=True),
-                _figures("keys", "w^K (%)", 2, scale=100),
-                _figures("values", "w^V (%)", 2, scale=100),
-            ),
-            tuple(document.get("gradients", ())),
         ),
     ]
     return "\n\n".join(["\n".join(wrapped([("", head)])), with_legend([grid for grid in grids if grid.rows])])
@@ -208,30 +179,6 @@ def _speed(config: BenchConfig, sentences: int, length: int, timing: benchmark.T
     }
 
 
-def _lengths(config: BenchConfig, positions: dict[str, Positions], rate: float) -> list[dict[str, Any]]:
-    device = runtime.torch_device(config.hardware)
-    rows = []
-    with Progress(len(config.by_length.lengths), "lengths", "steps by length") as bar:
-        for length in config.by_length.lengths:
-            sentences = config.by_length.sentences(length)
-            for name, step in benchmark.steps_at_length(config, positions, length, device):
-                bar.update(0, length=length, variant=name)
-                speed: dict[str, Any]
-                try:
-                    timings = benchmark.take_turns(
-                        {name: step},
-                        rounds=config.by_length.rounds,
-                        steps_per_round=config.steps_per_round,
-                        device=device,
-                    )
-                    speed = _speed(config, sentences, length, timings[name], rate)
-                except torch.OutOfMemoryError:
-                    speed = _OUT_OF_MEMORY
-                rows.append({"length": length, "sentences": sentences, "variant": name, **speed})
-            bar.update()
-    return rows
-
-
 def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -> list[dict[str, Any]]:
     device = runtime.torch_device(config.hardware)
     rows = []
@@ -266,16 +213,3 @@ def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -
             ]
             bar.update()
     return rows
-
-
-def _gradients(config: BenchConfig) -> list[dict[str, Any]]:
-    errors = benchmark.table_gradient_errors(
-        [name for name in config.layer.algorithms if name != "flex"],  # flex does not support the values' table
-        config.hardware.attention,
-        length=config.gradients.length,
-        clip_distance=config.gradients.clip_distance,
-        d_head=config.model.d_model // config.model.num_heads,
-        seed=config.seed,
-        device=runtime.torch_device(config.hardware),
-    )
-    return [{"algorithm": name, **asdict(error)} for name, error in errors.items()]

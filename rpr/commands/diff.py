@@ -107,14 +107,14 @@ def same_line(differences: Difference) -> str:
     """What is equal, in one line; empty if nothing is."""
     same = {part.name: part.same for part in differences.parts}
     counts = [(len(same[name]), name) for name in ("settings", "versions")]
-    words = [f"{count} {name if count > 1 else name.removesuffix('s')}" for count, name in counts if count]
-    words += [key for name, key in (("git", "commit"), ("run", "command"), ("run", "device")) if key in same[name]]
+    parts = [f"{count} {name if count > 1 else name.removesuffix('s')}" for count, name in counts if count]
+    parts += [key for name, key in (("git", "commit"), ("run", "command"), ("run", "device")) if key in same[name]]
     data = [key for key in ("key", "train_pairs", "vocabulary_size") if key in same["data"]]
-    words += [f"data ({', '.join(data)})"] if data else []
-    words += [pair.name for pair in differences.figures if pair.same]
+    parts += [f"data ({', '.join(data)})"] if data else []
+    parts += [pair.name for pair in differences.figures if pair.same]
     by_length = differences.by_length
-    words += ["scores by length"] if by_length and all(pair.same for pair in by_length) else []
-    return f"Identical: {', '.join(words)}." if words else ""
+    parts += ["scores by length"] if by_length and all(pair.same for pair in by_length) else []
+    return f"Identical: {', '.join(parts)}." if parts else ""
 
 
 def document(differences: Difference) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""rpr-cli prepare: corpus -> vocabulary -> token cache; optionally measures the cost of its batches."""
+"""rpr-cli prepare: corpus -> vocabulary -> token cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any
 
-from rpr.bench.loader import measure_loader
 from rpr.config.commands import PrepareConfig
 from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.io.resources import num_cores, resident_peak
@@ -42,11 +41,7 @@ def run(config: PrepareConfig) -> None:
         "digest_seconds": digest_seconds,
         "peak_bytes": resident_peak(),
         "build": None if build is None else {"processes": build.processes, "worker_peak_bytes": build.peak_bytes},
-        "loader": None,
     }
-    if config.measure_loader:
-        batch = (config.optim.max_tokens_per_microbatch, config.optim.microbatches_per_step)
-        document["loader"] = measure_loader(config.data, *batch, config.batches)
     if config.format == "json":
         print(json.dumps(document, indent=2))
     else:
@@ -76,7 +71,7 @@ def _data(data: PreparedData) -> dict[str, Any]:
 
 def as_text(document: dict[str, Any]) -> str:
     """The splits as a table, followed by their costs."""
-    data, build, loader = (document[part] for part in ("data", "build", "loader"))
+    data, build = document["data"], document["build"]
     synthetic = " (synthetic)" if data["synthetic"] else ""
     columns = [
         Column("split", "split", itemgetter(0), label=True),
@@ -93,13 +88,6 @@ def as_text(document: dict[str, Any]) -> str:
         workers = f"; largest of {build['processes']} workers {_bytes(build['worker_peak_bytes'])}"
         peak = _bytes(document["peak_bytes"]) + (workers if build["worker_peak_bytes"] else "")
         costs = [f"prepared in {time}; peak memory {peak}"]
-    if loader is not None:
-        costs += [
-            f"loader: opened in {loader['open_seconds']:.2f} s, planned in {loader['plan_seconds']:.2f} s, "
-            f"first batch {loader['first_batch_seconds']:.2f} s later (imports: {loader['import_seconds']:.1f} s)",
-            f"loader: {loader['batches_per_second']:,.0f} batches/s, {loader['tokens_per_second']:,.0f} source and "
-            f"target tokens/s; padding {loader['padding_waste']:.1%}; peak memory {_bytes(loader['peak_bytes'])}",
-        ]
     dropped = "; ".join(
         f"{split}: " + ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in lost.items() if number)
         for split, lost in data["dropped"].items()

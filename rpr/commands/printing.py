@@ -1,9 +1,13 @@
-"""Tables as commands print them."""
+"""What several commands print: tables, and the result of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from rpr.io.escape import escape_control_characters
+from rpr.records.record import RECORD_NAME, Record, read_record
+from rpr.records.scores import METRIC_NAMES
 from rpr.tables.grid import Grid, legend
 from rpr.tables.render import shows_intervals, terminal, wrapped
 
@@ -18,3 +22,38 @@ def with_legend(grids: Sequence[Grid]) -> str:
     """Tables for a terminal, and below them the meaning of their symbols."""
     signs = wrapped([("", line) for line in legend(grids, shows_intervals)])
     return "\n\n".join([*map(titled, grids), *(["\n".join(signs)] if signs else [])])
+
+
+def headline(record: Record, run_dir: Path) -> str:
+    """The result of a run in one line."""
+    synthetic = " (synthetic data)" if record.synthetic else ""
+    metric = record.headline_metric
+    scores = [f"{score.split} {score.score:.2f}" for score in record.scores if score.metric == metric]
+    measured = ", ".join(scores) or "not measured"
+    return f"{record.name}{synthetic}: {METRIC_NAMES[metric]} {measured}: {escape_control_characters(str(run_dir))}"
+
+
+def print_result(run_dir: Path) -> None:
+    """The result of a run, in a few lines on stdout."""
+    from rpr.commands.scoring import score_grid
+    from rpr.commands.text_scoring import context_grids
+
+    record = read_record(run_dir / RECORD_NAME)
+    print(f"{record.name}{' (synthetic data)' if record.synthetic else ''}: {escape_control_characters(str(run_dir))}")
+    print(terminal(score_grid(record.scores)) if record.scores else "")
+    for grid in (grid for by_context in record.by_context for grid in context_grids(by_context)):
+        print(titled(grid))
+    if record.training is not None and record.training.steps_per_second is not None:
+        training = record.training
+        print(
+            f"  {training.steps_per_second:.3f} steps/s, {training.target_tokens_per_second:,.0f} target tokens/s "
+            f"over {training.measured_steps} steps (excluding {training.excludes}) on {record.device}"
+        )
+    if record.training is not None and record.training.padding_waste is not None:
+        skipped = record.training.skipped_steps
+        spikes = record.training.loss_spikes
+        print(
+            f"  padding: {record.training.padding_waste:.1%} of the tokens"
+            + (f", {skipped} steps skipped" if skipped else "")
+            + (f", {spikes} loss spikes" if spikes else "")
+        )

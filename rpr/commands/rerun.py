@@ -107,10 +107,10 @@ def _folder(config: RerunConfig, path: Path, record: Record, typed: TrainConfig)
         folder = user_path(config.runs_dir).absolute() / f"{stem}{number}"
         if not (folder / RECORD_NAME).exists():
             break
-        found = read_record(folder / RECORD_NAME)
+        earlier = read_record(folder / RECORD_NAME)
         itself = path.resolve() == (folder / RECORD_NAME).resolve()
-        unlike = config.strict and (found.git, found.versions) != (provenance.git_state(), provenance.versions())
-        if found.status != "finished" and found.run_id == typed.run_id and not itself and not unlike:
+        unlike = config.strict and (earlier.git, earlier.versions) != (provenance.git_state(), provenance.versions())
+        if earlier.status != "finished" and earlier.run_id == typed.run_id and not itself and not unlike:
             print(f"rpr-cli: {folder.name}: resuming an unfinished rerun of this record", file=sys.stderr)
             break
     return folder

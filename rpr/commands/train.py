@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
-import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rpr.commands.printing import print_result
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.environment import started_by_torchrun
-from rpr.errors import ConfigError, InterruptedRun, ProcessEnded, RprError, RunError
+from rpr.errors import ConfigError, RprError, RunError
 from rpr.io.escape import escape_control_characters
 from rpr.model.positions import Site
 from rpr.paths import user_path
 from rpr.records import provenance
 from rpr.records.record import LOG_NAME, RECORD_NAME, Record, RerunOf, read_record, write_record
-from rpr.records.scores import METRIC_NAMES
 from rpr.runs import lifecycle
 from rpr.runs.schemes import check_same_code
 from rpr.signals import die_with_parent, exit_on_sigterm
@@ -31,22 +31,22 @@ if TYPE_CHECKING:  # numpy and torch: invalid settings are reported without wait
     from rpr.data.cache import PreparedData
     from rpr.training.launch import SlurmPlace
 
-FAULT_EXIT, SIGNALLED = 2, 128  # exit codes: 2 for our own errors, above 128 for signals
+FAULT_EXIT = 2  # of a process that ended by one of our own errors
 
 
 @dataclass(frozen=True)
 class SweepJob:
-    """What a sweep assigns to a run.
+    """A run of a sweep. Its output goes to its log alone, and the sweep reports its result.
 
     Args:
-        concurrent_jobs: how many of its jobs share the run's device at a time.
-        gpus: the only GPUs visible to the run.
-        keep_open: file descriptors (locks) that it inherits.
+        concurrent_jobs: how many of the sweep's jobs share the run's device at a time.
+        keep_open: file descriptors (locks) that its processes inherit.
+        in_launcher: this process is another launcher's (submitit), and the run trains in one of its own.
     """
 
     concurrent_jobs: int = 1
-    gpus: Sequence[str] = ()
     keep_open: Sequence[int] = ()
+    in_launcher: bool = False
 
 
 def run(
@@ -62,8 +62,6 @@ def run(
     An interrupted run resumes from its newest checkpoint.
 
     Args:
-        sweep_job: run as a job of a sweep, in a process of its own, so that W&B, peak memory and random state are the
-            run's own. Its output goes to its log alone, and the sweep reports its result.
         run_dir: the run's folder, if not the configured one.
         rerun_of: the record that this run repeats.
 
@@ -97,10 +95,11 @@ def run(
     runtime.check_devices(hardware)
     if place is not None:
         launch.check_hosts(place)
-    if sweep_job is not None:
-        _run_in_own_process(config, command, run_dir, sweep_job)
+    if sweep_job is None:
+        _warn(config, run_dir)
+        _run_recorded(config, command, run_dir, rerun_of=rerun_of)
     else:
-        _run_in_this_process(config, command, run_dir, rerun_of)
+        _run_recorded(config, command, run_dir, sweep_job, concurrent_jobs=sweep_job.concurrent_jobs)
     return run_dir
 
 
@@ -124,16 +123,18 @@ def _run_as_torchrun_rank(config: TrainConfig, command: str, run_dir: Path) -> N
         return
     created = lifecycle.create_run_dir(run_dir) if first else []
     with exit_on_sigterm(), locks.acquire(run_dir) if first else contextlib.nullcontext():
+        data = None
         if first:
             with lifecycle.rollback_on_error(run_dir, created):
-                lifecycle.start_record(config, command, run_dir, _prepare(config))
+                data = _prepare(config)
+                lifecycle.start_record(config, command, run_dir, data)
         try:
-            work(config, run_dir)
+            work(config, run_dir, _prepare(config) if data is None else data)
         except BaseException as error:
             _handle_rank_failure(run_dir, error)
             raise
     if first:
-        _print_result(run_dir)
+        print_result(run_dir)
 
 
 def _finished_record(config: TrainConfig, run_dir: Path) -> Record | None:
@@ -153,13 +154,13 @@ def _report_already_finished(config: TrainConfig, run_dir: Path, record: Record)
         lifecycle.add_to_sweep(run_dir, config.sweep)
     print(f"{escape_control_characters(run_dir.name)}: already finished on {record.finished}", file=sys.stderr)
     if differing := lifecycle.reported_otherwise(config, record):
-        words = [f"{name}={json.dumps(getattr(config.evaluation, name))}".replace(" ", "") for name in differing]
+        settings = [f"{name}={json.dumps(getattr(config.evaluation, name))}".replace(" ", "") for name in differing]
         print(
             f"rpr-cli: its scores stay as recorded, with another evaluation.{' and evaluation.'.join(differing)}; to "
-            f"score it again: {shlex.join(['rpr-cli', 'evaluate', str(run_dir), *words])}",
+            f"score it again: {shlex.join(['rpr-cli', 'evaluate', str(run_dir), *settings])}",
             file=sys.stderr,
         )
-    _print_result(run_dir)
+    print_result(run_dir)
 
 
 def _run_as_later_node(config: TrainConfig, run_dir: Path, place: SlurmPlace) -> None:
@@ -182,18 +183,8 @@ def _run_as_later_node(config: TrainConfig, run_dir: Path, place: SlurmPlace) ->
         raise SystemExit(FAULT_EXIT) from None
 
 
-def _run_in_own_process(config: TrainConfig, command: str, run_dir: Path, sweep_job: SweepJob) -> None:
-    """A run of a sweep, in a fresh process with its output in the run's log."""
-    with _recorded(config, command, run_dir, concurrent_jobs=sweep_job.concurrent_jobs) as started:
-        if started is not None:
-            job, lock = started
-            log = run_dir / LOG_NAME
-            keep_open = (lock, *sweep_job.keep_open)
-            _run_worker(job, config.hardware, keep_open=keep_open, log=log, gpus=sweep_job.gpus)
-
-
-def _run_in_this_process(config: TrainConfig, command: str, run_dir: Path, rerun_of: RerunOf | None) -> None:
-    """A run on its own, with its result on stdout; several ranks are processes that this one starts and waits for."""
+def _warn(config: TrainConfig, run_dir: Path) -> None:
+    """What may not be meant: an encoder without positions, a run that differs from another only in its evaluation."""
     if config.model.architecture == "encoder_decoder" and not config.position.encoder.ordered:
         label = config.position.encoder.label
         print(f"rpr-cli: warning: with positions {label} the encoder ignores word order", file=sys.stderr)
@@ -204,41 +195,49 @@ def _run_in_this_process(config: TrainConfig, command: str, run_dir: Path, rerun
             f"to score it again instead: rpr-cli evaluate {folder}",
             file=sys.stderr,
         )
-    with _recorded(config, command, run_dir, rerun_of=rerun_of) as started:
-        if started is None:
-            return
-        job, lock = started
-        if config.hardware.num_ranks > 1:
-            _run_worker(job, config.hardware, keep_open=(lock,))
-        else:
-            work(config, run_dir)
-    _print_result(run_dir)
 
 
-@contextlib.contextmanager
-def _recorded(config: TrainConfig, command: str, run_dir: Path, **facts: Any) -> Iterator[tuple[Path, int] | None]:
-    """Lock the run's folder, prepare its data and start its record, which gets the error that the body raises; `facts`
-    as start_record takes them.
-
-    Yields its job file and the lock's file descriptor; None if the lock's previous holder finished the run.
+def _run_recorded(
+    config: TrainConfig, command: str, run_dir: Path, sweep_job: SweepJob | None = None, **facts: Any
+) -> None:
+    """Lock the run's folder, prepare its data and start its record, which gets any error from then on; then train, in
+    this process or in as many as there are ranks, and unless a sweep does, print the result. `facts` as start_record
+    takes them.
     """
     from rpr.runs import locks
 
     created = lifecycle.create_run_dir(run_dir)
     with locks.acquire(run_dir) as lock:
-        finished = _finished_record(config, run_dir)
+        finished = _finished_record(config, run_dir)  # by the lock's previous holder
         if finished is not None:
             _report_already_finished(config, run_dir, finished)
-            yield None
             return
         with exit_on_sigterm():
             with lifecycle.rollback_on_error(run_dir, created):
-                job = lifecycle.start_record(config, command, run_dir, _prepare(config), **facts)
+                data = _prepare(config)
+                job = lifecycle.start_record(config, command, run_dir, data, **facts)
             try:
-                yield job, lock.descriptor
+                log = run_dir / LOG_NAME if sweep_job is not None else None
+                if config.hardware.num_ranks > 1 or (sweep_job is not None and sweep_job.in_launcher):
+                    keep_open = (lock.descriptor, *(sweep_job.keep_open if sweep_job is not None else ()))
+                    _run_worker(job, config.hardware, keep_open=keep_open, log=log)
+                else:
+                    if log is not None:
+                        _redirect_output(log)
+                    work(config, run_dir, data)
             except BaseException as error:
                 lifecycle.mark_stopped(run_dir, error)
                 raise
+    if sweep_job is None:
+        print_result(run_dir)
+
+
+def _redirect_output(log: Path) -> None:
+    """From now on everything that this process prints is appended to a file."""
+    with log.open("ab") as file:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(file.fileno(), stream.fileno())
 
 
 def _run_worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
@@ -256,14 +255,10 @@ def _run_worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
     record = read_record(job.parent / RECORD_NAME)
     if code == FAULT_EXIT and record.error is not None:
         raise RunError(record.error)
-    kind, how = ProcessEnded, f"ended with exit code {code}"
-    if (number := code - SIGNALLED) in signal.valid_signals():
-        kind, how = InterruptedRun, f"was ended by {signal.Signals(number).name}"
-        how += ", which the system sends when it is out of memory" if number == signal.SIGKILL else ""
-    raise kind(f"the training process {how}; the same command resumes from the last checkpoint")
+    raise launch.ended(code)
 
 
-def work(config: TrainConfig, run_dir: Path) -> None:
+def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
     """Train on every rank; then the first rank alone translates, scores and completes the record."""
     from rpr.commands.scoring import score_run, torch_scored, validation_bleu
     from rpr.runs import loading, runtime
@@ -273,7 +268,6 @@ def work(config: TrainConfig, run_dir: Path) -> None:
     from rpr.training.saving import superseded
 
     runtime.set_up(config.hardware)
-    data = _prepare(config)
     first = runtime.is_first_rank()
     if first:
         check_same_code(config.position, read_record(run_dir / RECORD_NAME))  # this process may have read newer code
@@ -304,8 +298,8 @@ def work(config: TrainConfig, run_dir: Path) -> None:
                 file=sys.stderr,
                 flush=True,
             )
-        found = score_run(config, data, torch_scored(config, model, checkpoint), run_dir)
-        summary = {f"{score.split}/{score.metric}": score.score for score in found.scores}
+        scored = score_run(config, data, torch_scored(config, model, checkpoint), run_dir)
+        summary = {f"{score.split}/{score.metric}": score.score for score in scored.scores}
         summary |= {"steps_per_second": training.steps_per_second, "validation_loss": training.validation_loss}
         record = read_record(run_dir / RECORD_NAME)
         write_record(
@@ -319,9 +313,9 @@ def work(config: TrainConfig, run_dir: Path) -> None:
                     "steps": steps,
                     "parameters": parameters,
                     "training": training,
-                    "scores": found.scores,
-                    "by_length": found.by_length,
-                    "by_context": found.by_context,
+                    "scores": scored.scores,
+                    "by_length": scored.by_length,
+                    "by_context": scored.by_context,
                     "wandb": None if logger is None else wandb_logger.reference(logger),
                 }
             ),
@@ -364,52 +358,15 @@ def _handle_rank_failure(run_dir: Path, error: BaseException) -> None:
         time.sleep(launch.GRACE_SECONDS)
 
 
-def headline(record: Record, run_dir: Path) -> str:
-    """The result of a run in one line."""
-    synthetic = " (synthetic data)" if record.synthetic else ""
-    metric = record.headline_metric
-    scores = [f"{one.split} {one.score:.2f}" for one in record.scores if one.metric == metric]
-    found = ", ".join(scores) or "not measured"
-    return f"{record.name}{synthetic}: {METRIC_NAMES[metric]} {found}: {escape_control_characters(str(run_dir))}"
-
-
-def _print_result(run_dir: Path) -> None:
-    """The result of a run, in a few lines on stdout."""
-    from rpr.commands.printing import titled
-    from rpr.commands.scoring import score_grid
-    from rpr.commands.text_scoring import context_grids
-    from rpr.tables.render import terminal
-
-    record = read_record(run_dir / RECORD_NAME)
-    print(f"{record.name}{' (synthetic data)' if record.synthetic else ''}: {escape_control_characters(str(run_dir))}")
-    print(terminal(score_grid(record.scores)) if record.scores else "")
-    for grid in (grid for found in record.by_context for grid in context_grids(found)):
-        print(titled(grid))
-    if record.training is not None and record.training.steps_per_second is not None:
-        training = record.training
-        print(
-            f"  {training.steps_per_second:.3f} steps/s, {training.target_tokens_per_second:,.0f} target tokens/s "
-            f"over {training.measured_steps} steps (excluding {training.excludes}) on {record.device}"
-        )
-    if record.training is not None and record.training.padding_waste is not None:
-        skipped = record.training.skipped_steps
-        spikes = record.training.loss_spikes
-        print(
-            f"  padding: {record.training.padding_waste:.1%} of the tokens"
-            + (f", {skipped} steps skipped" if skipped else "")
-            + (f", {spikes} loss spikes" if spikes else "")
-        )
-
-
 def main(job: Path) -> None:
     """The worker process `python -m rpr.commands.train <run folder>/job.json`, started by rpr.training.launch."""
     from rpr.runs import runtime
 
-    die_with_parent()
+    die_with_parent(os.getppid())
     with exit_on_sigterm():
         config = config_from_record(json.loads(job.read_text(encoding="utf-8")))
         try:
-            work(config, job.parent)
+            work(config, job.parent, _prepare(config))
         except BaseException as error:
             _handle_rank_failure(job.parent, error)
             if isinstance(error, RprError):

@@ -16,7 +16,7 @@ from rpr.decode.translator import Translation, Translator
 from rpr.errors import ConfigError
 from rpr.paths import user_path
 from rpr.progress import Progress
-from rpr.signals import Interrupts
+from rpr.signals import exit_on_signals, signals_deferred
 
 MAX_WARNINGS = 5  # of each kind
 SEPARATOR = "|||"
@@ -32,17 +32,17 @@ def run(config: TranslateConfig) -> None:
         SystemExit: 130 or 143 after Ctrl-C or SIGTERM, with only complete lines written.
         BrokenPipeError: the reader of stdout is gone.
     """
-    with Interrupts() as interrupts, ExitStack() as files:
+    with exit_on_signals(), ExitStack() as files:
         report, where = _Report(), ""
         try:
             source, name = _open_input(config.input, files)
             output = _open_output(config.output, source)
             try:
-                _translate(config, source, name, output, report, interrupts)
+                _translate(config, source, name, output, report)
             except BaseException:
                 where = output.give_up()
                 raise
-            with interrupts.deferred():  # completes the output, even if a signal arrives meanwhile
+            with signals_deferred():  # completes the output, even if a signal arrives meanwhile
                 output.finish()
         except BaseException as error:
             report.stop(where, interrupted=isinstance(error, SystemExit))
@@ -95,9 +95,7 @@ def _refuse_same(source: int, written: os.stat_result, name: str) -> None:
         raise ConfigError(f"input: this is also the output file, {name}; give another output")
 
 
-def _translate(
-    config: TranslateConfig, source: int, name: str, output: Output, report: _Report, interrupts: Interrupts
-) -> None:
+def _translate(config: TranslateConfig, source: int, name: str, output: Output, report: _Report) -> None:
     translator = Translator.from_config(config)
     if os.isatty(source):
         report.print_line("reading from the terminal: press Enter to translate a line, Ctrl-D to quit")
@@ -115,7 +113,7 @@ def _translate(
             written = "".join(f"{best[0].text}\n" for best in translations)
         else:
             written = "".join(_n_best_lines(number, best) for number, best in enumerate(translations, report.done))
-        with interrupts.deferred():
+        with signals_deferred():
             output.write(written.encode("utf-8"))
             report.done += len(lines)
     report.close()
@@ -136,8 +134,8 @@ def _decoded(lines: Sequence[bytes], name: str, report: _Report) -> list[str]:
 def _n_best_lines(number: int, translations: Sequence[Translation]) -> str:
     """Moses format: line index, from 0 ||| translation ||| log p ||| score."""
     return "".join(
-        f"{number} ||| {found.text.replace(SEPARATOR, ESCAPED)} ||| {found.log_probability:.6f} ||| {found.score:.6f}\n"
-        for found in translations
+        f"{number} ||| {best.text.replace(SEPARATOR, ESCAPED)} ||| {best.log_probability:.6f} ||| {best.score:.6f}\n"
+        for best in translations
     )
 
 

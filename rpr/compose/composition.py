@@ -31,30 +31,32 @@ _BOTH_SIDES = re.compile(r"position\.(?!(encoder|decoder|name)\b)\w+=")
 _SIDE = re.compile(r"^position\.(encoder|decoder)=")
 
 
-def quote_home(words: Sequence[str]) -> list[str]:
+def quote_home(overrides: Sequence[str]) -> list[str]:
     """Quote values that begin with `~`, which Hydra's grammar does not know: cache_dir=~/cache."""
     value = re.compile(r"(?<=[=,])~[^,'\"\[\]{}()]*")
-    quoted = [value.sub(lambda found: hydra_bridge.quote_value(found[0]), word) for word in words]
-    return [word if word.startswith("-") else new for word, new in zip(words, quoted, strict=True)]
+    quoted = [value.sub(lambda match: hydra_bridge.quote_value(match[0]), word) for word in overrides]
+    return [word if word.startswith("-") else new for word, new in zip(overrides, quoted, strict=True)]
 
 
-def typed_choices(words: Sequence[str]) -> list[str]:
+def typed_choices(overrides: Sequence[str]) -> list[str]:
     """Rewrite `position.encoder=rope` in Hydra's syntax for a group's choice in another package,
     `position@position.encoder=rope`, and drop `position.encoder=null`, which is the default.
 
     Raises:
         ConfigError: a setting for both stacks, although each has its own scheme.
     """
-    found = [_SIDE.sub(r"position@position.\1=", word) for word in quote_home(words) if not _NO_SIDE.fullmatch(word)]
-    sides = {override_key(word) for word in found} & {"position@position.encoder", "position@position.decoder"}
-    both = next((word for word in found if _BOTH_SIDES.match(word)), None)
+    rewritten = [
+        _SIDE.sub(r"position@position.\1=", word) for word in quote_home(overrides) if not _NO_SIDE.fullmatch(word)
+    ]
+    sides = {override_key(word) for word in rewritten} & {"position@position.encoder", "position@position.decoder"}
+    both = next((word for word in rewritten if _BOTH_SIDES.match(word)), None)
     if len(sides) == 2 and both is not None:
         key = override_key(both)
         raise ConfigError(
             f"{key}: has no effect, since encoder and decoder have positions of their own; write "
             f"{key.replace('.', '.encoder.', 1)} or {key.replace('.', '.decoder.', 1)}"
         )
-    return found
+    return rewritten
 
 
 def expand_multirun(overrides: Sequence[str]) -> list[list[str]]:
@@ -74,10 +76,10 @@ def reject_path_traversal(overrides: Sequence[str]) -> None:
         group = group.partition("@")[0]
         if group == "recipe":
             raise ConfigError("recipe: selected by model= and data=; override single settings, e.g. model.dropout=0.1")
-        words = re.split(r"[\[\],'\"\s]+", choice)
-        if group in groups and any({"", ".."} & {*word.split("/")[:-1]} for word in words):
-            found = choices_of(groups[group].name)
-            raise ConfigError(f"{group}: {choice} is outside conf/{group}/; choose one of {', '.join(found)}")
+        choices = re.split(r"[\[\],'\"\s]+", choice)
+        if group in groups and any({"", ".."} & {*word.split("/")[:-1]} for word in choices):
+            available = choices_of(groups[group].name)
+            raise ConfigError(f"{group}: {choice} is outside conf/{group}/; choose one of {', '.join(available)}")
 
 
 def choices_of(group: str) -> list[str]:

@@ -12,8 +12,9 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def flag_parser() -> argparse.ArgumentParser:
 
 def quote_value(value: str) -> str:
     """A value quoted for Hydra's override grammar, in which a backslash is special only before a quote."""
-    escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value)
+    escaped = re.sub(r"(\\*)('|$)", lambda match: 2 * match[1] + ("\\'" if match[2] else ""), value)
     return f"'{escaped}'"
 
 
@@ -49,33 +50,67 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
     return [list(job) for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None) for job in batch]
 
 
-def compose(config_name: str, overrides: Sequence[str], config_dir: Path | None = None) -> Any:
-    """Compose one job's settings, without Hydra's own.
-
-    Args:
-        config_dir: a folder with more choices, as for --config-dir.
+@contextmanager
+def _initialized(config_name: str, config_dir: Path | None = None) -> Iterator[Any]:
+    """Hydra with conf/ and the user's own choices; yields its loader of configurations. Within a running job (bench
+    composes its variants) Hydra's global state belongs to that job, and is restored.
     """
-    from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.utils import setup_globals
 
+    global _choice_dirs
+    _register_choices()
     setup_globals()  # ${now:...}
-    words = list(overrides)
-    if folders := choice_dirs(config_dir):
-        words.append(_search_path(folders))
-    # Within a running job (bench composes its variants) Hydra's global state belongs to that job: save and restore it.
     state = GlobalHydra.instance()
-    running, state.hydra = state.hydra, None
+    (running, state.hydra), (before, _choice_dirs) = (state.hydra, None), (_choice_dirs, choice_dirs(config_dir))
     try:
-        with initialize_config_dir(version_base="1.3", config_dir=str(data_dir("conf"))):
-            return hydra_compose(config_name=config_name, overrides=words)
+        with initialize_config_dir(str(data_dir("conf")), job_name=config_name, version_base="1.3"):
+            yield state.config_loader()
     finally:
-        state.hydra = running
+        state.hydra, _choice_dirs = running, before
 
 
-def _search_path(folders: Sequence[Path]) -> str:
-    return f"hydra.searchpath=[{','.join(quote_value(f'file://{folder}') for folder in folders)}]"
+_choice_dirs: list[Path] = []
+
+
+@cache
+def _register_choices() -> None:
+    """Have Hydra look for choices in the folders of `_choice_dirs`, wherever it looks for any."""
+    from hydra.core.config_search_path import ConfigSearchPath
+    from hydra.core.plugins import Plugins
+    from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+    class OwnChoices(SearchPathPlugin):
+        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+            for folder in _choice_dirs:
+                search_path.append("rpr", f"file://{folder}")
+
+    Plugins.instance().register(OwnChoices)
+
+
+def compose(
+    config_name: str, overrides: Sequence[str], config_dir: Path | None = None, *, with_hydra: bool = False
+) -> Any:
+    """Compose one job's settings.
+
+    Args:
+        config_dir: a folder with more choices, as for --config-dir.
+        with_hydra: with Hydra's own, as `settings.hydra`.
+
+    Raises:
+        ConfigError: a folder of hydra.searchpath does not exist.
+    """
+    from hydra import compose as hydra_compose
+
+    try:
+        with _initialized(config_name, config_dir), warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # a folder of hydra.searchpath that does not exist
+            # An entry of a pattern of positions exists only once the pattern's layers have been read.
+            known = [word for word in overrides if not (with_hydra and ".entries." in word.partition("=")[0])]
+            return hydra_compose(config_name, known, return_hydra_config=with_hydra)
+    except UserWarning as warning:
+        raise ConfigError(f"hydra: {warning}") from None
 
 
 def set_values(settings: Any, overrides: Sequence[str]) -> None:
@@ -89,73 +124,25 @@ def set_values(settings: Any, overrides: Sequence[str]) -> None:
     ConfigLoaderImpl._apply_overrides_to_config(parsed, settings)
 
 
-@dataclass(frozen=True)
-class Session:
-    """Hydra, set up but not running, and composed settings that include its own (`settings.hydra`)."""
+def launch(
+    config_name: str,
+    overrides: Sequence[str],
+    config_dir: Path | None,
+    task: Callable[[Any], Any],
+    jobs: Sequence[Sequence[str]],
+) -> list[Any]:
+    """Run the task for each job with the launcher that the overrides select; returns Hydra's JobReturns."""
+    from hydra._internal.callbacks import Callbacks
+    from hydra.core.plugins import Plugins
+    from hydra.core.utils import configure_log
+    from hydra.types import HydraContext
 
-    hydra: Any
-    settings: Any
-
-    def launch(self, task: Callable[[Any], Any], jobs: Sequence[Sequence[str]]) -> list[Any]:
-        """Run the task for each job with the launcher of the settings; returns Hydra's JobReturns."""
-        from hydra._internal.callbacks import Callbacks
-        from hydra.core.global_hydra import GlobalHydra
-        from hydra.core.plugins import Plugins
-        from hydra.core.utils import configure_log
-        from hydra.types import HydraContext
-
-        configure_log(self.settings.hydra.hydra_logging, self.settings.hydra.verbose)
-        GlobalHydra.instance().initialize(self.hydra)
-        try:
-            launcher = Plugins.instance().instantiate_launcher(
-                hydra_context=HydraContext(self.hydra.config_loader, Callbacks(self.settings)),
-                task_function=task,
-                config=self.settings,
-            )
-            return list(launcher.launch([list(job) for job in jobs], initial_job_idx=0))
-        finally:
-            GlobalHydra.instance().clear()
-
-
-def _all_choices(config_dir: Path | None) -> Any:
-    """The search path of conf/ and the user's own folders."""
-    from hydra._internal.utils import create_config_search_path
-    from hydra.core.config_search_path import SearchPathQuery
-
-    search_path = create_config_search_path(str(data_dir("conf")))
-    for folder in reversed(choice_dirs(config_dir)):
-        search_path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
-    return search_path
-
-
-def session(config_name: str, overrides: Sequence[str], *, multirun: bool, config_dir: Path | None = None) -> Session:
-    """Compose Hydra's own settings together with the job's, as Hydra does before it runs anything.
-
-    Raises:
-        ConfigError: a folder of hydra.searchpath does not exist.
-    """
-    from hydra import version
-    from hydra._internal.hydra import Hydra
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.types import RunMode
-
-    version.setbase("1.3")
-    GlobalHydra.instance().clear()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)  # a folder of hydra.searchpath that does not exist
-            hydra = Hydra.create_main_hydra2(config_name, _all_choices(config_dir))
-            settings = hydra.compose_config(
-                config_name=config_name,
-                # An entry of a pattern of positions exists only once the pattern's layers have been read.
-                overrides=[word for word in overrides if ".entries." not in word.partition("=")[0]],
-                run_mode=RunMode.MULTIRUN if multirun else RunMode.RUN,
-            )
-    except UserWarning as warning:
-        raise ConfigError(f"hydra: {warning}") from None
-    finally:
-        GlobalHydra.instance().clear()
-    return Session(hydra, settings)
+    settings = compose(config_name, overrides, config_dir, with_hydra=True)
+    configure_log(settings.hydra.hydra_logging, settings.hydra.verbose)
+    with _initialized(config_name, config_dir) as loader:
+        context = HydraContext(loader, Callbacks())
+        launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=settings)
+        return list(launcher.launch([list(job) for job in jobs], initial_job_idx=0))
 
 
 def answer(name: str, arguments: Sequence[str]) -> None:
@@ -164,31 +151,23 @@ def answer(name: str, arguments: Sequence[str]) -> None:
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raises errors instead of printing them; they are then reported in one line
     before = sys.argv
-    folders = [] if any("hydra.searchpath" in word for word in arguments) else choice_dirs()
-    words = list(arguments)
-    if folders:  # beside the other overrides: argparse takes them from one place only
-        at = next((at for at, word in enumerate(words) if "=" in word and not word.startswith("-")), 0)
-        words.insert(at, _search_path(folders))
-    sys.argv = [before[0], f"--config-name={name}", *words]
+    sys.argv = [before[0], f"--config-name={name}", *arguments]
+    _register_choices()
+    global _choice_dirs
+    _choice_dirs = choice_dirs()
     try:
         hydra.main(version_base="1.3", config_path=str(data_dir("conf")))(lambda settings: None)()
     finally:
-        sys.argv = before
+        sys.argv, _choice_dirs = before, []
 
 
 def completions(config_name: str, line: str) -> list[str]:
     """Completions of the last word of a line of overrides."""
-    from hydra._internal.hydra import Hydra
-    from hydra.core.global_hydra import GlobalHydra
     from hydra.plugins.completion_plugin import DefaultCompletionPlugin
 
-    GlobalHydra.instance().clear()
-    try:
-        hydra = Hydra.create_main_hydra2(config_name, _all_choices(None))
-        found: list[str] = DefaultCompletionPlugin(hydra.config_loader)._query(config_name=config_name, line=line)
-        return found
-    finally:
-        GlobalHydra.instance().clear()
+    with _initialized(config_name) as loader:
+        suggestions: list[str] = DefaultCompletionPlugin(loader)._query(config_name=config_name, line=line)
+    return suggestions
 
 
 def completion_hook(shell: str, *, install: bool) -> None:
@@ -196,8 +175,8 @@ def completion_hook(shell: str, *, install: bool) -> None:
     from hydra.core.plugins import Plugins
     from hydra.plugins.completion_plugin import CompletionPlugin
 
-    found: list[Any] = Plugins.instance().discover(CompletionPlugin)
-    plugin = {kind.provides(): kind for kind in found}[shell](None)  # without choices to complete
+    plugins: list[Any] = Plugins.instance().discover(CompletionPlugin)
+    plugin = {kind.provides(): kind for kind in plugins}[shell](None)  # without choices to complete
     plugin.install() if install else plugin.uninstall()
 
 

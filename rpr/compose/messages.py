@@ -75,19 +75,19 @@ def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
 
 def _no_choice(text: str) -> str | None:
     """The message for a group without a choice, or with something else in its place."""
-    if found := re.match(r"Error resolving interpolation '([^']+)', possible interpolation keys: (.*)", text):
-        group = next(name for name in re.findall(r"\w+(?=\})", found[1]) if name not in found[2].split(", "))
+    if match := re.match(r"Error resolving interpolation '([^']+)', possible interpolation keys: (.*)", text):
+        group = next(name for name in re.findall(r"\w+(?=\})", match[1]) if name not in match[2].split(", "))
         return f"{group}: nothing is selected, but other settings need it; add {group}=NAME (a file of conf/{group}/)"
-    if found := re.match(r"Ambiguous value for argument '([^']+)'", text):
-        return f"{found[1]}: several values; add -m to train one run for each, or write a list as KEY=[A,B]"
+    if match := re.match(r"Ambiguous value for argument '([^']+)'", text):
+        return f"{match[1]}: several values; add -m to train one run for each, or write a list as KEY=[A,B]"
     if text == "ConfigLoader is not set":
         return "glob: choices are not matched by a pattern; list them, e.g. position=absolute,relative"
     if text.startswith("Config group override must be"):
         return f"{text}; write GROUP=CHOICE, e.g. model=tiny"
-    if found := re.match(r"Config group override deletion value must be .*input_line='(.+?)', config_loader", text):
-        return f"{found[1]}: only a group, or one of its choices by name, can be deleted; write ~GROUP or GROUP=CHOICE"
-    if found := re.match(r"In '[\w/]+': Could not load '(?!hydra/)([\w/]+)/([^'/]*)'", text):
-        return _no_such_choice(found[1], found[2], choices_of(found[1]))
+    if match := re.match(r"Config group override deletion value must be .*input_line='(.+?)', config_loader", text):
+        return f"{match[1]}: only a group, or one of its choices by name, can be deleted; write ~GROUP or GROUP=CHOICE"
+    if match := re.match(r"In '[\w/]+': Could not load '(?!hydra/)([\w/]+)/([^'/]*)'", text):
+        return _no_such_choice(match[1], match[2], choices_of(match[1]))
     return None
 
 
@@ -111,12 +111,12 @@ def _unknown_key(text: str, kind: type[StrictModel] | None) -> str | None:
     from rpr.config.train import TrainConfig
     from rpr.validation import settings_at
 
-    found = re.match(r"Could not override '(?:[\w/]+@)?([\w.]+)'", text)
-    if found is None:
+    match = re.match(r"Could not override '(?:[\w/]+@)?([\w.]+)'", text)
+    if match is None:
         return None
-    if new := RENAMED.get(found[1]):
-        return f"{found[1]}: renamed to {new}"
-    path = found[1].split(".")
+    if new := RENAMED.get(match[1]):
+        return f"{match[1]}: renamed to {new}"
+    path = match[1].split(".")
     if path[0] == "hydra":  # Hydra's own settings, of which we have no typed section
         return None
     for depth, part in enumerate(path):
@@ -124,11 +124,11 @@ def _unknown_key(text: str, kind: type[StrictModel] | None) -> str | None:
         if names and part not in names:
             *sections, name = _SHORT.get(part, "").split(".")
             if name and name in settings_at(kind or TrainConfig, sections):
-                return f"{found[1]}: no such setting; did you mean {_SHORT[part]}?"
+                return f"{match[1]}: no such setting; did you mean {_SHORT[part]}?"
             inner = {name: settings_at(kind or TrainConfig, [*path[:depth], name]) for name in sorted(names)}
             if elsewhere := [f"{name}.{part}" for name, settings in inner.items() if part in settings]:
-                return f"{found[1]}: no such setting; did you mean {' or '.join(elsewhere)}?"
+                return f"{match[1]}: no such setting; did you mean {' or '.join(elsewhere)}?"
             return f"{'.'.join(path[: depth + 1])}: no such setting" + did_you_mean(part, names)
     if len(path) > 1:
-        return f"{found[1]}: no such setting in the selected {path[0]}, though others have it; see --cfg job"
+        return f"{match[1]}: no such setting in the selected {path[0]}, though others have it; see --cfg job"
     return None

@@ -173,13 +173,10 @@ class VerifyConfig(OneRunConfig):
 
 
 class PrepareConfig(StrictModel):
-    """rpr-cli prepare. `optim` has the size of the batches for `measure_loader`; `processes` None is one per core."""
+    """rpr-cli prepare. `processes` None is one per core."""
 
     data: DataConfig
-    optim: OptimConfig
     processes: PositiveInt | None
-    measure_loader: bool
-    batches: PositiveInt
     format: Literal["table", "json"]
 
 
@@ -227,31 +224,9 @@ class LayerBenchConfig(StrictModel):
     clip_distances: tuple[NonNegativeInt, ...] = Field(min_length=1)
     causal: tuple[bool, ...] = Field(min_length=1)
     algorithms: tuple[
-        Literal["attend", "per_position", "dense", "blockwise", "composed", "compiled", "triton", "flex"], ...
+        Literal["attend", "per_position", "dense", "blockwise", "composed", "compiled", "triton"], ...
     ] = Field(min_length=1)
     rounds: PositiveInt
-
-
-class LengthBenchConfig(StrictModel):
-    """bench: whole training steps at several lengths, by implementation of attention."""
-
-    lengths: tuple[PositiveInt, ...] = Field(min_length=1)
-    tokens: PositiveInt
-    implementations: tuple[Literal["auto", "dense", "blockwise", "composed", "compiled", "triton"], ...] = Field(
-        min_length=1
-    )
-    rounds: PositiveInt
-
-    def sentences(self, length: int) -> int:
-        """The number of sentences in a batch of this length."""
-        return max(1, self.tokens // length)
-
-
-class GradientBenchConfig(StrictModel):
-    """bench: how exact the tables' gradients are in bfloat16."""
-
-    length: PositiveInt
-    clip_distance: NonNegativeInt
 
 
 class BenchConfig(StrictModel):
@@ -261,15 +236,13 @@ class BenchConfig(StrictModel):
     data: DataConfig
     optim: OptimConfig
     hardware: HardwareConfig
-    parts: tuple[Literal["step", "length", "layer", "gradients"], ...] = Field(min_length=1)
+    parts: tuple[Literal["step", "layer"], ...] = Field(min_length=1)
     variants: tuple[str, ...] = Field(min_length=1)
     sentences: PositiveInt
     length: PositiveInt
     rounds: PositiveInt
     steps_per_round: PositiveInt
-    by_length: LengthBenchConfig
     layer: LayerBenchConfig
-    gradients: GradientBenchConfig
     seed: int = Field(ge=0, lt=2**31)
     format: Literal["table", "json"]
 
@@ -283,11 +256,6 @@ class BenchConfig(StrictModel):
 
     @model_validator(mode="after")
     def gpu_kernels_need_a_gpu(self) -> BenchConfig:
-        for key, chosen in (
-            ("layer.algorithms", self.layer.algorithms),
-            ("by_length.implementations", self.by_length.implementations),
-        ):
-            for name in ("triton", "flex"):
-                if name in chosen and self.hardware.accelerator == "cpu":
-                    raise ValueError(f"{key}: {name} needs a GPU; leave it out, or choose hardware=1xgpu")
+        if "triton" in self.layer.algorithms and self.hardware.accelerator == "cpu":
+            raise ValueError("layer.algorithms: triton needs a GPU; leave it out, or choose hardware=1xgpu")
         return self

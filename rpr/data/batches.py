@@ -61,7 +61,6 @@ class Batch(NamedTuple):
     source_BS: torch.Tensor
     target_input_BT: torch.Tensor
     target_output_BT: torch.Tensor
-    num_source_tokens: int
     num_target_tokens: int
     step_source_tokens: int
     step_target_tokens: int
@@ -214,7 +213,6 @@ class TranslationDataset(Dataset[Batch]):
             torch.from_numpy(source),
             torch.from_numpy(shifted),
             torch.from_numpy(output),
-            source_tokens,
             target_tokens,
             item.step_source_tokens if isinstance(item, BatchSpec) else source_tokens,
             item.step_target_tokens if isinstance(item, BatchSpec) else target_tokens,

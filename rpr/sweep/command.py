@@ -9,8 +9,10 @@ from pathlib import Path
 
 from rpr import environment
 from rpr.compose.composition import compose_train, expand_multirun, override_key
+from rpr.compose.hydra_settings import is_hydra_override
 from rpr.errors import ConfigError, RunError
-from rpr.sweep import launcher, spec
+from rpr.sweep import gpus, spec
+from rpr.sweep.gpus import Options
 
 
 def prints(arguments: list[str]) -> bool:
@@ -35,12 +37,12 @@ def run(arguments: list[str]) -> int:
             f"sweep: unknown flag {min(unknown)}; give settings (data=..., seed=1,2), --dry-run or --wandb-yaml"
         )
     of_file = [word for row in sweep.rows for word in row]
-    words = [word for word in rest if word not in flags]
-    spec.reject_repeated(words)
-    if "sweep" in {override_key(word) for word in (*words, *of_file)}:
+    overrides = [word for word in rest if word not in flags]
+    spec.reject_repeated(overrides)
+    if "sweep" in {override_key(word) for word in (*overrides, *of_file)}:
         raise ConfigError("sweep: cannot be set, as a sweep is named after its file; copy the file to another name")
     _reject_hydra_settings(of_file, name)
-    return _run(sweep, words, flags)
+    return _run(sweep, overrides, flags)
 
 
 def run_multirun(overrides: Sequence[str], config_dir: Path | None) -> int:
@@ -57,26 +59,26 @@ def run_multirun(overrides: Sequence[str], config_dir: Path | None) -> int:
         name = name.strip("'\"")
         spec.check_name(name, f"sweep: {name!r} is not a valid sweep name")
     else:
-        settings = sorted(word for word in _split_settings(row)[0] if not launcher.is_hydra_override(word))
+        settings = sorted(word for word in _split_settings(row)[0] if not is_hydra_override(word))
         name = "multirun-" + hashlib.sha256("\0".join(settings).encode()).hexdigest()[:8]
     return _run(spec.SweepSpec(name, "", ((),)), list(row), set(), config_dir)
 
 
-def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_dir: Path | None = None) -> int:
+def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config_dir: Path | None = None) -> int:
     """Compose and check every job; then print them (--dry-run, --wandb-yaml), or launch the unfinished ones."""
     from rpr.metrics.languages import check_tokenizer
-    from rpr.sweep import gpus, status
+    from rpr.sweep import status
+    from rpr.sweep.launcher import Launcher
     from rpr.sweep.progress import SweepProgress
 
     environment.forget_wandb_run()
-    words, options, retry_failed = _split_settings(words)
-    overrides = [word for word in words if not launcher.is_hydra_override(word)]
+    settings, options, retry_failed = _split_settings(settings)
+    overrides = [word for word in settings if not is_hydra_override(word)]
     jobs = [
         job for row in _selected_rows(sweep.rows, overrides) for job in expand_multirun([*row, f"sweep={sweep.name}"])
     ]
     made = [(job, compose_train(job, config_dir)) for job in jobs]
     options = options.with_gpus_shared([config.hardware for _, config in made])
-    launcher_overrides = launcher.launcher_overrides(words, options)
     if "--wandb-yaml" in flags:
         from rpr.sweep.wandb_yaml import wandb_sweep
 
@@ -89,8 +91,8 @@ def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_di
     for job, one in before.jobs:
         if one.state != "finished":
             check_tokenizer(job.config)
-    engine = launcher.Launcher(jobs, launcher_overrides, config_dir)
-    if engine.local:
+    launcher = Launcher(jobs, settings, options, config_dir)
+    if launcher.local:
         from rpr.runs import runtime
 
         for hardware in {job.config.hardware for job, one in before.jobs if one.state != "finished"}:
@@ -101,7 +103,7 @@ def _run(sweep: spec.SweepSpec, words: Sequence[str], flags: set[str], config_di
     problems: Mapping[tuple[str, ...], RunError] = {}
     if todo:
         with SweepProgress(sweep.name, todo):
-            problems = engine.run([job.overrides for job in todo], options, sweep.name)
+            problems = launcher.run(todo, sweep.name)
     return status.print_summary(before, problems)
 
 
@@ -111,20 +113,22 @@ def _selected_rows(rows: Sequence[tuple[str, ...]], overrides: Sequence[str]) ->
     its values, that no row has applies to all rows instead.
     """
     given = {override_key(override) for override in overrides}
-    found = [(row, tuple[str, ...]()) for row in rows]
+    selection = [(row, tuple[str, ...]()) for row in rows]
     for override in overrides:
         key, chosen = override_key(override), _values(override)
-        stated = [{override_key(word): _values(word) for word in row}.get(key, []) for row, _ in found]
+        stated = [{override_key(word): _values(word) for word in row}.get(key, []) for row, _ in selection]
         known = {value for values in stated for value in values}
         selects = bool(known & {*chosen})
         selected = []
-        for (row, own), values in zip(found, stated, strict=True):
-            kept = [one for one in chosen if one in values or one not in known] if selects and values else chosen
+        for (row, own), values in zip(selection, stated, strict=True):
+            kept = (
+                [value for value in chosen if value in values or value not in known] if selects and values else chosen
+            )
             if not selects or not values or {*kept} & {*values}:
                 word = override if kept == chosen else f"{override.partition('=')[0]}={','.join(kept)}"
                 selected.append((row, (*own, word)))
-        found = selected
-    return [(*(word for word in row if override_key(word) not in given), *own) for row, own in found]
+        selection = selected
+    return [(*(word for word in row if override_key(word) not in given), *own) for row, own in selection]
 
 
 def _values(override: str) -> list[str]:
@@ -133,11 +137,11 @@ def _values(override: str) -> list[str]:
     return [value] if set(value) & set("([{'\"") else value.split(",")
 
 
-def _reject_hydra_settings(words: list[str], file: str) -> None:
+def _reject_hydra_settings(settings: list[str], file: str) -> None:
     """A sweep's file may come from someone else. Hydra's launchers take shell commands and environment variables, with
     which a file could run any code.
     """
-    for word in words:
+    for word in settings:
         if "hydra" in re.split(r"\W", override_key(word)):
             raise ConfigError(
                 f"{file}: {override_key(word)}: a sweep's file cannot configure Hydra itself, since that can run code; "
@@ -145,25 +149,21 @@ def _reject_hydra_settings(words: list[str], file: str) -> None:
             )
 
 
-def _split_settings(words: Sequence[str]) -> tuple[list[str], launcher.Options, bool]:
+def _split_settings(settings: Sequence[str]) -> tuple[list[str], Options, bool]:
     """The settings of the jobs, the launch options, and whether failed jobs are retried.
 
     Raises:
         ConfigError: a setting of the sweep itself has an invalid value.
     """
     known = {override_key(word) for word in spec.SETTINGS}
-    own = {override_key(word): word.partition("=")[2] for word in words if override_key(word) in known}
+    own = {override_key(word): word.partition("=")[2] for word in settings if override_key(word) in known}
     if own.get("retry_failed", "true") not in ("true", "false"):
         raise ConfigError(f"retry_failed: invalid value {own['retry_failed']!r}: expected true or false")
     for key, example in (("jobs", "to run at a time, e.g. jobs=2"), ("jobs_per_gpu", "per GPU, e.g. jobs_per_gpu=4")):
         value = own.get(key, "1")
         if not (value.isdecimal() and int(value) > 0):
             raise ConfigError(f"{key}: invalid value {value!r}: expected the number of jobs {example}")
-    gpus: tuple[str, ...] = ()
-    if "gpus" in own:
-        from rpr.sweep.gpus import parse_gpus
-
-        gpus = parse_gpus(own["gpus"])
+    named = gpus.parse_gpus(own["gpus"]) if "gpus" in own else ()
     num_jobs = int(own["jobs"]) if "jobs" in own else None
-    options = launcher.Options(num_jobs, gpus, int(own.get("jobs_per_gpu", "1")))
-    return [word for word in words if override_key(word) not in own], options, own.get("retry_failed") == "true"
+    options = Options(num_jobs, named, int(own.get("jobs_per_gpu", "1")))
+    return [word for word in settings if override_key(word) not in own], options, own.get("retry_failed") == "true"

@@ -1,5 +1,5 @@
-"""Assigns the GPUs of one machine to jobs, whichever commands of one user started them (with the same TMPDIR): each job
-has GPUs of its own, or shares one with other jobs that share it too.
+"""How many jobs run on this machine at a time, and its GPUs, which are assigned to the jobs of any command of one user
+(with the same TMPDIR): each job has GPUs of its own, or shares one with other jobs that share it too.
 """
 
 from __future__ import annotations
@@ -12,15 +12,50 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rpr.errors import ConfigError, RunError
 from rpr.io.locks import try_lock, try_shared_lock
 
+if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
+    from rpr.config.train import HardwareConfig
+
 GPU = re.compile(r"\d+|(GPU|MIG)-[0-9A-Za-z/-]+")  # as CUDA_VISIBLE_DEVICES names them
 _POLL_SECONDS = 1.0
 _LONGEST_WAIT_DAYS = 14.0  # others may train for days
+
+
+@dataclass(frozen=True)
+class Options:
+    """How jobs run on this machine: how many at a time, on which GPUs, and how many share one GPU."""
+
+    jobs: int | None = None
+    gpus: tuple[str, ...] = ()
+    jobs_per_gpu: int = 1
+
+    def with_gpus_shared(self, hardware: Sequence[HardwareConfig]) -> Options:
+        """With GPUs named and no number of jobs: as many jobs at a time as the GPUs allow.
+
+        Raises:
+            ConfigError: a job uses no GPU, or more than are named; or jobs_per_gpu without gpus.
+        """
+        if not self.gpus:
+            if self.jobs_per_gpu > 1:
+                raise ConfigError(
+                    f"jobs_per_gpu: {self.jobs_per_gpu} jobs share each GPU of gpus=...; add it, e.g. gpus=0"
+                )
+            return self
+        without = next((machine for machine in hardware if machine.accelerator != "gpu"), None)
+        if without is not None:
+            raise ConfigError(f"gpus: hardware={without.name} uses none; leave gpus out, or choose hardware=1xgpu")
+        devices = max(machine.devices for machine in hardware)
+        if devices > len(self.gpus):
+            raise ConfigError(
+                f"gpus: {len(self.gpus)} named, but a job needs {devices}; name more, or choose hardware=1xgpu"
+            )
+        return self if self.jobs is not None else replace(self, jobs=self.jobs_per_gpu * (len(self.gpus) // devices))
 
 
 class Share(NamedTuple):
@@ -30,15 +65,15 @@ class Share(NamedTuple):
     descriptors: tuple[int, ...]
 
 
-def parse_gpus(words: str) -> tuple[str, ...]:
+def parse_gpus(typed: str) -> tuple[str, ...]:
     """`0,1,3` as names of GPUs.
 
     Raises:
         ConfigError: a name is invalid or occurs twice.
     """
-    gpus = tuple(word.strip() for word in words.strip("[]").split(","))
+    gpus = tuple(word.strip() for word in typed.strip("[]").split(","))
     if not all(GPU.fullmatch(gpu) for gpu in gpus) or len(set(gpus)) < len(gpus):
-        raise ConfigError(f"gpus: invalid value {words}: expected distinct GPUs as nvidia-smi -L lists them: gpus=0,1")
+        raise ConfigError(f"gpus: invalid value {typed}: expected distinct GPUs as nvidia-smi -L lists them: gpus=0,1")
     return gpus
 
 
@@ -62,8 +97,8 @@ def check_present(gpus: Sequence[str]) -> None:
         if not any(name == gpu or (not gpu.isdecimal() and name.startswith(gpu)) for name in present)
     ]
     if lacking:
-        found = ", ".join(name for name in present if name.isdecimal()) or "none"
-        raise ConfigError(f"gpus: this machine has no GPU {', '.join(lacking)} (nvidia-smi -L lists: {found})")
+        listed_numbers = ", ".join(name for name in present if name.isdecimal()) or "none"
+        raise ConfigError(f"gpus: this machine has no GPU {', '.join(lacking)} (nvidia-smi -L lists: {listed_numbers})")
 
 
 @contextmanager
@@ -95,7 +130,7 @@ def share(gpus: Sequence[str], count: int, folder: Path | None = None, *, jobs_p
             )
         time.sleep(_POLL_SECONDS)
     try:
-        yield Share(tuple(taken), tuple(one for held in taken.values() for one in held))
+        yield Share(tuple(taken), tuple(descriptor for held in taken.values() for descriptor in held))
     finally:
         _close(taken)
 

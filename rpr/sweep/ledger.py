@@ -176,7 +176,7 @@ def _differing(now: Sequence[Mapping[str, Any]], earlier: Sequence[Mapping[str, 
         return []
     lines = []
     for key in sorted(now[0].keys() | earlier[0].keys()):
-        values = [{json.dumps(one.get(key)) for one in group} for group in (now, earlier)]
+        values = [{json.dumps(settings.get(key)) for settings in group} for group in (now, earlier)]
         if len(values[0]) == len(values[1]) == 1 and values[0] != values[1]:
             lines.append(escape_control_characters(f"{key} {values[0].pop()} (before: {values[1].pop()})"))
     return lines

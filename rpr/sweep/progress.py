@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from types import TracebackType
 
-from rpr.commands.train import headline
+from rpr.commands.printing import headline
 from rpr.errors import RecordError
 from rpr.io.escape import escape_control_characters
 from rpr.progress import Progress, above_bars

@@ -115,14 +115,14 @@ def read(name: str) -> SweepSpec:
         raise ConfigError(f"{path}: unclosed quotation mark ({error})") from None
 
 
-def reject_repeated(words: Sequence[str], where: str = "") -> None:
+def reject_repeated(overrides: Sequence[str], where: str = "") -> None:
     """Check that no setting is there twice: Hydra would use the last, and jobs would be lost.
 
     Raises:
         ConfigError: one that begins with `where`.
     """
     given: dict[str, str] = {}
-    for word in typed_choices(words):
+    for word in typed_choices(overrides):
         if not word.startswith(("~", "-")) and (first := given.setdefault(override_key(word), word)) is not word:
             raise ConfigError(
                 f"{where}{override_key(word)}: there twice, as {first} and as {word}; keep one, or sweep over both: "

@@ -46,10 +46,10 @@ class SweepStatus:
     def of(self, *states: State) -> list[tuple[Job, JobStatus]]:
         return [(job, job_status) for job, job_status in self.jobs if job_status.state in states]
 
-    def counts(self, words: Mapping[State, str]) -> str:
+    def counts(self, names: Mapping[State, str]) -> str:
         """`9 jobs: 3 finished, 6 new`."""
         found = [(len(self.of(state)), state) for state in get_args(State)]
-        parts = [f"{count} {words[state]}" for count, state in found if count]
+        parts = [f"{count} {names[state]}" for count, state in found if count]
         return f"{len(self.jobs)} job{'s' if len(self.jobs) > 1 else ''}: {', '.join(parts)}"
 
 
@@ -70,7 +70,7 @@ def load_status(
     jobs = ledger.unique_jobs(made)
     if repeated := len(made) - len(jobs):
         print(f"sweep {sweep}: {repeated} of its {len(made)} jobs are duplicates of others", file=sys.stderr)
-    found = []
+    statuses = []
     for job in jobs:
         try:
             job_status = ledger.job_status(job.run_dir)
@@ -82,8 +82,8 @@ def load_status(
             check_same_code(job.config.position, record)
         if record is not None and record.status == "finished":
             lifecycle.check_same_corpus(job.config, job.run_dir, record)
-        found.append((job, job_status))
-    return SweepStatus(sweep, tuple(found), config_dir)
+        statuses.append((job, job_status))
+    return SweepStatus(sweep, tuple(statuses), config_dir)
 
 
 def _check_names(configs: Sequence[TrainConfig]) -> None:
@@ -135,9 +135,9 @@ def commands(status: SweepStatus) -> list[str]:
     for root in sorted({job.config.runs_dir for job, _ in status.jobs}):
         if user_path(root).is_dir():
             records += [record for _, record in find_records(user_path(root)).records]
-    found = costs([job.config for job, _ in status.jobs], records)
+    estimates = costs([job.config for job, _ in status.jobs], records)
     lines, remaining = [], []
-    for number, ((job, job_status), cost) in enumerate(zip(status.jobs, found, strict=True), start=1):
+    for number, ((job, job_status), cost) in enumerate(zip(status.jobs, estimates, strict=True), start=1):
         lines.append(f"# {number} of {len(status.jobs)}, {_BEFORE[job_status.state]}: {cost}")
         lines.append(train_command(job.overrides, status.config_dir))
         if job_status.state not in ("finished", "running"):

@@ -58,11 +58,11 @@ def _product(jobs: Sequence[Sequence[str]]) -> dict[str, list[str]] | None:
     if any(pair.keys() != pairs[0].keys() for pair in pairs):
         return None
     values = {key: list(dict.fromkeys(pair[key] for pair in pairs)) for key in pairs[0]}
-    varying = {key: found for key, found in values.items() if len(found) > 1}
+    varying = {key: options for key, options in values.items() if len(options) > 1}
     if not varying or not all(NAME.fullmatch(key) for key in varying):
         return None
     distinct = {tuple(pair[key] for key in varying) for pair in pairs}
-    return varying if len(distinct) == math.prod(len(found) for found in varying.values()) else None
+    return varying if len(distinct) == math.prod(len(options) for options in varying.values()) else None
 
 
 def _order_counts(job: Sequence[str]) -> bool:

@@ -20,12 +20,13 @@ from typing import BinaryIO, NamedTuple
 
 from rpr.config.train import HardwareConfig
 from rpr.environment import for_child
-from rpr.errors import ConfigError, RunError, TimeLimitReached
+from rpr.errors import ConfigError, InterruptedRun, ProcessEnded, RunError, TimeLimitReached
 from rpr.signals import SIGTERM_EXIT, die_with_parent, exit_on_sigterm, unhandled_sigcont
 
 GRACE_SECONDS = 15
 TORCHRUN_GRACE_SECONDS = 45  # torchrun itself kills ranks that have not ended within 30 seconds
 NODES_WAIT_SECONDS = 3600  # for each other: the first node may be preparing the corpus
+_RESUMES = "the same command resumes from the last checkpoint"
 _NODES_APART_EXIT = 75  # of torchrun, which has waited so long
 
 
@@ -36,7 +37,6 @@ def run_worker(
     *,
     keep_open: Sequence[int] = (),
     log: Path | None = None,
-    gpus: Sequence[str] = (),
 ) -> int:
     """Run `python -m <module> <job>` on as many ranks as the hardware has, and wait for it. Returns 0 or the exit code
     of the first rank that failed; as in a shell, 128 + N means killed by signal N.
@@ -44,7 +44,6 @@ def run_worker(
     Args:
         keep_open: file descriptors that the worker inherits (locks, held as long as it lives).
         log: the file to which its stdout and stderr are appended; None: they are this process's.
-        gpus: the only GPUs visible to it, as in CUDA_VISIBLE_DEVICES; empty: those visible to this process.
 
     Raises:
         ConfigError: several nodes, and neither torchrun nor SLURM has started this process on each.
@@ -52,8 +51,6 @@ def run_worker(
     """
     command = [sys.executable, "-P", "-m", module, str(job)]
     environment = for_child()
-    if gpus:
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     if hardware.num_ranks > 1:
         command = [sys.executable, "-P", "-m", "rpr.training.launch", *_torchrun(hardware), "-m", module, str(job)]
         environment.setdefault("OMP_NUM_THREADS", str(hardware.threads or 1))
@@ -67,6 +64,17 @@ def run_worker(
             "firewall; rpr-cli prepare before the job leaves nothing to wait for"
         )
     return code if code >= 0 else 128 - code
+
+
+def ended(code: int) -> ProcessEnded:
+    """The error for a training process that ended with this exit code: of its own, or, negative or above 128, by a
+    signal.
+    """
+    number = -code if code < 0 else code - 128
+    if number not in signal.valid_signals():
+        return ProcessEnded(f"the training process ended with exit code {code}; {_RESUMES}")
+    memory = ", which the system sends when it is out of memory" if number == signal.SIGKILL else ""
+    return InterruptedRun(f"the training process was ended by {signal.Signals(number).name}{memory}; {_RESUMES}")
 
 
 def _torchrun(hardware: HardwareConfig) -> list[str]:
@@ -159,9 +167,7 @@ def _wait(
         with unhandled_sigcont(), exit_on_sigterm():
             return child.wait()
     except Exception as error:  # from submitit's handler of SIGUSR2
-        raise TimeLimitReached(
-            f"the SLURM time limit was reached ({error}); the same command resumes from the last checkpoint"
-        ) from None
+        raise TimeLimitReached(f"the SLURM time limit was reached ({error}); {_RESUMES}") from None
     finally:
         if child.poll() is None:
             child.terminate()
@@ -175,9 +181,7 @@ def _wait(
 def _in_child(parent: int) -> None:
     # SLURM sends SIGUSR2 at the time limit, and submitit's handler requeues the job; the signal must not end the child.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    die_with_parent()
-    if os.getppid() != parent:  # the parent had already exited
-        os.kill(os.getpid(), signal.SIGTERM)
+    die_with_parent(parent)
 
 
 def _torchrun_without_traceback(arguments: list[str]) -> int:

@@ -1,11 +1,8 @@
-"""Timings on a simulated clock, memory and FLOPs by hand and as torch counts them, FlexAttention against `reference`,
-and gradient errors of known size.
-"""
+"""Timings on a simulated clock, memory and FLOPs by hand and as torch counts them."""
 
 from __future__ import annotations
 
 import mmap
-from dataclasses import astuple
 from types import SimpleNamespace
 
 import pytest
@@ -15,12 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from rpr.bench import benchmark
 from rpr.bench.benchmark import (
     WARM_UP,
-    GradientError,
     LayerCase,
     layer_cases,
-    layer_steps,
     peak_bytes,
-    table_gradient_errors,
     take_turns,
     training_steps,
 )
@@ -28,8 +22,6 @@ from rpr.cli import app
 from rpr.compose.composition import compose_train
 from rpr.config.commands import BenchConfig
 from rpr.io.resources import resident_peak
-from rpr.model.attention import reference
-from rpr.model.flex_attention import flex
 from rpr.validation import validate
 
 CPU = torch.device("cpu")
@@ -150,40 +142,6 @@ def test_step_and_layer_flops(architecture):
     assert benchmark.layer_flops(16, 2, 6) == 3 * (inputs + weights)
 
 
-def test_steps_by_length_are_named_and_run():
-    config = bench("by_length.tokens=12", "by_length.implementations=[auto,blockwise,composed]")
-    steps = dict(benchmark.steps_at_length(config, positions("absolute", "relative", "rope"), 5, CPU))
-    assert list(steps) == ["absolute", "relative", "relative (blockwise)", "relative (composed)", "rope"]
-    for step in steps.values():
-        step()
-    on_gpu = bench("hardware=1xgpu", "by_length.tokens=12", "by_length.implementations=[auto,triton]")
-    assert [name for name, _ in benchmark.steps_at_length(on_gpu, positions("relative", "t5"), 5, CPU)] == [
-        "relative", "relative (triton)", "t5",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "keys, bias, causal", [(True, True, True), (True, False, False), (False, True, False), (False, False, True)]
-)
-def test_flex_attention_equals_the_reference(keys, bias, causal):
-    torch.manual_seed(0)
-    q, k, v = torch.randn(3, 2, 2, 20, 16)
-    tables = {"key_table": torch.randn(2, 7, 16) if keys else None, "bias_table": torch.randn(2, 9) if bias else None}
-    with torch.no_grad():
-        z = flex(q, k, v, causal=causal, **tables)
-    torch.testing.assert_close(z, reference(q, k, v, causal=causal, **tables), rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="flex: FlexAttention does not support vectors added to values"):
-        flex(q, k, v, value_table=torch.randn(7, 16))
-
-
-def test_flex_is_measured_only_for_supported_schemes():
-    config = bench("hardware=1xgpu", "layer.algorithms=[attend,flex]")
-    variants = positions("absolute", "relative", "relative_keys", "t5")
-    assert list(layer_steps(config, variants, LayerCase(2, 6, 3, True), CPU)) == [
-        "absolute", "absolute (flex)", "relative", "relative_keys", "relative_keys (flex)", "t5", "t5 (flex)",
-    ]  # fmt: skip
-
-
 def bench(*overrides):
     sizes = ["model.d_model=16", "model.num_heads=2", "model.num_layers=1", "model.d_ff=16", "data.vocabulary_size=40"]
     work = ["sentences=3", "length=5", *overrides]
@@ -203,29 +161,3 @@ def test_layer_cases_have_constant_positions():
         for clip_distance in (0, 7)
         for batch, length in sizes
     ]
-
-
-def with_errors(of_keys, of_values):
-    """`reference` in float64, with table gradients too large by these fractions."""
-
-    def grow(table, by):
-        exact = table.double()
-        return exact + by * (exact - exact.detach())  # same values, larger gradient
-
-    def attention(q, k, v, *, key_table, value_table):
-        tables = {"key_table": grow(key_table, of_keys), "value_table": grow(value_table, of_values)}
-        return reference(q.double(), k.double(), v.double(), **tables)
-
-    return attention
-
-
-def test_gradient_errors_are_relative_to_the_exact_gradient(monkeypatch):
-    expected = {"none": (0.0, 0.0), "some": (0.25, 0.5), "all": (1.0, 3.0)}
-    algorithms = {"none": with_errors(0, 0), "some": with_errors(0.25, -0.5), "all": with_errors(-1, 3)}
-    monkeypatch.setattr(benchmark, "algorithm_named", lambda name, implementation: algorithms[name])
-    # The bfloat16 cotangent rounds the gradient once, by at most 0.4 %.
-    errors = table_gradient_errors(list(algorithms), "auto", length=9, clip_distance=2, d_head=4, seed=1, device=CPU)
-    assert list(errors) == list(expected)
-    for name, error in errors.items():
-        assert isinstance(error, GradientError)
-        assert astuple(error) == pytest.approx(expected[name], abs=0.015)

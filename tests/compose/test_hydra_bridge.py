@@ -13,7 +13,6 @@ import rpr
 
 PRIVATE = {
     "hydra._internal.utils.get_args_parser": [],
-    "hydra._internal.utils.create_config_search_path": ["search_path_dir"],
     "hydra._internal.core_plugins.basic_sweeper.BasicSweeper.split_arguments": ["overrides", "max_batch_size"],
     "hydra._internal.config_loader_impl.ConfigLoaderImpl._apply_overrides_to_config": ["overrides", "cfg"],
     "hydra._internal.config_loader_impl.ConfigLoaderImpl.validate_sweep_overrides_legal": [
@@ -21,11 +20,10 @@ PRIVATE = {
         "run_mode",
         "from_shell",
     ],
-    "hydra._internal.hydra.Hydra.create_main_hydra2": ["task_name", "config_search_path"],
-    "hydra._internal.hydra.Hydra.compose_config": ["config_name", "overrides", "run_mode"],
     "hydra._internal.callbacks.Callbacks": ["config"],
     "hydra.core.plugins.Plugins.instantiate_launcher": ["hydra_context", "task_function", "config"],
-    "hydra.core.global_hydra.GlobalHydra.initialize": ["hydra"],
+    "hydra.core.plugins.Plugins.register": ["clazz"],
+    "hydra.core.global_hydra.GlobalHydra.config_loader": [],
     "hydra.plugins.completion_plugin.DefaultCompletionPlugin._query": ["config_name", "line"],
 }
 
@@ -45,4 +43,4 @@ def test_no_other_module_uses_private_names_of_hydra() -> None:
     private = re.compile(rf"hydra\._|hydra\.core\.({modules})|plugin\._query\(")
     root = Path(rpr.__file__).parent
     found = {path.relative_to(root).as_posix() for path in root.rglob("*.py") if private.search(path.read_text())}
-    assert found == {"compose/hydra_bridge.py", "sweep/launcher.py"}  # refuses plugins by name
+    assert found == {"compose/hydra_bridge.py", "compose/hydra_settings.py"}  # refuses plugins by name

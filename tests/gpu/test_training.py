@@ -47,7 +47,7 @@ def batch_on(device, sentences=16, longest=48):
             row[end - 1], row[end:] = EOS, PAD
     target_input = torch.cat([torch.full((sentences, 1), BOS), target[:, :-1]], dim=1)
     sizes = [int((x != PAD).sum()) for x in (source, target)]
-    return Batch(*(x.to(device) for x in (source, target_input, target)), *sizes, *sizes)
+    return Batch(*(x.to(device) for x in (source, target_input, target)), sizes[1], *sizes)
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])

@@ -1,9 +1,10 @@
-"""The launcher of a sweep, the GPUs of its jobs, and joblib's processes. No test here trains."""
+"""The launcher of a sweep, the GPUs of its jobs, and their processes on this machine. No test here trains."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +14,32 @@ from rpr.cli import app
 from rpr.commands import train
 from rpr.compose import composition
 from rpr.errors import ConfigError
-from rpr.io.resources import num_cores
 from rpr.runs import runtime
-from rpr.sweep.gpus import share
-from rpr.sweep.launcher import Launcher, Options, launcher_overrides
+from rpr.sweep import pool
+from rpr.sweep.gpus import Options, share
+from rpr.sweep.launcher import Launcher
 from tests.conftest import WaitFor
 from tests.processes import ProcessTree
+from tests.system.patches import forked_jobs
 
 ONE_GPU = composition.compose_train(["hardware=1xgpu"]).hardware
 EIGHT_GPUS = composition.compose_train(["hardware=8xgpu"]).hardware
 CPU = composition.compose_train([]).hardware
 
 
-def test_launcher_overrides() -> None:
-    joblib = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=3", "hydra.launcher.batch_size=1"]
-    assert launcher_overrides(["seed=1,2"], Options()) == []
-    assert launcher_overrides(["seed=1,2"], Options(3)) == joblib
-    assert launcher_overrides(["hydra.launcher.n_jobs=9", "hydra.launcher.verbose=1"], Options(3)) == [
-        "hydra.launcher.verbose=1", *joblib
-    ]  # fmt: skip
-    assert launcher_overrides(["hydra/launcher=submitit_local", "seed=2"], Options()) == [
-        "hydra/launcher=submitit_local"
-    ]
+@pytest.mark.parametrize(
+    "words, options, message",
+    [
+        (["hydra/launcher=submitit_local"], Options(2), "jobs: LocalLauncher sets what runs at a time itself"),
+        (["hydra/launcher=submitit_local"], Options(2, ("0",)), "gpus: LocalLauncher sets what runs at a time itself"),
+        (["+hydra.launcher.n_jobs=9"], Options(3), "hydra.launcher.n_jobs: has no effect on this machine"),
+    ],
+)
+def test_settings_of_launchers_and_options_of_this_machine(
+    words: list[str], options: Options, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        Launcher([[f"runs_dir={tmp_path}"]], words, options)
 
 
 def test_launcher_of_jobs_that_set_something_in_a_group_that_varies(tmp_path: Path) -> None:
@@ -64,10 +69,8 @@ def test_missing_launcher_is_an_error(every_plugin: bool, monkeypatch: pytest.Mo
         monkeypatch.setitem(sys.modules, "hydra_plugins", None)
     else:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"hydra/launcher: joblib is not installed; pip install 'rpr\[parallel\]'"):
-        launcher_overrides([], Options(2))
     with pytest.raises(ConfigError, match=r"submitit_slurm is not installed; pip install 'rpr\[slurm\]'"):
-        launcher_overrides(["hydra/launcher=submitit_slurm"], Options())
+        Launcher([[]], ["hydra/launcher=submitit_slurm"])
 
 
 def test_number_of_jobs_follows_from_the_gpus() -> None:
@@ -82,15 +85,10 @@ def test_number_of_jobs_follows_from_the_gpus() -> None:
         four.with_gpus_shared([ONE_GPU, EIGHT_GPUS])
 
 
-def test_number_of_concurrent_jobs() -> None:
-    local = Launcher([["seed=1", "hardware=cpu"], ["seed=2", "hardware=cpu"]], [])
-    assert local.local and local.at_once == 1
-    jobs = [[f"seed={seed}"] for seed in range(100)]
-    many = Launcher(jobs, ["hydra/launcher=joblib"])
-    assert many.local and many.at_once == num_cores()
-    assert Launcher(jobs, ["hydra/launcher=joblib", "hydra.launcher.n_jobs=3"]).at_once == 3
-    assert Launcher(jobs[:2], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=3"]).at_once == 2
-    assert Launcher(jobs, ["hydra/launcher=submitit_local"]).at_once == 100
+def test_launcher_decides_where_jobs_run(tmp_path: Path) -> None:
+    jobs = [[f"seed={seed}", f"runs_dir={tmp_path}"] for seed in (1, 2)]
+    assert Launcher(jobs, ["hydra/launcher=basic"], Options(2)).local
+    assert not Launcher(jobs, ["hydra/launcher=submitit_local"]).local
 
 
 def test_each_job_gets_a_gpu_and_its_lock(
@@ -105,28 +103,31 @@ def test_each_job_gets_a_gpu_and_its_lock(
     nvidia_smi.write_text("#!/bin/sh\n" + "".join(f"echo 'GPU {n}: NVIDIA H100 (UUID: GPU-{n}a)'\n" for n in range(8)))
     nvidia_smi.chmod(0o755)
     monkeypatch.setenv("PATH", str(nvidia_smi.parent), prepend=os.pathsep)
-    assigned = []
+    assigned = tmp_path / "assigned"
 
     def run(config: Any, *, command: str, sweep_job: train.SweepJob) -> None:
         assert all(os.fstat(descriptor) for descriptor in sweep_job.keep_open) and sweep_job.keep_open
         assert sweep_job.concurrent_jobs == 1
-        assigned.append((config.seed, sweep_job.gpus))
+        with assigned.open("a") as file:
+            file.write(f"{config.seed}: {os.environ['CUDA_VISIBLE_DEVICES']}, ")
 
     monkeypatch.setattr(train, "run", run)
+    monkeypatch.setattr(pool, "subprocess", pool.subprocess)
+    forked_jobs()
     Path("mine.yaml").write_text("jobs: [seed=1 hardware=1xgpu, seed=2 hardware=1xgpu]")
     assert app.main(["sweep", "mine.yaml", "gpus=5,7", "jobs=1"]) == 1  # without a record
-    assert assigned == [(1, ("5",)), (2, ("5",))]
-    assigned.clear()
+    assert assigned.read_text() == "1: 5, 2: 5, "
+    assigned.unlink()
     with share(("5",), 1, jobs_per_gpu=3) as other:  # of another sweep
         assert app.main(["sweep", "mine.yaml", "gpus=5,7", "jobs_per_gpu=3", "jobs=1"]) == 1
-        assert other.gpus == ("5",) and assigned == [(1, ("7",)), (2, ("7",))]
-    assigned.clear()
+        assert other.gpus == ("5",) and assigned.read_text() == "1: 7, 2: 7, "
+    assigned.unlink()
     capsys.readouterr()
     assert app.main(["sweep", "mine.yaml", "gpus=5,8,GPU-9,GPU-7"]) == 2
     assert capsys.readouterr().err == (
         "rpr-cli: gpus: this machine has no GPU 8, GPU-9 (nvidia-smi -L lists: 0, 1, 2, 3, 4, 5, 6, 7)\n"
     )
-    assert assigned == []
+    assert not assigned.exists()
 
 
 FAKE_TRAINING = """
@@ -140,62 +141,39 @@ def run(config, *, command, sweep_job):
         assert [*workers.map(abs, [-1, 2, -3])] == [1, 2, 3]
     assert sweep_job.concurrent_jobs == 2
     Path(f"{config.seed} of {os.getpid()}").touch()
-    while len([*Path().glob("* of *")]) < 2:  # both run at the same time
+    while len([*Path().glob("* of *")]) < 2 or "wait" in os.environ:  # both run at the same time
         time.sleep(0.01)
     raise RunError("no luck")
 
-sys.modules["rpr.commands.train"] = types.ModuleType("rpr.commands.train")
-sys.modules["rpr.commands.train"].run = run
-sys.modules["rpr.commands.train"].SweepJob = collections.namedtuple("SweepJob", "concurrent_jobs gpus keep_open")
+train = sys.modules["rpr.commands.train"] = types.ModuleType("rpr.commands.train")
+train.run, train.FAULT_EXIT = run, 2
+train.SweepJob = collections.namedtuple("SweepJob", "concurrent_jobs keep_open")
 """
 
 
-def test_two_concurrent_jobs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def fake_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, str]]:
+    """Replaces the training of two jobs; the process id of each seed that has started."""
     (tmp_path / "sitecustomize.py").write_text(FAKE_TRAINING)
-    (tmp_path / "mine.yaml").write_text("jobs: ['seed=1,2']")
+    (tmp_path / "mine.yaml").write_text("jobs: ['seed=1,2,3']")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
-    assert app.main(["sweep", "mine.yaml", "jobs=2", "hardware.threads=1"]) == 1
-    ran = dict(path.name.split(" of ") for path in tmp_path.glob("* of *"))
+    return lambda: dict(path.name.split(" of ") for path in tmp_path.glob("* of *"))
+
+
+def test_two_concurrent_jobs(fake_training: Callable[[], dict[str, str]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["sweep", "mine.yaml", "jobs=2", "seed=1,2", "hardware.threads=1"]) == 1
+    ran = fake_training()
     assert ran.keys() == {"1", "2"} and len({*ran.values(), str(os.getpid())}) == 3
     assert capsys.readouterr().err.count(": no luck\n") == 2
 
 
-SIX_JOBS = """
-import os, sys, time
-from contextlib import nullcontext
-from pathlib import Path
-from joblib import Parallel, delayed
-from rpr.sweep.launcher import exit_with_parent
-from rpr.signals import exit_on_sigterm
-
-def job(number, folder, sweeper):
-    with exit_with_parent(sweeper):
-        Path(folder, str(number)).touch()
-        if number >= {waiting}:
-            with exit_on_sigterm() if number % 2 else nullcontext():  # as in training; joblib catches it
-                try:
-                    time.sleep(60)
-                finally:
-                    time.sleep(0.5)  # as if a training process was terminated
-
-if __name__ == "__main__":
-    Parallel(n_jobs=2)(delayed(job)(number, sys.argv[1], os.getpid()) for number in range(6))
-"""
-
-
-@pytest.mark.parametrize("waiting", [4, 2], ids=["no job left", "two jobs left"])
-def test_joblib_processes_end_with_their_parent(
-    tmp_path: Path, waiting: int, wait_for: WaitFor, processes: ProcessTree
+def test_jobs_end_when_the_sweep_is_killed(
+    fake_training: Callable[[], dict[str, str]], tmp_path: Path, wait_for: WaitFor, processes: ProcessTree
 ) -> None:
-    (tmp_path / "six.py").write_text(SIX_JOBS.format(waiting=waiting))
-    process = processes.start(program=(sys.executable, tmp_path / "six.py", tmp_path))
-    started = {str(number) for number in range(waiting + 2)}
-    assert wait_for(lambda: started <= {path.name for path in tmp_path.iterdir()}, 30)
-    assert len(processes.alive()) > 2
+    process = processes.start("sweep", "mine.yaml", "jobs=2", cwd=tmp_path, wait="1")
+    assert wait_for(lambda: len(fake_training()) == 2, 100)
     process.kill()
-    assert wait_for(lambda: not processes.alive(), 10), processes.alive()
+    assert wait_for(lambda: not processes.alive(), 20), processes.alive()
     process.communicate()
-    assert {path.name for path in tmp_path.iterdir()} == {"six.py", *started}
+    assert fake_training().keys() == {"1", "2"}  # the third was not started

@@ -131,6 +131,7 @@ def serve() -> None:
     import rpr.data.files
     import rpr.decode.ctranslate2
     import rpr.report.plots
+    import rpr.sweep.launcher
     import rpr.training.fit
 
     rpr.data.files.SETTLED_NS = 2**62  # remembering digests would depend on how long ago the files were copied here

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import traceback
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,25 +50,28 @@ def clock_set_back() -> None:
 
 
 class Forked(subprocess.Popen):  # type: ignore[type-arg]
-    """`python -m rpr.commands.train JOB` as a fork of this process."""
+    """`python -m rpr.sweep.pool` as a fork of this process."""
 
     def _execute_child(self, *given: Any) -> None:
-        command, prepare, output = given[0], given[2], given[13]
+        stdin, to_stdin, from_stdout, stdout = given[10:14]
         self.pid = os.fork()
         if self.pid:
             self._child_created = True
+            os.close(stdin)
+            os.close(stdout)
             return
         code: Any = 1
         try:
-            from rpr.commands import train
+            from rpr.sweep import pool
 
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.setsid()
-            prepare()
-            for descriptor in (1, 2):
-                os.dup2(output, descriptor)
-            train.main(Path(command[-1]))
-            code = 0
+            os.dup2(stdin, 0)
+            os.dup2(stdout, 1)
+            for descriptor in (stdin, to_stdin, from_stdout, stdout):
+                os.close(descriptor)
+            sys.stdin = open(0)  # noqa: SIM115
+            code = pool.main()
         except SystemExit as stopped:
             code = stopped.code
         except BaseException:
@@ -82,8 +84,8 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
 
 def forked_jobs() -> None:
     """Start the jobs of a sweep without waiting for their imports."""
-    from rpr.training import launch
+    from rpr.sweep import pool
 
-    launch.subprocess = SimpleNamespace(  # type: ignore[assignment]
-        Popen=Forked, TimeoutExpired=subprocess.TimeoutExpired
+    pool.subprocess = SimpleNamespace(  # type: ignore[assignment]
+        Popen=Forked, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired
     )

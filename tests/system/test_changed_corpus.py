@@ -135,7 +135,7 @@ def test_resume_refuses_changed_test_sentences(interrupted, refused):
 def test_running_record_contains_corpus(monkeypatch):
     write("old")
     records = []
-    monkeypatch.setattr("rpr.commands.train.work", lambda config, run_dir: records.append(record(run_dir)))
+    monkeypatch.setattr("rpr.commands.train.work", lambda config, run_dir, data: records.append(record(run_dir)))
     assert app.main(COMMAND) == 0
     (running,) = records
     assert running.status == "running" and running.data is not None and running.data.train_pairs == 300

@@ -8,6 +8,7 @@ import random
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,48 +25,34 @@ LINES, REPEATED = 10_000, 10
 # time, one divisible only by 10 fails the first time, the others finish. The last line on stderr is the peak memory in
 # KiB.
 FORKING = f"""
-import json, os, resource, signal, sys
+import os, resource, signal, sys
 from rpr.cli import app
 from rpr.commands import train
 from rpr.errors import RunError
 from rpr.records import provenance
 from rpr.records.record import read_record, write_record
 from rpr.runs.locks import current_holder
-from rpr.training import launch
+from tests.system.patches import forked_jobs
 
 
-def work(job):
-    seed, run_dir = json.loads(job.read_text())["seed"], job.parent
+def work(config, run_dir, data):
     assert current_holder(run_dir) is not None, "the run is not locked"
     first = not (run_dir / "tried").exists()
     (run_dir / "tried").touch()
     with open(os.environ["STARTED"], "a") as file:
-        file.write(f"{{seed}}\\n")
-    if first and seed % {KILLED_EVERY} == 0:
+        file.write(f"{{config.seed}}\\n")
+    if first and config.seed % {KILLED_EVERY} == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    if first and seed % {FAILED_EVERY} == 0:
+    if first and config.seed % {FAILED_EVERY} == 0:
         print("about to fail", file=sys.stderr, flush=True)
-        train._handle_rank_failure(run_dir, RunError(f"seed {{seed}} is unlucky"))
-        return train.FAULT_EXIT
+        raise RunError(f"seed {{config.seed}} is unlucky")
     record = read_record(run_dir / "record.json")
     done = {{"status": "finished", "finished": provenance.now(), "steps": record.max_steps}}
     write_record(run_dir / "record.json", record.model_copy(update=done))
-    return 0
 
 
-def run_worker(module, job, hardware, *, keep_open=(), log=None, gpus=()):
-    assert module == "rpr.commands.train" and keep_open and log
-    child = os.fork()
-    if child == 0:
-        file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.dup2(file, 1)
-        os.dup2(file, 2)
-        os._exit(work(job))
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return code if code >= 0 else 128 - code
-
-
-launch.run_worker = run_worker
+train.work = work
+forked_jobs()
 code = app.main(sys.argv[1:])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
 sys.exit(code)
@@ -79,7 +66,8 @@ def command(tmp_path, tiny, small_data):
     overrides = " ".join(word for word in tiny if not word.startswith("runs_dir="))
     jobs = [f"seed=range(1,{JOBS + 1})"]
     (tmp_path / "mine.yaml").write_text(json.dumps({"overrides": [overrides, "hardware.threads=1"], "jobs": jobs}))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "STARTED": str(tmp_path / "started")}
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "STARTED": str(tmp_path / "started"), "PYTHONPATH": path}
 
     def run(code, *words):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -118,10 +118,9 @@ def test_two_ranks_stop_together_at_a_time_limit_and_resume(tiny, tiny_config, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["basic", "joblib", "submitit_local"])
-def test_multirun_with_two_ranks_per_job(launcher, tiny, tiny_config, small_data, processes):
+@pytest.mark.parametrize("how", [["jobs=2"], ["hydra/launcher=submitit_local"]], ids=["jobs=2", "submitit_local"])
+def test_multirun_with_two_ranks_per_job(how, tiny, tiny_config, small_data, processes):
     recipe = ["hardware=2xcpu", "optim.microbatches_per_step=2", "optim.max_steps=12", "evaluation.test_splits=[]"]
-    how = [f"hydra/launcher={launcher}", *(["hydra.launcher.n_jobs=2"] if launcher == "joblib" else [])]
     process = processes.start("train", *["-m", "position.clip_distance=0,2", *how, *tiny, *recipe])
     _, err = process.communicate(timeout=200)
     assert process.returncode == 0, err.decode()

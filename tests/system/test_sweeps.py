@@ -13,6 +13,7 @@ import pytest
 
 from rpr.records.record import read_record, write_record
 from rpr.runs.lifecycle import start_record
+from rpr.runs.locks import current_holder
 from tests.conftest import TINY
 
 FAULTS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
@@ -140,14 +141,30 @@ def test_resumed_run_records_most_concurrent_jobs(tiny_config, small_data, tmp_p
     assert read_record(path).concurrent_jobs is None
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_interrupted_parallel_sweep_interrupts_all_its_jobs(number, sweep, tmp_path, wait_for):
+    """Five jobs at a time."""
+    runs = tmp_path / "runs"
+    process = sweep("jobs=5", "optim.max_steps=100000", "seed=1,2")
+    assert wait_for(lambda: len([*runs.glob("*/checkpoints/*.ckpt")]) >= 5, 100)
+    os.kill(process.pid, number)
+    _, err = finish(process, CODES[number])
+    assert err.endswith("rpr-cli: interrupted; rerun the same command to resume from the last checkpoint\n")
+    found = records(runs)
+    assert len(found) == 5
+    for record in found.values():
+        assert record.status == "interrupted" and record.error is not None and record.error.startswith("SIGTERM; ")
+    assert not any(current_holder(runs / name) for name in found)
+
+
 @pytest.mark.slow
 def test_killed_parallel_sweep_leaves_no_process(words, tmp_path, processes, wait_for):
     process = processes.start(*words, "jobs=2")
 
     def in_training():
-        return sum("rpr.commands.train" in line for line in processes.alive().values())
+        return sum("rpr.sweep.pool" in line for line in processes.alive().values())
 
-    assert wait_for(lambda: in_training() == 2, 100)
+    assert wait_for(lambda: in_training() == 2 and len(records(tmp_path / "runs")) == 2, 100)
     process.kill()
     assert wait_for(lambda: not processes.alive(), 20), processes.alive()
     process.communicate()

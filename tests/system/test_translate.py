@@ -200,7 +200,7 @@ def test_piped_line_is_translated_at_once(start, expected, tmp_path):
 
 def test_interrupt_while_files_are_opened_is_reported(run_translate, tmp_path, monkeypatch, capfd):
     def interrupted(path):
-        raise SystemExit(130)  # as Interrupts does
+        raise SystemExit(130)  # as exit_on_signals does
 
     monkeypatch.setattr("rpr.commands.translate.Output", interrupted)
     with pytest.raises(SystemExit) as stopped:

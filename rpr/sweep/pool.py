@@ -1,0 +1,160 @@
+"""The jobs of a sweep on this machine, N at a time. Each is a process of its own, which runs this file as a module, so
+that W&B, peak memory and random state are the run's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rpr import progress
+from rpr.commands import train
+from rpr.compose.messages import format_user_error
+from rpr.config.train import config_from_record
+from rpr.environment import for_child
+from rpr.errors import BusyError, ProcessEnded, RprError, RunError
+from rpr.records.record import RECORD_NAME
+from rpr.runs import lifecycle, locks
+from rpr.signals import die_with_parent, exit_on_sigterm
+from rpr.sweep.gpus import Options, share
+from rpr.sweep.ledger import Job
+from rpr.training.launch import TORCHRUN_GRACE_SECONDS, ended
+
+_POLL_SECONDS = 0.05
+
+
+def run(jobs: Sequence[Job], commands: Sequence[str], options: Options, sweep: str) -> dict[tuple[str, ...], RunError]:
+    """Run all jobs in the given order and wait for them; a failed job does not stop the others. If this process is
+    interrupted, all jobs are, and if it dies, they end as at SIGTERM.
+
+    Args:
+        commands: the command of each job, for its record.
+
+    Returns:
+        the one-line error of each job that did not succeed. How far a run has come is in its record.
+    """
+    at_once = min(options.jobs or 1, len(jobs))
+    waiting = list(zip(jobs, commands, strict=True))
+    running: dict[subprocess.Popen[bytes], Job] = {}
+    problems = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                job, command = waiting.pop(0)
+                if not sys.stderr.isatty():  # a terminal shows the bars of rpr.sweep.progress instead
+                    number = f"job {len(jobs) - len(waiting)} of {len(jobs)}"
+                    print(f"sweep {sweep}: {number}: {job.config.run_dir_name}", file=sys.stderr, flush=True)
+                running[_start(job, command, options, at_once)] = job
+            if not (finished := [process for process in running if process.poll() is not None]):
+                time.sleep(_POLL_SECONDS)
+            for process in finished:
+                if (problem := _problem(process, running[process].run_dir)) is not None:
+                    problems[running[process].overrides] = problem
+                del running[process]
+    finally:
+        _interrupt(running)
+    return problems
+
+
+def _start(job: Job, command: str, options: Options, at_once: int) -> subprocess.Popen[bytes]:
+    """Start a job; Ctrl-C reaches only this process, as the job has a session of its own."""
+    request = {
+        "parent": os.getpid(),
+        "config": job.config.model_dump(mode="json"),
+        "command": command,
+        "concurrent_jobs": min(at_once, options.jobs_per_gpu) if options.gpus else at_once,
+        "gpus": options.gpus,
+        "jobs_per_gpu": options.jobs_per_gpu,
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "rpr.sweep.pool"],
+        env=for_child(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin:  # it has ended already
+        process.stdin.write(json.dumps(request).encode())
+    return process
+
+
+def _problem(process: subprocess.Popen[bytes], run_dir: Path) -> RunError | None:
+    """Why a job that has ended did not succeed: as it reported, else by its exit code, which is recorded unless the
+    record has a reason.
+    """
+    assert process.stdout is not None
+    with process.stdout:
+        os.set_blocking(process.stdout.fileno(), False)  # a process that outlives it may have the pipe, too
+        reported = process.stdout.read()
+    if process.returncode == 0:
+        return None
+    if reported:
+        return RunError(reported.decode())
+    problem = ended(process.returncode)
+    if (run_dir / RECORD_NAME).exists():
+        with contextlib.suppress(RprError), locks.acquire(run_dir):
+            lifecycle.mark_stopped(run_dir, problem)
+    return problem
+
+
+def _interrupt(running: Mapping[subprocess.Popen[bytes], Job]) -> None:
+    """End jobs, which write their records; those that do not in time are killed."""
+    for process in running:
+        process.terminate()
+    limit = time.monotonic() + TORCHRUN_GRACE_SECONDS
+    for process, job in running.items():
+        try:
+            process.wait(max(0.0, limit - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()  # the kernel ends it
+        _problem(process, job.run_dir)
+
+
+def main() -> int:
+    """The process of one job, which reads what it is from stdin, and writes the one-line error, if any, to stdout."""
+    request = json.load(sys.stdin)
+    die_with_parent(request["parent"])
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    progress.disable_terminal()  # the sweep's own process draws there
+    try:
+        with exit_on_sigterm():
+            _train(request)
+    except BusyError:  # in use by another process: reported at the end, with its holder
+        return 0
+    except ProcessEnded:  # the record has the reason
+        return train.FAULT_EXIT
+    except Exception as error:
+        line = format_user_error(error)
+        if line is None:  # a bug: keep its traceback
+            traceback.print_exc()
+        os.write(answers, (line or f"{type(error).__name__}: {error}").encode())
+        return train.FAULT_EXIT
+    return 0
+
+
+def _train(request: Mapping[str, Any]) -> None:
+    config = config_from_record(request["config"])
+    with contextlib.ExitStack() as stack:
+        descriptors: tuple[int, ...] = ()
+        if request["gpus"]:
+            gpus, descriptors = stack.enter_context(
+                share(request["gpus"], config.hardware.devices, jobs_per_gpu=request["jobs_per_gpu"])
+            )
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # before CUDA is first used
+        job = train.SweepJob(request["concurrent_jobs"], keep_open=descriptors)
+        train.run(config, command=request["command"], sweep_job=job)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
