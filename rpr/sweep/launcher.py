@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rpr.compose import hydra_bridge
-from rpr.compose.composition import override_key, to_plain, train_command
+from rpr.compose.composition import override_key, train_command
 from rpr.compose.hydra_settings import check_settings, is_hydra_override
 from rpr.compose.messages import format_user_error
 from rpr.errors import BusyError, ConfigError, DataError, ProcessEnded, RecordError, RunError
@@ -111,14 +111,14 @@ class Launcher:
         Returns:
             the one-line error of each job that did not succeed. How far a run has come is in its record.
         """
+        commands = [_command(job.overrides, self._config_dir) for job in jobs]
         if self.local:
-            commands = [_command(job.overrides, self._config_dir) for job in jobs]
             return pool.run(jobs, commands, self._options, sweep)
         at_once = 1 if self._name == "SlurmLauncher" else len(jobs)  # others are not known to have a limit
-        task = _task(sweep, len(jobs), at_once, self._config_dir)
+        task = _task(sweep, [job.config.model_dump(mode="json") for job in jobs], commands, at_once)
         try:
-            overrides = [job.overrides for job in jobs]
-            returned = hydra_bridge.launch("train", self._overrides, self._config_dir, task, overrides)
+            of_machine = [_of_machine(job.overrides) for job in jobs]
+            returned = hydra_bridge.launch("train", self._overrides, self._config_dir, task, of_machine)
         except Exception as error:  # of the launcher, e.g. for a lost SLURM job; the records have the jobs' status
             print(f"rpr-cli: {self._name}: {slurm.format_error(error)}", file=sys.stderr)
             return {}
@@ -126,7 +126,7 @@ class Launcher:
         for job, result in zip(jobs, returned, strict=True):
             try:
                 problem = result.return_value
-            except Exception as error:  # the job could not be composed where it ran
+            except Exception as error:  # of the launcher where the job ran
                 problem = RunError(format_user_error(error) or repr(error))
             if problem is not None:
                 problems[job.overrides] = problem
@@ -138,29 +138,31 @@ def _command(overrides: Sequence[str], config_dir: Path | None) -> str:
     return train_command([word for word in overrides if override_key(word) not in ("sweep", "again")], config_dir)
 
 
-def _task(sweep: str, total: int, at_once: int, config_dir: Path | None) -> Callable[[Any], RunError | None]:
+def _task(
+    sweep: str, configs: Sequence[dict[str, Any]], commands: Sequence[str], at_once: int
+) -> Callable[[Any], RunError | None]:
     """The function that a launcher runs for each job, in another process; it returns the one-line error, or None.
-    `at_once`: how many jobs one machine runs at a time.
+
+    Args:
+        configs: of each job, as `commands`; what Hydra composes there only names the machine.
+        at_once: how many jobs one machine runs at a time.
     """
 
     def task(settings: Any) -> RunError | None:
         from hydra.core.hydra_config import HydraConfig
-        from omegaconf import OmegaConf
 
         from rpr.commands import train
-        from rpr.config.train import TrainConfig
-        from rpr.validation import validate
+        from rpr.config.train import config_from_record
 
-        running = HydraConfig.get()
-        overrides: Any = OmegaConf.to_container(running.overrides.task, resolve=False)  # as typed
+        number = HydraConfig.get().job.num
         nodes = 1
         try:
-            typed = validate(TrainConfig, to_plain(settings))
-            nodes = typed.hardware.num_nodes
-            number = f"job {running.job.num + 1} of {total}"
-            print(f"sweep {sweep}: {number}: {typed.run_dir_name}", file=sys.stderr, flush=True)
+            config = config_from_record(configs[number])
+            nodes = config.hardware.num_nodes
+            job = f"job {number + 1} of {len(configs)}"
+            print(f"sweep {sweep}: {job}: {config.run_dir_name}", file=sys.stderr, flush=True)
             sweep_job = train.SweepJob(at_once, in_launcher=True)
-            train.run(typed, command=_command([*map(str, overrides)], config_dir), sweep_job=sweep_job)
+            train.run(config, command=commands[number], sweep_job=sweep_job)
         except (BusyError, ConfigError, DataError, RecordError) as error:  # raised before any node trains
             why = format_user_error(error) or ""
             if nodes > 1:  # this code ends the SLURM job, whose other nodes wait for this one
