@@ -93,7 +93,7 @@ def test_other_programs_give_the_models_log_probabilities_and_text(name, kind, i
     greedy = SamplingConfig(max_new_tokens=100, temperature=0, top_k=None, seed=1, num_samples=1, stop=None)
     [[ours]] = continuations(TorchEngine(given.model.double()), ByteVocabulary(), [prompt], greedy, 4096)
     text = f"A text{ours.text}"
-    assert capsys.readouterr().out.removesuffix("\n")[:50] == text[:50] and len(text) > 30
+    assert capsys.readouterr().out.removesuffix("\n")[:50] == text[:50] and len(text) > 20
     with pytest.raises(ConfigError, match="of a decoder-only model, for other programs alone"):
         Translator.from_run(tmp_path / "out")
     with pytest.raises(DataError, match="; export the run with format=safetensors"):
