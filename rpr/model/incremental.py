@@ -247,9 +247,10 @@ def self_attention(
             bias_HK = tables.bias.index_select(-1, state.rows_K(tables.bias.shape[-1]))
             bias_BHNK = bias_BHNK + bias_HK[:, None]
         if key_rows is not None:
-            of_keys = q_BNHD if distance_queries_BNHX is None else distance_queries_BNHX
-            by_slot_BHNK = times_table(of_keys.transpose(1, 2), key_rows.transpose(-2, -1))
-            bias_BHNK = torch.add(bias_BHNK, by_slot_BHNK, alpha=scale if of_keys is q_BNHD else 1.0)
+            of_keys, by = q.view(batch, heads, hypotheses, width), scale
+            if distance_queries_BNHX is not None:
+                of_keys, by = distance_queries_BNHX.transpose(1, 2), 1.0
+            bias_BHNK = torch.add(bias_BHNK, times_table(of_keys, key_rows.transpose(-2, -1)), alpha=by)
         if key_bias_BHK is not None:  # less that of its own key, which is the same for all keys of a query
             bias_BHNK = bias_BHNK + key_bias_BHK[:, :, None] - key_bias_BHK[:, :, -hypotheses:, None]
         bias = bias_BHNK.reshape(len(q), hypotheses, -1).to(q.dtype)

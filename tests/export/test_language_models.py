@@ -17,9 +17,10 @@ from rpr.decode.sampling import continuations
 from rpr.decode.torch_engine import TorchEngine
 from rpr.decode.translator import Translator
 from rpr.errors import ConfigError, DataError, RunError
-from rpr.export import transformers_files
+from rpr.export import ctranslate2_spec, transformers_files
 from rpr.export.writing import export
-from tests.shapes import scheme
+from tests.model.test_transformer import TINY
+from tests.shapes import changed, scheme
 from tests.small_models import make_export_inputs, make_model, make_vocabulary
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -143,3 +144,14 @@ def test_a_wrong_export_is_removed(broken, message, inputs, tmp_path, monkeypatc
     with pytest.raises(RunError, match=message):
         export("transformers", tmp_path / "out", inputs(scheme("rope")))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("choice, changes", [
+    *((choice, {}) for choice in ("fox", "fire", "cope", "xpos", "relative_logits", "rope_none")),
+    *(("rope", changes) for changes in ({"proportion": 0.5}, {"query_log_scale": 0.1})),
+    ("rope", {"scaling": "yarn", "scaling_factor": 2.0, "trained_length": 64}), ("none", {"query_log_scale": 0.1}),
+])  # fmt: skip
+def test_positions_without_a_home_are_refused(choice, changes):
+    shape = changed(TINY, architecture="decoder_only", norm="pre", decoder_positions=scheme(choice, **changes))
+    assert "use format=safetensors" in ctranslate2_spec.unrepresentable(shape)
+    assert "has no exact form in transformers" in transformers_files.unrepresentable(shape, documents=True)

@@ -92,7 +92,8 @@ class Rope(Scheme):
         return None
 
     def rotation(self, site: Site) -> Rotation | None:
-        return None if self.scaling == "yarn" or self.proportion != 1 else self._rotation(site)
+        plain = self.scaling != "yarn" and self.proportion == 1 and not self.query_log_scale
+        return self._rotation(site) if plain else None
 
     def _rotation(self, site: Site) -> Rotation:
         width = round(self.rotated_share * site.d_head)
