@@ -228,7 +228,7 @@ def layer_steps(
         for algorithm in config.layer.algorithms:
             if not scheme.has_tables and algorithm != "attend":
                 continue
-            if algorithm == "triton" and (scheme.has_bias or scheme.has_projections):
+            if algorithm == "triton" and scheme.not_fused:
                 continue
             label = name if algorithm == "attend" else f"{name} ({algorithm})"
             layer_positions = LayerPositions(scheme, site).to(device)

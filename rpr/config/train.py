@@ -319,13 +319,7 @@ def check_attention(hardware: HardwareConfig, schemes: Iterable[Scheme], head_wi
     if hardware.attention != "triton":
         return
     for scheme in schemes:
-        found = {
-            "score bias": scheme.has_bias,
-            "projections": scheme.has_projections,
-            "changed scores": scheme.has_scores,
-            "random positions": scheme.random_positions and scheme.has_tables,
-        }
-        if what := next((what for what, present in found.items() if present), None):
+        if what := scheme.not_fused:
             raise ConfigError(
                 f"hardware.attention: triton does not support the {what} of position={scheme.name}; choose auto"
             )
@@ -408,7 +402,7 @@ class TrainConfig(StrictModel):
                 whole = f"position.{problem}"
                 raise ValueError(whole if one else whole.replace("position.", f"position.{stack.name}."))
             longest = max(self.data.context_length or 0, *self.evaluation.context_lengths, 0)
-            if stack.scheme.has_scores and longest > LONGEST_SCORES:
+            if any(part.has_scores for part in stack.scheme.parts) and longest > LONGEST_SCORES:
                 raise ValueError(
                     f"position: {stack.scheme.name} holds the scores of all pairs of tokens, too many for contexts of "
                     f"{longest} (data.context_length, evaluation.context_lengths); at most {LONGEST_SCORES}"

@@ -57,7 +57,7 @@ def unrepresentable(config: TransformerConfig, *, documents: bool) -> str | None
         return f"model.norm: {config.norm} has no exact form in transformers; use format=safetensors or ctranslate2"
     (stack,) = config.stacks()
     scheme = stack.scheme
-    if scheme.acts_in_layers and scheme.rotation(stack.site) is None:
+    if any(part.acts_in_layers for part in scheme.parts) and scheme.rotation(stack.site) is None:
         return f"position: {scheme.name} has no exact form in transformers; use format=ctranslate2 or safetensors"
     if scheme.changes_queries and scheme.absolute != "none":
         return (

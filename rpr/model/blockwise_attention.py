@@ -54,36 +54,25 @@ class BlockwiseAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        q_BHQD: Tensor,
-        k_BHKD: Tensor,
-        v_BHKD: Tensor,
-        key_table: Tensor | None,
-        value_table: Tensor | None,
-        bias_table: Tensor | None,
-        distance_queries_BHQX: Tensor | None,
-        key_bias_BHK: Tensor | None,
-        layout: Layout,
-    ) -> Tensor:
-        batch, heads, num_queries, width = q_BHQD.shape
-        z_BHQD = q_BHQD.new_empty(batch, num_queries, heads, width).transpose(1, 2)
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        *differentiated, layout = arguments
+        given = AttentionInputs(*differentiated)
+        batch, heads, num_queries, width = given.q.shape
+        z_BHQD = given.q.new_empty(batch, num_queries, heads, width).transpose(1, 2)
         saved: list[Tensor | None] = []
         ctx.tables = []
-        with torch.autocast(q_BHQD.device.type, enabled=False):
-            for at in _parts(q_BHQD, k_BHKD.shape[2], layout):
+        with torch.autocast(given.q.device.type, enabled=False):
+            for at in _parts(given.q, given.k.shape[2], layout):
                 part = layout.part(*at)
-                of_keys = None if key_bias_BHK is None else key_bias_BHK[at]
-                tables = _tables(key_table, value_table, bias_table, part, at, q_BHQD.dtype, ctx.needs_input_grad[5])
-                queries = None if distance_queries_BHQX is None else distance_queries_BHQX[at].to(q_BHQD.dtype)
-                z_GQD, kept = _forward(q_BHQD[at], k_BHKD[at], v_BHKD[at], queries, of_keys, *tables, part)
+                tables = _tables(given, part, at, ctx.needs_input_grad[5])
+                z_GQD, kept = _forward(given, at, *tables, part)
                 _put(z_BHQD, at, z_GQD)
                 if any(ctx.needs_input_grad):
                     saved += kept
                     ctx.tables.append(tables)
                 del z_GQD, kept
-        ctx.save_for_backward(key_table, value_table, bias_table, distance_queries_BHQX, key_bias_BHK, *saved)
-        ctx.layout, ctx.num_keys = layout, k_BHKD.shape[2]
+        ctx.save_for_backward(*differentiated[3:], *saved)
+        ctx.layout, ctx.num_keys = layout, given.k.shape[2]
         return z_BHQD
 
     @staticmethod
@@ -144,23 +133,17 @@ class _Gradients(NamedTuple):
 
 
 def _forward(
-    q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    v_BHKD: Tensor,
-    queries_BHQX: Tensor | None,
-    key_bias_BHK: Tensor | None,
-    keys: Table | None,
-    values: Table | None,
-    bias: Bias | None,
-    layout: Layout,
+    given: AttentionInputs, at: Part, keys: Table | None, values: Table | None, bias: Bias | None, layout: Layout
 ) -> tuple[Tensor, _Kept]:
     """z of a part, [G, Q, D]."""
+    q_BHQD, k_BHKD, v_BHKD = given.q[at], given.k[at], given.v[at]
     q_GQD = _heads_first(torch.mul, q_BHQD, q_BHQD.shape[-1] ** -0.5)  # both terms of equation 5 are scaled
     k_GKD = _heads_first(None, k_BHKD)
     with_anchor = values is not None and values.anchor is not None
     v_GKD = _heads_first(torch.add, v_BHKD, values.anchor) if values and with_anchor else _heads_first(None, v_BHKD)
-    queries_GQX = None if queries_BHQX is None else _heads_first(None, queries_BHQX)
-    key_bias_HBK = None if key_bias_BHK is None else key_bias_BHK.transpose(0, 1)
+    queries, key_bias = given.distance_queries, given.key_bias
+    queries_GQX = None if queries is None else _heads_first(None, queries[at].to(q_BHQD.dtype))
+    key_bias_HBK = None if key_bias is None else key_bias[at].transpose(0, 1)
     kept = _Kept(q_GQD, k_GKD, v_GKD, queries_GQX, key_bias_HBK, None, None)
     z_GQD = torch.empty_like(q_GQD)
     keep = layout.queries_per_block is None
@@ -273,23 +256,17 @@ def _weights_of(
 
 
 def _tables(
-    key_table: Tensor | None,
-    value_table: Tensor | None,
-    bias_table: Tensor | None,
-    layout: Layout,
-    at: Part,
-    dtype: torch.dtype,
-    learned_bias: bool,
+    given: AttentionInputs, layout: Layout, at: Part, learned_bias: bool
 ) -> tuple[Table | None, Table | None, Bias | None]:
-    keys = values = None
-    if key_table is not None and layout.key_edges is not None:
-        keys = Table(_for_heads(key_table, at, shared=key_table.dim() == 2), layout.key_edges, dtype)
-    if value_table is not None and layout.value_edges is not None:
-        values = Table(_for_heads(value_table, at, shared=value_table.dim() == 2), layout.value_edges, dtype)
-    bias = None
-    if bias_table is not None:
-        bias = Bias(bias_table[at[1]], layout.first_query, learned=learned_bias)
-    return keys, values, bias
+    def table_of(table: Tensor | None, edges: Distances | None) -> Table | None:
+        if table is None or edges is None:
+            return None
+        return Table(_for_heads(table, at, shared=table.dim() == 2), edges, given.q.dtype)
+
+    keys, values = table_of(given.key_table, layout.key_edges), table_of(given.value_table, layout.value_edges)
+    if given.bias_table is None:
+        return keys, values, None
+    return keys, values, Bias(given.bias_table[at[1]], layout.first_query, learned=learned_bias)
 
 
 def _for_heads(table: Tensor, at: Part, *, shared: bool) -> Tensor:

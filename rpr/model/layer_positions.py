@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rpr.model.attention_inputs import AttentionInputs, ChangeScores
-from rpr.model.positions import Scheme, Site, Tables
+from rpr.model.positions import Pairs, Scheme, Site, Tables
 
 
 class GivenPositions(NamedTuple):
@@ -100,9 +100,8 @@ class LayerPositions(nn.Module):
         """The scheme's change of scores for these queries."""
 
         def change(scores_BHQK: Tensor, visible: Tensor) -> Tensor:
-            return self.scheme.scores(
-                scores_BHQK, visible, q_BHQD, query_positions, key_positions, self._learned, self.site
-            )
+            pairs = Pairs(scores_BHQK, visible, q_BHQD, query_positions, key_positions)
+            return self.scheme.scores(pairs, self._learned, self.site)
 
         return change
 

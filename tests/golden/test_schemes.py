@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rpr.model.positions import Site
+from rpr.model.positions import Pairs, Site
 from tests.shapes import scheme
 
 FROZEN = json.loads(Path(__file__).with_name("schemes.json").read_text())
@@ -46,7 +46,7 @@ def summary(choice: str) -> dict[str, list[float]]:
         if positions.has_scores:
             scores, at = torch.linspace(-1, 1, 72).reshape(1, 2, 6, 6), torch.arange(6)
             seen, q = torch.ones(6, 6).tril().bool(), torch.linspace(-1, 1, 48).reshape(1, 2, 6, 4)
-            add(f"{stack} scores", positions.scores(scores, seen, q, at[:, None], at, learned, site))
+            add(f"{stack} scores", positions.scores(Pairs(scores, seen, q, at[:, None], at), learned, site))
         if positions.has_tables:
             for name, table in positions.distance_tables(learned, site, 6, torch.device("cpu"))._asdict().items():
                 if table is not None:

@@ -137,8 +137,8 @@ HOOKS = {  # hooks that train silently, and what is said before training
         "key_bias depends on more than its own token and `before`",
     ),
     "hidden keys": (
-        "def scores(self, scores, visible, q, query_positions, key_positions, parameters, site):\n"
-        "  return scores - scores.mean(-1, keepdim=True)", "scores depend on hidden keys",
+        "def scores(self, pairs, parameters, site):\n"
+        "  return pairs.scores - pairs.scores.mean(-1, keepdim=True)", "scores depend on hidden keys",
     ),
     "other positions": (
         "def prepare(self, q, k, positions, parameters, site): return q, k - k.mean(2, keepdim=True)",

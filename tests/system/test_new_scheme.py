@@ -107,8 +107,9 @@ class Squared(Scheme):
 
         return {"weight": torch.zeros(site.num_heads, 1, 1)}
 
-    def scores(self, scores, visible, q, query_positions, key_positions, parameters, site):
-        return scores * (1 + parameters["weight"] * (query_positions * key_positions % self.size))
+    def scores(self, pairs, parameters, site):
+        products = pairs.query_positions * pairs.key_positions
+        return pairs.scores * (1 + parameters["weight"] * (products % self.size))
 """,
     "placed": """
 from typing import Literal

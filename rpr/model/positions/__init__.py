@@ -17,6 +17,7 @@ from pydantic import BeforeValidator
 
 from rpr.errors import ConfigError, RprError, did_you_mean
 from rpr.model.positions.scheme import REGISTERED
+from rpr.model.positions.scheme import Pairs as Pairs
 from rpr.model.positions.scheme import Scheme as Scheme
 from rpr.model.positions.scheme import Site as Site
 from rpr.model.positions.scheme import Tables as Tables

@@ -29,6 +29,8 @@ def _check(scheme: Scheme, site: Site) -> None:
     """
     import torch
 
+    from rpr.model.positions.scheme import Pairs
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         projections = scheme.projections(site)
@@ -67,11 +69,11 @@ def _check(scheme: Scheme, site: Site) -> None:
     if scheme.has_scores and problem is None:
         (q, k), at = given, torch.arange(_NEAR)
         scores, visible = q @ k.transpose(2, 3), torch.ones(_NEAR, _NEAR, dtype=torch.bool).tril()
-        whole = scheme.scores(scores, visible, q, at[:, None], at, learned, site)
-        last = (scores[:, :, 3:4, :4], visible[3:4, :4], q[:, :, 3:4], at[3:4, None], at[:4])
+        whole = scheme.scores(Pairs(scores, visible, q, at[:, None], at), learned, site)
+        last = Pairs(scores[:, :, 3:4, :4], visible[3:4, :4], q[:, :, 3:4], at[3:4, None], at[:4])
         if whole.shape != scores.shape:
             problem = f"scores returns a shape of {list(whole.shape)}; it must keep [B, H, Q, K]"
-        elif site.causal and _differ(whole[:, :, 3:4, :4], scheme.scores(*last, learned, site)):
+        elif site.causal and _differ(whole[:, :, 3:4, :4], scheme.scores(last, learned, site)):
             problem = "scores depend on hidden keys or on the number of keys; use only `visible` ones and positions"
         used.append(whole)
     if problem is None and learned:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from rpr.model.positions.scheme import Scheme, Site, register
+from rpr.model.positions.scheme import Pairs, Scheme, Site, register
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,20 +42,12 @@ class Cope(Scheme):
 
         return {"vectors": torch.zeros(self.num_positions, site.d_head)}
 
-    def scores(
-        self,
-        scores: Tensor,
-        visible: Tensor,
-        q: Tensor,
-        query_positions: Tensor,
-        key_positions: Tensor,
-        parameters: Mapping[str, Tensor],
-        site: Site,
-    ) -> Tensor:
+    def scores(self, pairs: Pairs, parameters: Mapping[str, Tensor], site: Site) -> Tensor:
         import torch
 
+        scores, q = pairs.scores, pairs.q
         wide = torch.promote_types(scores.dtype, torch.float32)
-        gates = scores.to(wide).sigmoid() * visible
+        gates = scores.to(wide).sigmoid() * pairs.visible
         counts = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=self.num_positions - 1)
         products_BHQL = (q @ parameters["vectors"].to(q.dtype).T).to(wide) * site.d_head**-0.5
         below = counts.detach().long()

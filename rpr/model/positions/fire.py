@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from rpr.model.positions.scheme import Scheme, Site, register
+from rpr.model.positions.scheme import Pairs, Scheme, Site, register
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,25 +55,16 @@ class Fire(Scheme):
             "outer_bias": torch.empty(site.num_heads).uniform_(-bound, bound),
         }
 
-    def scores(
-        self,
-        scores: Tensor,
-        visible: Tensor,
-        q: Tensor,
-        query_positions: Tensor,
-        key_positions: Tensor,
-        parameters: Mapping[str, Tensor],
-        site: Site,
-    ) -> Tensor:
+    def scores(self, pairs: Pairs, parameters: Mapping[str, Tensor], site: Site) -> Tensor:
         import torch
 
-        with torch.autocast(q.device.type, enabled=False):
+        with torch.autocast(pairs.q.device.type, enabled=False):
             c = parameters["c"].abs()
-            distances = (query_positions - key_positions).clamp(min=0) * c
+            distances = (pairs.query_positions - pairs.key_positions).clamp(min=0) * c
             threshold = (parameters["threshold"] * self.initial_threshold).abs()
-            longest = torch.maximum(query_positions.to(c.dtype), threshold) * c
+            longest = torch.maximum(pairs.query_positions.to(c.dtype), threshold) * c
             share = torch.log1p(distances) / torch.log1p(longest)
             share = share.reshape(-1, *share.shape[-2:])  # [1, Q, K], or [B, Q, K] where sentences differ
             inner_W = (share[..., None] * parameters["inner_weight"] + parameters["inner_bias"]).relu()
             bias_BQKH = torch.nn.functional.linear(inner_W, parameters["outer_weight"], parameters["outer_bias"])
-        return scores + bias_BQKH.permute(0, 3, 1, 2).to(scores.dtype)
+        return pairs.scores + bias_BQKH.permute(0, 3, 1, 2).to(pairs.scores.dtype)

@@ -126,26 +126,6 @@ class Pattern(Scheme):
         of_entries = next((f"entries.{name}.{problem}" for name, problem in problems if problem is not None), None)
         return super().wrong_setting(site, usual) or of_entries
 
-    @property
-    def has_tables(self) -> bool:
-        return any(part.has_tables for part in self.parts)
-
-    @property
-    def has_bias(self) -> bool:
-        return any(part.has_bias for part in self.parts)
-
-    @property
-    def has_projections(self) -> bool:
-        return any(part.has_projections for part in self.parts)
-
-    @property
-    def has_scores(self) -> bool:
-        return any(part.has_scores for part in self.parts)
-
-    @property
-    def changes_queries(self) -> bool:
-        return any(part.changes_queries for part in self.parts)
-
     def not_exported(self, site: Site) -> str | None:
         return (
             f"position.layers: {','.join(self.layers)} cannot be exported, CTranslate2 has one scheme for all layers; "

@@ -49,6 +49,16 @@ class Tables(NamedTuple):
     bias: Tensor | None = None  # [H, R], added after the scale 1/sqrt(D)
 
 
+class Pairs(NamedTuple):
+    """Scores of queries and keys, which are in the order of time; all tensors are broadcastable to the scores."""
+
+    scores: Tensor  # [B, H, Q, K], scaled, with all other terms
+    visible: Tensor  # bool
+    q: Tensor  # [B, H, Q, D], prepared
+    query_positions: Tensor  # int64
+    key_positions: Tensor  # int64
+
+
 class Rotation(NamedTuple):
     """The parameters of RoPE, for exports."""
 
@@ -177,9 +187,8 @@ class Scheme(Described):
         if self.random_offset and (self.shift_invariant or self.random_positions):
             why = "with position.random_positions" if self.random_positions else "on distances"
             return f"random_offset: {self.random_offset} has no effect {why}; leave it out"
-        if (last := self.random_positions) and not (
-            embeds or self.has_tables or self.changes_queries or self.has_scores
-        ):
+        placed = embeds or any(part.has_tables or part.changes_queries or part.has_scores for part in self.parts)
+        if (last := self.random_positions) and not placed:
             return f"random_positions: {last} have no effect with position={self.name}; leave it out"
         if self.absolute == "learned" and max(last or 0, self.random_offset) > self.max_positions:
             return f"max_positions: {self.max_positions} learned positions are fewer than the random ones; raise it"
@@ -190,6 +199,17 @@ class Scheme(Described):
         """Whether it changes self-attention, and not the embeddings alone."""
         hooks = (self.has_tables, self.changes_queries, self.has_projections, self.has_scores)
         return any(hooks) or self.query_log_scale > 0
+
+    @property
+    def not_fused(self) -> str | None:
+        """What the fused kernel, which knows only tables of vectors by distance, cannot compute."""
+        found = {
+            "score bias": any(part.has_bias for part in self.parts),
+            "projections": any(part.has_projections for part in self.parts),
+            "changed scores": any(part.has_scores for part in self.parts),
+            "random positions": self.random_positions is not None and any(part.has_tables for part in self.parts),
+        }
+        return next((what for what, present in found.items() if present), None)
 
     def causal_only(self) -> str:
         """The problem of a scheme that is defined for causal attention, in an encoder."""
@@ -285,21 +305,9 @@ class Scheme(Described):
         """Whether `scores` changes any."""
         return type(self).scores is not Scheme.scores
 
-    def scores(
-        self,
-        scores: Tensor,
-        visible: Tensor,
-        q: Tensor,
-        query_positions: Tensor,
-        key_positions: Tensor,
-        parameters: Mapping[str, Tensor],
-        site: Site,
-    ) -> Tensor:
-        """Change the scores [B, H, Q, K] of the prepared queries q [B, H, Q, D], scaled and with all other terms; for
-        what no other hook can do: attention then holds all of them, forward and backward.
-
-        Keys are in the order of time. `visible` is bool; it and the positions (int64) are broadcastable to the scores.
-        A score may depend on the scores of visible keys of its query alone.
+    def scores(self, pairs: Pairs, parameters: Mapping[str, Tensor], site: Site) -> Tensor:
+        """Other scores [B, H, Q, K], for what no other hook can do: attention then holds all of them, forward and
+        backward. A score may depend on the scores of visible keys of its query alone.
         """
         raise NotImplementedError
 
