@@ -269,11 +269,15 @@ def test_bench_keeps_the_results_before_memory_ran_out(capsys, monkeypatch):
 
 def test_positional_arguments_are_not_parsed_by_hydra():
     """Most of these characters mean something in its grammar."""
-    names = ["it's.txt", "a,b [c] {d} $e.txt", "back\\slash.txt", "end\\", "\\'", "Füße.txt"]
+    names = ["it's.txt", "a,b [c] {d} $e ${f}.txt", "back\\slash.txt", "end\\", "\\'", "\\${Füße}.txt"]
     composed = app.compose("compare", to_overrides("compare", [*names[:3], "samples=200", *names[3:]]))
     assert composed["runs"] == names and composed["samples"] == 200
     for first, second in zip(names[::2], names[1::2], strict=True):
         composed = app.compose("translate", to_overrides("translate", [first, "n_best=2", "--", second, first]))
         assert (composed["run"], composed["input"], composed["output"]) == (first, second, first)
+    for text in (*names, "def f(x):", "[1, 2", "null", "  ", "", "a\nb", "x\\\\${${y}} 'z", "k=v", "~/x", "-m"):
+        words = to_overrides("generate", ["runs/A", f"prompt={text}", f"stop={text}", "seed=2"])
+        composed = app.compose("generate", words)
+        assert (composed["prompt"], composed["stop"], composed["seed"]) == (text, text, 2)
     assert to_overrides("compare", ["--cfg", "job", "runs/A"]) == ["--cfg", "job", "runs=['runs/A']"]
     assert to_overrides("train", ["runs/it's"]) == ["run=runs/it's"], "which is read as it is"
