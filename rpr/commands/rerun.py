@@ -14,7 +14,8 @@ from rpr.commands import train
 from rpr.commands.diff import lines_of, read_run_files
 from rpr.compose.hydra_bridge import quote_value
 from rpr.config.commands import RerunConfig
-from rpr.config.train import NAME, HardwareConfig, TrainConfig, config_from_record
+from rpr.config.data import NAME
+from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.data.cache import cache_key
 from rpr.environment import started_by_torchrun
 from rpr.errors import ConfigError, DataError, RecordError

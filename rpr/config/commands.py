@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from rpr.config.train import NAME, BleuTokenizer, DataConfig, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig
+from rpr.config.data import NAME, DataConfig
+from rpr.config.train import BleuTokenizer, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig
 from rpr.validation import StrictModel
 
 ComputeType = Literal["float32", "int8", "int8_float32", "bfloat16", "float16"]  # of CTranslate2

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rpr.config.train import DataConfig
+from rpr.config.data import DataConfig
 from rpr.data.corpus import Corpus
 from rpr.data.encode import SIDES, Encoder, count_chunk_words
 from rpr.data.vocabulary import Vocabulary, add_words, most_frequent, training_sample

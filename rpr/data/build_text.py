@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rpr.config.train import DataConfig
+from rpr.config.data import DataConfig
 from rpr.data.build import MODEL_NAME, BuildResult, BuildState, Progress, save_state
 from rpr.data.byte_vocabulary import ByteVocabulary, byte_vocabulary
 from rpr.data.documents import BLOCK, Placed, TextCorpus

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rpr.config.text import NUM_BYTE_PIECES
+from rpr.config.data import NUM_BYTE_PIECES
 from rpr.data.vocabulary import BYTES_MODEL, EOS, Vocabulary
 from rpr.io.atomic import replace_file
 

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from rpr.config.train import DataConfig
+from rpr.config.data import DataConfig
 from rpr.data.build import MODEL_NAME, STATE_NAME, BuildResult, BuildState, Progress, build, checked_vocabulary
 from rpr.data.build_text import build_text
 from rpr.data.corpus import Corpus, fingerprint, load_corpus

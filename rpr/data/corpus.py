@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rpr.config.train import DataConfig
+from rpr.config.data import DataConfig
 from rpr.data import synthetic
 from rpr.data.files import SPLIT_NAMES, Listing, kind_of, list_files, split_word
 from rpr.data.hub import hub_files, hub_revision

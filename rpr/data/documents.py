@@ -13,8 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from rpr.config.text import TextConfig
-from rpr.config.train import DataConfig
+from rpr.config.data import DataConfig, TextConfig
 from rpr.data.corpus import corpus_files
 from rpr.data.files import SPLIT_NAMES, kind_of, open_file
 from rpr.data.hub import hub_files

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rpr.config.train import DataConfig
+from rpr.config.data import DataConfig
 from rpr.data.files import read_json, update_json
 from rpr.data.pairs import cache_root
 from rpr.errors import DataError

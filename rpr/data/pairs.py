@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rpr.config.train import DataConfig
+from rpr.config.data import DataConfig
 from rpr.data.files import decoded
 from rpr.paths import user_path
 from rpr.tasks import Pair as Pair

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rpr.config.train import DataConfig
+from rpr.config.data import DataConfig
 from rpr.data.pairs import Chunk, Pairs
 from rpr.data.tables import describe, read_columns
 from rpr.errors import DataError, did_you_mean

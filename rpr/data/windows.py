@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rpr.config.train import DataConfig, EvaluationConfig
+from rpr.config.data import DataConfig
+from rpr.config.train import EvaluationConfig
 from rpr.data.cache import PreparedData
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import BOS, EOS

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from rpr import paper
-from rpr.config.text import TextConfig
+from rpr.config.data import TextConfig
 from rpr.migrations import with_earlier_defaults
 from rpr.records.position import shown_settings
 from rpr.records.record import Record, flat

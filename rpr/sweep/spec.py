@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from rpr.compose.composition import override_key, typed_choices
-from rpr.config.train import NAME
+from rpr.config.data import NAME
 from rpr.errors import ConfigError, did_you_mean
 from rpr.paths import choice_dirs, data_dir, user_path
 

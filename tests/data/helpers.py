@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rpr.config.train import DataConfig
+from rpr.config.data import DataConfig
 from rpr.data.token_split import TokenSplit
 from rpr.io.resources import resident_peak
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rpr.config.train import DataConfig
+from rpr.config.data import DataConfig
 from rpr.data import build as module
 from rpr.data import corpus
 from rpr.data.build import STATE_NAME

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rpr.config.train import DataConfig, SyntheticConfig
+from rpr.config.data import DataConfig, SyntheticConfig
 from rpr.data import build, cache, synthetic
 from rpr.data.cache import cache_key, prepare
 from rpr.data.vocabulary import EOS

@@ -15,7 +15,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from rpr.config.train import SyntheticConfig
+from rpr.config.data import SyntheticConfig
 from rpr.data import corpus as module
 from rpr.data import files
 from rpr.data.corpus import Corpus, fingerprint, load_corpus

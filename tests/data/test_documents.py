@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpr.config.text import TextConfig
-from rpr.config.train import DataConfig
+from rpr.config.data import DataConfig, TextConfig
 from rpr.data import documents
 from rpr.data.batches import TrainingBatches, TranslationDataset
 from rpr.data.byte_vocabulary import FIRST, ByteVocabulary

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from rpr.compose.composition import compose_train
-from rpr.config.train import DataConfig
+from rpr.config.data import DataConfig
 from rpr.data.cache import prepare
 from rpr.data.corpus import load_corpus
 from rpr.data.vocabulary import UNK
