@@ -57,7 +57,11 @@ def unrepresentable(config: TransformerConfig, *, documents: bool) -> str | None
         return f"model.norm: {config.norm} has no exact form in transformers; use format=safetensors or ctranslate2"
     (stack,) = config.stacks()
     scheme = stack.scheme
-    if any(part.acts_in_layers for part in scheme.parts) and scheme.rotation(stack.site) is None:
+    rotation = scheme.rotation(stack.site)
+    beyond = any(part.acts_in_layers for part in scheme.parts) and rotation is None
+    if rotation is not None and rotation.proportion != 1:  # of whole heads alone, and not with YaRN
+        beyond = rotation.yarn is not None or rotation.width != stack.site.d_head
+    if beyond:
         return f"position: {scheme.name} has no exact form in transformers; use format=ctranslate2 or safetensors"
     if scheme.changes_queries and scheme.absolute != "none":
         return (
@@ -126,6 +130,11 @@ def _neox_config(config: TransformerConfig, rotation: Rotation, site: Site, long
     rope = {"rope_type": "default", "rope_theta": rotation.base, "partial_rotary_factor": share}
     if rotation.linear_scale != 1:
         rope |= {"rope_type": "linear", "factor": rotation.linear_scale}
+    if rotation.proportion != 1:
+        rope |= {"rope_type": "proportional", "partial_rotary_factor": rotation.proportion}
+    if rotation.yarn is not None:
+        factor, trained_length = rotation.yarn
+        rope |= {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": trained_length}
     return {
         "architectures": ["GPTNeoXForCausalLM"],
         "model_type": "gpt_neox",

@@ -28,7 +28,7 @@ TEXT = "def größe(x):\n    return '<s>', x  # naïve — 𝛼\n" * 4
 CONTEXT = 40
 SHARED = {"tables": "shared_by_heads", "clip_distance": 4}
 # Programs that read each scheme; decoder-only models are pre-norm unless they say otherwise.
-BOTH, CTRANSLATE2 = ("ctranslate2", "transformers"), ("ctranslate2",)
+BOTH, CTRANSLATE2, TRANSFORMERS = ("ctranslate2", "transformers"), ("ctranslate2",), ("transformers",)
 HOMES = {
     "none": (BOTH, scheme("none"), {}),
     "absolute": (BOTH, scheme("absolute"), {"activation": "gelu"}),
@@ -44,9 +44,18 @@ HOMES = {
     "relative_keys": (CTRANSLATE2, scheme("relative_keys", **SHARED), {"norm": "post"}),
     "t5": (CTRANSLATE2, scheme("t5"), {}),
     "alibi": (CTRANSLATE2, scheme("alibi"), {}),
-    "rope-log_scale": ((), scheme("rope", query_log_scale=0.1), {}),
-    "rope-yarn": ((), scheme("rope", scaling="yarn", scaling_factor=2, trained_length=20), {}),
-    "relative_logits": ((), scheme("relative_logits"), {}),
+    "rope-yarn": (TRANSFORMERS, scheme("rope", scaling="yarn", scaling_factor=2, trained_length=20), {}),
+    "rope-yarn-partial": (
+        TRANSFORMERS,
+        scheme("rope", rotated_share=0.5, scaling="yarn", scaling_factor=4, trained_length=200, base=50),
+        {},
+    ),
+    "rope-p": (TRANSFORMERS, scheme("rope", proportion=0.3), {}),
+    "rope-p-linear": (
+        TRANSFORMERS,
+        scheme("rope", proportion=0.75, layout="interleaved", scaling="linear", scaling_factor=2),
+        {},
+    ),
     "kerple": (CTRANSLATE2, scheme("kerple"), {}),
 }
 
@@ -148,8 +157,8 @@ def test_a_wrong_export_is_removed(broken, message, inputs, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("choice, changes", [
     *((choice, {}) for choice in ("fox", "fire", "cope", "xpos", "relative_logits", "rope_none")),
-    *(("rope", changes) for changes in ({"proportion": 0.5}, {"query_log_scale": 0.1})),
-    ("rope", {"scaling": "yarn", "scaling_factor": 2.0, "trained_length": 64}), ("none", {"query_log_scale": 0.1}),
+    *((choice, {"query_log_scale": 0.1}) for choice in ("rope", "none")),
+    ("rope", {"proportion": 0.5, "rotated_share": 0.5}),
 ])  # fmt: skip
 def test_positions_without_a_home_are_refused(choice, changes):
     shape = changed(TINY, architecture="decoder_only", norm="pre", decoder_positions=scheme(choice, **changes))

@@ -91,9 +91,16 @@ class Rope(Scheme):
             )
         return None
 
+    def not_exported(self, site: Site) -> str | None:
+        if self.scaling == "yarn" or self.proportion != 1:
+            return (
+                f"position: {self.name} with {'yarn scaling' if self.scaling == 'yarn' else 'a proportion'} cannot be "
+                "exported to CTranslate2; use format=safetensors, or transformers for a language model of documents"
+            )
+        return super().not_exported(site)
+
     def rotation(self, site: Site) -> Rotation | None:
-        plain = self.scaling != "yarn" and self.proportion == 1 and not self.query_log_scale
-        return self._rotation(site) if plain else None
+        return None if self.query_log_scale else self._rotation(site)
 
     def _rotation(self, site: Site) -> Rotation:
         width = round(self.rotated_share * site.d_head)
@@ -101,7 +108,10 @@ class Rope(Scheme):
         if self.scaling == "ntk":
             base *= self.scaling_factor ** (width / (width - 2))
         linear = self.scaling_factor if self.scaling == "linear" else 1.0
-        return Rotation(width, self.layout == "interleaved", base, linear)
+        yarn = None
+        if self.scaling == "yarn" and self.trained_length is not None:
+            yarn = (self.scaling_factor, self.trained_length)
+        return Rotation(width, self.layout == "interleaved", base, linear, self.proportion, yarn)
 
     def prepare(
         self, q: Tensor, k: Tensor, positions: Tensor, parameters: Mapping[str, Tensor], site: Site
@@ -109,10 +119,8 @@ class Rope(Scheme):
         from rpr.model.rotation import cosines_and_sines, frequencies, rotate, yarn_frequencies
 
         of = self._rotation(site)
-        if self.scaling == "yarn" and self.trained_length is not None:
-            frequencies_W = yarn_frequencies(
-                of.width, of.base, q.device, factor=self.scaling_factor, trained_length=self.trained_length
-            )
+        if of.yarn is not None:
+            frequencies_W = yarn_frequencies(of.width, of.base, q.device, *of.yarn)
         else:
             frequencies_W = frequencies(of.width, of.base, q.device)
         if self.proportion != 1:

@@ -66,6 +66,8 @@ class Rotation(NamedTuple):
     interleaved: bool
     base: float
     linear_scale: float
+    proportion: float = 1.0  # of all pairs, those that rotate: the fastest
+    yarn: tuple[float, int] | None = None  # factor and trained length
 
 
 RESERVED = {"sides", "mixed"}  # names of two different schemes, and of their rows in tables
