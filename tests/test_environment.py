@@ -41,6 +41,8 @@ def set_up(monkeypatch, variables):
 
 def test_what_others_left_is_removed(monkeypatch):
     assert set_up(monkeypatch, {**LEFT_OVER, **KEPT}) == KEPT
+    backend = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}  # as a notebook's kernel exports it
+    assert set_up(monkeypatch, backend) == {"MPLBACKEND": "agg"}
     assert is_first_rank() and not environment.started_by_torchrun()
 
 

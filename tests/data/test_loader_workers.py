@@ -1,13 +1,15 @@
 """Loader workers that get a signal, and batches that cannot be sent."""
 
+import multiprocessing.util
 import os
 import signal
+import tempfile
 import time
 
 import pytest
 from torch.utils.data import DataLoader
 
-from rpr.data.workers import set_up_loader_worker
+from rpr.data.workers import set_up_loader_worker, shorten_socket_paths
 from rpr.signals import stop_before
 
 
@@ -30,6 +32,15 @@ def test_batch_that_cannot_be_sent_ends_the_wait(capfd):
         next(iter(loader([lambda: None])))
     assert time.monotonic() - started < 30
     assert "rpr-cli: a loader worker cannot send a batch (" in capfd.readouterr().err
+
+
+def test_sockets_are_in_tmp_if_tmpdir_is_too_long_for_them(monkeypatch, tmp_path):
+    folder = tmp_path / (100 * "x")
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.delitem(multiprocessing.current_process()._config, "tempdir", raising=False)
+    shorten_socket_paths()
+    assert os.path.dirname(multiprocessing.util.get_temp_dir()) == "/tmp" and tempfile.gettempdir() == str(folder)
 
 
 @pytest.mark.parametrize("stop", [SystemExit(143), KeyboardInterrupt()])
