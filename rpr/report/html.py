@@ -15,7 +15,7 @@ from rpr import paper
 from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, flat
 from rpr.report.groups import Group
-from rpr.report.plots import Picture
+from rpr.report.plots import FIRST, Picture
 from rpr.report.samples import FileOf, Samples, own_file, word_diff
 from rpr.report.sampling import left_out, sample_evenly
 from rpr.report.statements import Statement
@@ -115,9 +115,7 @@ def _first_plot(chapters: Sequence[Chapter]) -> Picture | None:
     """The first plot of the group with the most variants that learned, preferring curves over k or the context."""
 
     def interest(chapter: Chapter) -> tuple[bool, int]:
-        return chapter.plots[0].name in ("bleu_by_k", "bits_by_context"), sum(
-            one.unlearned is None for one in chapter.group.variants
-        )
+        return chapter.plots[0].name in FIRST[:2], sum(one.unlearned is None for one in chapter.group.variants)
 
     best = max((chapter for chapter in chapters if chapter.plots), key=interest, default=None)
     return None if best is None else best.plots[0]
@@ -205,6 +203,11 @@ def _image(svg: bytes) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
 
 
+def _for_a_phone(picture: Picture) -> str:
+    """The narrow version as an image; empty without one."""
+    return _image(picture.narrow) if picture.narrow is not None else ""
+
+
 def _spaced(heading: str) -> str:
     """A heading with the page's separator."""
     return heading.replace(" | ", " · ")
@@ -222,7 +225,7 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.filters |= {"image": _image, "spaced": _spaced, "no_break": _no_break}
+_TEMPLATES.filters |= {"image": _image, "for_a_phone": _for_a_phone, "spaced": _spaced, "no_break": _no_break}
 _TEMPLATES.globals |= {
     "word_diff": word_diff,
     "count": _count,

@@ -45,18 +45,23 @@ if TYPE_CHECKING:
 
 _BASELINES = ("absolute", "learned", "none")
 MOST_TICKS = 24
+FIRST = ("bleu_by_k", "bits_by_context", "scores_by_position")  # plots that may be the first of a page
 _ROOM = 0.5  # share of a length bucket's width over which the points of all variants are spread
 Curves = dict[str, tuple[tuple[int, float], ...]]  # (step, value) pairs of each training metric
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG image with its name, its alternative text and its caption; `pdf`: for a column, if asked for."""
+    """An SVG image with its name, its alternative text and its caption.
+
+    `narrow`: in the width of a column, for a phone, if the image may be the first of a page; `pdf`: if asked for.
+    """
 
     name: str
     description: str
     caption: str
     svg: bytes
+    narrow: bytes | None = None
     pdf: bytes | None = None
 
 
@@ -92,6 +97,7 @@ def all_plots(
             "; ".join(filter(None, (f"{title}: {group.heading}", remark))),
             caption,
             rendered(figure),
+            rendered(column) if name in FIRST and (column := draw(COLUMN)) is not None else None,
             as_pdf(column) if pdf and (column := draw(COLUMN)) is not None else None,
         )
         for name, title, remark, caption, draw in drawn
@@ -141,7 +147,7 @@ def bleu_by_k(group: Group, width: float = WIDE) -> Figure | None:
     looks = {f"{one.name}, {one.split}": one.look for one in _best_first(series)}
     looks[f"the paper: EN-DE, {paper.TABLE2_TEST_SET}"] = papers
     with styled():
-        figure, [axes] = new_figure(width, 4.5, "BLEU by clip distance", group.heading, looks)
+        figure, [axes] = new_figure(width, 0.3 * width + 1.8, "BLEU by clip distance", group.heading, looks)
         axes.plot([place[k] for k in paper.TABLE2], list(paper.TABLE2.values()), **papers, ms=4, zorder=2)
         for one in series:
             # The error bars of horizontal lines are next to each other at the right, beyond all k.
@@ -221,7 +227,9 @@ def bleu_by_length(group: Group, remark: str = "", width: float = WIDE) -> Figur
     ranked = sorted(points, key=lambda label: -(points[label][-1][1].value or 0.0))
     with styled():
         title = f"{_length_title(group)}, {pooled(by_length.splits)}"
-        figure, [axes] = new_figure(width, 4.6, title, group.heading, {label: looks[label] for label in ranked})
+        figure, [axes] = new_figure(
+            width, 0.3 * width + 2.1, title, group.heading, {label: looks[label] for label in ranked}
+        )
         beyond = [index for index, bucket in enumerate(columns) if bucket.first.beyond_training]
         shade_beyond(axes, beyond[0] if beyond else None, len(columns))
         for number, (label, known) in enumerate(points.items()):
