@@ -116,8 +116,9 @@ def shift_invariance(exact: Transformer, pairs: Pairs) -> Check:
     positions = exact.config.stacks()[0].scheme
     if positions.shift_invariant:
         return _check("shift", what, largest, len(pairs))
-    if least > EXACT:
+    if least > EXACT or positions.shift_invariant is None:
         reason = f"{positions.label}: a shift is meant to change it"
+        reason += "" if least > EXACT else ", of longer sentences"
         return Check("shift", what, "not applicable", len(pairs), largest, None, reason)
     reason = f"{positions.label} should depend on a shift, but for some sentence it changes nothing"
     return Check("shift", what, "failed", len(pairs), least, EXACT, reason)

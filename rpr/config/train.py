@@ -17,6 +17,7 @@ from rpr.errors import ConfigError
 from rpr.migrations import EARLIER_DEFAULTS, RENAMED, with_earlier_defaults
 from rpr.model.config import Activation, Architecture, TransformerConfig
 from rpr.model.positions import AnyPositions, Positions, Scheme
+from rpr.model.positions.described import without_earlier
 from rpr.validation import StrictModel, validate
 
 WIDEST_TRITON_HEAD = 256
@@ -327,7 +328,7 @@ class TrainConfig(StrictModel):
         deciding = self.model_dump(
             mode="json", exclude={"name", "stop_after_minutes", "sweep", "runs_dir", "logger", "again"}
         )
-        deciding["position"] = self.position.model_dump(mode="json", exclude_defaults=True)
+        deciding["position"] = without_earlier(deciding["position"])
         deciding["data"].pop("cache_dir")
         for name in REPORTED:
             deciding["evaluation"].pop(name)

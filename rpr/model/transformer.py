@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,7 @@ from rpr.model.attention import Implementation
 from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.dropout import Dropout
 from rpr.model.incremental import DecoderState, KVCache
-from rpr.model.layer_positions import GivenPositions, positions_in_training
+from rpr.model.layer_positions import positions_in_training
 from rpr.model.stack import Encoded, SelfAttention, Stack, apart
 
 
@@ -126,21 +127,18 @@ class Transformer(nn.Module, ABC):
         given = None
         if self.training:
             given = positions_in_training(stack.shape.scheme, pieces_BL.shape[1], pieces_BL.device)
-        x_BLM: Tensor = stack.layers(self._embed(pieces_BL, stack.positions, given=given), mask, encoded, caches, given)
+        embeddings: Any = stack.positions
+        if stack.positions is not None and given is not None:
+            embeddings = partial(_at, stack.positions, given.positions_P)
+        x_BLM: Tensor = stack.layers(self._embed(pieces_BL, embeddings), mask, encoded, caches, given)
         return x_BLM
 
-    def _embed(
-        self,
-        pieces_BL: Tensor,
-        positions: nn.Module | None,
-        state: DecoderState | None = None,
-        given: GivenPositions | None = None,
-    ) -> Tensor:
-        """The input of a stack, [B, L, M]: the pieces at these positions (None: 0, 1, ...), or a state's newest."""
+    def _embed(self, pieces_BL: Tensor, positions: nn.Module | None, state: DecoderState | None = None) -> Tensor:
+        """The input of a stack, [B, L, M]: the pieces from position 0 on, or the newest ones of a state."""
         x_BLM = F.embedding(pieces_BL, self.embedding_VM) * math.sqrt(self.config.d_model)
         x_BLM = x_BLM.masked_fill((pieces_BL == self.config.bos)[..., None], 0.0)
         if positions is not None and state is None:
-            x_BLM = x_BLM + positions(0 if given is None else given.positions_P, pieces_BL).to(x_BLM.dtype)
+            x_BLM = x_BLM + positions(0, pieces_BL).to(x_BLM.dtype)
         elif positions is not None and state is not None:
             x_BLM = x_BLM + state.position_vectors(positions, pieces_BL).to(x_BLM.dtype)
         dropped: Tensor = self.dropout(x_BLM)
@@ -148,3 +146,9 @@ class Transformer(nn.Module, ABC):
 
 
 _READS: dict[str, Literal["source", "target"]] = {"encoder": "source", "decoder": "target"}
+
+
+def _at(embeddings: nn.Module, positions_L: Tensor, first: int, pieces_BL: Tensor) -> Tensor:
+    """The embeddings of given positions, in place of those from `first` on."""
+    vectors: Tensor = embeddings(positions_L, pieces_BL)
+    return vectors

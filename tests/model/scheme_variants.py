@@ -36,7 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "relative_logits": {"rank": 3, "extent": 4},
     "relative_logits long": {},
     "fox": {},
-    "fire": {"initial_threshold": 3.0},
+    "fire": {"initial_threshold": 9.0},
     "cope": {"num_positions": 4},
     "rope log": {"query_log_scale": 0.7, "query_log_floor": 3},
     "relative_keys log": {"query_log_scale": 0.1, "query_log_floor": 2},

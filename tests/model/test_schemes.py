@@ -138,7 +138,7 @@ def score(variant, learned, x, q, k, head, i, j, causal):
 
         longest = torch.maximum(torch.tensor(float(i)), abs(given.initial_threshold * learned["threshold"]))
         inner = torch.relu(learned["inner_weight"] * psi(i - j) / psi(longest) + learned["inner_bias"])
-        return q @ k / root + learned["outer_weight"][head] @ inner + learned["outer_bias"][head]
+        return q @ k / root + learned["outer_weight"][head] @ inner
     if kind == "fox":
         gates = (learned["gate"][head] @ x[at] + learned["bias"][head] for at in range(j + 1, i + 1))
         return q @ k / root + sum(torch.sigmoid(gate).log() for gate in gates)

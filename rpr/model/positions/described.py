@@ -14,11 +14,18 @@ RANDOM = ("random_positions", "random_offset")  # settings of the positions in t
 REGISTERED: dict[str, type[Any]] = {}  # every scheme by its name
 
 
-class Described(StrictModel):
-    """What a scheme is, without what it does (`rpr.model.positions.scheme.Scheme`).
+def without_earlier(settings: Any) -> Any:
+    """Plain settings of positions, of any part, without those that have their earlier value."""
+    if not isinstance(settings, Mapping):
+        return settings
+    scheme = REGISTERED.get(str(settings.get("scheme")))
+    earlier = {} if scheme is None else scheme.EARLIER
+    kept = {name: value for name, value in settings.items() if name not in earlier or value != earlier[name]}
+    return {name: without_earlier(value) for name, value in kept.items()}
 
-    A field that is added to a scheme later has the earlier behaviour as its default: runs with it keep their id.
-    """
+
+class Described(StrictModel):
+    """What a scheme is, without what it does (`rpr.model.positions.scheme.Scheme`)."""
 
     TITLE: ClassVar[str]
     COLOUR: ClassVar[str]
@@ -27,14 +34,28 @@ class Described(StrictModel):
     # to the source counts (rpr/model/positions/source.py).
     VERSION: ClassVar[str]
 
+    # Settings that were added later, with the value that describes what runs did before: older records are read with
+    # it, and runs with it keep their id.
+    EARLIER: ClassVar[Mapping[str, Any]] = {
+        "query_log_scale": 0.0,
+        "query_log_floor": 8192,
+        "random_positions": None,
+        "random_offset": 0,
+    }
+
     name: str
     scheme: str
     absolute: Absolute
     max_positions: PositiveInt
-    query_log_scale: float = Field(default=0.0, ge=0)
-    query_log_floor: PositiveInt = 8192
-    random_positions: PositiveInt | None = None
-    random_offset: NonNegativeInt = 0
+    query_log_scale: float = Field(ge=0)
+    query_log_floor: PositiveInt
+    random_positions: PositiveInt | None
+    random_offset: NonNegativeInt
+
+    @model_validator(mode="before")
+    @classmethod
+    def with_earlier(cls, settings: Any) -> Any:
+        return {**cls.EARLIER, **settings} if isinstance(settings, Mapping) else settings
 
     @classmethod
     def scheme_name(cls) -> str:
@@ -101,7 +122,8 @@ class Described(StrictModel):
     def identity(self) -> dict[str, Any]:
         """The settings that affect results: runs that agree in them have the same positions."""
         unused = {"name"} if self.absolute == "learned" else {"name", "max_positions"}
-        return self.model_dump(mode="json", exclude=unused, exclude_defaults=True)
+        found: dict[str, Any] = without_earlier(self.model_dump(mode="json", exclude=unused))
+        return found
 
     @property
     def tracked(self) -> Mapping[str, Any]:

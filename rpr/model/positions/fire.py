@@ -1,7 +1,8 @@
 """FIRE: a learned function of the distance relative to the query's position is added to the score.
 
 Li et al. 2024 (arXiv 2310.04418): MLP(psi(i - j) / psi(max(L, i))), psi(x) = log(c x + 1), with a learned c and
-threshold L. It depends on the query's position, not on the distance alone. For causal attention.
+threshold L. It depends on the query's position, not on the distance alone. For causal attention. The last bias of the
+MLP, the same for all keys, would cancel in the softmax and is left out.
 """
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, W width of the hidden layer.
@@ -26,7 +27,7 @@ class Fire(Scheme):
     TITLE = "FIRE"
     VERSION = "1"
     COLOUR = "#e0701b"
-    SHIFT_INVARIANT = False
+    SHIFT_INVARIANT = None  # up to the threshold
 
     scheme: Literal["fire"]
     hidden_width: PositiveInt
@@ -52,7 +53,6 @@ class Fire(Scheme):
             "inner_weight": torch.empty(self.hidden_width).uniform_(-1, 1),
             "inner_bias": torch.empty(self.hidden_width).uniform_(-1, 1),
             "outer_weight": torch.empty(site.num_heads, self.hidden_width).uniform_(-bound, bound),
-            "outer_bias": torch.empty(site.num_heads).uniform_(-bound, bound),
         }
 
     def scores(self, pairs: Pairs, parameters: Mapping[str, Tensor], site: Site) -> Tensor:
@@ -66,5 +66,5 @@ class Fire(Scheme):
             share = torch.log1p(distances) / torch.log1p(longest)
             share = share.reshape(-1, *share.shape[-2:])  # [1, Q, K], or [B, Q, K] where sentences differ
             inner_W = (share[..., None] * parameters["inner_weight"] + parameters["inner_bias"]).relu()
-            bias_BQKH = torch.nn.functional.linear(inner_W, parameters["outer_weight"], parameters["outer_bias"])
+            bias_BQKH = torch.nn.functional.linear(inner_W, parameters["outer_weight"])
         return pairs.scores + bias_BQKH.permute(0, 3, 1, 2).to(pairs.scores.dtype)

@@ -102,8 +102,9 @@ class Pattern(Scheme):
         return {"layers": ",".join(self.layers), "repeat": self.repeat, **of_entries}
 
     @property
-    def shift_invariant(self) -> bool:
-        return self.absolute == "none" and all(part.shift_invariant for part in self.parts)
+    def shift_invariant(self) -> bool | None:
+        of_parts = {self.absolute == "none", *(part.shift_invariant for part in self.parts)}
+        return next(value for value in (False, None, True) if value in of_parts)
 
     @property
     def ordered(self) -> bool:

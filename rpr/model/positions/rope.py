@@ -31,6 +31,7 @@ class Rope(Scheme):
     TITLE = "RoPE"
     VERSION = "1"
     COLOUR = "#8c2d04"
+    EARLIER = {**Scheme.EARLIER, "proportion": 1.0, "trained_length": None}  # noqa: RUF012
     AFTER_TRAINING = frozenset({"scaling", "scaling_factor", "trained_length"})
 
     scheme: Literal["rope"]
@@ -39,8 +40,8 @@ class Rope(Scheme):
     rotated_share: float = Field(gt=0, le=1)
     scaling: Literal["none", "linear", "ntk", "yarn"]
     scaling_factor: float = Field(ge=1)
-    proportion: float = Field(default=1.0, ge=0, le=1)
-    trained_length: PositiveInt | None = None
+    proportion: float = Field(ge=0, le=1)
+    trained_length: PositiveInt | None
 
     def details(self) -> list[str]:
         words: list[str] = []

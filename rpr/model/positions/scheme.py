@@ -149,8 +149,8 @@ class Scheme(Described):
 
     # Settings that may be changed when evaluating a trained model, since they affect no parameter.
     AFTER_TRAINING: ClassVar[frozenset[str]] = frozenset()
-    # Whether the model's output is unchanged when all positions of a sentence are shifted.
-    SHIFT_INVARIANT: ClassVar[bool] = True
+    # Whether the model's output is unchanged when all positions of a sentence are shifted; None: up to some position.
+    SHIFT_INVARIANT: ClassVar[bool | None] = True
 
     # --- layers
 
@@ -164,9 +164,11 @@ class Scheme(Described):
         return [self] * num_layers
 
     @property
-    def shift_invariant(self) -> bool:
-        """Whether a stack with this scheme is invariant to shifting all positions."""
-        return self.SHIFT_INVARIANT and self.absolute == "none" and not self.query_log_scale
+    def shift_invariant(self) -> bool | None:
+        """Whether a stack with this scheme is invariant to shifting all positions; None: up to some position."""
+        if self.absolute != "none" or self.SHIFT_INVARIANT is False:
+            return False
+        return None if self.query_log_scale else self.SHIFT_INVARIANT
 
     # --- hooks
 

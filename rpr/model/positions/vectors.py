@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from rpr.model.positions.scheme import RANDOM, Scheme, Site, Tables, register
+from rpr.model.positions.scheme import Scheme, Site, Tables, register
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +90,7 @@ class Vectors(Scheme):
             "clip_distance": self.k,
             "tables": self.sharing,
             **({"max_positions": self.max_positions} if self.absolute == "learned" else {}),
-            **self.model_dump(include={"query_log_scale", "query_log_floor", *RANDOM}, exclude_defaults=True),
+            **{name: getattr(self, name) for name, value in self.EARLIER.items() if getattr(self, name) != value},
         }
 
     @property
