@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from rpr.errors import RecordError
 from rpr.paths import choice_dirs, data_dir
 from rpr.records.measurement import Measurement, mean, missing
 from rpr.records.scores import LOWER_IS_BETTER
@@ -104,14 +105,19 @@ class Recipes:
 
 
 def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
-    """The grids of the sweeps that these runs belong to."""
+    """The grids of the sweeps that these runs belong to.
+
+    Raises:
+        RecordError: the file of a sweep cannot be read.
+    """
     sweeps = dict.fromkeys(name for group in groups for run in group.runs for name in run.sweeps)
     for keys in dict.fromkeys(keys for name in sweeps if (keys := _grid_keys(name))):
         families: dict[str, dict[Setting, Group]] = {}
         for group in groups:
             steps = None if "optim.max_steps" in keys else group.max_steps
             rest = [one for one in group.distinct if one[0] not in keys]
-            setting = tuple(group.runs[0].setting(key) for key in keys)
+            values = (group.runs[0].setting(key) for key in keys)
+            setting = tuple(one if one is None or isinstance(one, int | float | str) else str(one) for one in values)
             families.setdefault(str((group.data, group.model, steps, group.hardware, rest)), {})[setting] = group
         for family in families.values():
             baselines = [group.baseline.label for group in family.values() if group.baseline is not None]
@@ -122,11 +128,24 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
 
 
 def _grid_keys(sweep: str) -> tuple[str, ...]:
-    """What the file of a sweep says under best_of."""
-    for folder in (data_dir("sweeps"), *(folder / "sweeps" for folder in choice_dirs())):
-        if (path := folder / f"{sweep}.yaml").is_file():
-            return tuple(yaml.safe_load(path.read_text(encoding="utf-8")).get("best_of") or ())
-    return ()
+    """What the file of a sweep says under best_of.
+
+    Raises:
+        RecordError: the file cannot be read.
+    """
+    folders = (data_dir("sweeps"), *(folder / "sweeps" for folder in choice_dirs()))
+    # Compared with the names that are there: a record could name any path.
+    path = next((path for folder in folders for path in folder.glob("*.yaml") if path.stem == sweep), None)
+    if path is None:
+        return ()
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RecordError(
+            f"{path}: cannot be read as a sweep ({' '.join(str(error).split())}); mend it, or give it another name"
+        ) from None
+    keys = content.get("best_of") if isinstance(content, dict) else None
+    return tuple(map(str, keys)) if isinstance(keys, list) else ()
 
 
 def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rpr.errors import RecordError
 from rpr.records.record import Record
 from rpr.report.grouping import run_groups
 from rpr.report.recipes import Recipes, change_by_recipe, recipe_grids, recipes
@@ -77,6 +79,18 @@ def test_without_scores_of_validation_its_loss_decides() -> None:
     (grid,) = recipes(run_groups(runs))
     assert [grid.best(label) for label in grid.labels] == [(2.0, 0.1), (1.0, 0.1)]
     assert "by the validation loss, over" in recipe_grids(grid)[0].notes[0].text
+
+
+def test_files_of_sweeps_are_found_by_name_alone_and_must_be_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rpr.report.recipes.data_dir", lambda name: tmp_path)
+    (tmp_path.parent / "outside.yaml").write_text("best_of: [model.dropout]")
+    (tmp_path / "broken.yaml").write_text("jobs: [")
+    groups = {name: run_groups([fake_record(sweeps=[name])]) for name in ("../outside", "broken")}
+    assert list(recipes(groups["../outside"])) == []
+    with pytest.raises(RecordError, match="broken.yaml: cannot be read as a sweep .*; mend it"):
+        list(recipes(groups["broken"]))
 
 
 def test_runs_of_other_sweeps_or_of_one_setting_have_no_grid() -> None:
