@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rpr.data.batches import TranslationDataset, evaluation_batches
-from rpr.data.byte_vocabulary import byte_vocabulary
+from rpr.data.text_vocabulary import text_vocabulary
 from rpr.data.vocabulary import Vocabulary
 from rpr.data.windows import Windows
 from rpr.decode.torch_engine import TorchEngine
@@ -67,8 +67,8 @@ def document_statistics(
     """Nats and bytes of each document with scored tokens, (D, 2), and which documents these are, (D,)."""
     counts = np.asarray([len(of_window) for of_window in nats])
     ends = windows.starts + windows.target_lengths
-    tokens = [windows.documents.tokens(int(end - count), int(count)) for end, count in zip(ends, counts, strict=True)]
-    bytes_of = [int(byte_vocabulary(vocabulary).piece_bytes[of_window].sum()) for of_window in tokens]
+    pieces, piece_bytes = windows.documents.pieces("target"), text_vocabulary(vocabulary).piece_bytes
+    bytes_of = [int(piece_bytes[pieces[end - count : end]].sum()) for end, count in zip(ends, counts, strict=True)]
     documents, place = np.unique(windows.document_of(), return_inverse=True)
     sums = [np.bincount(place, weights) for weights in ([of_window.sum() for of_window in nats], bytes_of)]
     return SufficientStatistics(np.stack(sums, axis=1), bits_from_sums), documents
@@ -122,7 +122,7 @@ def by_context_length(
 
 def _by_position(blocks: Windows, nats_NL: NDArray[np.float64], vocabulary: Vocabulary) -> list[PositionScore]:
     """Positions 1, 2, 3 to 4, 5 to 8, ..."""
-    bytes_NL = byte_vocabulary(vocabulary).piece_bytes[np.stack([blocks.target(index) for index in range(len(blocks))])]
+    bytes_NL = text_vocabulary(vocabulary).piece_bytes[np.stack([blocks.target(index) for index in range(len(blocks))])]
     longest = nats_NL.shape[1]
     edges = [0, *(1 << power for power in range((longest - 1).bit_length())), longest]
     return [

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 
-from rpr.compose.composition import override_key, quote_home, typed_choices
+from rpr.compose.composition import override_key, quote_home, typed_choices, with_corpus
 from rpr.compose.hydra_bridge import quote_text
 from rpr.errors import ConfigError
 from rpr.paths import SCHEMES_DIR, schemes_dir, user_path
@@ -43,13 +43,14 @@ def take_schemes_dir(arguments: list[str]) -> list[str]:
 
 def to_overrides(name: str, arguments: list[str]) -> list[str]:
     """Replace positional arguments by overrides: the runs of the commands above, and files after `--` of `translate`.
-    For `train`, split job='...', all overrides of a job in one word (from a W&B agent).
+    For `train`, split job='...', all overrides of a job in one word (from a W&B agent), and add `with_corpus`.
 
     Raises:
         ConfigError: too many positional arguments, a duplicate, or a job with an unclosed quotation mark.
     """
     if name == "train":
-        return typed_choices(_with_runs(name, [word for argument in arguments for word in _split_job(argument)]))
+        words = typed_choices(_with_runs(name, [word for argument in arguments for word in _split_job(argument)]))
+        return words if {"-m", "--multirun"} & {*words} else with_corpus(words)
     if name == "translate" and "--" in arguments:
         at = arguments.index("--")
         return [*_with_runs(name, arguments[:at]), *_files(arguments[:at], arguments[at + 1 :])]

@@ -52,6 +52,8 @@ def run(config: EvaluateConfig) -> None:
     check_tokenizer(trained)
     search = f"beam{evaluation.beam_size}-alpha{evaluation.length_penalty:g}"
     search += f"-min{evaluation.min_length}" if evaluation.min_length else ""
+    if documents := trained.data.text is not None:
+        search = f"tokens{evaluation.text_tokens}"
     if config.backend == "ctranslate2":
         folder = exported_folder(run_dir, config.run)
         runtime.set_up(config.hardware)
@@ -74,8 +76,8 @@ def run(config: EvaluateConfig) -> None:
     name += "" if config.bleu_tokenizer is None else f"-{config.bleu_tokenizer}"
     if config.splits is not None:  # so that the scores of other splits are kept
         name += "".join(f"-{split}" for split in config.splits)
-    for split in config.splits or ():
-        data.text(split)  # raises before any translation if the split or its text does not exist
+    for split in config.splits or ():  # raises before anything is scored if the split or its text does not exist
+        data.split(split) if documents else data.text(split)
     out_dir = run_dir / "evaluations" / name
     try:
         with exclusive(out_dir, "*"):
@@ -89,7 +91,7 @@ def run(config: EvaluateConfig) -> None:
     if config.format == "json":
         print(json.dumps(document, indent=2))
         return
-    how = f"{search_in_words(evaluation)}, precision {system.precision}"
+    how = ("" if documents else f"{search_in_words(evaluation)}, ") + f"precision {system.precision}"
     print("\n".join(wrapped([("", f"{run_dir.name}: {system.checkpoint}, {how}")])))
     grids = [score_grid(found.scores)] if found.scores else []
     grids += [] if found.by_length is None else [length_grid(found.by_length)]

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 from rpr.config.commands import PrepareConfig
+from rpr.config.data import DataConfig
 from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.io.resources import num_cores, resident_peak
 from rpr.progress import Progress
@@ -27,7 +28,7 @@ def run(config: PrepareConfig) -> None:
     start = time.monotonic()
     cache_key(config.data)  # digests of the corpus files: takes seconds the first time, cached afterwards
     digest_seconds = time.monotonic() - start
-    with progress_bars(config.data.name) as report:
+    with progress_bars(config.data) as report:
         data = prepare(config.data, report, config.processes)
     build = data.build_result
     document: dict[str, Any] = {
@@ -35,7 +36,7 @@ def run(config: PrepareConfig) -> None:
         "git": git_state().model_dump(),
         "versions": versions(),
         "config": config.model_dump(mode="json"),
-        "data": _data(data),
+        "data": _data(data, documents=config.data.text is not None),
         "seconds": time.monotonic() - start,
         "cpu_seconds": sum(os.times()[:4]),  # of this process and its finished workers
         "digest_seconds": digest_seconds,
@@ -49,17 +50,20 @@ def run(config: PrepareConfig) -> None:
         print(as_text(document))
 
 
-def _data(data: PreparedData) -> dict[str, Any]:
+def _data(data: PreparedData, *, documents: bool) -> dict[str, Any]:
     splits = {}
+    items = "documents" if documents else "pairs"
     for name in data.splits:
-        sides = {"source": data.split(name).source_lengths, "target": data.split(name).target_lengths}
+        sides = {} if documents else {"source": data.split(name).source_lengths}
+        sides |= {"target": data.split(name).target_lengths}
         pieces = {
             side: {"mean_pieces": float(lengths.mean()), "longest": int(lengths.max())}
             for side, lengths in sides.items()
         }
-        splits[name] = {"pairs": data.meta.counts[name], **pieces}
+        splits[name] = {items: data.meta.counts[name], **pieces}
     return {
         "name": data.meta.name,
+        "items": items,
         "synthetic": data.meta.synthetic,
         "key": data.meta.key,
         "vocabulary_size": len(data.vocabulary),
@@ -72,13 +76,15 @@ def _data(data: PreparedData) -> dict[str, Any]:
 def as_text(document: dict[str, Any]) -> str:
     """The splits as a table, followed by their costs."""
     data, build = document["data"], document["build"]
-    synthetic = " (synthetic)" if data["synthetic"] else ""
+    synthetic, items = " (synthetic)" if data["synthetic"] else "", data["items"]
     columns = [
         Column("split", "split", itemgetter(0), label=True),
-        Column("pairs", "pairs", lambda row: single(row[1]["pairs"]), digits=0),
+        Column(items, items, lambda row: single(row[1][items]), digits=0),
     ]
-    for side in ("source", "target"):
-        columns += [_pieces(side, "mean_pieces", "pieces", 1), _pieces(side, "longest", "longest", 0)]
+    for side in ("source", "target") if items == "pairs" else ("target",):
+        prefix = f"{side}: " if items == "pairs" else ""
+        columns.append(_pieces(side, "mean_pieces", f"{prefix}pieces", 1))
+        columns.append(_pieces(side, "longest", f"{prefix}longest", 0))
     rows = tuple(data["splits"].items())
     table = terminal(Grid("splits", "", tuple(columns), rows)).splitlines() if rows else []
     time = _duration(document["seconds"])
@@ -94,18 +100,21 @@ def as_text(document: dict[str, Any]) -> str:
     )
     head = (
         f"{data['name']}{synthetic}: vocabulary of {data['vocabulary_size']:,} pieces, "
-        f"{f'pairs dropped ({dropped})' if dropped else 'no pairs dropped'}, {_bytes(data['bytes'])} on disk"
+        f"{f'{items} dropped ({dropped})' if dropped else f'no {items} dropped'}, {_bytes(data['bytes'])} on disk"
     )
     return "\n".join([*wrapped([("", head)]), *table, *wrapped([("", cost) for cost in costs])])
 
 
 def _pieces(side: str, key: str, heading: str, digits: int) -> Column:
-    return Column(f"{side}_{key}", f"{side}: {heading}", lambda row: single(row[1][side][key]), digits)
+    return Column(f"{side}_{key}", heading, lambda row: single(row[1][side][key]), digits)
 
 
 @contextmanager
-def progress_bars(name: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A progress bar for each part of preparing corpus `name`; yields the callback (done, total, part), in pairs."""
+def progress_bars(data: DataConfig) -> Iterator[Callable[[int, int, str], None]]:
+    """A progress bar for each part of preparing a corpus; yields the callback (done, total, part), in pairs, or in
+    megabytes of documents.
+    """
+    unit = "pairs" if data.text is None else "MB"
     bar: Progress | None = None
     part = ""
 
@@ -114,7 +123,7 @@ def progress_bars(name: str) -> Iterator[Callable[[int, int, str], None]]:
         if bar is None or current != part:
             if bar is not None:
                 bar.close()
-            bar, part = Progress(total, "pairs", f"{name}: {current}", done=done), current
+            bar, part = Progress(total, unit, f"{data.name}: {current}", done=done), current
         bar.reach(done, total)
 
     try:

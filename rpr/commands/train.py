@@ -338,7 +338,7 @@ def _prepare(config: TrainConfig) -> PreparedData:
 
     for causal, scheme in ((False, config.position.encoder), (True, config.position.decoder)):
         check_hooks(scheme, Site(config.model.num_layers, config.model.num_heads, config.model.d_model, causal))
-    with progress_bars(config.data.name) as report:
+    with progress_bars(config.data) as report:
         data = prepare(config.data, report)
     if config.data.text is None:
         check_tokenizer(config, data.text("validation")[1])

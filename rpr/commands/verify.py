@@ -37,7 +37,8 @@ def run(config: VerifyConfig) -> None:
         SystemExit: code 1, after the table, if a check failed.
     """
     run_dir = user_path(config.run).absolute()
-    material = read(run_dir, config)
+    material = read(run_dir, config, documents=True)
+    items = "sentences" if material.config.data.text is None else "windows"
     results: list[Check] = []
     with Progress(None, "checks", run_dir.name) as bar:
         for check in checks(material):
@@ -54,9 +55,9 @@ def run(config: VerifyConfig) -> None:
         }
         print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
     else:
-        head = f"{run_dir.name}: {material.checkpoint}; sentences of {material.split}; float64 unless noted"
+        head = f"{run_dir.name}: {material.checkpoint}; {items} of {material.split}; float64 unless noted"
         print("\n".join([*wrapped([("", head)]), ""]))
-        print(as_text(results))
+        print(as_text(results, items))
     if failed:
         print(f"rpr-cli: {run_dir.name}: failed: {', '.join(failed)}", file=sys.stderr)
         raise SystemExit(1)
@@ -67,9 +68,11 @@ def checks(material: ExportInputs) -> Iterator[Check]:
     search = search_of(material.config.evaluation)
     exact = in_float64(material.model)
     pairs = list(zip(material.sources, material.references, strict=True))
-    yield from check_model(exact, pairs, search, material.config.data.max_length or 0)
-    scored = torch_scored(material.config, material.model, material.checkpoint)
-    yield batch_rounding(scored.engine, exact, material.sources, search, f"precision {scored.precision}")
+    data = material.config.data
+    yield from check_model(exact, pairs, search, data.max_length or data.context_length or 0)
+    if data.text is None:
+        scored = torch_scored(material.config, material.model, material.checkpoint)
+        yield batch_rounding(scored.engine, exact, material.sources, search, f"precision {scored.precision}")
     for format in KINDS:
         with tempfile.TemporaryDirectory(prefix="rpr-verify-") as folder:
             yield export_check(format, material, user_path(folder))
@@ -81,7 +84,7 @@ def as_json(check: Check) -> dict[str, object]:
     return {**asdict(check), "difference": check.difference if finite else None}
 
 
-def as_text(checks: Sequence[Check]) -> str:
+def as_text(checks: Sequence[Check], items: str = "sentences") -> str:
     """A row for each check, with a footnote on what it compares."""
     columns = (
         Column("check", "check", lambda one: Cell(one.name, (_note(one),)), label=True),
@@ -89,7 +92,7 @@ def as_text(checks: Sequence[Check]) -> str:
         # Values from 1e-16 to 1: the order of magnitude matters.
         Column("difference", "largest difference", lambda one: _power(one.difference, 1)),
         Column("tolerance", "allowed", lambda one: _power(one.tolerance, 0)),
-        Column("sentences", "sentences", lambda one: single(one.sentences), digits=0),
+        Column("sentences", items, lambda one: single(one.sentences), digits=0),
     )
     return terminal(Grid("checks", "", columns, tuple(checks)))
 

@@ -29,6 +29,8 @@ _CHOICE_OR_VALUE = re.compile(r"(?!hydra\b)[\w.]+(@[\w.]+)?=")
 _NO_SIDE = re.compile(r"position\.(encoder|decoder)=null")
 _BOTH_SIDES = re.compile(r"position\.(?!(encoder|decoder|name)\b)\w+=")
 _SIDE = re.compile(r"^position\.(encoder|decoder)=")
+_DECODER_ONLY = re.compile(r"\+*model\.architecture=(['\"]?)decoder_only\1")
+_OWN_CONFIG = ("--config-name", "-cn")
 
 
 def quote_home(overrides: Sequence[str]) -> list[str]:
@@ -59,9 +61,18 @@ def typed_choices(overrides: Sequence[str]) -> list[str]:
     return rewritten
 
 
+def with_corpus(words: Sequence[str]) -> list[str]:
+    """Words of train, with data=python_library for a decoder-only model if they choose neither a corpus nor a
+    configuration of the user's own.
+    """
+    chosen = any(override_key(word).partition("@")[0] == "data" or word.startswith(_OWN_CONFIG) for word in words)
+    at = next((at for at, word in enumerate(words) if _DECODER_ONLY.fullmatch(word)), None)
+    return [*words] if chosen or at is None else [*words[:at], "data=python_library", *words[at:]]
+
+
 def expand_multirun(overrides: Sequence[str]) -> list[list[str]]:
-    """The jobs of a multirun: the product of all comma lists."""
-    return hydra_bridge.expand(typed_choices(overrides))
+    """The jobs of a multirun: the product of all comma lists, each `with_corpus`."""
+    return [with_corpus(job) for job in hydra_bridge.expand(typed_choices(overrides))]
 
 
 def reject_path_traversal(overrides: Sequence[str]) -> None:

@@ -10,9 +10,9 @@ from pydantic import Field, PositiveInt, model_validator
 from rpr.tasks import AnyTask
 from rpr.validation import StrictModel
 
+NUM_BYTE_PIECES = 260  # of data.tokenizer=bytes: 256 and the special pieces
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LONGEST_NAME = 200  # characters; file systems allow 255, and a run's id and file suffixes are appended
-NUM_BYTE_PIECES = 260  # of data.tokenizer=bytes: 256 and the special pieces
 
 
 class TextConfig(StrictModel):
@@ -72,9 +72,14 @@ class DataConfig(StrictModel):
                 f"{unused if getattr(self, unused) is not None else used}: data.{used} is the length that a corpus of "
                 f"{kind} needs; set it, and data.{unused}=null"
             )
-        if (self.text is None) == (self.tokenizer == "bytes"):
-            choice = "bpe" if self.text is None else "bytes, which keep every character"
+        if self.tokenizer == ("bytes" if self.text is None else "word"):
+            choice = "bpe or word" if self.text is None else "bytes or bpe, which keep every character"
             raise ValueError(f"tokenizer: {self.tokenizer} is not for a corpus of {kind}; choose {choice}")
+        if self.text is not None and self.tokenizer == "bpe" and self.vocabulary_size < NUM_BYTE_PIECES + 3:
+            raise ValueError(
+                f"vocabulary_size: {self.vocabulary_size} leaves tokenizer=bpe nothing to learn besides 256 bytes, "
+                "newline, tab and 4 special pieces; choose more, for example data.vocabulary_size=4096"
+            )
         if self.tokenizer == "bytes" and self.vocabulary_size != NUM_BYTE_PIECES:
             raise ValueError(
                 f"vocabulary_size: {self.vocabulary_size} is impossible with tokenizer=bytes, which has exactly "

@@ -103,8 +103,9 @@ def prepare(data: DataConfig, progress: Progress | None = None, processes: int |
     """Open the token cache of this corpus and these settings, building it first if necessary.
 
     A large corpus is built by `processes` worker processes, by default one per core; progress(done, total, what) is
-    called regularly, in pairs. If two processes need the same cache, one builds it and the other waits. Raises
-    DataError for a bad corpus, vocabulary size or cache folder; RunError when a worker process dies.
+    called regularly, in pairs, or in megabytes of documents. If two processes need the same cache, one builds it and
+    the other waits. Raises DataError for a bad corpus, vocabulary size or cache folder; RunError when a worker process
+    dies.
     """
     root = cache_root(data)
     key = cache_key(data)

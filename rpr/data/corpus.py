@@ -27,6 +27,7 @@ from rpr.errors import DataError
 HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 20  # a missing split takes the last min(1000, 1/20 of train) pairs
 TEXT = ".txt"  # a document each
 NOT_OF_THE_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+NO_PAIRS = np.empty(0, np.int64)
 COMPARED_AT_ONCE = 10_000  # train pairs in memory while they are compared with the held-out ones
 
 
@@ -45,35 +46,22 @@ class ListPairs(Pairs):
             yield Chunk(sources, targets)
 
 
-class PairSlice(Pairs):
-    """The pairs start, ..., stop - 1 of another split."""
+class SelectedPairs(Pairs):
+    """The pairs start, ..., stop - 1 of another split, without those at its ascending indices `dropped`."""
 
-    def __init__(self, base: Pairs, start: int, stop: int) -> None:
+    def __init__(self, base: Pairs, start: int, stop: int, dropped: NDArray[np.int64] = NO_PAIRS) -> None:
         assert 0 <= start <= stop <= len(base)
-        self._base, self._start, self._stop = base, start, stop
+        self._base, self._start, self._stop, self._dropped = base, start, stop, dropped
+        self._kept_before = dropped - start - np.arange(len(dropped))  # (D,) number of kept pairs before each
 
     def __len__(self) -> int:
-        return self._stop - self._start
-
-    def chunks(self, start: int, stop: int, size: int) -> Iterator[Chunk]:
-        return self._base.chunks(self._start + start, min(self._start + stop, self._stop), size)
-
-
-class FilteredPairs(Pairs):
-    """Another split without its pairs `dropped` (D,), ascending indices."""
-
-    def __init__(self, base: Pairs, dropped: NDArray[np.int64]) -> None:
-        self._base, self._dropped = base, dropped
-        self._kept_before = dropped - np.arange(len(dropped))  # (D,) number of kept pairs before each
-
-    def __len__(self) -> int:
-        return len(self._base) - len(self._dropped)
+        return self._stop - self._start - len(self._dropped)
 
     def chunks(self, start: int, stop: int, size: int) -> Iterator[Chunk]:
         if start >= stop:
             return
         first = self._base_index(start)
-        for chunk in self._base.chunks(first, self._base_index(stop - 1) + 1, size):
+        for chunk in self._base.chunks(first, min(self._base_index(stop - 1) + 1, self._stop), size):
             begin, end = np.searchsorted(self._dropped, [first, first + len(chunk)])
             kept = np.ones(len(chunk), np.bool_)
             kept[self._dropped[begin:end] - first] = False
@@ -83,7 +71,7 @@ class FilteredPairs(Pairs):
 
     def _base_index(self, index: int) -> int:
         """The index in the underlying split of kept pair `index`."""
-        return index + int(np.searchsorted(self._kept_before, index, side="right"))
+        return self._start + index + int(np.searchsorted(self._kept_before, index, side="right"))
 
 
 @dataclass(frozen=True)
@@ -136,10 +124,10 @@ def load_corpus(data: DataConfig) -> Corpus:
     first_held_out = len(splits["train"])
     if data.train_limit is not None and data.train_limit < len(splits["train"]):
         notes += (f"train: the first {data.train_limit} of {len(splits['train'])} pairs",)
-        splits["train"] = PairSlice(splits["train"], 0, data.train_limit)
+        splits["train"] = SelectedPairs(splits["train"], 0, data.train_limit)
     if held_out:
         # One range for both splits: reading the end of line files scans everything before it.
-        all_held_out = PairSlice(read["train"], first_held_out, len(read["train"]))
+        all_held_out = SelectedPairs(read["train"], first_held_out, len(read["train"]))
         kept = _without_repeats(data, splits["train"], all_held_out)
         repeated = len(splits["train"]) - len(kept)
         if repeated:
@@ -286,7 +274,7 @@ def _hold_out(
                 f"data.path: {unread[0]} is not read, and {split} would be held out of train instead; store it in the "
                 f"format of the other files (or packed: .gz, .xz, .bz2), or move it away"
             )
-        splits[split] = PairSlice(train, max(0, end - number), end)
+        splits[split] = SelectedPairs(train, max(0, end - number), end)
         end -= number
         notes.append(f"{split}: pairs {end + 1} to {end + number} of train, held out of it")
     if end <= 0:
@@ -295,7 +283,7 @@ def _hold_out(
             f"{' and '.join(sorted(set(splits) - set(read)))}; add pairs or files"
         )
     if end < len(train):
-        splits["train"] = PairSlice(train, 0, end)
+        splits["train"] = SelectedPairs(train, 0, end)
     if own and not set(SPLIT_NAMES) <= set(read):
         notes.append(f"further splits, scored where evaluation.test_splits names them: {', '.join(own)}")
     if left_over:
@@ -317,4 +305,4 @@ def _without_repeats(data: DataConfig, train: Pairs, held_out: Iterable[Pair]) -
             f"data {data.name}: each of the {len(train)} train pairs equals a held-out pair, which leaves nothing to "
             "train on; add other pairs, or files for validation and test"
         )
-    return FilteredPairs(train, np.asarray(repeats, np.int64)) if repeats else train
+    return SelectedPairs(train, 0, len(train), np.asarray(repeats, np.int64)) if repeats else train

@@ -28,11 +28,29 @@ LAST = 10  # a single document's last tenth is, as nanoGPT does
 
 
 class Block(NamedTuple):
-    """Part of a document, whole characters of UTF-8 where it is that; `last` is its end."""
+    """Part of a document, whole characters of UTF-8 where it is that; `last` is its end. It begins in line `number` of
+    `file`, or is its row `number`, counted from 1.
+    """
 
     name: str
     text: bytes
     last: bool
+    file: Path
+    number: int
+
+    def after(self, end: int) -> Block:
+        """The rest of it, from byte `end` on."""
+        lines = 0 if kind_of(self.file) in TABLES else self.text.count(b"\n", 0, end)
+        return self._replace(text=self.text[end:], number=self.number + lines)
+
+    def not_utf8(self, error: UnicodeDecodeError) -> DataError:
+        """With the place of the error."""
+        unit = "row" if kind_of(self.file) in TABLES else "line"
+        return DataError(
+            f"data.path: {unit} {self.after(error.start).number} of {self.file} is not UTF-8 (byte "
+            f"0x{self.text[error.start]:02x}); convert it, for example with iconv, or choose data.tokenizer=bytes, "
+            "which reads anything"
+        )
 
 
 Placed = tuple[tuple[str, ...], Block]  # with the splits that it belongs to
@@ -83,23 +101,25 @@ class Documents:
                 for cell in cells:
                     row += 1
                     text = cell.encode() if isinstance(cell, str) else cell or b""
-                    yield Block(name if self._joined else f"{name}:{row}", text, not self._joined)
+                    yield Block(name if self._joined else f"{name}:{row}", text, not self._joined, file, row)
             if self._joined:
-                yield Block(name, b"", last=True)
+                yield Block(name, b"", True, file, row)
 
     def _file_names(self) -> Iterator[str]:
         return (file.relative_to(self._root).as_posix() for file in self._files)
 
 
 def _blocks_of_file(name: str, file: Path) -> Iterator[Block]:
+    line = 1
     with open_file(file) as handle:
         rest = b""
         while read := handle.read(BLOCK):
             whole = rest + read
             end = character_boundary(whole, len(whole) - 1)
-            yield Block(name, whole[:end], last=False)
+            yield Block(name, whole[:end], False, file, line)
+            line += whole.count(b"\n", 0, end)
             rest = whole[end:]
-    yield Block(name, rest, last=True)
+    yield Block(name, rest, True, file, line)
 
 
 def character_boundary(text: bytes, at: int) -> int:
@@ -120,6 +140,10 @@ class TextCorpus:
     split_names: Mapping[str, str]
     notes: tuple[str, ...]
     repeated: int = 0
+
+    def size(self) -> int:
+        """The bytes of the files."""
+        return sum(documents.size() for documents in self.splits.values())
 
     def blocks(self, train_limit: int | None) -> Iterator[Placed]:
         """Every block, with the splits that it belongs to; of those of train, the first `train_limit` documents."""
@@ -146,9 +170,9 @@ class TextCorpus:
         for block in train.blocks():
             end = left if left >= len(block.text) else character_boundary(block.text, left) if left > 0 else 0
             if left > 0:
-                yield ("train",), Block(block.name, block.text[:end], last=left <= len(block.text))
+                yield ("train",), block._replace(text=block.text[:end], last=left <= len(block.text))
             if left <= len(block.text):
-                yield self.missing, Block(block.name, block.text[max(end, 0) :], block.last)
+                yield self.missing, block.after(end)
             left -= len(block.text)
 
 

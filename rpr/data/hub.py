@@ -46,35 +46,24 @@ def hub_revision(data: DataConfig) -> str:
 
 
 def _datasets_call(data: DataConfig, call: Callable[[], Any]) -> Any:
-    """Call the library; every error becomes a one-line DataError."""
+    """Call the library; every error becomes a one-line DataError with its innermost reason."""
     import datasets
 
-    otherwise = "give a local copy (a folder with parquet or line files) as data.path=..."
     verbosity = datasets.logging.get_verbosity()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # errors are reported below, in one line
     try:
         with _offline_if_unreachable():
             return call()
-    except ConnectionError:
-        raise DataError(
-            f"data.hub: {data.hub} is not in the local cache and the hub is unreachable; {otherwise}"
-        ) from None
-    except datasets.exceptions.DatasetNotFoundError:
-        raise DataError(
-            f"data.hub: the hub has no dataset {data.hub}, or it requires a login; check the name, or {otherwise}"
-        ) from None
     except Exception as error:
-        root: BaseException = error
-        while isinstance(root, datasets.exceptions.DatasetGenerationError) and (root.__cause__ or root.__context__):
-            root = root.__cause__ or root.__context__ or root
-        text = " ".join(str(root).split())
-        if "BuilderConfig" in text or "onfig name is missing" in text:
-            raise DataError(
-                f"data.hub_config: {data.hub_config!r} of {data.hub}: {text[:300]}; "
-                "set data.hub_config=... to one of them"
-            ) from None
+        reason: BaseException = error
+        while isinstance(reason, datasets.exceptions.DatasetGenerationError) and (
+            reason.__cause__ or reason.__context__
+        ):
+            reason = reason.__cause__ or reason.__context__ or reason
         raise DataError(
-            f"data: {data.hub} cannot be read as a dataset ({text[:300]}); fix it, or {otherwise}"
+            f"data.hub: {data.hub} ({data.hub_config or 'its only configuration'}) cannot be read "
+            f"({' '.join(str(reason).split())[:300]}); check data.hub, data.hub_config and the connection, or give a "
+            "local copy (a folder with parquet or line files) as data.path=..."
         ) from None
     finally:
         datasets.logging.set_verbosity(verbosity)

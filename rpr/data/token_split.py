@@ -1,10 +1,8 @@
-"""One split of a token cache (rpr/data/cache.py), read from its files on demand."""
+"""One split of a token cache (rpr/data/cache.py), whose files are mapped into memory."""
 
 from __future__ import annotations
 
-import os
-import struct
-import weakref
+import mmap
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,22 +13,24 @@ from numpy.typing import NDArray
 
 from rpr.data.vocabulary import BOS
 
-TWO_OFFSETS = struct.Struct("=qq")
-READ_AT_ONCE = 1 << 20  # offsets per read when computing lengths
+READS_KEPT = 32  # after so many reads of a batch its pages are given back
+OFFSETS_AT_ONCE = 1 << 20  # when computing lengths
 
 
 class TokenSplit:
-    """The encoded pairs of one split. A pickle holds only the path.
+    """The encoded pairs or documents of one split; documents are targets without sources. A pickle holds only the path.
 
-    Files are read with pread, not memory-mapped: batches access sentences at random, so a map would soon count fully as
-    memory (1.2 GB for 4.5 million pairs) of every process that reads it.
+    Batches read at random, so all pages of a map would soon count as memory of every process that reads it (1.2 GB for
+    4.5 million pairs). They are given back regularly, and stay in the system's cache.
     """
 
     def __init__(self, directory: Path, name: str, count: int, piece_type: str) -> None:
         self.directory, self.name, self._count, self._piece_type = directory, name, count, piece_type
+        self._maps: dict[Path, mmap.mmap] = {}
+        self._reads = 0
 
-    def __getstate__(self) -> dict[str, object]:
-        return {key: self.__dict__[key] for key in ("directory", "name", "_count", "_piece_type")}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenSplit, (self.directory, self.name, self._count, self._piece_type)
 
     def __len__(self) -> int:
         return self._count
@@ -47,19 +47,14 @@ class TokenSplit:
         """The token IDs of the first sources or targets, EOS included; None: of all."""
         return [self.rows(side, [index])[0].tolist() for index in range(len(self))[:most]]
 
-    def tokens(self, start: int, length: int) -> NDArray[Any]:
-        """`length` token IDs of the targets one after the other, from token `start` on."""
-        size = np.dtype(self._piece_type).itemsize
-        return np.frombuffer(os.pread(self._descriptors["target"][0], size * length, size * start), self._piece_type)
-
     def before(self, indices: Sequence[int]) -> NDArray[np.int64]:
         """(B,) what stands before each target: BOS."""
         return np.full(len(indices), BOS, np.int64)
 
-    @cached_property
+    @property
     def target_offsets(self) -> NDArray[np.int64]:
         """(N + 1,) target i has the tokens offsets[i] : offsets[i + 1]."""
-        return np.fromfile(self._file("target", "offsets"), np.int64)
+        return self._mapped("target", "offsets")
 
     @cached_property
     def source_lengths(self) -> NDArray[np.int32]:
@@ -71,42 +66,39 @@ class TokenSplit:
         """(N,) tokens per target, EOS included."""
         return self._lengths("target")
 
+    def pieces(self, side: str) -> NDArray[Any]:
+        """All token IDs of a side one after the other, not in memory until they are read."""
+        self._reads += 1
+        if self._reads % READS_KEPT == 0:
+            self._give_back()
+        return self._mapped(side, "pieces")
+
     def rows(self, side: str, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The token IDs of the selected sources or targets, concatenated, and the length of each."""
-        pieces, offsets = self._descriptors[side]
-        size = np.dtype(self._piece_type).itemsize
-        rows = []
-        for index in indices:
-            start, end = TWO_OFFSETS.unpack(os.pread(offsets, TWO_OFFSETS.size, 8 * index))
-            rows.append(os.pread(pieces, size * (end - start), size * start))
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows)) // size
-        return np.frombuffer(b"".join(rows), self._piece_type), lengths
+        pieces, offsets = self.pieces(side), self._mapped(side, "offsets")
+        rows = [pieces[offsets[index] : offsets[index + 1]] for index in indices]
+        return np.concatenate(rows), np.fromiter(map(len, rows), np.int64, len(rows))
 
     def _lengths(self, side: str) -> NDArray[np.int32]:
-        if not self._file(side, "offsets").exists():
-            return np.zeros(self._count, np.int32)  # documents have no sources
-        lengths = np.empty(self._count, np.int32)
-        with self._file(side, "offsets").open("rb") as offsets:
-            before = np.fromfile(offsets, np.int64, 1)
-            for first in range(0, self._count, READ_AT_ONCE):
-                ends = np.fromfile(offsets, np.int64, min(READ_AT_ONCE, self._count - first))
-                lengths[first : first + len(ends)] = np.diff(ends, prepend=before)
-                before = ends[-1:]
+        lengths = np.zeros(self._count, np.int32)
+        if self._file(side, "offsets").exists():  # documents have no sources
+            offsets = self._mapped(side, "offsets")
+            for first in range(0, self._count, OFFSETS_AT_ONCE):
+                end = first + OFFSETS_AT_ONCE
+                lengths[first:end] = np.diff(offsets[first : end + 1])
+                self._give_back()
         return lengths
 
-    @cached_property
-    def _descriptors(self) -> dict[str, list[int]]:
-        """Those of the pieces and offsets of each side, closed when this object is garbage-collected. Documents have no
-        source side.
-        """
-        opened = {}
-        for side in ("source", "target"):
-            if not self._file(side, "pieces").exists():
-                continue
-            opened[side] = [os.open(self._file(side, kind), os.O_RDONLY) for kind in ("pieces", "offsets")]
-            for descriptor in opened[side]:
-                weakref.finalize(self, os.close, descriptor)
-        return opened
+    def _mapped(self, side: str, kind: str) -> NDArray[Any]:
+        if (path := self._file(side, kind)) not in self._maps:
+            with path.open("rb") as file:
+                self._maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._maps[path].madvise(mmap.MADV_RANDOM)
+        return np.frombuffer(self._maps[path], np.int64 if kind == "offsets" else self._piece_type)
+
+    def _give_back(self) -> None:
+        for mapped in self._maps.values():
+            mapped.madvise(mmap.MADV_DONTNEED)
 
     def _file(self, side: str, kind: str) -> Path:
         return self.directory / f"{self.name}.{side}.{kind}"

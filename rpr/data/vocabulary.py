@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import sentencepiece
@@ -22,7 +22,7 @@ from rpr.io.atomic import replace_file
 from rpr.io.resources import num_workers
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
-BYTES_MODEL = b"rpr: bytes as pieces\n"  # the model file of rpr.data.byte_vocabulary
+BYTES_MODEL = b"rpr: bytes as pieces\n"  # the model file of rpr.data.text_vocabulary
 MAX_TRAINING_PAIRS = 2_000_000
 # BPE merges never cross words, so word counts give sentencepiece the same pieces and scores as the sentences (compared
 # on 100,000 and 2,000,000 pairs) but it holds only the distinct words: 32,768 pieces from 2,000,000 pairs of 25 words
@@ -31,6 +31,7 @@ MAX_TRAINING_PAIRS = 2_000_000
 # words encode 20,000 pairs with 0.3% more tokens than pieces learned from all.
 MAX_WORDS = 1_000_000
 MAX_SENTENCE_BYTES, RESERVED = 4192, "\u2585"  # sentencepiece skips longer lines and those with this character
+SPACE, NEWLINE = "\u2581", "\n"  # sentencepiece's own space; a piece of documents alone
 # Byte fallback reserves 256 pieces for characters not seen in training. Below this size they would take at least a
 # quarter of the vocabulary of a tiny or synthetic corpus, with embeddings that are never trained; there an unseen
 # character becomes UNK.
@@ -99,28 +100,10 @@ class Vocabulary:
         Text is not normalised (no NFKC: ligatures and fractions are kept). Raises DataError when the corpus has too few
         or too many distinct characters and words for `size`, with sentencepiece's limit.
         """
-        stream, with_bytes = io.BytesIO(), tokenizer == "bpe"
-        try:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=(f"{word}\t{count}" for word, count in words.items()),
-                input_format="tsv",
-                model_writer=stream,
-                model_type=tokenizer,
-                vocab_size=size,
-                pad_id=PAD,
-                unk_id=UNK,
-                bos_id=BOS,
-                eos_id=EOS,
-                character_coverage=1.0,
-                byte_fallback=with_bytes and size >= BYTE_FALLBACK_FROM,
-                normalization_rule_name="identity",
-                num_threads=num_workers(),  # the pieces do not depend on it
-                minloglevel=2,
-            )
-        except RuntimeError as error:
-            raise DataError(_explain(size, str(error), with_bytes)) from None
-        replace_file(model_path, stream.getvalue())
-        return cls(stream.getvalue())
+        with_bytes = tokenizer == "bpe" and size >= BYTE_FALLBACK_FROM
+        model = train_model(words, size, tokenizer, character_coverage=1.0, byte_fallback=with_bytes)
+        replace_file(model_path, model)
+        return cls(model)
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
@@ -128,12 +111,16 @@ class Vocabulary:
         try:
             model = path.read_bytes()
             if model == BYTES_MODEL:
-                from rpr.data.byte_vocabulary import ByteVocabulary
+                from rpr.data.text_vocabulary import ByteVocabulary
 
                 return ByteVocabulary()
             if not model:  # sentencepiece accepts an empty file, then logs an error on every use
                 raise RuntimeError
             vocabulary = cls(model)
+            if vocabulary._processor.piece_to_id(NEWLINE) != UNK:
+                from rpr.data.text_vocabulary import BytePairVocabulary
+
+                return BytePairVocabulary(model)
         except OSError as error:
             raise DataError(
                 f"vocabulary {path}: cannot be read ({error.strerror}); run rpr-cli prepare again"
@@ -195,8 +182,34 @@ class Vocabulary:
         return " ".join(_CONTROL.sub(" ", str(self._processor.decode(kept))).split())
 
 
-def _explain(size: int, message: str, with_bytes: bool) -> str:
-    """sentencepiece's error as one line about data.vocabulary_size."""
+def train_model(
+    words: Mapping[str, int], size: int, model_type: str, special: str | None = None, **options: Any
+) -> bytes:
+    """sentencepiece's model of `size` pieces, learned from word counts; `special`: pieces that it has at every size."""
+    stream = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(f"{word}\t{count}" for word, count in words.items()),
+            input_format="tsv",
+            model_writer=stream,
+            model_type=model_type,
+            vocab_size=size,
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=BOS,
+            eos_id=EOS,
+            normalization_rule_name="identity",
+            num_threads=num_workers(),  # the pieces do not depend on it
+            minloglevel=2,
+            **options,
+        )
+    except RuntimeError as error:
+        raise DataError(_explain(size, str(error), model_type == "bpe" and special is None, special)) from None
+    return stream.getvalue()
+
+
+def _explain(size: int, message: str, with_bytes: bool, special: str | None) -> str:
+    """sentencepiece's error as one line about data.vocabulary_size; `with_bytes`: large vocabularies have bytes."""
     if match := _TOO_LARGE.search(message):
         limit = int(match[1])
         if with_bytes and size >= BYTE_FALLBACK_FROM > limit:
@@ -207,9 +220,10 @@ def _explain(size: int, message: str, with_bytes: bool) -> str:
         )
     if match := _TOO_SMALL.search(message):
         limit = int(match[1])
-        if limit >= BYTE_FALLBACK_FROM > size:
+        if with_bytes and limit >= BYTE_FALLBACK_FROM > size:
             limit += 256  # at that size there is byte fallback
-        special = "4 special pieces and 256 bytes" if limit >= BYTE_FALLBACK_FROM else "4 special pieces"
+        if special is None:
+            special = "4 special pieces and 256 bytes" if limit >= BYTE_FALLBACK_FROM else "4 special pieces"
         return (
             f"data.vocabulary_size: {size} is too few for the characters of this corpus; "
             f"with {special} they need {limit}: set data.vocabulary_size={limit} or more"

@@ -23,14 +23,16 @@ class Windows:
 
     def __init__(self, documents: TokenSplit, starts: NDArray[np.int64], lengths: NDArray[np.int32]) -> None:
         self.documents, self.starts, self.target_lengths = documents, starts, lengths
-        self.source_lengths = np.zeros_like(lengths)
+        self.source_lengths = np.broadcast_to(np.int32(0), lengths.shape)
 
     @classmethod
     def of_stream(cls, documents: TokenSplit, length: int) -> Windows:
         """The stream of all documents, each with its EOS, cut every `length` tokens; the last window may be shorter."""
         total = int(documents.target_offsets[-1])
         starts = np.arange(0, total, length, dtype=np.int64)
-        return cls(documents, starts, np.minimum(length, total - starts).astype(np.int32))
+        lengths = np.full(len(starts), length, np.int32)
+        lengths[-1] = total - starts[-1]
+        return cls(documents, starts, lengths)
 
     @classmethod
     def of_documents(cls, documents: TokenSplit, length: int, *, eos: bool) -> Windows:
@@ -70,14 +72,15 @@ class Windows:
     def rows(self, side: str, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """As TokenSplit.rows."""
         lengths = (self.target_lengths if side == "target" else self.source_lengths)[indices].astype(np.int64)
-        runs = zip(self.starts[indices].tolist(), lengths.tolist(), strict=True)
-        return np.concatenate([self.documents.tokens(start, length) for start, length in runs]), lengths
+        pieces, starts = self.documents.pieces("target"), self.starts[indices]
+        runs = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+        return np.concatenate([pieces[start:end] for start, end in runs]), lengths
 
     def before(self, indices: Sequence[int]) -> NDArray[np.int64]:
         """(B,) the token before each window; BOS at the start of a document, after the EOS of the one before."""
-        starts = self.starts[indices].tolist()
-        found = [int(self.documents.tokens(start - 1, 1)[0]) if start else EOS for start in starts]
-        return np.asarray([BOS if token == EOS else token for token in found], np.int64)
+        starts = self.starts[indices]
+        found = self.documents.pieces("target")[np.maximum(starts - 1, 0)].astype(np.int64)
+        return np.where((starts == 0) | (found == EOS), BOS, found)
 
 
 def sample_windows(documents: TokenSplit, length: int, count: int) -> list[list[int]]:

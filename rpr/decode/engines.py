@@ -9,7 +9,7 @@ from typing import Any
 
 from rpr.config.commands import TranslateConfig
 from rpr.config.train import HardwareConfig, check_attention
-from rpr.data.byte_vocabulary import ByteVocabulary
+from rpr.data.text_vocabulary import TextVocabulary
 from rpr.data.vocabulary import Vocabulary
 from rpr.decode.ctranslate2 import CTranslate2Engine
 from rpr.decode.exported import KIND_NAMES, Exported, is_export, load_exported_model, read_export
@@ -87,7 +87,7 @@ def _of_export(exported: Exported, config: TranslateConfig) -> tuple[Engine, Voc
             "programs alone (its README.md says how); give the run's folder, or export it with format=safetensors"
         )
     vocabulary = exported.vocabulary()
-    if isinstance(vocabulary, ByteVocabulary):
+    if isinstance(vocabulary, TextVocabulary):
         raise ConfigError(f"run: {exported.folder} is a language model of documents, which does not translate")
     kind = "torch" if exported.settings.kind == "safetensors" else "ctranslate2"
     if config.backend not in (None, kind):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rpr.config.commands import SamplingConfig
-from rpr.data.byte_vocabulary import ByteVocabulary
+from rpr.data.text_vocabulary import TextVocabulary
 from rpr.data.vocabulary import EOS, Vocabulary
 from rpr.decode.torch_engine import TorchEngine, length_batches, pad_rows
 from rpr.errors import ConfigError, RunError
@@ -129,7 +129,7 @@ def draw(sampling: SamplingConfig, streams: Sequence[Callable[[], float]], log_p
 
 def _whole_characters(pieces: Sequence[int], vocabulary: Vocabulary) -> str:
     """The text of the pieces but for bytes at the end that begin a character."""
-    if isinstance(vocabulary, ByteVocabulary):
+    if isinstance(vocabulary, TextVocabulary):
         return codecs.getincrementaldecoder("utf-8")("replace").decode(vocabulary.decode_bytes(pieces))
     return vocabulary.decode(pieces).rstrip("\ufffd")
 

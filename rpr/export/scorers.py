@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rpr.data.byte_vocabulary import ByteVocabulary
+from rpr.data.text_vocabulary import ByteVocabulary
 from rpr.data.vocabulary import BOS, EOS, Vocabulary
 from rpr.decode import ctranslate2
 from rpr.decode.torch_engine import Progress, TorchEngine, length_batches, pad_rows

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from rpr.data.byte_vocabulary import FIRST
+from rpr.data.text_vocabulary import FIRST
 from rpr.data.vocabulary import BOS, EOS, PAD, UNK
 from rpr.errors import ConfigError
 from rpr.export.ctranslate2_spec import POSITION_ROWS, input_embedding, position_table

@@ -95,12 +95,16 @@ class Family:
         return list(zip(self.comparisons, *both, strict=True))
 
     @property
+    def items(self) -> str:
+        """What the score is over."""
+        return "documents" if self.of_documents else "sentences"
+
+    @property
     def verdicts(self) -> list[str | None]:
         """A sentence for each comparison whose tests are both significant after Holm's correction, else None."""
-        items = "documents" if self.of_documents else "sentences"
         words = ["better" if (one.difference > 0) != self.of_documents else "worse" for one, *_ in self.corrected]
         return [
-            f"{one.run} is {word} than {one.baseline} on these {items}" if max(p_values) < ALPHA else None
+            f"{one.run} is {word} than {one.baseline} on these {self.items}" if max(p_values) < ALPHA else None
             for word, (one, *p_values) in zip(words, self.corrected, strict=True)
         ]
 

@@ -35,10 +35,11 @@ class PairedReport:
     @property
     def notes(self) -> list[str]:
         """How the tests were done, and what they do not show."""
+        items = " and ".join(dict.fromkeys(family.items for family in self.tests))
         notes = [
             f"p boot.: paired bootstrap as in sacreBLEU, in effect one-sided, {self.samples:,} samples; p rand.: "
             f"approximate randomisation, two-sided, {self.trials:,} trials; seed {self.seed}.",
-            "Intervals and p concern the test sentences: whether the result would hold on another, similar test set.",
+            f"Intervals and p concern the test {items}: whether the result would hold on another, similar test set.",
         ]
         corrected = ""
         if any(len(family.comparisons) > 1 for family in self.tests):
@@ -93,7 +94,7 @@ def grids(report: PairedReport) -> Iterator[Grid]:
     """For each test a table of numbered scores, then one of differences between the runs of these numbers."""
     for family in report.tests:
         metric = METRIC_NAMES[family.metric]
-        where = f"{family.split} ({family.test_set}, {family.num_sentences:,} sentences)"
+        where = f"{family.split} ({family.test_set}, {family.num_sentences:,} {family.items})"
         title = f"{f'{family.title}, ' if family.title else ''}{where}, {metric}: {family.signature}"
         yield Grid("scores", title, _SCORES, tuple(enumerate(family.scores, start=1)))
         yield _differences(family)

@@ -55,7 +55,7 @@ def config_of(
     if not documents and isinstance(settings.get("data"), dict) and settings["data"].get("text") is not None:
         raise RecordError(
             f"run: {run_dir.name} is a language model of documents, and this command needs a model of sentence pairs; "
-            "use evaluate, compare or report"
+            "use evaluate, verify, compare or report"
         )
     settings = {**settings, "hardware": hardware.model_dump(mode="json")}
     if cache_dir is not None:

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader
 
 from rpr.config.train import TrainConfig
 from rpr.data.batches import NO_PAIRS, Batch, TrainingBatches, TranslationDataset, evaluation_batches
-from rpr.data.byte_vocabulary import byte_vocabulary
 from rpr.data.cache import PreparedData
+from rpr.data.text_vocabulary import text_vocabulary
 from rpr.data.token_split import TokenSplit
 from rpr.data.windows import Windows, scored_split, training_split
 from rpr.data.workers import set_up_loader_worker, shorten_socket_paths
@@ -32,6 +32,11 @@ class TranslationData(pl.LightningDataModule):
     def _joined(self) -> bool:
         """Whether source and target are one row of the model."""
         return self.config.model.architecture == "decoder_only"
+
+    @property
+    def items(self) -> str:
+        """What the batches are of."""
+        return "pairs" if self.config.data.text is None else "windows"
 
     @cached_property
     def train(self) -> TokenSplit | Windows:
@@ -64,7 +69,7 @@ class TranslationData(pl.LightningDataModule):
         if not isinstance(self.validation, Windows):
             return None
         tokens, _ = self.validation.rows("target", range(len(self.validation)))
-        return float(byte_vocabulary(self.data.vocabulary).piece_bytes[tokens].mean())
+        return float(text_vocabulary(self.data.vocabulary).piece_bytes[tokens].mean())
 
     def pairs_of_step(self, step: int) -> list[int]:
         """Indices of the training pairs of a step (from 0), over all ranks."""

@@ -60,6 +60,8 @@ def fit(
     optim = config.optim
     folder = run_dir / "checkpoints"
     module = TranslationModule(config, len(data.vocabulary))
+    if config.hardware.precision == "64":  # Lightning does it only after it has read the checkpoint, into float32
+        module.double()
     batches = TranslationData(config, data)
     stopwatch = Stopwatch()
     guard = NonFiniteGuard(run_dir, optim, batches)

@@ -163,7 +163,7 @@ class NonFiniteGuard(pl.Callback):
             replace_file(report, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
         what = (
             f"step {step}: the loss or its gradient is not finite (loss {loss:g}, gradient norm {norm:g}; "
-            f"{_pair_list(pairs)}, written to {report.name})"
+            f"{self._listed(pairs)}, written to {report.name})"
         )
         self._consecutive_skips += 1
         if (
@@ -177,9 +177,13 @@ class NonFiniteGuard(pl.Callback):
             return
         skip = "" if self.optim.non_finite == "skip" else "set optim.non_finite=skip or "
         raise RunError(
-            f"{what}; {self._last_good_checkpoint()}; check these pairs, or {skip}lower {self.optim.rate_setting} "
-            "(a new run, from step 0)"
+            f"{what}; {self._last_good_checkpoint()}; check these {self.batches.items}, or {skip}lower "
+            f"{self.optim.rate_setting} (a new run, from step 0)"
         )
+
+    def _listed(self, pairs: list[int]) -> str:
+        first = ", ".join(map(str, pairs[:3])) + ", ..." * (len(pairs) > 3)
+        return f"{len(pairs)} {self.batches.items} of the token cache: {first}"
 
     def _last_good_checkpoint(self) -> str:
         found = checkpoints(self.run_dir / "checkpoints")
@@ -192,17 +196,13 @@ class NonFiniteGuard(pl.Callback):
             _report(
                 trainer,
                 f"step {step}: loss spike: {loss:.4g}, {deviations:.0f} standard deviations above the running mean of "
-                f"{self._loss_stats.mean:.4g} ({_pair_list(self.batches.pairs_of_step(step - 1))})",
+                f"{self._loss_stats.mean:.4g} ({self._listed(self.batches.pairs_of_step(step - 1))})",
             )
         self._loss_stats.add(loss)
 
 
 def _finite(module: pl.LightningModule) -> bool:
     return all(bool(torch.isfinite(parameter).all()) for parameter in module.parameters())
-
-
-def _pair_list(pairs: list[int]) -> str:
-    return f"{len(pairs)} pairs of the token cache: {', '.join(map(str, pairs[:3]))}{', ...' if len(pairs) > 3 else ''}"
 
 
 def _report(trainer: pl.Trainer, line: str) -> None:

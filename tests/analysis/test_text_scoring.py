@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from rpr.analysis.text_scoring import by_context_length, document_statistics, interval_over_documents, token_nats
-from rpr.data.byte_vocabulary import FIRST
 from rpr.data.cache import prepare
+from rpr.data.text_vocabulary import FIRST, text_vocabulary
 from rpr.data.vocabulary import BOS
 from rpr.data.windows import Windows, context_blocks, scored_split
 from rpr.decode.torch_engine import TorchEngine
@@ -29,7 +29,7 @@ LENGTHS = (4, 6, 16)
 def small_model(choice: str = "relative") -> torch.nn.Module:
     torch.manual_seed(1)
     config = TransformerConfig(
-        vocabulary_size=260, num_layers=2, d_model=16, num_heads=2, d_ff=32, dropout=0.1, norm="pre",
+        vocabulary_size=290, num_layers=2, d_model=16, num_heads=2, d_ff=32, dropout=0.1, norm="pre",
         norm_epsilon=1e-6, encoder_positions=None, decoder_positions=scheme(choice), architecture="decoder_only",
     )  # fmt: skip
     return build_model(config).double()
@@ -101,6 +101,27 @@ def test_documents_are_scored_whole_and_their_bits_do_not_depend_on_the_batch(tm
     assert found is not None
     assert found.low < statistics.score < found.high
     assert interval_over_documents(statistics.select(np.arange(len(statistics)) == 0), 200) is None
+
+
+def test_byte_pair_pieces_are_scored_by_the_bytes_of_their_text(tmp_path: Path) -> None:
+    texts = {f"{index}.txt": b"some text, " * 20 + str(index).encode() * 9 + b"\xe2\x82\xac\n" for index in range(60)}
+    write(tmp_path, texts)
+    data = prepare(text_config(tmp_path, tokenizer="bpe", vocabulary_size=290))
+    evaluation = compose_train([*TINY]).evaluation.model_copy(update={"context_lengths": LENGTHS, "text_tokens": 64})
+    blocks = context_blocks(data, evaluation, "test")
+    arguments = TorchEngine(small_model()), blocks, data.vocabulary, LENGTHS, 4, 32, 0  # type: ignore[arg-type]
+    scores, _ = by_context_length(*arguments, lambda what: lambda done, total: None)
+    vocabulary = text_vocabulary(data.vocabulary)
+    size = sum(len(vocabulary.decode_bytes(blocks.target(index).tolist())) for index in range(len(blocks)))
+    assert {one.num_bytes for one in scores} == {size}
+    assert size > 2 * 64, "several bytes a piece"
+    separate = {one.length: one.bits_per_byte for one in scores if one.windows == "separate"}
+    nats = token_nats(arguments[0], blocks, 32)
+    assert separate[16] == pytest.approx(sum(of_block.sum() for of_block in nats) / math.log(2) / size)
+    whole = scored_split(data, text_config(tmp_path), "test", 10**9)
+    statistics, documents = document_statistics(whole, token_nats(arguments[0], whole, 999), vocabulary)  # type: ignore[arg-type]
+    names = [name.strip('"') for name in (data.directory / "test.names").read_text().splitlines()]
+    assert statistics.rows[:, 1].tolist() == [len(texts[names[document]]) for document in documents]
 
 
 def test_documents_too_short_for_the_longest_context_are_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import rpr
 from rpr.analysis.trained_run import TrainedRun
 from rpr.compose.composition import compose_train
 from rpr.config.commands import SamplingConfig
-from rpr.data.byte_vocabulary import ByteVocabulary
+from rpr.data.text_vocabulary import ByteVocabulary
 from rpr.data.vocabulary import BOS
 from rpr.decode import translator as translating
 from rpr.errors import ConfigError, RecordError

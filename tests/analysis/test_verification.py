@@ -94,6 +94,7 @@ def test_text_without_sources_passes_all_checks():
     texts = [([], target[:-1]) for _, target in PAIRS if len(target) > 2]
     model = exact(architecture="decoder_only", **LEARNED)
     found = {check.name: check for check in check_model(model, texts, SEARCH, 40)}
+    assert [*found] == ["cached decoding", "cached decoding beyond 40 pieces", "padding", "shift", "exact matches"]
     assert_outcome(found.pop("shift"), "not applicable")
     assert {check.outcome for check in found.values()} == {"passed"}, found
     joined = beyond(texts, 40)
@@ -165,7 +166,7 @@ def test_wrong_cache_mask_and_positions_fail():
     assert_outcome(shift_invariance(wrong("encode", add_positions), PAIRS), "failed")
     dropped = shift_invariance(wrong("_embed", drop_positions, **SINUSOIDAL), PAIRS)
     assert_outcome(dropped, "failed")
-    assert dropped.reason == "absolute (sinusoidal) should depend on a shift, but for some sentence it changes nothing"
+    assert dropped.reason == "absolute (sinusoidal) should depend on a shift, but for some text it changes nothing"
 
 
 def test_dependence_on_the_batch_fails():

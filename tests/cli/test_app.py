@@ -15,6 +15,7 @@ from rpr import __version__
 from rpr.cli import app
 from rpr.cli.positionals import to_overrides
 from rpr.commands import bench, train
+from rpr.compose.composition import compose_train, expand_multirun
 from rpr.errors import RunError
 from rpr.sweep import pool
 from tests.conftest import imported
@@ -61,6 +62,29 @@ def test_cfg_job_prints_the_composed_configuration(capsys, started):
     assert err == "" and started == []
     assert shown["optim"]["max_steps"] == 300_000 and shown["position"]["clip_distance"] == 8
     assert "hydra" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("model.architecture=decoder_only", "python_library"),
+        ("model.architecture='decoder_only' seed=2 --resolve", "python_library"),
+        ("model=base model.architecture=decoder_only", "python_library"),
+        ("model.architecture=decoder_only data=reverse", "reverse"),
+        ("data=text data.path=. model.architecture=decoder_only", "text"),
+        ("model.architecture=encoder_decoder", "synthetic"),
+        ("model=base", "wmt14_en_de"),
+    ],
+)
+def test_a_decoder_only_model_learns_the_standard_library_unless_another_corpus_is_chosen(capsys, words, name):
+    assert app.main(["train", *words.split(), "--cfg", "job"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["data"]["name"] == name
+
+
+def test_each_job_of_a_multirun_has_the_corpus_of_its_architecture(capsys):
+    words = ["model.architecture=decoder_only,encoder_decoder", "sweep=both"]
+    jobs = expand_multirun(words)
+    assert [compose_train(job).data.name for job in jobs] == ["python_library", "synthetic"]
 
 
 @pytest.mark.parametrize("name", [name for name in app.COMMANDS if name != "sweep"])

@@ -156,13 +156,14 @@ def test_train_pairs_equal_to_given_splits_are_kept(config, folder, monkeypatch)
     assert list(corpus.splits["train"]) == PAIRS[:80] and (corpus.repeated, corpus.notes) == (0, ())
 
 
+@pytest.mark.parametrize(("first", "end"), [(0, 100), (5, 98)])
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_filtered_pairs_in_any_range_chunks_and_selection(size):
-    dropped = [0, 3, 9, 10, 11, 50, 51, 97, 98, 99]
-    split = module.FilteredPairs(module.ListPairs(PAIRS), np.asarray(dropped, np.int64))
-    kept = [pair for index, pair in enumerate(PAIRS) if index not in dropped]
-    assert len(split) == len(kept) == 90
-    for start, stop in itertools.combinations(range(0, 91, 6), 2):
+def test_selected_pairs_in_any_range_chunks_and_selection(size, first, end):
+    dropped = [index for index in (0, 3, 9, 10, 11, 50, 51, 97, 98, 99) if first <= index < end]
+    split = module.SelectedPairs(module.ListPairs(PAIRS), first, end, np.asarray(dropped, np.int64))
+    kept = [pair for index, pair in enumerate(PAIRS[:end]) if index >= first and index not in dropped]
+    assert len(split) == len(kept) == end - first - len(dropped)
+    for start, stop in itertools.combinations(range(0, len(kept) + 1, 6), 2):
         chunks = list(split.chunks(start, stop, size))
         assert all(0 < len(chunk) <= size for chunk in chunks)
         assert [pair for chunk in chunks for pair in chunk.pairs()] == kept[start:stop]

@@ -1,4 +1,4 @@
-"""Corpora of documents: bytes are lossless, documents are held out by name, windows hold every token once, and batches
+"""Corpora of documents: pieces are lossless, documents are held out by name, windows hold every token once, and batches
 are the same on any number of devices.
 """
 
@@ -8,26 +8,31 @@ import gzip
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rpr.config.data import DataConfig, TextConfig
 from rpr.data import documents
 from rpr.data.batches import TrainingBatches, TranslationDataset
-from rpr.data.byte_vocabulary import FIRST, ByteVocabulary
 from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.data.corpus import corpus_files
-from rpr.data.vocabulary import BOS, EOS, Vocabulary
+from rpr.data.documents import load_documents
+from rpr.data.text_vocabulary import FIRST, BytePairVocabulary, ByteVocabulary, TextVocabulary, count_text_words
+from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from rpr.data.windows import Windows, sample_windows, scored_split, training_split
 from rpr.errors import DataError
+from tests.conftest import compose_train
 from tests.data.helpers import data_config
 from tests.property.sizes import SIZES, Size
 
+BPE = {"tokenizer": "bpe", "vocabulary_size": 400}
+TYPED = [*"\u2581\u2585\u2047\n\t \r\x00\u4e2d", "<s>", "</s>", "<pad>", "<unk>", "<0x41>", "spaces", " two"]
 AWKWARD = "\t\ttab  two spaces\r\n\n\x00\x85\u2028\u2581 \ufeff <s></s><0x41> \U0001f40d e\u0301 \u00e9 "
 
 
@@ -51,7 +56,7 @@ def write(folder: Path, texts: dict[str, bytes]) -> None:
 
 def contents(data: PreparedData, split: str) -> list[bytes]:
     vocabulary = data.vocabulary
-    assert isinstance(vocabulary, ByteVocabulary)
+    assert isinstance(vocabulary, TextVocabulary)
     encoded = data.split(split)
     assert all(encoded.target(index)[-1] == EOS for index in range(len(encoded)))
     return [vocabulary.decode_bytes(encoded.target(index).tolist()) for index in range(len(encoded))]
@@ -76,15 +81,47 @@ def test_bytes_give_back_any_text_and_any_content(size: Size, tmp_path: Path) ->
     check()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@SIZES
+def test_byte_pair_pieces_give_back_any_text(size: Size, tmp_path: Path) -> None:
+    learned = BytePairVocabulary.learn_text(count_text_words(AWKWARD * 5), 300, tmp_path / "vocabulary.model")
+    vocabulary = Vocabulary.load(tmp_path / "vocabulary.model")
+    assert isinstance(vocabulary, BytePairVocabulary)
+    assert (vocabulary.digest, len(vocabulary), vocabulary.piece_type) == (learned.digest, 300, "uint16")
+
+    @size(200)
+    @given(st.lists(st.sampled_from([*TYPED, AWKWARD]) | st.text()).map("".join))
+    @example("x" * 25_000)
+    def check(text: str) -> None:
+        pieces = vocabulary.encode(text, eos=True)
+        assert pieces[-1] == EOS
+        assert not {PAD, UNK, BOS, EOS} & {*pieces[:-1]}
+        assert int(vocabulary.piece_bytes[pieces].sum()) == len(text.encode())
+        assert vocabulary.decode([BOS, *pieces, pieces[0]]) == text
+
+    check()
+    assert len(vocabulary.encode(text := "\ttab  two spaces\n" * 9)) < len(text) / 2, "words are pieces"
+    with pytest.raises(DataError, match="the text is not UTF-8"):
+        vocabulary.encode("\udcff")
+
+
+def test_the_number_of_pieces_can_be_too_small_or_too_large(tmp_path: Path) -> None:
+    words = count_text_words("some words, and others " * 9)
+    for size, limit in ((265, "more"), (3000, "less")):
+        with pytest.raises(DataError, match=rf"vocabulary_size: {size} is .*=\d+ or {limit}$") as error:
+            BytePairVocabulary.learn_text(words, size, tmp_path / "v.model")
+        possible = int(str(error.value).rsplit("=", 1)[1].split()[0])
+        assert len(BytePairVocabulary.learn_text(words, possible, tmp_path / "v.model")) == possible
+
+
+@pytest.mark.parametrize(("processes", "changes"), [(1, {}), (2, {}), (1, BPE), (2, BPE)])
 def test_every_document_is_in_one_split_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int, changes: dict[str, object]
 ) -> None:
     monkeypatch.setattr(documents, "BLOCK", 50)  # several blocks for a document, cut within characters
     texts = {f"part{index % 3}/{index}.txt": f"{index} {AWKWARD * (index % 7)}".encode() for index in range(60)}
-    texts |= {"binary.txt": bytes(range(256)), "none.txt": b""}
+    texts |= {"binary.txt": bytes(range(128 if changes else 256)), "none.txt": b""}
     write(tmp_path, texts)
-    data = prepare(text_config(tmp_path), processes=processes)
+    data = prepare(text_config(tmp_path, **changes), processes=processes)
     got = {split: contents(data, split) for split in data.splits}
     assert sorted(itertools.chain(*got.values())) == sorted(text for text in texts.values() if text)
     assert sum(lost["empty"] for lost in data.meta.dropped.values()) == 1
@@ -144,7 +181,7 @@ def test_windows_hold_every_token_once_and_do_not_cross_documents_in_evaluation(
     write(tmp_path, texts)
     data = prepare(text_config(tmp_path))
     train = data.split("train")
-    stream = train.tokens(0, int(train.target_offsets[-1]))
+    stream = train.pieces("target")
 
     @size(20)
     @given(st.integers(2, 50))
@@ -237,6 +274,58 @@ def test_tables_and_packed_files_hold_documents_too(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'number' of .* holds int64, not text"):
         bad = bad.model_copy(update={"column": "number"})
         prepare(text_config(tmp_path).model_copy(update={"text": bad}))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_byte_pair_pieces_need_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
+    monkeypatch.setattr(documents, "BLOCK", 8)
+    write(tmp_path, {f"{index}.txt": b"a text\n" * 9 for index in range(40)})
+    good = text_config(tmp_path, **BPE | {"vocabulary_size": 268})
+    file = next(place.file for places, place in load_documents(good).blocks(None) if places == ("test",))  # read last
+    file.write_bytes(b"first\nsecond \xe2\x82\xac\nthird \xff\n")
+    with pytest.raises(DataError, match=rf"line 3 of {file} is not UTF-8 \(byte 0xff\).*tokenizer=bytes"):
+        prepare(good, processes=processes)
+    assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()], "nothing half-written"
+    for path in (tmp_path / "texts").iterdir():
+        path.unlink()
+    table = pyarrow.table({"text": pyarrow.array([b"row"] * 30 + [b"\xc3"], pyarrow.binary()).view(pyarrow.string())})
+    pyarrow.parquet.write_table(table, tmp_path / "texts" / "a.parquet")
+    with pytest.raises(DataError, match=r"row 31 of .*a.parquet is not UTF-8 \(byte 0xc3\)"):
+        prepare(good, processes=processes)
+    everything = prepare(text_config(tmp_path))  # as bytes
+    assert b"\xc3" in itertools.chain(*(contents(everything, split) for split in everything.splits))
+
+
+@pytest.mark.parametrize(("choice", "documents"), [("wikitext103", [1, 1, 1]), ("fineweb_edu", [53, 2, 5])])
+def test_corpora_of_the_hub_are_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, choice: str, documents: list[int]
+) -> None:
+    words = [f"data={choice}", f"data.cache_dir={tmp_path / 'cache'}", "model.architecture=decoder_only"]
+    config = compose_train(words).data
+    splits = ("train",) if choice == "fineweb_edu" else ("train", "test", "validation")
+    texts = {split: [f" = {split} {row} = \n" for row in range(60)] for split in splits}
+    asked = []
+
+    def load_dataset(*names: object, **_: object) -> dict[str, SimpleNamespace]:
+        asked.append(names)
+        found = {}
+        for split in splits:
+            file = tmp_path / "hub" / f"{choice}-{split}.arrow"
+            file.parent.mkdir(exist_ok=True)
+            table = pyarrow.table({"text": texts[split], "id": range(60)})
+            with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_stream(sink, table.schema) as stream:
+                stream.write_table(table)
+            found[split] = SimpleNamespace(cache_files=[{"filename": str(file)}])
+        return found
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    monkeypatch.setattr("datasets.load_dataset_builder", lambda *_: SimpleNamespace(hash="0" * 40))
+    monkeypatch.setattr("rpr.data.hub._reachable", lambda _: True)
+    data = prepare(config)
+    assert asked == [(config.hub, config.hub_config)]
+    assert [len(data.split(split)) for split in ("train", "validation", "test")] == documents
+    got = b"".join(itertools.chain(*(contents(data, split) for split in data.splits))).decode()
+    assert sorted(got.splitlines()) == sorted("".join(itertools.chain(*texts.values())).splitlines())
 
 
 def test_names_with_a_word_of_a_split_are_still_documents(tmp_path: Path) -> None:

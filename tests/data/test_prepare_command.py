@@ -63,7 +63,7 @@ def test_json_output(overrides, capfd):
 def test_each_stage_has_its_own_progress(monkeypatch, capsys):
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(progress, "time", clock)
-    with command.progress_bars("corpus") as report:
+    with command.progress_bars(SimpleNamespace(name="corpus", text=None)) as report:
         for now, done, total, what in [
             (100.0, 0, 9000, "reading"),
             (110.0, 2000, 9000, "reading"),

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rpr.config.commands import SamplingConfig
-from rpr.data.byte_vocabulary import ByteVocabulary
+from rpr.data.text_vocabulary import ByteVocabulary
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.sampling import Continuation, continuations, draw
 from rpr.decode.torch_engine import TorchEngine

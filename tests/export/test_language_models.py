@@ -10,7 +10,7 @@ import pytest
 
 from rpr.compose.composition import compose_train
 from rpr.config.commands import SamplingConfig
-from rpr.data.byte_vocabulary import ByteVocabulary
+from rpr.data.text_vocabulary import ByteVocabulary
 from rpr.data.vocabulary import BOS, EOS
 from rpr.decode.exported import load_exported_model
 from rpr.decode.sampling import continuations

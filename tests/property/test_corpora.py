@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from rpr.data.corpus import PairSlice
+from rpr.data.corpus import SelectedPairs
 from rpr.data.line_files import LinePairs
 from rpr.data.pairs import normalise
 from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
@@ -73,7 +73,7 @@ def test_any_lines_are_read_pair_by_pair(size: Size, tmp_path: Path) -> None:
         read = LinePairs(*write_files(tmp_path, contents, gzipped))
         expected = [(clean(source), clean(target)) for source, target in pairs]
         assert len(read) == len(pairs) and list(read) == expected
-        assert list(PairSlice(read, min(first, len(pairs)), len(pairs))) == expected[first:]
+        assert list(SelectedPairs(read, min(first, len(pairs)), len(pairs))) == expected[first:]
         assert all(normalise(text) == text for pair in expected for text in pair)
 
     property_()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -97,7 +98,7 @@ def test_an_export_is_verified_on_windows(trained: Path, capsys: pytest.CaptureF
     assert card["data"]["documents"] and 0 < card["parity"]["largest_difference"] <= card["parity"]["tolerance"]
 
 
-@pytest.mark.parametrize("command", ["verify", "report"])
+@pytest.mark.parametrize("command", ["report"])
 def test_commands_of_pairs_refuse_a_model_of_documents(
     trained: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
@@ -106,12 +107,37 @@ def test_commands_of_pairs_refuse_a_model_of_documents(
     assert "is a language model of documents, and this command needs" in capsys.readouterr().err
 
 
+BY_HAND = re.compile(r"sentence|\bpairs?\b|\bbeam|translat", re.IGNORECASE)
+
+
+def test_commands_speak_of_documents_and_windows(
+    trained: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rpr.progress.SECONDS_BETWEEN_LINES", 0.0)
+    runs = [str(next(trained.glob(f"{name}-*"))) for name in ("rope", "none")]
+    short = ["optim.max_steps=2", "optim.checkpoint_every_n_steps=1", f"data.cache_dir={tmp_path / 'cache'}"]
+    prepare = ["data=text", f"data.path={corpus}", f"data.cache_dir={tmp_path / 'other'}"]
+    calls = [
+        lambda: train(corpus, tmp_path / "runs", *short, "position=none"),
+        *(lambda words=words: app.main(words) for words in (
+            ["prepare", *prepare], ["prepare", *prepare], ["compare", *runs, "samples=100", "trials=100"],
+            ["evaluate", runs[0], "hardware.threads=1"], ["evaluate", runs[0], "hardware.threads=1", "splits=[test]"],
+            ["verify", runs[0], "hardware.threads=1", "sentences=2"], ["diff", *runs],
+        )),
+    ]  # fmt: skip
+    for call in calls:
+        assert call() == 0
+        out, err = capsys.readouterr()
+        assert "document" in out + err or "window" in out + err, out
+        assert not BY_HAND.search((out + err).replace(str(tmp_path), "")), out + err
+
+
 def test_prepare_counts_documents(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["data=text", f"data.path={corpus}", f"data.cache_dir={corpus.parent / 'cache'}", "format=json"]
     assert app.main(["prepare", *words]) == 0
     splits = json.loads(capsys.readouterr().out)["data"]["splits"]
-    assert sum(split["pairs"] for split in splits.values()) == 60
-    assert splits["train"]["source"]["longest"] == 0 < splits["train"]["target"]["longest"]
+    assert sum(split["documents"] for split in splits.values()) == 60
+    assert splits["train"].keys() == {"documents", "target"}
 
 
 def test_a_resumed_run_has_the_same_weights(trained: Path, corpus: Path, tmp_path: Path) -> None:
@@ -125,6 +151,22 @@ def test_a_resumed_run_has_the_same_weights(trained: Path, corpus: Path, tmp_pat
     assert train(corpus, tmp_path, "position=rope", "name=rope") == 0
     first, second = weights(folder), weights(again)
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.slow
+def test_two_processes_learn_what_one_does_and_resume_bit_for_bit(corpus: Path, tmp_path: Path) -> None:
+    settings = [
+        "position=rope", "name=rope", "hardware.precision=64", "model.dropout=0", "optim.microbatches_per_step=2",
+        "optim.max_steps=6", "optim.warmup_steps=2", "evaluation.test_splits=[]",
+    ]  # fmt: skip
+    calls = (("one", [], 0), ("two", ["hardware=2xcpu"], 0), ("cut", ["hardware=2xcpu", "stop_after_minutes=1e-9"], 2))
+    for folder, words, code in (*calls, ("cut", ["hardware=2xcpu"], 0)):
+        assert train(corpus, tmp_path / folder, *settings, *words) == code
+    one, two, cut = (weights(next((tmp_path / folder).glob("rope-*"))) for folder in ("one", "two", "cut"))
+    assert all(torch.equal(two[name], cut[name]) for name in two)
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=0, atol=1e-9)
+        assert value.dtype == torch.float64
 
 
 @pytest.mark.parametrize(
