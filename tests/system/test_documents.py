@@ -107,7 +107,7 @@ def test_commands_of_pairs_refuse_a_model_of_documents(
     assert "is a language model of documents, and this command needs" in capsys.readouterr().err
 
 
-BY_HAND = re.compile(r"sentence|\bpairs?\b|\bbeam|translat", re.IGNORECASE)
+OF_PAIRS = re.compile(r"sentence|\bpairs?\b|\bbeam|\btranslat", re.IGNORECASE)
 
 
 def test_commands_speak_of_documents_and_windows(
@@ -129,7 +129,7 @@ def test_commands_speak_of_documents_and_windows(
         assert call() == 0
         out, err = capsys.readouterr()
         assert "document" in out + err or "window" in out + err, out
-        assert not BY_HAND.search((out + err).replace(str(tmp_path), "")), out + err
+        assert not OF_PAIRS.search((out + err).replace(str(tmp_path), "")), out + err
 
 
 def test_prepare_counts_documents(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
