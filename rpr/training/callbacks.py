@@ -192,9 +192,9 @@ class Metrics(pl.Callback):
         if trainer.logger is not None:
             trainer.logger.log_metrics(row, step=step)
         if self._progress is not None:
-            self._progress.reach(
-                step, trainer.max_steps, **{SHOWN_METRICS[name]: row[name] for name in SHOWN_METRICS if name in row}
-            )
+            side = "" if self.bytes_per_token is None else "target "  # documents have one side
+            shown = {label.removeprefix(side): row[name] for name, label in SHOWN_METRICS.items() if name in row}
+            self._progress.reach(step, trainer.max_steps, **shown)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._end()
