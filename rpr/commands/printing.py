@@ -46,7 +46,8 @@ def print_result(run_dir: Path) -> None:
     if record.training is not None and record.training.steps_per_second is not None:
         training = record.training
         print(
-            f"  {training.steps_per_second:.3f} steps/s, {training.target_tokens_per_second:,.0f} target tokens/s "
+            f"  {training.steps_per_second:.3f} steps/s, {training.target_tokens_per_second:,.0f} "
+            f"{'' if training.source_tokens_per_second is None else 'target '}tokens/s "
             f"over {training.measured_steps} steps (excluding {training.excludes}) on {record.device}"
         )
     if record.training is not None and record.training.padding_waste is not None:
