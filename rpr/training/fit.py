@@ -227,8 +227,8 @@ def _newest_readable(folder: Path) -> Path | None:
 
 
 def _silence_lightning() -> None:
-    """Silence Lightning's banners and adverts; keep its warnings about the run itself."""
+    """Silence Lightning's banners, adverts and advice to use srun; keep its warnings about the run itself."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "pytorch_lightning.utilities.rank_zero"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    for message in (".*does not have many workers.*", ".*LeafSpec.*"):
+    for message in (".*does not have many workers.*", ".*LeafSpec.*", "The `srun` command is available"):
         warnings.filterwarnings("ignore", message)

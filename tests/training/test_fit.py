@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from lightning_fabric.plugins.environments import SLURMEnvironment
 
 from rpr.commands import train as train_command
 from rpr.commands.scoring import torch_scored
@@ -293,3 +296,16 @@ def test_disk_too_small_for_checkpoints_is_reported(
     assert len(lines) == warned
     reason = "/checkpoints: keeping 4 checkpoints needs 0.0 GB, but only 0.0 GB are free; lower optim.keep"
     assert all(reason in line for line in lines)
+
+
+def test_a_command_srun_on_the_path_is_no_matter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As on each login node of a cluster."""
+    (tmp_path / "srun").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        SLURMEnvironment._validate_srun_used()
+        assert len(seen) == 1
+        fit._silence_lightning()
+        SLURMEnvironment._validate_srun_used()
+        assert len(seen) == 1
