@@ -53,7 +53,10 @@ def train_step(module: TranslationModule, batch: Batch) -> list[torch.Tensor]:
 
 def module_of(choice: str) -> TranslationModule:
     """In float64, so that rounding hides no difference between devices."""
-    return TranslationModule(composition.compose_train([f"position={choice}", *SMALL]), VOCABULARY).double()
+    causal = choice in ("cope", "fire", "fox", "xpos")
+    patterns = {"pattern": 2, "relative_rope": 2, "rope_none": 4}
+    words = [f"position{'.decoder' * causal}={choice}", *SMALL, f"model.num_layers={patterns.get(choice, 1)}"]
+    return TranslationModule(composition.compose_train(words), VOCABULARY).double()
 
 
 @pytest.mark.parametrize(

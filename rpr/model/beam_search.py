@@ -192,7 +192,6 @@ def most_probable(log_p_BV: Tensor, sentence_B: Tensor) -> Tensor:
     return log_p_BV.max(dim=-1).indices
 
 
-@torch.inference_mode()
 def extensions(
     model: Transformer,
     state: DecoderState,
@@ -203,7 +202,7 @@ def extensions(
     min_length: int = 0,
 ) -> Iterator[Extension]:
     """Extend one hypothesis of each sentence of a state by a piece at a time, until EOS or its limit of pieces. A
-    sentence then leaves the batch, also where the caller sets `leaves_B`.
+    sentence then leaves the batch, also where the caller sets `leaves_B`. For callers in inference mode.
 
     Args:
         piece_B: the first piece fed; at least one sentence.

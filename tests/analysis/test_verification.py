@@ -149,9 +149,9 @@ def add_positions(encode: Any, source_BS: Tensor) -> Encoded:
     return Encoded(memory_BSM + torch.arange(memory_BSM.shape[1])[:, None] / 50, mask)
 
 
-def drop_positions(embed: Any, pieces_BT: Tensor, positions: Any) -> Tensor:
+def drop_positions(embed: Any, pieces_BT: Tensor, positions: Any, *state: Any, **given: Any) -> Tensor:
     """Ignores the absolute positions of its configuration."""
-    return embed(pieces_BT, None)
+    return embed(pieces_BT, None, *state, **given)
 
 
 def mix_sentences(encode: Any, source_BS: Tensor) -> Encoded:

@@ -101,7 +101,7 @@ def test_help_shows_the_settings_of_the_choices(capsys):
     out = capsys.readouterr().out
     shown = [
         "[big]",
-        "[rope], shape",
+        "[rope], rope_none, shape",
         "  num_heads: 16 ",
         "  max_steps: 300000 ",
         "  base: 10000",

@@ -98,8 +98,9 @@ def test_table_error_keeps_the_summary(tiny_config, tmp_path, capsys):
     write_finished_run(config, run_dir)
     (run_dir / "test.hypotheses.txt").write_text("one line\n")
     mirror(config, run_dir, summary={"test/sacrebleu": 25.5})
-    (line,) = messages(capsys)
+    line, uploads = messages(capsys)
     assert line.endswith(f"; W&B lacks some tables of the results; they are in {run_dir}")
+    assert "`wandb sync " in uploads
     found = read_back(run_dir)
     assert found["summary"]["test/sacrebleu"] == 25.5 and found["exit"] == 0
     assert found["history"][-1]["long/chrf"] == 40.0

@@ -23,6 +23,7 @@ from rpr.commands import train as train_command
 from rpr.commands.scoring import torch_scored
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData as Data
+from rpr.data.cache import prepare
 from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import DataError, InterruptedRun, RunError
 from rpr.runs.checkpoints import averaged_weights, checkpoints, load_checkpoint
@@ -266,7 +267,7 @@ def test_validation_bleu_is_decoded_in_the_precision_of_the_scores(
     config = tiny_config("hardware.precision=bf16", "evaluation.validation_sentences=2")
     (tmp_path / "record.json").write_text(json.dumps(fake_document()))
     with pytest.raises(RunError, match="enough"):
-        train_command.work(config, tmp_path)
+        train_command.work(config, tmp_path, prepare(config.data))
     (engine,) = engines
     assert engine.bfloat16
     assert vars(engine) == vars(torch_scored(config, engine.model, "last").engine)
