@@ -15,7 +15,7 @@ from rpr.data.cache import prepare
 from tests.analysis.test_trained_run import compose_train, random_run
 
 SMALL = (
-    "model.architecture=decoder_only", "model.num_layers=2", "model.d_model=32", "model.num_heads=2", "model.d_ff=64",
+    "model.architecture=decoder_only", "model.num_layers=4", "model.d_model=32", "model.num_heads=2", "model.d_ff=64",
     "logger=none", "evaluation.bootstrap_samples=0",
 )  # fmt: skip
 TASK = (
