@@ -279,6 +279,7 @@ def _group_json(chapter: html.Chapter) -> dict[str, Any]:
     return {
         "heading": group.heading,
         "synthetic": group.synthetic,
+        "runs": [f"{run.name}-{run.run_id}" for run in group.runs],
         "findings": [
             {
                 "text": one.text,
