@@ -37,12 +37,13 @@ class Pattern(Scheme):
     @model_validator(mode="before")
     @classmethod
     def repeats_once(cls, settings: Any) -> Any:
-        """[a, b, a, b] is [a, b]."""
-        layers = settings.get("layers") if isinstance(settings, Mapping) and settings.get("repeat") is True else None
-        if not isinstance(layers, list | tuple):
+        """[a, b, a, b] is [a, b]. A tuple, as strict validation takes no list after a validator of one's own."""
+        layers = settings.get("layers") if isinstance(settings, Mapping) else None
+        if not layers or not isinstance(layers, list | tuple):
             return settings
-        periods = (size for size in range(1, len(layers)) if len(layers) % size == 0)
-        size = next((size for size in periods if list(layers) == list(layers[:size]) * (len(layers) // size)), None)
+        layers = tuple(layers)
+        periods = (size for size in range(1, len(layers)) if settings.get("repeat") is True and len(layers) % size == 0)
+        size = next((size for size in periods if layers == layers[:size] * (len(layers) // size)), None)
         return {**settings, "layers": layers[:size]}
 
     @model_validator(mode="after")
