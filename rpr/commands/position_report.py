@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rpr.analysis.positions import DEFINITIONS, measure
 from rpr.config.commands import ReportConfig
+from rpr.data.windows import sample_windows
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.progress import Progress
@@ -27,13 +28,16 @@ def report(config: ReportConfig, run_dir: Path) -> None:
         RunError: the run failed or was interrupted.
         DataError: no checkpoint, or an incompatible one; no data.
     """
-    trained = loading.config_of(run_dir, config.hardware, config.cache_dir)
+    trained = loading.config_of(run_dir, config.hardware, config.cache_dir, documents=True)
     record = loading.usable_record(run_dir)
     data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
     validation, most = data.split("validation"), config.validation_sentences
-    pairs = list(zip(validation.first("source", most), validation.first("target", most), strict=True))
+    if trained.data.context_length is not None:
+        pairs = [([], window) for window in sample_windows(validation, trained.data.context_length, most)]
+    else:
+        pairs = list(zip(validation.first("source", most), validation.first("target", most), strict=True))
     k = trained.position.k
-    with Progress(len(pairs), "sentences", "attention") as bar:
+    with Progress(len(pairs), "sentences" if trained.data.text is None else "windows", "attention") as bar:
         numbers = measure(
             model,
             pairs,

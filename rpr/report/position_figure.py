@@ -231,8 +231,8 @@ def _attention(numbers: Entry, shown: dict[str, slice]) -> _Part:
     count = numbers["num_sentences"]
     return _Part(
         "3  Mean attention by signed distance",
-        "At distance d = j - i: the mean of the attention of query i to key i + d, over all pairs of a sentence and a "
-        f"query for which that key exists ({count:,} validation sentence{'s' if count > 1 else ''}; padding is neither "
+        "At distance d = j - i: the mean of the attention of query i to key i + d, over all pairs of a sequence and a "
+        f"query for which that key exists ({count:,} validation sentences or windows of documents; padding is neither "
         "query nor key; in the decoder no query sees a later key). Curves: the mean over heads, light: each head, "
         f"dashed: attention spread evenly over what a query sees. Colours: each head. {_RARE}",
         layers,

@@ -21,6 +21,7 @@ from rpr.compose.messages import format_user_error
 from rpr.config.train import config_from_record
 from rpr.environment import for_child
 from rpr.errors import BusyError, ProcessEnded, RprError, RunError
+from rpr.io import resources
 from rpr.records.record import RECORD_NAME
 from rpr.runs import lifecycle, locks
 from rpr.signals import die_with_parent, exit_on_sigterm
@@ -74,9 +75,12 @@ def _start(job: Job, command: str, options: Options, at_once: int) -> subprocess
         "gpus": options.gpus,
         "jobs_per_gpu": options.jobs_per_gpu,
     }
+    environment = for_child()
+    if at_once > 1:  # more threads than cores wait for each other: several times slower
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, resources.num_cores() // at_once)))
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "rpr.sweep.pool"],
-        env=for_child(),
+        env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,

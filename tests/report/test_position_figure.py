@@ -101,7 +101,7 @@ def test_panels_of_a_figure(changes, counts):
     assert {part: words.count(part) for part in counts} == counts
     assert "a $x$ <b> & c" in words and "k = 3 | step 5" in words
     joined = re.sub(r"\s+", " ", words)
-    assert "over all pairs of a sentence and a query for which that key exists (100 validation sentences; " in joined
+    assert "a query for which that key exists (100 validation sentences or windows of documents; " in joined
     width = re.search(r'<svg [^>]*width="([\d.]+)pt"', text)
     assert float(width[1]) / 72 < 16
 

@@ -140,6 +140,7 @@ def run(config, *, command, sweep_job):
     with Workers(2) as workers:  # as when a run builds the token cache
         assert [*workers.map(abs, [-1, 2, -3])] == [1, 2, 3]
     assert sweep_job.concurrent_jobs == 2
+    assert os.environ["OMP_NUM_THREADS"] == str(max(1, len(os.sched_getaffinity(0)) // 2))  # of the cores, its share
     Path(f"{config.seed} of {os.getpid()}").touch()
     while len([*Path().glob("* of *")]) < 2 or "wait" in os.environ:  # both run at the same time
         time.sleep(0.01)
@@ -157,6 +158,7 @@ def fake_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[
     (tmp_path / "sitecustomize.py").write_text(FAKE_TRAINING)
     (tmp_path / "mine.yaml").write_text("jobs: ['seed=1,2,3']")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     return lambda: dict(path.name.split(" of ") for path in tmp_path.glob("* of *"))
 

@@ -98,13 +98,12 @@ def test_an_export_is_verified_on_windows(trained: Path, capsys: pytest.CaptureF
     assert card["data"]["documents"] and 0 < card["parity"]["largest_difference"] <= card["parity"]["tolerance"]
 
 
-@pytest.mark.parametrize("command", ["report"])
-def test_commands_of_pairs_refuse_a_model_of_documents(
-    trained: Path, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
+def test_attention_by_distance_is_measured_in_windows(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [folder] = trained.glob("rope-*")
-    assert app.main([command, f"run={folder}", "hardware.threads=1"]) == 2
-    assert "is a language model of documents, and this command needs" in capsys.readouterr().err
+    assert app.main(["report", f"run={folder}", "format=json", "validation_sentences=5", "hardware.threads=1"]) == 0
+    numbers = json.loads(capsys.readouterr().out)
+    assert numbers["num_sentences"] == 5 and {stack["stack"] for stack in numbers["stacks"]} == {"decoder"}
+    assert all(head[numbers["max_distance"]] for layer in numbers["attention"] for head in layer["attention"])
 
 
 OF_PAIRS = re.compile(r"sentence|\bpairs?\b|\bbeam|\btranslat|target tokens", re.IGNORECASE)
