@@ -33,7 +33,9 @@ def report(config: ReportConfig, run_dir: Path) -> None:
     data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
     validation, most = data.split("validation"), config.validation_sentences
     if trained.data.context_length is not None:
-        pairs = [([], window) for window in sample_windows(validation, trained.data.context_length, most)]
+        pairs: list[tuple[list[int], list[int]]] = [
+            ([], window) for window in sample_windows(validation, trained.data.context_length, most)
+        ]
     else:
         pairs = list(zip(validation.first("source", most), validation.first("target", most), strict=True))
     k = trained.position.k
