@@ -29,7 +29,11 @@ def _handled(handler: Callable[[int, FrameType | None], None] | signal.Handlers,
             signal.signal(number, earlier)
 
 
+_received: list[int] = []  # signals that were to end this process
+
+
 def _exit(number: int, frame: FrameType | None) -> None:
+    _received.append(number)
     raise SystemExit(128 + number)
 
 
@@ -86,10 +90,14 @@ def signals_deferred() -> Iterator[None]:
 
 
 def stop_before(error: BaseException) -> SystemExit | KeyboardInterrupt | None:
-    """The SIGTERM or Ctrl-C in whose course an error was raised; None if there was none."""
+    """The SIGTERM or Ctrl-C in whose course an error was raised; None if there was none. An error of compiled code that
+    the signal interrupted has lost what it was raised from.
+    """
     earlier: BaseException | None = error
     while earlier is not None and not isinstance(earlier, (SystemExit, KeyboardInterrupt)):
         earlier = earlier.__context__
+    if earlier is None and _received:
+        return SystemExit(128 + _received[0])
     return earlier
 
 
