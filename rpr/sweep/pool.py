@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -57,7 +58,7 @@ def run(jobs: Sequence[Job], commands: Sequence[str], options: Options, sweep: s
             if not (finished := [process for process in running if process.poll() is not None]):
                 time.sleep(_POLL_SECONDS)
             for process in finished:
-                if (problem := _problem(process, running[process].run_dir)) is not None:
+                if (problem := _problem(process, running[process].run_dir, ended(process.returncode))) is not None:
                     problems[running[process].overrides] = problem
                 del running[process]
     finally:
@@ -91,9 +92,9 @@ def _start(job: Job, command: str, options: Options, at_once: int) -> subprocess
     return process
 
 
-def _problem(process: subprocess.Popen[bytes], run_dir: Path) -> RunError | None:
-    """Why a job that has ended did not succeed: as it reported, else by its exit code, which is recorded unless the
-    record has a reason.
+def _problem(process: subprocess.Popen[bytes], run_dir: Path, otherwise: RunError) -> RunError | None:
+    """Why a job that has ended did not succeed: as it reported, else as given, which is recorded unless the record has
+    a reason.
     """
     assert process.stdout is not None
     with process.stdout:
@@ -103,11 +104,10 @@ def _problem(process: subprocess.Popen[bytes], run_dir: Path) -> RunError | None
         return None
     if reported:
         return RunError(reported.decode())
-    problem = ended(process.returncode)
     if (run_dir / RECORD_NAME).exists():
         with contextlib.suppress(RprError), locks.acquire(run_dir):
-            lifecycle.mark_stopped(run_dir, problem)
-    return problem
+            lifecycle.mark_stopped(run_dir, otherwise)
+    return otherwise
 
 
 def _interrupt(running: Mapping[subprocess.Popen[bytes], Job]) -> None:
@@ -121,7 +121,7 @@ def _interrupt(running: Mapping[subprocess.Popen[bytes], Job]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()  # the kernel ends it
-        _problem(process, job.run_dir)
+        _problem(process, job.run_dir, ended(-signal.SIGTERM))
 
 
 def main() -> int:
