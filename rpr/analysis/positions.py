@@ -36,6 +36,9 @@ DEFINITIONS = {
     "a score, after the scale; null where no key is seen",
     "absolute": "Euclidean norm of each vector of the learned absolute table, by position from 0; `longest` is the "
     "longest measured sentence",
+    "losses": "of a language model of documents: bits per byte of the tokens at positions `first` to `last`, from 1, "
+    "of windows inside validation documents, each token given those before it in the window and one more; `trained`: "
+    "the tokens of a training window",
 }
 Numbers = dict[str, Any]  # as in positions.json
 

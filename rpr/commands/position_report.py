@@ -6,11 +6,18 @@ import json
 import sys
 from pathlib import Path
 
-from rpr.analysis.positions import DEFINITIONS, measure
+import numpy as np
+
+from rpr.analysis.positions import DEFINITIONS, Numbers, measure
+from rpr.analysis.text_scoring import by_position, document_statistics, token_nats
 from rpr.config.commands import ReportConfig
-from rpr.data.windows import sample_windows
+from rpr.config.train import TrainConfig
+from rpr.data.cache import PreparedData
+from rpr.data.windows import context_blocks, longest_block, sample_windows
+from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
+from rpr.model.transformer import Transformer
 from rpr.progress import Progress
 from rpr.records.position import position_of
 from rpr.report.plot_style import rendered
@@ -48,6 +55,7 @@ def report(config: ReportConfig, run_dir: Path) -> None:
             device=runtime.torch_device(config.hardware),
             progress=bar.reach,
         )
+    numbers["losses"] = _losses(trained, data, model)
     facts = {
         "name": record.name,
         "run_id": record.run_id,
@@ -81,3 +89,30 @@ def report(config: ReportConfig, run_dir: Path) -> None:
     print(f"{run_dir.name}: {subtitle}")
     print("\n".join(summary(numbers)))
     print("\n".join(f"written: {path}" for path in files), file=sys.stderr)
+
+
+def _losses(trained: TrainConfig, data: PreparedData, model: Transformer) -> list[Numbers]:
+    """Bits per byte by position in windows of the longest length that the run was scored at, or that documents allow;
+    nothing for pairs, and for documents of single tokens.
+    """
+    if trained.data.context_length is None:
+        return []
+    evaluation = trained.evaluation
+    longest = max(evaluation.context_lengths or (trained.data.context_length,))
+    if not (length := min(longest, longest_block(data.split("validation")))):
+        return []
+    blocks = context_blocks(data, "validation", length, evaluation.text_tokens)
+    with Progress(len(blocks), "windows", "loss by position") as bar:
+        nats = token_nats(TorchEngine(model), blocks, evaluation.max_tokens_per_batch, bar.reach)
+    scores = by_position(blocks, np.stack(nats), data.vocabulary)
+    return [
+        {
+            "stack": "decoder",
+            "trained": trained.data.context_length,
+            "num_windows": len(blocks),
+            "num_bytes": int(document_statistics(blocks, nats, data.vocabulary)[0].rows[:, 1].sum()),
+            "first": [score.first for score in scores],
+            "last": [score.last for score in scores],
+            "bits_per_byte": [score.bits_per_byte for score in scores],
+        }
+    ]

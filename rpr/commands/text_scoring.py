@@ -68,7 +68,7 @@ def _by_context(
     config: TrainConfig, data: PreparedData, split: str, engine: TorchEngine, checkpoint: str, precision: str
 ) -> ByContext:
     evaluation = config.evaluation
-    blocks = context_blocks(data, evaluation, split)
+    blocks = context_blocks(data, split, evaluation.context_lengths[-1], evaluation.text_tokens)
     bars: list[Progress] = []
 
     def progress(what: str) -> Callable[[int, int], None]:

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rpr.config.data import DataConfig
-from rpr.config.train import EvaluationConfig
 from rpr.data.cache import PreparedData
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import BOS, EOS
@@ -96,22 +95,25 @@ def sample_windows(documents: TokenSplit, length: int, count: int) -> list[list[
     return [[*row.tolist(), EOS] for row in rows]
 
 
-def context_blocks(data: PreparedData, evaluation: EvaluationConfig, name: str) -> Windows:
-    """Evenly spaced runs of the longest of evaluation.context_lengths tokens, with at most evaluation.text_tokens
-    altogether, each with as many tokens of its document before it. Raises DataError if no document has so many.
+def longest_block(documents: TokenSplit) -> int:
+    """The most tokens that `context_blocks` can have: a block and as many tokens before it are in one document."""
+    return int(documents.target_lengths.max() - 1) // 2
+
+
+def context_blocks(data: PreparedData, name: str, length: int, max_tokens: int) -> Windows:
+    """Evenly spaced runs of `length` tokens, at most `max_tokens` altogether, each with as many tokens of its document
+    before it. Raises DataError if no document has so many.
     """
-    longest = evaluation.context_lengths[-1]
     documents = data.split(name)
-    every = Windows.of_documents(documents, longest, eos=False)
+    every = Windows.of_documents(documents, length, eos=False)
     inside = every.starts > documents.target_offsets[every.document_of()]
-    chosen = inside & (every.target_lengths == longest)
+    chosen = inside & (every.target_lengths == length)
     if not chosen.any():
-        most = int(documents.target_lengths.max() - 1) // 2
         raise DataError(
-            f"evaluation.context_lengths: {longest} is too long for the {name} documents of {data.meta.name}, of which "
-            f"one must have twice as many tokens; choose lengths up to {most}, or [] for none"
+            f"evaluation.context_lengths: {length} is too long for the {name} documents of {data.meta.name}, of which "
+            f"one must have twice as many tokens; choose lengths up to {longest_block(documents)}, or [] for none"
         )
-    return Windows(documents, every.starts[chosen], every.target_lengths[chosen]).spread(evaluation.text_tokens)
+    return Windows(documents, every.starts[chosen], every.target_lengths[chosen]).spread(max_tokens)
 
 
 def training_split(data: PreparedData, config: DataConfig) -> TokenSplit | Windows:

@@ -54,7 +54,10 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
     widest = max(len(line) for part in parts for line in part.lines)
     width = max(9.6, 1.6 + 2.3 * widest)
     heads = [(title, textwrap.shorten(subtitle, int(13 * width), placeholder=" …"))]
-    heads += [(part.heading, "\n".join(textwrap.wrap(part.words, int(13.2 * width)))) for part in parts]
+    heads += [
+        (f"{number}  {part.heading}", "\n".join(textwrap.wrap(part.words, int(13.2 * width))))
+        for number, part in enumerate(parts, 1)
+    ]
     heights: list[float] = []
     for (_, words), part in zip(heads, [None, *parts], strict=True):
         heights.append(0.6 + 0.165 * words.count("\n"))
@@ -113,7 +116,9 @@ def _draw(part: _Part, figure: SubFigure) -> None:
 
 
 def label(entry: Entry) -> str:
-    """`encoder layer 1`, `decoder layers 1 to 6, shared`, `source positions`."""
+    """`encoder layer 1`, `decoder layers 1 to 6, shared`, `source positions`, `windows of 64 tokens`."""
+    if "bits_per_byte" in entry:
+        return f"windows of {entry['last'][-1]:,} tokens"
     if (layers := entry.get("layers")) is None:
         return "source positions" if entry["stack"] == "encoder" else "target positions"
     if len(layers) == 1:
@@ -148,7 +153,7 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         "By offset j - i (key minus query) from -k to k; the outermost vectors also serve every distance beyond. "
         f"{sharing} In the decoder no query sees a later key, so vectors of j > i stay as they began."
     )
-    heading = "1  Norm of each vector of the relative tables"
+    heading = "Norm of each vector of the relative tables"
     yield _Part(heading, words if tables else NO_TABLES, tables, ("offset j - i", "norm"), norms)
 
     def cosines(panel: list[Axes], entry: Entry) -> None:
@@ -168,7 +173,7 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         words = (
             "k = 0: there is one vector for every pair of positions, and it has no neighbour." if tables else NO_TABLES
         )
-    heading = "2  Cosine similarity of the vectors of neighbouring offsets"
+    heading = "Cosine similarity of the vectors of neighbouring offsets"
     yield _Part(heading, words, with_neighbours, ("between the offsets j - i", "cosine"), cosines, None)
     yield _attention(numbers, shown)
 
@@ -182,7 +187,7 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         "By position, up to twice the longest measured sentence, whose end is the upright line. Positions that no "
         "training sentence reached stay as they began."
     )
-    heading = "4  Norm of each vector of the learned absolute tables"
+    heading = "Norm of each vector of the learned absolute tables"
     if numbers["absolute"]:
         yield _Part(heading, words, numbers["absolute"], ("position", "norm"), absolute)
 
@@ -192,8 +197,24 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
 
     words = f"What is added to the score of query i and key i + d. Light: each head; full: their mean. {_RARE}"
     if numbers["biases"]:
-        heading = f"{5 if numbers['absolute'] else 4}  Bias by signed distance"
-        yield _Part(heading, words, numbers["biases"], ("distance j - i", "bias"), bias, None)
+        yield _Part("Bias by signed distance", words, numbers["biases"], ("distance j - i", "bias"), bias, None)
+
+    def losses(panel: list[Axes], entry: Entry) -> None:
+        edges = [entry["first"][0] - 0.5, *(last + 0.5 for last in entry["last"])]
+        panel[0].stairs(entry["bits_per_byte"], edges, baseline=None, color=COLOURS["relative"], lw=1.6)
+        panel[0].axvline(entry["trained"] + 0.5, color=PAPER, lw=1.2, ls=DASHED, zorder=1)
+        panel[0].set_xscale("log", base=2)
+        panel[0].set_xticks(entry["last"], [f"{last:,}" for last in entry["last"]])
+        panel[0].minorticks_off()
+        panel[0].set_xlim(edges[0], max(edges[-1], entry["trained"] + 0.5))
+
+    for entry in numbers["losses"]:
+        words = (
+            f"Bits per byte of {entry['num_bytes']:,} bytes in {entry['num_windows']:,} windows inside validation "
+            "documents; less is better. Every token is predicted from those before it in the window and one more. "
+            f"Upright line: the windows of training, {entry['trained']:,} tokens."
+        )
+        yield _Part("Loss by position in the window", words, [entry], ("position", "bits per byte"), losses, None)
 
 
 def _attention(numbers: Entry, shown: dict[str, slice]) -> _Part:
@@ -230,7 +251,7 @@ def _attention(numbers: Entry, shown: dict[str, slice]) -> _Part:
 
     count = numbers["num_sentences"]
     return _Part(
-        "3  Mean attention by signed distance",
+        "Mean attention by signed distance",
         "At distance d = j - i: the mean of the attention of query i to key i + d, over all pairs of a sequence and a "
         f"query for which that key exists ({count:,} validation sentences or windows of documents; padding is neither "
         "query nor key; in the decoder no query sees a later key). Curves: the mean over heads, light: each head, "
@@ -285,8 +306,8 @@ def mean_over_heads(rows: Sequence[Sequence[float | None]]) -> list[float]:
 
 
 def summary(numbers: Entry) -> list[str]:
-    """Lines for a terminal: the tables' norms at -k, 0 and k, and each head's distance of highest mean attention among
-    those that at least 1% of the queries have (the nearest, if tied).
+    """Lines for a terminal: the tables' norms at -k, 0 and k, the loss by position, and each head's distance of highest
+    mean attention among those that at least 1% of the queries have (the nearest, if tied).
     """
     lines = []
     for entry in numbers["tables"]:
@@ -294,6 +315,11 @@ def summary(numbers: Entry) -> list[str]:
             k, mean = _k(table), mean_over_heads(table["norms"])
             norms = ", ".join(f"{_signed(offset)}: {mean[offset + k]:.2f}" for offset in sorted({-k, 0, k}))
             lines.append(f"  {label(entry):<18} norm of w^{kind} at {norms}")
+    for entry in numbers["losses"]:
+        ends, values = zip(entry["first"], entry["last"], strict=True), entry["bits_per_byte"]
+        places = ["–".join(f"{end:,}" for end in dict.fromkeys(pair)) for pair in ends]
+        by_place = ", ".join(f"{place}: {value:.2f}" for place, value in zip(places, values, strict=True))
+        lines.append(f"  {label(entry)}: bits per byte at {by_place} (trained on {entry['trained']:,})")
     shown = {stack["stack"]: often(stack["pairs"]) for stack in numbers["stacks"]}
     for layer in numbers["attention"]:
         most = []

@@ -164,7 +164,7 @@ def start_record(
         from rpr.data.windows import context_blocks
 
         for split in set(splits) & set(data.splits):
-            context_blocks(data, config.evaluation, split)  # raises, before hours of training
+            context_blocks(data, split, config.evaluation.context_lengths[-1], 1)  # raises, before hours of training
     try:
         remove_leftovers(run_dir, *_WRITTEN)
         sweeps = earlier.sweeps if earlier else ()

@@ -18,7 +18,6 @@ from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import DataError
 from rpr.model.architectures import build_model
 from rpr.model.config import TransformerConfig
-from tests.conftest import TINY, compose_train
 from tests.data.helpers import memory_growth
 from tests.data.test_documents import text_config, write
 from tests.shapes import scheme
@@ -48,8 +47,7 @@ def test_scores_by_length_and_position_are_those_of_a_loop_over_tokens(tmp_path:
     texts = {f"{index}.txt": np.random.default_rng(index).bytes(20 + index) for index in range(60)}
     write(tmp_path, texts)
     data = prepare(text_config(tmp_path))
-    evaluation = compose_train([*TINY]).evaluation.model_copy(update={"context_lengths": LENGTHS, "text_tokens": 64})
-    blocks = context_blocks(data, evaluation, "test")
+    blocks = context_blocks(data, "test", 16, 64)
     assert len(blocks) == 64 // 16
     model = small_model()
     names = (data.directory / "test.names").read_text().splitlines()
@@ -107,8 +105,7 @@ def test_byte_pair_pieces_are_scored_by_the_bytes_of_their_text(tmp_path: Path) 
     texts = {f"{index}.txt": b"some text, " * 20 + str(index).encode() * 9 + b"\xe2\x82\xac\n" for index in range(60)}
     write(tmp_path, texts)
     data = prepare(text_config(tmp_path, tokenizer="bpe", vocabulary_size=290))
-    evaluation = compose_train([*TINY]).evaluation.model_copy(update={"context_lengths": LENGTHS, "text_tokens": 64})
-    blocks = context_blocks(data, evaluation, "test")
+    blocks = context_blocks(data, "test", 16, 64)
     arguments = TorchEngine(small_model()), blocks, data.vocabulary, LENGTHS, 4, 32, 0  # type: ignore[arg-type]
     scores, _ = by_context_length(*arguments, lambda what: lambda done, total: None)
     vocabulary = text_vocabulary(data.vocabulary)
@@ -127,10 +124,9 @@ def test_byte_pair_pieces_are_scored_by_the_bytes_of_their_text(tmp_path: Path) 
 def test_documents_too_short_for_the_longest_context_are_refused(tmp_path: Path) -> None:
     write(tmp_path, {f"{index}.txt": b"x" * 40 for index in range(60)})
     data = prepare(text_config(tmp_path))
-    evaluation = compose_train([*TINY]).evaluation
-    assert len(context_blocks(data, evaluation.model_copy(update={"context_lengths": (8, 20)}), "test"))
+    assert len(context_blocks(data, "test", 20, 64))
     with pytest.raises(DataError, match=r"evaluation.context_lengths: 21 is too long .* choose lengths up to 20"):
-        context_blocks(data, evaluation.model_copy(update={"context_lengths": (8, 21)}), "test")
+        context_blocks(data, "test", 21, 64)
 
 
 @pytest.mark.parametrize("choice", ["rope", "relative", "alibi"])

@@ -26,9 +26,13 @@ def table(k: int, heads: int) -> dict[str, Any]:
 
 def made_up(
     *, layers: int = 2, heads: int = 4, k: int | None = 3, kinds: str = "KV", shared: bool = False,
-    absolute: bool = False, longest: int = 8,
+    absolute: bool = False, longest: int = 8, documents: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """100 sentences of `longest` tokens; each head attends to another place."""
+    losses = [
+        {"stack": "decoder", "trained": 4, "num_windows": 3, "num_bytes": 2000, "first": [1, 2, 3, 5],
+         "last": [1, 2, 4, 1024], "bits_per_byte": [5.0, 4.0, 3.5, 3.25]}
+    ] * documents  # fmt: skip
     window = range(-8, 9)
     pairs = {
         "encoder": [100 * max(0, longest - abs(d)) for d in window],
@@ -61,6 +65,7 @@ def made_up(
             for s in STACKS
         ],
         "biases": [],
+        "losses": losses,
     }
 
 
@@ -82,6 +87,7 @@ def test_figure_of_one_kind_of_table_is_reproducible():
 
 NO_TABLES = "This run has no relative tables: nothing to draw."
 K_0 = "k = 0: there is one vector for every pair of positions, and it has no neighbour."
+LOSSES = "4  Loss by position in the window"
 ABSOLUTE = "4  Norm of each vector of the learned absolute"
 
 
@@ -91,8 +97,9 @@ ABSOLUTE = "4  Norm of each vector of the learned absolute"
     ({"heads": 1, "k": 1, "shared": True},
      {"encoder layers 1 to 2, shared": 2, "encoder layer 1": 1, "All heads share one table.": 2}),
     ({"heads": 2, "k": None, "layers": 7, "absolute": True},
-     {"encoder layer 1": 1, "decoder layer 7": 1, NO_TABLES: 2, ABSOLUTE: 1, "source positions": 1}),
-], ids=["tables", "k_0", "shared", "absolute"])  # fmt: skip
+     {"encoder layer 1": 1, "decoder layer 7": 1, NO_TABLES: 2, ABSOLUTE: 1, "source positions": 1, LOSSES: 0}),
+    ({"layers": 1, "documents": True}, {ABSOLUTE: 0, LOSSES: 1, "windows of 1,024 tokens": 1, "1,024": 2}),
+], ids=["tables", "k_0", "shared", "absolute", "documents"])  # fmt: skip
 def test_panels_of_a_figure(changes, counts):
     """Of norms, cosines and attention per layer; many layers wrap, so that the width is bounded."""
     text, words = drawn(made_up(**changes), title="a $x$ <b> & c")
@@ -115,7 +122,8 @@ def test_rare_distances_are_left_out():
 
 
 def test_every_number_is_defined():
-    numbers = made_up(absolute=True)
+    numbers = made_up(absolute=True, documents=True)
+    assert numbers.keys() - {"num_sentences", "max_distance", "tables", "stacks", "biases"} <= set(DEFINITIONS)
     entries = [numbers["tables"][0]["keys"], numbers["absolute"][0], numbers["attention"][0], *numbers["stacks"]]
     assert {key for entry in entries for key in entry} - {"stack", "layers", "longest"} <= set(DEFINITIONS)
 
@@ -130,4 +138,6 @@ def test_summary():
     assert lines[0] == "  encoder layer 1    norm of w^K at -1: 3.05, 0: 2.05, +1: 1.72"
     assert len(lines) == 6
     assert lines[-1] == "  decoder layer 1    heads attend most at 0 (0.90)  -1 (0.90)"
+    of_losses = "  windows of 1,024 tokens: bits per byte at 1: 5.00, 2: 4.00, 3–4: 3.50, 5–1,024: 3.25 (trained on 4)"
+    assert of_losses in summary(made_up(documents=True))
     assert summary(made_up(layers=1, k=0))[0] == "  encoder layer 1    norm of w^K at 0: 2.15"

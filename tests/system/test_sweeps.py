@@ -153,7 +153,9 @@ def test_interrupted_parallel_sweep_interrupts_all_its_jobs(number, sweep, tmp_p
     found = records(runs)
     assert len(found) == 5
     for record in found.values():
-        assert record.status == "interrupted" and record.error is not None and record.error.startswith("SIGTERM; "), record.error
+        assert record.status == "interrupted" and record.error is not None and record.error.startswith("SIGTERM; "), (
+            record.error
+        )
     assert not any(current_holder(runs / name) for name in found)
 
 
