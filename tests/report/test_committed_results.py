@@ -58,6 +58,7 @@ def test_four_of_five_seeds_of_the_headline_are_significant() -> None:
     assert [verdict is not None for verdict in family.verdicts] == [True] * 4 + [False]
 
 
-def test_committed_metrics_are_thin() -> None:
+def test_committed_metrics_and_pages_are_small() -> None:
     assert METRICS
+    assert [page for page in SWEEPS.rglob("index.html") if page.stat().st_size > 2**20] == []
     assert [path.name for path in METRICS if path.read_text(encoding="utf-8") != thinned(path)] == [], REMEDY

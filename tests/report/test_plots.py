@@ -117,17 +117,22 @@ def boxes_of(figure, texts):
         return [text.get_window_extent() for text in texts]
 
 
-def test_coordinates_are_rounded_and_text_is_not():
+def test_pictures_are_short_with_text_as_it_is():
     from matplotlib.figure import Figure
 
     figure = Figure()
     axes = figure.add_subplot()
-    axes.plot([0, 1 / 3, 1], [0, 2 / 3, 1])
+    axes.plot([0, 1 / 3, 1], [0, 2 / 3, 1], marker="o")
     axes.set_xticks([1 / 3], ["0.33333"])
     svg = plot_style.rendered(figure).decode()
     assert ">0.33333<" in svg
     attributes = re.findall(r' (?:d|x|y|transform)="([^"]*)"', svg)
     assert any("." in text for text in attributes) and not re.search(r"\.\d{3}", " ".join(attributes))
+    [points] = [text.split() for text in re.findall(r' d="M ([^"]*)" clip-path="[^"]*" style="[^"]*#1f77b4', svg)]
+    marks = re.search(
+        r'<g clip-path="[^"]*" style="fill: #1f77b4[^>]*>\n((?:<use [^>]* x="[^>]*" y="[^>]*"/>\n){3})</g>', svg
+    )
+    assert points == [number for place in re.findall(r' x="(.*?)" y="(.*?)"', marks[1]) for number in place]
 
 
 def test_every_text_is_inside_its_figure():
