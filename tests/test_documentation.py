@@ -29,7 +29,7 @@ PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[(?:!\[[^\]]*\]\([^)]*\)|[^\]])*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
-COMMITTED = "runs_dir=sweeps/demo"  # a report without training
+COMMITTED = "runs_dir=sweeps/demo/quick"  # a report without training
 MOST_WORDS, MOST_TERMS = 1300, 15
 # Commands that are run, with overrides for speed; the others are only composed.
 RUN: dict[str, list[str]] = {
