@@ -23,7 +23,6 @@ from rpr.model.transformer import Transformer
 from rpr.progress import Progress
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import (
-    BITS_PER_BYTE,
     HEADLINE_METRIC,
     METRIC_NAMES,
     SOURCE_UNIT,
@@ -33,6 +32,7 @@ from rpr.records.scores import (
     Score,
     empty_note,
     pooled,
+    scored_items,
     tokenised_in_words,
 )
 from rpr.records.translations import Texts, write_archive, write_split
@@ -169,14 +169,13 @@ def _test_set(data: PreparedData, split: str) -> str:
 
 def score_grid(scores: Sequence[Score]) -> Grid:
     """A row for each score."""
-    items = "documents" if all(one.metric == BITS_PER_BYTE for one in scores) else "sentences"
     columns = (
         Column("split", "split", attrgetter("split"), label=True),
         Column("metric", "metric", lambda one: Cell(one.metric, (one.signature, *_tokenised_note(one))), words=True),
         Column("score", "score", lambda one: single(one.score, one.interval), digits=2),
         Column(
             "sentences",
-            items,
+            scored_items(scores),
             lambda one: Cell(single(one.num_sentences), empty_note(one.empty_hypotheses)),
             digits=0,
         ),

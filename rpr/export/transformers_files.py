@@ -62,7 +62,8 @@ def unrepresentable(config: TransformerConfig, *, documents: bool) -> str | None
     if rotation is not None and rotation.proportion != 1:  # of whole heads alone, and not with YaRN
         beyond = rotation.yarn is not None or rotation.width != stack.site.d_head
     if beyond:
-        return f"position: {scheme.name} has no exact form in transformers; use format=ctranslate2 or safetensors"
+        formats = "ctranslate2 or safetensors" if scheme.not_exported(stack.site) is None else "safetensors"
+        return f"position: {scheme.name} has no exact form in transformers; use format={formats}"
     if scheme.changes_queries and scheme.absolute != "none":
         return (
             f"position.absolute: {scheme.absolute} together with {scheme.TITLE} has no exact form in transformers; "

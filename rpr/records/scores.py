@@ -106,6 +106,11 @@ def counted(number: int | str, metric: str) -> str:
     return f"{text} {noun}{'' if text == '1' else 's'}"
 
 
+def scored_items(scores: Sequence[Score]) -> str:
+    """What `num_sentences` counts: `documents` if all scores are of documents, else `sentences`."""
+    return "documents" if all(score.metric == BITS_PER_BYTE for score in scores) else "sentences"
+
+
 def search_in_words(search: Score | ByLength | EvaluationConfig) -> str:
     """`beam 4, length penalty 0.6`, and the minimum length if there is one."""
     least = f", minimum length {search.min_length}" if search.min_length else ""

@@ -209,12 +209,12 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         panel[0].set_xlim(edges[0], max(edges[-1], entry["trained"] + 0.5))
 
     for entry in numbers["losses"]:
-        words = (
+        meaning = (
             f"Bits per byte of {entry['num_bytes']:,} bytes in {entry['num_windows']:,} windows inside validation "
             "documents; less is better. Every token is predicted from those before it in the window and one more. "
             f"Upright line: the windows of training, {entry['trained']:,} tokens."
         )
-        yield _Part("Loss by position in the window", words, [entry], ("position", "bits per byte"), losses, None)
+        yield _Part("Loss by position in the window", meaning, [entry], ("position", "bits per byte"), losses, None)
 
 
 def _attention(numbers: Entry, shown: dict[str, slice]) -> _Part:

@@ -9,7 +9,17 @@ from typing import Any
 
 from rpr.records.position import position_of
 from rpr.records.record import Record
-from rpr.records.scores import EXACT_MATCH, HEADLINE_METRIC, METRIC_NAMES, SOURCE_UNIT, SPLITS, ByLength, Score, pooled
+from rpr.records.scores import (
+    EXACT_MATCH,
+    HEADLINE_METRIC,
+    METRIC_NAMES,
+    SOURCE_UNIT,
+    SPLITS,
+    ByLength,
+    Score,
+    pooled,
+    scored_items,
+)
 from rpr.tracking.naming import CLIP_DISTANCE
 
 SCORES = "results/scores"
@@ -28,26 +38,28 @@ def tables(record: Record, run_dir: Path) -> dict[str, Any]:
     Raises:
         OSError, ValueError: the translation files next to the record cannot be read, or differ in length.
     """
-    found: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     if record.scores:
-        found[SCORES] = _scores(record)
+        named[SCORES] = _scores(record)
         split = next((name for name in SPLITS if record.score(name)), record.scores[0].split)
-        found[TRANSLATIONS] = _translations(run_dir, split)
+        if record.examples == "pairs":
+            named[TRANSLATIONS] = _translations(run_dir, split)
         headline = record.score(split)
         clip_distance = position_of(record).clip_distance
         if headline is not None and clip_distance is not None:
-            found[CLIP_DISTANCE_CHART] = _over_clip_distance(clip_distance, headline)
+            named[CLIP_DISTANCE_CHART] = _over_clip_distance(clip_distance, headline)
     if record.by_length is not None:
-        found[LENGTHS] = _lengths(record.by_length)
-        found[LENGTH_CHART] = _over_lengths(record.by_length)
-    return found
+        named[LENGTHS] = _lengths(record.by_length)
+        named[LENGTH_CHART] = _over_lengths(record.by_length)
+    return named
 
 
 def _scores(record: Record) -> Any:
     import wandb
 
+    items = scored_items(record.scores)
     table = wandb.Table(
-        columns=["split", "test set", "metric", "score", "low", "high", "sentences", "checkpoint", "signature"]
+        columns=["split", "test set", "metric", "score", "low", "high", items, "checkpoint", "signature"]
     )
     for score in record.scores:
         low, high = (None, None) if score.interval is None else (score.interval.low, score.interval.high)
@@ -91,13 +103,13 @@ def _over_clip_distance(clip_distance: int, score: Score) -> Any:
     return wandb.plot.scatter(table, CLIP_DISTANCE, HEADLINE, title=title, split_table=True)
 
 
-def _lengths(found: ByLength) -> Any:
+def _lengths(by_length: ByLength) -> Any:
     import wandb
 
     table = wandb.Table(
         columns=["source length", "to", "beyond training", "sentences", "metric", "score", "low", "high"]
     )
-    for bucket in found.buckets:
+    for bucket in by_length.buckets:
         for score in bucket.scores:
             low, high = (None, None) if score.interval is None else (score.interval.low, score.interval.high)
             table.add_data(
@@ -107,16 +119,21 @@ def _lengths(found: ByLength) -> Any:
     return table
 
 
-def _over_lengths(found: ByLength) -> Any:
+def _over_lengths(by_length: ByLength) -> Any:
     """BLEU (for a generated task, exact match) over each bucket's lower bound: the last bucket has no upper bound, and
     so no midpoint.
     """
     import wandb
 
-    metric, name = (HEADLINE_METRIC, "BLEU") if found.unit == SOURCE_UNIT else (EXACT_MATCH, METRIC_NAMES[EXACT_MATCH])
+    metric, name = (
+        (HEADLINE_METRIC, "BLEU") if by_length.unit == SOURCE_UNIT else (EXACT_MATCH, METRIC_NAMES[EXACT_MATCH])
+    )
     points = [
-        [bucket.shortest, score.score] for bucket in found.buckets for score in bucket.scores if score.metric == metric
+        [bucket.shortest, score.score]
+        for bucket in by_length.buckets
+        for score in bucket.scores
+        if score.metric == metric
     ]
     table = wandb.Table(columns=[FROM_LENGTH, METRIC_NAMES[metric]], data=points)
-    title = f"{name} by {found.axis} ({found.unit}), {pooled(found.splits)}"
+    title = f"{name} by {by_length.axis} ({by_length.unit}), {pooled(by_length.splits)}"
     return wandb.plot.line(table, FROM_LENGTH, METRIC_NAMES[metric], title=title, split_table=True)

@@ -6,6 +6,8 @@ import itertools
 
 import pytest
 
+from rpr.records.record import write_record
+from tests.fake_records import fake_score
 from tests.tracking.finished_runs import SCORES, STEPS, mirror, write_finished_run
 from tests.tracking.wandb_files import messages, read_back, tables_of
 
@@ -78,6 +80,19 @@ def test_tables_and_charts_match_the_record(tiny_config, tmp_path):
     assert len(numbers) == 20 and numbers[0] == 1 and numbers[-1] == 45
     assert {after - before for before, after in itertools.pairwise(numbers)} == {2, 3}
     assert table["data"] == [["test", number, *(text[number - 1] for text in texts)] for number in numbers]
+
+
+def test_scores_of_documents_count_documents_and_have_no_translations(tiny_config, tmp_path):
+    config = tiny_config("logger=wandb_offline")
+    record = write_finished_run(config, tmp_path, by_length=None, scores=[fake_score("test", 2.5, "bits_per_byte")])
+    record.config["data"]["text"] = {"windows": "stream"}
+    write_record(tmp_path / "record.json", record)
+    for path in tmp_path.glob("test.*.txt"):
+        path.unlink()
+    mirror(config, tmp_path)
+    tables = tables_of(tmp_path)
+    assert tables.keys() == {"results/scores"}
+    assert tables["results/scores"]["columns"][3:7] == ["score", "low", "high", "documents"]
 
 
 def test_missing_results_are_left_out(tiny_config, tmp_path):
