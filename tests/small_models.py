@@ -13,9 +13,9 @@ from torch import nn
 from rpr.config.train import TrainConfig
 from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary, count_words
 from rpr.decode.torch_engine import search_of
-from rpr.export.card import ExportInputs
 from rpr.model.architectures import build_model
 from rpr.model.transformer import Transformer
+from rpr.runs.loading import TrainedModel
 from tests.fake_records import fake_record, fake_score
 from tests.shapes import changed, shape
 
@@ -75,7 +75,7 @@ def make_vocabulary(folder: Path) -> Vocabulary:
 
 def make_export_inputs(
     model: Transformer, vocabulary: Vocabulary, config: TrainConfig, num_sentences: int = 12
-) -> ExportInputs:
+) -> TrainedModel:
     """A run with this model; its record does not match the model's size."""
     score = fake_score(
         "test", 12.345, test_set="some test", signature="nrefs:1|case:mixed", num_sentences=3, checkpoint="step 7"
@@ -87,7 +87,7 @@ def make_export_inputs(
     evaluation = config.evaluation.model_copy(update={"max_extra_length": 10, "max_tokens_per_batch": 400})
     config = config.model_copy(update={"evaluation": evaluation})
     assert search_of(config.evaluation).beam_size == 4
-    return ExportInputs(
+    return TrainedModel(
         record=record, config=config, model=model, checkpoint="step 7", vocabulary=vocabulary, split="validation",
         sources=SOURCES[:num_sentences], references=TARGETS[:num_sentences],
     )  # fmt: skip

@@ -18,12 +18,12 @@ from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.exported import Kind
 from rpr.decode.torch_engine import Engine, Search, TorchEngine, pad_pairs, pair_batches
 from rpr.errors import ConfigError, DataError, RunError
-from rpr.export.card import ExportInputs
 from rpr.export.parity import EXACT, largest_of
 from rpr.export.scorers import Rows, piece_scores
 from rpr.export.writing import check_supported, prove, write_files
 from rpr.model.beam_search import Hypothesis, penalty
 from rpr.model.transformer import Transformer
+from rpr.runs.loading import TrainedModel
 
 Outcome = Literal["passed", "failed", "not applicable", "reported"]
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]  # token IDs of sources and targets, each with EOS
@@ -201,19 +201,19 @@ def exact_matches(exact: Transformer, pairs: Pairs, search: Search) -> Check:
     return _check("exact matches", what, largest, len(pairs), wrong)
 
 
-def export_check(kind: Kind, inputs: ExportInputs, folder: Path) -> Check:
+def export_check(kind: Kind, trained: TrainedModel, folder: Path) -> Check:
     """Write an export to an empty folder, read it back and compare it with the model."""
     name, what = f"export, {kind}", "log p, the export against the model"
-    what += "" if inputs.documents else "; greedy translations"
+    what += "" if trained.documents else "; greedy translations"
     try:
-        check_supported(kind, inputs.model.config, documents=inputs.documents)
+        check_supported(kind, trained.model.config, documents=trained.documents)
     except ConfigError as error:
         return Check(name, what, "not applicable", 0, reason=str(error))
-    write_files(kind, folder, inputs)
+    write_files(kind, folder, trained)
     try:
-        proven, int8 = prove(kind, folder, inputs)
+        proven, int8 = prove(kind, folder, trained)
     except (DataError, RunError) as error:
-        return Check(name, what, "failed", len(inputs.sources), reason=str(error))
+        return Check(name, what, "failed", len(trained.sources), reason=str(error))
     words = "" if proven.identical is None else f"{proven.identical} of {proven.sentences} identical"
     words += f", {len(proven.near_ties)} differing at a tie" if proven.near_ties else ""
     words += f", {len(proven.different)} differing beyond rounding" if proven.different else ""

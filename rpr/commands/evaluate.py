@@ -33,7 +33,7 @@ def run(config: EvaluateConfig) -> None:
     The run's record is not changed.
     """
     run_dir = user_path(config.run).absolute()
-    trained = loading.config_of(run_dir, config.hardware, config.cache_dir, documents=True)
+    trained = loading.config_of(run_dir, config)
     requested = {
         "beam_size": config.beam_size,
         "length_penalty": config.length_penalty,

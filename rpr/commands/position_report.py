@@ -11,13 +11,11 @@ import numpy as np
 from rpr.analysis.positions import DEFINITIONS, Numbers, measure
 from rpr.analysis.text_scoring import by_position, document_statistics, token_nats
 from rpr.config.commands import ReportConfig
-from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
-from rpr.data.windows import context_blocks, longest_block, sample_windows
+from rpr.data.windows import context_blocks, longest_block
 from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
-from rpr.model.transformer import Transformer
 from rpr.progress import Progress
 from rpr.records.position import position_of
 from rpr.report.plot_style import rendered
@@ -35,34 +33,26 @@ def report(config: ReportConfig, run_dir: Path) -> None:
         RunError: the run failed or was interrupted.
         DataError: no checkpoint, or an incompatible one; no data.
     """
-    trained = loading.config_of(run_dir, config.hardware, config.cache_dir, documents=True)
-    record = loading.usable_record(run_dir)
-    data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
-    validation, most = data.split("validation"), config.validation_sentences
-    if trained.data.context_length is not None:
-        pairs: list[tuple[list[int], list[int]]] = [
-            ([], window) for window in sample_windows(validation, trained.data.context_length, most)
-        ]
-    else:
-        pairs = list(zip(validation.first("source", most), validation.first("target", most), strict=True))
-    k = trained.position.k
-    with Progress(len(pairs), "sentences" if trained.data.text is None else "windows", "attention") as bar:
+    data, trained = loading.load_with_examples(run_dir, config, "validation", config.validation_sentences)
+    record, position, checkpoint = trained.record, trained.config.position, trained.checkpoint
+    k = position.k
+    with Progress(len(trained.sources), trained.items, "attention") as bar:
         numbers = measure(
-            model,
-            pairs,
+            trained.model,
+            trained.pairs,
             max_distance=config.max_distance if k is None else min(config.max_distance, max(MIN_DISTANCE, 2 * k)),
-            max_tokens_per_batch=trained.evaluation.max_tokens_per_batch,
+            max_tokens_per_batch=trained.config.evaluation.max_tokens_per_batch,
             device=runtime.torch_device(config.hardware),
             progress=bar.reach,
         )
-    numbers["losses"] = _losses(trained, data, model)
+    numbers["losses"] = _losses(trained, data)
     facts = {
         "name": record.name,
         "run_id": record.run_id,
         "status": record.status,
         "checkpoint": checkpoint,
-        "position": trained.position.model_dump(mode="json"),
-        "validation_set": data.meta.split_names.get("validation", f"{data.meta.name} validation"),
+        "position": position.model_dump(mode="json"),
+        "validation_set": data.set_name("validation"),
         "synthetic": record.synthetic,
         "matmul_precision": runtime.matmul_precision(config.hardware),
     }
@@ -91,24 +81,24 @@ def report(config: ReportConfig, run_dir: Path) -> None:
     print("\n".join(f"written: {path}" for path in files), file=sys.stderr)
 
 
-def _losses(trained: TrainConfig, data: PreparedData, model: Transformer) -> list[Numbers]:
+def _losses(trained: loading.TrainedModel, data: PreparedData) -> list[Numbers]:
     """Bits per byte by position in windows of the longest length that the run was scored at, or that documents allow;
     nothing for pairs, and for documents of single tokens.
     """
-    if trained.data.context_length is None:
+    window, evaluation = trained.config.data.context_length, trained.config.evaluation
+    if window is None:
         return []
-    evaluation = trained.evaluation
-    longest = max(evaluation.context_lengths or (trained.data.context_length,))
+    longest = max(evaluation.context_lengths or (window,))
     if not (length := min(longest, longest_block(data.split("validation")))):
         return []
     blocks = context_blocks(data, "validation", length, evaluation.text_tokens)
     with Progress(len(blocks), "windows", "loss by position") as bar:
-        nats = token_nats(TorchEngine(model), blocks, evaluation.max_tokens_per_batch, bar.reach)
+        nats = token_nats(TorchEngine(trained.model), blocks, evaluation.max_tokens_per_batch, bar.reach)
     scores = by_position(blocks, np.stack(nats), data.vocabulary)
     return [
         {
             "stack": "decoder",
-            "trained": trained.data.context_length,
+            "trained": window,
             "num_windows": len(blocks),
             "num_bytes": int(document_statistics(blocks, nats, data.vocabulary)[0].rows[:, 1].sum()),
             "first": [score.first for score in scores],

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from rpr.commands.text_scoring import score_documents
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
-from rpr.decode.corpus import translate_sources
 from rpr.decode.engines import torch_engine
-from rpr.decode.torch_engine import Engine, TorchEngine, search_of
+from rpr.decode.torch_engine import Engine, TorchEngine, search_of, translate_sources
 from rpr.metrics import lengths
 from rpr.metrics.bleu import TASK_METRICS, Metric, all_scores
 from rpr.metrics.significance import interval
@@ -118,7 +117,7 @@ def _score(config: TrainConfig, data: PreparedData, split: str, metric: Metric, 
     samples = evaluation.bootstrap_samples
     return Score(
         split=split,
-        test_set=_test_set(data, split),
+        test_set=data.set_name(split),
         metric=metric.name,
         score=metric.score,
         signature=metric.signature,
@@ -151,7 +150,7 @@ def _by_length(
     return ByLength(
         unit=unit,
         splits=tuple(scored),
-        test_sets=tuple(_test_set(data, split) for split in scored),
+        test_sets=tuple(data.set_name(split) for split in scored),
         longest_training_source=longest,
         signatures={metric.name: metric.signature for metric in metrics[0] if metric.name in lengths.METRICS},
         checkpoint=system.checkpoint,
@@ -161,10 +160,6 @@ def _by_length(
         buckets=lengths.by_length(counted, metrics, evaluation.length_buckets, longest, evaluation.bootstrap_samples),
         min_length=evaluation.min_length,
     )
-
-
-def _test_set(data: PreparedData, split: str) -> str:
-    return data.meta.split_names.get(split, f"{data.meta.name} {split}")
 
 
 def score_grid(scores: Sequence[Score]) -> Grid:

@@ -46,7 +46,7 @@ def score_documents(
         scores.append(
             Score(
                 split=split,
-                test_set=data.meta.split_names[split],
+                test_set=data.set_name(split),
                 metric=BITS_PER_BYTE,
                 score=statistics.score,
                 signature=f"tok:{config.data.tokenizer}|context:{config.data.context_length}|windows:separate|"
@@ -94,7 +94,7 @@ def _by_context(
     assert config.data.context_length is not None
     return ByContext(
         split=split,
-        test_set=data.meta.split_names[split],
+        test_set=data.set_name(split),
         training_length=config.data.context_length,
         num_bytes=scores[0].num_bytes,
         num_tokens=int(blocks.target_lengths.sum()),

@@ -11,16 +11,15 @@ from dataclasses import asdict
 from operator import attrgetter
 
 from rpr.analysis.verification import Check, batch_rounding, check_model, export_check
-from rpr.commands.export import read
 from rpr.commands.scoring import torch_scored
 from rpr.config.commands import VerifyConfig
 from rpr.decode.exported import Kind
 from rpr.decode.torch_engine import search_of
-from rpr.export.card import ExportInputs
 from rpr.export.parity import in_float64
 from rpr.paths import user_path
 from rpr.progress import Progress
 from rpr.records.measurement import single
+from rpr.runs.loading import TrainedModel, load_with_examples
 from rpr.signals import report_sigterm
 from rpr.tables.grid import DASH, Cell, Column, Grid
 from rpr.tables.render import terminal, wrapped
@@ -37,45 +36,43 @@ def run(config: VerifyConfig) -> None:
         SystemExit: code 1, after the table, if a check failed.
     """
     run_dir = user_path(config.run).absolute()
-    material = read(run_dir, config, documents=True)
-    items = "sentences" if material.config.data.text is None else "windows"
+    _, trained = load_with_examples(run_dir, config, config.split, config.sentences)
     results: list[Check] = []
     with Progress(None, "checks", run_dir.name) as bar:
-        for check in checks(material):
+        for check in checks(trained):
             results.append(check)
             bar.update(last=f"{check.name} {check.outcome}")
     failed = [check.name for check in results if check.outcome == "failed"]
     if config.format == "json":
         document = {
             "run": run_dir.name,
-            "checkpoint": material.checkpoint,
-            "split": material.split,
+            "checkpoint": trained.checkpoint,
+            "split": trained.split,
             "passed": not failed,
             "checks": [as_json(check) for check in results],
         }
         print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
     else:
-        head = f"{run_dir.name}: {material.checkpoint}; {items} of {material.split}; float64 unless noted"
+        head = f"{run_dir.name}: {trained.checkpoint}; {trained.items} of {trained.split}; float64 unless noted"
         print("\n".join([*wrapped([("", head)]), ""]))
-        print(as_text(results, items))
+        print(as_text(results, trained.items))
     if failed:
         print(f"rpr-cli: {run_dir.name}: failed: {', '.join(failed)}", file=sys.stderr)
         raise SystemExit(1)
 
 
-def checks(material: ExportInputs) -> Iterator[Check]:
+def checks(trained: TrainedModel) -> Iterator[Check]:
     """All checks, in order."""
-    search = search_of(material.config.evaluation)
-    exact = in_float64(material.model)
-    pairs = list(zip(material.sources, material.references, strict=True))
-    data = material.config.data
-    yield from check_model(exact, pairs, search, data.max_length or data.context_length or 0)
-    if data.text is None:
-        scored = torch_scored(material.config, material.model, material.checkpoint)
-        yield batch_rounding(scored.engine, exact, material.sources, search, f"precision {scored.precision}")
+    search = search_of(trained.config.evaluation)
+    exact = in_float64(trained.model)
+    data = trained.config.data
+    yield from check_model(exact, trained.pairs, search, data.max_length or data.context_length or 0)
+    if not trained.documents:
+        scored = torch_scored(trained.config, trained.model, trained.checkpoint)
+        yield batch_rounding(scored.engine, exact, trained.sources, search, f"precision {scored.precision}")
     for format in KINDS:
         with tempfile.TemporaryDirectory(prefix="rpr-verify-") as folder:
-            yield export_check(format, material, user_path(folder))
+            yield export_check(format, trained, user_path(folder))
 
 
 def as_json(check: Check) -> dict[str, object]:

@@ -94,6 +94,10 @@ class PreparedData:
         )
         return sources, references
 
+    def set_name(self, split: str) -> str:
+        """What records and tables call a split, such as `test_2016_flickr`."""
+        return self.meta.split_names.get(split, f"{self.meta.name} {split}")
+
     def _check(self, name: str) -> None:
         if name not in self.meta.counts:
             raise DataError(f"data {self.meta.name}: no split {name!r} (available: {', '.join(self.splits)})")

@@ -96,11 +96,7 @@ class CTranslate2Engine:
             ) from None
 
     def search(
-        self,
-        sources: Sequence[Sequence[int]],
-        search: Search,
-        *,
-        progress: Progress | None = None,
+        self, sources: Sequence[Sequence[int]], search: Search, *, progress: Progress | None = None
     ) -> list[list[Hypothesis]]:
         """As Engine.search.
 
@@ -136,11 +132,7 @@ class CTranslate2Engine:
         """
         self._check_lengths([*map(len, sources), *(len(target) + 1 for target in targets)])  # BOS precedes a target
         results = self._translator.score_batch(
-            self._texts(sources),
-            self._texts(targets),
-            max_batch_size=1024,
-            batch_type="tokens",
-            max_input_length=0,
+            self._texts(sources), self._texts(targets), max_batch_size=1024, batch_type="tokens", max_input_length=0
         )
         return [[float(log_p) for log_p in result.log_probs] for result in results]
 

@@ -14,7 +14,7 @@ from rpr.data.vocabulary import Vocabulary
 from rpr.decode.ctranslate2 import CTranslate2Engine
 from rpr.decode.exported import KIND_NAMES, Exported, is_export, load_exported_model, read_export
 from rpr.decode.torch_engine import Engine, Search, TorchEngine, search_of
-from rpr.errors import ConfigError, DataError
+from rpr.errors import ConfigError, DataError, RecordError
 from rpr.model.transformer import Transformer
 from rpr.runs import loading, runtime
 
@@ -70,7 +70,12 @@ def exported_folder(run_dir: Path, typed: str) -> Path:
 
 
 def _of_run(folder: Path, config: TranslateConfig, documents: bool) -> tuple[Engine, Vocabulary, Search, int]:
-    trained = loading.config_of(folder, config.hardware, config.cache_dir, documents=documents)
+    trained = loading.config_of(folder, config)
+    if trained.data.text is not None and not documents:
+        raise RecordError(
+            f"run: {folder.name} is a language model of documents, and this command needs a model of sentence pairs; "
+            "use evaluate, verify, compare or report"
+        )
     search = override_search(search_of(trained.evaluation), config.beam_size, config.length_penalty, config.n_best)
     _check_compute_type(config)
     runtime.set_up(config.hardware)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rpr.config.train import EvaluationConfig
-from rpr.data.vocabulary import BOS, EOS, PAD
+from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from rpr.errors import RunError
 from rpr.model.beam_search import Hypothesis, beam_search
 from rpr.model.incremental import float32_matmuls
@@ -54,17 +54,26 @@ class Engine(Protocol):
     """A model that translates."""
 
     def search(
-        self,
-        sources: Sequence[Sequence[int]],
-        search: Search,
-        *,
-        progress: Progress | None = None,
+        self, sources: Sequence[Sequence[int]], search: Search, *, progress: Progress | None = None
     ) -> list[list[Hypothesis]]:
         """Up to `n_best` translations of each source, best first, in the order of the sources.
 
         Args:
             sources: token IDs, each with EOS.
         """
+
+
+def translate_sources(
+    engine: Engine,
+    sources: Sequence[list[int]],
+    vocabulary: Vocabulary,
+    search: Search,
+    progress: Progress | None = None,
+) -> list[str]:
+    """The best translation of each source, in order; the arguments as for Engine.search."""
+    for index, source in enumerate(sources):
+        assert source[-1:] == [EOS], f"source {index} does not end with EOS"
+    return [vocabulary.decode(n_best[0].pieces) for n_best in engine.search(sources, search, progress=progress)]
 
 
 class TorchEngine:
@@ -89,11 +98,7 @@ class TorchEngine:
             yield
 
     def search(
-        self,
-        sources: Sequence[Sequence[int]],
-        search: Search,
-        *,
-        progress: Progress | None = None,
+        self, sources: Sequence[Sequence[int]], search: Search, *, progress: Progress | None = None
     ) -> list[list[Hypothesis]]:
         """As Engine.search; batches sentences of similar length, the longest first.
 

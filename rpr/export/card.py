@@ -5,21 +5,18 @@ README.md has the same content as text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from rpr.config.train import TrainConfig
-from rpr.data.vocabulary import Vocabulary
 from rpr.decode.ctranslate2 import DIFFERENCES, library
 from rpr.decode.exported import Kind
 from rpr.export import transformers_files
 from rpr.export.ctranslate2_spec import position_rows
 from rpr.export.parity import Parity
-from rpr.model.transformer import Transformer
 from rpr.records.position import position_of
-from rpr.records.record import Record
+from rpr.runs.loading import TrainedModel
 from rpr.version import __version__
 
 CARD_VERSION = 1
@@ -32,50 +29,29 @@ _TEMPLATES = Environment(
 )
 
 
-@dataclass(frozen=True)
-class ExportInputs:
-    """A loaded run, and sentences or windows of documents of its data to check the export with.
-
-    `model` is in evaluation mode; `checkpoint` describes its checkpoint; `sources` and `references` are token IDs of
-    `split`, each with EOS; the sources of windows are empty.
-    """
-
-    record: Record
-    config: TrainConfig
-    model: Transformer
-    checkpoint: str
-    vocabulary: Vocabulary
-    split: str
-    sources: Sequence[Sequence[int]]
-    references: Sequence[Sequence[int]]
-
-    @property
-    def documents(self) -> bool:
-        """Whether the model is one of documents."""
-        return self.config.data.text is not None
-
-    @property
-    def longest(self) -> int:
-        """Positions that an export must have: BOS and a window; 0 for pairs, whose length is not known."""
-        return 1 + self.config.data.context_length if self.config.data.context_length is not None else 0
-
-    def position_rows(self, kind: Kind) -> int | None:
-        """The number of positions of the exported model; None: unlimited."""
-        if kind == "safetensors":
-            return None
-        rows = position_rows if kind == "ctranslate2" else transformers_files.position_rows
-        return rows(self.model.config, self.longest)
+def longest(trained: TrainedModel) -> int:
+    """Positions that an export must have: BOS and a window; 0 for pairs, whose length is not known."""
+    window = trained.config.data.context_length
+    return 0 if window is None else 1 + window
 
 
-def card(kind: Kind, inputs: ExportInputs, proven: Parity, int8: float | None) -> dict[str, Any]:
+def export_rows(kind: Kind, trained: TrainedModel) -> int | None:
+    """The number of positions of the exported model; None: unlimited."""
+    if kind == "safetensors":
+        return None
+    rows = position_rows if kind == "ctranslate2" else transformers_files.position_rows
+    return rows(trained.model.config, longest(trained))
+
+
+def card(kind: Kind, trained: TrainedModel, proven: Parity, int8: float | None) -> dict[str, Any]:
     """The card as plain data; deterministic for the same run and library versions.
 
     Args:
-        proven: measured on `inputs.split`.
+        proven: measured on `trained.split`.
         int8: the fraction of its sentences with the same translation in int8 and float32; None: not measured.
     """
-    model, config, record = inputs.model, inputs.config, inputs.record
-    data, lengths = record.data, [len(reference) - 1 for reference in inputs.references]
+    model, config, record = trained.model, trained.config, trained.record
+    data, lengths = record.data, [len(reference) - 1 for reference in trained.references]
     versions = {"rpr": __version__, "torch": record.versions.get("torch")}
     if kind == "ctranslate2":
         versions["ctranslate2"] = str(library().__version__)
@@ -92,7 +68,7 @@ def card(kind: Kind, inputs: ExportInputs, proven: Parity, int8: float | None) -
             "commit": record.git.commit,
             "dirty": record.git.dirty,
             "steps": record.steps,
-            "checkpoint": inputs.checkpoint,
+            "checkpoint": trained.checkpoint,
         },
         "model": {
             "size": record.model_name,
@@ -102,7 +78,7 @@ def card(kind: Kind, inputs: ExportInputs, proven: Parity, int8: float | None) -
         },
         "data": {
             "name": record.data_name,
-            "documents": inputs.documents,
+            "documents": trained.documents,
             "hub": config.data.hub,
             "synthetic": record.synthetic,
             "train_pairs": None if data is None else data.train_pairs,
@@ -115,8 +91,8 @@ def card(kind: Kind, inputs: ExportInputs, proven: Parity, int8: float | None) -
             key: getattr(config.evaluation, key)
             for key in ("beam_size", "length_penalty", "max_extra_length", "min_length")
         },
-        "differences": list(_differences(kind, inputs)),
-        "parity": {"split": inputs.split, "shortest": min(lengths), "longest": max(lengths), **asdict(proven)},
+        "differences": list(_differences(kind, trained)),
+        "parity": {"split": trained.split, "shortest": min(lengths), "longest": max(lengths), **asdict(proven)},
         "int8_identical": int8,
         "versions": versions,
     }
@@ -127,9 +103,9 @@ def readme(card: Mapping[str, Any]) -> str:
     return _TEMPLATES.get_template("README.md.j2").render(card)
 
 
-def _differences(kind: Kind, inputs: ExportInputs) -> Sequence[str]:
-    translates = inputs.model.config.architecture == "encoder_decoder"
-    rows = inputs.position_rows(kind)
+def _differences(kind: Kind, trained: TrainedModel) -> Sequence[str]:
+    translates = trained.model.config.architecture == "encoder_decoder"
+    rows = export_rows(kind, trained)
     too_long = "longer sources are rejected, and translations" if translates else "longer texts are rejected, and texts"
     note = f"The export supports {rows} positions: {too_long} end there."
     differences = DIFFERENCES if kind == "ctranslate2" and translates else ()

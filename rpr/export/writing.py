@@ -29,7 +29,7 @@ from rpr.decode.exported import (
 from rpr.decode.torch_engine import Progress, search_of
 from rpr.errors import ConfigError, RunError
 from rpr.export import transformers_files
-from rpr.export.card import ExportInputs, card, readme
+from rpr.export.card import card, export_rows, longest, readme
 from rpr.export.ctranslate2_spec import unrepresentable, write_model
 from rpr.export.parity import EXACT, Parity, identical_share, parity
 from rpr.export.scorers import GeneratorScorer, TorchScorer, TransformersScorer
@@ -38,7 +38,7 @@ from rpr.io.locks import exclusive
 from rpr.model.config import TransformerConfig
 from rpr.model.positions import codes
 from rpr.model.transformer import Transformer
-from rpr.runs.loading import VOCABULARY_NAME
+from rpr.runs.loading import VOCABULARY_NAME, TrainedModel
 from rpr.version import __version__
 
 README_NAME = "README.md"
@@ -72,17 +72,17 @@ def check_supported(kind: Kind, config: TransformerConfig, *, documents: bool) -
         (library if kind == "ctranslate2" else transformers_files.library)()
 
 
-def export(kind: Kind, out: Path, inputs: ExportInputs, progress: Progress | None = None) -> dict[str, Any]:
+def export(kind: Kind, out: Path, trained: TrainedModel, progress: Progress | None = None) -> dict[str, Any]:
     """Write the folder `out` atomically, replacing an earlier export there; returns the card.
 
     Raises:
         ConfigError: as `check`.
         RunError: the export does not match the model, or the folder cannot be written.
     """
-    check(kind, out, inputs.model.config, documents=inputs.documents)
+    check(kind, out, trained.model.config, documents=trained.documents)
     try:
         with exclusive(out.parent, glob.escape(out.name)), replacing(out) as temporary:
-            return _write_checked(kind, temporary, inputs, progress)
+            return _write_checked(kind, temporary, trained, progress)
     except OSError as error:
         raise RunError(
             f"output_dir: {out} cannot be written ({error.strerror or error}); the partial export was removed: "
@@ -90,24 +90,24 @@ def export(kind: Kind, out: Path, inputs: ExportInputs, progress: Progress | Non
         ) from None
 
 
-def _write_checked(kind: Kind, temporary: Path, inputs: ExportInputs, progress: Progress | None) -> dict[str, Any]:
+def _write_checked(kind: Kind, temporary: Path, trained: TrainedModel, progress: Progress | None) -> dict[str, Any]:
     """Write the export to a new folder and check it against the model; returns the card."""
     temporary.mkdir()
-    write_files(kind, temporary, inputs)
-    proven, int8 = prove(kind, temporary, inputs, progress)
+    write_files(kind, temporary, trained)
+    proven, int8 = prove(kind, temporary, trained, progress)
     if not proven.passed:
         raise RunError(
             f"export: the {kind} export does not match the model ({proven}; allowed: {proven.tolerance:.0e}); it was "
-            f"removed: {_suspect(inputs.model)}"
+            f"removed: {_suspect(trained.model)}"
         )
-    document = card(kind, inputs, proven, int8)
+    document = card(kind, trained, proven, int8)
     (temporary / README_NAME).write_text(readme(document), "utf-8")
     (temporary / CARD_NAME).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return document
 
 
 def prove(
-    kind: Kind, folder: Path, inputs: ExportInputs, progress: Progress | None = None
+    kind: Kind, folder: Path, trained: TrainedModel, progress: Progress | None = None
 ) -> tuple[Parity, float | None]:
     """Read the files in `folder` back and compare them with the model; also the fraction of greedy translations that
     int8 does not change, if CTranslate2's Translator reads them and supports int8 here.
@@ -115,27 +115,27 @@ def prove(
     A safetensors export must have bit-identical weights, and the same translations and log p in float64, up to
     rounding, on the model's device.
     """
-    search = search_of(inputs.config.evaluation, greedy=True)
-    sentences = (inputs.sources, inputs.references, search)
+    search = search_of(trained.config.evaluation, greedy=True)
+    sentences = (trained.sources, trained.references, search)
     if kind == "safetensors":
-        copied = load_exported_model(folder).to(inputs.model.embedding_VM.device)
-        _check_weights(inputs.model, copied)
+        copied = load_exported_model(folder).to(trained.model.embedding_VM.device)
+        _check_weights(trained.model, copied)
         engine = TorchScorer(copied.double(), search.max_tokens_per_batch)
-        return parity(inputs.model, engine, *sentences, tolerance=EXACT, progress=progress), None
+        return parity(trained.model, engine, *sentences, tolerance=EXACT, progress=progress), None
     threads = torch.get_num_threads()
-    if inputs.model.config.architecture == "decoder_only":
+    if trained.model.config.architecture == "decoder_only":
         scorer = (
             TransformersScorer(folder, search.max_tokens_per_batch)
             if kind == "transformers"
-            else GeneratorScorer(folder, inputs.vocabulary, threads)
+            else GeneratorScorer(folder, trained.vocabulary, threads)
         )
-        return parity(inputs.model, scorer, *sentences, progress=progress), None
+        return parity(trained.model, scorer, *sentences, progress=progress), None
     exported = CTranslate2Engine(folder, threads=threads)
-    proven = parity(inputs.model, exported, *sentences, progress=progress)
+    proven = parity(trained.model, exported, *sentences, progress=progress)
     if "int8" not in library().get_supported_compute_types("cpu"):
         return proven, None
     int8 = CTranslate2Engine(folder, compute_type="int8", threads=threads)
-    return proven, identical_share(exported, int8, inputs.sources, search)
+    return proven, identical_share(exported, int8, trained.sources, search)
 
 
 def _suspect(model: Transformer) -> str:
@@ -155,13 +155,13 @@ def _check_weights(model: Transformer, copied: Transformer) -> None:
             )
 
 
-def write_files(kind: Kind, folder: Path, inputs: ExportInputs) -> None:
+def write_files(kind: Kind, folder: Path, trained: TrainedModel) -> None:
     """Write everything except the card and README to an empty folder. `check_supported` must have passed.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    model, vocabulary, config = inputs.model, inputs.vocabulary, inputs.config
+    model, vocabulary, config = trained.model, trained.vocabulary, trained.config
     if kind == "safetensors":
         try:
             # A table shared by layers is stored once, under the first layer's name.
@@ -170,21 +170,21 @@ def write_files(kind: Kind, folder: Path, inputs: ExportInputs) -> None:
         except SafetensorError as error:  # the safetensors writer wraps OSError
             raise OSError(reason_of(error)) from None
     elif kind == "transformers":
-        transformers_files.write_model(model, folder, inputs.longest)
+        transformers_files.write_model(model, folder, longest(trained))
     else:
-        write_model(model, [vocabulary.piece(index) for index in range(len(vocabulary))], folder, inputs.longest)
+        write_model(model, [vocabulary.piece(index) for index in range(len(vocabulary))], folder, longest(trained))
     vocabulary.save(folder / VOCABULARY_NAME)
     settings = Settings(
         kind=kind,
         rpr=__version__,
-        run_name=inputs.record.name,
-        run_id=inputs.record.run_id,
-        checkpoint=inputs.checkpoint,
+        run_name=trained.record.name,
+        run_id=trained.record.run_id,
+        checkpoint=trained.checkpoint,
         source_language=config.data.source_language,
         target_language=config.data.target_language,
         schemes=codes(stack.scheme for stack in model.config.stacks()),
         shape=CONFIG_ADAPTER.dump_python(model.config, mode="json"),
-        position_rows=inputs.position_rows(kind),
+        position_rows=export_rows(kind, trained),
         **{name: getattr(config.evaluation, name) for name in SEARCH},
     )
     document = {"format": FORMAT, "version": VERSION, **settings.model_dump()}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
+from rpr.config.commands import OneRunConfig, ReportConfig
+from rpr.config.train import TrainConfig, config_from_record
 from rpr.data.cache import PreparedData, prepare
 from rpr.data.vocabulary import Vocabulary
+from rpr.data.windows import sample_windows
 from rpr.errors import DataError, RecordError, RunError
 from rpr.model.architectures import build_model
 from rpr.model.transformer import Transformer
@@ -31,35 +35,15 @@ def record_of(run_dir: Path) -> Record:
     return read_record(run_dir / RECORD_NAME)
 
 
-def usable_record(run_dir: Path) -> Record:
-    """The record of a run that has not failed.
+def config_of(run_dir: Path, command: OneRunConfig | ReportConfig) -> TrainConfig:
+    """The run's own configuration, with the hardware and cache folder of a command.
 
     Raises:
-        RecordError: the folder holds no readable record; RunError: the run failed or was interrupted.
+        RecordError: the folder holds no readable record.
     """
-    record = record_of(run_dir)
-    if record.status in ("failed", "interrupted"):
-        raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are not usable: finish the run first")
-    return record
-
-
-def config_of(
-    run_dir: Path, hardware: HardwareConfig, cache_dir: str | None, *, documents: bool = False
-) -> TrainConfig:
-    """The run's own configuration, with this hardware and cache folder.
-
-    Raises:
-        RecordError: the folder holds no readable record; or a language model of documents, unless `documents`.
-    """
-    settings = record_of(run_dir).config
-    if not documents and isinstance(settings.get("data"), dict) and settings["data"].get("text") is not None:
-        raise RecordError(
-            f"run: {run_dir.name} is a language model of documents, and this command needs a model of sentence pairs; "
-            "use evaluate, verify, compare or report"
-        )
-    settings = {**settings, "hardware": hardware.model_dump(mode="json")}
-    if cache_dir is not None:
-        settings["data"] = {**settings["data"], "cache_dir": cache_dir}
+    settings = {**record_of(run_dir).config, "hardware": command.hardware.model_dump(mode="json")}
+    if command.cache_dir is not None:
+        settings["data"] = {**settings["data"], "cache_dir": command.cache_dir}
     return config_from_record(settings)
 
 
@@ -128,3 +112,57 @@ def load(config: TrainConfig, run_dir: Path, average: int | None) -> tuple[Prepa
     data = prepare(config.data)
     check_same_vocabulary(run_dir, record_of(run_dir), data)
     return data, *model_of(config, run_dir, average, len(data.vocabulary))
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A trained run on a command's hardware, and examples of its data: sentence pairs, or windows of documents.
+
+    `model` is in evaluation mode; `checkpoint` describes its checkpoint; `sources` and `references` are token IDs of
+    `split`, each with EOS; the sources of windows are empty.
+    """
+
+    record: Record
+    config: TrainConfig
+    model: Transformer
+    checkpoint: str
+    vocabulary: Vocabulary
+    split: str
+    sources: Sequence[Sequence[int]]
+    references: Sequence[Sequence[int]]
+
+    @property
+    def documents(self) -> bool:
+        """Whether the model is one of documents."""
+        return self.config.data.text is not None
+
+    @property
+    def items(self) -> str:
+        """What the examples are."""
+        return "windows" if self.documents else "sentences"
+
+    @property
+    def pairs(self) -> list[tuple[Sequence[int], Sequence[int]]]:
+        return list(zip(self.sources, self.references, strict=True))
+
+
+def load_with_examples(
+    run_dir: Path, command: OneRunConfig | ReportConfig, split: str, count: int
+) -> tuple[PreparedData, TrainedModel]:
+    """The data of a run that has not failed, and its model with the first sentences of a split.
+
+    Raises:
+        RecordError, DataError: as `load`; no such split, or an empty one.
+        RunError: the run failed or was interrupted.
+    """
+    config, record = config_of(run_dir, command), record_of(run_dir)
+    if record.status in ("failed", "interrupted"):
+        raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are not usable: finish the run first")
+    data, model, checkpoint = load(config, run_dir, command.average_checkpoints)
+    tokens, window = data.split(split), config.data.context_length
+    if window is not None:
+        references = sample_windows(tokens, window, count)
+        sources: list[list[int]] = [[] for _ in references]
+    else:
+        sources, references = (tokens.first(side, count) for side in ("source", "target"))
+    return data, TrainedModel(record, config, model, checkpoint, data.vocabulary, split, sources, references)

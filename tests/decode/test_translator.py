@@ -24,7 +24,6 @@ from rpr.config.train import HardwareConfig
 from rpr.data.pairs import normalise
 from rpr.data.vocabulary import EOS, Vocabulary, count_words
 from rpr.decode import translator as module
-from rpr.decode.corpus import translate_sources
 from rpr.decode.torch_engine import Search, TorchEngine, length_batches
 from rpr.errors import ConfigError, DataError, RecordError, RunError
 from rpr.model.architectures import build_model
@@ -210,7 +209,7 @@ def test_model_without_finite_probabilities_is_an_error(translator, beam_size):
     torch._foreach_mul_([weight.data for weight in model.parameters()], 1e30)  # finite, but not what comes of them
     search = dataclasses.replace(translator.search, beam_size=beam_size, n_best=1)
     with pytest.raises(RunError, match="probabilities are not finite"):
-        translate_sources(TorchEngine(model), [[5, EOS]], translator.vocabulary, search)
+        TorchEngine(model).search([[5, EOS]], search)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -222,7 +221,7 @@ def test_training_mode_is_restored(translator, training):
         raise KeyError
 
     with pytest.raises(KeyError):
-        translate_sources(TorchEngine(model), [[5, EOS]], translator.vocabulary, translator.search, progress=stop)
+        TorchEngine(model).search([[5, EOS]], translator.search, progress=stop)
     assert (model.training, model.encoder[0].training) == (training, not training)
 
 

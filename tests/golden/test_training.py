@@ -19,8 +19,7 @@ import torch
 from rpr.commands import train
 from rpr.compose.composition import compose_train
 from rpr.data.cache import prepare
-from rpr.decode.corpus import translate_sources
-from rpr.decode.torch_engine import TorchEngine, search_of
+from rpr.decode.torch_engine import TorchEngine, search_of, translate_sources
 from rpr.runs import loading, runtime
 from rpr.training import callbacks
 from tests.conftest import TINY
