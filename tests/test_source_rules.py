@@ -55,6 +55,7 @@ EXCEPTIONS = {
     ("rpr/sweep/launcher.py", "target"): "recognises Hydra's own launcher",
 }
 
+LONGEST_MODULE = 400  # lines
 # Local names that do not say what they hold, and how many there are at most in rpr/: lower a number that is too high.
 VAGUE = Counter(one=223, found=132, words=82, theirs=16, mine=14, some=11)
 
@@ -224,6 +225,11 @@ def test_local_names_say_what_they_hold() -> None:
     names += [node.arg for node in nodes if isinstance(node, ast.arg)]
     counts = Counter(name for name in names if name in VAGUE)
     assert counts <= VAGUE, f"name what it holds: {counts - VAGUE} more"
+
+
+def test_every_module_can_be_read_at_once() -> None:
+    lengths = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8").count("\n") for path in PRODUCT}
+    assert {name: length for name, length in lengths.items() if length > LONGEST_MODULE} == {}
 
 
 def test_tests_use_no_shell_and_no_mktemp() -> None:

@@ -29,6 +29,7 @@ from rpr.records.record import RECORD_NAME, Git, Record, RerunOf, read_record
 from rpr.runs import runtime
 
 NAMES = ("record", "rerun")
+_PLAIN = re.compile(r"[\w./+@%-]+")  # a value that needs no quotes
 
 
 def run(config: RerunConfig) -> None:
@@ -88,13 +89,9 @@ def _configuration(config: RerunConfig, path: Path, record: Record) -> TrainConf
 
 
 def _command(config: RerunConfig) -> str:
-    given = {"data_path": config.data_path, "cache_dir": config.cache_dir, "runs_dir": config.runs_dir}
-    settings = [f"{key}={_quoted(value)}" for key, value in given.items() if value is not None]
+    given = config.model_dump(include={"data_path", "cache_dir", "runs_dir"}, exclude_none=True)
+    settings = [f"{key}={text if _PLAIN.fullmatch(text) else quote_value(text)}" for key, text in given.items()]
     return shlex.join(["rpr-cli", "rerun", config.run, *settings, *(["strict=true"] if config.strict else [])])
-
-
-def _quoted(value: str) -> str:
-    return value if re.fullmatch(r"[\w./+@%-]+", value) else quote_value(value)
 
 
 def _folder(config: RerunConfig, path: Path, record: Record, typed: TrainConfig) -> Path:
@@ -135,19 +132,19 @@ def _deviations(record: Record, typed: TrainConfig, git: Git) -> Iterator[str]:
     """Of the checkout, the versions, the machine (of a finished run) and the corpus."""
     commits = [state.commit[:12] if state.commit else "none (no checkout)" for state in (record.git, git)]
     if record.git.commit != git.commit:
-        yield f"commit: {commits[0]} in the record, {commits[1]} here"
-    for checkout, state in (("the recorded", record.git), ("this", git)):
-        if state.dirty:
-            yield f"commit: {checkout} checkout {'had' if state is record.git else 'has'} uncommitted changes"
-    yield from (
-        f"position: {change}"
-        for change in changed_code((typed.position.encoder, typed.position.decoder), record.schemes)
-    )
+        yield _unlike("commit", *commits)
+    if record.git.dirty:
+        yield "commit: the recorded checkout had uncommitted changes"
+    if git.dirty:
+        yield "commit: this checkout has uncommitted changes"
+    changes = changed_code((typed.position.encoder, typed.position.decoder), record.schemes)
+    yield from (f"position: {change}" for change in changes)
     here = provenance.versions()
     for name in dict.fromkeys([*record.versions, *here]):
-        if record.versions.get(name) != here.get(name):
-            recorded = f"{record.versions[name]} in the record" if name in record.versions else "not recorded"
-            yield f"{name}: {recorded}, {here.get(name, 'not installed')} here"
+        if name not in record.versions:
+            yield f"{name}: not recorded, {here[name]} here"
+        elif record.versions[name] != here.get(name):
+            yield _unlike(name, record.versions[name], here.get(name, "not installed"))
     if record.status == "finished":
         yield from _machine_deviations(record.device, _device(typed.hardware), typed.hardware.threads)
     try:
@@ -161,6 +158,10 @@ def _deviations(record: Record, typed: TrainConfig, git: Git) -> Iterator[str]:
         yield f"data: the corpus or its preparation differs ({keys})"
 
 
+def _unlike(what: str, recorded: object, here: object) -> str:
+    return f"{what}: {recorded} in the record, {here} here"
+
+
 def _machine_deviations(recorded: str, here: str, threads: int | None) -> Iterator[str]:
     """Threads and processor separately, if both devices are CPUs. `threads`: the recorded setting, which the rerun
     keeps if it is set.
@@ -168,12 +169,12 @@ def _machine_deviations(recorded: str, here: str, threads: int | None) -> Iterat
     first, second = machine_of(recorded), machine_of(here)
     if first is None or second is None or first.processes != second.processes:
         if recorded != here:
-            yield f"device: {recorded} in the record, {here} here"
+            yield _unlike("device", recorded, here)
         return
     if threads is None and first.threads != second.threads:
-        yield f"threads: {first.threads} in the record, {second.threads} here; set OMP_NUM_THREADS={first.threads}"
+        yield f"{_unlike('threads', first.threads, second.threads)}; set OMP_NUM_THREADS={first.threads}"
     if first.processor != second.processor:
-        yield f"device: {first.processor} in the record, {second.processor} here"
+        yield _unlike("device", first.processor, second.processor)
 
 
 def _device(hardware: HardwareConfig) -> str:

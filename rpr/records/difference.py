@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from rpr.config.train import config_from_record
 from rpr.errors import ConfigError
@@ -24,8 +24,7 @@ _HOW_DECODED = ("checkpoint", "beam_size", "length_penalty", "min_length", "prec
 _SAME_TEST = ("test_set", "num_sentences", "signature")  # else two scores must not be subtracted
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One part of both records: both values of each key that differs (ABSENT if there is none), and the equal keys."""
 
     name: str
@@ -33,13 +32,12 @@ class Part:
     same: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     """A figure of one run (None: not recorded); two whose `how` has other values are not comparable."""
 
     value: float | None = None
     interval: Interval | None = None
-    how: Mapping[str, Any] = field(default_factory=dict)
+    how: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -216,7 +214,7 @@ def _pairs(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> tuple[F
 
 
 def _pair(name: str, first: Figure, second: Figure) -> FigurePair:
-    a, b, low, high = first.value, second.value, first.interval, second.interval
+    (a, low, _), (b, high, _) = first, second
     how = [(key, first.how[key], second.how[key]) for key in first.how if key in second.how]
     unlike = "; ".join(f"{key} {_apart(value, other)}" for key, value, other in how if value != other) or None
     change = ratio = overlap = None
@@ -244,10 +242,7 @@ def _curves(first: Sequence[Any], second: Sequence[Any]) -> Iterator[Curve]:
         )
         if a and b:
             pairs = list(zip(a, b, strict=False))
-            equal = next((number for number, pair in enumerate(pairs) if not _equal(*pair)), len(pairs))
+            # As text NaN is equal to NaN.
+            differ = (number for number, (p, q) in enumerate(pairs) if p != q and str(p) != str(q))
+            equal = next(differ, len(pairs))
             yield Curve(name, equal, a[equal - 1][0] if equal else None, next(iter(pairs[equal:]), None))
-
-
-def _equal(point: tuple[int, float], other: tuple[int, float]) -> bool:
-    """Whether step and loss are the same; two NaNs count as equal."""
-    return point[0] == other[0] and (point[1] == other[1] or (math.isnan(point[1]) and math.isnan(other[1])))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_core import to_json
 
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
@@ -171,10 +170,8 @@ class Record(RecordPart):
     def shown(self) -> Record:
         """For tables and terminals: with `command` and `config`, from which a run is repeated, escaped as well."""
         recorded = {"command": self.command, "config": self.config}
-        if _plain(to_json(recorded).decode()):
-            return self
-        found = escape_tree(recorded)
-        return self if found == recorded else self.model_copy(update=found)
+        escaped = escape_tree(recorded)
+        return self if escaped == recorded else self.model_copy(update=escaped)
 
     @property
     def data_name(self) -> str:
@@ -244,13 +241,10 @@ class Found(NamedTuple):
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by their dotted keys."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in tree.items():
-        if isinstance(value, dict) and value:
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = value
-    return found
+        settings |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key: value}
+    return settings
 
 
 def deciding_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -309,23 +303,12 @@ def _parse(path: Path, text: str) -> Record:
         record = Record.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise refusal(f"{path}: {_what_is_wrong(text, error)}") from None
-    return record if _plain(text) else _with_visible_texts(record)
-
-
-def _plain(text: str) -> bool:
-    """Whether a JSON text certainly needs no escaping: in ASCII, JSON has all control characters but DEL behind a
-    backslash.
-    """
-    return text.isascii() and "\\" not in text and "\x7f" not in text
-
-
-def _with_visible_texts(record: Record) -> Record:
-    document = record.model_dump(by_alias=True, exclude=_REPEATED_FROM)
-    found = escape_tree(document)
-    if found == document:
+    # Nothing to escape: in ASCII, JSON has all control characters but DEL behind a backslash.
+    if text.isascii() and "\\" not in text and "\x7f" not in text:
         return record
-    raw = {name: getattr(record, name) for name in _REPEATED_FROM}
-    return Record.model_validate_json(json.dumps({**found, **raw}), strict=True)
+    document = record.model_dump(by_alias=True)
+    escaped = {key: value if key in _REPEATED_FROM else escape_tree(value) for key, value in document.items()}
+    return record if escaped == document else Record.model_validate_json(json.dumps(escaped), strict=True)
 
 
 def _what_is_wrong(text: str, error: ValidationError) -> str:
@@ -343,9 +326,8 @@ def _what_is_wrong(text: str, error: ValidationError) -> str:
         return f"a run record is a JSON object, this is a {type(document).__name__}; {repeat}"
     schema = document.get("schema")
     if type(schema) is int and schema != SCHEMA:
-        age, remedy = (
-            ("newer", "update rpr") if schema > SCHEMA else ("older", "move the record away and repeat the run")
-        )
+        older = ("older", "move the record away and repeat the run")
+        age, remedy = ("newer", "update rpr") if schema > SCHEMA else older
         return f"schema {schema} is {age} than {SCHEMA}, the one this rpr reads; {remedy}"
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
