@@ -59,8 +59,9 @@ name: window
 scheme: window
 size: 3
 """
-# By a projection of the layer's input with a running sum, by any function of pairs, and by given positions.
-OTHERS = {
+# Also by a projection of the layer's input with a running sum, by any function of pairs, and by given positions.
+SCHEMES = {
+    "window": SCHEME,
     "faded": """
 from typing import Literal
 
@@ -235,10 +236,10 @@ def test_task_needs_one_python_and_one_yaml_file(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OTHERS)
-def test_each_kind_of_hook_needs_one_python_and_one_yaml_file(name, tmp_path, cache_dir, small_data):
-    tree = copied_tree(tmp_path / "tree")
-    (tree / "rpr" / "model" / "positions" / f"{name}.py").write_text(OTHERS[name])
+@pytest.mark.parametrize("name", SCHEMES)
+def test_position_scheme_needs_one_python_and_one_yaml_file(name, tmp_path, cache_dir, small_data):
+    tree, layers = copied_tree(tmp_path / "tree"), name == "window"
+    (tree / "rpr" / "model" / "positions" / f"{name}.py").write_text(SCHEMES[name])
     (tree / "conf" / "position" / f"{name}.yaml").write_text(CHOICE.replace("window", name))
     train = [
         "train", f"position={name}", "position.size=2", *TINY, f"data.cache_dir={cache_dir}", "hardware.threads=1",
@@ -251,54 +252,25 @@ def test_each_kind_of_hook_needs_one_python_and_one_yaml_file(name, tmp_path, ca
         [*train, "runs_dir=interrupted"],
         ["verify", "run=RUN", "hardware.threads=1", "sentences=4"],
         ["export", "run=RUN", "format=ctranslate2"],
-        ["bench", f"variants=[absolute,{name}]", "parts=[step]", "rounds=1", "steps_per_round=1", "sentences=2",
-         "length=5", "model.d_model=32"],
-        ["report", "runs_dir=uninterrupted", "output_dir=out"],
-    ]  # fmt: skip
-    heads, texts = answers_of(tree, commands)
-    assert heads == ["train 0", "train 2", "train 0", "verify 0", "export 2", "bench 0", "report 0"], texts
-    one, other = (next(tree.glob(f"{root}/*/record.json")).parent for root in ("uninterrupted", "interrupted"))
-    weights, again = (model_weights(checkpoints(folder / "checkpoints")[-1][1]) for folder in (one, other))
-    assert all(torch.equal(weights[key], again[key]) for key in weights)
-    learned = [
-        value for key, value in weights.items() if key.endswith(("gate", "weight", "slope")) and ".tables." in key
-    ]
-    assert learned and all(value.any() for value in learned)  # they start at 0
-    assert f"position: {name} " in texts[4] and name in texts[5]
-    (written,) = (tree / "out").rglob("report.md")
-    assert f"{name}, size 2" in written.read_text()
-
-
-@pytest.mark.slow
-def test_position_scheme_needs_one_python_and_one_yaml_file(tmp_path, cache_dir, small_data):
-    tree = copied_tree(tmp_path / "tree")
-    (tree / "rpr" / "model" / "positions" / "window.py").write_text(SCHEME)
-    (tree / "conf" / "position" / "window.yaml").write_text(CHOICE)
-    train = [
-        "train", "position=window", "position.size=2", *TINY, f"data.cache_dir={cache_dir}", "hardware.threads=1",
-        "optim.max_steps=8", "optim.validate_every_n_steps=4", "optim.average_checkpoints=1",
-    ]  # fmt: skip
-    commands = [
-        [*train, "runs_dir=uninterrupted"],
-        [*train, "runs_dir=interrupted", "stop_after_minutes=1e-9"],
-        [*train, "runs_dir=interrupted"],
-        ["verify", "run=RUN", "hardware.threads=1", "sentences=4"],
-        ["export", "run=RUN", "format=ctranslate2"],
-        ["bench", "variants=[absolute,window]", "parts=[step,layer]", "rounds=1", "steps_per_round=1", "sentences=2",
-         "length=5", "layer.lengths=[6]", "layer.rounds=1", "layer.positions=12", "model.d_model=32"],
+        ["bench", f"variants=[absolute,{name}]", f"parts=[step{',layer' * layers}]", "rounds=1", "steps_per_round=1",
+         "sentences=2", "length=5", "layer.lengths=[6]", "layer.rounds=1", "layer.positions=12", "model.d_model=32"],
         ["report", "runs_dir=uninterrupted", "output_dir=out"],
     ]  # fmt: skip
     heads, texts = answers_of(tree, commands)
     assert heads == ["train 0", "train 2", "train 0", "verify 0", "export 2", "bench 0", "report 0"], texts
     _, cut, _, verified, exported, benched, _ = texts
-    assert "stop_after_minutes: 1e-09 minutes have passed at step 1 of 8" in cut
+    assert "stop_after_minutes: 1e-09 minutes have passed at step 1 of 4" in cut
     one, other = (next(tree.glob(f"{root}/*/record.json")).parent for root in ("uninterrupted", "interrupted"))
     assert read_record(one / "record.json").scores == read_record(other / "record.json").scores
     weights, again = (model_weights(checkpoints(folder / "checkpoints")[-1][1]) for folder in (one, other))
-    assert weights.keys() == again.keys() and any(name.endswith("tables.temperature") for name in weights)
-    assert all(torch.equal(weights[name], again[name]) for name in weights)
-    assert "window changes queries and keys" in verified and "window (per_position)" in benched
-    assert "position: window changes queries and keys in a way that CTranslate2 cannot represent" in exported
+    assert weights.keys() == again.keys() and all(torch.equal(weights[key], again[key]) for key in weights)
+    starting_at_0 = tuple(f"tables.{parameter}" for parameter in ("penalty", "gate", "weight", "slope"))
+    learned = [value for key, value in weights.items() if key.endswith(starting_at_0)]
+    assert learned and all(value.any() for value in learned)
+    assert f"position: {name} " in exported and name in benched
+    if layers:
+        assert "window changes queries and keys" in verified and "window (per_position)" in benched
+        assert "position: window changes queries and keys in a way that CTranslate2 cannot represent" in exported
     (written,) = (tree / "out").rglob("report.md")
-    assert "window, size 2" in written.read_text()
+    assert f"{name}, size 2" in written.read_text()
     assert any("#12ab34" in path.read_text() for path in written.parent.glob("*.svg"))
