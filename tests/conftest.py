@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +71,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         counts[reason.removeprefix("Skipped: ")] += 1
     for reason, number in counts.most_common():
         terminalreporter.write_line(f"not run: {number:4} ({reason})")
-
-
-def imported(code: str, names: Sequence[str]) -> list[str]:
-    """Which of these modules a new process has imported after running this code."""
-    code = f"import sys\n{code}\nprint(*(name for name in {[*names]} if name in sys.modules))"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return ended.stdout.splitlines()[-1].split()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -8,7 +8,6 @@ import pytest
 
 from rpr.cli import app
 from rpr.records.record import run_file
-from tests.conftest import imported
 from tests.fake_records import edited, fake_document, fake_interval, fake_score
 
 COMMAND = "rpr-cli train data=multi30k_en_de seed=1"
@@ -170,9 +169,3 @@ def test_json_document(put, diff):
     assert (figures["steps_per_second"]["ratio"], figures["parameters"]["difference"]) == (1.25, 0)
     parting = {"a": {"step": 50, "loss": "nan"}, "b": {"step": 50, "loss": 4.5}}
     assert document["losses"] == [{"name": "train/loss", "equal": 1, "equal_until": 25, "parting": parting}]
-
-
-def test_diff_imports_nothing_heavy(put):
-    heavy = ("torch", "pytorch_lightning", "wandb", "datasets", "matplotlib", "sacrebleu", "sentencepiece")
-    code = f"from rpr.cli import app; assert app.main(['diff', {str(put('a'))!r}, {str(put('b'))!r}]) == 0"
-    assert imported(code, heavy) == []

@@ -11,7 +11,6 @@ from rpr.records.metrics import read_metrics
 from rpr.records.position import position_of
 from rpr.records.record import Record, find_records, read_record, write_record
 from rpr.report.groups import one_per_seed
-from tests.conftest import imported
 from tests.fake_records import fake_document, fake_interval, fake_record, fake_score
 
 
@@ -131,8 +130,3 @@ def test_invalid_line_of_metrics_is_an_error(tmp_path):
     path.write_text('{"step": 1}\n{"time": 2}\n')
     with pytest.raises(RecordError, match='metrics.jsonl:2: a line of metrics is an object with a whole "step"'):
         read_metrics(path)
-
-
-def test_report_and_records_import_nothing_heavy():
-    heavy = "torch", "pytorch_lightning", "lightning", "matplotlib", "wandb", "hydra", "omegaconf"
-    assert imported("import rpr.report.build, rpr.records.record", heavy) == []
