@@ -1,0 +1,258 @@
+"""The tables of the hand-written pages below this folder, from the documents beside them.
+
+`python sweeps/results/measured_pages.py [RUN ...]` prints the tables, after making exports.json from the export cards
+of these runs, if any.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rpr.commands.bench import as_text
+from rpr.config.train import config_from_record
+from rpr.export.ctranslate2_spec import unrepresentable
+from rpr.records.measurement import mean
+from rpr.records.position import position_of
+from rpr.records.record import read_record
+from rpr.records.scores import METRIC_NAMES
+from rpr.tables.grid import figure_text
+
+RESULTS = Path(__file__).resolve().parent
+SPEEDS, PEERS = (sorted((RESULTS / folder).glob("*.json")) for folder in ("speed", "peers"))
+EN_FR = 36_000_000  # about the pairs of WMT14 EN-FR
+Document = list[dict[str, Any]]
+
+
+def read(path: Path | str) -> Any:
+    return json.loads((RESULTS / path).read_text(encoding="utf-8"))
+
+
+def markdown(head: str, rows: Iterable[str], *, left: int = 1) -> str:
+    """A table whose first `left` columns are left-aligned, the others right-aligned; cells are separated by ` | `."""
+    columns = head.count(" | ") + 1
+    return "\n".join(f"| {line} |" for line in (head, " | ".join(["---"] * left + ["---:"] * (columns - left)), *rows))
+
+
+def spread(values: Sequence[float], digits: int = 0) -> str:
+    low, high = min(values), max(values)
+    return f"{median(values):,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
+
+
+def by_label(document: Document) -> dict[str, Document]:
+    """The rounds of each toolkit."""
+    return {label: [one for one in document if one["label"] == label] for label in {x["label"]: 0 for x in document}}
+
+
+def fastest(speeds: dict[str, float]) -> float:
+    """The highest speed of the PyTorch toolkits other than ours."""
+    return max(speed for label, speed in speeds.items() if not label.startswith(("ours", "ct2")))
+
+
+def medians(document: Document, name: str) -> dict[str, float]:
+    return {label: median(run[name] for run in runs) for label, runs in by_label(document).items()}
+
+
+# Training steps next to other toolkits'
+
+
+def peers(path: Path) -> str:
+    names, rows = by_label(read(path)), []
+    for label, runs in names.items():
+        speeds = [run["target_tokens_per_s"] for run in runs]
+        ratios = [mine["target_tokens_per_s"] / its for mine, its in zip(names["ours"], speeds, strict=True)]
+        version = f"{runs[0]['version']} ({runs[0]['torch'].partition('+')[0]}) | {runs[0]['parameters']:,}"
+        peak = max(run["peak_rss_mb"] for run in runs)
+        rows.append(f"{label} | {version} | {spread(speeds)} | {spread(ratios, 2)} | {peak:,}")
+    head = " | version (torch) | parameters | target tokens/s (min to max) | ours / it (min to max) | peak MB"
+    return markdown(head, rows, left=2)
+
+
+# Preparation and batches by the size of the corpus
+
+
+def pairs(document: dict[str, Any]) -> int:
+    return int(document["data"]["splits"]["train"]["pairs"])
+
+
+def scale(kind: str) -> Document:
+    """`prepare`: the cache was built; `ready`: it existed. By ascending number of pairs."""
+    return sorted((read(path) for path in (RESULTS / "scale").glob(f"{kind}-*.json")), key=pairs)
+
+
+def extrapolated(points: list[tuple[float, float]], place: float) -> float:
+    (one, low), (other, high) = points
+    return high + (place - other) * (high - low) / (other - one)
+
+
+def preparation() -> str:
+    found = scale("prepare")
+    rows = []
+    for one in found:
+        sizes = one["peak_bytes"], one["build"]["worker_peak_bytes"], one["data"]["bytes"]
+        times = f"{one['digest_seconds']:.2f} | {one['seconds']:.0f} | {one['cpu_seconds']:.0f}"
+        rows.append(f"{pairs(one):,} | {times} | {' | '.join(f'{size / 1e9:.2f}' for size in sizes)}")
+    last = [(pairs(one), one["digest_seconds"], one["cpu_seconds"], one["data"]["bytes"]) for one in found[-2:]]
+    digests, cpu, size = (extrapolated([(one[0], one[at]) for one in last], EN_FR) for at in (1, 2, 3))
+    seconds = cpu / found[-1]["cores"]
+    rows.append(f"{EN_FR:,} (extrapolated) | {digests:.1f} | {seconds:.0f} | {cpu:.0f} |  |  | {size / 1e9:.2f}")
+    head = "pairs | digests, s | all, s | CPU, s | peak memory, GB | of a worker, GB | cache, GB"
+    return markdown(head, rows, left=0)
+
+
+def start() -> str:
+    row = "{import_seconds:.1f} | {open_seconds:.2f} | {plan_seconds:.2f} | {first_batch_seconds:.2f} | "
+    row += "{order_seconds:.2f} | {tokens_per_second:,.0f} | {padding_waste:.1%}"
+    found = scale("ready")
+    loaders = [(pairs(one), one["loader"]) for one in found]
+    rows = [f"{count:,} | {row.format(**one)} | {one['peak_bytes'] / 1e9:.2f}" for count, one in loaders]
+    row = "{pairs:,} (plan alone) |  |  | {plan_seconds:.2f} |  | {order_seconds:.2f} |  | {padding_waste:.1%} | "
+    rows.append(f"{row.format(**found[-1]['copies'])}{found[-1]['copies']['peak_bytes'] / 1e9:.2f}")
+    head = (
+        "pairs | imports, s | open, s | plan, s | first batch, s | order of an epoch, s | source and target tokens/s "
+        "| padding | peak memory, GB"
+    )
+    return markdown(head, rows, left=0)
+
+
+# Decoding
+
+
+def toolkits() -> str:
+    names = by_label(read("decoding/toolkits.json"))
+    speeds = {label: [run["tokens_per_cpu_s"] for run in runs] for label, runs in names.items()}
+    best = fastest({label: median(found) for label, found in speeds.items()})
+    rows = []
+    for label, found in speeds.items():
+        version, torch = names[label][0]["version"], names[label][0]["torch"]
+        whole = f"{version} ({torch.partition('+')[0]})" if torch else version
+        rows.append(f"{label} | {whole} | {spread(found)} | {median(found) / best:.2f}")
+    return markdown(" | version (torch) | tokens a CPU second (min to max) | to the fastest PyTorch toolkit", rows)
+
+
+def engines() -> str:
+    row = "{engine} {version} | {products} | {threads} | {cpu:.2f} | {all:.2f} | {tokens_per_cpu_s:,.0f} | "
+    row += "{tokens_per_s:,.0f} | {sacrebleu:.2f}"
+    found = read("decoding/engines.json")
+    rows = [row.format(**run, cpu=median(run["cpu_seconds"]), all=median(run["seconds"])) for run in found]
+    return markdown(" | products | threads | CPU s | s | tokens a CPU second | tokens/s | sacreBLEU", rows)
+
+
+def scores() -> str:
+    rows = []
+    for name, score in ((name, one) for name, run in read("decoding/scores.json").items() for one in run["scores"]):
+        interval, signature = score["interval"], score["signature"].replace("|", "\\|")
+        figures = f"{score['score']:.2f} | {interval['low']:.2f} to {interval['high']:.2f} | `{signature}`"
+        test_set = f"{score['test_set']} ({score['num_sentences']:,})"
+        rows.append(f"{name} | {test_set} | {METRIC_NAMES[score['metric']]} | {figures}")
+    return markdown("model | test set (sentences) | score |  | 95% interval | signature", rows)
+
+
+def parity() -> str:
+    row = "{identical} of {sentences} ({split}) | {largest_difference:.1e} | {tolerance:.1e}"
+    cards = read("decoding/parity.json").items()
+    int8 = {name: "" if card["int8_identical"] is None else f"{card['int8_identical']:.1%}" for name, card in cards}
+    rows = [f"{name} | {row.format(**card['parity'])} | {int8[name]}" for name, card in cards]
+    head = "export | greedy translations identical | log p differs by at most | allowed | int8 as float32"
+    return markdown(head, rows)
+
+
+def checks() -> str:
+    rows = []
+    for name, check in ((name, one) for name, run in read("decoding/verify.json").items() for one in run["checks"]):
+        difference = "" if check["difference"] is None else f"{check['difference']:.1e}"
+        rows.append(f"{name} | {check['name']} | {check['outcome']} | {difference} | {check['sentences']}")
+    return markdown("model | check | outcome | largest difference | sentences", rows)
+
+
+# Exports
+
+
+def make_exports(runs: list[Path]) -> Document:
+    """A row per run: the comparison on its export's card, or why it was refused."""
+    rows = []
+    for run in runs:
+        record = read_record(run / "record.json")
+        config = config_from_record(record.config)
+        row: dict[str, Any] = {
+            "positions": position_of(record).label,
+            "sharing": config.position.sharing,
+            "schemes": sorted({config.position.encoder.scheme, config.position.decoder.scheme}),
+            "model": record.model_name,
+            "steps": record.steps,
+            "commit": record.git.commit,
+            "refused": unrepresentable(config.transformer(1000)),
+        }
+        if row["refused"] is None:
+            card = read(run.resolve() / "exports" / "ctranslate2" / "card.json")
+            row |= {"ctranslate2": card["versions"]["ctranslate2"], "int8_identical": card["int8_identical"]}
+            names = ("sentences", "identical", "largest_difference", "tolerance")
+            row |= {name: card["parity"][name] for name in names}
+        rows.append(row)
+    return sorted(rows, key=lambda row: (row["refused"] is not None, row["schemes"], row["positions"]))
+
+
+def exports() -> str:
+    row, rows = "{identical} of {sentences} | {largest_difference:.1e} | {int8_identical:.1%}", []
+    for one in read("exports/exports.json"):
+        name = one["positions"] + (", shared by heads" if one["sharing"] == "shared_by_heads" else "")
+        reason = (one["refused"] or "").partition(": ")[2].partition(";")[0]
+        rows.append(f"{name} | refused: {reason} | – | –" if one["refused"] else f"{name} | {row.format(**one)}")
+    return markdown("positions | greedy translations equal | largest difference of log p | int8 as float32", rows)
+
+
+def norm() -> str:
+    """Validation BLEU during training and test BLEU at its end, by normalisation and positions."""
+    steps, rows = (500, 1_000, 2_000, 5_000), []
+    for path in (RESULTS / "norm").glob("multi30k*.json"):
+        record = read_record(path)
+        lines = map(json.loads, path.with_suffix(".metrics.jsonl").read_text().splitlines())
+        bleu = {line["step"]: line["validation/bleu"] for line in lines if "validation/bleu" in line}
+        [test] = [one.score for one in record.scores if (one.split, one.metric) == ("test", "sacrebleu")]
+        figures = " | ".join(f"{score:.1f}" for score in (*(bleu[step] for step in steps), test))
+        rows.append(f"{record.setting('model.norm')}-norm, {position_of(record).label} | {figures}")
+    return markdown(f" | {' | '.join(f'step {step:,}' for step in steps)} | test", sorted(rows))
+
+
+def precision() -> str:
+    """Scores after training in exact float32 and in bf16, and their change seed by seed."""
+    found: dict[tuple[str, str, str], dict[int, float]] = {}
+    for path in [*(RESULTS / "multi30k").glob("multi30k*.json"), *(RESULTS / "precision").glob("multi30k*.json")]:
+        record = read_record(path)
+        for score in record.scores:
+            if score.metric == "sacrebleu":
+                key = (position_of(record).label, score.split, str(record.setting("hardware.precision")))
+                found.setdefault(key, {})[record.seed] = score.score
+    rows = []
+    for label, split, arithmetic in found:
+        if arithmetic != "bf16":
+            continue
+        exact, bf16 = found[label, split, "32"], found[label, split, "bf16"]
+        figures = [mean([one[seed] for seed in sorted(bf16)]) for one in (exact, bf16)]
+        change = mean([bf16[seed] - exact[seed] for seed in bf16])
+        cells = [figure_text(one, 1)[0] for one in figures] + [" ".join(figure_text(change, 1, signed=True))]
+        rows.append(f"{label} | {split} | {' | '.join(cells)}")
+    return markdown("positions | split | exact float32 | bf16 | change", sorted(rows), left=2)
+
+
+TABLES: dict[tuple[str, str], Callable[[], str]] = {
+    **{("speed/attention.md", path.stem): lambda path=path: as_text(read(path)) for path in SPEEDS},  # type: ignore[misc]
+    **{("peers/peers.md", path.stem): lambda path=path: peers(path) for path in PEERS},  # type: ignore[misc]
+    **{("scale/scale.md", table.__name__): table for table in (preparation, start)},
+    **{("decoding/decoding.md", table.__name__): table for table in (toolkits, engines, scores, parity, checks)},
+    ("exports/exports.md", "exports"): exports,
+    ("../../docs/paper.md", "norm"): norm,
+    ("../../docs/scale.md", "precision"): precision,
+}
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        made = make_exports([Path(run) for run in sys.argv[1:]])
+        (RESULTS / "exports" / "exports.json").write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+    for (_, name), table in TABLES.items():
+        print(name, table(), sep="\n\n", end="\n\n")
