@@ -32,7 +32,7 @@ from rpr.export import writing
 from rpr.export.parity import in_float64
 from rpr.model.stack import Encoded
 from rpr.model.transformer import Transformer
-from tests.model.scheme_variants import KINDS, VECTORS
+from tests.model.scheme_variants import KINDS, NORM, VECTORS
 from tests.small_models import (
     LEARNED,
     NO_TABLES,
@@ -103,10 +103,9 @@ def test_text_without_sources_passes_all_checks():
     assert tokens[0][:30] == tokens[1][:30]
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_position_scheme_is_decoded_with_caches_padded_and_shifted(kind, norm):
-    model = exact(norm=norm, **(NO_TABLES if kind in VECTORS else {}) | KINDS[kind])
+def test_every_position_scheme_is_decoded_with_caches_padded_and_shifted(kind):
+    model = exact(norm=NORM[kind], **(NO_TABLES if kind in VECTORS else {}) | KINDS[kind])
     assert_outcome(cached_decoding(model, PAIRS[:4], 200, "cached decoding"), "passed")
     assert_outcome(padding_invariance(model, PAIRS[:4], 200), "passed")
     invariant = model.config.encoder_positions.shift_invariant

@@ -1,5 +1,5 @@
-"""Continuations against whole passes of one row alone, for every position scheme, in float64: greedy and drawn with the
-same numbers; the distribution of draws; whole characters and stop texts.
+"""Continuations against whole passes of one row alone, in float64: greedy and drawn with the same numbers; the
+distribution of draws; whole characters and stop texts. Caches of every scheme: tests/model/test_decoder_only.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from rpr.decode.sampling import Continuation, continuations, draw
 from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import ConfigError, RunError
 from rpr.model.transformer import Transformer
-from tests.model.scheme_variants import KINDS
 from tests.model.test_decoder_only import make_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -60,7 +59,7 @@ def by_whole_passes(
     return pieces, False
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["none", "learned", "rope", "relative", "t5", "fox", "cope", "logits_and_t5"])
 def test_continuations_are_those_of_whole_passes_alone_and_in_any_batch(kind: str) -> None:
     longest = {"max_positions": 17} if kind == "learned" else {}
     model = make_model(kind, **longest)

@@ -81,3 +81,4 @@ OTHERS = {
     "alibi_and_rope": {"encoder_positions": scheme("alibi"), "decoder_positions": scheme("rope")},
 }
 KINDS = {**VECTORS, **OTHERS}
+NORM = {kind: ("post", "pre")[index % 2] for index, kind in enumerate(KINDS)}

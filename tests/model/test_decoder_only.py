@@ -12,9 +12,9 @@ from rpr.model.architectures import build_model
 from rpr.model.attention import Implementation, reference
 from rpr.model.beam_search import beam_search
 from rpr.model.transformer import Transformer
-from tests.model.scheme_variants import KINDS
+from tests.model.scheme_variants import KINDS, NORM
 from tests.model.test_beam_search import assert_equal, definition
-from tests.model.test_transformer import BOS, NORM, PAD, TINY, norm_by_hand, sentences, target_inputs
+from tests.model.test_transformer import BOS, PAD, TINY, norm_by_hand, sentences, target_inputs
 from tests.shapes import changed
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -18,7 +18,7 @@ from rpr.model.attention import reference
 from rpr.model.dropout import Dropout
 from rpr.model.incremental import small_products_exact
 from rpr.model.vectors import sinusoids
-from tests.model.scheme_variants import KINDS
+from tests.model.scheme_variants import KINDS, NORM
 from tests.shapes import changed, shape
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -30,7 +30,6 @@ TINY = shape(  # max_positions is less than the length of the sentences
 )  # fmt: skip
 
 
-NORM = {kind: ("post", "pre")[index % 2] for index, kind in enumerate(KINDS)}
 ALL_KINDS = pytest.mark.parametrize("kind", KINDS)
 
 

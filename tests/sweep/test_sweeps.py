@@ -58,8 +58,14 @@ def jobs(name: str, *overrides: str) -> list[list[str]]:
     return [job for row in plan.rows for job in composition.expand_multirun([*row, *overrides])]
 
 
+def of_one_seed(listed: list[list[str]]) -> list[TrainConfig]:
+    """The configurations without those that differ in the seed alone."""
+    differing = {tuple(word for word in job if not word.startswith("seed=")): job for job in listed}
+    return [configured(*job) for job in differing.values()]
+
+
 def test_published_figures_by_length_have_buckets_of_one_length() -> None:
-    configs = [configured(*job) for job in jobs("kazemnejad")]
+    configs = of_one_seed(jobs("kazemnejad"))
     edges = {(one.data.task.kind, one.position.kind): one.evaluation.length_buckets for one in configs if one.data.task}
     of_length = [one.match for one in PUBLISHED if one.source is KAZEMNEJADS_TASKS and "length" in one.match]
     assert {one["task"] for one in of_length} | {"symbols_sort", "uneven_addition"} == {task for task, _ in edges}
@@ -75,9 +81,8 @@ def test_every_job_of_a_sweep_is_a_valid_run_of_its_own(name: str) -> None:
     listed = jobs(name, *(["data.path=/a/folder"] if name == "shakespeare" else []))
     assert "sweep" not in {word.split("=")[0] for job in listed for word in job}  # the file's name is the sweep's
     assert len({tuple(job) for job in listed}) == len(listed) > 1
-    of_one_seed = [*{tuple(word for word in job if not word.startswith("seed=")): job for job in listed}.values()]
-    configs = [composition.compose_train(job) for job in of_one_seed]
-    assert len({config.run_id for config in configs}) == len(of_one_seed) == len(configs)
+    configs = of_one_seed(listed)
+    assert len({config.run_id for config in configs}) == len(configs)
     if name == "quick":
         kinds = [(one.position.name, one.position.has_tables and one.position.clip_distance) for one in configs]
         assert kinds == [("absolute", False), *[("relative", k) for k in (0, 2, 16)]]
