@@ -43,7 +43,12 @@ RENAMED: Mapping[str, str] = {
 }
 # As EARLIER_DEFAULTS, for settings whose current default is the earlier behaviour: the first has always been part of
 # run ids, the others never.
-READ_AS: Mapping[str, Any] = {"hardware.attention": "auto", "stop_after_minutes": None, "again": False}
+READ_AS: Mapping[str, Any] = {
+    "hardware.attention": "auto",
+    "stop_after_minutes": None,
+    "again": False,
+    "origin": None,
+}
 # How a record's device names a CPU.
 _CPU = re.compile(r"(?P<processes>.*?)(?P<threads>\d+) threads? of (?P<processor>.*)")
 

@@ -129,7 +129,7 @@ def _is_tag(kind: type[StrictModel], before: Sequence[str], part: str) -> bool:
 
 def settings_at(kind: type[StrictModel], path: Sequence[str]) -> set[str]:
     """The names of the settings and sections at a path below a section."""
-    return {name for section in sections_at(kind, path) for name in section.model_fields}
+    return {field.alias or name for section in sections_at(kind, path) for name, field in section.model_fields.items()}
 
 
 def sections_at(kind: type[StrictModel], path: Sequence[str]) -> list[type[StrictModel]]:

@@ -141,8 +141,8 @@ def compose(words: list[str]) -> None:
     elif name == "train" and "-m" in rest:
         for job in composition.expand_multirun([word for word in rest if word != "-m"]):
             composition.compose_train(job)
-    elif name == "train":
-        composition.compose_train(rest)
+    elif name == "train":  # the runs here have another model than documented ones start from
+        composition.compose_train([word for word in rest if not word.startswith("from=")])
     else:
         validate(app._config_class(name), composition.compose(name, to_overrides(name, rest)))
 

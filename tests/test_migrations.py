@@ -20,6 +20,6 @@ def test_later_settings_get_their_earlier_values() -> None:
     }
     assert with_earlier_defaults(settings) == {
         "optim": {**of_optim, "non_finite": "skip"}, "hardware": {"attention": "auto"}, "seed": 1,
-        "stop_after_minutes": None, "again": False,
+        "stop_after_minutes": None, "again": False, "origin": None,
     }  # fmt: skip
     assert settings["hardware"] == {} and not EARLIER_DEFAULTS.keys() & READ_AS.keys()

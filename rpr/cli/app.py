@@ -186,12 +186,16 @@ def _run(name: str, arguments: list[str]) -> int:
             raise ConfigError(f"{override_key(override)}: has no effect on a single {name}; use it with -m")
     from rpr.validation import validate
 
+    if name == "train":
+        from rpr.commands import train
+
+        job = compose_train(flags.overrides, config_dir, config_name)
+        overrides = [word for word in flags.overrides if override_key(word) not in ("sweep", "again")]
+        train.run(job, command=train_command(overrides, config_dir, flags.config_name))
+        return 0
     typed = validate(_config_class(name), compose(config_name, flags.overrides, config_dir))
     module = importlib.import_module(f"rpr.commands.{name}")
-    if name == "train":
-        overrides = [word for word in flags.overrides if override_key(word) not in ("sweep", "again")]
-        module.run(typed, command=train_command(overrides, config_dir, flags.config_name))
-    elif name == "bench":
+    if name == "bench":
         module.run(
             typed, {variant: _compose_position(variant, flags.overrides, config_dir) for variant in typed.variants}
         )

@@ -145,16 +145,25 @@ def _of_choices(name: str, choices: tuple[str, ...], config_dir: Path | None) ->
     return hydra_bridge.compose(name, choices, config_dir)
 
 
-def compose_train(overrides: Sequence[str], config_dir: Path | None = None) -> TrainConfig:
+def compose_train(
+    overrides: Sequence[str], config_dir: Path | None = None, config_name: str | None = None
+) -> TrainConfig:
     """Compose and validate one job of train, without a comma list.
 
     Raises:
-        ConfigError: invalid settings.
+        ConfigError: invalid settings; RprError: it cannot start from the run that `from` names.
     """
     from rpr.config.train import TrainConfig
     from rpr.validation import validate
 
-    return validate(TrainConfig, compose("train", overrides, config_dir))
+    settings = compose(config_name or "train", overrides, config_dir)
+    run = settings.get("from")
+    config = validate(TrainConfig, {**settings, "from": None})
+    if run is None:
+        return config
+    from rpr.runs.origin import origin_of  # torch
+
+    return config.model_copy(update={"origin": origin_of(config, str(run))})
 
 
 def to_plain(settings: Any) -> dict[str, Any]:

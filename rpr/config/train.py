@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from rpr.config.data import LONGEST_NAME, NAME, DataConfig
 from rpr.errors import ConfigError
@@ -231,8 +231,29 @@ def check_attention(hardware: HardwareConfig, schemes: Iterable[Scheme], head_wi
         )
 
 
+class Origin(StrictModel):
+    """The finished run whose weights a run starts from (`from=`), as it was found.
+
+    `settings_id` is that of its settings, `positions` their label, `weights` a digest of those that its scores are of.
+    """
+
+    run: str
+    run_id: str
+    settings_id: str
+    seed: int
+    positions: str
+    steps: int
+    weights: str
+
+    def words(self, seed: int) -> str:
+        """`RoPE after 1,500 steps`, for a run with this seed."""
+        return f"{self.positions} after {self.steps:,} steps" + (f", seed {self.seed}" if seed != self.seed else "")
+
+
 class TrainConfig(StrictModel):
     """All settings of one run; every default is in conf/train.yaml."""
+
+    model_config = ConfigDict(populate_by_name=True)
 
     model: ModelConfig
     position: AnyPositions
@@ -242,6 +263,7 @@ class TrainConfig(StrictModel):
     logger: LoggerConfig
     evaluation: EvaluationConfig
     seed: int = Field(ge=0, lt=2**31)
+    origin: Origin | None = Field(alias="from")  # a word of Python; records name it origin
     name: str | None
     stop_after_minutes: PositiveFloat | None
     sweep: str | None
@@ -328,6 +350,8 @@ class TrainConfig(StrictModel):
         deciding = self.model_dump(
             mode="json", exclude={"name", "stop_after_minutes", "sweep", "runs_dir", "logger", "again"}
         )
+        if (origin := deciding.pop("origin")) is not None:
+            deciding["origin"] = [origin["run_id"], origin["weights"]]
         deciding["position"] = without_earlier(deciding["position"])
         deciding["data"].pop("cache_dir")
         for name in REPORTED:
@@ -342,13 +366,20 @@ class TrainConfig(StrictModel):
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]
 
     @property
+    def settings_id(self) -> str:
+        """As `run_id`, for all seeds, its own and those of the runs it started from."""
+        origin = self.origin and self.origin.model_copy(update={"run_id": self.origin.settings_id, "weights": ""})
+        return self.model_copy(update={"seed": 0, "origin": origin}).run_id
+
+    @property
     def label(self) -> str:
         """The run's name: given, or derived from its settings."""
         if self.name is not None:
             return self.name
         clip = "" if self.position.k is None else f"-k{self.position.k}"
         model = self.model.name if self.model.architecture == "encoder_decoder" else f"{self.model.name}-decoder-only"
-        return f"{self.data.name}-{model}-{self.position.name}{clip}-s{self.seed}"
+        origin = "" if self.origin is None else f"-from-{self.origin.settings_id}"
+        return f"{self.data.name}-{model}-{self.position.name}{clip}{origin}-s{self.seed}"
 
     @property
     def run_dir_name(self) -> str:

@@ -133,14 +133,10 @@ def read_run(path: Path) -> Run:
 def as_run(path: Path, record: Record) -> Run:
     config = config_from_record(record.config)
     name = config.label.removesuffix(f"-s{config.seed}")
-    run = Run(path, record, config, record.name, f"{name}-{_id(config)}")
+    run = Run(path, record, config, record.name, f"{name}-{config.settings_id}")
     if record.outcome is not None:
         raise RunError(f"{run.folder}: {record.outcome}; only finished runs can be compared: finish it or omit it")
     return run
-
-
-def _id(config: TrainConfig) -> str:
-    return config.model_copy(update={"seed": 0}).run_id
 
 
 def with_short_names(runs: Sequence[Run]) -> list[Run]:
@@ -158,11 +154,11 @@ def with_short_names(runs: Sequence[Run]) -> list[Run]:
             for run, more in zip(runs, varied, strict=True)
         ]
     )
-    keys = [f"{_id(run.config)}{code}" for run, code in zip(runs, codes, strict=True)]
+    keys = [f"{run.config.settings_id}{code}" for run, code in zip(runs, codes, strict=True)]
     first = {
         key: (run, more, code) for run, key, more, code in reversed([*zip(runs, keys, varied, codes, strict=True)])
     }
-    short = {key: run.variant.removesuffix(f"-{_id(run.config)}") for key, (run, *_) in first.items()}
+    short = {key: run.variant.removesuffix(f"-{run.config.settings_id}") for key, (run, *_) in first.items()}
     for longer in (
         {key: f"{short[key]}{more}" for key, (_, more, _) in first.items()},
         {key: f"{run.variant}{code}" for key, (run, _, code) in first.items()},

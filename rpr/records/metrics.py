@@ -10,6 +10,13 @@ from pydantic_core import from_json
 
 from rpr.records.record import read_text, refusal
 
+SHOWN_METRICS = {  # columns that a progress bar shows, with their labels
+    "train/loss": "loss",
+    "validation/bleu": "BLEU",
+    "target_tokens_per_second": "target tokens/s",
+    "validation/loss": "validation loss",
+}
+
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics.jsonl, without a last line torn by a crash; empty if there is no file.

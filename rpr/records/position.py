@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from rpr.config.train import Origin
 from rpr.migrations import EARLIER_DEFAULTS
 from rpr.model.positions import COLOURS, SCHEMES, AnyPositions, Positions, Scheme, Sides
 from rpr.records.record import Record
+from rpr.validation import validate
 
 OTHER = "other"
 _OFF = (False, None, "", "none")  # values with which a setting unknown to this version has no effect
@@ -55,6 +57,8 @@ def names_of(record: Record) -> Set[str]:
     """What a command line calls the variant of a run: its name and kind, each also with its clip distance."""
     position = position_of(record)
     names = {str(record.setting("position.name")), position.kind}
+    if (origin := record.setting("origin.settings_id")) is not None:
+        names = {f"{record.setting('position.name')}-from-{origin}"}
     return names | {f"{name}-k{position.clip_distance}" for name in names if position.clip_distance is not None}
 
 
@@ -72,7 +76,32 @@ def positions_of(records: Sequence[Record]) -> list[Position]:
         read.append((known, (*unknown, *code.items())))
     keys = {key for _, unknown in read for key, _ in unknown}
     varying = {key for key in keys if len({dict(unknown).get(key) for _, unknown in read}) > 1}
-    return [_position(known, unknown, varying, run) for (known, unknown), run in zip(read, records, strict=True)]
+    return [
+        _started_from(_position(known, unknown, varying, run), origin)
+        for (known, unknown), run, origin in zip(read, records, origins_of(records), strict=True)
+    ]
+
+
+def origins_of(records: Sequence[Record]) -> list[str]:
+    """For each run that started from another's weights, `RoPE after 1,500 steps`, with the id of the other's settings
+    where several read alike; empty for the others.
+    """
+    settings: dict[str, set[str]] = {}
+    origins = [validate(Origin, run.config["origin"]) if run.config.get("origin") else None for run in records]
+    texts = [origin.words(run.seed) if origin else "" for origin, run in zip(origins, records, strict=True)]
+    for origin, text in zip(origins, texts, strict=True):
+        settings.setdefault(text, set()).add(origin.settings_id if origin else "")
+    return [
+        f"{text} ({origin.settings_id})" if origin and len(settings[text]) > 1 else text
+        for origin, text in zip(origins, texts, strict=True)
+    ]
+
+
+def _started_from(position: Position, origin: str) -> Position:
+    if not origin:
+        return position
+    identity = json.dumps([position.identity, origin])
+    return replace(position, kind=OTHER, label=f"{position.label}, from {origin}", identity=identity)
 
 
 def code_differences(records: Sequence[Record]) -> list[dict[str, str]]:

@@ -21,12 +21,6 @@ from rpr.validation import rule_of
 SCHEMA = 2
 RECORD_NAME = "record.json"
 METRICS_NAME = "metrics.jsonl"
-SHOWN_METRICS = {  # columns of metrics.jsonl that a progress bar shows, with their labels
-    "train/loss": "loss",
-    "validation/bleu": "BLEU",
-    "target_tokens_per_second": "target tokens/s",
-    "validation/loss": "validation loss",
-}
 LOG_NAME = "log.txt"  # the output of the run's processes, if they were started by another one of ours
 # Without these a record cannot be put into a table; the rest of the configuration is free-form.
 REQUIRED_SETTINGS = ("model.name", "data.name", "position.name", "optim.max_steps", "hardware.name")
@@ -120,6 +114,8 @@ class Record(RecordPart):
     sweeps: tuple[str, ...] = ()
     command: str
     rerun_of: RerunOf | None = None
+    dropped_parameters: tuple[str, ...] = ()  # of the run whose weights it started from; the new ones it lacks
+    new_parameters: tuple[str, ...] = ()
     config: dict[str, Any]
     git: Git
     versions: dict[str, str]

@@ -81,7 +81,8 @@ def _joined(records: Iterable[Record]) -> list[Record]:
     others: list[Record] = []
     runs = sorted(records, key=lambda run: (run.rerun_of is None, run.started))
     for run, code in zip(runs, code_differences(runs), strict=True):
-        key = json.dumps([run.config["position"], code, run.config["hardware"], run.seed], sort_keys=True)
+        varied = (run.config["position"], code, run.setting("origin.weights"), run.config["hardware"], run.seed)
+        key = json.dumps(varied, sort_keys=True)
         older = finished.get(key)
         if run.status != "finished":
             others.append(run)

@@ -174,6 +174,10 @@ def _facts(run: Record) -> dict[str, str]:
         "finished": run.finished or "not",
         "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
     }
+    if run.config.get("origin"):
+        origin = run.config["origin"]
+        facts["from"] = f"{origin['run']}, run {origin['run_id']}, weights {origin['weights']}"
+        facts["dropped"], facts["new"] = map(", ".join, (run.dropped_parameters, run.new_parameters))
     if run.data is not None:
         read = f"{run.data.train_pairs:,} {run.examples}, {run.data.dropped_pairs:,} dropped"
         facts["data"] = "; ".join([f"{run.data.name}, key {run.data.key}, {read}", *run.data.notes])

@@ -224,6 +224,8 @@ def _of_the_run(run: Record, size: paper.Size) -> Iterable[Difference]:
             yield Difference("average", f"{words}; the paper: 20 over about 4%")
         elif size != "big" and isinstance(wanted, int) and count < wanted:
             yield Difference("average", f"{words}, as there were no more; its recipe: {wanted}; the paper: none")
+    if (origin := run.setting("origin.run_id")) is not None:
+        yield Difference("weights", f"{run.name} started from the weights of run {origin}")
     if run.steps is not None and run.steps != run.max_steps:
         yield Difference("steps", f"{run.name} stopped at step {run.steps:,} of {run.max_steps:,}", smaller=True)
     if run.training is not None and run.training.skipped_steps:

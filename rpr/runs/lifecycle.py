@@ -150,10 +150,15 @@ def start_record(
     """
     import yaml
 
+    from rpr.runs.checkpoints import checkpoints
+    from rpr.runs.origin import check_same_vocabulary
+
     path = run_dir / RECORD_NAME
     settings = config.model_dump(mode="json")
     earlier = read_record(path) if path.exists() else None
     _check_corpus_to_resume(run_dir, earlier, data)
+    if config.origin is not None and not checkpoints(run_dir / "checkpoints"):
+        check_same_vocabulary(config.origin, data.vocabulary)
     splits = set(config.evaluation.test_splits)
     if absent := splits - set(data.splits) - ({"long"} if splits & set(data.splits) else set()):
         raise DataError(
@@ -178,6 +183,8 @@ def start_record(
             sweeps=sweeps,
             command=command,
             rerun_of=rerun_of or (earlier.rerun_of if earlier else None),
+            dropped_parameters=earlier.dropped_parameters if earlier else (),
+            new_parameters=earlier.new_parameters if earlier else (),
             config=settings,
             git=provenance.git_state(),
             versions=provenance.versions(),

@@ -22,16 +22,18 @@ from rpr.runs.schemes import check_same_code
 VOCABULARY_NAME = "vocabulary.model"  # a run's own copy, so that it translates without its corpus
 
 
-def record_of(run_dir: Path) -> Record:
-    """The record in a run's folder.
+def record_of(run_dir: Path, setting: str = "run") -> Record:
+    """The record in a run's folder, which this setting names.
 
     Raises:
         RecordError: the folder holds no readable record.
     """
     if run_dir.name == RECORD_NAME and run_dir.is_file():
-        raise RecordError(f"run: {run_dir} is the record itself; give its folder, run={run_dir.parent}")
+        raise RecordError(f"{setting}: {run_dir} is the record itself; give its folder, {setting}={run_dir.parent}")
     if not (run_dir / RECORD_NAME).exists():
-        raise RecordError(f"run: {run_dir} has no {RECORD_NAME}; give the folder of a run, e.g. run=runs/NAME-HASH")
+        raise RecordError(
+            f"{setting}: {run_dir} has no {RECORD_NAME}; give the folder of a run, e.g. {setting}=runs/NAME-HASH"
+        )
     return read_record(run_dir / RECORD_NAME)
 
 

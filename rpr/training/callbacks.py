@@ -16,7 +16,7 @@ from rpr.data.batches import Batch
 from rpr.errors import RecordError, RunError
 from rpr.io.atomic import replace_file
 from rpr.progress import Progress
-from rpr.records.record import SHOWN_METRICS
+from rpr.records.metrics import SHOWN_METRICS
 from rpr.training.guards import LOG_EVERY, NonFiniteGuard
 from rpr.training.module import as_translation_module, ends_step
 

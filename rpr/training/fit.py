@@ -25,6 +25,7 @@ from rpr.errors import DataError, InterruptedRun, RunError
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, Training
 from rpr.runs import checkpoints, runtime
+from rpr.runs.origin import start_from
 from rpr.signals import die_on_sigterm, stop_before
 from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch
 from rpr.training.datamodule import TranslationData
@@ -81,6 +82,8 @@ def fit(
     newest = _newest_readable(folder)
     if newest is not None:
         checkpoints.check_resumable(newest, module.state_dict())
+    elif config.origin is not None:
+        start_from(config.origin, module.model, run_dir)
     trainer = _trainer(config, run_dir, callbacks, logger)
     try:
         trainer.fit(module, batches, ckpt_path=newest, weights_only=True)

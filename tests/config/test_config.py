@@ -14,7 +14,7 @@ from rpr.compose import hydra_bridge
 from rpr.compose.composition import compose_train
 from rpr.config import commands as commands_config
 from rpr.config import train as config
-from rpr.config.train import TrainConfig
+from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import ConfigError
 from rpr.paths import data_dir
 from rpr.validation import validate
@@ -257,6 +257,21 @@ def test_run_id_depends_on_what_affects_the_result(plain):
     }  # fmt: skip
     ids = {key: validate(TrainConfig, edited(plain, {key: value})).run_id for key, value in relevant.items()}
     assert len({first.run_id, *ids.values()}) == 1 + len(relevant), ids
+
+
+def test_run_id_depends_on_the_weights_a_run_starts_from(plain):
+    def run(seed=1, **changes):
+        origin = {"run": "runs/a", "run_id": f"a{seed}", "settings_id": "1a", "seed": seed, "positions": "RoPE"}
+        origin |= {"steps": 9, "weights": f"b{seed}"} | changes
+        return validate(TrainConfig, {**edited(plain, {"seed": seed}), "from": origin})
+
+    first = run()
+    assert first.label == "synthetic-tiny-relative-k16-from-1a-s1"
+    assert run(run="elsewhere/a").run_id == first.run_id
+    others = [validate(TrainConfig, plain), run(weights="b2"), run(run_id="a3")]
+    assert len({first.run_id, *(other.run_id for other in others)}) == 4
+    assert run(2).settings_id == first.settings_id != run(settings_id="2b").settings_id
+    assert config_from_record(first.model_dump(mode="json")) == first
 
 
 def test_run_folder_is_named_after_its_choices():

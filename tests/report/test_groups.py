@@ -44,6 +44,23 @@ def test_runs_scored_on_different_splits_are_joined():
     assert [variant.label[-19:] for variant in group.variants] == ["code of vectors = 1", "code of vectors = 2"]
 
 
+def test_runs_that_started_from_another_are_rows_of_their_own():
+    def run(seed, settings_id="1a", of_seed=None):
+        run_id = f"{settings_id}{of_seed or seed}"
+        origin = {"run": f"runs/{run_id}", "run_id": run_id, "settings_id": settings_id, "seed": of_seed or seed}
+        origin |= {"positions": "RoPE", "steps": 1500, "weights": run_id * 8}
+        return fake_record("absolute", seed=seed, settings={"origin": origin})
+
+    (group,) = run_groups([run(1), run(2), fake_record("absolute"), fake_record("relative")])
+    labels = ["absolute (sinusoidal)", "relative, k = 16", "absolute (sinusoidal), from RoPE after 1,500 steps"]
+    assert [(one.label, len(one.finished)) for one in group.variants] == list(zip(labels, (1, 1, 2), strict=True))
+    assert group.baseline is group.variants[0] and group.get("absolute") is group.variants[0]
+    (alone,) = run_groups([run(1)])
+    assert alone.baseline is None
+    (group,) = run_groups([run(1), run(1, of_seed=2), run(1, "2b")])
+    assert [one.label.partition("steps")[2] for one in group.variants] == [" (1a)", " (2b)", ", seed 2"]
+
+
 def test_runs_whose_matmuls_differed_are_apart_and_unfinished_ones_with_the_others():
     def run(seed, used=None):
         record = fake_record(seed=seed, status="finished" if used else "running")

@@ -1,0 +1,128 @@
+"""A run that starts from the weights of a finished run, with the same model but for its positions (`train from=`)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from rpr.config.train import Origin, TrainConfig, config_from_record
+from rpr.data.vocabulary import Vocabulary
+from rpr.errors import ConfigError, DataError
+from rpr.paths import user_path
+from rpr.records.position import position_of
+from rpr.records.record import RECORD_NAME, read_record, write_record
+from rpr.runs import runtime
+from rpr.runs.checkpoints import averaged_weights
+from rpr.runs.loading import record_of, vocabulary_of
+from rpr.runs.schemes import check_same_code
+
+_MAY_DIFFER = {"name", "dropout", "relative_defaults"}  # of a model's settings
+
+
+def origin_of(config: TrainConfig, run: str) -> Origin:
+    """The run in this folder, from whose weights a run with this configuration can start.
+
+    Raises:
+        RecordError: there is no record, or the code of its positions has changed.
+        ConfigError: it has not finished, or has another model. DataError: its weights cannot be read.
+    """
+    record = record_of(user_path(run), "from")
+    if record.status != "finished" or record.steps is None:
+        raise ConfigError(f"from: {run} {record.outcome}; finish it first, or choose another run")
+    earlier = config_from_record(record.config)
+    check_same_code(earlier.position, record)
+    own, its = (of.model.model_dump(exclude=_MAY_DIFFER) for of in (config, earlier))
+    if differing := {key: value for key, value in its.items() if own[key] != value}:
+        settings = " ".join(f"model.{key}={value}" for key, value in differing.items())
+        raise ConfigError(f"from: {run} has another model; give this one its settings, too: {settings}")
+    return Origin(
+        run=run,
+        run_id=record.run_id,
+        settings_id=earlier.settings_id,
+        seed=earlier.seed,
+        positions=position_of(record).label,
+        steps=record.steps,
+        weights=_digest(user_path(run)),
+    )
+
+
+def check_same_vocabulary(origin: Origin, vocabulary: Vocabulary) -> None:
+    """Check that the tokens of both runs are the same.
+
+    Raises:
+        DataError: they are not.
+    """
+    run_dir = user_path(origin.run)
+    earlier = vocabulary_of(run_dir, config_from_record(record_of(run_dir, "from").config))
+    if earlier.digest != vocabulary.digest:
+        raise DataError(f"from: {origin.run} has another vocabulary; train on its corpus, with its data.* settings")
+
+
+def inherit(model: nn.Module, origin: Origin) -> dict[str, tuple[str, ...]]:
+    """Give a model the parameters of another run that it has under the same name and in the same shape; those that it
+    shares between layers if the other run has one value for all of them. Returns the names of the other's parameters
+    that are `dropped`, and of the model's own that are `new`.
+
+    Raises:
+        DataError: the other run's weights cannot be read, or have changed. RecordError: it has no record.
+    """
+    weights = _weights(user_path(origin.run))
+    if _digest_of(weights) != origin.weights:
+        raise DataError(f"from: {origin.run} has other weights than when this run was started; restore them")
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    new = []
+    for parameter, own_names in names.items():
+        taken = [name for name in own_names if name in weights and weights[name].shape == parameter.shape]
+        if taken and all(torch.equal(weights[taken[0]], weights[name]) for name in taken):
+            with torch.no_grad():
+                parameter.copy_(weights[taken[0]])
+            weights = {name: weight for name, weight in weights.items() if name not in taken}
+        else:
+            new.append(own_names[0])
+    return {"dropped": tuple(weights), "new": tuple(new)}
+
+
+def start_from(origin: Origin, model: nn.Module, run_dir: Path) -> None:
+    """`inherit`; the first rank says and records which parameters are dropped and new."""
+    inherited = inherit(model, origin)
+    if not runtime.is_first_rank():
+        return
+    path = run_dir / RECORD_NAME
+    update = {f"{what}_parameters": names for what, names in inherited.items()}
+    write_record(path, read_record(path).model_copy(update=update))
+    listed = "; ".join(f"{what}: {_in_words(names)}" for what, names in inherited.items())
+    print(f"rpr-cli: from {origin.run} ({origin.positions}); {listed}", file=sys.stderr, flush=True)
+
+
+def _in_words(names: Sequence[str]) -> str:
+    """Names of parameters, those of all layers as one: `decoder.*.self_attention.tables.keys`."""
+    return ", ".join(dict.fromkeys(re.sub(r"\.\d+(?=\.)", ".*", name) for name in names)) or "none"
+
+
+def _weights(run_dir: Path) -> dict[str, Tensor]:
+    """The weights that a run's scores are of."""
+    optim = config_from_record(record_of(run_dir, "from").config).optim
+    return averaged_weights(run_dir, optim.average_checkpoints, optim.ema_decay)[0]
+
+
+@cache  # every job of a sweep may start from the same run
+def _digest(run_dir: Path) -> str:
+    return _digest_of(_weights(run_dir))
+
+
+def _digest_of(weights: Mapping[str, Tensor]) -> str:
+    """sha256 of names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(weights.items()):
+        digest.update(f"{name} {weight.dtype} {[*weight.shape]}".encode())
+        digest.update(weight.contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

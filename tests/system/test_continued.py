@@ -1,0 +1,154 @@
+"""Runs that start from the weights of a finished one with other positions: what they take and their records say, that
+they resume exactly, and which are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rpr.cli import app
+from rpr.records.record import Record, read_record
+from rpr.runs.checkpoints import checkpoints, load_checkpoint
+from tests.conftest import TINY
+from tests.system.conftest import FOUR_STEPS
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Run = Callable[..., Path]
+STILL = (
+    "optim.max_steps=1", "optim.checkpoint_every_n_steps=1", "optim.validate_every_n_steps=1",
+    "optim.learning_rate_scale=1e-30",  # no weight moves
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rope(small_run: Run) -> Path:
+    return small_run("position=rope", "optim.average_checkpoints=1")
+
+
+@pytest.fixture
+def continued(tmp_path: Path, cache_dir: Path) -> Run:
+    def run(*overrides: str) -> Path:
+        folders = (f"data.cache_dir={cache_dir}", f"runs_dir={tmp_path / 'continued'}")
+        before = {*tmp_path.glob("continued/*/record.json")}
+        assert app.main(["train", *TINY, *FOUR_STEPS, "optim.average_checkpoints=1", *folders, *overrides]) == 0
+        (path,) = {*tmp_path.glob("continued/*/record.json")} - before
+        return path.parent
+
+    return run
+
+
+def weights(run_dir: Path) -> dict[str, Any]:
+    return dict(load_checkpoint(checkpoints(run_dir / "checkpoints")[-1][1])["state_dict"])
+
+
+def record(run_dir: Path) -> Record:
+    return read_record(run_dir / "record.json")
+
+
+def validation_loss(run_dir: Path) -> float:
+    training = record(run_dir).training
+    assert training is not None and training.validation_loss is not None
+    return training.validation_loss
+
+
+def test_same_positions_go_on_where_the_run_ended(rope: Path, continued: Run, assert_same: Any) -> None:
+    run_dir = continued(f"from={rope}", "position=rope", *STILL)
+    assert_same(weights(run_dir), weights(rope))
+    assert validation_loss(run_dir) == validation_loss(rope)
+    origin = record(run_dir).config["origin"]
+    assert (origin["run"], origin["run_id"], len(origin["weights"])) == (str(rope), record(rope).run_id, 64)
+    assert run_dir.name.startswith(f"{record(run_dir).data_name}-tiny-rope-from-")
+
+
+@pytest.mark.parametrize(
+    ("position", "changes_loss"),
+    [
+        (["position=rope", "position.scaling=yarn", "position.scaling_factor=4", "position.trained_length=8"], True),
+        (["position=none"], True),
+    ],
+    ids=["yarn", "none"],
+)
+def test_positions_without_parameters_take_all(
+    position: list[str], changes_loss: bool, rope: Path, continued: Run, assert_same: Any, capsys: Any
+) -> None:
+    run_dir = continued(f"from={rope}", *position, *STILL)
+    assert_same(weights(run_dir), weights(rope))
+    assert (validation_loss(run_dir) != validation_loss(rope)) is changes_loss
+    assert f"from {rope} (RoPE); dropped: none; new: none" in capsys.readouterr().err
+
+
+def test_other_parameters_are_dropped_and_new_by_name(small_run: Run, continued: Run, capsys: Any) -> None:
+    relative = small_run("position=relative_keys", "optim.average_checkpoints=1", "model.num_layers=2")
+    run_dir = continued(f"from={relative}", "position=t5", "model.num_layers=2", *STILL)
+    fresh = continued("position=t5", "model.num_layers=2", *STILL)
+    inherited = record(run_dir)
+    own, its, untrained = weights(run_dir), weights(relative), weights(fresh)
+    stacks = [(stack, layer) for stack in ("encoder", "decoder") for layer in (0, 1)]
+    assert {*inherited.dropped_parameters} == {f"{stack}.{layer}.self_attention.tables.keys" for stack, layer in stacks}
+    assert {*inherited.new_parameters} == {
+        f"{stack}.0.self_attention.tables.buckets" for stack in ("encoder", "decoder")
+    }
+    for name, weight in own.items():
+        assert weight.equal((untrained if "tables" in name else its)[name]), name
+    listed = "dropped: encoder.*.self_attention.tables.keys, decoder.*.self_attention.tables.keys; new: "
+    assert listed in capsys.readouterr().err
+
+
+def test_resumed_run_does_not_need_the_first_and_equals_one_never_stopped(
+    small_run: Run, continued: Run, tmp_path: Path, assert_same: Any
+) -> None:
+    parent = Path(shutil.copytree(small_run("position=learned", "optim.average_checkpoints=1"), tmp_path / "parent"))
+    run_dir = continued(f"from={parent}", "position=none", "seed=2")
+    assert record(run_dir).dropped_parameters
+    stopped = Path(shutil.copytree(run_dir, tmp_path / "stopped"))
+    checkpoints(stopped / "checkpoints")[-1][1].unlink()
+    document = json.loads((stopped / "record.json").read_text())
+    (stopped / "record.json").write_text(json.dumps(document | {"status": "interrupted", "error": "SIGTERM"}))
+    shutil.rmtree(parent)
+    assert app.main(["train", f"run={stopped}"]) == 0
+    assert_same(weights(stopped), weights(run_dir))
+    whole, resumed = record(run_dir), record(stopped)
+    assert (resumed.run_id, validation_loss(stopped)) == (whole.run_id, validation_loss(run_dir))
+    assert resumed.dropped_parameters == whole.dropped_parameters
+
+
+def test_rerun_needs_the_same_weights(rope: Path, continued: Run, tmp_path: Path, capsys: Any) -> None:
+    parent = Path(shutil.copytree(rope, tmp_path / "parent"))
+    run_dir = continued(f"from={parent}", "position=none")
+    again = ["rerun", str(run_dir), f"runs_dir={tmp_path / 'again'}"]
+    assert app.main(again) == 0
+    assert "Bit-identical" in capsys.readouterr().out
+    checkpoints(parent / "checkpoints")[-1][1].unlink()
+    assert app.main(again) == 2
+    assert "from: " in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_refused(rope: Path, small_run: Run, refused: Callable[..., str], tmp_path: Path, cache_dir: Path) -> None:
+    def refusal(*words: str, **options: Any) -> str:
+        folders = (f"data.cache_dir={cache_dir}", f"runs_dir={tmp_path / 'none'}")
+        return refused("train", *TINY, *FOUR_STEPS, "position=none", *folders, *words, **options)
+
+    def edited(name: str, **changes: Any) -> Path:
+        folder = Path(shutil.copytree(rope, tmp_path / name))
+        document = json.loads((folder / "record.json").read_text())
+        (folder / "record.json").write_text(json.dumps(document | changes))
+        return folder
+
+    assert refusal(f"from={tmp_path}").startswith(f"from: {tmp_path} has no record.json")
+    running = edited("running", status="running", finished=None)
+    assert "still running, or killed" in refusal(f"from={running}")
+    other_code = edited("other_code", schemes={"rope": "0"})
+    assert "the code of rope has changed" in refusal(f"from={other_code}")
+    sizes = refusal(f"from={rope}", "model.d_ff=32", "model.activation=gelu")
+    assert sizes.endswith("give this one its settings, too: model.d_ff=64 model.activation=relu")
+    warned = {"remarks_start": "rpr-cli: warning: with positions none", "nothing_written": False}
+    vocabulary = refusal(f"from={rope}", "data.vocabulary_size=290", **warned)
+    assert vocabulary.startswith(f"from: {rope} has another vocabulary")
+    assert not [*(tmp_path / "none").glob("*")]
