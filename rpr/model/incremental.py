@@ -105,6 +105,8 @@ class DecoderState:
     num_prompt: int = 0
     length: int = 0
     _tables: dict[int, tuple[int, Tables]] = field(default_factory=dict)
+    _newest_X: Tensor | None = None  # of the step
+    _rows_K: dict[int, Tensor] = field(default_factory=dict)  # of the step, by the number of a table's rows
 
     @staticmethod
     def begin(batch: int, num_layers: int, like: Tensor) -> DecoderState:
@@ -143,12 +145,18 @@ class DecoderState:
         self.bias_BNK = torch.cat([self.bias_BNK, own_NN.expand(batch, -1, -1)], dim=2)
         self.places_K = torch.cat([self.places_K, self.places_K.new_full((hypotheses,), self.length)])
         self.length += 1
+        self._newest_X = None
+        self._rows_K.clear()
 
     def newest_X(self) -> Tensor:
-        """The position of the newest piece of each hypothesis, int64."""
+        """The position of the newest piece of each hypothesis, int64: the same object in all layers of a step."""
         batch, hypotheses, _ = self.bias_BNK.shape
-        place_X = self.places_K.new_full((batch * hypotheses,), self.length - 1)
-        return place_X if self.offsets_B is None else place_X - self.offsets_B.repeat_interleave(hypotheses)
+        if self._newest_X is None:
+            place_X = self.places_K.new_full((batch * hypotheses,), self.length - 1)
+            if self.offsets_B is not None:
+                place_X -= self.offsets_B.repeat_interleave(hypotheses)
+            self._newest_X = place_X
+        return self._newest_X
 
     def bias_of_parents(self, cache: KVCache) -> Tensor | None:
         """The bias of the key before the newest of each hypothesis, [X, H], 0 at its start; None before any key."""
@@ -212,9 +220,11 @@ class DecoderState:
 
     def rows_K(self, num_rows: int) -> Tensor:
         """The row of each slot in a table of 2k+1 rows, relative to the newest piece."""
-        clip_distance = (num_rows - 1) // 2
-        distances_K = self.places_K - (self.length - 1)
-        return distances_K.clamp(min=-clip_distance) + clip_distance
+        if num_rows not in self._rows_K:
+            clip_distance = (num_rows - 1) // 2
+            distances_K = self.places_K - (self.length - 1)
+            self._rows_K[num_rows] = distances_K.clamp(min=-clip_distance) + clip_distance
+        return self._rows_K[num_rows]
 
     def table_rows(self, table: Tensor) -> Tensor:
         """The vector of each slot in a relative table, [R, D] or [H, R, D], relative to the newest piece."""
@@ -299,6 +309,9 @@ def small_products_exact(like: Tensor) -> Iterator[None]:
     In bfloat16 each of the many small matrices of a batched matmul would be repacked for the chip's matrix units: three
     times slower than float32 at 4 x 64 x 60, and less exact.
     """
-    exact = float32_matmuls("highest" if like.device.type == "cpu" else None)
-    with exact, torch.autocast(like.device.type, enabled=False):
+    device = like.device.type
+    if device == "cpu" and torch.get_float32_matmul_precision() == "highest" and not torch.is_autocast_enabled("cpu"):
+        yield
+        return
+    with float32_matmuls("highest" if device == "cpu" else None), torch.autocast(device, enabled=False):
         yield

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -48,6 +49,13 @@ def positions_in_training(scheme: Scheme, length: int, device: torch.device) -> 
     return None
 
 
+@lru_cache(maxsize=4)
+def _positions_upto(length: int, device: torch.device) -> Tensor:
+    """0 .. length - 1: the same tensor for all layers, which compute once what they need of it."""
+    with torch.inference_mode(False):
+        return torch.arange(length, device=device)
+
+
 class LayerPositions(nn.Module):
     """A scheme's parameters in one self-attention layer, or in all layers that share them."""
 
@@ -64,13 +72,18 @@ class LayerPositions(nn.Module):
         """The tables for sentences whose positions are at most max_distance apart."""
         return self.scheme.distance_tables(self._learned, self.site, max_distance, device)
 
+    @property
+    def prepares(self) -> bool:
+        """Whether `prepare` does anything."""
+        return self.scheme.changes_queries or bool(self.scheme.query_log_scale)
+
     def prepare(self, q_BHPD: Tensor, k_BHPD: Tensor, positions_P: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Prepare queries and keys at these positions (int64; None: 0, 1, ...) for their product."""
         scheme = self.scheme
-        if not (scheme.changes_queries or scheme.query_log_scale):
+        if not self.prepares:
             return q_BHPD, k_BHPD
         if positions_P is None:
-            positions_P = torch.arange(q_BHPD.shape[2], device=q_BHPD.device)
+            positions_P = _positions_upto(q_BHPD.shape[2], q_BHPD.device)
         if scheme.changes_queries:
             q_BHPD, k_BHPD = scheme.prepare(q_BHPD, k_BHPD, positions_P, self._learned, self.site)
         if scheme.query_log_scale:

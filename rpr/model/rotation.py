@@ -11,11 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from rpr.model.positions.scheme import Rotation
 
 
 def frequencies(width: int, base: float, device: torch.device) -> Tensor:
@@ -50,11 +53,35 @@ def float32_angles() -> Iterator[None]:
         _angle_types.pop()
 
 
-def cosines_and_sines(positions_P: Tensor, frequencies_W: Tensor) -> tuple[Tensor, Tensor]:
+def cosines_and_sines(
+    positions_P: Tensor, frequencies_W: Tensor, angle_type: torch.dtype = torch.float64
+) -> tuple[Tensor, Tensor]:
     """Cosine and sine of the angle of each position and pair, [P, W] each; computed in float64."""
-    angles_PW = positions_P.double()[:, None] * frequencies_W
-    angles_PW = angles_PW.to(_angle_types[-1])
+    angles_PW = (positions_P.double()[:, None] * frequencies_W).to(angle_type)
     return angles_PW.cos(), angles_PW.sin()
+
+
+def angles(positions_P: Tensor, rotation: Rotation, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of a rotation, [P, W] each; computed once for all layers that ask with the same tensor."""
+    return _angles(positions_P, rotation, dtype, _angle_types[-1])
+
+
+@lru_cache(maxsize=4)  # a tensor is its own key
+def _angles(
+    positions_P: Tensor, rotation: Rotation, dtype: torch.dtype, angle_type: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    width, device = rotation.width, positions_P.device
+    with torch.inference_mode(False):  # what is computed there could not be used in training
+        if rotation.yarn is not None:
+            frequencies_W = yarn_frequencies(width, rotation.base, device, *rotation.yarn)
+        else:
+            frequencies_W = frequencies(width, rotation.base, device)
+        frequencies_W[int(rotation.proportion * len(frequencies_W)) :] = 0
+        cos_PW, sin_PW = cosines_and_sines(positions_P.double() / rotation.linear_scale, frequencies_W, angle_type)
+        if rotation.yarn is not None:  # of queries and keys, "attention scaling"
+            temperature = 0.1 * math.log(rotation.yarn[0]) + 1
+            cos_PW, sin_PW = cos_PW * temperature, sin_PW * temperature
+        return cos_PW.to(dtype), sin_PW.to(dtype)
 
 
 def rotate(x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, *, interleaved: bool) -> Tensor:

@@ -24,6 +24,7 @@ from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.dropout import Dropout
 from rpr.model.incremental import DecoderState, KVCache, Memory
 from rpr.model.layer_positions import GivenPositions, LayerPositions, positions_of_layers
+from rpr.model.linear import Linear
 from rpr.model.positions import Tables
 
 POSITIONS = 0x706F73  # added to the seed
@@ -69,10 +70,11 @@ class SelfAttention(nn.Module):
         q_BNHD, k_BNHD, v_BNHD = self.qkv(x_BNM).view(*x_BNM.shape[:2], 3, self.num_heads, -1).unbind(2)
         tables, queries_BNHX, key_bias_BHN = Tables(), None, None
         if self.tables is not None:
-            # Each row has a position of its own, so the hook gets all rows as one sentence, [1, H, X, D].
-            q, k = (x.flatten(0, 1).transpose(0, 1)[None] for x in (q_BNHD, k_BNHD))
-            q, k = self.tables.prepare(q, k, state.newest_X())
-            q_BNHD, k_BNHD = (x[0].transpose(0, 1).reshape(q_BNHD.shape) for x in (q, k))
+            if self.tables.prepares:
+                # Each row has a position of its own, so the hook gets all rows as one sentence, [1, H, X, D].
+                q, k = (x.flatten(0, 1).transpose(0, 1)[None] for x in (q_BNHD, k_BNHD))
+                q, k = self.tables.prepare(q, k, state.newest_X())
+                q_BNHD, k_BNHD = (x[0].transpose(0, 1).reshape(q_BNHD.shape) for x in (q, k))
             tables = state.tables(self.tables)
             if projected := self.tables.project(x_BNM):
                 queries_BHNX = self.tables.distance_queries(projected)
@@ -127,8 +129,8 @@ class CrossAttention(nn.Module):
 class FeedForward(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.inner = nn.Linear(config.d_model, config.d_ff)
-        self.outer = nn.Linear(config.d_ff, config.d_model)
+        self.inner = Linear(config.d_model, config.d_ff)
+        self.outer = Linear(config.d_ff, config.d_model)
         self.gelu = config.activation == "gelu"
         for linear in (self.inner, self.outer):
             nn.init.xavier_uniform_(linear.weight)
@@ -244,9 +246,9 @@ class Stack(nn.ModuleList):
         return x_BNM
 
 
-def _projection(d_model: int, parts: int) -> nn.Linear:
+def _projection(d_model: int, parts: int) -> Linear:
     """`parts` square projections in one matrix, without bias, each Glorot-uniform on its own."""
-    linear = nn.Linear(d_model, parts * d_model, bias=False)
+    linear = Linear(d_model, parts * d_model, bias=False)
     for block in linear.weight.data.chunk(parts):
         nn.init.xavier_uniform_(block)
     return linear

@@ -24,6 +24,7 @@ from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.dropout import Dropout
 from rpr.model.incremental import DecoderState, KVCache
 from rpr.model.layer_positions import positions_in_training
+from rpr.model.linear import linear
 from rpr.model.stack import Encoded, SelfAttention, Stack, apart
 
 
@@ -98,7 +99,7 @@ class Transformer(nn.Module, ABC):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary, [..., V], through the shared embedding."""
-        return F.linear(hidden, self.embedding_VM)
+        return linear(hidden, self.embedding_VM)
 
     def next_logits(self, pieces_X1: Tensor, state: DecoderState) -> Tensor:
         """Feed the next piece of every hypothesis (BOS first) and return the scores of the piece after it, [X, V]. The

@@ -8,7 +8,6 @@ The dot product of a query and a key then depends only on their distance. Not us
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -117,18 +116,12 @@ class Rope(Scheme):
     def prepare(
         self, q: Tensor, k: Tensor, positions: Tensor, parameters: Mapping[str, Tensor], site: Site
     ) -> tuple[Tensor, Tensor]:
-        from rpr.model.rotation import cosines_and_sines, frequencies, rotate, yarn_frequencies
+        import torch
+
+        from rpr.model.rotation import angles, rotate
 
         of = self._rotation(site)
-        if of.yarn is not None:
-            frequencies_W = yarn_frequencies(of.width, of.base, q.device, *of.yarn)
-        else:
-            frequencies_W = frequencies(of.width, of.base, q.device)
-        if self.proportion != 1:
-            frequencies_W[int(self.proportion * len(frequencies_W)) :] = 0
-        cos_PW, sin_PW = cosines_and_sines(positions.double() / of.linear_scale, frequencies_W)
-        if self.scaling == "yarn":
-            temperature = 0.1 * math.log(self.scaling_factor) + 1  # of queries and keys, "attention scaling"
-            cos_PW, sin_PW = cos_PW * temperature, sin_PW * temperature
+        # At least float32: in bfloat16 the angle of position 1,000 would be off by whole radians.
+        cos_PW, sin_PW = angles(positions, of, torch.promote_types(q.dtype, torch.float32))
         q, k = (rotate(x, cos_PW, sin_PW, interleaved=of.interleaved) for x in (q, k))
         return q, k
