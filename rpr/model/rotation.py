@@ -88,7 +88,8 @@ def rotate(x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, *, interleaved: bool)
     """Rotate the first 2W dimensions in pairs (i, i + W), or (2i, 2i + 1) if interleaved; the others are unchanged."""
     # At least float32: in bfloat16 the angle of position 1,000 would be off by whole radians.
     wide = torch.promote_types(x_BHPD.dtype, torch.float32)
-    rotated: Tensor = _Rotate.apply(x_BHPD.to(wide), cos_PW.to(wide), sin_PW.to(wide), interleaved)  # type: ignore[no-untyped-call]
+    given = x_BHPD.to(wide), cos_PW.to(wide), sin_PW.to(wide), interleaved
+    rotated: Tensor = _Rotate.apply(*given) if torch.is_grad_enabled() else _turned(*given)  # type: ignore[no-untyped-call]
     return rotated.to(x_BHPD.dtype)
 
 
@@ -115,7 +116,8 @@ def _turned(x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, interleaved: bool) -
     out_first, out_second = _pairs(out_BHPD[..., :width], interleaved)
     torch.mul(first, cos_PW, out=out_first).addcmul_(second, sin_PW, value=-1)
     torch.mul(second, cos_PW, out=out_second).addcmul_(first, sin_PW)
-    out_BHPD[..., width:] = x_BHPD[..., width:]
+    if width < x_BHPD.shape[-1]:
+        out_BHPD[..., width:] = x_BHPD[..., width:]
     return out_BHPD
 
 
