@@ -30,20 +30,19 @@ def run(config: CompareConfig) -> None:
         runs = _named(_of_sweep(config.sweep, user_path(config.runs_dir)))
         groups = pairs_of_sweep(runs, config.sweep, config.baseline)
     numbers = config.model_dump(include={"samples", "trials", "seed"})
-    found = [
-        compare_runs(runs, pairs, config.splits, config.metrics, config.bleu_tokenizer, **numbers)
-        for runs, pairs in groups
-    ]
-    seeds = {run.name: run.config.seed for of_group, _ in groups for run in of_group}
+    families = tuple(
+        family
+        for of_group, pairs in groups
+        for family in compare_runs(of_group, pairs, config.splits, config.metrics, config.bleu_tokenizer, **numbers)
+    )
+    remarks = tuple(
+        f"{run.name} is compared with a run of another seed, {baseline.name}."
+        for _, pairs in groups
+        for baseline, run in pairs
+        if baseline.config.seed != run.config.seed
+    )
     title = f"Paired tests{f': sweep {config.sweep}' if config.sweep else ''}"
-    families = tuple(family for of_group in found for family in of_group)
-    report = PairedReport(title=title, tests=families, **numbers)
-    notes = [
-        f"{one.run} is compared with a run of another seed, {one.baseline}."
-        for one in {(one.baseline, one.run): one for family in families for one in family.comparisons}.values()
-        if seeds[one.baseline] != seeds[one.run]
-    ]
-    report = replace(report, remarks=tuple(notes))
+    report = PairedReport(title=title, tests=families, remarks=remarks, **numbers)
     if config.format == "json":
         print(json.dumps(as_json(report), indent=2, ensure_ascii=False))
     elif config.format == "markdown":
@@ -61,11 +60,10 @@ def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
     """The finished runs of a sweep with their translations; unfinished ones are reported on stderr."""
     if not runs_dir.is_dir():
         raise RunError(f"runs_dir: {runs_dir} does not exist; train the sweep first (rpr-cli sweep {sweep})")
-    found = with_killed_runs(find_records(runs_dir, sweep))
-    left_out = [*found.problems, *(f"{record.name}: {record.outcome}" for _, record in found.records if record.outcome)]
-    for line in left_out:
+    records, problems, _ = with_killed_runs(find_records(runs_dir, sweep))
+    for line in (*problems, *(f"{record.name}: {record.outcome}" for _, record in records if record.outcome)):
         print(f"left out: {line}", file=sys.stderr)
-    finished = [(path, record) for path, record in found.records if record.outcome is None]
+    finished = [(path, record) for path, record in records if record.outcome is None]
     runs = [
         as_run(path, record)
         for path, record in finished

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from rpr.config.train import TrainConfig, config_from_record
@@ -89,8 +90,8 @@ class Family:
     def corrected(self) -> list[tuple[Comparison, float, float]]:
         """Each comparison with both p-values (of bootstrap and randomisation) after Holm's correction."""
         both = (
-            holm([one.p_bootstrap for one in self.comparisons]),
-            holm([one.p_randomisation for one in self.comparisons]),
+            holm([comparison.p_bootstrap for comparison in self.comparisons]),
+            holm([comparison.p_randomisation for comparison in self.comparisons]),
         )
         return list(zip(self.comparisons, *both, strict=True))
 
@@ -102,10 +103,12 @@ class Family:
     @property
     def verdicts(self) -> list[str | None]:
         """A sentence for each comparison whose tests are both significant after Holm's correction, else None."""
-        words = ["better" if (one.difference > 0) != self.of_documents else "worse" for one, *_ in self.corrected]
         return [
-            f"{one.run} is {word} than {one.baseline} on these {self.items}" if max(p_values) < ALPHA else None
-            for word, (one, *p_values) in zip(words, self.corrected, strict=True)
+            f"{pair.run} is {'better' if (pair.difference > 0) != self.of_documents else 'worse'} than {pair.baseline} "
+            f"on these {self.items}"
+            if max(p_values) < ALPHA
+            else None
+            for pair, *p_values in self.corrected
         ]
 
     @property
@@ -131,9 +134,9 @@ def read_run(path: Path) -> Run:
 
 
 def as_run(path: Path, record: Record) -> Run:
+    """The run of a record, with its identity, but for the seed, as `variant`."""
     config = config_from_record(record.config)
-    name = config.label.removesuffix(f"-s{config.seed}")
-    run = Run(path, record, config, record.name, f"{name}-{config.settings_id}")
+    run = Run(path, record, config, record.name, config.settings_id)
     if record.outcome is not None:
         raise RunError(f"{run.folder}: {record.outcome}; only finished runs can be compared: finish it or omit it")
     return run
@@ -142,30 +145,35 @@ def as_run(path: Path, record: Record) -> Run:
 def with_short_names(runs: Sequence[Run]) -> list[Run]:
     """The runs with the shortest unambiguous run and variant names: with the settings that tell apart runs of the same
     name, else by their folders.
+
+    Raises:
+        RunError: a run is given twice.
     """
     codes = [
         "".join(f", {key} = {code}" for key, code in of_run.items())
         for of_run in code_differences([run.record for run in runs])
     ]
-    varied = [f"{more}{code}" for more, code in zip(_varied_settings(runs), codes, strict=True)]
-    names = _unique(
-        [
-            [run.record.name, f"{run.record.name}{more}", run.folder.name, str(run.folder)]
-            for run, more in zip(runs, varied, strict=True)
-        ]
-    )
-    keys = [f"{run.config.settings_id}{code}" for run, code in zip(runs, codes, strict=True)]
-    first = {
-        key: (run, more, code) for run, key, more, code in reversed([*zip(runs, keys, varied, codes, strict=True)])
-    }
-    short = {key: run.variant.removesuffix(f"-{run.config.settings_id}") for key, (run, *_) in first.items()}
-    for longer in (
-        {key: f"{short[key]}{more}" for key, (_, more, _) in first.items()},
-        {key: f"{run.variant}{code}" for key, (run, _, code) in first.items()},
-    ):
-        once = {key: list(short.values()).count(name) == 1 for key, name in short.items()}
-        short = {key: name if once[key] else longer[key] for key, name in short.items()}
-    return [replace(run, name=name, variant=short[key]) for run, name, key in zip(runs, names, keys, strict=True)]
+    names, keys = [], [f"{run.variant}{code}" for run, code in zip(runs, codes, strict=True)]
+    variants: dict[str, list[str]] = {}
+    for run, key, more, code in zip(runs, keys, _varied_settings(runs), codes, strict=True):
+        more += code
+        names.append([run.record.name, f"{run.record.name}{more}", run.folder.name, str(run.folder)])
+        label = run.config.label.removesuffix(f"-s{run.config.seed}")
+        variants.setdefault(key, [label, f"{label}{more}", f"{label}-{key}"])
+    of_runs, of_variants = _distinct(names), dict(zip(variants, _distinct([*variants.values()]), strict=True))
+    if repeated := next((name for name in of_runs if of_runs.count(name) > 1), None):
+        raise RunError(f"runs: {repeated} is given twice; give each run once")
+    return [
+        replace(run, name=name, variant=of_variants[key]) for run, name, key in zip(runs, of_runs, keys, strict=True)
+    ]
+
+
+def _distinct(choices: Sequence[Sequence[str]]) -> list[str]:
+    """Of each one's names, which become longer, the first that no other has; the last if there is none."""
+    names = [first for first, *_ in choices]
+    for longer in zip(*(rest for _, *rest in choices), strict=True):
+        names = [other if names.count(name) > 1 else name for name, other in zip(names, longer, strict=True)]
+    return names
 
 
 def _varied_settings(runs: Sequence[Run]) -> list[str]:
@@ -176,14 +184,6 @@ def _varied_settings(runs: Sequence[Run]) -> list[str]:
     varying = [key for key in settings[0] if len({str(each.get(key)) for each in settings}) > 1]
     varying = varying if len(varying) <= _MOST_IN_A_NAME else []
     return ["".join(f", {key.rpartition('.')[2]} = {each.get(key)}" for key in varying) for each in settings]
-
-
-def _unique(choices: Sequence[Sequence[str]]) -> list[str]:
-    for names in zip(*choices, strict=True):
-        if len(set(names)) == len(names):
-            return list(names)
-    repeated = next(names[-1] for names in choices if [other[-1] for other in choices].count(names[-1]) > 1)
-    raise RunError(f"runs: {repeated} is given twice; give each run once")
 
 
 def pairs_of_runs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
@@ -239,9 +239,9 @@ def pairs_of_sweep(
                     "rpr-cli compare BASELINE RUN ..."
                 )
         if others:
-            found = [(baselines[run.config.seed], run) for run in others]
-            named = {run.name: run for run in [*(run for pair in found for run in pair), *group]}  # pairs side by side
-            pairs.append(([*named.values()], found))
+            of_group = [(baselines[run.config.seed], run) for run in others]
+            named = {run.name: run for run in [*(run for pair in of_group for run in pair), *group]}  # side by side
+            pairs.append(([*named.values()], of_group))
     if not pairs:
         raise RunError(
             f"sweep {sweep}: {len(runs)} finished runs, all of them baselines ({baseline} positions); "
@@ -263,15 +263,13 @@ def compare_runs(
     splits: Sequence[str] | None,
     metrics: Sequence[str],
     tokenizer: str | None,
-    *,
-    samples: int,
-    trials: int,
-    seed: int,
+    **numbers: int,
 ) -> list[Family]:
     """Score all runs, and test every pair of them, for every metric and split (None: all splits that every run has).
 
     Args:
         tokenizer: of BLEU; None: as each run has it.
+        numbers: samples, trials and seed of the tests.
 
     Raises:
         DataError: a run has no translations of a split, or the runs have different sentences or ways of scoring.
@@ -279,9 +277,7 @@ def compare_runs(
     if any(run.config.data.text is not None for run in runs):
         documents = [(run.name, run.path, run.record) for run in runs]
         names = splits or [score.split for score in runs[0].record.scores]
-        return [
-            _family(split, runs, pairs, document_metrics(documents, split), samples, trials, seed) for split in names
-        ]
+        return [_family(split, runs, pairs, document_metrics(documents, split), **numbers) for split in names]
     families = []
     for split in _common(runs) if splits is None else splits:
         texts = _texts(runs, split)
@@ -298,38 +294,31 @@ def compare_runs(
         for index in range(len(metrics)):
             by_run = {name: of_run[index] for name, of_run in scored.items()}
             _check_same_signature(by_run)
-            families.append(_family(split, runs, pairs, by_run, samples, trials, seed))
+            families.append(_family(split, runs, pairs, by_run, **numbers))
     return families
 
 
 def _check_same_signature(by_run: Mapping[str, Metric]) -> None:
-    (first, ours), *others = by_run.items()
-    for name, theirs in others:
-        if theirs.signature != ours.signature:
+    (first, metric), *others = by_run.items()
+    for name, other in others:
+        if other.signature != metric.signature:
             raise DataError(
-                f"runs: {first} and {name} have different {ours.name}, {ours.signature} and {theirs.signature}; "
+                f"runs: {first} and {name} have different {metric.name}, {metric.signature} and {other.signature}; "
                 "compare runs into the same language, or choose one bleu_tokenizer=..."
             )
 
 
 def _family(
-    split: str,
-    runs: Sequence[Run],
-    pairs: Sequence[tuple[Run, Run]],
-    by_run: dict[str, Metric],
-    samples: int,
-    trials: int,
-    seed: int,
+    split: str, runs: Sequence[Run], pairs: Sequence[tuple[Run, Run]], by_run: dict[str, Metric], **numbers: int
 ) -> Family:
     def system(run: Run) -> System:
         metric = by_run[run.name]
-        ends = interval(metric.statistics, samples, seed)
+        ends = interval(metric.statistics, numbers["samples"], numbers["seed"])
         folder = escape_control_characters(str(run.folder))
         return System(run.name, folder, run.variant, run.config.seed, metric.score, ends, metric.empty)
 
     def comparison(base: Run, other: Run) -> Comparison:
-        both = (by_run[run.name].statistics for run in (base, other))
-        tests = paired_tests(*both, samples=samples, trials=trials, seed=seed)
+        tests = paired_tests(by_run[base.name].statistics, by_run[other.name].statistics, **numbers)
         return Comparison(
             base.name, other.name, tests.difference, tests.interval, tests.p_bootstrap, tests.p_randomisation
         )
@@ -351,7 +340,7 @@ def _common(runs: Sequence[Run]) -> list[str]:
     splits = dict.fromkeys(score.split for score in runs[0].record.scores)
     common = [split for split in splits if all(has_translations(run.path, split) for run in runs)]
     if not common:
-        without = next((run for run in runs if not any(has_translations(run.path, one) for one in splits)), runs[0])
+        without = next((run for run in runs if not any(has_translations(run.path, split) for split in splits)), runs[0])
         raise DataError(
             f"{without.folder}: has no translations of a split that every run has ({', '.join(splits) or 'none'}); "
             "they are written when a run is scored: omit it, or move its folder away and train it again"
@@ -359,24 +348,17 @@ def _common(runs: Sequence[Run]) -> list[str]:
     return common
 
 
-def _texts(runs: Iterable[Run], split: str) -> dict[str, Texts]:
+def _texts(runs: Sequence[Run], split: str) -> dict[str, Texts]:
     """The texts of each run, sources and references the same for all."""
-    texts: dict[str, Texts] = {}
-    first: Run | None = None
-    for run in runs:
-        texts[run.name] = read_translations(run.path, split)
-        first = first or run
-        for side, kind in enumerate(Texts._fields[:2]):
-            _check_same_texts(split, kind, first, texts[first.name][side], run, texts[run.name][side])
+    texts = {run.name: read_translations(run.path, split) for run in runs}
+    first = runs[0].name
+    for name, of_run in texts.items():
+        for kind, lines, others in zip(Texts._fields[:2], texts[first], of_run, strict=False):
+            if lines != others:
+                pairs = enumerate(zip_longest(lines, others), start=1)
+                different = next(number for number, (line, other) in pairs if line != other)
+                raise DataError(
+                    f"runs: {first} and {name} have different {kind} of {split}, first in line {different} "
+                    f"({len(lines)} and {len(others)} lines); compare runs that were scored on the same sentences"
+                )
     return texts
-
-
-def _check_same_texts(split: str, kind: str, first: Run, ours: Sequence[str], run: Run, theirs: Sequence[str]) -> None:
-    if ours == theirs:
-        return
-    common = min(len(ours), len(theirs))
-    line = next((number for number in range(common) if ours[number] != theirs[number]), common) + 1
-    raise DataError(
-        f"runs: {first.name} and {run.name} have different {kind} of {split}, first in line {line} "
-        f"({len(ours)} and {len(theirs)} lines); compare runs that were scored on the same sentences"
-    )
