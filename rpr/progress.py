@@ -6,7 +6,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import IO, Any, Literal
@@ -134,6 +134,28 @@ class Progress:
                 )
             self._bar.n, self._bar.total, self._bar.bar_format = self._done, self._total, bar_format
             self._bar.refresh()
+
+
+@contextmanager
+def bars(unit: str, name: str, *, keep: bool = True) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar for each part of some work, one after another; yields a function of (done, total, part)."""
+    by_part: dict[str, Progress] = {}
+
+    def show(done: int, total: int, part: str) -> None:
+        if part not in by_part:
+            close()
+            by_part[part] = Progress(total, unit, f"{name}: {part}", done=done, keep=keep)
+        by_part[part].reach(done, total)
+
+    def close() -> None:
+        for bar in by_part.values():
+            bar.close()
+        by_part.clear()
+
+    try:
+        yield show
+    finally:
+        close()
 
 
 def disable_terminal() -> None:

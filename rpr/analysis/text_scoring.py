@@ -89,7 +89,7 @@ def by_context_length(
     stride: int | None,
     max_tokens: int,
     samples: int,
-    progress: Callable[[str], Progress],
+    progress: Callable[[int, int, str], None],
 ) -> tuple[list[ContextScore], list[PositionScore]]:
     """The scores by length, and those by position in separate windows of the longest length, which `blocks` are."""
     longest = lengths[-1]
@@ -104,17 +104,14 @@ def by_context_length(
         starts = (blocks.starts[:, None] + ends - widths).ravel()
         windows = Windows(blocks.documents, starts, np.tile(widths, len(blocks)).astype(np.int32))
         last = None if kind == "separate" else step
-        nats = token_nats(engine, windows, max_tokens, progress(f"{kind} windows of {n}"), last=last)
+
+        def show(done: int, total: int, part: str = f"{kind} windows of {n}") -> None:
+            progress(done, total, part)
+
+        nats = token_nats(engine, windows, max_tokens, show, last=last)
         statistics, _ = document_statistics(windows, nats, vocabulary)
-        scores.append(
-            ContextScore(
-                kind,  # type: ignore[arg-type]
-                n,
-                statistics.score,
-                int(statistics.rows[:, 1].sum()),
-                interval_over_documents(statistics, samples),
-            )
-        )
+        size, ends_at = int(statistics.rows[:, 1].sum()), interval_over_documents(statistics, samples)
+        scores.append(ContextScore(kind, n, statistics.score, size, ends_at))  # type: ignore[arg-type]
         if (kind, n) == ("separate", longest):
             positions = by_position(blocks, np.stack(nats), vocabulary)
     return scores, positions

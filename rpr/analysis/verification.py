@@ -94,9 +94,8 @@ def padding_invariance(exact: Transformer, pairs: Pairs, max_tokens: int) -> Che
             source_BS, inputs_BT = pad_pairs(batch, exact.embedding_VM.device)
             hidden_BTM = exact(source_BS, inputs_BT)
             for row, pair in enumerate(batch):
-                source_1S, inputs_1T = pad_pairs([pair], exact.embedding_VM.device)
-                log_p_1TV = exact.logits(exact(source_1S, inputs_1T)).log_softmax(dim=-1)
-                log_p_TV = exact.logits(hidden_BTM[row, : inputs_1T.shape[1]]).log_softmax(dim=-1)
+                log_p_1TV = _log_p(exact, pair)
+                log_p_TV = exact.logits(hidden_BTM[row, : log_p_1TV.shape[1]]).log_softmax(dim=-1)
                 largest = max(largest, largest_of(log_p_TV - log_p_1TV[0]))
     return _check("padding", "log p, alone and in a padded batch", largest, len(pairs))
 
@@ -105,15 +104,12 @@ def shift_invariance(exact: Transformer, pairs: Pairs) -> Check:
     """log p with masked PAD before the source: equal for shift-invariant positions, different for others."""
     largest, least = 0.0, float("inf")
     with torch.inference_mode():
-        for source, target in pairs:
-            source_1S, inputs_1T = pad_pairs([(source, target)], exact.embedding_VM.device)
-            log_p_1TV = exact.logits(exact(source_1S, inputs_1T)).log_softmax(dim=-1)
+        for pair in pairs:
+            log_p_1TV = _log_p(exact, pair)
             for shift in SHIFTS:
-                later_1TV = exact.logits(exact(source_1S, inputs_1T, shift=shift)).log_softmax(dim=-1)
-                difference = largest_of(later_1TV - log_p_1TV)
+                difference = largest_of(_log_p(exact, pair, shift) - log_p_1TV)
                 largest, least = max(largest, difference), min(least, difference)
-    words = ", ".join(map(str, SHIFTS))
-    what = f"log p with everything {words} positions later"
+    what = f"log p with everything {', '.join(map(str, SHIFTS))} positions later"
     positions = exact.config.stacks()[0].scheme
     if positions.shift_invariant:
         return _check("shift", what, largest, len(pairs))
@@ -151,7 +147,7 @@ def batch_rounding(engine: Engine, exact: Transformer, sources: Rows, search: Se
         different += 1
         rows = piece_scores(exact, [sources[index]] * len(pieces), pieces, search.max_tokens_per_batch)
         ends = {hypotheses[0].pieces: hypotheses[0].finished for hypotheses in same}
-        scores = [_score(row, ends[one], search.length_penalty) for row, one in zip(rows, pieces, strict=True)]
+        scores = [_score(row, ends[own], search.length_penalty) for row, own in zip(rows, pieces, strict=True)]
         largest = max(largest, max(scores) - min(scores))
     what = f"the same in {precision}: scores of what differs"
     outcome: Outcome = "passed" if largest < TIE else "reported"
@@ -214,12 +210,12 @@ def export_check(kind: Kind, trained: TrainedModel, folder: Path) -> Check:
         proven, int8 = prove(kind, folder, trained)
     except (DataError, RunError) as error:
         return Check(name, what, "failed", len(trained.sources), reason=str(error))
-    words = "" if proven.identical is None else f"{proven.identical} of {proven.sentences} identical"
-    words += f", {len(proven.near_ties)} differing at a tie" if proven.near_ties else ""
-    words += f", {len(proven.different)} differing beyond rounding" if proven.different else ""
-    words += "" if int8 is None else f"; in int8 {int8:.1%} as in float32"
+    result = "" if proven.identical is None else f"{proven.identical} of {proven.sentences} identical"
+    result += f", {len(proven.near_ties)} differing at a tie" if proven.near_ties else ""
+    result += f", {len(proven.different)} differing beyond rounding" if proven.different else ""
+    result += "" if int8 is None else f"; in int8 {int8:.1%} as in float32"
     outcome: Outcome = "passed" if proven.passed else "failed"
-    return Check(name, what, outcome, proven.sentences, proven.largest_difference, proven.tolerance, words)
+    return Check(name, what, outcome, proven.sentences, proven.largest_difference, proven.tolerance, result)
 
 
 def beyond(pairs: Pairs, length: int) -> list[tuple[list[int], list[int]]]:
@@ -235,12 +231,18 @@ def beyond(pairs: Pairs, length: int) -> list[tuple[list[int], list[int]]]:
     target: list[int] = []
     index = 0
     while index < len(pairs) or target:
-        one, other = pairs[index % len(pairs)]
-        source, target, index = [*source, *one[:-1]], [*target, *other[:-1]], index + 1
+        next_source, next_target = pairs[index % len(pairs)]
+        source, target, index = [*source, *next_source[:-1]], [*target, *next_target[:-1]], index + 1
         if min(map(len, (source, target)[text:])) >= length:
             joined.append(([] if text else [*source, EOS], [*target, EOS]))
             source, target = [], []
     return joined
+
+
+def _log_p(exact: Transformer, pair: tuple[Sequence[int], Sequence[int]], shift: int = 0) -> Tensor:
+    """log p of the whole vocabulary after each token of the target, [1, T, V], with everything `shift` later."""
+    hidden_1TM = exact(*pad_pairs([pair], exact.embedding_VM.device), shift=shift)
+    return exact.logits(hidden_1TM).log_softmax(dim=-1)
 
 
 def _score(log_p_T: Tensor, finished: bool, length_penalty: float) -> float:

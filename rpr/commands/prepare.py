@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from operator import itemgetter
 from typing import Any
 
@@ -14,7 +14,7 @@ from rpr.config.commands import PrepareConfig
 from rpr.config.data import DataConfig
 from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.io.resources import num_cores, resident_peak
-from rpr.progress import Progress
+from rpr.progress import bars
 from rpr.records.measurement import single
 from rpr.records.provenance import git_state, versions
 from rpr.signals import report_sigterm
@@ -109,28 +109,9 @@ def _pieces(side: str, key: str, heading: str, digits: int) -> Column:
     return Column(f"{side}_{key}", heading, lambda row: single(row[1][side][key]), digits)
 
 
-@contextmanager
-def progress_bars(data: DataConfig) -> Iterator[Callable[[int, int, str], None]]:
-    """A progress bar for each part of preparing a corpus; yields the callback (done, total, part), in pairs, or in
-    megabytes of documents.
-    """
-    unit = "pairs" if data.text is None else "MB"
-    bar: Progress | None = None
-    part = ""
-
-    def report(done: int, total: int, current: str) -> None:
-        nonlocal bar, part
-        if bar is None or current != part:
-            if bar is not None:
-                bar.close()
-            bar, part = Progress(total, unit, f"{data.name}: {current}", done=done), current
-        bar.reach(done, total)
-
-    try:
-        yield report
-    finally:
-        if bar is not None:
-            bar.close()
+def progress_bars(data: DataConfig) -> AbstractContextManager[Callable[[int, int, str], None]]:
+    """A bar for each part of preparing a corpus, in pairs, or in megabytes of documents."""
+    return bars("pairs" if data.text is None else "MB", data.name)
 
 
 def _duration(seconds: float) -> str:

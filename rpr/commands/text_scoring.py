@@ -17,7 +17,7 @@ from rpr.data.windows import Windows, context_blocks, scored_split
 from rpr.decode.torch_engine import TorchEngine
 from rpr.io.atomic import replace_file
 from rpr.metrics.documents import documents_file
-from rpr.progress import Progress
+from rpr.progress import Progress, bars
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import BITS_PER_BYTE, ByContext, PositionScore, Score
 from rpr.tables.grid import Column, Grid
@@ -69,15 +69,7 @@ def _by_context(
 ) -> ByContext:
     evaluation = config.evaluation
     blocks = context_blocks(data, split, evaluation.context_lengths[-1], evaluation.text_tokens)
-    bars: list[Progress] = []
-
-    def progress(what: str) -> Callable[[int, int], None]:
-        for bar in bars[-1:]:
-            bar.close()
-        bars.append(Progress(0, "windows", f"{split}: {what}", keep=False))
-        return bars[-1].reach
-
-    try:
+    with bars("windows", split, keep=False) as progress:
         scores, positions = by_context_length(
             engine,
             blocks,
@@ -88,9 +80,6 @@ def _by_context(
             evaluation.bootstrap_samples,
             progress,
         )
-    finally:
-        for bar in bars[-1:]:
-            bar.close()
     assert config.data.context_length is not None
     return ByContext(
         split=split,

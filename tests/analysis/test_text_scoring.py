@@ -57,9 +57,7 @@ def test_scores_by_length_and_position_are_those_of_a_loop_over_tokens(tmp_path:
         for document, start in zip(blocks.document_of(), blocks.starts, strict=True)
     ]
     engine = TorchEngine(model)  # type: ignore[arg-type]
-    scores, positions = by_context_length(
-        engine, blocks, data.vocabulary, LENGTHS, 4, 32, 100, lambda what: lambda done, total: None
-    )
+    scores, positions = by_context_length(engine, blocks, data.vocabulary, LENGTHS, 4, 32, 100, lambda *_: None)
     got = {(one.windows, one.length): one.bits_per_byte for one in scores}
     assert {one.num_bytes for one in scores} == {64}, "the same number of bytes for every length"
     assert got.keys() == {(kind, length) for kind in ("separate", "sliding") for length in LENGTHS}
@@ -107,7 +105,7 @@ def test_byte_pair_pieces_are_scored_by_the_bytes_of_their_text(tmp_path: Path) 
     data = prepare(text_config(tmp_path, tokenizer="bpe", vocabulary_size=290))
     blocks = context_blocks(data, "test", 16, 64)
     arguments = TorchEngine(small_model()), blocks, data.vocabulary, LENGTHS, 4, 32, 0  # type: ignore[arg-type]
-    scores, _ = by_context_length(*arguments, lambda what: lambda done, total: None)
+    scores, _ = by_context_length(*arguments, lambda *_: None)
     vocabulary = text_vocabulary(data.vocabulary)
     size = sum(len(vocabulary.decode_bytes(blocks.target(index).tolist())) for index in range(len(blocks)))
     assert {one.num_bytes for one in scores} == {size}
