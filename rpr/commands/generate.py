@@ -28,10 +28,7 @@ def run(config: GenerateConfig) -> None:
     if config.prompt is None and sys.stdin is None:
         raise ConfigError("prompt: none given, and stdin is closed; give prompt=TEXT")
     trained = load(
-        config.run,
-        average_checkpoints=config.average_checkpoints,
-        hardware=config.hardware,
-        cache_dir=config.cache_dir,
+        config.run, average_checkpoints=config.average_checkpoints, hardware=config.hardware, cache_dir=config.cache_dir
     )
     trained.continuations([], config)  # refuses what cannot be continued
     output = Output(sys.stdout.fileno())

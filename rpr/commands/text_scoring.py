@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from rpr.analysis.text_scoring import (
-    by_context_length,
-    document_statistics,
-    interval_over_documents,
-    token_nats,
-)
+from rpr.analysis.text_scoring import by_context_length, document_statistics, interval_over_documents, token_nats
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.data.windows import Windows, context_blocks, scored_split

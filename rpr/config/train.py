@@ -317,13 +317,13 @@ class TrainConfig(StrictModel):
 
     @model_validator(mode="after")
     def positions_and_kernels_fit_the_model(self) -> TrainConfig:
-        one = self.position.encoder == self.position.decoder
+        same = self.position.encoder == self.position.decoder
         stacks = self.transformer(self.data.vocabulary_size).stacks()
         for stack in stacks:
             usual = self.model.relative_defaults.model_dump()
             if problem := stack.scheme.wrong_setting(stack.site, usual):
                 whole = f"position.{problem}"
-                raise ValueError(whole if one else whole.replace("position.", f"position.{stack.name}."))
+                raise ValueError(whole if same else whole.replace("position.", f"position.{stack.name}."))
             longest = max(self.data.context_length or 0, *self.evaluation.context_lengths, 0)
             if any(part.has_scores for part in stack.scheme.parts) and longest > LONGEST_SCORES:
                 raise ValueError(
@@ -347,9 +347,7 @@ class TrainConfig(StrictModel):
         """Eight hexadecimal digits that identify the settings which affect the result or its speed: not names, folders
         or loggers, nor how much of the training one call does.
         """
-        deciding = self.model_dump(
-            mode="json", exclude={"name", "stop_after_minutes", "sweep", "runs_dir", "logger", "again"}
-        )
+        deciding = self.model_dump(mode="json", exclude={*NOT_DECIDING})
         if (origin := deciding.pop("origin")) is not None:
             deciding["origin"] = [origin["run_id"], origin["weights"]]
         deciding["position"] = without_earlier(deciding["position"])

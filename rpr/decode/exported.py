@@ -18,6 +18,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
+from rpr.config.train import ModelConfig
 from rpr.data.vocabulary import Vocabulary
 from rpr.decode.torch_engine import Search
 from rpr.errors import DataError
@@ -180,17 +181,11 @@ def _is_settings_file(path: Path) -> bool:
 
 def _check_sizes(config: TransformerConfig) -> None:
     """Raises ValueError for sizes that make no valid model."""
-    for name in ("vocabulary_size", "num_layers", "d_model", "num_heads", "d_ff"):
-        if getattr(config, name) < 1:
-            raise ValueError(f"shape.{name} is {getattr(config, name)}, must be at least 1")
-    if not 0 <= config.dropout < 1:
-        raise ValueError(f"shape.dropout is {config.dropout}, must be at least 0 and less than 1")
-    if config.d_model % 2:
-        raise ValueError(f"shape.d_model is {config.d_model}, must be even")
-    if config.d_model % config.num_heads:
-        raise ValueError(f"shape: d_model = {config.d_model} is not a multiple of num_heads = {config.num_heads}")
-    if config.norm not in ("pre", "post"):
-        raise ValueError(f"shape.norm is {config.norm!r}, must be pre or post")
+    if config.vocabulary_size < 1:
+        raise ValueError(f"shape.vocabulary_size is {config.vocabulary_size}, must be at least 1")
+    sizes = {name: getattr(config, name) for name in ModelConfig.model_fields if hasattr(config, name)}
+    unused = {"name": "exported", "relative_defaults": {"clip_distance": 0, "tables": "per_head"}}
+    ModelConfig.model_validate(sizes | unused)
     if (config.encoder_positions is None) != (config.architecture == "decoder_only"):
         raise ValueError(f"shape.encoder_positions does not fit shape.architecture = {config.architecture}")
     for stack in config.stacks():
@@ -201,7 +196,7 @@ def _check_sizes(config: TransformerConfig) -> None:
 def reason_of(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc']))}: {rule_of(first)}"
+        return ": ".join([".".join(map(str, first["loc"])), rule_of(first)][not first["loc"] :])
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split())[:150]

@@ -109,11 +109,7 @@ class Translator:
     ) -> list[str]:
         """The best translation of each sentence, in order; arguments as for translate_n_best."""
         n_best_lists = self.translate_n_best(
-            sentences,
-            n_best=1,
-            beam_size=beam_size,
-            length_penalty=length_penalty,
-            progress=progress,
+            sentences, n_best=1, beam_size=beam_size, length_penalty=length_penalty, progress=progress
         )
         return [translations[0].text for translations in n_best_lists]
 
@@ -165,11 +161,7 @@ class Translator:
         ]
 
     def translate_encoded(
-        self,
-        sources: Sequence[Sequence[Sequence[int]]],
-        search: Search,
-        *,
-        progress: Progress | None = None,
+        self, sources: Sequence[Sequence[Sequence[int]]], search: Search, *, progress: Progress | None = None
     ) -> list[list[Translation]]:
         """As translate_n_best, for the output of `encode`. All parts are searched together.
 
@@ -178,26 +170,21 @@ class Translator:
         """
         together = [part for parts in sources for part in parts]
         hypotheses = iter(self.engine.search(together, search, progress=progress))
-        return [_join_parts([self._translations(next(hypotheses)) for _ in parts], search.n_best) for parts in sources]
+        return [_join_parts([self._texts(next(hypotheses)) for _ in parts], search.n_best) for parts in sources]
 
-    def _translations(self, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
+    def _texts(self, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
         return [
-            Translation(
-                self.vocabulary.decode(hypothesis.pieces),
-                hypothesis.score,
-                hypothesis.log_probability,
-                hypothesis.finished,
-            )
-            for hypothesis in hypotheses
+            Translation(self.vocabulary.decode(each.pieces), each.score, each.log_probability, each.finished)
+            for each in hypotheses
         ]
 
 
 def translate_config(path: str | Path, hardware: str | HardwareConfig | None, **arguments: Any) -> TranslateConfig:
     """The settings of conf/translate.yaml with the arguments of `Translator.from_run` that are not None."""
     settings = yaml.safe_load((data_dir("conf") / "translate.yaml").read_text(encoding="utf-8"))
-    default_hardware = next(one["hardware"] for one in settings.pop("defaults") if isinstance(one, dict))
+    usual = next(choice["hardware"] for choice in settings.pop("defaults") if isinstance(choice, dict))
     if not isinstance(hardware, HardwareConfig):
-        hardware = _hardware(hardware or default_hardware)
+        hardware = _hardware(hardware or usual)
     settings |= {key: value for key, value in arguments.items() if value is not None}
     return validate(TranslateConfig, {**settings, "run": str(path), "hardware": hardware})
 

@@ -119,11 +119,7 @@ def _sizes(config: TransformerConfig, stack: StackModules) -> dict[str, Any]:
     if scheme.has_bias:
         sizes["relative_attention_bias"] = True
     if rotation is not None:
-        sizes |= {
-            "rotary_dim": rotation.width,
-            "rotary_interleave": rotation.interleaved,
-            "rotary_base": rotation.base,
-        }
+        sizes |= {"rotary_dim": rotation.width, "rotary_interleave": rotation.interleaved, "rotary_base": rotation.base}
         if rotation.linear_scale != 1:
             sizes["rotary_scaling_type"] = library().specs.attention_spec.RotaryScalingType.Linear
             sizes["rotary_scaling_factor"] = rotation.linear_scale

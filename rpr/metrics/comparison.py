@@ -319,9 +319,7 @@ def _family(
 
     def comparison(base: Run, other: Run) -> Comparison:
         tests = paired_tests(by_run[base.name].statistics, by_run[other.name].statistics, **numbers)
-        return Comparison(
-            base.name, other.name, tests.difference, tests.interval, tests.p_bootstrap, tests.p_randomisation
-        )
+        return Comparison(base.name, other.name, *tests)
 
     metric, recorded = by_run[runs[0].name], runs[0].record.score(split)
     return Family(

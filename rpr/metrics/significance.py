@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,7 @@ _AT_ONCE = 2_000_000  # sampled sentences in memory at once
 _WORD = 32  # random bits per generator word: chunks of whole words do not change the sequence
 
 
-@dataclass(frozen=True)
-class PairedTests:
+class PairedTests(NamedTuple):
     """`difference` is the score of the second system minus that of the first, on the same sentences."""
 
     difference: float

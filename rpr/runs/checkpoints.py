@@ -19,8 +19,7 @@ PREFIX = "model."  # of the Transformer's weights in a LightningModule's state
 
 def checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """(step, file) of every checkpoint in the folder, oldest first."""
-    found = [(int(m[1]), path) for path in folder.glob("step*.ckpt") if (m := STEP.fullmatch(path.name))]
-    return sorted(found)
+    return sorted((int(m[1]), path) for path in folder.glob("step*.ckpt") if (m := STEP.fullmatch(path.name)))
 
 
 def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
@@ -91,10 +90,10 @@ def check_resumable(path: Path, own: dict[str, Tensor]) -> None:
     Raises:
         DataError: it belongs to another model, or lacks something needed to resume.
     """
-    found = load_checkpoint(path, mapped=True)
-    lacking = [name for name in _RESUME_KEYS if name not in found]
+    checkpoint = load_checkpoint(path, mapped=True)
+    lacking = [name for name in _RESUME_KEYS if name not in checkpoint]
     reason = f"it has no {lacking[0]}" if lacking else "its weights have other names or sizes"
-    if lacking or _shapes(found["state_dict"]) != _shapes(own):
+    if lacking or _shapes(checkpoint["state_dict"]) != _shapes(own):
         raise DataError(
             f"{path}: this run cannot resume from it ({reason}); move it away to resume from the previous checkpoint, "
             "or from scratch if there is none"
@@ -113,14 +112,14 @@ def averaged_weights(run_dir: Path, last: int, ema_decay: float | None = None) -
     Raises:
         DataError: the run has no checkpoint, or its last one no moving average.
     """
-    found = checkpoints(run_dir / "checkpoints")[-last:]
-    if not found:
+    averaged = checkpoints(run_dir / "checkpoints")[-last:]
+    if not averaged:
         raise DataError(
             f"{run_dir}: no checkpoints; resume the run, or, if it has finished, move it away and train it again"
         )
-    steps = [step for step, _ in found]
+    steps, paths = zip(*averaged, strict=True)
     if ema_decay is not None:
-        return moving_average(found[-1][1]), f"moving average (decay {ema_decay:g}) at step {steps[-1]}"
-    share = f", {1 - steps[0] / steps[-1]:.0%} of the training" if len(found) < last else ""
-    averaged = f"average of {len(found)} (steps {steps[0]} to {steps[-1]}{share})"
-    return average([path for _, path in found]), f"step {steps[0]}" if len(found) == 1 else averaged
+        return moving_average(paths[-1]), f"moving average (decay {ema_decay:g}) at step {steps[-1]}"
+    share = f", {1 - steps[0] / steps[-1]:.0%} of the training" if len(steps) < last else ""
+    several = f"average of {len(steps)} (steps {steps[0]} to {steps[-1]}{share})"
+    return average([*paths]), f"step {steps[0]}" if len(steps) == 1 else several

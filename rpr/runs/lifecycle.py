@@ -17,16 +17,7 @@ from rpr.io.locks import exclusive
 from rpr.migrations import with_earlier_defaults
 from rpr.model.positions import codes
 from rpr.records import provenance
-from rpr.records.record import (
-    METRICS_NAME,
-    RECORD_NAME,
-    Data,
-    Record,
-    RerunOf,
-    flat,
-    read_record,
-    write_record,
-)
+from rpr.records.record import METRICS_NAME, RECORD_NAME, Data, Record, RerunOf, flat, read_record, write_record
 from rpr.runs import locks
 from rpr.runs.locks import LOCK_NAME
 from rpr.signals import stop_before
@@ -79,16 +70,16 @@ def trained_alike(config: TrainConfig, run_dir: Path) -> tuple[Path, list[str]] 
 
     def settings(of: TrainConfig) -> dict[str, Any]:
         whole = of.model_dump(mode="json", exclude={*NOT_DECIDING})
-        return {key: one for key, one in flat(whole).items() if "cache" not in key}
+        return {key: value for key, value in flat(whole).items() if "cache" not in key}
 
-    mine = settings(config)
+    asked = settings(config)
     for path in sorted(run_dir.parent.glob(f"{glob.escape(config.label)}-*/{RECORD_NAME}")):
         try:
             record = read_record(path)
-            theirs = settings(config_from_record(record.config))
+            recorded = settings(config_from_record(record.config))
         except RprError:  # of another version, or damaged
             continue
-        differing = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
+        differing = sorted(key for key in asked.keys() | recorded.keys() if asked.get(key) != recorded.get(key))
         if record.status == "finished" and differing and all(key.startswith("evaluation.") for key in differing):
             return path.parent, differing
     return None

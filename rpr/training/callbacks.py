@@ -152,18 +152,17 @@ class Metrics(pl.Callback):
         if not trainer.is_global_zero or not done:
             return
         now = self.stopwatch.reading()
-        seconds, steps, source, target = (a - b for a, b in zip(now, self._last, strict=True))
+        seconds, *counts = (a - b for a, b in zip(now, self._last, strict=True))
         self._last = now
         row: dict[str, Any] = {
-            "train/loss": sum(one.loss for one in done) / len(done),  # the mean over the steps since the last line
-            "train/gradient_norm": sum(one.gradient_norm for one in done) / len(done),
-            "train/gradient_norm_max": max(one.gradient_norm for one in done),
+            "train/loss": sum(taken.loss for taken in done) / len(done),  # the mean over the steps since the last line
+            "train/gradient_norm": sum(taken.gradient_norm for taken in done) / len(done),
+            "train/gradient_norm_max": max(taken.gradient_norm for taken in done),
             "learning_rate": as_translation_module(pl_module).learning_rate(step),
         }
-        if steps and seconds > 0:
-            row["steps_per_second"] = steps / seconds
-            row["source_tokens_per_second"] = source / seconds
-            row["target_tokens_per_second"] = target / seconds
+        if counts[0] and seconds > 0:
+            names = ("steps_per_second", "source_tokens_per_second", "target_tokens_per_second")
+            row |= {name: count / seconds for name, count in zip(names, counts, strict=True)}
         self._write(trainer, step, row)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

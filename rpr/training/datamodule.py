@@ -75,11 +75,10 @@ class TranslationData(pl.LightningDataModule):
         """Indices of the training pairs of a step (from 0), over all ranks."""
         return [int(pair) for microbatch in self.stream.step_microbatches(step) for pair in microbatch]
 
-    def text_of_pair(self, pair: int) -> tuple[str, str]:
+    def text_of_pair(self, pair: int) -> dict[str, str]:
         """Source and target text of a training pair, decoded from its pieces."""
-        train = self.train
-        source, target = (self.data.vocabulary.decode(side(pair).tolist()) for side in (train.source, train.target))
-        return source, target
+        sides = {"source": self.train.source, "target": self.train.target}
+        return {name: self.data.vocabulary.decode(side(pair).tolist()) for name, side in sides.items()}
 
     def train_dataloader(self) -> DataLoader[Batch]:
         return self._loader(self.train, self.stream)

@@ -152,13 +152,12 @@ class NonFiniteGuard(pl.Callback):
         pairs = self.batches.pairs_of_step(step - 1)
         report = self.run_dir / f"not_finite_step{step:08d}.json"
         if trainer.is_global_zero:
-            texts = [(pair, *self.batches.text_of_pair(pair)) for pair in pairs]
             document = {
                 "step": step,
                 "loss": str(loss),
                 "gradient_norm": str(norm),
                 "losses_of_the_micro_batches_of_rank_0": [str(value) for value in micro_losses.tolist()],
-                "pairs": [{"pair": pair, "source": source, "target": target} for pair, source, target in texts],
+                "pairs": [{"pair": pair, **self.batches.text_of_pair(pair)} for pair in pairs],
             }
             replace_file(report, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
         what = (
@@ -186,8 +185,8 @@ class NonFiniteGuard(pl.Callback):
         return f"{len(pairs)} {self.batches.items} of the token cache: {first}"
 
     def _last_good_checkpoint(self) -> str:
-        found = checkpoints(self.run_dir / "checkpoints")
-        return f"the last good checkpoint is {found[-1][1].name}" if found else "there is no checkpoint yet"
+        saved = checkpoints(self.run_dir / "checkpoints")
+        return f"the last good checkpoint is {saved[-1][1].name}" if saved else "there is no checkpoint yet"
 
     def _check_for_spike(self, trainer: pl.Trainer, step: int, loss: float) -> None:
         deviations = self._loss_stats.deviations(loss)

@@ -31,12 +31,7 @@ _NODES_APART_EXIT = 75  # of torchrun, which has waited so long
 
 
 def run_worker(
-    module: str,
-    job: Path,
-    hardware: HardwareConfig,
-    *,
-    keep_open: Sequence[int] = (),
-    log: Path | None = None,
+    module: str, job: Path, hardware: HardwareConfig, *, keep_open: Sequence[int] = (), log: Path | None = None
 ) -> int:
     """Run `python -m <module> <job>` on as many ranks as the hardware has, and wait for it. Returns 0 or the exit code
     of the first rank that failed; as in a shell, 128 + N means killed by signal N.
@@ -142,11 +137,7 @@ def check_hosts(place: SlurmPlace) -> None:
 
 
 def _wait(
-    command: list[str],
-    environment: dict[str, str],
-    grace: float,
-    keep_open: Sequence[int],
-    output: BinaryIO | None,
+    command: list[str], environment: dict[str, str], grace: float, keep_open: Sequence[int], output: BinaryIO | None
 ) -> int:
     """Wait for the command, which ends with its training or with an error, as all of its own waits have limits; if this
     process exits first, end the child too, which has `grace` seconds to obey.

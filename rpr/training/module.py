@@ -130,7 +130,7 @@ class TranslationModule(pl.LightningModule):
         parameters: Any = self.parameters()
         if optim.weight_decay:
             linear = [module.weight for module in self.modules() if isinstance(module, torch.nn.Linear)]
-            others = [one for one in self.parameters() if all(one is not weight for weight in linear)]
+            others = [other for other in self.parameters() if all(other is not weight for weight in linear)]
             parameters = [{"params": linear, "weight_decay": optim.weight_decay}, {"params": others}]
         optimizer = torch.optim.Adam(
             parameters,
@@ -140,10 +140,7 @@ class TranslationModule(pl.LightningModule):
             fused=True,
             decoupled_weight_decay=True,
         )
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer,
-            lambda done: self.learning_rate(done + 1),
-        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: self.learning_rate(done + 1))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 

@@ -168,10 +168,9 @@ def superseded(folder: Path, optim: OptimConfig) -> list[Path]:
     """All checkpoints but the newest and the last ones on schedule: with the one that a time limit adds off schedule,
     the final average would be of other steps than if training had never stopped.
     """
-    found = checkpoints(folder)
-    every = optim.checkpoint_every_n_steps
-    on_schedule = [one for one in found if every is None or one[0] % every == 0 or one[0] == optim.max_steps]
-    return [path for step, path in found[:-1] if (step, path) not in on_schedule[-optim.keep_checkpoints :]]
+    saved, every = checkpoints(folder), optim.checkpoint_every_n_steps
+    on_schedule = [path for step, path in saved if every is None or step % every == 0 or step == optim.max_steps]
+    return [path for _, path in saved[:-1] if path not in on_schedule[-optim.keep_checkpoints :]]
 
 
 def _have_passed(minutes: float, since: float, trainer: pl.Trainer) -> bool:
