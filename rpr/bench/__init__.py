@@ -1,1 +1,1 @@
-"""Speed and memory: training steps and layers (benchmark.py), the data loader (loader.py)."""
+"""Speed and memory of training steps and layers."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -104,26 +104,31 @@ def matmul_rate(hardware: HardwareConfig, device: torch.device, size: int) -> fl
     return 2 * size**3 / statistics.median(seconds[3:])
 
 
-def step_flops(model: ModelConfig, vocabulary_size: int, sentences: int, length: int) -> int:
+class BatchShape(NamedTuple):
+    """Sentences of a batch, and the tokens of each in source and target."""
+
+    sentences: int
+    source: int
+    target: int
+
+
+def step_flops(model: ModelConfig, vocabulary_size: int, shape: BatchShape) -> int:
     """Model FLOPs of a training step: those of the matmuls that the model requires mathematically. With d = d_model,
-    f = d_ff, N layers in each stack, a vocabulary of V, and source and target of L = `length` positions, the
-    forward pass takes N n (8 d^2 + 4 d f + 4 n d) in a stack that reads n positions, N L (8 d^2 + 4 L d) in
-    encoder-decoder attention and 2 L d V for the scores. Encoder and decoder read n = L each, a single stack n = 2 L.
+    f = d_ff, N layers in each stack, a vocabulary of V, a source of S and a target of T positions, the forward pass
+    takes 4 N (n d^2 + m d^2 + n m d) where n positions attend to m, 4 N d f for each position and 2 T d V for the
+    scores. The encoder has n = m = S, the decoder n = m = T and m = S, a single stack n = m = S + T.
 
     A multiply-add counts as two; the backward pass takes twice the forward pass. Causal attention counts in full.
     The cost of positions and of recomputation is excluded, so variants compare as their speeds do. The utilisation
     (MFU) is this / (`matmul_rate` * seconds).
     """
-    d, f, layers = model.d_model, model.d_ff, model.num_layers
-
-    def attention(positions: int) -> int:
-        return positions * (8 * d * d + 4 * positions * d)
-
-    if model.architecture == "decoder_only":
-        stacks = attention(2 * length) + 2 * length * 4 * d * f
-    else:
-        stacks = 3 * attention(length) + 2 * length * 4 * d * f
-    return 3 * sentences * (layers * stacks + length * 2 * d * vocabulary_size)
+    d, f = model.d_model, model.d_ff
+    sentences, source, target = shape
+    one_stack = model.architecture == "decoder_only"
+    attended = [(source + target,) * 2] if one_stack else [(source, source), (target, target), (target, source)]
+    attention = sum((queries + keys) * 4 * d * d + 4 * queries * keys * d for queries, keys in attended)
+    layer = attention + (source + target) * 4 * d * f
+    return 3 * sentences * (model.num_layers * layer + target * 2 * d * vocabulary_size)
 
 
 def layer_flops(d_model: int, batch: int, length: int) -> int:
@@ -152,26 +157,18 @@ def peak_bytes(step: Callable[[], None], device: torch.device) -> int:
 
 
 def training_steps(
-    config: BenchConfig, positions: dict[str, Positions], device: torch.device
+    config: BenchConfig, positions: dict[str, Positions], shape: BatchShape, device: torch.device
 ) -> dict[str, Callable[[], None]]:
     """A step of each variant on the same batch: forward, label-smoothed loss, backward and Adam."""
-    batch = _batch(config, config.sentences, config.length, device)
-    attention = config.hardware.attention
-    return {name: _training_step(config, position, *batch, attention) for name, position in positions.items()}
-
-
-def _batch(config: BenchConfig, sentences: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
     torch.manual_seed(config.seed)
-    shape = (sentences, length)
-    source, target = (torch.randint(4, config.data.vocabulary_size, shape, device=device) for _ in range(2))
-    return source, target
+    sizes = ((shape.sentences, length) for length in (shape.source, shape.target))
+    source, target = (torch.randint(4, config.data.vocabulary_size, size, device=device) for size in sizes)
+    return {name: _training_step(config, position, source, target) for name, position in positions.items()}
 
 
-def _training_step(
-    config: BenchConfig, position: Positions, source: Tensor, target: Tensor, attention: Implementation
-) -> Callable[[], None]:
+def _training_step(config: BenchConfig, position: Positions, source: Tensor, target: Tensor) -> Callable[[], None]:
     model = build_model(config.model.transformer(position, config.data.vocabulary_size)).to(source.device)
-    model.use_attention(attention)
+    model.use_attention(config.hardware.attention)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
@@ -206,9 +203,11 @@ def layer_cases(config: BenchConfig) -> Iterable[LayerCase]:
 def layer_steps(
     config: BenchConfig, positions: dict[str, Positions], case: LayerCase, device: torch.device
 ) -> dict[str, Callable[[], None]]:
-    """Forward and backward of each variant; those with tables once per requested algorithm.
+    """Forward and backward of each variant that the case allows, of none if it does not allow the first; those with
+    tables once per requested algorithm.
 
-    The keys are variant names, with the algorithm in brackets unless it is `attend` with the hardware's implementation.
+    The keys are variant names, of a pattern with the scheme of each kind of layer, and with the algorithm in brackets
+    unless it is `attend` with the hardware's implementation.
     """
     torch.manual_seed(config.seed)
     d_model = config.model.d_model
@@ -219,20 +218,23 @@ def layer_steps(
     steps = {}
     for name, position in positions.items():
         site = Site(1, config.model.num_heads, d_model, case.causal)
-        whole = position.decoder if case.causal else position.encoder
-        if len(whole.parts) > 1 or whole.problem(site) is not None:
-            continue  # a pattern, whose entries are layers of their own; a scheme of causal attention alone
-        (scheme,) = whole.parts
-        if scheme.k is not None:
-            scheme = scheme.model_copy(update={"clip_distance": case.clip_distance})
-        for algorithm in config.layer.algorithms:
-            if not scheme.has_tables and algorithm != "attend":
+        parts = (position.decoder if case.causal else position.encoder).parts
+        for scheme in parts:
+            if scheme.problem(site) is not None:  # of causal attention alone
                 continue
-            if algorithm == "triton" and scheme.not_fused:
-                continue
-            label = name if algorithm == "attend" else f"{name} ({algorithm})"
-            layer_positions = LayerPositions(scheme, site).to(device)
-            steps[label] = _layer_step(config, case, algorithm, qkv, output, layer_positions, x, cotangent)
+            if scheme.k is not None:
+                scheme = scheme.model_copy(update={"clip_distance": case.clip_distance})
+            for algorithm in config.layer.algorithms:
+                if not scheme.has_tables and algorithm != "attend":
+                    continue
+                if algorithm == "triton" and scheme.not_fused:
+                    continue
+                label = name if len(parts) == 1 else f"{name}: {scheme.label}"
+                label = label if algorithm == "attend" else f"{label} ({algorithm})"
+                layer_positions = LayerPositions(scheme, site).to(device)
+                steps[label] = _layer_step(config, case, algorithm, qkv, output, layer_positions, x, cotangent)
+        if not steps:  # nothing to compare with
+            break
     return steps
 
 

@@ -50,7 +50,7 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
     size = config.model.d_model * (16 if config.hardware.accelerator == "gpu" else 4)
     rate = benchmark.matmul_rate(config.hardware, runtime.torch_device(config.hardware), size)
     document["products"] = {"size": size, "operations_per_second": rate}
-    for part, measure in (("step", _steps), ("layer", _layers)):
+    for part, measure in (("step", _steps), ("context", _contexts), ("layer", _layers)):
         if part in config.parts:
             document[part] = measure(config, positions, rate)
     print(json.dumps(document, indent=2) if config.format == "json" else as_text(document))
@@ -69,23 +69,34 @@ def as_text(document: dict[str, Any]) -> str:
         rate, size = products["operations_per_second"] / 1e12, products["size"]
         head += f"; MFU is relative to a {size} x {size} matmul: {rate:.3g} TFLOP/s"
     variant = Column("variant", "variant", itemgetter("variant"), label=True)
+    size = f"vocabulary {config['data']['vocabulary_size']}, k = {model['relative_defaults']['clip_distance']}"
+
+    def step_columns(part: str) -> tuple[Column, ...]:
+        return (
+            variant,
+            _figures("steps_per_second", "steps/s", 3),
+            *_available(document, part, *_USE[:1]),
+            Column("relative_speed", f"speed {versus}", _ratio("relative_speed", config["rounds"]), 3),
+            *_available(document, part, *_USE[1:]),
+            _figures("peak_megabytes", "peak MB", 0),
+            _figures("relative_memory", f"memory {versus}", 3),
+            *_available(document, part, _RESIDENT),
+        )
+
     grids = [
         Grid(
             "step",
             f"Whole training step: model={model['name']}, {config['sentences']} sentences of {config['length']}, "
-            f"vocabulary {config['data']['vocabulary_size']}, k = {model['relative_defaults']['clip_distance']}",
-            (
-                variant,
-                _figures("steps_per_second", "steps/s", 3),
-                *_available(document, "step", *_USE[:1]),
-                Column("relative_speed", f"speed {versus}", _ratio("relative_speed", config["rounds"]), 3),
-                *_available(document, "step", *_USE[1:]),
-                _figures("peak_megabytes", "peak MB", 0),
-                _figures("relative_memory", f"memory {versus}", 3),
-                *_available(document, "step", _RESIDENT),
-            ),
+            f"{size}",
+            step_columns("step"),
             tuple(document.get("step", ())),
             notes=(Note(f"the paper: relative at {RELATIVE_SPEED:.2f} of absolute (base model on P100 GPUs)"),),
+        ),
+        Grid(
+            "context",
+            f"Whole training step by length of the context: model={model['name']}, decoder-only, {size}",
+            (_figures("length", "length", 0), _figures("batch", "batch", 0), *step_columns("context")),
+            tuple(document.get("context", ())),
         ),
         Grid(
             "layer",
@@ -142,23 +153,46 @@ _OUT_OF_MEMORY = {"problem": "out of memory"}  # a row's, in place of figures
 
 
 def _steps(config: BenchConfig, positions: dict[str, Positions], rate: float) -> list[dict[str, Any]]:
+    with Progress(config.rounds, "rounds", "step") as bar:
+        shape = benchmark.BatchShape(config.sentences, config.length, config.length)
+        return _steps_of(config, positions, rate, shape, bar)
+
+
+def _contexts(config: BenchConfig, positions: dict[str, Positions], rate: float) -> list[dict[str, Any]]:
+    """Steps on text alone, at each length of the context."""
+    rows = []
+    for length in config.context.lengths:
+        batch = max(1, config.context.positions // length)
+        with Progress(config.rounds, "rounds", f"context of {length}") as bar:
+            measured = _steps_of(config, positions, rate, benchmark.BatchShape(batch, 0, length), bar)
+        rows += [{"length": length, "batch": batch, **row} for row in measured]
+    return rows
+
+
+def _steps_of(
+    config: BenchConfig, positions: dict[str, Positions], rate: float, shape: benchmark.BatchShape, bar: Progress
+) -> list[dict[str, Any]]:
     device = runtime.torch_device(config.hardware)
     try:
-        with Progress(config.rounds, "rounds", "step") as bar:
-            timings = benchmark.take_turns(
-                benchmark.training_steps(config, positions, device),
-                rounds=config.rounds,
-                steps_per_round=config.steps_per_round,
-                device=device,
-                progress=lambda done: bar.reach(done, config.rounds),
-            )
+        timings = benchmark.take_turns(
+            benchmark.training_steps(config, positions, shape, device),
+            rounds=config.rounds,
+            steps_per_round=config.steps_per_round,
+            device=device,
+            progress=lambda done: bar.reach(done, config.rounds),
+        )
     except torch.OutOfMemoryError:
         return [{"variant": name, **_OUT_OF_MEMORY} for name in positions]
     baseline = timings[config.variants[0]]
+    operations = benchmark.step_flops(config.model, config.data.vocabulary_size, shape)
     return [
         {
             "variant": name,
-            **_speed(config, config.sentences, config.length, timing, rate),
+            "steps_per_second": 1 / timing.seconds,
+            "target_tokens_per_second": shape.sentences * shape.target / timing.seconds,
+            "utilisation": operations / (rate * timing.seconds),
+            "peak_megabytes": timing.peak_bytes / 1e6,
+            "resident_megabytes": timing.resident_bytes / 1e6,
             "relative_speed": timing.ratio,
             "min": timing.ratio_min,
             "max": timing.ratio_max,
@@ -166,17 +200,6 @@ def _steps(config: BenchConfig, positions: dict[str, Positions], rate: float) ->
         }
         for name, timing in timings.items()
     ]
-
-
-def _speed(config: BenchConfig, sentences: int, length: int, timing: benchmark.Timing, rate: float) -> dict[str, float]:
-    operations = benchmark.step_flops(config.model, config.data.vocabulary_size, sentences, length)
-    return {
-        "steps_per_second": 1 / timing.seconds,
-        "target_tokens_per_second": sentences * length / timing.seconds,
-        "utilisation": operations / (rate * timing.seconds),
-        "peak_megabytes": timing.peak_bytes / 1e6,
-        "resident_megabytes": timing.resident_bytes / 1e6,
-    }
 
 
 def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -> list[dict[str, Any]]:
@@ -187,8 +210,11 @@ def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -
         for case in cases:
             bar.update(0, **asdict(case))
             try:
+                steps = benchmark.layer_steps(config, positions, case, device)
+                if not steps:
+                    continue
                 timings = benchmark.take_turns(
-                    benchmark.layer_steps(config, positions, case, device),
+                    steps,
                     rounds=config.layer.rounds,
                     steps_per_round=config.steps_per_round,
                     device=device,
@@ -196,7 +222,7 @@ def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -
             except torch.OutOfMemoryError:
                 rows += [{**asdict(case), "variant": name, **_OUT_OF_MEMORY} for name in positions]
                 continue
-            baseline = timings[config.variants[0]]
+            baseline = next(iter(timings.values()))
             operations = benchmark.layer_flops(config.model.d_model, case.batch, case.length)
             rows += [
                 {

@@ -230,6 +230,13 @@ class LayerBenchConfig(StrictModel):
     rounds: PositiveInt
 
 
+class ContextBenchConfig(StrictModel):
+    """bench: training steps of a decoder-only model by length of its context."""
+
+    lengths: tuple[PositiveInt, ...] = Field(min_length=1)
+    positions: PositiveInt
+
+
 class BenchConfig(StrictModel):
     """rpr-cli bench."""
 
@@ -237,12 +244,13 @@ class BenchConfig(StrictModel):
     data: DataConfig
     optim: OptimConfig
     hardware: HardwareConfig
-    parts: tuple[Literal["step", "layer"], ...] = Field(min_length=1)
+    parts: tuple[Literal["step", "context", "layer"], ...] = Field(min_length=1)
     variants: tuple[str, ...] = Field(min_length=1)
     sentences: PositiveInt
     length: PositiveInt
     rounds: PositiveInt
     steps_per_round: PositiveInt
+    context: ContextBenchConfig
     layer: LayerBenchConfig
     seed: int = Field(ge=0, lt=2**31)
     format: Literal["table", "json"]
@@ -251,6 +259,8 @@ class BenchConfig(StrictModel):
     def what_is_measured(self) -> BenchConfig:
         if "layer" in self.parts and "attend" not in self.layer.algorithms:
             raise ValueError("layer.algorithms: attend is missing, to which the others are compared; add it")
+        if "context" in self.parts and self.model.architecture != "decoder_only":
+            raise ValueError("parts: context is of decoder-only models; add model.architecture=decoder_only")
         if self.hardware.precision == "64":
             raise ValueError("hardware.precision: bench supports 32 and bf16; choose one")
         return self

@@ -128,14 +128,16 @@ def test_matmul_rate_is_the_median_after_warm_up(monkeypatch):
     assert benchmark.matmul_rate(hardware, CPU, 8) == 2 * 8**3 / 2.0
 
 
-@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
-def test_step_and_layer_flops(architecture):
-    words = ("sentences=2", "length=11", "model.num_layers=2", "model.d_ff=24")
-    config = bench(*words, f"model.architecture={architecture}")
-    [step] = training_steps(config, positions("absolute"), CPU).values()
+@pytest.mark.parametrize(
+    "architecture, source", [("encoder_decoder", 11), ("encoder_decoder", 7), ("decoder_only", 11), ("decoder_only", 0)]
+)
+def test_step_and_layer_flops(architecture, source):
+    config = bench("model.num_layers=2", "model.d_ff=24", f"model.architecture={architecture}")
+    sizes = benchmark.BatchShape(2, source, 11)
+    [step] = training_steps(config, positions("absolute"), sizes, CPU).values()
     with FlopCounterMode(display=False) as counted:
         step()
-    expected = benchmark.step_flops(config.model, config.data.vocabulary_size, 2, 11)
+    expected = benchmark.step_flops(config.model, config.data.vocabulary_size, sizes)
     # torch also counts operations of the loss and the embedding.
     assert counted.get_total_flops() == pytest.approx(expected, rel=0.02)
     inputs, weights = 2 * 12 * 16 * 48 + 2 * 12 * 16 * 16, 2 * (2 * 2 * 6 * 6 * 16)  # 12 tokens of width 16
@@ -148,8 +150,9 @@ def bench(*overrides):
     return validate(BenchConfig, app.compose("bench", [*sizes, *work]))
 
 
-def positions(*names):
-    return {name: compose_train([f"position={name}"]).position for name in names}
+def positions(*names, architecture="encoder_decoder"):
+    words = (f"model.architecture={architecture}", "model.num_layers=4")
+    return {name: compose_train([f"position={name}", *words]).position for name in names}
 
 
 def test_layer_cases_have_constant_positions():
@@ -161,3 +164,13 @@ def test_layer_cases_have_constant_positions():
         for clip_distance in (0, 7)
         for batch, length in sizes
     ]
+
+
+def test_layers_of_a_pattern_are_measured_each():
+    mixed = positions("rope_none", "fox", architecture="decoder_only")
+    config = bench("layer.algorithms=[attend]")
+    causal = benchmark.layer_steps(config, mixed, LayerCase(1, 4, 0, True), CPU)
+    assert [*causal] == ["rope_none: RoPE", "rope_none: none", "fox"]
+    assert [*benchmark.layer_steps(config, mixed, LayerCase(1, 4, 0, False), CPU)] == [*causal][:2]
+    of_fox = {name: mixed[name] for name in ("fox", "rope_none")}
+    assert not benchmark.layer_steps(config, of_fox, LayerCase(1, 4, 0, False), CPU), "nothing to compare with"

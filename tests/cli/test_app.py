@@ -295,6 +295,16 @@ def test_bench_reads_the_choices_of_the_users_folder(capsys, tmp_path):
     assert [row["variant"] for row in json.loads(capsys.readouterr().out)["step"]] == ["absolute", "mine"]
 
 
+def test_bench_by_length_of_the_context(capsys):
+    words = ["bench", "parts=[context]", "model.architecture=decoder_only", "variants=[none,cope]", "rounds=1"]
+    sizes = ["context.lengths=[4,16]", "context.positions=16", "data.vocabulary_size=50", "steps_per_round=1"]
+    assert app.main([*words, *sizes, "format=json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    rows = [(row["length"], row["batch"], row["variant"]) for row in document["context"]]
+    assert rows == [(length, 16 // length, name) for length in (4, 16) for name in ("none", "cope")]
+    assert "vs none" in bench.as_text(document)
+
+
 def test_bench_keeps_the_results_before_memory_ran_out(capsys, monkeypatch):
     def out_of_memory(*_args, **_options):
         raise torch.OutOfMemoryError

@@ -297,12 +297,13 @@ class Scheme(Described):
     def key_bias(
         self, projected: Mapping[str, Tensor], parameters: Mapping[str, Tensor], site: Site, before: Tensor
     ) -> Tensor:
-        """What is added to the scaled scores of each key, [B, H, P], from the projections of the layer's input.
+        """What is added to the scaled scores of each key, [B, H, P], from the projections of the layer's input; 0 where
+        no scheme overrides it, as attention then does not ask.
 
         A key's bias may be a running sum: `before` is that of the key before the first, [B, H], in float32 (float64 in
         a model of that), or 0. It is cached, for each hypothesis.
         """
-        raise NotImplementedError
+        return before.new_zeros((*before.shape, 1))
 
     @property
     def has_scores(self) -> bool:
@@ -313,7 +314,7 @@ class Scheme(Described):
         """Other scores [B, H, Q, K], for what no other hook can do: attention then holds all of them, forward and
         backward. A score may depend on the scores of visible keys of its query alone.
         """
-        raise NotImplementedError
+        return pairs.scores
 
     @property
     def changes_queries(self) -> bool:
