@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -22,12 +21,9 @@ from rpr.report.ranking import ranked
 from rpr.report.speed import ratio_to_absolute, read_benches, steps_per_second
 from rpr.report.statements import Statement, statements
 from rpr.report.tables import build_tables, summary_table
-from rpr.tables.grid import number
 from rpr.tables.render import terminal
 from tests.fake_records import fake_by_length, fake_record, fake_score
 from tests.shapes import scheme
-
-SWEEPS = Path(__file__).resolve().parents[2] / "sweeps"
 
 
 def runs(*, seeds=(1, 2, 3)):
@@ -333,28 +329,6 @@ def test_model_that_did_not_learn_leaves_the_ranking():
     rows, remark = ranked(group)
     assert {one.position.kind for one, _ in rows} == {"none", "rope", "alibi"}
     assert remark.startswith("Without SHAPE, not learned: the validation loss")
-
-
-@pytest.mark.parametrize("folder", ["results", "demo", "recipes"])
-def test_no_finding_compares_variants_without_an_interval_that_excludes_zero(folder, tmp_path):
-    """Read from the data of report.json: whatever is called better or worse, or is counted for an order."""
-    report = build_report(find_records(SWEEPS / folder).records, tmp_path, "x")
-    found = [
-        (comparison, finding["text"])
-        for group in report.document["groups"]
-        for finding in group["findings"]
-        for comparison in finding["comparisons"]
-    ]
-    decided = [one for one in found if one[0]["verdict"] != "not decided"]
-    assert found and bool(decided) == (folder == "results")
-    for comparison, text in found:
-        interval = comparison["interval"]
-        if comparison["verdict"] == "not decided":
-            assert comparison["why"]
-            continue
-        assert interval["kind"] == "seeds" and interval["level"] == 0.95 and comparison["n"] > 1
-        assert interval["low"] > 0 if comparison["verdict"] == "better" else interval["high"] < 0
-        assert f"{number(interval['low'], 1, signed=True)} to {number(interval['high'], 1, signed=True)}" in text
 
 
 def test_a_sentence_cannot_claim_what_is_not_decided():
