@@ -4,6 +4,7 @@ all their processes; other code of a scheme is refused wherever weights would me
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -55,14 +56,8 @@ def command_line(home, *words, **environment):
 @pytest.mark.timeout(900)
 def test_all_commands_know_the_users_schemes_and_refuse_other_code(home, cache_dir, small_data):
     own = "schemes_dir=own"
-    train = [
-        "train",
-        own,
-        "position=window",
-        "model=mini",
-        "optim=tiny",
-        *settings(cache_dir, "runs_dir=uninterrupted"),
-    ]
+    words = settings(cache_dir, "runs_dir=uninterrupted")
+    train = ["train", own, "position=window", "model=mini", "optim=tiny", *words]
     of_run = [
         ["evaluate", "run=RUN", own, "hardware.threads=1", f"cache_dir={cache_dir}"],
         ["verify", "run=RUN", own, "hardware.threads=1", "sentences=4", f"cache_dir={cache_dir}"],
@@ -112,41 +107,38 @@ BROKEN = {  # a module of the folder, and the one line that every command then g
     "torch": ("import torch\n", "window.py: imports torch at its top"),
     "from torch": ("try:\n    from torch import nn\nexcept ImportError:\n    pass\n", "imports torch at its top"),
     "syntax": ("def (:\n", "window.py: cannot be imported (SyntaxError: invalid syntax"),
-    "missing": (
-        "import nothing_of_this_name\n",
-        "cannot be imported (ModuleNotFoundError: No module named 'nothing_of",
-    ),
+    "missing": ("import nothing_of_this_name\n", "cannot be imported (ModuleNotFoundError: No module named 'nothing"),
     "unannotated": (SCHEME.replace('"#12ab34"', '"#12ab34"\n    SHIFTY = 3'), "cannot be imported (PydanticUserError"),
     "colour": (SCHEME.replace("#12ab34", "#8c2d04"), "has the colour #8c2d04 of rpr.model.positions.rope"),
 }
 
 
-@pytest.mark.parametrize("text, message", BROKEN.values(), ids=BROKEN)
-def test_a_broken_module_is_one_line(home, text, message):
-    (home / "own" / "window.py").write_text(text)
-    code, answer = command_line(home, "train", "schemes_dir=own", "position=window")
-    assert code == 2 and answer.startswith("rpr-cli: ") and message in answer, answer
-    assert not (home / "runs").exists()
+def test_a_broken_module_is_one_line(home):
+    for name, (text, _) in BROKEN.items():
+        shutil.copytree(home / "own", home / name)
+        (home / name / "window.py").write_text(text)
+    heads, answers = answers_of(home, [["train", f"schemes_dir={name}", "position=window"] for name in BROKEN], ROOT)
+    assert heads == ["train 2"] * len(BROKEN) and not (home / "runs").exists(), answers
+    for answer, (_, message) in zip(answers, BROKEN.values(), strict=True):
+        assert answer.startswith("rpr-cli: ") and answer.count("rpr-cli: ") == 1 and message in answer, answer
 
 
-@pytest.mark.parametrize("words, message", [
-    (["schemes_dir=nowhere"], "schemes_dir: {home}/nowhere is not a folder"),
-    (["schemes_dir=own", "position=nope"], "no such choice"),
-])  # fmt: skip
-def test_wrong_folders(home, words, message):
-    code, answer = command_line(home, "train", *words)
-    assert code == 2 and answer.startswith("rpr-cli: ") and message.format(home=home) in answer, answer
-    (home / "own" / "rope.py").write_text("")
-    code, answer = command_line(home, "train", "schemes_dir=own")
-    assert code == 2 and "rope.py: has the name of a module of rpr" in answer
-
-
-@pytest.mark.parametrize("words", [
-    ["position=window", "--cfg", "job"], ["--cfg=job", "--package=position"],
-])  # fmt: skip
-def test_configuration_is_printed(home, words):
-    code, answer = command_line(home, "train", "schemes_dir=own", "model=mini", "optim=tiny", *words)
-    assert code == 0 and "name:" in answer and ("size: 3" in answer or "position=window" not in words), answer
+def test_folders_that_are_refused_and_configuration_that_is_printed(home):
+    shutil.copytree(home / "own", home / "hiding")
+    (home / "hiding" / "rope.py").write_text("")
+    own = ["schemes_dir=own", "model=mini", "optim=tiny"]
+    expected = {
+        "schemes_dir: {home}/nowhere is not a folder": ["schemes_dir=nowhere"],
+        "rope.py: has the name of a module of rpr": ["schemes_dir=hiding"],
+        "no such choice": [*own, "position=nope"],
+        "size: 3": [*own, "position=window", "--cfg", "job"],
+        "name:": [*own, "--cfg=job", "--package=position"],
+    }
+    heads, answers = answers_of(home, [["train", *words] for words in expected.values()], ROOT)
+    assert heads == ["train 2"] * 3 + ["train 0"] * 2, answers
+    for message, answer in zip(expected, answers, strict=True):
+        assert message.format(home=home) in answer, answer
+    assert all(answer.startswith("rpr-cli: ") for answer in answers[:3])
 
 
 def test_help_does_not_wait_for_torch_with_schemes_of_ones_own(home):
