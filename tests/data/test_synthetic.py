@@ -18,7 +18,6 @@ from rpr.data.synthetic_grammar import (
     Coordination,
     Main,
     NounPhrase,
-    Pair,
     PrepositionalPhrase,
     Sentence,
     Subordinate,
@@ -215,17 +214,6 @@ def test_num_train_extends_train_and_keeps_other_splits():
     few, many = generate(seed=3, **SMALL_SIZES), generate(seed=3, **{**SMALL_SIZES, "num_train": 600})
     assert few["train"] == many["train"][:200] and len(many["train"]) == 600
     assert all(few[name] == many[name] for name in ("validation", "test", "long"))
-
-
-def test_first_sentence_is_unchanged():
-    """If it changes, so has every corpus, and earlier results are no longer comparable."""
-    corpus = generate(seed=1, num_train=1, num_validation=0, num_test=0, num_long=0)
-    assert corpus["train"] == [
-        Pair(
-            "My thief and a young uncle will thank every servant.",
-            "Mein Dieb und ein junger Onkel werden jedem Diener danken.",
-        )
-    ]
 
 
 @pytest.fixture

@@ -221,15 +221,6 @@ def test_sweep_summary_is_escaped(write_run, run_command):
     assert "1 finished, 1 failed" in run_command("sweep", "mine.yaml", "--dry-run")
 
 
-@pytest.mark.parametrize("one", ["\x7f", "\x9b", "\u202e", "\u2028"])
-def test_single_control_character_in_record_is_escaped(write_run, one):
-    path = write_run("relative", "plain") / "record.json"
-    plain = json.dumps(escape_tree(json.loads(path.read_text("utf-8"))), ensure_ascii=False)
-    document = json.loads(plain.encode("ascii", "ignore").decode().replace("\\", ""))
-    path.write_text(json.dumps({**document, "device": one}, ensure_ascii=False), "utf-8")
-    assert "\\" not in path.read_text("utf-8") and read_record(path).device == escape_control_characters(one)
-
-
 def test_config_and_command_are_kept_unescaped(write_run):
     """A run is resumed and repeated from them, so they decide its id."""
     record = read_record(write_run("relative", settings=True) / "record.json")
