@@ -197,7 +197,8 @@ def test_dry_run_finds_finished_runs_and_estimates_the_others_from_them(capsys: 
     make_run(configured("seed=1", "name=bar"), status="finished")
     make_run(configured("position=absolute"), status="finished", steps_per_second=4.0)
     make_run(configured("seed=2"), status="running")
-    Path("mine.yaml").write_text("jobs: [name=foo seed=1, name=foo2 seed=2, position=none, model=small]")
+    jobs = "name=foo seed=1, name=foo2 seed=2, 'position=pattern position.layers=[rope,none]', model=small"
+    Path("mine.yaml").write_text(f"jobs: [{jobs}]")
     assert app.main(["sweep", "--dry-run", "mine.yaml"]) == 0  # a flag may come first
     one, two, three, four, total = capsys.readouterr().out.splitlines()[::2]
     assert one.startswith("# 1 of 4, finished: ") and two.startswith("# 2 of 4, new: ")

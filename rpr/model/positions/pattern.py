@@ -68,6 +68,9 @@ class Pattern(Scheme):
             )
         return self
 
+    def __hash__(self) -> int:  # which a mapping has not
+        return hash((self.layers, self.repeat, frozenset(self.entries.items())))
+
     @property
     def parts(self) -> tuple[Scheme, ...]:
         return tuple(self.entries.values())
