@@ -63,8 +63,8 @@ class Machine(NamedTuple):
 
 def machine_of(device: str) -> Machine | None:
     """The CPU that a record's device describes; None for a GPU."""
-    found = _CPU.fullmatch(device)
-    return None if found is None else Machine(found["processes"], int(found["threads"]), found["processor"])
+    match = _CPU.fullmatch(device)
+    return None if match is None else Machine(match["processes"], int(match["threads"]), match["processor"])
 
 
 def with_earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def user_path(path: str | Path) -> Path:
     its value (`$SCRATCH/a`, `a/${USER}/b`). Any other `$` is part of a name: a file may be called `a$b`.
     """
     return Path(
-        os.path.expanduser(_VARIABLE.sub(lambda found: os.environ.get(found[1] or found[2], found[0]), str(path)))
+        os.path.expanduser(_VARIABLE.sub(lambda match: os.environ.get(match[1] or match[2], match[0]), str(path)))
     )
 
 

@@ -87,7 +87,7 @@ def _root_problems(error: ValidationError) -> list[Any]:
     """The problems, without "too short" for a list that has an invalid value."""
     problems: list[Any] = list(error.errors())
     invalid = {problem["loc"][:-1] for problem in problems}
-    return [one for one in problems if one["type"] != "too_short" or one["loc"] not in invalid]
+    return [problem for problem in problems if problem["type"] != "too_short" or problem["loc"] not in invalid]
 
 
 def _describe(kind: type[StrictModel], problem: Any) -> str:
@@ -117,8 +117,8 @@ def _describe(kind: type[StrictModel], problem: Any) -> str:
 def rule_of(problem: Any) -> str:
     """The rule that one of pydantic's errors says was broken: `must be at least 1`."""
     message: str = problem["msg"]
-    for theirs, ours in _RULES.items():
-        message = message.replace(theirs, ours)
+    for stated, rule in _RULES.items():
+        message = message.replace(stated, rule)
     return message[:1].lower() + message[1:]
 
 
@@ -136,19 +136,19 @@ def sections_at(kind: type[StrictModel], path: Sequence[str]) -> list[type[Stric
     """The typed sections at a path below another: several where they depend on a choice, none for a plain value or a
     mapping, which has some at any name.
     """
-    found, of_mapping = [kind], list[type[StrictModel]]()
+    sections, of_mapping = [kind], list[type[StrictModel]]()
     for part in path:
         if of_mapping:
-            found, of_mapping = of_mapping, []
+            sections, of_mapping = of_mapping, []
             continue
-        if len(found) > 1 and (tagged := [one for one in found if _tag(one) == part]):
-            found = tagged
+        if len(sections) > 1 and (tagged := [each for each in sections if _tag(each) == part]):
+            sections = tagged
             continue
-        annotations = [one.model_fields[part].annotation for one in found if part in one.model_fields]
-        found = [section for annotation in annotations for section in _sections_in(annotation)]
+        annotations = [each.model_fields[part].annotation for each in sections if part in each.model_fields]
+        sections = [section for annotation in annotations for section in _sections_in(annotation)]
         if any(get_origin(annotation) is dict for annotation in annotations):
-            found, of_mapping = [], found
-    return found
+            sections, of_mapping = [], sections
+    return sections
 
 
 def _tag(section: type[StrictModel]) -> str | None:

@@ -36,7 +36,7 @@ def token_nats(
     engine: TorchEngine, windows: Windows, max_tokens: int, progress: Progress | None = None, *, last: int | None = None
 ) -> list[NDArray[np.float64]]:
     """-ln p of the last `last` tokens of each window, or of all, given those before them in the window."""
-    found: list[Any] = [None] * len(windows)
+    by_window: list[Any] = [None] * len(windows)
     dataset, done = TranslationDataset(windows), 0
     with engine.evaluating(), torch.no_grad():
         for indices in evaluation_batches(windows, max_tokens):
@@ -44,11 +44,11 @@ def token_nats(
             nats_BT = nats(engine.model, batch.target_input_BT, batch.target_output_BT).numpy()
             for row, index in enumerate(indices):
                 end = int(windows.target_lengths[index])
-                found[index] = nats_BT[row, 0 if last is None else max(0, end - last) : end]
+                by_window[index] = nats_BT[row, 0 if last is None else max(0, end - last) : end]
             done += len(indices)
             if progress is not None:
                 progress(done, len(windows))
-    return found
+    return by_window
 
 
 def nats(model: Any, inputs_BT: Tensor, outputs_BT: Tensor) -> Tensor:

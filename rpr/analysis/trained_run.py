@@ -80,8 +80,8 @@ class TrainedRun:
         }  # fmt: skip
         settings = yaml.safe_load((data_dir("conf") / "generate.yaml").read_text(encoding="utf-8"))
         chosen = {name: settings[name] if value is None else value for name, value in given.items()}
-        found = self.continuations(prompts, validate(SamplingConfig, chosen))
-        return [[one.text for one in of_prompt] for of_prompt in found]
+        by_prompt = self.continuations(prompts, validate(SamplingConfig, chosen))
+        return [[sample.text for sample in of_prompt] for of_prompt in by_prompt]
 
     def continuations(
         self, prompts: Sequence[str], sampling: SamplingConfig, on_text: OnText | None = None
@@ -145,7 +145,7 @@ class TrainedRun:
         ids_1T = torch.tensor([[BOS, *self._ids(text)]])
         with self.engine.evaluating(), torch.no_grad():
             windows = zip(*(torch.split(ids, window, dim=1) for ids in (ids_1T[:, :-1], ids_1T[:, 1:])), strict=True)
-            return float(torch.cat([text_scoring.nats(self.engine.model, *one) for one in windows], dim=1).mean())
+            return float(torch.cat([text_scoring.nats(self.engine.model, *sides) for sides in windows], dim=1).mean())
 
     def _ids(self, text: str) -> list[int]:
         return self.translator.vocabulary.encode(text if self.config.data.text is not None else normalised(text))

@@ -34,20 +34,15 @@ def run(config: EvaluateConfig) -> None:
     """
     run_dir = user_path(config.run).absolute()
     trained = loading.config_of(run_dir, config)
-    requested = {
-        "beam_size": config.beam_size,
-        "length_penalty": config.length_penalty,
-        "min_length": config.min_length,
-        "test_splits": config.splits,
-        "text_tokens": config.text_tokens,
-        "matmul_precision": config.matmul_precision,
-        "bleu_tokenizer": config.bleu_tokenizer,
-    }
-    reported = {name: getattr(config, name) for name in REPORTED if getattr(config, name) is not None}
+    names = {"beam_size", "length_penalty", "min_length", "text_tokens", "matmul_precision", "bleu_tokenizer"}
+    requested = config.model_dump(include=names, exclude_none=True)
+    if config.splits is not None:
+        requested["test_splits"] = config.splits
+    reported = config.model_dump(include={*REPORTED}, exclude_none=True)
     position = changed_after_training(trained.position, config.position or {})
     changed = {"position": position.model_dump(), "evaluation": trained.evaluation.model_dump() | reported}
     trained = validate(TrainConfig, trained.model_dump() | changed)
-    evaluation = trained.evaluation.model_copy(update={k: v for k, v in requested.items() if v is not None})
+    evaluation = trained.evaluation.model_copy(update=requested)
     trained = trained.model_copy(update={"evaluation": evaluation})
     check_tokenizer(trained)
     search = f"beam{evaluation.beam_size}-alpha{evaluation.length_penalty:g}"
@@ -81,8 +76,8 @@ def run(config: EvaluateConfig) -> None:
     out_dir = run_dir / "evaluations" / name
     try:
         with exclusive(out_dir, "*"):
-            found = score_run(trained, data, system, out_dir)
-            document = asdict(found)
+            scored = score_run(trained, data, system, out_dir)
+            document = asdict(scored)
             replace_file(out_dir / "scores.json", json.dumps(document, indent=2) + "\n")
     except OSError as error:
         raise RecordError(
@@ -93,7 +88,7 @@ def run(config: EvaluateConfig) -> None:
         return
     how = ("" if documents else f"{search_in_words(evaluation)}, ") + f"precision {system.precision}"
     print("\n".join(wrapped([("", f"{run_dir.name}: {system.checkpoint}, {how}")])))
-    grids = [score_grid(found.scores)] if found.scores else []
-    grids += [] if found.by_length is None else [length_grid(found.by_length)]
-    grids += [grid for one in found.by_context for grid in context_grids(one)]
+    grids = [score_grid(scored.scores)] if scored.scores else []
+    grids += [] if scored.by_length is None else [length_grid(scored.by_length)]
+    grids += [grid for by_context in scored.by_context for grid in context_grids(by_context)]
     print(with_legend(grids))

@@ -41,11 +41,11 @@ def run(config: GenerateConfig) -> None:
         if streamed:
             trained.continuations(prompts, config, lambda text, ends: write(_harmless(text) + "\n" * ends))
             continue
-        for prompt, found in zip(prompts, trained.continuations(prompts, config), strict=True):
-            for number, one in enumerate(found):
-                about = {"prompt": prompt, "sample": number, "text": one.text, "tokens": len(one.pieces)}
-                line = json.dumps({**about, "finished": one.finished}, ensure_ascii=False)
-                write(f"{line if config.format == 'json' else one.text}\n")
+        for prompt, samples in zip(prompts, trained.continuations(prompts, config), strict=True):
+            for number, sample in enumerate(samples):
+                about = {"prompt": prompt, "sample": number, "text": sample.text, "tokens": len(sample.pieces)}
+                line = json.dumps({**about, "finished": sample.finished}, ensure_ascii=False)
+                write(f"{line if config.format == 'json' else sample.text}\n")
 
 
 def _harmless(text: str) -> str:

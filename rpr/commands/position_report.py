@@ -60,10 +60,10 @@ def report(config: ReportConfig, run_dir: Path) -> None:
     numbers = json.loads(json.dumps(numbers), parse_float=lambda digits: float(f"{float(digits):.6g}"))
     document = {"run": facts, "definitions": DEFINITIONS, **numbers}
     lines = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in document.items()]
-    words = [position_of(record).label, checkpoint]
-    words += [] if record.status == "finished" else ["not finished"]
-    words += ["synthetic data"] if record.synthetic else []
-    subtitle = " | ".join(words)
+    facets = [position_of(record).label, checkpoint]
+    facets += [] if record.status == "finished" else ["not finished"]
+    facets += ["synthetic data"] if record.synthetic else []
+    subtitle = " | ".join(facets)
     figure = position_figure(numbers, config.title or f"What positions learned: {record.name}", subtitle)
     files = [run_dir / "positions.svg", run_dir / "positions.json"]
     try:

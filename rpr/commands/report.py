@@ -56,19 +56,19 @@ def run(config: ReportConfig) -> None:
         )
     if config.results_page is not None:
         _check_writable(user_path(config.results_page))  # before any of the report is written
-    found = with_killed_runs(find_records(root, config.sweep))
-    if config.sweep is not None and not found.records and (runs := find_records(root).records):
+    records, unread, others = with_killed_runs(find_records(root, config.sweep))
+    if config.sweep is not None and not records and (runs := find_records(root).records):
         sweeps = {name for _, run in runs for name in run.sweeps}
         hint = did_you_mean(config.sweep, sweeps) if sweeps else "; none of its runs belongs to a sweep: leave it out"
         raise RecordError(f"sweep: no run below {root} belongs to {config.sweep!r}{hint}")
     name = config.sweep or "all"
     title = config.title or (f"Sweep {config.sweep}" if config.sweep else "All runs")
-    benches, problems = read_benches(found.others) if config.sweep is None else ([], [])  # they belong to no sweep
-    problems = [*found.problems, *problems]
+    benches, problems = read_benches(others) if config.sweep is None else ([], [])  # they belong to no sweep
+    problems = [*unread, *problems]
     out_dir = user_path(config.output_dir) / name
     try:
         with exclusive(out_dir, "*"):
-            report = build_report(found.records, out_dir, title, problems, benches, config.baseline, pdf=config.pdf)
+            report = build_report(records, out_dir, title, problems, benches, config.baseline, pdf=config.pdf)
     except OSError as error:
         raise RecordError(f"{out_dir}: the report cannot be written ({error}); choose another folder") from None
     written = [path for path in report.files if path.suffix in (".html", ".svg", ".md")]

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rpr.commands.text_scoring import score_documents
-from rpr.config.train import TrainConfig
+from rpr.config.train import EvaluationConfig, TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.decode.engines import torch_engine
 from rpr.decode.torch_engine import Engine, TorchEngine, search_of, translate_sources
@@ -122,15 +123,17 @@ def _score(config: TrainConfig, data: PreparedData, split: str, metric: Metric, 
         score=metric.score,
         signature=metric.signature,
         num_sentences=metric.num_sentences,
-        checkpoint=system.checkpoint,
-        beam_size=evaluation.beam_size,
-        length_penalty=evaluation.length_penalty,
-        precision=system.precision,
         interval=interval(metric.statistics, samples) if samples else None,
         empty_hypotheses=metric.empty,
-        min_length=evaluation.min_length,
         tokenised_references=metric.tokenised,
+        **_decoding(evaluation, system),
     )
+
+
+def _decoding(evaluation: EvaluationConfig, system: Scored) -> dict[str, Any]:
+    """How the translations were made, as records have it."""
+    settings = evaluation.model_dump(include={"beam_size", "length_penalty", "min_length"})
+    return {**settings, "checkpoint": system.checkpoint, "precision": system.precision}
 
 
 def _by_length(
@@ -153,12 +156,8 @@ def _by_length(
         test_sets=tuple(data.set_name(split) for split in scored),
         longest_training_source=longest,
         signatures={metric.name: metric.signature for metric in metrics[0] if metric.name in lengths.METRICS},
-        checkpoint=system.checkpoint,
-        beam_size=evaluation.beam_size,
-        length_penalty=evaluation.length_penalty,
-        precision=system.precision,
         buckets=lengths.by_length(counted, metrics, evaluation.length_buckets, longest, evaluation.bootstrap_samples),
-        min_length=evaluation.min_length,
+        **_decoding(evaluation, system),
     )
 
 
@@ -166,12 +165,12 @@ def score_grid(scores: Sequence[Score]) -> Grid:
     """A row for each score."""
     columns = (
         Column("split", "split", attrgetter("split"), label=True),
-        Column("metric", "metric", lambda one: Cell(one.metric, (one.signature, *_tokenised_note(one))), words=True),
-        Column("score", "score", lambda one: single(one.score, one.interval), digits=2),
+        Column("metric", "metric", lambda row: Cell(row.metric, (row.signature, *_tokenised_note(row))), words=True),
+        Column("score", "score", lambda row: single(row.score, row.interval), digits=2),
         Column(
             "sentences",
             scored_items(scores),
-            lambda one: Cell(single(one.num_sentences), empty_note(one.empty_hypotheses)),
+            lambda row: Cell(single(row.num_sentences), empty_note(row.empty_hypotheses)),
             digits=0,
         ),
         Column("test_set", "test set", attrgetter("test_set"), words=True),
@@ -179,25 +178,25 @@ def score_grid(scores: Sequence[Score]) -> Grid:
     return Grid("scores", "", columns, tuple(scores))
 
 
-def length_grid(found: ByLength) -> Grid:
+def length_grid(by_length: ByLength) -> Grid:
     """A row for each bucket."""
     columns = (
-        Column("bucket", found.unit.split()[0], attrgetter("label"), label=True),
-        *map(_metric_column, found.signatures),
-        Column("sentences", "sentences", lambda one: Cell(single(one.num_sentences), beyond_note(one)), digits=0),
+        Column("bucket", by_length.unit.split()[0], attrgetter("label"), label=True),
+        *map(_metric_column, by_length.signatures),
+        Column("sentences", "sentences", lambda row: Cell(single(row.num_sentences), beyond_note(row)), digits=0),
     )
 
     def beyond_note(bucket: LengthBucket) -> tuple[str, ...]:
-        return (found.longest_in_words,) if bucket.beyond_training else ()
+        return (by_length.longest_in_words,) if bucket.beyond_training else ()
 
-    title = f"By {found.axis} ({found.unit}), {pooled(found.splits)}:"
-    return Grid("by_length", title, columns, found.buckets)
+    title = f"By {by_length.axis} ({by_length.unit}), {pooled(by_length.splits)}:"
+    return Grid("by_length", title, columns, by_length.buckets)
 
 
 def _metric_column(metric: str) -> Column:
     def read(bucket: LengthBucket) -> Measurement:
-        one = next((one for one in bucket.scores if one.metric == metric), None)
-        return missing("not scored") if one is None else single(one.score, one.interval)
+        score = next((score for score in bucket.scores if score.metric == metric), None)
+        return missing("not scored") if score is None else single(score.score, score.interval)
 
     return Column(metric, METRIC_NAMES[metric], read, digits=2)
 

@@ -91,31 +91,31 @@ def _by_context(
     )
 
 
-def context_grids(found: ByContext) -> list[Grid]:
+def context_grids(scored: ByContext) -> list[Grid]:
     """A row for each length, then one for each range of positions."""
     by_length: dict[tuple[str, int], Measurement] = {}
-    by_length |= {(one.windows, one.length): single(one.bits_per_byte, one.interval) for one in found.scores}
+    by_length |= {(row.windows, row.length): single(row.bits_per_byte, row.interval) for row in scored.scores}
 
     def read(windows: str) -> Callable[[int], Measurement]:
         return lambda length: by_length.get((windows, length), missing("shorter than the stride"))
 
     columns = [Column("length", "context", lambda length: f"{length:,}", label=True)]
     columns.append(Column("separate", "separate windows", read("separate"), digits=3))
-    if found.stride is not None:
-        columns.append(Column("sliding", f"sliding by {found.stride}", read("sliding"), digits=3))
-    scored = f"{found.num_bytes:,} bytes ({found.num_tokens:,} tokens) of {found.num_documents} documents"
-    what = f"{found.split}, bits per byte of the same {scored}"
-    lengths = sorted({one.length for one in found.scores})
-    title = f"By length of the context ({what}; trained at {found.training_length:,}):"
+    if scored.stride is not None:
+        columns.append(Column("sliding", f"sliding by {scored.stride}", read("sliding"), digits=3))
+    size = f"{scored.num_bytes:,} bytes ({scored.num_tokens:,} tokens) of {scored.num_documents} documents"
+    what = f"{scored.split}, bits per byte of the same {size}"
+    lengths = sorted({row.length for row in scored.scores})
+    title = f"By length of the context ({what}; trained at {scored.training_length:,}):"
 
-    def position(one: PositionScore) -> str:
-        return f"{one.first:,}" if one.first == one.last else f"{one.first:,}–{one.last:,}"
+    def position(row: PositionScore) -> str:
+        return f"{row.first:,}" if row.first == row.last else f"{row.first:,}–{row.last:,}"
 
     places = (
         Column("position", "position", position, label=True),
-        Column("bits_per_byte", "bits per byte", lambda one: single(one.bits_per_byte), digits=3),
+        Column("bits_per_byte", "bits per byte", lambda row: single(row.bits_per_byte), digits=3),
     )
     return [
         Grid("by_context", title, tuple(columns), tuple(lengths)),
-        Grid("by_position", f"By position in separate windows of {lengths[-1]:,}:", places, found.by_position),
+        Grid("by_position", f"By position in separate windows of {lengths[-1]:,}:", places, scored.by_position),
     ]

@@ -84,12 +84,12 @@ def as_json(check: Check) -> dict[str, object]:
 def as_text(checks: Sequence[Check], items: str = "sentences") -> str:
     """A row for each check, with a footnote on what it compares."""
     columns = (
-        Column("check", "check", lambda one: Cell(one.name, (_note(one),)), label=True),
+        Column("check", "check", lambda check: Cell(check.name, (_note(check),)), label=True),
         Column("outcome", "outcome", attrgetter("outcome"), words=True),
         # Values from 1e-16 to 1: the order of magnitude matters.
-        Column("difference", "largest difference", lambda one: _power(one.difference, 1)),
-        Column("tolerance", "allowed", lambda one: _power(one.tolerance, 0)),
-        Column("sentences", items, lambda one: single(one.sentences), digits=0),
+        Column("difference", "largest difference", lambda check: _power(check.difference, 1)),
+        Column("tolerance", "allowed", lambda check: _power(check.tolerance, 0)),
+        Column("sentences", items, lambda check: single(check.sentences), digits=0),
     )
     return terminal(Grid("checks", "", columns, tuple(checks)))
 

@@ -61,13 +61,13 @@ def typed_choices(overrides: Sequence[str]) -> list[str]:
     return rewritten
 
 
-def with_corpus(words: Sequence[str]) -> list[str]:
+def with_corpus(overrides: Sequence[str]) -> list[str]:
     """Words of train, with data=python_library for a decoder-only model if they choose neither a corpus nor a
     configuration of the user's own.
     """
-    chosen = any(override_key(word).partition("@")[0] == "data" or word.startswith(_OWN_CONFIG) for word in words)
-    at = next((at for at, word in enumerate(words) if _DECODER_ONLY.fullmatch(word)), None)
-    return [*words] if chosen or at is None else [*words[:at], "data=python_library", *words[at:]]
+    chosen = any(override_key(word).partition("@")[0] == "data" or word.startswith(_OWN_CONFIG) for word in overrides)
+    at = next((at for at, word in enumerate(overrides) if _DECODER_ONLY.fullmatch(word)), None)
+    return [*overrides] if chosen or at is None else [*overrides[:at], "data=python_library", *overrides[at:]]
 
 
 def expand_multirun(overrides: Sequence[str]) -> list[list[str]]:

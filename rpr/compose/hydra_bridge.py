@@ -38,7 +38,7 @@ def quote_value(value: str) -> str:
 
 def quote_text(text: str) -> str:
     """As `quote_value`, of a text in which `${` means itself."""
-    return quote_value(re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", text))
+    return quote_value(re.sub(r"(\\*)\$\{", lambda match: 2 * match[1] + r"\${", text))
 
 
 def expand(overrides: Sequence[str]) -> list[list[str]]:

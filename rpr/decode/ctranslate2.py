@@ -74,7 +74,7 @@ class CTranslate2Engine:
         if compute_type not in supported:
             raise ConfigError(
                 f"compute_type: CTranslate2 does not support {compute_type} on this {device}; "
-                f"choose one of {', '.join(one for one in get_args(ComputeType) if one in supported)}"
+                f"choose one of {', '.join(name for name in get_args(ComputeType) if name in supported)}"
             )
         vocabulary = self.exported.vocabulary()
         self._tokens = [vocabulary.piece(index) for index in range(len(vocabulary))]
@@ -113,10 +113,10 @@ class CTranslate2Engine:
             for places in length_batches(lengths, search.max_tokens_per_batch // search.beam_size):
                 batch = [alike[place] for place in places]
                 results = self._translate([sources[index] for index in batch], search, limit)
-                for index, found in zip(batch, results, strict=True):
+                for index, result in zip(batch, results, strict=True):
                     hypotheses[index] = [Hypothesis((), 0.0, 0.0, True)]
                     if any(piece != EOS for piece in sources[index]):
-                        hypotheses[index] = self._best(found, search)
+                        hypotheses[index] = self._best(result, search)
                 translated += len(batch)
                 if progress is not None:
                     progress(translated, len(sources))
@@ -179,14 +179,14 @@ class CTranslate2Engine:
 
     def _rescore(self, sources: Sequence[Sequence[int]], hypotheses: list[list[Hypothesis]], search: Search) -> None:
         """Score hypotheses with a minimum length again: CTranslate2 renormalises where EOS is not allowed."""
-        rows = [(index, found) for index, n_best in enumerate(hypotheses) for found in n_best if found.pieces]
-        scores = self.score([sources[index] for index, _ in rows], [found.pieces for _, found in rows])
+        rows = [(index, best) for index, n_best in enumerate(hypotheses) for best in n_best if best.pieces]
+        scores = self.score([sources[index] for index, _ in rows], [best.pieces for _, best in rows])
         again: list[list[Hypothesis]] = [[] if n_best[0].pieces else n_best for n_best in hypotheses]
-        for (index, found), log_ps in zip(rows, scores, strict=True):
-            counted = log_ps if found.finished else log_ps[:-1]
+        for (index, best), log_ps in zip(rows, scores, strict=True):
+            counted = log_ps if best.finished else log_ps[:-1]
             log_p = sum(counted)
             score = _paper_score(log_p, len(counted), search)
-            again[index].append(replace(found, log_probability=log_p, score=score))
+            again[index].append(replace(best, log_probability=log_p, score=score))
         hypotheses[:] = again
 
     def _texts(self, rows: Sequence[Sequence[int]]) -> list[list[str]]:

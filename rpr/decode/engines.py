@@ -47,11 +47,73 @@ def load_engine(
     """The engine, vocabulary and search settings, and the maximum source length in tokens. All settings are checked
     before weights are read. A language model of documents is refused, unless `documents`.
     """
+    exported = None
     if is_export(folder):
-        return _of_export(read_export(folder), config)
-    if config.backend != "ctranslate2":
-        return _of_run(folder, config, documents)
-    return _of_export(read_export(exported_folder(folder, config.run)), config)
+        exported = read_export(folder)
+    elif config.backend == "ctranslate2":
+        exported = read_export(exported_folder(folder, config.run))
+    hardware, longest = config.hardware, config.max_source_length
+    if exported is None:
+        trained = loading.config_of(folder, config)
+        if trained.data.text is not None and not documents:
+            raise RecordError(
+                f"run: {folder.name} is a language model of documents, and this command needs a model of sentence "
+                "pairs; use evaluate, verify, compare or report"
+            )
+        search = search_of(trained.evaluation)
+    else:
+        vocabulary, search = _check_export(exported, config), exported.search
+    search = override_search(search, config.beam_size, config.length_penalty, config.n_best)
+    if exported is not None and exported.settings.kind == "ctranslate2":
+        runtime.set_up(hardware)
+        engine = ctranslate2_engine(exported.folder, hardware, config.compute_type)
+        rows = exported.settings.position_rows
+        return engine, vocabulary, search, longest if rows is None else min(longest, rows - 1)
+    if config.compute_type != "float32":
+        raise ConfigError(
+            f"compute_type: {config.compute_type} has no effect with backend=torch, which uses hardware.precision: "
+            "set hardware.precision=bf16, or backend=ctranslate2"
+        )
+    runtime.set_up(hardware)
+    if exported is None:
+        vocabulary = loading.vocabulary_of(folder, trained)
+        model, _ = loading.model_of(trained, folder, config.average_checkpoints, len(vocabulary))
+    else:
+        model = load_exported_model(exported.folder).to(runtime.torch_device(hardware))
+        stacks = model.config.stacks()
+        check_attention(hardware, [stack.scheme for stack in stacks], stacks[0].site.d_head)
+        model.use_attention(hardware.attention)
+    return torch_engine(model, hardware, config.matmul_precision), vocabulary, search, longest
+
+
+def _check_export(exported: Exported, config: TranslateConfig) -> Vocabulary:
+    """The vocabulary of an export that fits the settings.
+
+    Raises:
+        ConfigError: it does not translate, or a setting contradicts it.
+    """
+    kind, decoder_only = exported.settings.kind, exported.config.architecture == "decoder_only"
+    if kind == "transformers" or (kind == "ctranslate2" and decoder_only):
+        raise ConfigError(
+            f"run: {exported.folder} is {KIND_NAMES[kind]} of a decoder-only model, for other programs alone (its "
+            "README.md says how); give the run's folder, or export it with format=safetensors"
+        )
+    vocabulary = exported.vocabulary()
+    if isinstance(vocabulary, TextVocabulary):
+        raise ConfigError(f"run: {exported.folder} is a language model of documents, which does not translate")
+    if config.backend not in (None, "torch" if kind == "safetensors" else kind):
+        raise ConfigError(
+            f"backend: {config.backend} cannot read {exported.folder}, which is {KIND_NAMES[kind]}; "
+            "omit backend, or give the run's folder"
+        )
+    if config.average_checkpoints is not None:
+        raise ConfigError(
+            f"average_checkpoints: {exported.folder} is an export of one model ({exported.settings.checkpoint}); "
+            "omit it, or export the run again with it"
+        )
+    if kind == "ctranslate2" and config.matmul_precision != "highest":
+        raise ConfigError("matmul_precision: CTranslate2 does not read it; choose compute_type, or backend=torch")
+    return vocabulary
 
 
 def exported_folder(run_dir: Path, typed: str) -> Path:
@@ -67,70 +129,6 @@ def exported_folder(run_dir: Path, typed: str) -> Path:
         command = shlex.join(["rpr-cli", "export", f"run={typed}", "format=ctranslate2"])
         raise DataError(f"run: {run_dir} has no {CTRANSLATE2_FOLDER}; create it with: {command}")
     return folder
-
-
-def _of_run(folder: Path, config: TranslateConfig, documents: bool) -> tuple[Engine, Vocabulary, Search, int]:
-    trained = loading.config_of(folder, config)
-    if trained.data.text is not None and not documents:
-        raise RecordError(
-            f"run: {folder.name} is a language model of documents, and this command needs a model of sentence pairs; "
-            "use evaluate, verify, compare or report"
-        )
-    search = override_search(search_of(trained.evaluation), config.beam_size, config.length_penalty, config.n_best)
-    _check_compute_type(config)
-    runtime.set_up(config.hardware)
-    vocabulary = loading.vocabulary_of(folder, trained)
-    model, _ = loading.model_of(trained, folder, config.average_checkpoints, len(vocabulary))
-    return torch_engine(model, config.hardware, config.matmul_precision), vocabulary, search, config.max_source_length
-
-
-def _of_export(exported: Exported, config: TranslateConfig) -> tuple[Engine, Vocabulary, Search, int]:
-    decoder_only = exported.config.architecture == "decoder_only"
-    if exported.settings.kind == "transformers" or (exported.settings.kind == "ctranslate2" and decoder_only):
-        raise ConfigError(
-            f"run: {exported.folder} is {KIND_NAMES[exported.settings.kind]} of a decoder-only model, for other "
-            "programs alone (its README.md says how); give the run's folder, or export it with format=safetensors"
-        )
-    vocabulary = exported.vocabulary()
-    if isinstance(vocabulary, TextVocabulary):
-        raise ConfigError(f"run: {exported.folder} is a language model of documents, which does not translate")
-    kind = "torch" if exported.settings.kind == "safetensors" else "ctranslate2"
-    if config.backend not in (None, kind):
-        raise ConfigError(
-            f"backend: {config.backend} cannot read {exported.folder}, which is {KIND_NAMES[exported.settings.kind]}; "
-            "omit backend, or give the run's folder"
-        )
-    if config.average_checkpoints is not None:
-        raise ConfigError(
-            f"average_checkpoints: {exported.folder} is an export of one model ({exported.settings.checkpoint}); "
-            "omit it, or export the run again with it"
-        )
-    search = override_search(exported.search, config.beam_size, config.length_penalty, config.n_best)
-    hardware, longest = config.hardware, config.max_source_length
-    runtime.set_up(hardware)
-    engine: Engine
-    if kind == "torch":
-        _check_compute_type(config)
-        model = load_exported_model(exported.folder).to(runtime.torch_device(hardware))
-        stacks = model.config.stacks()
-        check_attention(hardware, [stack.scheme for stack in stacks], stacks[0].site.d_head)
-        model.use_attention(hardware.attention)
-        engine = torch_engine(model, hardware, config.matmul_precision)
-    else:
-        if config.matmul_precision != "highest":
-            raise ConfigError("matmul_precision: CTranslate2 does not read it; choose compute_type, or backend=torch")
-        engine = ctranslate2_engine(exported.folder, hardware, config.compute_type)
-        if (rows := exported.settings.position_rows) is not None:
-            longest = min(longest, rows - 1)
-    return engine, vocabulary, search, longest
-
-
-def _check_compute_type(config: TranslateConfig) -> None:
-    if config.compute_type != "float32":
-        raise ConfigError(
-            f"compute_type: {config.compute_type} has no effect with backend=torch, which uses hardware.precision: "
-            "set hardware.precision=bf16, or backend=ctranslate2"
-        )
 
 
 def torch_engine(model: Transformer, hardware: HardwareConfig, matmul_precision: str) -> TorchEngine:

@@ -74,7 +74,7 @@ def continuations(
             than the vocabulary; RunError: the model gives no finite probability.
     """
     _check(engine.model, len(vocabulary), prompts, sampling)
-    found = [[Continuation() for _ in range(sampling.num_samples)] for _ in prompts]
+    by_prompt = [[Continuation() for _ in range(sampling.num_samples)] for _ in prompts]
     rows = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(sampling.num_samples)]
     lengths = [len(prompts[prompt]) + sampling.max_new_tokens for prompt, _ in rows]
     batches = [[row] for row in range(len(rows))]
@@ -88,14 +88,14 @@ def continuations(
                     raise RunError("the model's probabilities are not finite, so nothing follows; use another run")
                 for place, (row, piece) in enumerate(zip(step.sentence_B.tolist(), step.piece_B.tolist(), strict=True)):
                     prompt, sample = of_batch[row]
-                    one = found[prompt][sample]
-                    before = len(one.settled(sampling.stop))
-                    one.add(piece, vocabulary, sampling.stop)
-                    step.leaves_B[place] |= one.finished
+                    continuation = by_prompt[prompt][sample]
+                    before = len(continuation.settled(sampling.stop))
+                    continuation.add(piece, vocabulary, sampling.stop)
+                    step.leaves_B[place] |= continuation.finished
                     if on_text is not None:
                         ends = bool(step.leaves_B[place])
-                        on_text((one.text if ends else one.settled(sampling.stop))[before:], ends)
-    return found
+                        on_text((continuation.text if ends else continuation.settled(sampling.stop))[before:], ends)
+    return by_prompt
 
 
 def _steps(

@@ -63,19 +63,19 @@ class Parity:
         return not self.different and self.largest_difference <= self.tolerance
 
     def __str__(self) -> str:
-        words = f"{self.sentences} compared"
+        result = f"{self.sentences} compared"
         if self.identical is not None:
-            words = f"{self.identical} of {self.sentences} greedy translations identical"
+            result = f"{self.identical} of {self.sentences} greedy translations identical"
         if self.near_ties:
             margin = max(flip.margin for flip in self.near_ties)
-            words += f", {len(self.near_ties)} differing at a tie (log p of the two pieces within {margin:.1e})"
+            result += f", {len(self.near_ties)} differing at a tie (log p of the two pieces within {margin:.1e})"
         if self.different:
             worst = max(self.different, key=lambda flip: flip.margin)
-            words += (
+            result += (
                 f", {len(self.different)} differing beyond rounding (sentence {worst.sentence + 1}, piece "
                 f"{worst.piece + 1}: log p differs by {worst.margin:.1e})"
             )
-        return f"{words}; log p of a piece differs by at most {self.largest_difference:.1e}"
+        return f"{result}; log p of a piece differs by at most {self.largest_difference:.1e}"
 
 
 def parity(
@@ -131,7 +131,7 @@ def parity(
 def identical_share(engine: Engine, other: Engine, sources: Rows, search: Search) -> float:
     """The fraction of sentences, 0 to 1, with the same greedy translation from two engines."""
     pairs = zip(_greedy(engine, sources, search), _greedy(other, sources, search), strict=True)
-    return sum(one == two for one, two in pairs) / len(sources)
+    return sum(first == second for first, second in pairs) / len(sources)
 
 
 def in_float64(model: Transformer) -> Transformer:
@@ -146,8 +146,8 @@ def largest_of(differences: Tensor) -> float:
     return float(differences.abs().nan_to_num(nan=torch.inf).max()) if differences.numel() else 0.0
 
 
-def _largest_difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
-    return largest_of(torch.cat([one - other for one, other in zip(ours, theirs, strict=True)]))
+def _largest_difference(ours: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+    return largest_of(torch.cat([our - their for our, their in zip(ours, others, strict=True)]))
 
 
 def _greedy(
@@ -163,14 +163,14 @@ def _flips(
     model: Transformer,
     sources: Rows,
     ours: Sequence[tuple[tuple[int, ...], bool]],
-    theirs: Sequence[tuple[tuple[int, ...], bool]],
+    others: Sequence[tuple[tuple[int, ...], bool]],
     search: Search,
 ) -> list[Flip]:
     flips = []
-    for index, (one, two) in enumerate(zip(ours, theirs, strict=True)):
-        if one == two:
+    for index, (first, second) in enumerate(zip(ours, others, strict=True)):
+        if first == second:
             continue
-        our, their = ((*pieces, *([EOS] if finished else [])) for pieces, finished in (one, two))
+        our, their = ((*pieces, *([EOS] if finished else [])) for pieces, finished in (first, second))
         at = next((at for at, pair in enumerate(zip(our, their, strict=False)) if len({*pair}) > 1), None)
         if at is None:  # one is a prefix of the other, which a tie cannot explain
             flips.append(Flip(index, min(len(our), len(their)), float("inf")))

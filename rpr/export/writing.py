@@ -147,8 +147,8 @@ def _suspect(model: Transformer) -> str:
 
 
 def _check_weights(model: Transformer, copied: Transformer) -> None:
-    for (name, one), (_, other) in zip(model.named_parameters(), copied.named_parameters(), strict=True):
-        if one.dtype != other.dtype or not torch.equal(one, other):
+    for (name, weight), (_, other) in zip(model.named_parameters(), copied.named_parameters(), strict=True):
+        if weight.dtype != other.dtype or not torch.equal(weight, other):
             raise RunError(
                 f"export: {name} read back from safetensors differs from the model; the export was removed: "
                 "please report this with the run's record"

@@ -12,7 +12,7 @@ _HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff
 
 def escape_control_characters(text: str) -> str:
     r"""The text on one line, with `\x1b` for ESC and `\n` for a line feed."""
-    return text if text.isprintable() else _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return text if text.isprintable() else _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def escape_tree(tree: Any) -> Any:

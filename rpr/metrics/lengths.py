@@ -51,7 +51,7 @@ def by_length(
     names = [metric.name for metric in scored[0] if metric.name in METRICS]
     pooled = {name: pool([metric.statistics for split in scored for metric in split if metric.name == name])
               for name in names}  # fmt: skip
-    assert all(len(one) == len(all_lengths) for one in pooled.values()), "a length for each scored sentence"
+    assert all(len(own) == len(all_lengths) for own in pooled.values()), "a length for each scored sentence"
     buckets = []
     for shortest, longest in bounds(edges, longest_training_source):
         mask = (all_lengths >= shortest) & (all_lengths <= (all_lengths.max() if longest is None else longest))

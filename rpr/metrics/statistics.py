@@ -56,7 +56,7 @@ def sufficient_statistics(
 
 def match_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> SufficientStatistics:
     """Per sentence: 1 if it equals its reference, else 0; and a count of 1."""
-    rows = [(one == other, 1) for one, other in zip(hypotheses, references, strict=True)]
+    rows = [(hypothesis == reference, 1) for hypothesis, reference in zip(hypotheses, references, strict=True)]
     return SufficientStatistics(np.array(rows, np.float64), share_from_sums)
 
 

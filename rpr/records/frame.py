@@ -26,12 +26,12 @@ def frame(folder: str | Path) -> pd.DataFrame:
         RecordError: no record below `folder`.
     """
     root = user_path(folder)
-    found = find_records(root)
-    for problem in found.problems:
+    records, problems, _ = find_records(root)
+    for problem in problems:
         warnings.warn(problem, stacklevel=3)
-    if not found.records:
+    if not records:
         raise RecordError(f"{root}: no run record below this folder; give the runs_dir of trained runs")
-    return pd.DataFrame([_row(path.parent, record.shown()) for path, record in found.records])
+    return pd.DataFrame([_row(path.parent, record.shown()) for path, record in records])
 
 
 def _row(folder: Path, record: Record) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def mean(values: Sequence[float]) -> Measurement:
     if count == 1:
         return single(value)
     # Not statistics.stdev, which computes in fractions: twenty times slower, and a report needs tens of thousands.
-    deviation = math.sqrt(math.fsum((one - value) ** 2 for one in values) / (count - 1))
+    deviation = math.sqrt(math.fsum((each - value) ** 2 for each in values) / (count - 1))
     half = student_quantile(count - 1) * deviation / math.sqrt(count)
     return Measurement(value, count, deviation, Interval(value - half, value + half, LEVEL, kind="seeds"))
 
@@ -59,14 +59,14 @@ def mean_of_shares(values: Sequence[float], lowest: float = 0.0, highest: float 
     standard error s / (sqrt(n) m (1 - m)) (delta method); the t interval of the logit is mapped back. Without a
     deviation between the seeds both are the mean itself.
     """
-    one = mean(values)
-    if one.interval is None or one.value is None or not one.deviation:
-        return one
-    share = (one.value - lowest) / (highest - lowest)
-    middle, half = math.log(share / (1 - share)), (one.interval.high - one.value) / (highest - lowest)
+    whole = mean(values)
+    if whole.interval is None or whole.value is None or not whole.deviation:
+        return whole
+    share = (whole.value - lowest) / (highest - lowest)
+    middle, half = math.log(share / (1 - share)), (whole.interval.high - whole.value) / (highest - lowest)
     half /= share * (1 - share)
     low, high = (lowest + (highest - lowest) * (1 + math.tanh((middle + end) / 2)) / 2 for end in (-half, half))
-    return replace(one, interval=Interval(low, high, LEVEL, kind="seeds", method=OF_SHARES))
+    return replace(whole, interval=Interval(low, high, LEVEL, kind="seeds", method=OF_SHARES))
 
 
 @lru_cache(maxsize=1024)

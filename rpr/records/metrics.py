@@ -29,7 +29,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     lines = read_text(path).splitlines()
     with contextlib.suppress(ValueError):  # all at once, which is faster; a damaged file is parsed line by line
         entries = from_json(f"[{','.join(lines)}]")
-        if len(entries) == len(lines) and all(type(one) is dict and type(one.get("step")) is int for one in entries):
+        if len(entries) == len(lines) and all(type(row) is dict and type(row.get("step")) is int for row in entries):
             return list(entries)
     metrics = []
     for number, line in enumerate(lines, start=1):

@@ -141,14 +141,14 @@ def _position(
 ) -> Position:
     name = record.setting("position.name")
     if known is None:
-        words = [str(name), *(f"{key} = {value}" for key, value in unknown if key != "name")]
+        parts = [str(name), *(f"{key} = {value}" for key, value in unknown if key != "name")]
         settings = json.dumps(record.config["position"], sort_keys=True)
-        return Position(OTHER, ", ".join(words), None, None, settings)
+        return Position(OTHER, ", ".join(parts), None, None, settings)
     of_scheme = name not in COLOURS and not isinstance(known, Sides)
     more = [(key, value) for key, value in unknown if of_scheme or key in varying]
     identity = json.dumps([known.scheme, known.identity(), *more], sort_keys=True)
     if not more:
         return Position(known.kind, known.label, known.k, known.sharing, identity)
-    words = [] if known.label == "none" else [known.label]
-    label = ", ".join([*words, *(f"{key} = {value}" for key, value in more)])
+    parts = [] if known.label == "none" else [known.label]
+    label = ", ".join([*parts, *(f"{key} = {value}" for key, value in more)])
     return Position(OTHER, label, known.k, known.sharing, identity)

@@ -30,11 +30,11 @@ def now() -> str:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    numbers = {"python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            numbers[package] = version(package)
+    return numbers
 
 
 def git_state() -> Git:

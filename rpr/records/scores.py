@@ -243,7 +243,7 @@ def how_scored(score: Score) -> tuple[Any, ...]:
     return (score.signature, score.num_sentences, score.beam_size, score.length_penalty, score.min_length)
 
 
-def how_scored_by_length(one: ByLength, metric: str) -> tuple[Any, ...]:
+def how_scored_by_length(score: ByLength, metric: str) -> tuple[Any, ...]:
     """The same for scores by length."""
-    decoding = (one.signatures.get(metric), one.beam_size, one.length_penalty, one.min_length, one.precision)
-    return (*decoding, one.splits, one.test_sets, one.longest_training_source)
+    decoding = (score.signatures.get(metric), score.beam_size, score.length_penalty, score.min_length, score.precision)
+    return (*decoding, score.splits, score.test_sets, score.longest_training_source)

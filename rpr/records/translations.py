@@ -59,8 +59,8 @@ def read_translations(record: Path, split: str) -> Texts:
         # Split only at newlines: splitlines() also splits at unusual separators that occur in real sentences.
         sources, references, hypotheses = (_text(file).removesuffix("\n").split("\n") for file in files)
         texts = Texts(sources, references, hypotheses)
-    elif (found := _archived(record).get(split)) is not None:
-        texts = found
+    elif (archived := _archived(record).get(split)) is not None:
+        texts = archived
     else:
         raise DataError(
             f"{_shown(record)}: has no {split}.hypotheses.txt with its sources and references; they are written when a "

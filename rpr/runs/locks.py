@@ -65,12 +65,12 @@ class RunLock:
         while not self._end.wait(wait):
             wait = HEARTBEAT_SECONDS
             try:
-                found = _read_holder(self.path)
+                current = _read_holder(self.path)
             except FileNotFoundError:
-                found = None
+                current = None
             except OSError:  # an unavailable file system, or no descriptor left; the next heartbeat tries again
                 continue
-            if found is None or found.token != self.holder.token:
+            if current is None or current.token != self.holder.token:
                 _end_process()
                 return
             with contextlib.suppress(OSError):  # as above
@@ -81,7 +81,7 @@ class RunLock:
         self._end.set()
         self._thread.join()
         with contextlib.suppress(OSError):
-            if (found := _read(self.path)) is not None and found.token == self.holder.token:
+            if (current := _read(self.path)) is not None and current.token == self.holder.token:
                 os.truncate(self.path, 0)
         os.close(self.descriptor)
 
@@ -116,13 +116,13 @@ def current_holder(folder: Path) -> Holder | None:
                 return _read(path)
         except OSError:  # no locks on this file system: only the heartbeat tells
             locks_work = False
-        found = _read(path)
-        if found is None or (locks_work and not _on_other_host(found)):
+        current = _read(path)
+        if current is None or (locks_work and not _on_other_host(current)):
             return None
         try:
-            return found if _age(path) < STALE_SECONDS else None
+            return current if _age(path) < STALE_SECONDS else None
         except OSError:  # the folder is not ours to write, and so the file system's time unknown
-            return found if time.time() - path.stat().st_mtime < STALE_SECONDS else None
+            return current if time.time() - path.stat().st_mtime < STALE_SECONDS else None
     finally:
         os.close(descriptor)
 
@@ -144,9 +144,9 @@ def _lock_file(path: Path) -> tuple[int, Holder]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)  # no link: the file is truncated
     try:
         locked = _flock(descriptor, path)
-        found = _read(path)
-        if found is not None and (_on_other_host(found) or not locked) and _is_alive(path, found):
-            raise _busy(path, found)
+        current = _read(path)
+        if current is not None and (_on_other_host(current) or not locked) and _is_alive(path, current):
+            raise _busy(path, current)
         started = datetime.now(UTC).isoformat(timespec="seconds")
         holder = Holder(socket.gethostname(), os.getpid(), started, uuid.uuid4().hex, _boot())
         os.ftruncate(descriptor, 0)
@@ -173,14 +173,14 @@ def _flock(descriptor: int, path: Path) -> bool:
     raise AssertionError("the loop ends by return or raise")
 
 
-def _busy(path: Path, found: Holder | None) -> BusyError:
+def _busy(path: Path, current: Holder | None) -> BusyError:
     return BusyError(
-        f"{path.parent}: in use by {found or 'another process'}; wait for it, or stop it and rerun the command"
+        f"{path.parent}: in use by {current or 'another process'}; wait for it, or stop it and rerun the command"
     )
 
 
-def _on_other_host(found: Holder) -> bool:
-    return (found.host, found.boot) != (socket.gethostname(), _boot())
+def _on_other_host(current: Holder) -> bool:
+    return (current.host, current.boot) != (socket.gethostname(), _boot())
 
 
 def _boot() -> str:
@@ -191,7 +191,7 @@ def _boot() -> str:
         return ""
 
 
-def _is_alive(path: Path, found: Holder) -> bool:
+def _is_alive(path: Path, current: Holder) -> bool:
     """Whether a holder that the kernel's lock does not cover still touches the file; waits until that is known."""
     first, reported = path.stat().st_mtime_ns, False
     until = time.monotonic() + STALE_SECONDS  # a file time in the future must not make this wait for ever
@@ -200,7 +200,7 @@ def _is_alive(path: Path, found: Holder) -> bool:
             return True
         if not reported:
             reported = True
-            print(f"rpr-cli: {path.parent.name}: checking whether {found} is still alive", file=sys.stderr)
+            print(f"rpr-cli: {path.parent.name}: checking whether {current} is still alive", file=sys.stderr)
         time.sleep(1.0)
     return False
 

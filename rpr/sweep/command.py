@@ -88,14 +88,14 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
     if "--dry-run" in flags:
         print("\n".join(status.commands(before)))
         return 0
-    for job, one in before.jobs:
-        if one.state != "finished":
+    for job, job_status in before.jobs:
+        if job_status.state != "finished":
             check_tokenizer(job.config)
     launcher = Launcher(jobs, settings, options, config_dir)
     if launcher.local:
         from rpr.runs import runtime
 
-        for hardware in {job.config.hardware for job, one in before.jobs if one.state != "finished"}:
+        for hardware in {job.config.hardware for job, job_status in before.jobs if job_status.state != "finished"}:
             runtime.check_devices(hardware)
         if options.gpus:
             gpus.check_present(options.gpus)

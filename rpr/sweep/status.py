@@ -44,12 +44,12 @@ class SweepStatus:
     config_dir: Path | None = None  # of --config-dir, for the commands of single jobs
 
     def of(self, *states: State) -> list[tuple[Job, JobStatus]]:
-        return [(job, job_status) for job, job_status in self.jobs if job_status.state in states]
+        return [(job, own) for job, own in self.jobs if own.state in states]
 
     def counts(self, names: Mapping[State, str]) -> str:
         """`9 jobs: 3 finished, 6 new`."""
-        found = [(len(self.of(state)), state) for state in get_args(State)]
-        parts = [f"{count} {names[state]}" for count, state in found if count]
+        counts = [(len(self.of(state)), state) for state in get_args(State)]
+        parts = [f"{count} {names[state]}" for count, state in counts if count]
         return f"{len(self.jobs)} job{'s' if len(self.jobs) > 1 else ''}: {', '.join(parts)}"
 
 
@@ -73,16 +73,16 @@ def load_status(
     statuses = []
     for job in jobs:
         try:
-            job_status = ledger.job_status(job.run_dir)
+            own = ledger.job_status(job.run_dir)
         except RecordError as error:
             raise ConfigError(f"{error}; or move {job.run_dir} away to start its job from scratch") from None
-        if job.config.again and job_status.state != "running":
-            job_status = ledger.JobStatus("new", None, None)
-        if (record := job_status.record) is not None:
+        if job.config.again and own.state != "running":
+            own = ledger.JobStatus("new", None, None)
+        if (record := own.record) is not None:
             check_same_code(job.config.position, record)
         if record is not None and record.status == "finished":
             lifecycle.check_same_corpus(job.config, job.run_dir, record)
-        statuses.append((job, job_status))
+        statuses.append((job, own))
     return SweepStatus(sweep, tuple(statuses), config_dir)
 
 
@@ -108,7 +108,7 @@ def prepare_launch(status: SweepStatus, *, retry_failed: bool) -> list[Job]:
         print(f"  since it was last started: {line}", file=sys.stderr)
     _add_finished_runs(status)
     otherwise = [
-        lifecycle.reported_otherwise(job.config, one.record) for job, one in status.of("finished") if one.record
+        lifecycle.reported_otherwise(job.config, own.record) for job, own in status.of("finished") if own.record
     ]
     if names := sorted({f"evaluation.{name}" for differing in otherwise for name in differing}):
         print(
@@ -120,9 +120,9 @@ def prepare_launch(status: SweepStatus, *, retry_failed: bool) -> list[Job]:
 
 
 def _add_finished_runs(status: SweepStatus) -> None:
-    for job, job_status in status.of("finished"):
-        assert job_status.record is not None
-        if status.sweep not in job_status.record.sweeps:
+    for job, own in status.of("finished"):
+        assert own.record is not None
+        if status.sweep not in own.record.sweeps:
             lifecycle.add_to_sweep(job.run_dir, status.sweep)
 
 
@@ -137,10 +137,10 @@ def commands(status: SweepStatus) -> list[str]:
             records += [record for _, record in find_records(user_path(root)).records]
     estimates = costs([job.config for job, _ in status.jobs], records)
     lines, remaining = [], []
-    for number, ((job, job_status), cost) in enumerate(zip(status.jobs, estimates, strict=True), start=1):
-        lines.append(f"# {number} of {len(status.jobs)}, {_BEFORE[job_status.state]}: {cost}")
+    for number, ((job, own), cost) in enumerate(zip(status.jobs, estimates, strict=True), start=1):
+        lines.append(f"# {number} of {len(status.jobs)}, {_BEFORE[own.state]}: {cost}")
         lines.append(train_command(job.overrides, status.config_dir))
-        if job_status.state not in ("finished", "running"):
+        if own.state not in ("finished", "running"):
             remaining.append(cost.seconds)
     known = [seconds for seconds in remaining if seconds is not None]
     total = f"about {duration(sum(known))} of training, one after another" if known else "time unknown"
@@ -160,14 +160,14 @@ def print_summary(before: SweepStatus, problems: Mapping[tuple[str, ...], RunErr
     after = replace(before, jobs=tuple((job, ledger.job_status(job.run_dir)) for job, _ in before.jobs))
     _add_finished_runs(after)  # those that another process has finished in the meantime
     failures = 0
-    for job, job_status in after.jobs:
+    for job, own in after.jobs:
         problem = problems.get(job.overrides)
-        if job_status.state == "running":
-            print(f"rpr-cli: {job.run_dir.name}: in use by {job_status.holder}", file=sys.stderr)
-        elif job_status.state != "finished" or problem is not None:
+        if own.state == "running":
+            print(f"rpr-cli: {job.run_dir.name}: in use by {own.holder}", file=sys.stderr)
+        elif own.state != "finished" or problem is not None:
             failures += 1
-            how = "interrupted" if job_status.state == "interrupted" else "failed"
-            print(f"rpr-cli: {how}: {job.run_dir.name}: {failure_reason(job_status.record, problem)}", file=sys.stderr)
+            how = "interrupted" if own.state == "interrupted" else "failed"
+            print(f"rpr-cli: {how}: {job.run_dir.name}: {failure_reason(own.record, problem)}", file=sys.stderr)
             for line in ledger.last_lines(job.run_dir):
                 print(f"    {line}", file=sys.stderr)
             print(f"  to retry: {train_command(job.overrides, before.config_dir)}", file=sys.stderr)

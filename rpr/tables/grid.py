@@ -179,17 +179,17 @@ def layout(grid: Grid, footnotes: list[str] | None = None) -> Layout:
     return Layout(grid.columns, lines, tuple(texts))
 
 
-def figure_text(one: Measurement, digits: int, *, signed: bool = False) -> tuple[str, str]:
+def figure_text(measurement: Measurement, digits: int, *, signed: bool = False) -> tuple[str, str]:
     """`36.4 ± 0.3` and `(35.9 to 36.9)` over seeds or rounds, `[35.1, 37.6]` over sentences; a dash if missing."""
-    if one.value is None:
+    if measurement.value is None:
         return DASH, ""
-    text = number(one.value, digits, signed=signed)
-    if one.deviation is not None:
-        text += f" ± {one.deviation:.{digits}f}"
-    if one.interval is None:
+    text = number(measurement.value, digits, signed=signed)
+    if measurement.deviation is not None:
+        text += f" ± {measurement.deviation:.{digits}f}"
+    if measurement.interval is None:
         return text, ""
-    low, high = (number(end, digits, signed=signed) for end in (one.interval.low, one.interval.high))
-    return text, f"[{low}, {high}]" if one.interval.kind == "sentences" else f"({low} to {high})"
+    low, high = (number(end, digits, signed=signed) for end in (measurement.interval.low, measurement.interval.high))
+    return text, f"[{low}, {high}]" if measurement.interval.kind == "sentences" else f"({low} to {high})"
 
 
 def number(value: float, digits: int, *, signed: bool = False) -> str:

@@ -85,7 +85,7 @@ def _check_has_runs(api: Any, entity: str, project: str, sweep: str | None) -> N
     try:
         first = next(iter(runs), None)
     except ValueError:
-        hint = did_you_mean(project, [one.name for one in api.projects(entity)])
+        hint = did_you_mean(project, [project.name for project in api.projects(entity)])
         raise ConfigError(f"logger.project: {entity} has no project {project!r}{hint}") from None
     if first is not None:
         return

@@ -49,11 +49,11 @@ def variant(config: TrainConfig) -> str:
     sharing if it is not the model's default, and the name of the position config if it adds information.
     """
     chosen = config.position
-    words = f"{chosen.label}, from {config.origin.words(config.seed)}" if config.origin else chosen.label
+    label = f"{chosen.label}, from {config.origin.words(config.seed)}" if config.origin else chosen.label
     if chosen.sharing not in (None, config.model.relative_defaults.tables):
-        words += f", {SHARING[chosen.sharing]}"
+        label += f", {SHARING[chosen.sharing]}"
     usual = (chosen.kind, f"{chosen.encoder.name}-{chosen.decoder.name}")
-    return words if chosen.name in usual else f"{chosen.name} ({words})"
+    return label if chosen.name in usual else f"{chosen.name} ({label})"
 
 
 def sections(config: TrainConfig, given: Mapping[str, Any]) -> dict[str, Any]:

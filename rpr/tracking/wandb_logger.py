@@ -129,9 +129,9 @@ class WandbMirror(WandbLogger):
                 if path.is_file() and not path.is_symlink():  # a link could lead to anything
                     results.add_file(str(path), name=path.name)
             self._run.log_artifact(results)
-            found = checkpoints(self.run_dir / "checkpoints")
-            if self.artifacts == "checkpoint" and found:
-                step, path = found[-1]
+            saved = checkpoints(self.run_dir / "checkpoints")
+            if self.artifacts == "checkpoint" and saved:
+                step, path = saved[-1]
                 model = wandb.Artifact(f"model-{self._run.id}", type="model", metadata={"step": step})
                 model.add_file(str(path), name=path.name, policy="immutable")  # uploaded in place, without a copy
                 self._run.log_artifact(model)
