@@ -49,8 +49,8 @@ def to_overrides(name: str, arguments: list[str]) -> list[str]:
         ConfigError: too many positional arguments, a duplicate, or a job with an unclosed quotation mark.
     """
     if name == "train":
-        words = typed_choices(_with_runs(name, [word for argument in arguments for word in _split_job(argument)]))
-        return words if {"-m", "--multirun"} & {*words} else with_corpus(words)
+        overrides = typed_choices(_with_runs(name, [word for argument in arguments for word in _split_job(argument)]))
+        return overrides if {"-m", "--multirun"} & {*overrides} else with_corpus(overrides)
     if name == "translate" and "--" in arguments:
         at = arguments.index("--")
         return [*_with_runs(name, arguments[:at]), *_files(arguments[:at], arguments[at + 1 :])]

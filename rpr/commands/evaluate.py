@@ -7,12 +7,12 @@ import re
 from dataclasses import asdict
 
 from rpr.commands.printing import with_legend
-from rpr.commands.scoring import Scored, length_grid, score_grid, score_run, torch_scored
+from rpr.commands.scoring import length_grid, score_grid, score_run
 from rpr.commands.text_scoring import context_grids
 from rpr.config.commands import EvaluateConfig
 from rpr.config.train import REPORTED, TrainConfig
 from rpr.data.cache import prepare
-from rpr.decode.engines import ctranslate2_engine, exported_folder
+from rpr.decode.engines import EvaluatedModel, ctranslate2_engine, evaluated_model, exported_folder
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.io.locks import exclusive
@@ -55,13 +55,13 @@ def run(config: EvaluateConfig) -> None:
         data = prepare(trained.data)
         loading.check_same_vocabulary(run_dir, loading.record_of(run_dir), data)
         engine = ctranslate2_engine(folder, config.hardware, config.compute_type)
-        system = Scored(engine, engine.exported.settings.checkpoint, f"ctranslate2 {config.compute_type}")
+        system = EvaluatedModel(engine, engine.exported.settings.checkpoint, f"ctranslate2 {config.compute_type}")
         name = f"ctranslate2-{config.compute_type}-{search}"
     else:
         data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
         if config.position:
             checkpoint += f", positions: {position.label}"
-        system = torch_scored(trained, model, checkpoint)
+        system = evaluated_model(trained, model, checkpoint)
         ema = config.average_checkpoints is None and trained.optim.ema_decay is not None
         weights = "ema" if ema else f"average{config.average_checkpoints or trained.optim.average_checkpoints}"
         name = f"{weights}-{search}"

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from rpr.commands.text_scoring import score_documents
 from rpr.config.train import EvaluationConfig, TrainConfig
 from rpr.data.cache import PreparedData
-from rpr.decode.engines import torch_engine
-from rpr.decode.torch_engine import Engine, TorchEngine, search_of, translate_sources
+from rpr.decode.engines import EvaluatedModel, evaluated_model
+from rpr.decode.torch_engine import Engine, search_of, translate_sources
 from rpr.metrics import lengths
 from rpr.metrics.bleu import TASK_METRICS, Metric, all_scores
 from rpr.metrics.significance import interval
@@ -36,7 +36,6 @@ from rpr.records.scores import (
     tokenised_in_words,
 )
 from rpr.records.translations import Texts, write_archive, write_split
-from rpr.runs import runtime
 from rpr.tables.grid import Cell, Column, Grid
 
 
@@ -49,27 +48,9 @@ class RunScores:
     by_context: tuple[ByContext, ...] = ()
 
 
-@dataclass(frozen=True)
-class Scored:
-    """The system that is scored: its engine, and the checkpoints and arithmetic precision for the record."""
-
-    engine: Engine
-    checkpoint: str
-    precision: str
-
-
-def torch_scored(config: TrainConfig, model: Transformer, checkpoint: str) -> Scored:
-    """The torch engine with this model, as configured."""
-    hardware = config.hardware
-    matmuls = config.evaluation.matmul_precision or runtime.matmul_precision(hardware)
-    engine = torch_engine(model, hardware, matmuls)
-    exact = hardware.precision != "32" or matmuls == "highest"
-    return Scored(engine, checkpoint, hardware.precision if exact else f"{hardware.precision}, {matmuls} products")
-
-
 def validation_bleu(config: TrainConfig, data: PreparedData, model: Transformer) -> float:
     """BLEU of greedy translations of the first validation sentences, during training."""
-    engine = torch_scored(config, model, "in training").engine
+    engine = evaluated_model(config, model, "in training").engine
     sources = data.split("validation").first("source", config.evaluation.validation_sentences)
     with Progress(len(sources), "sentences", "translating validation", keep=False) as bar:
         search = search_of(config.evaluation, greedy=True)
@@ -79,12 +60,11 @@ def validation_bleu(config: TrainConfig, data: PreparedData, model: Transformer)
     return all_scores(hypotheses, references, language, [HEADLINE_METRIC], tokenizer)[0].score
 
 
-def score_run(config: TrainConfig, data: PreparedData, system: Scored, run_dir: Path) -> RunScores:
+def score_run(config: TrainConfig, data: PreparedData, system: EvaluatedModel, run_dir: Path) -> RunScores:
     """Scores of every test split that the data has; the hypotheses are written next to the record."""
     evaluation = config.evaluation
     if config.data.text is not None:
-        assert isinstance(system.engine, TorchEngine)
-        documents = score_documents(config, data, system.engine, system.checkpoint, system.precision, run_dir)
+        documents = score_documents(config, data, system, run_dir)
         return RunScores(documents[0], None, documents[1])
     splits = [split for split in evaluation.test_splits if split in data.splits]
     metrics = None if config.data.task is None else TASK_METRICS
@@ -113,7 +93,7 @@ def _translate(config: TrainConfig, data: PreparedData, split: str, engine: Engi
     return texts
 
 
-def _score(config: TrainConfig, data: PreparedData, split: str, metric: Metric, system: Scored) -> Score:
+def _score(config: TrainConfig, data: PreparedData, split: str, metric: Metric, system: EvaluatedModel) -> Score:
     evaluation = config.evaluation
     samples = evaluation.bootstrap_samples
     return Score(
@@ -130,14 +110,14 @@ def _score(config: TrainConfig, data: PreparedData, split: str, metric: Metric, 
     )
 
 
-def _decoding(evaluation: EvaluationConfig, system: Scored) -> dict[str, Any]:
+def _decoding(evaluation: EvaluationConfig, system: EvaluatedModel) -> dict[str, Any]:
     """How the translations were made, as records have it."""
     settings = evaluation.model_dump(include={"beam_size", "length_penalty", "min_length"})
     return {**settings, "checkpoint": system.checkpoint, "precision": system.precision}
 
 
 def _by_length(
-    config: TrainConfig, data: PreparedData, scored: dict[str, list[Metric]], system: Scored
+    config: TrainConfig, data: PreparedData, scored: dict[str, list[Metric]], system: EvaluatedModel
 ) -> ByLength | None:
     evaluation, task = config.evaluation, config.data.task
     if not scored or not evaluation.length_buckets:

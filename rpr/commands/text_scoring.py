@@ -9,6 +9,7 @@ from rpr.analysis.text_scoring import by_context_length, document_statistics, in
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.data.windows import Windows, context_blocks, scored_split
+from rpr.decode.engines import EvaluatedModel
 from rpr.decode.torch_engine import TorchEngine
 from rpr.io.atomic import replace_file
 from rpr.metrics.documents import documents_file
@@ -19,12 +20,13 @@ from rpr.tables.grid import Column, Grid
 
 
 def score_documents(
-    config: TrainConfig, data: PreparedData, engine: TorchEngine, checkpoint: str, precision: str, run_dir: Path
+    config: TrainConfig, data: PreparedData, system: EvaluatedModel, run_dir: Path
 ) -> tuple[tuple[Score, ...], tuple[ByContext, ...]]:
     """Bits per byte of every test split that the data has, and by the length of the context if configured. The nats of
     each document are written next to the record, for `rpr-cli compare`.
     """
-    evaluation = config.evaluation
+    evaluation, engine = config.evaluation, system.engine
+    assert isinstance(engine, TorchEngine)
     scores: list[Score] = []
     contexts: list[ByContext] = []
     for split in (split for split in evaluation.test_splits if split in data.splits):
@@ -47,20 +49,20 @@ def score_documents(
                 signature=f"tok:{config.data.tokenizer}|context:{config.data.context_length}|windows:separate|"
                 f"tokens:{tokens}|bytes:{size}",
                 num_sentences=len(statistics),
-                checkpoint=checkpoint,
+                checkpoint=system.checkpoint,
                 beam_size=1,
                 length_penalty=0.0,
-                precision=precision,
+                precision=system.precision,
                 interval=interval_over_documents(statistics, evaluation.bootstrap_samples),
             )
         )
         if evaluation.context_lengths:
-            contexts.append(_by_context(config, data, split, engine, checkpoint, precision))
+            contexts.append(_by_context(config, data, split, system, engine))
     return tuple(scores), tuple(contexts)
 
 
 def _by_context(
-    config: TrainConfig, data: PreparedData, split: str, engine: TorchEngine, checkpoint: str, precision: str
+    config: TrainConfig, data: PreparedData, split: str, system: EvaluatedModel, engine: TorchEngine
 ) -> ByContext:
     evaluation = config.evaluation
     blocks = context_blocks(data, split, evaluation.context_lengths[-1], evaluation.text_tokens)
@@ -84,8 +86,8 @@ def _by_context(
         num_tokens=int(blocks.target_lengths.sum()),
         num_documents=len(set(blocks.document_of().tolist())),
         stride=evaluation.stride,
-        checkpoint=checkpoint,
-        precision=precision,
+        checkpoint=system.checkpoint,
+        precision=system.precision,
         scores=tuple(scores),
         by_position=tuple(positions),
     )

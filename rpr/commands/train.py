@@ -260,7 +260,8 @@ def _run_worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
 
 def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
     """Train on every rank; then the first rank alone translates, scores and completes the record."""
-    from rpr.commands.scoring import score_run, torch_scored, validation_bleu
+    from rpr.commands.scoring import score_run, validation_bleu
+    from rpr.decode.engines import evaluated_model
     from rpr.runs import loading, runtime
     from rpr.runs.checkpoints import checkpoints
     from rpr.tracking import wandb_logger
@@ -298,7 +299,7 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
                 file=sys.stderr,
                 flush=True,
             )
-        scored = score_run(config, data, torch_scored(config, model, checkpoint), run_dir)
+        scored = score_run(config, data, evaluated_model(config, model, checkpoint), run_dir)
         summary = {f"{score.split}/{score.metric}": score.score for score in scored.scores}
         summary |= {"steps_per_second": training.steps_per_second, "validation_loss": training.validation_loss}
         record = read_record(run_dir / RECORD_NAME)

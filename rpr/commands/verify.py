@@ -11,8 +11,8 @@ from dataclasses import asdict
 from operator import attrgetter
 
 from rpr.analysis.verification import Check, batch_rounding, check_model, export_check
-from rpr.commands.scoring import torch_scored
 from rpr.config.commands import VerifyConfig
+from rpr.decode.engines import evaluated_model
 from rpr.decode.exported import Kind
 from rpr.decode.torch_engine import search_of
 from rpr.export.parity import in_float64
@@ -68,7 +68,7 @@ def checks(trained: TrainedModel) -> Iterator[Check]:
     data = trained.config.data
     yield from check_model(exact, trained.pairs, search, data.max_length or data.context_length or 0)
     if not trained.documents:
-        scored = torch_scored(trained.config, trained.model, trained.checkpoint)
+        scored = evaluated_model(trained.config, trained.model, trained.checkpoint)
         yield batch_rounding(scored.engine, exact, trained.sources, search, f"precision {scored.precision}")
     for format in KINDS:
         with tempfile.TemporaryDirectory(prefix="rpr-verify-") as folder:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rpr.config.commands import TranslateConfig
-from rpr.config.train import HardwareConfig, check_attention
+from rpr.config.train import HardwareConfig, TrainConfig, check_attention
 from rpr.data.text_vocabulary import TextVocabulary
 from rpr.data.vocabulary import Vocabulary
 from rpr.decode.ctranslate2 import CTranslate2Engine
@@ -150,3 +150,21 @@ def ctranslate2_engine(folder: Path, hardware: HardwareConfig, compute_type: str
         raise ConfigError("hardware.precision: CTranslate2 does not support 64; choose backend=torch")
     device = runtime.torch_device(hardware).type
     return CTranslate2Engine(folder, compute_type=compute_type, threads=hardware.threads, device=device)
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """A model under evaluation: its engine, and the checkpoints and arithmetic precision for the record."""
+
+    engine: Engine
+    checkpoint: str
+    precision: str
+
+
+def evaluated_model(config: TrainConfig, model: Transformer, checkpoint: str) -> EvaluatedModel:
+    """The torch engine with this model, as configured."""
+    hardware = config.hardware
+    matmuls = config.evaluation.matmul_precision or runtime.matmul_precision(hardware)
+    engine = torch_engine(model, hardware, matmuls)
+    rounded = hardware.precision == "32" and matmuls != "highest"
+    return EvaluatedModel(engine, checkpoint, f"{hardware.precision}{f', {matmuls} products' * rounded}")

@@ -86,7 +86,7 @@ def trained_alike(config: TrainConfig, run_dir: Path) -> tuple[Path, list[str]] 
 
 
 def reported_otherwise(config: TrainConfig, record: Record) -> list[str]:
-    """The settings of evaluation, of those that change no score, which a finished run was scored with otherwise."""
+    """The settings that change no score, only what is reported, in which a finished run differs from `config`."""
     asked = config.evaluation.model_dump(mode="json")
     recorded = with_earlier_defaults(record.config)["evaluation"]
     return [name for name in REPORTED if asked[name] != recorded[name]]

@@ -64,7 +64,7 @@ class Launcher:
         if submitit is not None and not _submitit_is_installed():
             raise ConfigError(f"{submitit.replace('=', ': ')} is not installed; pip install 'rpr[slurm]'")
         settings, *others = [
-            self._compose([*words, *own], config_dir) for words in dict.fromkeys(map(_of_machine, jobs))
+            self._compose([*choices, *own], config_dir) for choices in dict.fromkeys(map(_of_machine, jobs))
         ]
         first = _of_machine(jobs[0])
         typed = str(settings.hydra.sweep.dir)

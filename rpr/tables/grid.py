@@ -107,7 +107,7 @@ class Grid:
             return main, None, shared
         folded = layout(self.only(lambda column: column.priority >= 3), footnotes)
         more, also = folded.without_shared_text()
-        return main, more, shared + [one for one in also if one not in shared]
+        return main, more, shared + [pair for pair in also if pair not in shared]
 
     def without_empty_columns(self, *kept: str) -> Grid:
         """The grid without columns that are empty in every row, but with those of these keys."""
@@ -147,9 +147,9 @@ class Layout:
         """Without the columns of text that are the same in every row; their headings and text."""
         shared = {}
         for index, column in enumerate(self.columns):
-            words = [line[index] for line in self.lines]
-            if column.kind != "figures" and len(words) > 1 and len(set(words)) == 1 and words[0].text:
-                shared[index] = (column.heading, words[0])
+            texts = [line[index] for line in self.lines]
+            if column.kind != "figures" and len(texts) > 1 and len(set(texts)) == 1 and texts[0].text:
+                shared[index] = (column.heading, texts[0])
 
         def kept(items: Sequence[_T]) -> tuple[_T, ...]:
             return tuple(item for index, item in enumerate(items) if index not in shared)
@@ -204,11 +204,11 @@ def legend(grids: Iterable[Grid], shows_intervals: Callable[[Grid], bool] = lamb
     figures = [cell.value for grid in grids for line in grid.cells for cell in line if not isinstance(cell.value, str)]
     shown = [cell.value for grid in grids if shows_intervals(grid) for line in grid.cells for cell in line]
     intervals: dict[tuple[str, str], dict[str, Interval]] = {}
-    for one in shown:
-        if not isinstance(one, str) and (found := one.interval) is not None:
-            unit = found.unit if found.kind == "sentences" else ""
-            intervals.setdefault((found.kind, unit), {}).setdefault(found.how if found.method else "", found)
-    lines = ["±: the sample standard deviation over the n seeds"] if any(one.deviation for one in figures) else []
+    for figure in shown:
+        if not isinstance(figure, str) and (ends := figure.interval) is not None:
+            unit = ends.unit if ends.kind == "sentences" else ""
+            intervals.setdefault((ends.kind, unit), {}).setdefault(ends.how if ends.method else "", ends)
+    lines = ["±: the sample standard deviation over the n seeds"] if any(figure.deviation for figure in figures) else []
     for (kind, unit), methods in sorted(
         intervals.items(), key=lambda item: ("seeds", "rounds", "sentences").index(item[0][0])
     ):

@@ -98,7 +98,7 @@ def markdown(grid: Grid, level: str = "##", *, signs: bool = True) -> str:
     parts += [*_pipes(main), ""]
     if shared:
         parts.append(
-            "**Every row:** " + escape_markdown(" · ".join(f"{name}: {one.line()}" for name, one in shared)) + "\n"
+            "**Every row:** " + escape_markdown(" · ".join(f"{name}: {cell.line()}" for name, cell in shared)) + "\n"
         )
     if more is not None:
         parts += ["<details><summary>More figures</summary>", "", *_pipes(more), "", "</details>"]
@@ -199,19 +199,19 @@ def as_json(grid: Grid) -> dict[str, Any]:
     }
 
 
-_INTERVAL = tuple(one.name for one in fields(Interval))
+_INTERVAL = tuple(field.name for field in fields(Interval))
 
 
 def _json(cell: Cell) -> Any:
     remarks = {"remarks": list(cell.remarks)} if cell.remarks else {}
     if isinstance(cell.value, str):
         return {"text": cell.value, **remarks} if remarks else cell.value
-    one = cell.value
-    interval = one.interval and {
-        name: value for name in _INTERVAL if (value := getattr(one.interval, name)) is not None
+    figure = cell.value
+    interval = figure.interval and {
+        name: value for name in _INTERVAL if (value := getattr(figure.interval, name)) is not None
     }
-    known = {"value": one.value, "n": one.n, "deviation": one.deviation, "interval": interval}
-    return known | ({} if one.reason is None else {"missing_because": one.reason}) | remarks
+    known = {"value": figure.value, "n": figure.n, "deviation": figure.deviation, "interval": interval}
+    return known | ({} if figure.reason is None else {"missing_because": figure.reason}) | remarks
 
 
 _MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", **{character: f"\\{character}" for character in "\\|*`#"}})

@@ -17,13 +17,13 @@ import torch
 from rpr import Translation, Translator
 from rpr.cli import app
 from rpr.commands import export
-from rpr.commands.scoring import torch_scored
 from rpr.compose.composition import compose_train
 from rpr.config.commands import ExportConfig
 from rpr.config.train import HardwareConfig
 from rpr.data.pairs import normalise
 from rpr.data.vocabulary import EOS, Vocabulary, count_words
 from rpr.decode import translator as module
+from rpr.decode.engines import evaluated_model
 from rpr.decode.torch_engine import Search, TorchEngine, length_batches
 from rpr.errors import ConfigError, DataError, RecordError, RunError
 from rpr.model.architectures import build_model
@@ -240,7 +240,7 @@ def test_batches_are_complete_and_within_the_budget():
 def test_auto_matmul_precision_is_resolved_for_scoring(translator, tiny_config, monkeypatch, flags, matmuls, recorded):
     monkeypatch.setattr(runtime, "_cpu_flags", lambda: flags)
     words = ("hardware=cpu", "hardware.matmul_precision=auto", "evaluation.matmul_precision=null")
-    scored = torch_scored(tiny_config(*words), translator.engine.model, "step 1")
+    scored = evaluated_model(tiny_config(*words), translator.engine.model, "step 1")
     assert isinstance(scored.engine, TorchEngine)
     assert (scored.engine.matmul_precision, scored.precision) == (matmuls, recorded)
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rpr.commands.scoring import Scored, length_grid, score_run
+from rpr.commands.scoring import length_grid, score_run
 from rpr.compose.composition import compose_train
 from rpr.data.cache import prepare
+from rpr.decode.engines import EvaluatedModel
 from rpr.metrics.bleu import all_scores
 from rpr.metrics.lengths import bounds, by_length, task_lengths
 from rpr.model.beam_search import Hypothesis
@@ -101,7 +102,7 @@ def test_scores_of_a_task(cache_dir, tmp_path):
     words = ["data=copy", *sizes, f"data.cache_dir={cache_dir}", "evaluation.length_buckets=[10,30]"]
     config = compose_train([*words, "evaluation.min_length=1"])
     data = prepare(config.data)
-    found = score_run(config, data, Scored(Echo(), "step 1", "32"), tmp_path)
+    found = score_run(config, data, EvaluatedModel(Echo(), "step 1", "32"), tmp_path)
     scores = {(one.split, one.metric): one for one in found.scores}
     assert {*scores} == {(split, metric) for split in ("test", "long") for metric in ("sacrebleu", "exact_match")}
     short, long = scores["test", "exact_match"], scores["long", "exact_match"]

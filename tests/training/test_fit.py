@@ -20,10 +20,10 @@ import torch
 from lightning_fabric.plugins.environments import SLURMEnvironment
 
 from rpr.commands import train as train_command
-from rpr.commands.scoring import torch_scored
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData as Data
 from rpr.data.cache import prepare
+from rpr.decode.engines import evaluated_model
 from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import DataError, InterruptedRun, RunError
 from rpr.runs.checkpoints import averaged_weights, checkpoints, load_checkpoint
@@ -270,7 +270,7 @@ def test_validation_bleu_is_decoded_in_the_precision_of_the_scores(
         train_command.work(config, tmp_path, prepare(config.data))
     (engine,) = engines
     assert engine.bfloat16
-    assert vars(engine) == vars(torch_scored(config, engine.model, "last").engine)
+    assert vars(engine) == vars(evaluated_model(config, engine.model, "last").engine)
 
 
 # --- disks and folders
