@@ -127,18 +127,14 @@ class Variant:
             found = self.measurements.items()
             within = [one.value for (split, _, metric), one in found if (split, metric) == ("test", EXACT_MATCH)]
             return TASK_RULE if any(value is not None and value < TASK_LEARNED for value in within) else None
-        mine = mean_over_seeds(self.learning)
-        if mine is None or mine.loss is None or self.orderless_loss is None or self.orderless:
+        mine, position = mean_over_seeds(self.learning), self.position
+        # Without positions, or with one vector for all distances, it has no order to learn.
+        orderless = position.kind == "none" or (position.kind in TABULATED and position.clip_distance == 0)
+        if mine is None or mine.loss is None or self.orderless_loss is None or orderless:
             return None
         if mine.loss < (1 - LEAST_GAIN) * self.orderless_loss:
             return None
         return f"{LEARNED_RULE}: {mine.loss:.3f} and {self.orderless_loss:.3f} nats per piece"
-
-    @property
-    def orderless(self) -> bool:
-        """Whether it has no positions, or one vector for all distances (k = 0)."""
-        position = self.position
-        return position.kind == "none" or (position.kind in TABULATED and position.clip_distance == 0)
 
     @property
     def short_label(self) -> str:

@@ -180,13 +180,20 @@ def score_columns(lines: Sequence[Line], found: Sequence[Source]) -> tuple[Colum
     columns = [*setting_columns([line.group for line in lines], lambda line: line.group), SEEDS]
     columns += [column for source in found if source.compares == "changes" for column in published_columns(source)]
     for split in dict.fromkeys([*shown, *every]):
-        columns.append(score_column(split, 0 if split in shown else 1, digits))
+        ours, change = (partial(read, split=split) for read in (Line.ours, Line.change))
+        columns.append(Column(split, split, ours, digits, priority=0 if split in shown else 1))
         if split in changed:
-            columns.append(change_column(split, 0 if split == changed[0] else 1, digits))
+            rank = 0 if split == changed[0] else 1
+            columns.append(Column(f"{split}_change", f"Δ {split}", change, digits, signed=True, priority=rank))
     columns += [
         column for source in found if source.compares == "order" for column in published_columns(source, digits)[:1]
     ]
-    columns += [*AFTER_THE_SCORES, *folded_scores(lines, metric)]
+    columns += AFTER_THE_SCORES
+    for one in _columns(lines):
+        if one.metric != metric:
+            heading = f"{METRIC_NAMES.get(one.metric, one.metric)} {one.split}"
+            read = partial(Line.ours, split=one.split, metric=one.metric)
+            columns.append(Column(f"{one.metric}_{one.split}", heading, read, priority=3))
     return tuple({column.key: column for column in columns}.values())
 
 
@@ -210,31 +217,6 @@ def published_columns(source: Source, digits: int = 1) -> tuple[Column, Column]:
     figure = Column(source.key, source.heading, lambda line: line.figure(source), digits, priority=order)
     heading = f"Δ {source.heading}"
     return figure, Column(f"{source.key}_change", heading, lambda line: line.figure_change(source), signed=True)
-
-
-def score_column(split: str, priority: int = 0, digits: int = 1) -> Column:
-    """The scores that a group's findings are about."""
-    return Column(split, split, partial(Line.ours, split=split), digits, priority=priority)
-
-
-def change_column(split: str, priority: int = 0, digits: int = 1) -> Column:
-    """How these scores change from the reference."""
-    read = partial(Line.change, split=split)
-    return Column(f"{split}_change", f"Δ {split}", read, digits, signed=True, priority=priority)
-
-
-def folded_scores(lines: Sequence[Line], shown: str) -> list[Column]:
-    """The folded columns of all metrics except the one already shown."""
-    return [
-        Column(
-            f"{one.metric}_{one.split}",
-            f"{METRIC_NAMES.get(one.metric, one.metric)} {one.split}",
-            partial(Line.ours, split=one.split, metric=one.metric),
-            priority=3,
-        )
-        for one in _columns(lines)
-        if one.metric != shown
-    ]
 
 
 def _columns(lines: Sequence[Line]) -> list[TestColumn]:

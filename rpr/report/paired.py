@@ -100,16 +100,14 @@ def grids(report: PairedReport) -> Iterator[Grid]:
         yield _differences(family)
 
 
-def _score(system: System) -> Cell:
-    return Cell(single(system.score, system.interval), empty_note(system.empty))
+def _score(row: tuple[int, System]) -> Cell:
+    return Cell(single(row[1].score, row[1].interval), empty_note(row[1].empty))
 
 
 _SCORES = (
     Column("number", "", lambda row: str(row[0]), label=True),
     Column("run", "run", lambda row: shortened(row[1].run, _NAME), label=True),
-    Column(
-        "score", "score", lambda row: Cell(single(row[1].score, row[1].interval), empty_note(row[1].empty)), digits=2
-    ),
+    Column("score", "score", _score, digits=2),
 )
 
 

@@ -79,10 +79,11 @@ def all_plots(
     by_k += ["Grey: the paper's Table 2, which prints no error.", *_learning(group)]
     means = "A line for each variant, the mean over its seeds."
     schemes, caption = ranking.texts(group)
+    by_length = "exact_match_by_length" if group.task else "bleu_by_length"
     drawn: list[tuple[str, str, str, str, Callable[[float], Figure | None]]] = [
         ("bleu_by_k", "BLEU by clip distance", "", " ".join(by_k), lambda width: bleu_by_k(group, width)),
         ("scores_by_position", ranking.title(group), schemes, caption, lambda width: ranking.draw(group, width)),
-        (by_length_name(group), _length_title(group), lines, "", lambda width: bleu_by_length(group, lines, width)),
+        (by_length, _length_title(group), lines, "", lambda width: bleu_by_length(group, lines, width)),
         ("bits_by_context", CONTEXTS, lines, means, lambda width: bits_by_context(group, lines, width)),
         *(
             ("change_by_recipe", CHANGES, "", "", partial(change_by_recipe, grid))
@@ -144,7 +145,8 @@ def bleu_by_k(group: Group, width: float = WIDE) -> Figure | None:
     ks = sorted({k for one in series for k, _ in one.points if k is not None} | set(paper.TABLE2))
     place = {k: index for index, k in enumerate(ks)}
     papers: dict[str, Any] = {"color": PAPER, "marker": "o"}
-    looks = {f"{one.name}, {one.split}": one.look for one in _best_first(series)}
+    best_first = sorted(series, key=lambda one: -(one.points[-1][1].value or 0.0))
+    looks = {f"{one.name}, {one.split}": one.look for one in best_first}
     looks[f"the paper: EN-DE, {paper.TABLE2_TEST_SET}"] = papers
     with styled():
         figure, [axes] = new_figure(width, 0.3 * width + 1.8, "BLEU by clip distance", group.heading, looks)
@@ -171,10 +173,6 @@ def bleu_by_k(group: Group, width: float = WIDE) -> Figure | None:
     return figure
 
 
-def _best_first(series: Iterable[_Series]) -> list[_Series]:
-    return sorted(series, key=lambda one: -(one.points[-1][1].value or 0.0))
-
-
 def _series(group: Group) -> Iterable[_Series]:
     """The curve of each kind of table sharing, then the baselines, each on every split with a score."""
     shades = (COLOURS["relative"], COLOURS["absolute_and_relative"], COLOURS["other"])
@@ -194,11 +192,6 @@ def _series(group: Group) -> Iterable[_Series]:
 
 def _xy(points: Sequence[tuple[float, Measurement]]) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [one.value or 0.0 for _, one in points]
-
-
-def by_length_name(group: Group) -> str:
-    """The file name of the plot by length, for what it shows."""
-    return "exact_match_by_length" if group.task else "bleu_by_length"
 
 
 def _length_title(group: Group) -> str:

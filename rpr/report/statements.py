@@ -48,19 +48,15 @@ class Statement:
 def statements(group: Group) -> list[Statement]:
     """The statements of a group, the most important first."""
     found = [*_learning(group), *_incomplete(group), *_papers_change(group), *_published_order(group)]
-    splits = [group.split] if group.task else [group.split, *(one for one in _tests(group) if one != group.split)]
+    tests = [] if group.task else [column.split for column in group.columns if column.split != "validation"]
     said = {(one.variant.label, one.reference.label, one.split) for each in found for one in each.comparisons}
-    for split in splits:
+    for split in dict.fromkeys([group.split, *tests]):
         found += _against_baseline(group, split, said)
     return [replace(one, group=group) for one in found]
 
 
 def _first_upper(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _tests(group: Group) -> list[str]:
-    return list(dict.fromkeys(column.split for column in group.columns if column.split != "validation"))
 
 
 def _learning(group: Group) -> Iterator[Statement]:

@@ -127,9 +127,9 @@ def summary_table(rows: Sequence[tuple[Variant, Group]]) -> Grid:
     """Variants of groups that are alike in one table for a terminal: scores, published figures, speed."""
     first = rows[0][1]
     lines = [line for variant, group in rows for line in _summary_lines(variant, group)]
-    if first.task:
-        return score_table("summary", first.common_heading, "", ("position",), lines).up_to(2)
     grid = score_table("summary", first.common_heading, "", ("position",), lines).up_to(2)
+    if first.task:
+        return grid
     kept = [one for one in grid.columns if one not in AFTER_THE_SCORES]
     return Grid("summary", grid.title, (*kept, *_SUMMARY), tuple(lines)).without_empty_columns()
 

@@ -125,9 +125,8 @@ def _pipes(page: Layout) -> list[str]:
 
 def latex(grid: Grid) -> str:
     """A table for \\usepackage{booktabs}, with its notes below, without the folded columns."""
-    lines = [r"\begin{table}\centering\small", *_captioned(grid, ""), *_tabular(layout(grid.up_to(2)))]
-    lines += [r"\par\footnotesize\raggedright"]
     page = layout(grid.up_to(2))
+    lines = [r"\begin{table}\centering\small", *_captioned(grid, ""), *_tabular(page), r"\par\footnotesize\raggedright"]
     lines += [rf"[{number}] {escape_latex(text)}\par" for number, text in enumerate(page.footnotes, start=1)]
     lines += [rf"{escape_latex(text)}\par" for text in (*(note.text for note in grid.notes), *legend([grid]))]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
