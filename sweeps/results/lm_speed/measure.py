@@ -1,0 +1,223 @@
+"""Decoder-only models beside other libraries': training steps, scoring and generation, all in turn in one process.
+
+    pip install torch==2.13.0 transformers x-transformers litgpt && pip install -e .
+    python sweeps/results/lm_speed/measure.py steps d_model=384 num_layers=6 length=1024 > FILE.json
+
+Everybody gets the same random bytes, feed-forward layers of 4 d, GELU, tied embeddings, heads of 64 (d 128: of 32), no
+dropout, no gradient clipping and torch's fused AdamW. `steps` are forward, loss, backward and update; `forward` scores
+without gradients; `generate` continues prompts of 64 bytes greedily with the key/value cache.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rpr.bench.benchmark import Timing, matmul_rate, take_turns
+from rpr.compose.composition import compose_train
+from rpr.config.commands import SamplingConfig
+from rpr.data.text_vocabulary import ByteVocabulary
+from rpr.decode.sampling import continuations
+from rpr.decode.torch_engine import TorchEngine
+from rpr.training.loss import label_smoothed_loss
+from rpr.training.module import TranslationModule
+
+VOCABULARY = 260  # bytes and our special pieces
+PROMPT = 64
+CPU = torch.device("cpu")
+Loss = Callable[[Tensor, Tensor], Tensor]
+Shape = dict[str, int]
+DEFAULT = {"d_model": 128, "num_layers": 4, "length": 256, "batch": 8, "rounds": 3, "steps": 2}
+
+
+def num_heads(shape: Shape) -> int:
+    return shape["d_model"] // (64 if shape["d_model"] >= 384 else 32)
+
+
+def ours(shape: Shape, position: str) -> tuple[nn.Module, Loss]:
+    settings = [f"model.{key}={shape[key]}" for key in ("d_model", "num_layers")]
+    if position == "learned":
+        settings.append(f"position.max_positions={shape['length'] + PROMPT}")
+    module = TranslationModule(
+        compose_train(
+            [
+                *("data=python_library", "model=tiny", "model.architecture=decoder_only", "optim=lm"),
+                *("model.dropout=0", "model.activation=gelu", f"model.d_ff={4 * shape['d_model']}"),
+                *(f"model.num_heads={num_heads(shape)}", f"position={position}", *settings),
+            ]
+        ),
+        VOCABULARY,
+    )
+
+    def loss(inputs: Tensor, targets: Tensor) -> Tensor:
+        hidden = module.model(inputs[:, :0], inputs).flatten(0, 1)
+        return label_smoothed_loss(hidden, module.model.embedding_VM, targets.flatten(), 0.0) / targets.numel()
+
+    return module, loss
+
+
+def of_logits(logits: Callable[[Tensor], Tensor]) -> Loss:
+    return lambda inputs, targets: F.cross_entropy(logits(inputs).flatten(0, 1).float(), targets.flatten())
+
+
+def hugging_face(shape: Shape, name: str) -> tuple[nn.Module, Loss]:
+    from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig
+
+    d, layers, longest = shape["d_model"], shape["num_layers"], shape["length"] + PROMPT
+    common = {"vocab_size": VOCABULARY, "tie_word_embeddings": True, "bos_token_id": 2, "eos_token_id": 3}
+    if name == "GPT-2":
+        config = GPT2Config(
+            n_embd=d, n_layer=layers, n_head=num_heads(shape), n_positions=longest, activation_function="gelu",
+            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **common,
+        )  # fmt: skip
+    else:
+        config = GPTNeoXConfig(
+            hidden_size=d, num_hidden_layers=layers, num_attention_heads=num_heads(shape), intermediate_size=4 * d,
+            max_position_embeddings=longest, use_parallel_residual=False,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}, **common,
+        )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    return model, of_logits(lambda inputs: model(input_ids=inputs, use_cache=False).logits)
+
+
+def x_transformers(shape: Shape, name: str) -> tuple[nn.Module, Loss]:
+    from x_transformers import Decoder, TransformerWrapper
+
+    options = {
+        "RoPE": {"rotary_pos_emb": True, "attn_flash": True},
+        "ALiBi": {"alibi_pos_bias": True, "attn_flash": True},
+        "T5": {"rel_pos_bias": True},
+    }[name]
+    d, heads = shape["d_model"], num_heads(shape)
+    layers = Decoder(dim=d, depth=shape["num_layers"], heads=heads, attn_dim_head=d // heads, ff_mult=4, **options)
+    model = TransformerWrapper(
+        num_tokens=VOCABULARY, max_seq_len=shape["length"], attn_layers=layers, use_abs_pos_emb=False,
+        tie_embedding=True,
+    )  # fmt: skip
+    return model, of_logits(model)
+
+
+def litgpt(shape: Shape, name: str) -> tuple[nn.Module, Loss]:
+    from litgpt import GPT, Config
+
+    model = GPT(
+        Config(
+            n_layer=shape["num_layers"], n_embd=shape["d_model"], n_head=num_heads(shape), block_size=shape["length"],
+            vocab_size=VOCABULARY, padded_vocab_size=VOCABULARY, rotary_percentage=1.0, parallel_residual=False,
+            intermediate_size=4 * shape["d_model"],
+        )
+    )  # fmt: skip
+    model.apply(model._init_weights)
+    model.lm_head.weight = model.transformer.wte.weight
+    return model, of_logits(model)
+
+
+Build = Callable[[Shape, str], tuple[nn.Module, Loss]]
+EVERYBODY: dict[str, tuple[Build, str]] = {
+    **{f"ours, {name}": (ours, name) for name in ("none", "rope", "learned", "relative", "alibi", "t5", "kerple")},
+    "transformers GPT-NeoX (RoPE)": (hugging_face, "GPT-NeoX"),
+    "transformers GPT-2 (learned)": (hugging_face, "GPT-2"),
+    "litgpt (RoPE)": (litgpt, "RoPE"),
+    **{f"x-transformers ({name})": (x_transformers, name) for name in ("RoPE", "ALiBi", "T5")},
+}
+
+
+def models(shape: Shape, labels: list[str]) -> Iterator[tuple[str, Build, nn.Module, Loss]]:
+    """Those with these labels, or all, each with the same random state."""
+    for label in labels or EVERYBODY:
+        torch.manual_seed(1)
+        build, name = EVERYBODY[label]
+        yield label, build, *build(shape, name)
+
+
+def passes(shape: Shape, labels: list[str], *, training: bool, bf16: bool) -> tuple[dict[str, Timing], int]:
+    """Of each label; and the tokens of a pass."""
+    inputs, targets = (torch.randint(4, VOCABULARY, (shape["batch"], shape["length"])) for _ in range(2))
+
+    def function(model: nn.Module, loss: Loss) -> Callable[[], None]:
+        optimizer = torch.optim.AdamW(model.train(training).parameters(), lr=1e-4, fused=True)
+
+        def one_pass() -> None:
+            with torch.set_grad_enabled(training), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                value = loss(inputs, targets)
+            if training:
+                value.backward()
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+
+        return one_pass
+
+    timed = {label: function(model, loss) for label, _, model, loss in models(shape, labels)}
+    return take_turns(timed, rounds=shape["rounds"], steps_per_round=shape["steps"], device=CPU), inputs.numel()
+
+
+def generation(shape: Shape, labels: list[str]) -> tuple[dict[str, Timing], int]:
+    """Of `length` new bytes after each prompt; untrained models never end early."""
+    prompts, new = torch.randint(4, VOCABULARY, (shape["batch"], PROMPT)), shape["length"]
+    sampling = SamplingConfig(max_new_tokens=new, temperature=0, top_k=None, seed=1, num_samples=1, stop=None)
+
+    def function(build: Build, model: nn.Module) -> Callable[[], None]:
+        def of_transformers() -> None:
+            kept = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
+            assert model.generate(prompts, **kept).shape[1] == PROMPT + new
+
+        def of_ours() -> None:
+            found = continuations(TorchEngine(model.model), ByteVocabulary(), prompts.tolist(), sampling, 10**9)
+            assert all(len(each.pieces) == new for [each] in found)
+
+        return of_ours if build is ours else of_transformers
+
+    timed = {label: function(build, model.eval()) for label, build, model, _ in models(shape, labels)}
+    with torch.inference_mode():
+        return take_turns(timed, rounds=shape["rounds"], steps_per_round=1, device=CPU), prompts.shape[0] * new
+
+
+def main(part: str, arguments: list[str]) -> None:
+    settings = dict(argument.split("=", 1) for argument in arguments)
+    precision, labels = settings.pop("precision", "32"), settings.pop("only", "")
+    shape = DEFAULT | {key: int(value) for key, value in settings.items()}
+    only = [label for label in labels.split(";") if label]
+    torch.manual_seed(1)
+    if part == "generate":
+        timings, tokens = generation(shape, only)
+    else:
+        timings, tokens = passes(shape, only, training=part == "steps", bf16=precision == "bf16")
+    d, times = shape["d_model"], 3 if part == "steps" else 1
+    flops = times * tokens * (shape["num_layers"] * (24 * d * d + 4 * shape["length"] * d) + 2 * d * VOCABULARY)
+    rate = matmul_rate(compose_train([f"hardware.precision={precision}"]).hardware, CPU, 2048)
+    git = [["git", "rev-parse", "--short", "HEAD"], ["git", "status", "--porcelain", "--untracked-files=no", "rpr"]]
+    commit, changes = (subprocess.run(line, capture_output=True, text=True, check=True).stdout.strip() for line in git)
+    chip = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
+    rows: list[dict[str, Any]] = []
+    for label, timing in timings.items():
+        speed = {"label": label, "tokens_per_second": round(tokens / timing.seconds, 1)}
+        speed |= {name: round(getattr(timing, name), 4) for name in ("ratio", "ratio_min", "ratio_max")}
+        if part != "generate":
+            speed |= {"mfu": round(flops / timing.seconds / rate, 3), "peak_megabytes": round(timing.peak_bytes / 1e6)}
+        rows.append(speed)
+    document = {
+        "part": part,
+        "shape": shape,
+        "precision": precision,
+        "chip": chip.partition(":")[2].strip(),
+        "threads": torch.get_num_threads(),
+        "commit": commit,
+        "dirty": bool(changes),
+        "versions": {name: version(name) for name in ("torch", "transformers", "x-transformers", "litgpt")},
+        "matmul_flops_per_second": round(rate),
+        "rows": rows,
+    }
+    print(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
