@@ -85,7 +85,9 @@ class LayerPositions(nn.Module):
         if positions_P is None:
             positions_P = _positions_upto(q_BHPD.shape[2], q_BHPD.device)
         if scheme.changes_queries:
-            q_BHPD, k_BHPD = scheme.prepare(q_BHPD, k_BHPD, positions_P, self._learned, self.site)
+            dtype = q_BHPD.dtype  # which a scheme may leave for float32
+            prepared = scheme.prepare(q_BHPD, k_BHPD, positions_P, self._learned, self.site)
+            q_BHPD, k_BHPD = (x.to(dtype) for x in prepared)
         if scheme.query_log_scale:
             growth_P = ((positions_P + 1).double() / scheme.query_log_floor).clamp(min=1).log()
             q_BHPD = q_BHPD * (1 + scheme.query_log_scale * growth_P)[:, None].to(q_BHPD.dtype)

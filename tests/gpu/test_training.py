@@ -29,8 +29,19 @@ except ModuleNotFoundError as missing:
 pytestmark = pytest.mark.gpu
 
 VOCABULARY = 200
-SMALL = ("model.num_layers=2", "model.d_model=128", "model.num_heads=4", "model.d_ff=256", "logger=none")
+SMALL = ("model.num_layers=4", "model.d_model=128", "model.num_heads=4", "model.d_ff=256", "logger=none")
 CHOICES = sorted(path.stem for path in (data_dir("conf") / "position").glob("[!_]*.yaml"))
+CAUSAL = {"cope", "fire", "fox", "xpos"}  # in a decoder alone
+CASES = [
+    *((choice, "encoder_decoder") for choice in CHOICES),
+    *((choice, "decoder_only") for choice in CHOICES),
+]
+
+
+def settings_of(choice, architecture):
+    mixed = architecture == "encoder_decoder" and choice in CAUSAL
+    positions = ["position=none", f"position.decoder={choice}"] if mixed else [f"position={choice}"]
+    return [*positions, f"model.architecture={architecture}", *SMALL]
 
 
 def hardware_of(device):
@@ -51,9 +62,9 @@ def batch_on(device, sentences=16, longest=48):
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
-@pytest.mark.parametrize("choice", CHOICES)
-def test_training_step_does_not_synchronise_with_the_cpu(choice, precision, device):
-    config = composition.compose_train([f"position={choice}", hardware_of(device), *SMALL])
+@pytest.mark.parametrize("choice, architecture", CASES)
+def test_training_step_does_not_synchronise_with_the_cpu(choice, architecture, precision, device):
+    config = composition.compose_train([hardware_of(device), *settings_of(choice, architecture)])
     module = TranslationModule(config, VOCABULARY).to(device)
     module._trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)
     optimizer = module.configure_optimizers()["optimizer"]
@@ -89,12 +100,20 @@ def same(one, other):
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
-@pytest.mark.parametrize("choice", ["relative", "absolute", "t5"])
-def test_resumed_run_equals_uninterrupted_run(choice, device, tmp_path):
+@pytest.mark.parametrize(
+    "choice, architecture",
+    [
+        ("relative", "encoder_decoder"),
+        ("absolute", "encoder_decoder"),
+        ("t5", "encoder_decoder"),
+        ("fox", "decoder_only"),
+    ],
+)
+def test_resumed_run_equals_uninterrupted_run(choice, architecture, device, tmp_path):
     small = ["data.synthetic.num_train=2000", "data.synthetic.num_validation=24", "data.vocabulary_size=300"]
     config = composition.compose_train(
         [
-            f"position={choice}", hardware_of(device), *SMALL, *small, f"data.cache_dir={tmp_path / 'cache'}",
+            hardware_of(device), *settings_of(choice, architecture), *small, f"data.cache_dir={tmp_path / 'cache'}",
             "optim.max_steps=20", "optim.checkpoint_every_n_steps=10", "optim.validate_every_n_steps=10",
             "optim.max_tokens_per_microbatch=512", "evaluation.validation_sentences=0",
         ]
@@ -115,12 +134,10 @@ def test_resumed_run_equals_uninterrupted_run(choice, device, tmp_path):
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-@pytest.mark.parametrize("choice", CHOICES)
-def test_decoding_matches_the_cpu(choice, beam_size, device):
-    torch.manual_seed(0)
-    model = (
-        TranslationModule(composition.compose_train([f"position={choice}", *SMALL]), VOCABULARY).model.double().eval()
-    )
+@pytest.mark.parametrize("choice, architecture", CASES)
+def test_decoding_matches_the_cpu(choice, architecture, beam_size, device):
+    config = composition.compose_train(settings_of(choice, architecture))
+    model = TranslationModule(config, VOCABULARY).model.double().eval()
     source = batch_on(torch.device("cpu"), sentences=8, longest=20).source_BS
     sizes = {"beam_size": beam_size, "length_penalty": 0.6, "max_extra_length": 5, "min_length": 6}
     expected = beam_search(model, source, **sizes)

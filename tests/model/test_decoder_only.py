@@ -139,3 +139,22 @@ def test_positions_are_drawn_in_training_alone(kind: str) -> None:
     assert not torch.allclose(model(source, target), trained)
     torch.manual_seed(3)
     assert torch.equal(model(source, target), trained)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_scheme_trains_in_bfloat16_near_float32(kind):
+    """Also in the form for long sentences: no scheme may leave parts of attention in types that do not fit."""
+    model = make_model(kind).float().train().requires_grad_(True)
+    model.dropout.p = 0.0
+    pieces = torch.randint(4, TINY.vocabulary_size, (2, 24), generator=torch.Generator().manual_seed(1))
+    implementations: tuple[Implementation, ...] = ("auto", "dense", "blockwise")
+    for implementation in implementations:
+        model.use_attention(implementation)
+        losses = []
+        for enabled in (False, True):
+            torch.manual_seed(3)  # of positions drawn in training
+            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                losses.append(model(pieces[:, :0], pieces).float().square().mean())
+            losses[-1].backward()
+        assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+        torch.testing.assert_close(losses[1], losses[0], rtol=0.1, atol=0.05)

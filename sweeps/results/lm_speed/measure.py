@@ -46,7 +46,7 @@ def num_heads(shape: Shape) -> int:
 def ours(shape: Shape, position: str) -> tuple[nn.Module, Loss]:
     settings = [f"model.{key}={shape[key]}" for key in ("d_model", "num_layers")]
     if position == "learned":
-        settings.append(f"position.max_positions={shape['length'] + PROMPT}")
+        settings.append(f"position.max_positions={max(256, shape['length'] + PROMPT)}")
     module = TranslationModule(
         compose_train(
             [
