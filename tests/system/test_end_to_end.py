@@ -102,14 +102,3 @@ def test_translate_matches_recorded_translations(swept, tmp_path, capfd):
     lines = capfd.readouterr().out.split("\n")[:-1]
     assert len(lines) == 7 and lines[0] == lines[6]
     assert lines[:5] == (run_dir / "test.hypotheses.txt").read_text().split("\n")[:5]
-
-
-def test_report_lists_both_runs(swept, capfd, tmp_path):
-    words = ["report", f"runs_dir={swept.runs}", "sweep=mine", f"output_dir={tmp_path}"]
-    assert app.main(words) == 0 and "synthetic" in capfd.readouterr().out.lower()
-    folder = tmp_path / "mine"
-    assert (folder / "index.html").stat().st_size > 1000 and list(folder.glob("*.md")) and list(folder.glob("*.csv"))
-    assert app.main([*words, "format=json"]) == 0
-    text = json.dumps(json.loads(capfd.readouterr().out))
-    for _, record in swept.records.values():
-        assert record.run_id in text or record.name in text

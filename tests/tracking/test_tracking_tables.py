@@ -1,12 +1,14 @@
-"""Scores, tables and charts of a finished run in W&B against its record and translations."""
+"""Scores, tables and charts of a finished run in W&B against its record and translations; the keys that group runs."""
 
 from __future__ import annotations
 
 import itertools
+import json
 
 import pytest
 
 from rpr.records.record import write_record
+from rpr.tracking import naming
 from tests.fake_records import fake_score
 from tests.tracking.finished_runs import SCORES, STEPS, mirror, write_finished_run
 from tests.tracking.wandb_files import messages, read_back, tables_of
@@ -129,3 +131,25 @@ def test_rows_not_yet_logged_are_sent_at_the_end(tiny_config, tmp_path, server):
     (run,) = server.runs.values()
     assert run.series("validation/loss") == [(25, 2.5), (50, 5.0)] and run.series("test/sacrebleu") == [(50, 25.5)]
     assert [row["_step"] for row in run.history] == [25, 50]
+
+
+@pytest.mark.parametrize("overrides, variant", [
+    (["position=relative_keys", "position.clip_distance=0"], "keys only, k = 0"),
+    (["position.tables=shared_by_heads"], "relative, k = 16, shared by heads"),
+    (["position.absolute=learned", "position.name=mine"], "mine (learned + relative, k = 16)"),
+])  # fmt: skip
+def test_variant_names(overrides, variant, tiny_config):
+    assert naming.variant(tiny_config(*overrides)) == variant
+
+
+def test_flat_keys_do_not_hide_sections(tiny_config):
+    config = tiny_config()
+    flat, sections = naming.flat(config), naming.sections(config, {})
+    other = naming.flat(tiny_config("seed=2"))
+    assert {name for name in flat if flat[name] != other[name]} == {"seed", "run_id"}
+    absolute = naming.flat(tiny_config("position=absolute"))
+    assert absolute["k"] is None and absolute["tables"] is None
+    assert not flat.keys() & sections.keys()
+    whole = json.loads(config.model_dump_json())
+    assert {**sections, "seed": flat["seed"], "sweep": flat["sweep"]} == whole
+    assert naming.sections(config, {**flat, **sections}) == sections, "a resumed run keeps its sections"
