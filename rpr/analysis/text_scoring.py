@@ -66,7 +66,7 @@ def document_statistics(
 ) -> tuple[SufficientStatistics, NDArray[np.int64]]:
     """Nats and bytes of each document with scored tokens, (D, 2), and which documents these are, (D,)."""
     counts = np.asarray([len(of_window) for of_window in nats])
-    ends = windows.starts + windows.target_lengths
+    ends = windows.starts + windows.target_lengths[:]
     pieces, piece_bytes = windows.documents.pieces("target"), text_vocabulary(vocabulary).piece_bytes
     bytes_of = [int(piece_bytes[pieces[end - count : end]].sum()) for end, count in zip(ends, counts, strict=True)]
     documents, place = np.unique(windows.document_of(), return_inverse=True)
@@ -102,7 +102,7 @@ def by_context_length(
         counts = np.diff(ends, prepend=0)
         widths = counts if kind == "separate" else np.full_like(ends, n)
         starts = (blocks.starts[:, None] + ends - widths).ravel()
-        windows = Windows(blocks.documents, starts, np.tile(widths, len(blocks)).astype(np.int32))
+        windows = Windows(blocks.documents, starts, starts + np.tile(widths, len(blocks)))
         last = None if kind == "separate" else step
 
         def show(done: int, total: int, part: str = f"{kind} windows of {n}") -> None:

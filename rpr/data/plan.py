@@ -12,16 +12,26 @@ Arrays of N elements use small types and are computed in chunks: N is 36 million
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 FIRST_BOUNDARY = 8
 GROWTH = 1.1
-PAIRS_AT_ONCE = 1 << 20
+PAIRS_AT_ONCE = 1 << 18
 MICROBATCHES_AT_ONCE = 10_000
 Order = NDArray[np.int32]  # (N,) pairs
+
+
+class Lengths(Protocol):
+    """(N,) int32: an array, or what computes its entries when they are read."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, indices: Any, /) -> Any: ...
+
+    def max(self) -> Any: ...
 
 
 class EpochOrder(NamedTuple):
@@ -71,8 +81,8 @@ class Plan:
 
     def __init__(
         self,
-        source_lengths: NDArray[np.int32],
-        target_lengths: NDArray[np.int32],
+        source_lengths: Lengths,
+        target_lengths: Lengths,
         max_tokens_per_microbatch: int,
         *,
         joined: bool = False,
@@ -130,9 +140,7 @@ class Plan:
             place += counts
         return result
 
-    def padding_waste(
-        self, order: Order, source_lengths: NDArray[np.int32], target_lengths: NDArray[np.int32]
-    ) -> float:
+    def padding_waste(self, order: Order, source_lengths: Lengths, target_lengths: Lengths) -> float:
         """The fraction of an epoch's source and target positions that are padding."""
         real = padded = 0
         for first in range(0, len(self.starts), MICROBATCHES_AT_ONCE):

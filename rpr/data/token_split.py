@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from rpr.data.vocabulary import BOS
 
-READS_KEPT = 32  # after so many reads of a batch its pages are given back
+# After so many reads of a batch its pages are given back. For 4,096 tokens of a corpus of 300 MB that costs 0.1 ms of
+# CPU (windows of 256 tokens) to 0.6 ms (of 64); a training step on them takes tens of milliseconds.
+READS_KEPT = 32
 OFFSETS_AT_ONCE = 1 << 20  # when computing lengths
 
 

@@ -17,31 +17,71 @@ from rpr.data.vocabulary import BOS, EOS
 from rpr.errors import DataError
 
 
-class Windows:
-    """Runs of tokens of a split's documents: the `lengths` (N,) tokens from the N `starts` on."""
+class WindowLengths:
+    """(N,) int32, the tokens of each window, computed when they are read."""
 
-    def __init__(self, documents: TokenSplit, starts: NDArray[np.int64], lengths: NDArray[np.int32]) -> None:
-        self.documents, self.starts, self.target_lengths = documents, starts, lengths
-        self.source_lengths = np.broadcast_to(np.int32(0), lengths.shape)
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def __getitem__(self, indices: Any) -> Any:
+        chosen = np.arange(*indices.indices(len(self))) if isinstance(indices, slice) else np.asarray(indices)
+        return self._windows.spans(chosen)[1].astype(np.int32)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.asarray(self[:], dtype)
+
+    def max(self) -> int:
+        return self._windows.longest
+
+    def sum(self) -> int:
+        return self._windows.num_tokens
+
+
+class Windows:
+    """Runs of tokens of a split's documents, cut every `length` tokens: run r is begins[r] : ends[r], and its last
+    window may be shorter. A window is computed from its number, so that memory grows with the runs alone.
+    """
+
+    def __init__(
+        self,
+        documents: TokenSplit,
+        begins: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        length: int | None = None,  # None: a window for each run
+    ) -> None:
+        self.documents, self._begins, self._ends = documents, begins, ends
+        self.longest = int((ends - begins).max())
+        self._length = self.longest if length is None else length
+        self.longest = min(self.longest, self._length)
+        self.num_tokens = int((ends - begins).sum())
+        self._first = np.concatenate([[0], np.cumsum(-(-(ends - begins) // self._length))])  # (runs + 1,)
+        self.target_lengths = WindowLengths(self)
+        self.source_lengths = np.broadcast_to(np.int32(0), len(self))
 
     @classmethod
     def of_stream(cls, documents: TokenSplit, length: int) -> Windows:
-        """The stream of all documents, each with its EOS, cut every `length` tokens; the last window may be shorter."""
-        total = int(documents.target_offsets[-1])
-        starts = np.arange(0, total, length, dtype=np.int64)
-        lengths = np.full(len(starts), length, np.int32)
-        lengths[-1] = total - starts[-1]
-        return cls(documents, starts, lengths)
+        """The stream of all documents, each with its EOS; the last window may be shorter."""
+        return cls(documents, np.zeros(1, np.int64), documents.target_offsets[-1:], length)
 
     @classmethod
     def of_documents(cls, documents: TokenSplit, length: int, *, eos: bool) -> Windows:
-        """Each document cut every `length` tokens, with or without its EOS; its last window may be shorter."""
+        """Each document by itself, with or without its EOS; its last window may be shorter."""
         offsets = documents.target_offsets
-        ends = offsets[1:] - (not eos)
-        numbers = -(-(ends - offsets[:-1]) // length)
-        first = np.cumsum(numbers) - numbers
-        starts = np.repeat(offsets[:-1], numbers) + length * (np.arange(numbers.sum()) - np.repeat(first, numbers))
-        return cls(documents, starts, np.minimum(length, np.repeat(ends, numbers) - starts).astype(np.int32))
+        return cls(documents, offsets[:-1], offsets[1:] if eos else offsets[1:] - 1, length)
+
+    def spans(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(B,) where the windows start, and their numbers of tokens."""
+        run = np.searchsorted(self._first, indices, side="right") - 1
+        starts = self._begins[run] + self._length * (indices - self._first[run])
+        return starts, np.minimum(self._length, self._ends[run] - starts)
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """(N,) where each window starts."""
+        return self.spans(np.arange(len(self)))[0]
 
     def spread(self, max_tokens: int) -> Windows:
         """Evenly spaced windows of these with at most `max_tokens` tokens altogether, at least one."""
@@ -49,16 +89,17 @@ class Windows:
         while number > 1:
             chosen = np.arange(number) * len(self) // number
             if (tokens := int(self.target_lengths[chosen].sum())) <= max_tokens:
-                return Windows(self.documents, self.starts[chosen], self.target_lengths[chosen])
+                break
             number = min(number - 1, number * max_tokens // tokens)
-        return Windows(self.documents, self.starts[:1], self.target_lengths[:1])
+        starts, lengths = self.spans(np.arange(max(number, 1)) * len(self) // max(number, 1))
+        return Windows(self.documents, starts, starts + lengths)
 
     def document_of(self) -> NDArray[np.int64]:
         """(N,) the document that each window starts in."""
         return np.searchsorted(self.documents.target_offsets, self.starts, side="right") - 1
 
     def __len__(self) -> int:
-        return len(self.starts)
+        return int(self._first[-1])
 
     def source(self, index: int) -> NDArray[Any]:
         """The empty context of a window."""
@@ -70,16 +111,18 @@ class Windows:
 
     def rows(self, side: str, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """As TokenSplit.rows."""
-        lengths = (self.target_lengths if side == "target" else self.source_lengths)[indices].astype(np.int64)
-        pieces, starts = self.documents.pieces("target"), self.starts[indices]
+        pieces = self.documents.pieces("target")
+        if side == "source":
+            return pieces[:0], np.zeros(len(indices), np.int64)
+        starts, lengths = self.spans(np.asarray(indices))
         runs = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
         return np.concatenate([pieces[start:end] for start, end in runs]), lengths
 
     def before(self, indices: Sequence[int]) -> NDArray[np.int64]:
         """(B,) the token before each window; BOS at the start of a document, after the EOS of the one before."""
-        starts = self.starts[indices]
-        found = self.documents.pieces("target")[np.maximum(starts - 1, 0)].astype(np.int64)
-        return np.where((starts == 0) | (found == EOS), BOS, found)
+        starts, _ = self.spans(np.asarray(indices))
+        tokens = self.documents.pieces("target")[np.maximum(starts - 1, 0)].astype(np.int64)
+        return np.where((starts == 0) | (tokens == EOS), BOS, tokens)
 
 
 def sample_windows(documents: TokenSplit, length: int, count: int) -> list[list[int]]:
@@ -88,7 +131,7 @@ def sample_windows(documents: TokenSplit, length: int, count: int) -> list[list[
     """
     windows = Windows.of_documents(documents, length, eos=False)
     half = min(-(-count // 2), len(windows))
-    longest = np.argsort(-windows.target_lengths, kind="stable")[:half]
+    longest = np.argsort(-windows.target_lengths[:], kind="stable")[:half]
     rows = [windows.target(int(index)) for index in longest]
     for number in range(min(count - half, half)):
         rows.append(windows.target(number * len(windows) // half)[: 1 + number * length // half])
@@ -105,15 +148,14 @@ def context_blocks(data: PreparedData, name: str, length: int, max_tokens: int) 
     before it. Raises DataError if no document has so many.
     """
     documents = data.split(name)
-    every = Windows.of_documents(documents, length, eos=False)
-    inside = every.starts > documents.target_offsets[every.document_of()]
-    chosen = inside & (every.target_lengths == length)
-    if not chosen.any():
+    begins = documents.target_offsets[:-1] + length
+    numbers = np.maximum((documents.target_lengths - 1) // length - 1, 0)
+    if not numbers.any():
         raise DataError(
             f"evaluation.context_lengths: {length} is too long for the {name} documents of {data.meta.name}, of which "
             f"one must have twice as many tokens; choose lengths up to {longest_block(documents)}, or [] for none"
         )
-    return Windows(documents, every.starts[chosen], every.target_lengths[chosen]).spread(max_tokens)
+    return Windows(documents, begins, begins + length * numbers, length).spread(max_tokens)
 
 
 def training_split(data: PreparedData, config: DataConfig) -> TokenSplit | Windows:

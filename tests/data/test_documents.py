@@ -24,11 +24,12 @@ from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.data.corpus import corpus_files
 from rpr.data.documents import load_documents
 from rpr.data.text_vocabulary import FIRST, BytePairVocabulary, ByteVocabulary, TextVocabulary, count_text_words
+from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from rpr.data.windows import Windows, sample_windows, scored_split, training_split
 from rpr.errors import DataError
 from tests.conftest import compose_train
-from tests.data.helpers import data_config
+from tests.data.helpers import data_config, memory_growth
 from tests.property.sizes import SIZES, Size
 
 BPE = {"tokenizer": "bpe", "vocabulary_size": 400}
@@ -224,6 +225,22 @@ def test_spread_windows_are_even_and_within_the_budget(tmp_path: Path) -> None:
     assert len({len(row) for row in rows}) >= 3
     beginnings = {tuple(whole.target(index)[:size]) for index in range(len(whole)) for size in range(17)}
     assert set(map(tuple, rows)) <= beginnings
+
+
+def test_windows_need_no_memory_of_their_own(tmp_path: Path) -> None:
+    tokens = 80_000_000
+    np.asarray([0, tokens], np.int64).tofile(tmp_path / "train.target.offsets")
+    with (tmp_path / "train.target.pieces").open("wb") as file:
+        file.truncate(2 * tokens)  # zeros that take no space
+    split = TokenSplit(tmp_path, "train", 1, "uint16")
+
+    def read() -> None:
+        for windows in (Windows.of_stream(split, 8), Windows.of_documents(split, 8, eos=True)):
+            assert len(windows) == 10_000_000
+            assert windows.rows("target", [0, 9_999_999])[1].tolist() == [8, 8]
+            assert windows.target_lengths[1_000:1_003].tolist() == [8, 8, 8]
+
+    assert memory_growth(read) < 5e6, "starts and lengths would be 120 MB"
 
 
 def test_a_step_has_the_same_windows_on_any_number_of_devices(tmp_path: Path) -> None:
