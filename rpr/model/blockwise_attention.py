@@ -266,7 +266,8 @@ def _tables(
     keys, values = table_of(given.key_table, layout.key_edges), table_of(given.value_table, layout.value_edges)
     if given.bias_table is None:
         return keys, values, None
-    return keys, values, Bias(given.bias_table[at[1]], layout.first_query, learned=learned_bias)
+    bias = Bias(given.bias_table[at[1]], layout.first_query, causal=layout.causal, learned=learned_bias)
+    return keys, values, bias
 
 
 def _for_heads(table: Tensor, at: Part, *, shared: bool) -> Tensor:

@@ -158,8 +158,8 @@ class Table:
 class Bias:
     """The bias of a part, for any block of its queries."""
 
-    def __init__(self, bias_HR: Tensor, first_query: int, *, learned: bool) -> None:
-        self.bias_HR, self.first_query, self.learned = bias_HR, first_query, learned
+    def __init__(self, bias_HR: Tensor, first_query: int, *, causal: bool, learned: bool) -> None:
+        self.bias_HR, self.first_query, self.causal, self.learned = bias_HR, first_query, causal, learned
 
     def of_pairs(self, block: Block) -> Tensor:
         """The bias of each pair, [H, 1, Q, K]."""
@@ -167,7 +167,16 @@ class Bias:
         return bias_of_pairs(self.bias_HR, stop - start, num_keys, self.first_query + start)[:, None]
 
     def gradient(self, dscores_GQK: Tensor, block: Block) -> Tensor:
-        """The sum of the scores' gradients over all pairs that share a row, [H, R]."""
+        """The sum of the scores' gradients over all pairs that share a row, [H, R]; they are from `scores_buffer`."""
         heads, num_rows = self.bias_HR.shape
-        dscores_HBQK = dscores_GQK.view(heads, -1, *dscores_GQK.shape[1:])
-        return sum_by_row(dscores_HBQK.sum(1, dtype=self.bias_HR.dtype), num_rows, self.first_query + block[0])
+        (start, stop, num_keys), dtype = block, self.bias_HR.dtype
+        edges = Distances.between(stop - start, num_keys, self.first_query + start, num_rows, causal=self.causal)
+        if not edges.in_place or dscores_GQK.dtype != dtype:
+            dscores_HBQK = dscores_GQK.view(heads, -1, *dscores_GQK.shape[1:])
+            return sum_by_row(dscores_HBQK.sum(1, dtype=dtype), num_rows, self.first_query + start)
+        gradient_HR = torch.zeros_like(self.bias_HR)
+        first = edges.first + edges.clip_distance
+        for _, columns, view in edges.diagonals(dscores_GQK):
+            summed_G1W = torch.bmm(view.new_ones(1, 1, view.shape[1]).expand(len(view), -1, -1), view)
+            gradient_HR[:, first:][:, columns] += summed_G1W.view(heads, -1, view.shape[2]).sum(1)
+        return gradient_HR
