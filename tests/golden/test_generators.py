@@ -1,7 +1,5 @@
 """Frozen: what each generator of pairs yields, by its version; the corpora of committed records by their keys."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Frozen: every committed record reads back equal to its file, with the run ids, positions and scores of the list."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 too) and each speed.
 """
 
-from __future__ import annotations
-
 import csv
 from collections import Counter
 from collections.abc import Iterator

@@ -2,8 +2,6 @@
 values needs another VERSION, or runs trained before it would be scored with other equations.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

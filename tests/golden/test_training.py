@@ -4,8 +4,6 @@ In float64 with one thread: bit-identical on the processor of the frozen values,
 grows from step to step (4e-9 seen). After an intended change, freeze them again: python -m tests.golden.test_training
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

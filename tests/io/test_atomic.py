@@ -1,7 +1,5 @@
 """Atomic replacement of files and folders, and what is done about leftovers of a killed process."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Locks on folders, between real processes."""
 
-from __future__ import annotations
-
 import fcntl
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """sacreBLEU and chrF against the sacrebleu command; the paper group's protocol by hand and by multi-bleu's formula."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

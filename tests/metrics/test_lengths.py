@@ -1,7 +1,5 @@
 """Scores by source length: bucket edges by hand, each bucket against the metrics on its sentences; scores of tasks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

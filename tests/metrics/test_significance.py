@@ -1,7 +1,5 @@
 """Pooled counts, intervals and both paired tests against sacreBLEU; Wilson's interval, Holm's correction by hand."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

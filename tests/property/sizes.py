@@ -1,7 +1,5 @@
 """Numbers of Hypothesis examples: few in `make test`, many in slow tests; always the same ones."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -2,8 +2,6 @@
 forward and backward. Decoding with caches: tests/model/test_beam_search.py.
 """
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -2,8 +2,6 @@
 overlap or loss; a sampler that starts at a later step gives the rest of one that starts at the first.
 """
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import NamedTuple

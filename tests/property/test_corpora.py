@@ -2,8 +2,6 @@
 normalisation; other bytes are read or refused with file and line; any sentence is decoded from its pieces.
 """
 
-from __future__ import annotations
-
 import gzip
 import re
 import unicodedata

@@ -3,8 +3,6 @@ simple model, and no run has two holders. The locks are real; a process is an op
 owns a lock in the kernel, and a killed one closes it and leaves the file.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

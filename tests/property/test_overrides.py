@@ -1,7 +1,5 @@
 """Property of overrides: any text for any setting gives a validated configuration, or a one-line error."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@ configuration; a truncated file raises a one-line RecordError; one with a change
 truncated metrics file gives its whole lines.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterator

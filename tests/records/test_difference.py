@@ -1,7 +1,5 @@
 """The difference of two records: settings, scores, figures, curves, and whether a run is reproduced."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Writing, reading and finding records and metrics; what earlier versions wrote (their records: golden/old_records)."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -2,8 +2,6 @@
 typed copy.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from rpr import paper

@@ -1,7 +1,5 @@
 """Rendering the committed records again gives the committed tables and pages byte for byte (`make results`)."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

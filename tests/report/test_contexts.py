@@ -1,7 +1,5 @@
 """Tables and plot of bits per byte by length of the context, against means worked out here from made-up records."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

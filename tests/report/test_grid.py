@@ -1,7 +1,5 @@
 """Grids and their renderers against tables written by hand."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Groups and variants from fake records: grouping, scores over seeds, changes, missing figures, unknown settings."""
 
-from __future__ import annotations
-
 import pytest
 
 from rpr.model.positions import Sides

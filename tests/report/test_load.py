@@ -1,7 +1,5 @@
 """A report of ten thousand runs: time, memory, and that every run is counted."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

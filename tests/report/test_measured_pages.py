@@ -1,7 +1,5 @@
 """The hand-written pages below sweeps/results/ against the documents beside them, and claims about speed and memory."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The parts of the HTML page, without a browser: findings, tables, folding, settings, pictures of learned positions."""
 
-from __future__ import annotations
-
 import base64
 import re
 

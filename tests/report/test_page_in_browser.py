@@ -3,8 +3,6 @@
 Needs Chromium or Chrome; skipped without one, or failed if RPR_REQUIRE_BROWSER=1 is set.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import os

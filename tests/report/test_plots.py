@@ -1,7 +1,5 @@
 """Plots: error bars and their captions, samples of many variants, labels inside the figure."""
 
-from __future__ import annotations
-
 import re
 
 from rpr.records.measurement import Measurement, missing, single

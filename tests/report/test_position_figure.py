@@ -1,7 +1,5 @@
 """The figure of one run's positions, its JSON document and its text summary, from made-up numbers."""
 
-from __future__ import annotations
-
 import math
 import re
 import warnings

@@ -1,7 +1,5 @@
 """Differences from the paper: none for its own configurations; every deciding setting, also an unknown one, counts."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import cache

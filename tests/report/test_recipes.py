@@ -1,7 +1,5 @@
 """The best of a grid of recipes for each variant, against figures by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

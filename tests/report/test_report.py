@@ -1,7 +1,5 @@
 """A whole report: its files, escaping, and the summary of at most 40 lines of 100 columns; the page of all results."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Sample translations: which sentences and variants a report shows, and the word diff with the reference."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

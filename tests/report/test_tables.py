@@ -1,7 +1,5 @@
 """The paper's tables from fake records, cell by cell; speeds, lengths and statements with their verdicts."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

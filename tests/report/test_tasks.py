@@ -1,7 +1,5 @@
 """Reports of generated tasks from fake records: exact match beyond the training lengths, never the paper's BLEU."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from itertools import pairwise

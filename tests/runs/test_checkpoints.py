@@ -1,7 +1,5 @@
 """Reading and averaging checkpoints: values by hand, the order of files, damaged and malicious ones."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The status of a run in its record."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

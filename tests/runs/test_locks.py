@@ -1,7 +1,5 @@
 """The lock of a run's folder: between real processes on this machine, and by heartbeats from another one."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

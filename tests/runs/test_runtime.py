@@ -1,7 +1,5 @@
 """The default precision of float32 matrix products, by processor."""
 
-from __future__ import annotations
-
 import pytest
 
 from rpr.compose.composition import compose_train

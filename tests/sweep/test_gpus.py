@@ -1,7 +1,5 @@
 """Assigning GPUs to processes: exclusive ones, shared ones, waiting for them, and their names."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

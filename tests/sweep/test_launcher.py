@@ -1,7 +1,5 @@
 """The launcher of a sweep, the GPUs of its jobs, and their processes on this machine. No test here trains."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Requests to SLURM, its queue and its errors, with fake commands; tests/system/test_slurm.py needs a real one."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

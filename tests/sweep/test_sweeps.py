@@ -1,7 +1,5 @@
 """Sweep files, the state of their jobs, runs that several jobs or names share, manifests, and the final summary."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

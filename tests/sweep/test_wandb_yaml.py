@@ -2,8 +2,6 @@
 again. The slow test uses the real `wandb agent`; the others its rule for parameters, which that test confirms.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

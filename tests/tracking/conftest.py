@@ -1,7 +1,5 @@
 """Fixtures for tests of W&B: a home without a key, a fake server, a terminal and an agent."""
 
-from __future__ import annotations
-
 import os
 import pty
 import sys

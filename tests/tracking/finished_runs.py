@@ -1,7 +1,5 @@
 """Finished runs without training: their folder, and mirroring them to W&B."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

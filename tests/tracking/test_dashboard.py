@@ -1,7 +1,5 @@
 """The report saved in W&B: its names are those of logged runs, its figures those of rpr.paper; errors save nothing."""
 
-from __future__ import annotations
-
 import importlib.util
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """The W&B run on disk and on a fake server against the run's own files: online, offline, resumed, and with failures."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

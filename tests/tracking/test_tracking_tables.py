@@ -1,7 +1,5 @@
 """Scores, tables and charts of a finished run in W&B against its record and translations; the keys that group runs."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

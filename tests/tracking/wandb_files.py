@@ -1,7 +1,5 @@
 """Reads what W&B wrote to disk for a run: the .wandb file and the tables beside it."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Iterator
