@@ -116,7 +116,7 @@ def as_text(document: dict[str, Any]) -> str:
             tuple(document.get("layer", ())),
         ),
     ]
-    return "\n\n".join(["\n".join(wrapped([("", head)])), with_legend([grid for grid in grids if grid.rows])])
+    return "\n\n".join(["\n".join(wrapped([head])), with_legend([grid for grid in grids if grid.rows])])
 
 
 def _figures(key: str, heading: str, digits: int, scale: float = 1) -> Column:

@@ -48,7 +48,7 @@ def run(config: CompareConfig) -> None:
     elif config.format == "markdown":
         print(as_markdown(report))
     else:
-        print("\n\n".join([*map(titled, grids(report)), "\n".join(wrapped([("", note) for note in report.notes]))]))
+        print("\n\n".join([*map(titled, grids(report)), "\n".join(wrapped(report.notes))]))
 
 
 def _named(runs: Sequence[Run]) -> list[Run]:

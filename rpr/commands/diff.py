@@ -86,7 +86,7 @@ def lines_of(differences: Difference, names: tuple[str, str]) -> list[str]:
         if isinstance(section, Grid):
             text = terminal(section).splitlines() if section.rows else []
         else:
-            text = wrapped([("", line) for line in section])
+            text = wrapped(section)
         lines += ["", *text] if text else []
     return lines
 

@@ -87,7 +87,7 @@ def run(config: EvaluateConfig) -> None:
         print(json.dumps(document, indent=2))
         return
     how = ("" if documents else f"{search_in_words(evaluation)}, ") + f"precision {system.precision}"
-    print("\n".join(wrapped([("", f"{run_dir.name}: {system.checkpoint}, {how}")])))
+    print("\n".join(wrapped([f"{run_dir.name}: {system.checkpoint}, {how}"])))
     grids = [score_grid(scored.scores)] if scored.scores else []
     grids += [] if scored.by_length is None else [length_grid(scored.by_length)]
     grids += [grid for by_context in scored.by_context for grid in context_grids(by_context)]

@@ -102,7 +102,7 @@ def as_text(document: dict[str, Any]) -> str:
         f"{data['name']}{synthetic}: vocabulary of {data['vocabulary_size']:,} pieces, "
         f"{f'{items} dropped ({dropped})' if dropped else f'no {items} dropped'}, {_bytes(data['bytes'])} on disk"
     )
-    return "\n".join([*wrapped([("", head)]), *table, *wrapped([("", cost) for cost in costs])])
+    return "\n".join([*wrapped([head]), *table, *wrapped(costs)])
 
 
 def _pieces(side: str, key: str, heading: str, digits: int) -> Column:

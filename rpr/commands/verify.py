@@ -54,7 +54,7 @@ def run(config: VerifyConfig) -> None:
         print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
     else:
         head = f"{run_dir.name}: {trained.checkpoint}; {trained.items} of {trained.split}; float64 unless noted"
-        print("\n".join([*wrapped([("", head)]), ""]))
+        print("\n".join([*wrapped([head]), ""]))
         print(as_text(results, trained.items))
     if failed:
         print(f"rpr-cli: {run_dir.name}: failed: {', '.join(failed)}", file=sys.stderr)

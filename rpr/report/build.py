@@ -69,13 +69,13 @@ class Report:
         parts = []
         for chapter in self.chapters:
             found = [str(one) for one in chapter.statements] or ["no finding; see the tables"]
-            findings = wrapped([("- ", one) for one in found])
+            findings = wrapped(found, "- ")
             parts.append("\n".join([chapter.group.heading, *findings]))
         for grid in self.tables.grids:
-            head = wrapped([("", one) for one in (grid.title, grid.setting) if one])
-            notes = wrapped([("", note.text) for note in grid.notes])
+            head = wrapped(filter(None, (grid.title, grid.setting)))
+            notes = wrapped([note.text for note in grid.notes])
             parts.append("\n".join([*head, "", terminal(grid), *notes]))
-        parts.append("\n".join(wrapped([("", line) for line in how_to_read(self.tables, shows_intervals)])))
+        parts.append("\n".join(wrapped(how_to_read(self.tables, shows_intervals))))
         return "\n\n".join(parts)
 
 
@@ -211,10 +211,10 @@ def _summary(
 ) -> str:
     """At most MOST_LINES lines: variants next to the paper's figures, findings, differences, where to find the rest."""
     heads = [f"{one.group.heading}: " if len(groups) > 1 and one.group else "" for one in headlines]
-    findings = wrapped([("- ", f"{head}{one}") for head, one in zip(heads, headlines, strict=True)])
+    findings = wrapped([f"{head}{line}" for head, line in zip(heads, headlines, strict=True)], "- ")
     differs = differs_line(groups)
     tail = ["", "Findings", *findings] if findings else []
-    tail += ["", *wrapped([("", differs)])] if differs else [""]
+    tail += ["", *wrapped([differs])] if differs else [""]
     if problems:
         tail.append(f"Not in this report: {len(problems)} file{'s' if len(problems) > 1 else ''} that cannot be read.")
     tail.append(f"Everything else: {out_dir / 'index.html'} (or report.md; on the terminal: verbose=true)")
@@ -226,7 +226,7 @@ def _summary(
         rows = [(variant, group) for group in family for variant in group.variants]
         left = len(families) - number
         room = MOST_LINES - len(tail) - len(lines) - (1 if left == 1 else 3)
-        heading = wrapped([("", family[0].common_heading if len(family) > 1 else family[0].heading)])
+        heading = wrapped([family[0].common_heading if len(family) > 1 else family[0].heading])
         # Each row is a line, below the heading, the columns and a rule, and above a line on those left out.
         shown = sample_evenly(rows, max(0, min(MOST_ROWS, room - len(heading) - 3)))
         table = [*heading, *terminal(summary_table(shown)).split("\n")] if shown else []

@@ -24,23 +24,24 @@ CSV_COLUMNS = (
 )
 
 
-def terminal(grid: Grid, width: int = WIDTH) -> str:
+def terminal(grid: Grid) -> str:
     """Aligned text with footnotes; omits intervals, then the least important columns, to fit the width."""
-    page, lines, _ = _fitted(grid, width)
-    marks = wrapped([(f"[{number}] ", text) for number, text in enumerate(page.footnotes, start=1)], width)
-    return "\n".join([*lines, *marks])
+    page, lines, _ = _fitted(grid)
+    for number, text in enumerate(page.footnotes, start=1):
+        lines += wrapped([text], f"[{number}] ")
+    return "\n".join(lines)
 
 
 def shows_intervals(grid: Grid) -> bool:
     """Whether the intervals of the grid fit a terminal."""
-    return _fitted(grid, WIDTH)[-1]
+    return _fitted(grid)[-1]
 
 
-def _fitted(grid: Grid, width: int) -> tuple[Layout, list[str], bool]:
+def _fitted(grid: Grid) -> tuple[Layout, list[str], bool]:
     for priority, intervals in ((3, True), (2, True), (2, False), (1, False), (0, False)):
         page = layout(grid.up_to(priority))
         lines = aligned(page, intervals=intervals)
-        if max(map(len, lines)) <= width:
+        if max(map(len, lines)) <= WIDTH:
             break
     return page, lines, intervals
 
@@ -60,15 +61,12 @@ def aligned(page: Layout, *, intervals: bool = True) -> list[str]:
     return [line(headings), "-" * (sum(widths) + 2 * (len(widths) - 1)), *map(line, cells)]
 
 
-def wrapped(items: Iterable[tuple[str, str]], width: int = WIDTH) -> list[str]:
-    """Wrap items to lines of at most `width`, each after its mark."""
-    return [
-        line
-        for mark, text in items
-        for line in textwrap.wrap(
-            text, width, initial_indent=mark, subsequent_indent=" " * (len(mark) or 2), break_long_words=False
-        )
-    ]
+def wrapped(texts: Iterable[str], mark: str = "") -> list[str]:
+    """Wrap texts to lines of at most WIDTH characters, each after the mark."""
+    wrapper = textwrap.TextWrapper(
+        WIDTH, initial_indent=mark, subsequent_indent=" " * (len(mark) or 2), break_long_words=False
+    )
+    return [line for text in texts for line in wrapper.wrap(text)]
 
 
 def shortened(text: str, width: int, other: str = "") -> str:
@@ -84,14 +82,14 @@ def shortened(text: str, width: int, other: str = "") -> str:
     return rest if len(rest) <= width else rest[: width - 1] + "…"
 
 
-def markdown(grid: Grid, level: str = "##", *, signs: bool = True) -> str:
+def markdown(grid: Grid, *, signs: bool = True) -> str:
     """A section of Markdown with secondary columns folded; text from records is escaped.
 
     Args:
         signs: whether to include a legend of the symbols in the cells.
     """
     main, more, shared = grid.pages
-    parts = [f"{level} {escape_markdown(grid.title)}", ""]
+    parts = [f"## {escape_markdown(grid.title)}", ""]
     if grid.setting:
         parts += [escape_markdown(grid.setting), ""]
     parts += [f"**Warning:** {escape_markdown(note.text)}\n" for note in grid.notes if note.severity == "warning"]
