@@ -43,18 +43,14 @@ def print_result(run_dir: Path) -> None:
     print(terminal(score_grid(record.scores)) if record.scores else "")
     for grid in (grid for by_context in record.by_context for grid in context_grids(by_context)):
         print(titled(grid))
-    if record.training is not None and record.training.steps_per_second is not None:
-        training = record.training
+    training = record.training
+    if training is not None and training.steps_per_second is not None:
         print(
             f"  {training.steps_per_second:.3f} steps/s, {training.target_tokens_per_second:,.0f} "
             f"{'' if training.source_tokens_per_second is None else 'target '}tokens/s "
             f"over {training.measured_steps} steps (excluding {training.excludes}) on {record.device}"
         )
-    if record.training is not None and record.training.padding_waste is not None:
-        skipped = record.training.skipped_steps
-        spikes = record.training.loss_spikes
-        print(
-            f"  padding: {record.training.padding_waste:.1%} of the tokens"
-            + (f", {skipped} steps skipped" if skipped else "")
-            + (f", {spikes} loss spikes" if spikes else "")
-        )
+    if training is not None and training.padding_waste is not None:
+        skipped = f", {training.skipped_steps} steps skipped" if training.skipped_steps else ""
+        spikes = f", {training.loss_spikes} loss spikes" if training.loss_spikes else ""
+        print(f"  padding: {training.padding_waste:.1%} of the tokens{skipped}{spikes}")

@@ -263,10 +263,6 @@ class BenchConfig(StrictModel):
             raise ValueError("parts: context is of decoder-only models; add model.architecture=decoder_only")
         if self.hardware.precision == "64":
             raise ValueError("hardware.precision: bench supports 32 and bf16; choose one")
-        return self
-
-    @model_validator(mode="after")
-    def gpu_kernels_need_a_gpu(self) -> BenchConfig:
         if "triton" in self.layer.algorithms and self.hardware.accelerator == "cpu":
             raise ValueError("layer.algorithms: triton needs a GPU; leave it out, or choose hardware=1xgpu")
         return self

@@ -96,21 +96,12 @@ class OptimConfig(StrictModel):
     non_finite: Literal["stop", "skip"]
 
     @model_validator(mode="after")
-    def one_learning_rate(self) -> OptimConfig:
+    def settings_fit_each_other(self) -> OptimConfig:
         if (self.learning_rate_scale is None) == (self.learning_rate is None):
             raise ValueError(
                 "learning_rate_scale and optim.learning_rate: set exactly one of them, the other to null: a factor of "
                 "the paper's learning rate, or the highest one itself"
             )
-        return self
-
-    @property
-    def rate_setting(self) -> str:
-        """Which setting has the learning rate."""
-        return "optim.learning_rate_scale" if self.learning_rate is None else "optim.learning_rate"
-
-    @model_validator(mode="after")
-    def checkpoints_exist_to_average(self) -> OptimConfig:
         if (self.checkpoint_every_n_steps is None) == (self.checkpoint_every_n_minutes is None):
             raise ValueError(
                 "checkpoint_every_n_steps and optim.checkpoint_every_n_minutes: "
@@ -127,6 +118,11 @@ class OptimConfig(StrictModel):
                 f"{self.average_checkpoints} averages checkpoints; set it to 1, or optim.ema_decay=null"
             )
         return self
+
+    @property
+    def rate_setting(self) -> str:
+        """Which setting has the learning rate."""
+        return "optim.learning_rate_scale" if self.learning_rate is None else "optim.learning_rate"
 
 
 class HardwareConfig(StrictModel):

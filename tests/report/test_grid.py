@@ -11,6 +11,7 @@ from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, 
 from rpr.records.scores import Interval
 from rpr.report import lines
 from rpr.report.build import build_report
+from rpr.tables import render
 from rpr.tables.grid import Cell, Column, Grid, Note, figure_text, layout, legend, number
 from rpr.tables.render import as_csv, as_json, escape_latex, latex, latex_narrow, markdown, terminal
 from tests.fake_records import fake_record
@@ -93,15 +94,19 @@ def test_footnotes_are_numbered_once():
     ]
 
 
-def test_narrow_terminal_drops_columns_then_intervals():
-    wide = terminal(make_grid(), 200).split("\n")
+def test_narrow_terminal_drops_columns_then_intervals(monkeypatch):
+    def printed(width):
+        monkeypatch.setattr(render, "WIDTH", width)
+        return terminal(make_grid()).split("\n")
+
+    wide = printed(200)
     assert wide[0].split() == ["position", "test", "change", "differs", "chrF"]
     assert "30.0 [29.0, 31.0]" in wide[2]
-    narrow = terminal(make_grid(), 34).split("\n")
+    narrow = printed(34)
     assert narrow[0].split() == ["position", "test", "change"]
     assert narrow[2].split() == ["a|b", "30.0", "0.0"]
     assert max(map(len, narrow)) <= 34
-    assert terminal(make_grid(), 10).split("\n")[0].split() == ["position", "test"]
+    assert printed(10)[0].split() == ["position", "test"]
 
 
 def test_markdown_folds_details_and_shows_warnings():
